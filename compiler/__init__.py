@@ -1,0 +1,1 @@
+"""The road from checkpoint to artifact."""

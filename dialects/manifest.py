@@ -1,0 +1,181 @@
+"""manifest.json: what an artifact says of itself. Written by the compiler, read by the runtime.
+
+Source of every field: the compiled program, the checkpoint and the options; nothing here is a
+wish. Imports no MLIR and no IREE, so that both sides may import it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from mxc.dialects.errors import ArtifactError
+
+#: Bumped when a reader of the old manifest would misread the new one.
+SCHEMA = 1
+
+MANIFEST = "manifest.json"
+MODULE = "module.vmfb"
+WEIGHTS = "weights.irpa"
+REPORT = "report.json"
+TOKENIZER = "tokenizer.json"
+CHAT_TEMPLATE = "chat_template.jinja"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRecord:
+    """Size in bytes and SHA-256 (hex) of one file."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorType:
+    """Shape (-1 is dynamic) and MLIR element type ("f32", "bf16", "i32", "i8") at the boundary."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """One function that a caller may call, as its arguments and results cross the boundary."""
+
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetRecord:
+    """What the code was compiled for: "cpu" with LLVM CPU name and features, or a GPU chip.
+
+    `name` is the mxc target ("cpu", "cpu:znver4", "gfx950"); `device` the IREE runtime driver
+    ("local-task", "hip"); `features` the LLVM feature names that the code may use ("avx512f").
+    """
+
+    name: str
+    device: str
+    architecture: str
+    chip: str
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightRecord:
+    """How one packed tensor is meant: the promise that bytes and recipe are explicit.
+
+    `shape` is the logical shape in elements; `format` a name of `mxc list formats` or a plain
+    dtype ("bf16"); `layout` names how the bytes of `source` were reordered ("identity" if not).
+    `recipe` is the scale recipe, "unstated" where the checkpoint does not say.
+    """
+
+    source: str
+    shape: tuple[int, ...]
+    format: str
+    block: int | None = None
+    axis: int | None = None
+    nibble_order: str | None = None
+    recipe: str | None = None
+    layout: str = "identity"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRecord:
+    """What generation needs to know of a language model.
+
+    Functions of the artifact (T = prefill_chunk, V = vocab_size, C = cache shape):
+    prefill(tokens i32 [T], position i32, cache C) -> (hidden [T, hidden_size] f32, cache C);
+    decode(tokens i32 [1], position i32, cache C) -> (logits f32 [1, V], cache C);
+    logits(hidden [T, hidden_size]) -> f32 [T, V];
+    logits_row(hidden [T, hidden_size], row i32) -> f32 [1, V].
+    """
+
+    architecture: str
+    vocab_size: int
+    max_sequence_length: int
+    prefill_chunk: int
+    cache: TensorType
+    eos_tokens: tuple[int, ...] = ()
+    bos_token: int | None = None
+    pad_token: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The whole of manifest.json."""
+
+    mxc_version: str
+    iree_version: str
+    target: TargetRecord
+    activations: str
+    functions: dict[str, Function]
+    files: dict[str, FileRecord]
+    weights: dict[str, WeightRecord] = field(default_factory=dict)
+    weights_present: bool = True
+    model: ModelRecord | None = None
+    source: dict[str, FileRecord] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    schema: int = SCHEMA
+
+    def to_json(self) -> str:
+        """Text of manifest.json."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+    @staticmethod
+    def from_json(text: str, place: str) -> Manifest:
+        """Parse manifest.json; `place` names the file in errors. Raises ArtifactError."""
+        try:
+            raw = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ArtifactError(f"{place}: not JSON ({error}); compile the artifact again") from error
+        if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
+            found = raw.get("schema") if isinstance(raw, dict) else type(raw).__name__
+            raise ArtifactError(
+                f"{place}: manifest schema {found}, this mxc reads schema {SCHEMA}; "
+                "compile the artifact again with this version"
+            )
+        try:
+            return _manifest(raw)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(
+                f"{place}: malformed manifest ({error!r}); compile the artifact again"
+            ) from error
+
+
+def _tensor(raw: dict[str, Any]) -> TensorType:
+    return TensorType(shape=tuple(raw["shape"]), dtype=raw["dtype"])
+
+
+def _manifest(raw: dict[str, Any]) -> Manifest:
+    model = raw["model"]
+    return Manifest(
+        mxc_version=raw["mxc_version"],
+        iree_version=raw["iree_version"],
+        target=TargetRecord(**{**raw["target"], "features": tuple(raw["target"]["features"])}),
+        activations=raw["activations"],
+        functions={
+            name: Function(
+                inputs=tuple(_tensor(t) for t in f["inputs"]),
+                outputs=tuple(_tensor(t) for t in f["outputs"]),
+            )
+            for name, f in raw["functions"].items()
+        },
+        files={name: FileRecord(**f) for name, f in raw["files"].items()},
+        weights={
+            name: WeightRecord(**{**w, "shape": tuple(w["shape"])})
+            for name, w in raw["weights"].items()
+        },
+        weights_present=raw["weights_present"],
+        model=None
+        if model is None
+        else ModelRecord(
+            **{**model, "cache": _tensor(model["cache"]), "eos_tokens": tuple(model["eos_tokens"])}
+        ),
+        source={name: FileRecord(**f) for name, f in raw["source"].items()},
+        options=raw["options"],
+        notes=tuple(raw["notes"]),
+    )

@@ -1,0 +1,1 @@
+"""The drive: load an artifact, run it. Never imports the compiler."""
