@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any
 
 from mxc.dialects.errors import ArtifactError
@@ -21,7 +22,19 @@ MODULE = "module.vmfb"
 WEIGHTS = "weights.irpa"
 REPORT = "report.json"
 TOKENIZER = "tokenizer.json"
+#: Names the special tokens that a chat template prints, and may hold the template itself.
+TOKENIZER_CONFIG = "tokenizer_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
+
+
+def mxc_version() -> str:
+    """The installed mxc, as the manifest states it."""
+    return metadata.version("mxc")
+
+
+def iree_version() -> str:
+    """The installed IREE, as the manifest states it; compiler and runtime are pinned together."""
+    return metadata.version("iree-base-runtime")
 
 
 @dataclass(frozen=True, kw_only=True)
