@@ -1,0 +1,71 @@
+"""Programs that stock IREE compiles without a word and gets wrong."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+Program = Callable[..., Any]
+HERE = Path(__file__).parent
+
+
+def _step(module: Any) -> list[np.ndarray]:
+    results = module.step(np.float32([1]), np.float32([2]), 3)
+    return [r.to_host() / 2 for r in results]
+
+
+def test_mutable_globals_with_equal_initial_values_are_merged(program: Program) -> None:
+    text = (HERE / "equal_globals.mlir").read_text()
+    a, b = _step(program("distinct.mlir", text.replace("@b = dense<0.0>", "@b = dense<5.0>")))
+    assert (a[3], b[3]) == (1, 2), "distinct initial values are the cure, and must be right"
+
+    a, b = _step(program("equal_globals.mlir"))
+    assert (a[3], b[3]) != (1, 2), (
+        "IREE fixed the merging of mutable globals with equal initial values: the key/value cache "
+        "need no longer be a function argument"
+    )
+
+
+def test_sorts_from_a_shared_init_clobber_each_other(program: Program) -> None:
+    module = program("shared_sort_init.mlir")
+    random = np.random.default_rng(0)
+    x, y = (random.standard_normal((3, 4), dtype=np.float32) for _ in range(2))
+    alone = module.one(x.copy()).to_host()
+    np.testing.assert_array_equal(alone, np.argsort(-x, axis=1), "one sort alone must be right")
+
+    first, second = (r.to_host() for r in module.both(x.copy(), y.copy()))
+    right = np.array_equal(first, np.argsort(-x, axis=1)) and np.array_equal(
+        second, np.argsort(-y, axis=1)
+    )
+    assert not right, (
+        "IREE fixed in-place sorts from a shared init: the router may use iree_linalg_ext.sort "
+        "instead of topk_v2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("element", "dtype"),
+    [
+        ("f4E2M1FN", ml_dtypes.float4_e2m1fn),
+        ("f8E4M3FN", ml_dtypes.float8_e4m3fn),
+        ("f8E5M2", ml_dtypes.float8_e5m2),
+    ],
+)
+def test_scaling_truncf_rounds_wrongly(program: Program, element: str, dtype: Any) -> None:
+    random = np.random.default_rng(0)
+    # From below the smallest subnormal up to the largest finite value; nothing overflows.
+    largest = float(ml_dtypes.finfo(dtype).max)
+    smallest = float(ml_dtypes.finfo(dtype).smallest_subnormal) / 4
+    exponent = random.uniform(np.log2(smallest), np.log2(largest), 4096)
+    x = (np.exp2(exponent) * random.choice([-1, 1], 4096)).astype(np.float32)
+    found = program("scaling_truncf.mlir")[element](x, np.full(4096, 127, np.int8)).to_host()
+    wanted = x.astype(dtype).view(np.uint8)
+    wrong = np.count_nonzero(found.view(np.uint8) != wanted)
+    assert wrong < 4096 // 2, "most codes are right: the program and the reference agree on meaning"
+    assert wrong > 0, (
+        f"IREE fixed arith.scaling_truncf to {element} on llvm-cpu: activations need no longer be "
+        "quantised with integer operations there"
+    )

@@ -1,0 +1,106 @@
+"""Faults of the compiler and its bindings that mxc steers around."""
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+Compile = Callable[..., "subprocess.CompletedProcess[str]"]
+HERE = Path(__file__).parent
+
+
+def _python(program: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program apart from pytest: some of the faults end the process."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_f6_cannot_be_loaded_on_llvm_cpu(iree_compile: Compile, tmp_path: Path) -> None:
+    source = HERE / "f6_load.mlir"
+    output = tmp_path / "out.vmfb"
+    control = tmp_path / "f8.mlir"
+    control.write_text(source.read_text().replace("24xi8", "32xi8").replace("f6E2M3FN", "f8E4M3FN"))
+    assert iree_compile(control, output).returncode == 0, "the same program compiles for f8"
+
+    result = iree_compile(source, output)
+    assert result.returncode != 0, (
+        "IREE fixed f6 on llvm-cpu: f6 elements need no longer be unpacked with integer operations"
+    )
+    assert "failed to legalize operation 'vector.load'" in result.stderr
+
+
+def test_unknown_cpu_name_kills_the_process() -> None:
+    program = """
+        from iree.compiler.api import Session, Source
+        session = Session()
+        session.set_flags(
+            "--iree-hal-target-device=local",
+            "--iree-hal-local-target-device-backends=llvm-cpu",
+            "--iree-llvmcpu-target-triple=x86_64-unknown-linux-gnu",
+            "--iree-llvmcpu-target-cpu=CPU",
+        )
+        invocation = session.invocation()
+        text = b"func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {"
+        text += b" %b = arith.addf %a, %a : tensor<4xf32> return %b : tensor<4xf32> }"
+        assert invocation.parse_source(Source.wrap_buffer(session, text + bytes(1)))
+        try:
+            invocation.execute()
+        finally:
+            print("the process lives")
+    """
+    known = _python(program.replace("=CPU", "=haswell"))
+    assert "the process lives" in known.stdout, known.stderr
+
+    unknown = _python(program.replace("=CPU", "=no-such-cpu"))
+    assert "the process lives" not in unknown.stdout, (
+        "IREE fixed the exit on an unknown CPU name: fewer reasons for the compiler's own process"
+    )
+    assert "LLVM ERROR" in unknown.stderr
+
+
+def test_session_context_takes_operations_of_dialects_that_are_not_loaded() -> None:
+    program = """
+        from iree.compiler import ir
+        from iree.compiler.api import Session
+        context = Session().context
+        LOAD
+        with context, ir.Location.unknown():
+            # Without operands and results this operation is malformed.
+            operation = ir.Operation.create("amdgpu.scaled_mfma")
+            try:
+                print("verified", operation.verify())
+            except ir.MLIRError:
+                print("refused")
+    """
+    loaded = _python(program.replace("LOAD", "context.load_all_available_dialects()"))
+    assert "refused" in loaded.stdout, loaded.stderr
+
+    lazy = _python(program.replace("LOAD", ""))
+    assert lazy.stdout.strip() == "verified True", (
+        "IREE fixed unregistered operations in a session's context: "
+        "context.prepare need no longer load all dialects"
+    )
+
+
+def test_a_pass_bound_to_an_operation_name_kills_the_process() -> None:
+    program = """
+        from iree.compiler import ir, passmanager
+        with ir.Context():
+            module = ir.Module.parse("func.func private @f()")
+            manager = passmanager.PassManager("builtin.module")
+            manager.add(lambda operation, pass_: None, name="p", argument="p"NAME)
+            manager.run(module.operation)
+            print("the process lives")
+    """
+    free = _python(program.replace("NAME", ""))
+    assert "the process lives" in free.stdout, free.stderr
+
+    bound = _python(program.replace("NAME", ', op_name="func.func"'))
+    assert bound.returncode < 0, (
+        "IREE fixed op_name of Python passes: a pass may be bound to the operation it rewrites"
+    )
