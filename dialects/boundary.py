@@ -1,0 +1,63 @@
+"""The boundary: i8 bytes outside, elements and scales inside.
+
+Types of less than 8 bits are not legal in the signature of a program, so packed tensors enter as
+bytes and are renamed inside by `flow.tensor.bitcast`, which moves nothing. This is the one place in
+the IR that knows the packing: byte i of a row holds the elements 2i (low nibble) and 2i + 1 (high
+nibble) of a 4-bit format; 6-bit elements are a little-endian bit stream (OCP MX 1.0 leaves both
+open; this is what IREE's codegen reads).
+"""
+
+from __future__ import annotations
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, flow, tensor
+
+
+def unpack(value: ir.Value, element: ir.Type) -> ir.Value:
+    """Read bytes as `element`: tensor [.., B] i8 -> tensor [.., B * 8 / width] `element`.
+
+    With 4-bit elements [.., KO, 16] becomes [.., KO, 32]; with 8-bit types, scales among them, the
+    shape stays. Leading dimensions may be dynamic, the last must be static. Raises ValueError
+    where the last dimension is dynamic or does not hold whole elements.
+    """
+    source = ir.RankedTensorType(value.type)
+    if source.element_type != ir.IntegerType.get_signless(8):
+        raise ValueError(f"packed bytes must be i8, got {source}")
+    return _bitcast(value, source, element, width_from=8, width_to=_width(element))
+
+
+def pack(value: ir.Value) -> ir.Value:
+    """The inverse of `unpack`: tensor [.., N] of elements or scales -> tensor [.., bytes] i8."""
+    source = ir.RankedTensorType(value.type)
+    i8 = ir.IntegerType.get_signless(8)
+    return _bitcast(value, source, i8, width_from=_width(source.element_type), width_to=8)
+
+
+def _bitcast(
+    value: ir.Value,
+    source: ir.RankedTensorType,
+    element: ir.Type,
+    *,
+    width_from: int,
+    width_to: int,
+) -> ir.Value:
+    last = source.rank - 1
+    if source.is_dynamic_dim(last):
+        raise ValueError(f"the last dimension of {source} must be static to be read as {element}")
+    bits = source.get_dim_size(last) * width_from
+    if bits % width_to:
+        raise ValueError(f"a row of {source} is {bits} bits, not a whole number of {element}")
+    shape = [*list(source.shape)[:-1], bits // width_to]
+    sizes = [
+        tensor.DimOp(value, arith.constant(ir.IndexType.get(), axis)).result
+        for axis in range(last)
+        if source.is_dynamic_dim(axis)
+    ]
+    target = ir.RankedTensorType.get(shape, element)
+    return flow.TensorBitCastOp(target, value, sizes, sizes).result
+
+
+def _width(element: ir.Type) -> int:
+    if isinstance(element, ir.FloatType):
+        return int(element.width)
+    return int(ir.IntegerType(element).width)
