@@ -1,0 +1,147 @@
+"""Tensors as they lie in checkpoint files: where each one is, and how to read a part of it.
+
+Reads go through `pread` into buffers of the caller's size, never through a mapping: pages of a
+mapped 60 GB checkpoint count as resident memory of the process that touches them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from mxc.dialects.errors import CheckpointError
+from numpy.typing import NDArray
+
+#: safetensors dtype name -> numpy dtype. The names are those of the format's own enum:
+#: https://github.com/huggingface/safetensors/blob/main/safetensors/src/tensor.rs (enum Dtype).
+#: Its types narrower than a byte (F4, F6_*) are left out: no checkpoint dialect stores MX so.
+DTYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "U8": np.dtype(np.uint8),
+    "I8": np.dtype(np.int8),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "I16": np.dtype("<i2"),
+    "U16": np.dtype("<u2"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I32": np.dtype("<i4"),
+    "U32": np.dtype("<u4"),
+    "F32": np.dtype("<f4"),
+    "I64": np.dtype("<i8"),
+    "U64": np.dtype("<u8"),
+    "F64": np.dtype("<f8"),
+}
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The safetensors name of a numpy dtype. Raises CheckpointError for one that has none."""
+    for name, known in DTYPES.items():
+        if known == dtype:
+            return name
+    raise CheckpointError(f"no tensor file holds dtype {dtype}; supported: {', '.join(DTYPES)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRecord:
+    """One tensor in a file: `bytes` bytes at `offset` (from the start of the file), row major.
+
+    `dtype` is a key of DTYPES; `shape` is in elements of that dtype, so packed fp4 is U8.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: Path
+    offset: int
+    bytes: int
+
+    def describe(self) -> str:
+        """Dtype and shape as messages print them: "U8 [4, 128, 2, 16]"."""
+        return f"{self.dtype} {list(self.shape)}"
+
+
+def read_exactly(handle: int, offset: int, size: int, place: str) -> NDArray[np.uint8]:
+    """`size` bytes at `offset` of an open file descriptor.
+
+    `place` names file and tensor in errors. Raises CheckpointError where the file ends early
+    (it was checked when it was opened, so it has been cut since) or cannot be read.
+    """
+    out = np.empty(size, np.uint8)
+    view = out.data
+    done = 0
+    while done < size:
+        try:
+            count = os.preadv(handle, [view[done:]], offset + done)
+        except OSError as error:
+            raise CheckpointError(
+                f"{place}: cannot read {size} bytes at offset {offset} ({error}); "
+                "check the disk and the file, or fetch it again"
+            ) from error
+        if count == 0:
+            raise CheckpointError(
+                f"{place}: wanted {size} bytes at offset {offset}, the file ends after {done}; "
+                "it was cut while it was being read: fetch it again"
+            )
+        done += count
+    return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A folder: config.json parsed, every tensor by name, and the files that hold them in order.
+
+    `config` is empty for a bare .safetensors file.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: dict[str, TensorRecord]
+    files: tuple[Path, ...]
+
+    def record(self, name: str) -> TensorRecord:
+        """The record of `name`. Raises CheckpointError naming the closest tensors."""
+        if name in self.tensors:
+            return self.tensors[name]
+        near = difflib.get_close_matches(name, self.tensors, n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise CheckpointError(
+            f"{self.folder}: no tensor {name} among {len(self.tensors)}{hint} "
+            "(`mxc inspect` lists them)"
+        )
+
+    def read(
+        self, record: TensorRecord, start_row: int = 0, rows: int | None = None
+    ) -> NDArray[Any]:
+        """Rows [start_row, start_row + rows) along axis 0, as [rows, *shape[1:]] of the dtype.
+
+        A tensor of rank 0 has one row. Raises CheckpointError for a file cut since it was
+        opened, IndexError for rows outside the tensor.
+        """
+        total = record.shape[0] if record.shape else 1
+        count = total - start_row if rows is None else rows
+        if start_row < 0 or count < 0 or start_row + count > total:
+            raise IndexError(f"{record.name}: rows {start_row}+{count} of {total}")
+        dtype = DTYPES[record.dtype]
+        row_bytes = prod(record.shape[1:]) * dtype.itemsize
+        try:
+            handle = os.open(record.file, os.O_RDONLY)
+        except OSError as error:
+            raise CheckpointError(f"{record.file}: {error.strerror}; fetch it again") from error
+        try:
+            raw = read_exactly(
+                handle,
+                record.offset + start_row * row_bytes,
+                count * row_bytes,
+                f"{record.file}: {record.name}",
+            )
+        finally:
+            os.close(handle)
+        return raw.view(dtype).reshape((count, *record.shape[1:]) if record.shape else ())
