@@ -1,0 +1,73 @@
+# make demo needs git, python3 and make; make test brings the rest into .venv.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+# The gates run one after the other, in the order in which `test` names them.
+.NOTPARALLEL:
+.PHONY: help demo test lint types lit pytest clean
+
+# Left empty, the first of CANDIDATES that is 3.11 to 3.13 and can make environments.
+PYTHON ?=
+CANDIDATES := python3 python3.13 python3.12 python3.11
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+# Builds of torch without CUDA, some gigabytes smaller. Used where it can be reached.
+TORCH_CPU := https://download.pytorch.org/whl/cpu
+# pytest and lit start mxc, filecheck and each other by name.
+export PATH := $(BIN):$(PATH)
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/base.stamp ## Make a small gpt-oss checkpoint, compile it for this CPU, generate, report
+	$(BIN)/mxc demo
+
+test: lint types lit pytest ## Every gate, as continuous integration runs it
+
+lint: $(VENV)/test.stamp ## ruff: rules and layout
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/test.stamp ## mypy --strict over every package
+	@mkdir -p .typing/mxc
+	@# mypy does not follow package-dir, so the packages are laid out once more, as links.
+	@ln -sfn ../../mxc/__init__.py ../../mxc/__main__.py ../../mxc/py.typed .typing/mxc/
+	@ln -sfn ../../compiler ../../dialects ../../passes ../../runtime .typing/mxc/
+	MYPYPATH=.typing $(BIN)/mypy --strict --package mxc
+
+lit: $(VENV)/test.stamp ## IR in, IR out
+	$(BIN)/lit -v lit_tests
+
+pytest: $(VENV)/test.stamp ## Behaviour and numbers
+	$(BIN)/python -m pytest
+
+clean: ## Remove the environment, caches and what demo wrote
+	rm -rf $(VENV) .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build demo *.egg-info
+
+define CHECK_PYTHON
+import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+endef
+
+$(VENV)/base.stamp: pyproject.toml
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  for python in $(or $(PYTHON),$(CANDIDATES)); do \
+	    if $$python -c '$(CHECK_PYTHON)' 2>/dev/null; then found=$$python; break; fi; \
+	  done; \
+	  if [ -z "$${found:-}" ]; then \
+	    echo "mxc needs Python 3.11, 3.12 or 3.13 with venv; tried: $(or $(PYTHON),$(CANDIDATES))." >&2; \
+	    echo "Install one (Debian and Ubuntu: apt install python3 python3-venv), or name one:" >&2; \
+	    echo "  make PYTHON=/path/to/python3.12 demo" >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "$$found -m venv $(VENV)"; \
+	  $$found -m venv --clear $(VENV); \
+	fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/base.stamp
+	@index=; \
+	if $(BIN)/python -c "import urllib.request as r; r.urlopen('$(TORCH_CPU)/torch/', timeout=5)" 2>/dev/null; \
+	then index="--extra-index-url $(TORCH_CPU)"; fi; \
+	set -x; $(BIN)/python -m pip install --quiet --disable-pip-version-check $$index --editable '.[test]'
+	@touch $@
