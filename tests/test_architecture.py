@@ -1,0 +1,282 @@
+"""The shape of the tree: who imports whom, what runs without the compiler, what each file holds."""
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("compiler", "dialects", "passes", "runtime")
+FOLDERS = (*PACKAGES, "mxc", "tests", "lit_tests", "benchmarks")
+
+#: Imports go one way: a room of the tree and the rooms that it may import.
+MAY_IMPORT = {
+    "dialects": {"dialects"},
+    "passes": {"passes", "dialects"},
+    "compiler": {"compiler", "passes", "dialects"},
+    "runtime": {"runtime", "dialects"},
+    "cli": {"cli", "compiler", "runtime", "passes", "dialects", "mxc"},
+}
+#: Files of passes/ that carry passes and are none.
+CARRIERS = {"__init__", "base", "spec"}
+#: The only files that may touch MLIR's pass manager, and name a flag of IREE.
+PASS_MANAGER = {"passes/base.py"}
+IREE_FLAGS = {"compiler/iree.py"}
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the packages, by its import name."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(("mxc", *parts)).removesuffix(".__init__")] = path
+    return found
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=relative(path))
+
+
+def names_of(node: ast.AST, package: str) -> Iterator[str]:
+    """Dotted names that an import statement, or a call of import_module, brings in."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        home = node.module or ""
+        if node.level:
+            base = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package
+            home = f"{base}.{home}".rstrip(".")
+        yield from (f"{home}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if called in {"import_module", "__import__"}:
+            yield str(node.args[0].value)
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """What a module imports anywhere in its text: modules of ours, else the dotted name."""
+    path = modules()[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(tree(path)):
+        for name in names_of(node, package):
+            ours = name
+            while ours not in modules() and "." in ours:
+                ours = ours.rpartition(".")[0]
+            found.add(ours if ours in modules() else "mxc" if ours == "mxc" else name)
+    return frozenset(found)
+
+
+def room(module: str) -> str:
+    """The room of a module: its package, `cli`, or `mxc` for the front door."""
+    parts = module.split(".")
+    return "cli" if parts[1:3] == ["compiler", "cli"] else parts[1] if len(parts) > 1 else "mxc"
+
+
+def files(*suffixes: str) -> list[Path]:
+    """Files of the tree that people write."""
+    found = [p for p in ROOT.iterdir() if p.is_file() and p.suffix in suffixes]
+    for folder in FOLDERS:
+        found += [p for p in (ROOT / folder).rglob("*") if p.is_file() and p.suffix in suffixes]
+    return sorted(p for p in found if not {"Output", "__pycache__"} & set(p.parts))
+
+
+def passes_of(path: Path) -> list[str]:
+    """Names of the passes that a file defines."""
+    return [
+        node.name
+        for node in tree(path).body
+        if isinstance(node, ast.ClassDef)
+        and any(getattr(base, "id", getattr(base, "attr", "")) == "Pass" for base in node.bases)
+    ]
+
+
+def listed(lines: list[str], why: str) -> str:
+    return "\n".join((why, *lines))
+
+
+def python(program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+WITHOUT_COMPILER = """
+import sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name == "iree.compiler" or name.startswith("iree.compiler."):
+            raise ImportError(f"{name} is blocked")
+
+sys.meta_path.insert(0, Block())
+"""
+
+
+def test_imports_go_one_way() -> None:
+    against = [
+        f"{importer} imports {name}"
+        for importer in modules()
+        for name in sorted(imports(importer))
+        if name.split(".")[0] == "mxc" and room(name) not in MAY_IMPORT[room(importer)]
+    ]
+    assert not against, listed(against, f"rooms may import {MAY_IMPORT}")
+
+
+def test_our_modules_are_imported_by_their_full_name() -> None:
+    bare = [
+        f"{importer} imports {name}"
+        for importer in modules()
+        for name in sorted(imports(importer))
+        if name.split(".")[0] in PACKAGES
+    ]
+    assert not bare, listed(bare, "a second copy under a bare name would register everything twice")
+
+
+def test_what_the_runtime_reaches_has_no_mlir() -> None:
+    reached: dict[str, str] = {name: name for name in modules() if room(name) == "runtime"}
+    todo = list(reached)
+    while todo:
+        module = todo.pop()
+        for name in imports(module):
+            assert not f"{name}.".startswith("iree.compiler."), (
+                f"{name} by way of {reached[module]}"
+            )
+            parents = (".".join(name.split(".")[:n]) for n in range(2, name.count(".") + 2))
+            for new in parents:
+                if new in modules() and new not in reached:
+                    reached[new] = f"{reached[module]} -> {new}"
+                    todo.append(new)
+    assert any(room(name) == "dialects" for name in reached)
+
+
+def test_runtime_is_imported_without_the_compiler() -> None:
+    names = sorted(name for name in modules() if room(name) == "runtime")
+    program = WITHOUT_COMPILER + (
+        "from importlib import import_module\n"
+        "import mxc\n"
+        "for name in sys.argv[1:]: import_module(name)\n"
+        "assert 'iree.compiler' not in sys.modules\n"
+    )
+    result = python(program, *names)
+    assert result.returncode == 0, result.stderr
+    control = python(program, "mxc.dialects.context")
+    assert "iree.compiler is blocked" in control.stderr, "the block must bite"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["generate", "--help"], ["list", "formats"], ["list", "targets"]],
+    ids=" ".join,
+)
+def test_command_line_starts_without_the_compiler(words: list[str]) -> None:
+    program = WITHOUT_COMPILER + (
+        "from mxc.compiler.cli import main\nsys.argv[0] = 'mxc'\nsys.exit(main())\n"
+    )
+    result = python(program, *words)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip()
+
+
+def test_no_module_of_ours_is_loaded_under_a_bare_name() -> None:
+    # Collection has imported every test module by now.
+    assert not {*PACKAGES} & {name.split(".")[0] for name in sys.modules}
+
+
+def test_one_file_runs_passes_and_one_knows_the_flags() -> None:
+    managers, flags = set(), set()
+    for path in modules().values():
+        for node in ast.walk(tree(path)):
+            if "PassManager" in (getattr(node, key, "") for key in ("id", "attr", "name")):
+                managers.add(relative(path))
+            if isinstance(node, ast.Constant) and str(node.value).startswith("--iree-"):
+                flags.add(relative(path))
+    assert managers <= PASS_MANAGER, "only there is the program verified after each pass"
+    assert flags <= IREE_FLAGS
+
+
+def test_a_pass_file_is_one_pass_with_its_page_and_its_lit_tests() -> None:
+    lit = ROOT / "lit_tests" / "passes"
+    found = [p for p in sorted((ROOT / "passes").glob("*.py")) if p.stem not in CARRIERS]
+    assert found
+    wrong = []
+    for path in found:
+        place = relative(path)
+        if len(passes_of(path)) != 1:
+            wrong.append(f"{place}: wanted one class that derives from Pass, got {passes_of(path)}")
+        page = ast.get_docstring(tree(path)) or ""
+        for word in ("before:", "after:", "Leaves alone:"):
+            if word not in page:
+                wrong.append(f"{place}: `mxc list passes` prints its docstring, which lacks {word}")
+        if not (lit / f"{path.stem}.mlir").is_file():
+            wrong.append(f"{place}: no lit test of the same stem")
+        refuses = any(getattr(node, "id", "") == "PassError" for node in ast.walk(tree(path)))
+        if refuses and not (lit / f"{path.stem}_invalid.mlir").is_file():
+            wrong.append(f"{place}: no lit test, {path.stem}_invalid.mlir, of its refusals")
+    assert not wrong, listed(wrong, "a pass is read, found and checked by its name")
+
+
+def test_lit_tests_of_passes_have_their_pass() -> None:
+    stems = {p.stem.removesuffix("_invalid") for p in (ROOT / "lit_tests/passes").glob("*.mlir")}
+    assert stems <= {p.stem for p in (ROOT / "passes").glob("*.py")}
+
+
+def test_every_format_has_an_expectation_written_out() -> None:
+    from mxc.dialects.formats import FORMATS
+
+    tests = [p.read_text() for p in files(".py", ".mlir", ".test") if "tests" in relative(p)]
+    unused = [n for n in FORMATS if not any(re.search(rf"\b{n}\b", text) for text in tests)]
+    assert not unused
+
+
+def test_files_are_short() -> None:
+    long = {relative(p): n for p in files(".py") if (n := len(p.read_text().splitlines())) > 400}
+    assert not long, "would two rooms be clearer?"
+
+
+def test_file_names_say_what_is_inside() -> None:
+    vague = {"utils", "util", "helpers", "helper", "misc", "manager", "common"}
+    assert not [relative(p) for p in files(".py") if vague & set(p.stem.split("_"))]
+
+
+def test_no_path_of_one_machine() -> None:
+    place = re.compile(r"(?<![\w.~}:-])/(root|home|work|farm|Users|tmp|opt)/\w")
+    texts = files(".py", ".md", ".toml", ".cfg", ".mlir", ".test", ".yml", "")
+    found = [
+        f"{relative(path)}:{number}: {line.strip()}"
+        for path in texts
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if place.search(line)
+    ]
+    assert not found, listed(found, "the tree is for every machine")
+
+
+def test_nothing_is_silenced() -> None:
+    comment = re.compile(r"#\s*(type:\s*ignore|noqa|pyright:\s*ignore|pragma:\s*no cover)", re.I)
+    attribute = {"skip", "skipif", "xfail", "importorskip", "skipTest", "expectedFailure"}
+    found = []
+    for path in files(".py"):
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+            if token.type == tokenize.COMMENT and comment.match(token.string):
+                found.append(f"{relative(path)}:{token.start[0]}: {token.string}")
+        found += [
+            f"{relative(path)}:{node.lineno}: {node.attr}"
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.Attribute) and node.attr in attribute
+        ]
+    assert not found, listed(found, "a check that does not run says nothing")
