@@ -5,7 +5,8 @@ tensor in memory (or already in a file with its final bytes) before it starts; p
 tensors on their way, in buffers of a few MiB, and the header can be computed beforehand.
 
 Format: https://github.com/iree-org/iree/blob/main/runtime/src/iree/schemas/parameter_archive.h,
-version 0.0. All structures are packed and little-endian. The tests load every archive with IREE.
+version 0.0. All structures are packed and little-endian. The tests compare the bytes
+with those of IREE's own writer, and load every archive with IREE.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ENTRY = struct.Struct("<QIQ QQ QQ Q QQ")
 _MAGIC = 0x41505249  # "IRPA"
 _DATA = 2
 _ENTRY_ALIGNMENT = 16
-#: Pages, so that the storage and the file can be mapped on any host.
+#: The size of the file is a multiple of this, so that it can be mapped whole.
 _PAGE = 4096
 
 
@@ -80,18 +81,18 @@ def lay_out(tensors: Sequence[ArchiveTensor]) -> Layout:
         position += tensor.bytes
 
     stride = _align(_ENTRY.size, _ENTRY_ALIGNMENT)
-    table_start = _align(_HEADER.size, _ENTRY_ALIGNMENT)
-    text_start = table_start + stride * len(rows)
-    storage_start = _align(text_start + len(texts), _PAGE)
     table = b"".join(
         _ENTRY.pack(_ENTRY.size, _DATA, 0, *key, *note, ALIGNMENT, start, size).ljust(stride, b"\0")
         for key, note, start, size in rows
     )
-    # entry_segment is the table without the padding after its last entry, as IREE writes it.
-    table_bytes = max(0, len(table) - (stride - _ENTRY.size))
+    if rows:  # IREE counts no padding after the last entry
+        table = table[: _ENTRY.size - stride]
+    table_start = _align(_HEADER.size, _ENTRY_ALIGNMENT)
+    text_start = table_start + len(table)
+    storage_start = _align(text_start + len(texts), ALIGNMENT)
     header = _HEADER.pack(
         _MAGIC, 0, 0, _HEADER.size, 0, 0, len(rows),
-        table_start, table_bytes, text_start, len(texts), storage_start, position,
+        table_start, len(table), text_start, len(texts), storage_start, position,
     )  # fmt: skip
     head = (header.ljust(table_start, b"\0") + table + bytes(texts)).ljust(storage_start, b"\0")
     entries = tuple(
