@@ -12,7 +12,7 @@ means truncation in one MLIR path and rounding in another.
 Edges, equal for all recipes unless said:
     NaN  -> 0xFF (NaN), as torchao and aiter.
     zero -> 0x00 (2^-127), by the same expression; as ggml, torchao and aiter. Quark writes 1.
-    subnormal amax and every scale below 2^-127 -> 0x00; finite scales above 2^127 -> 0xFE.
+    scales below 2^-127 -> 0x00, so every subnormal amax but INT8's largest; above 2^127 -> 0xFE.
     Inf  -> 255 - emax by the same expression, as torchao; RCEIL 0xFE, as PTX
             `cvt.rp.satfinite.ue8m0x2.f32`. The elements saturate. OCP MX 1.0 leaves Inf open.
 """
@@ -46,7 +46,7 @@ class ScaleRecipe(StrEnum):
     #: X = 2^ceil(log2(amax / max)): the smallest power of two with which nothing saturates.
     #: cuBLAS "D block quantization", torchao RCEIL, triton_kernels ROUND_UP, modelopt.
     #: They round the quotient to float32 first, which loses the difference for one single amax of
-    #: each type: the float32 after max * 2^-127, where they write 0 and this writes 1.
+    #: each type but INT8: the float32 after max * 2^-127, where they write 0 and this writes 1.
     RCEIL = "rceil"
     #: X = 2^(ceil(log2 amax) - emax). torchao CEIL, Quark `ceil`. The top of the element's range
     #: stays empty.
@@ -84,12 +84,12 @@ def scale_bytes(
 
     The sign of `amax` is ignored. Edges: see the module. Never raises for a value.
     """
-    bits = np.ascontiguousarray(amax, np.float32).view(np.int32) & 0x7FFFFFFF
-    # bits + addend stays below 2^31 for every number and Inf, so the sum cannot wrap; a NaN's sum
-    # may, and is replaced below.
-    exponent = (bits.view(np.uint32) + np.uint32(addend(element, recipe))) >> np.uint32(MANTISSA)
-    byte = np.clip(exponent.astype(np.int32) - element.emax, 0, _MAX_BYTE)
+    bits = (np.asarray(amax, np.float32).view(np.uint32) & 0x7FFFFFFF).astype(np.int64)
+    # A subnormal's bits, written with the leading one that its field lacks, as if the exponent 0
+    # were an ordinary one. Only INT8 can see it: with emax > 0 the byte is 0 either way.
+    ordered = np.where(bits < 1 << MANTISSA, 2 * bits - (1 << MANTISSA), bits)
+    byte = ((ordered + addend(element, recipe)) >> MANTISSA) - element.emax
+    byte = np.clip(byte, 0, _MAX_BYTE)
     if recipe is ScaleRecipe.RCEIL:
         byte = np.where(bits == _INFINITY, _MAX_BYTE, byte)
-    byte = np.where(bits > _INFINITY, NAN_BYTE, byte)
-    return byte.astype(np.uint8).reshape(np.shape(amax))
+    return np.where(bits > _INFINITY, NAN_BYTE, byte).astype(np.uint8)

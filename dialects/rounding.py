@@ -38,7 +38,8 @@ def encode(values: npt.NDArray[np.float32], element: ElementFormat) -> npt.NDArr
 def _encode_fixed_point(
     values: npt.NDArray[np.float32], element: ElementFormat
 ) -> npt.NDArray[np.uint8]:
-    steps = np.rint(values * np.float32(1 << element.mantissa))
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps = np.rint(values * np.float32(1 << element.mantissa))
     steps = np.where(np.isnan(steps), np.float32(0), steps)
     limit = element.max_code
     codes: npt.NDArray[np.int8] = np.clip(steps, -limit, limit).astype(np.int8)
@@ -52,13 +53,14 @@ def _nearest(element: ElementFormat) -> npt.NDArray[np.uint8]:
         raise FormatError(f"{element} does not round exactly through {_TABLE_PRECISION} bits")
     finite = element.values[: element.max_code + 1].astype(np.float64)
     midpoints = (finite[:-1] + finite[1:]) / 2
-    upper = (np.arange(1 << 15, dtype=np.uint32) << np.uint32(16)).view(np.float32)
-    magnitude = upper.astype(np.float64)
+    # From zero to Inf; what follows Inf is NaN.
+    upper = np.arange((0x7F80 << 16) + 1, step=1 << 16, dtype=np.uint32)
+    magnitude = upper.view(np.float32).astype(np.float64)
     below = np.searchsorted(midpoints, magnitude, side="left")
     above = np.searchsorted(midpoints, magnitude, side="right")
     # The two differ on a tie alone, between neighbours: one of them is even.
-    codes = np.where(below % 2 == 0, below, above)
-    codes[np.isnan(magnitude)] = 0
+    codes = np.zeros(1 << 15, np.intp)
+    codes[: len(upper)] = np.where(below % 2 == 0, below, above)
     table = np.concatenate([codes, codes | element.sign_bit]).astype(np.uint8)
     table.flags.writeable = False
     return table
