@@ -16,6 +16,8 @@ from mxc.compiler.checkpoints.safetensors_files import CONFIG, read_checkpoint, 
 from mxc.compiler.checkpoints.tensors import Checkpoint
 from mxc.dialects.errors import CheckpointError
 
+__all__ = ["GENERATION_CONFIG", "GptOss", "GptOssConfig", "read_gpt_oss", "wanted_tensors"]
+
 GENERATION_CONFIG = "generation_config.json"
 
 #: What a dense tensor may be. The bytes stay as they are; the program converts where it reads.
