@@ -14,6 +14,11 @@ import pytest
 from iree.compiler.tools import binaries
 
 HERE = Path(__file__).parent
+CPU = (
+    "--iree-hal-target-device=local",
+    "--iree-hal-local-target-device-backends=llvm-cpu",
+    "--iree-llvmcpu-target-cpu=host",
+)
 
 
 @pytest.fixture(scope="session")
@@ -21,19 +26,11 @@ def iree_compile() -> Callable[..., "subprocess.CompletedProcess[str]"]:
     """Run the stock compiler in a process of its own: some of the faults kill it."""
 
     def run(
-        source: Path, output: Path, *flags: str, cpu: str = "host"
+        source: Path, output: Path, *flags: str, target: tuple[str, ...] = CPU
     ) -> "subprocess.CompletedProcess[str]":
+        compiler = binaries.find_tool("iree-compile")
         return subprocess.run(
-            [
-                binaries.find_tool("iree-compile"),
-                str(source),
-                "-o",
-                str(output),
-                "--iree-hal-target-device=local",
-                "--iree-hal-local-target-device-backends=llvm-cpu",
-                f"--iree-llvmcpu-target-cpu={cpu}",
-                *flags,
-            ],
+            [compiler, str(source), "-o", str(output), *target, *flags],
             capture_output=True,
             text=True,
             timeout=60,

@@ -104,3 +104,50 @@ def test_a_pass_bound_to_an_operation_name_kills_the_process() -> None:
     assert bound.returncode < 0, (
         "IREE fixed op_name of Python passes: a pass may be bound to the operation it rewrites"
     )
+
+
+def test_a_result_that_outlives_its_device_kills_the_process(
+    iree_compile: Compile, tmp_path: Path
+) -> None:
+    source = tmp_path / "double.mlir"
+    source.write_text(
+        "func.func @f(%a: tensor<4096xf32>) -> tensor<4096xf32> {"
+        " %b = arith.addf %a, %a : tensor<4096xf32> return %b : tensor<4096xf32> }"
+    )
+    output = tmp_path / "double.vmfb"
+    assert iree_compile(source, output).returncode == 0
+    program = f"""
+        import gc, iree.runtime as rt, numpy as np
+        from iree.runtime import _binding
+        driver = _binding.create_hal_driver("local-task")
+        device = driver.create_default_device()
+        kept = KEPT
+        instance = rt.VmInstance()
+        double = rt.VmModule.mmap(instance, {str(output)!r})
+        modules = [rt.create_hal_module(instance, device), double]
+        context = rt.VmContext(instance, modules)
+        arguments, results = rt.VmVariantList(1), rt.VmVariantList(1)
+        arguments.push_ref(
+            device.allocator.allocate_buffer_copy(
+                memory_type=rt.MemoryType.DEVICE_LOCAL,
+                allowed_usage=rt.BufferUsage.DEFAULT,
+                device=device,
+                buffer=np.ones(4096, np.float32),
+                element_type=rt.HalElementType.FLOAT_32,
+            )
+        )
+        context.invoke(double.lookup_function("f"), arguments, results)
+        result = results.get_as_object(0, rt.HalBufferView)
+        del arguments, results, context, modules, double, instance, driver, device
+        gc.collect()
+        del result
+        gc.collect()
+        print("the process lives")
+    """
+    kept = _python(program.replace("KEPT", "device"))
+    assert "the process lives" in kept.stdout, kept.stderr
+
+    dropped = _python(program.replace("KEPT", "None"))
+    assert dropped.returncode < 0, (
+        "IREE fixed results that outlive their device: an open device may be closed again"
+    )
