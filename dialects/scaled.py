@@ -9,17 +9,22 @@ lhs, rhs, lhs_scale (if any), rhs_scale (if any), acc. A scale is read without k
 ever holds it once per element. The order is the one under which IREE selects scaled matrix
 instructions; another order of the same operands gives none.
 
-Meaning of a scaled element: `arith.scaling_extf` for scales of f8E8M0FNU (OCP MX 1.0, 6.1). For
-nvfp4, whose scales are f8E4M3FN, `mulf(extf(element), extf(scale))`: arith.scaling_extf would read
-only the exponent of such a scale. Products and sums are f32.
+Meaning of a scaled element: see dequantize.py. Products and sums are f32.
+
+A map may leave out a batch loop along which its operand does not change, and may read the
+dimensions of its operand in another order (weights given as [KO, KB, N]); the order of operands
+and of loops is fixed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg, tensor
+from mxc.dialects.dequantize import Factor, extend, is_scale_of, read_factor
+from mxc.dialects.indexing import dims, indexing_maps
 
 _PARALLEL = linalg.IteratorType.parallel
 _REDUCTION = linalg.IteratorType.reduction
@@ -71,25 +76,16 @@ def contraction_into(
     maps: Sequence[ir.AffineMap],
 ) -> ir.Value:
     """The generic itself, added to `acc`; `maps` in operand order over (batch.., m, n, ko, kb)."""
-    f32 = ir.F32Type.get()
     scales = [scale for scale in (lhs_scale, rhs_scale) if scale is not None]
     loops = [_PARALLEL] * (maps[0].n_dims - 2) + [_REDUCTION] * 2
 
     def body(left: ir.Value, right: ir.Value, *rest: ir.Value) -> ir.Value:
         *block_scales, total = rest
-        left = extend(f32, left, block_scales.pop(0) if lhs_scale is not None else None)
-        right = extend(f32, right, block_scales.pop(0) if rhs_scale is not None else None)
+        left = extend(left, block_scales.pop(0) if lhs_scale is not None else None)
+        right = extend(right, block_scales.pop(0) if rhs_scale is not None else None)
         return arith.addf(total, arith.mulf(left, right))
 
     return linalg.generic([lhs, rhs, *scales], [acc], list(maps), loops)(body)
-
-
-def extend(f32: ir.Type, element: ir.Value, scale: ir.Value | None) -> ir.Value:
-    """The f32 value of one element under its block scale (see the module's text)."""
-    if scale is not None and isinstance(scale.type, ir.Float8E8M0FNUType):
-        return arith.scaling_extf(f32, element, scale)
-    value = element if element.type == f32 else arith.extf(f32, element)
-    return value if scale is None else arith.mulf(value, arith.extf(f32, scale))
 
 
 def _check(
@@ -124,25 +120,223 @@ def _check(
             raise ValueError(f"scale of {side.type} must have shape {blocks}, got {scale.type}")
 
 
-def is_scale_of(scale: ir.Type, element: ir.Type) -> bool:
-    """Whether `scale` is the type of a block scale over `element`: MX, or nvfp4's e2m1 and e4m3."""
-    if isinstance(scale, ir.Float8E8M0FNUType):
-        return is_element(element)
-    return isinstance(scale, ir.Float8E4M3FNType) and isinstance(element, ir.Float4E2M1FNType)
-
-
-def is_element(element: ir.Type) -> bool:
-    """Whether the type is the element of a block format: a float of at most 8 bits, not a scale."""
-    return (
-        isinstance(element, ir.FloatType)
-        and element.width <= 8
-        and not isinstance(element, ir.Float8E8M0FNUType)
-    )
-
-
 def _size(value: ir.Value, axis: int) -> int | ir.Value:
     """Size of one dimension: an int where static, else a `tensor.dim`."""
     shaped = ir.RankedTensorType(value.type)
     if not shaped.is_dynamic_dim(axis):
         return int(shaped.get_dim_size(axis))
     return tensor.DimOp(value, arith.constant(ir.IndexType.get(), axis)).result
+
+
+@dataclass(frozen=True)
+class Loops:
+    """Which loop of the generic plays which part."""
+
+    batch: tuple[int, ...]
+    m: int
+    n: int
+    ko: int
+    kb: int
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The loops in canonical order."""
+        return (*self.batch, self.m, self.n, self.ko, self.kb)
+
+
+@dataclass(frozen=True)
+class ScaledContraction:
+    """A generic that means a scaled contraction, in whatever order it is written.
+
+    `maps` are those of lhs, rhs, lhs_scale, rhs_scale (where present) and acc. Sizes are -1 where
+    dynamic; `batch` has one for each batch loop; `k` counts elements, `block` those of one scale.
+    """
+
+    op: ir.Operation
+    lhs: ir.Value
+    rhs: ir.Value
+    lhs_scale: ir.Value | None
+    rhs_scale: ir.Value | None
+    acc: ir.Value
+    maps: tuple[ir.AffineMap, ...]
+    loops: Loops
+    batch: tuple[int, ...]
+    m: int
+    n: int
+    k: int
+    block: int
+    is_canonical: bool
+
+    @property
+    def lhs_type(self) -> ir.Type:
+        """Element type of lhs."""
+        return ir.RankedTensorType(self.lhs.type).element_type
+
+    @property
+    def rhs_type(self) -> ir.Type:
+        """Element type of rhs."""
+        return ir.RankedTensorType(self.rhs.type).element_type
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether each operand has its dimensions in the order of the loops."""
+        return all(list(e) == sorted(e) for e in (_known(dims(a)) for a in self.maps))
+
+
+def read_product(op: ir.Operation) -> tuple[Factor, Factor] | str:
+    """The two factors of a multiply-accumulate body in f32, or the reason why it is none."""
+    block = op.regions[0].blocks[0]
+    total = list(block.operations)[-1].operands[0]
+    added = _f32_operands(total, "arith.addf")
+    if added is None:
+        return "its body does not end in an f32 addition"
+    acc = block.arguments[len(block.arguments) - 1]
+    terms = [value for value in added if value != acc]
+    product = _f32_operands(terms[0], "arith.mulf") if len(terms) == 1 else None
+    if product is None:
+        return "its body does not add one f32 product to the accumulator"
+    factors = [read_factor(value) for value in product]
+    if factors[0] is None or factors[1] is None:
+        return "a side of its product is more than an element under its scale"
+    if not (factors[0].exact and factors[1].exact):
+        return "a side is dequantised to a type that does not hold every value of the format"
+    return factors[0], factors[1]
+
+
+def match_scaled_contraction(op: ir.Operation) -> ScaledContraction | None:
+    """The scaled contraction that `op` means, or None. `explain_mismatch` gives the reason."""
+    found = _match(op)
+    return None if isinstance(found, str) else found
+
+
+def explain_mismatch(op: ir.Operation) -> str | None:
+    """Why a linalg operation is no scaled contraction, as a clause; None if it is one."""
+    found = _match(op)
+    return found if isinstance(found, str) else None
+
+
+def _match(op: ir.Operation) -> ScaledContraction | str:
+    if op.name != "linalg.generic" or len(op.results) != 1:
+        return "it is no linalg.generic with one result"
+    factors = read_product(op)
+    if isinstance(factors, str):
+        return factors
+    if factors[0].scale is None and factors[1].scale is None:
+        return "neither side has a scale"
+    maps = indexing_maps(op)
+    if any(None in dims(affine) for affine in maps):
+        return "an operand is not indexed by plain loops"
+    used = {i for f in factors for i in (f.element, f.scale) if i is not None}
+    if used != set(range(len(op.operands) - 1)):
+        return "it has operands that its product does not read"
+    written = _known(dims(maps[-1]))
+    reads = [set(_known(dims(maps[f.element]))) for f in factors]
+    reduced = [i for i in range(maps[-1].n_dims) if i not in written]
+    if len(reduced) != 2 or any(not set(reduced) <= read for read in reads):
+        return f"it reduces {len(reduced)} loops where (ko, kb) are wanted on both sides"
+    blocks = [set(_known(dims(maps[f.scale]))) for f in factors if f.scale is not None]
+    outer = [loop for loop in reduced if all(loop in block for block in blocks)]
+    if len(outer) != 1 or any(len(block & set(reduced)) != 1 for block in blocks):
+        return "a scale is not read once for each block of the reduction"
+    ko = outer[0]
+    kb = next(loop for loop in reduced if loop != ko)
+    for factor, read in zip(factors, reads, strict=True):
+        if factor.scale is not None and set(_known(dims(maps[factor.scale]))) != read - {kb}:
+            return "a scale is not read at every row and block of its elements"
+    return _assign_sides(op, factors, maps, written, ko, kb)
+
+
+def _assign_sides(
+    op: ir.Operation,
+    factors: tuple[Factor, Factor],
+    maps: list[ir.AffineMap],
+    written: list[int],
+    ko: int,
+    kb: int,
+) -> ScaledContraction | str:
+    reads = [set(_known(dims(maps[f.element]))) for f in factors]
+    own = [[i for i in written if i in reads[s] and i not in reads[1 - s]] for s in (0, 1)]
+    if not own[0] or not own[1]:
+        return "a side has no row loop of its own"
+    # The rows of rhs are the columns of the result; a lone scale belongs to rhs.
+    right = 1 if written.index(own[1][-1]) > written.index(own[0][-1]) else 0
+    if (factors[0].scale is None) != (factors[1].scale is None):
+        right = 1 if factors[0].scale is None else 0
+    lhs, rhs = factors[1 - right], factors[right]
+    m, n = own[1 - right][-1], own[right][-1]
+    loops = Loops(tuple(i for i in written if i not in (m, n)), m, n, ko, kb)
+    order = [i for i in (lhs.element, rhs.element, lhs.scale, rhs.scale) if i is not None]
+    sizes = _sizes(op, maps)
+    return ScaledContraction(
+        op=op,
+        lhs=op.operands[lhs.element],
+        rhs=op.operands[rhs.element],
+        lhs_scale=None if lhs.scale is None else op.operands[lhs.scale],
+        rhs_scale=None if rhs.scale is None else op.operands[rhs.scale],
+        acc=op.operands[len(op.operands) - 1],
+        maps=tuple(maps[i] for i in [*order, len(op.operands) - 1]),
+        loops=loops,
+        batch=tuple(sizes[i] for i in loops.batch),
+        m=sizes[m],
+        n=sizes[n],
+        k=-1 if sizes[ko] < 0 else sizes[ko] * sizes[kb],
+        block=sizes[kb],
+        is_canonical=loops.order == tuple(range(maps[-1].n_dims))
+        and order == list(range(len(order)))
+        and _body_text(op) == _canonical_body(op, lhs, rhs),
+    )
+
+
+def _known(loops: Sequence[int | None]) -> list[int]:
+    return [loop for loop in loops if loop is not None]
+
+
+def _sizes(op: ir.Operation, maps: list[ir.AffineMap]) -> list[int]:
+    sizes = [-1] * maps[-1].n_dims
+    for operand, affine in zip(op.operands, maps, strict=True):
+        for size, loop in zip(operand.type.shape, _known(dims(affine)), strict=True):
+            sizes[loop] = max(sizes[loop], size)
+    return sizes
+
+
+def _f32_operands(value: ir.Value, name: str) -> list[ir.Value] | None:
+    if isinstance(value, ir.BlockArgument) or value.owner.name != name:
+        return None
+    return list(value.owner.operands) if isinstance(value.type, ir.F32Type) else None
+
+
+def _body_text(op: ir.Operation) -> list[tuple[str, ...]]:
+    """The body as (operation, operands..), where %i is an argument and i a result."""
+    block = op.regions[0].blocks[0]
+    names = {argument: f"%{i}" for i, argument in enumerate(block.arguments)}
+    lines = []
+    for number, inner in enumerate(block.operations):
+        lines.append((inner.operation.name, *(names.get(v, "?") for v in inner.operands)))
+        names |= {result: str(number) for result in inner.results}
+    return lines
+
+
+def _canonical_body(op: ir.Operation, lhs: Factor, rhs: Factor) -> list[tuple[str, ...]]:
+    """What `_body_text` gives for the body that `contraction_into` builds."""
+    arguments = op.regions[0].blocks[0].arguments
+    lines: list[tuple[str, ...]] = []
+    sides = []
+    for factor in (lhs, rhs):
+        element, scale = f"%{factor.element}", f"%{factor.scale}"
+        if factor.scale is None:
+            if not isinstance(arguments[factor.element].type, ir.F32Type):
+                lines.append(("arith.extf", element))
+                element = str(len(lines) - 1)
+            sides.append(element)
+            continue
+        if isinstance(arguments[factor.scale].type, ir.Float8E8M0FNUType):
+            lines.append(("arith.scaling_extf", element, scale))
+        else:
+            first = len(lines)
+            lines += [("arith.extf", element), ("arith.extf", scale)]
+            lines.append(("arith.mulf", str(first), str(first + 1)))
+        sides.append(str(len(lines) - 1))
+    lines.append(("arith.mulf", *sides))
+    lines.append(("arith.addf", f"%{len(arguments) - 1}", str(len(lines) - 1)))
+    lines.append(("linalg.yield", str(len(lines) - 1)))
+    return lines
