@@ -1,0 +1,166 @@
+"""Passes as values, pipelines as tuples of them, and the one place that runs them.
+
+A pass of ours is a frozen dataclass: `name`, options as fields, `run`. A `str` in a pipeline is a
+pass of MLIR or of IREE. `run` verifies after each pass, ours included, and turns what went wrong
+into a refusal with its place, or lets a bug of ours through with its trace.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import ClassVar
+
+from iree.compiler import ir, passmanager
+from mxc.dialects.errors import PassError
+
+#: Attribute of an operation that could not be given its intended form: a StringAttr, one sentence.
+FALLBACK = "mxc.fallback"
+
+#: Constants with more elements are elided in dumps: a dump is for reading.
+_DUMP_ELEMENTS = 16
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One rewrite. `str(p)` is its spec, `name{option=value}`, which parses back to `p`."""
+
+    name: ClassVar[str]
+
+    def run(self, module: ir.Operation) -> None:
+        """Rewrite `module` (builtin.module) in place. Raises PassError with a location."""
+        raise NotImplementedError(f"{type(self).__name__}.run")
+
+    def __str__(self) -> str:
+        """The spec: options that differ from their default, in the order of the fields."""
+        options = [
+            f"{f.name.replace('_', '-')}={_option_text(getattr(self, f.name))}"
+            for f in fields(self)
+            if getattr(self, f.name) != f.default
+        ]
+        return self.name + (f"{{{' '.join(options)}}}" if options else "")
+
+
+def _option_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A group of passes and the sentence that is true of the program after them."""
+
+    name: str
+    invariant: str
+    passes: tuple[Pass | str, ...]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The stages of one target, in order."""
+
+    target: str
+    stages: tuple[Stage, ...]
+
+    @property
+    def passes(self) -> tuple[Pass | str, ...]:
+        """All passes of all stages."""
+        return tuple(p for stage in self.stages for p in stage.passes)
+
+    def until(self, name: str) -> Pipeline:
+        """The pipeline up to and with the stage `name`. Raises PassError on an unknown stage."""
+        names = [stage.name for stage in self.stages]
+        if name not in names:
+            raise PassError(f"no stage {name!r} for {self.target}; its stages: {', '.join(names)}")
+        return Pipeline(self.target, self.stages[: names.index(name) + 1])
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Wall time of one pass, in seconds, with its place in the run (from 0)."""
+
+    index: int
+    spec: str
+    seconds: float
+
+
+def run(
+    passes: Sequence[Pass | str],
+    module: ir.Module,
+    *,
+    dump_dir: Path | None = None,
+    on_pass: Callable[[Timing], None] | None = None,
+) -> list[Timing]:
+    """Run `passes` over `module` in place and return how long each took.
+
+    `dump_dir` receives one file a pass, `NN-name.mlir`, with large constants elided. `on_pass` is
+    called after each pass. Raises PassError where a pass refuses the program, or where one of
+    MLIR's or IREE's fails; then the module as it was before that pass is kept in a file, and the
+    message says which, with the command that repeats the failure.
+    """
+    timings: list[Timing] = []
+    with module.context, ir.Location.unknown():
+        for index, item in enumerate(passes):
+            before = module.operation.clone()
+            start = time.perf_counter()
+            try:
+                _run_one(item, module)
+            except PassError:
+                raise
+            except Exception as error:
+                _explain(error, item, index, before, dump_dir)
+            timing = Timing(index, str(item), time.perf_counter() - start)
+            timings.append(timing)
+            if dump_dir is not None:
+                _dump(module, dump_dir / f"{_file_stem(index, item)}.mlir")
+            if on_pass is not None:
+                on_pass(timing)
+    return timings
+
+
+def check_native(text: str) -> None:
+    """Raise ValueError unless MLIR or IREE can run `text` on a module. Needs a context."""
+    passmanager.PassManager.parse(f"builtin.module({text})")
+
+
+def _run_one(item: Pass | str, module: ir.Module) -> None:
+    if isinstance(item, str):
+        passmanager.PassManager.parse(f"builtin.module({item})").run(module.operation)
+        return
+    manager = passmanager.PassManager("builtin.module")
+    # `op_name` is never given: it aborts the process. The manager verifies after the callable.
+    manager.add(lambda op, _: item.run(op.operation), name=item.name, argument=item.name)
+    manager.run(module.operation)
+
+
+def _explain(
+    error: Exception, item: Pass | str, index: int, before: ir.Operation, dump_dir: Path | None
+) -> None:
+    """Keep the module and raise: a refusal for a foreign pass, the same bug for one of ours."""
+    folder = dump_dir if dump_dir is not None else Path(tempfile.mkdtemp(prefix="mxc-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / f"{_file_stem(index, item)}.failed.mlir"
+    kept.write_text(str(before) + "\n")
+    repeat = f"the module before it is kept; repeat with: mxc opt {kept} --passes '{item}'"
+    if isinstance(error, ir.MLIRError) and isinstance(item, str):
+        found = "; ".join(
+            f"{diagnostic.location}: {diagnostic.message}" for diagnostic in error.error_diagnostics
+        )
+        raise PassError(f"pass {item} failed: {found or error}; {repeat}") from error
+    error.add_note(f"in pass {item}; {repeat}")
+    raise error
+
+
+def _file_stem(index: int, item: Pass | str) -> str:
+    return f"{index:02d}-" + re.sub(r"[^A-Za-z0-9_.-]+", "_", str(item)).strip("_")[:80]
+
+
+def _dump(module: ir.Module, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = module.operation.get_asm(
+        large_elements_limit=_DUMP_ELEMENTS, large_resource_limit=_DUMP_ELEMENTS
+    )
+    path.write_text(text + "\n")

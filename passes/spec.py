@@ -1,0 +1,115 @@
+"""The text of a pipeline: `mxc-a,mxc-b{option=value other=2},canonicalize,util.func(cse)`.
+
+A name that starts with `mxc-` is a pass of ours; anything else is handed to MLIR as it stands.
+Parsing is the inverse of `str` on passes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import get_type_hints
+
+from iree.compiler import ir
+from mxc.dialects.context import new_context
+from mxc.dialects.errors import PassError
+from mxc.passes.base import Pass, check_native
+
+_OURS = re.compile(r"(mxc-[a-z0-9-]*)(?:\{(.*)\})?", re.DOTALL)
+_OPEN, _CLOSE = "({[<", ")}]>"
+
+
+def parse(text: str, known: Sequence[type[Pass]] | None = None) -> tuple[Pass | str, ...]:
+    """The passes that `text` names. `known` defaults to the table of `mxc.passes`.
+
+    Raises PassError on an unknown pass or option, a value of the wrong type, or a bracket without
+    its partner; the message lists what is known and the nearest name.
+    """
+    if known is None:
+        from mxc.passes import PASSES
+
+        known = PASSES
+    by_name = {p.name: p for p in known}
+    return tuple(_element(item, by_name) for item in _split(text))
+
+
+def _split(text: str) -> Iterator[str]:
+    """The elements between the commas that are outside of all brackets."""
+    depth, start = 0, 0
+    for position, character in enumerate(text + ","):
+        if character in _OPEN:
+            depth += 1
+        elif character in _CLOSE:
+            depth -= 1
+            if depth < 0:
+                raise PassError(f"'{character}' at {position} closes nothing in {text!r}")
+        elif character == "," and (depth == 0 or position == len(text)):
+            if depth:
+                raise PassError(f"a bracket is not closed in {text!r}")
+            item = text[start:position].strip()
+            if not item:
+                raise PassError(f"a pass name is missing at {start} in {text!r}")
+            yield item
+            start = position + 1
+
+
+def _element(item: str, by_name: dict[str, type[Pass]]) -> Pass | str:
+    match = _OURS.fullmatch(item)
+    if match is None:
+        with new_context():
+            try:
+                check_native(item)
+            except (ValueError, ir.MLIRError) as error:
+                reason = str(error).strip().splitlines()[0]
+                raise PassError(
+                    f"unknown pass {item!r}: MLIR says: {reason}; mxc's own: "
+                    f"{_listing(by_name)}{_near(item, by_name)}"
+                ) from error
+        return item
+    name, options = match.group(1), match.group(2) or ""
+    if name not in by_name:
+        raise PassError(f"unknown pass {name!r}; known: {_listing(by_name)}{_near(name, by_name)}")
+    return _build(by_name[name], options)
+
+
+def _listing(names: dict[str, type[Pass]]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _near(name: str, names: dict[str, type[Pass]]) -> str:
+    close = difflib.get_close_matches(re.split(r"[{(]", name)[0], names, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _build(cls: type[Pass], text: str) -> Pass:
+    types = get_type_hints(cls)
+    options = {f.name.replace("_", "-"): f.name for f in fields(cls)}
+    values: dict[str, bool | int | str] = {}
+    for word in text.split():
+        key, equals, value = word.partition("=")
+        if key not in options:
+            known = ", ".join(options) if options else "none"
+            close = difflib.get_close_matches(key, options, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise PassError(f"{cls.name} has no option {key!r}; its options: {known}{hint}")
+        if not equals or not value:
+            raise PassError(f"option {key} of {cls.name} needs a value: {key}=...")
+        values[options[key]] = _value(cls, key, value, types[options[key]])
+    return cls(**values)
+
+
+def _value(cls: type[Pass], key: str, text: str, wanted: type) -> bool | int | str:
+    if wanted is bool:
+        if text in ("true", "false"):
+            return text == "true"
+        raise PassError(f"option {key} of {cls.name} must be true or false, got {text!r}")
+    if wanted is int:
+        try:
+            return int(text)
+        except ValueError as error:
+            raise PassError(
+                f"option {key} of {cls.name} must be an integer, got {text!r}"
+            ) from error
+    return text
