@@ -1,1 +1,20 @@
-"""The rewrites: one pass a file, each a value that prints as its spec."""
+"""The rewrites. PASSES is the table that specs are read against, in alphabetical order."""
+
+from mxc.passes.base import Pass
+from mxc.passes.canonical_operands import CanonicalOperands
+from mxc.passes.check_contractions import CheckContractions
+from mxc.passes.expand_blocks import ExpandBlocks
+from mxc.passes.fold_scale_broadcast import FoldScaleBroadcast
+from mxc.passes.fuse_dequantize import FuseDequantize
+from mxc.passes.verify_packed_weights import VerifyPackedWeights
+from mxc.passes.verify_transients import VerifyTransients
+
+PASSES: tuple[type[Pass], ...] = (
+    CanonicalOperands,
+    CheckContractions,
+    ExpandBlocks,
+    FoldScaleBroadcast,
+    FuseDequantize,
+    VerifyPackedWeights,
+    VerifyTransients,
+)

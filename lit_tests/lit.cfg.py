@@ -1,0 +1,25 @@
+"""IR in, IR out: lit tests never run a program. `lit lit_tests` from the root of the tree."""
+
+import sys
+from pathlib import Path
+
+import lit.formats
+from lit.TestingConfig import TestingConfig
+
+config: TestingConfig = globals()["config"]  # lit puts it there
+
+config.name = "mxc"
+config.test_format = lit.formats.ShTest(execute_external=False)
+config.suffixes = [".mlir", ".py", ".test"]
+config.excludes = ["lit.cfg.py"]
+config.test_source_root = str(Path(__file__).parent)
+config.test_exec_root = str(Path(__file__).parent / "Output")
+
+# The tools of the environment that runs lit, whatever the PATH says.
+tools = Path(sys.executable).parent
+config.environment["PATH"] = f"{tools}:{config.environment['PATH']}"
+config.substitutions += [
+    ("%python", sys.executable),
+    # The same program without the start of the whole command line.
+    ("mxc opt", f"{sys.executable} -m mxc.compiler.opt"),
+]

@@ -1,0 +1,116 @@
+// RUN: mxc opt %s --split-input-file --passes mxc-canonical-operands | filecheck %s
+
+// Loops, operands, factors and sum in another order.
+// CHECK-DAG: #[[X:.*]] = affine_map<(d0, d1, d2, d3) -> (d0, d2, d3)>
+// CHECK-DAG: #[[W:.*]] = affine_map<(d0, d1, d2, d3) -> (d1, d2, d3)>
+// CHECK-DAG: #[[S:.*]] = affine_map<(d0, d1, d2, d3) -> (d1, d2)>
+// CHECK-DAG: #[[O:.*]] = affine_map<(d0, d1, d2, d3) -> (d0, d1)>
+// CHECK-LABEL: @order
+// CHECK: linalg.generic {indexing_maps = [#[[X]], #[[W]], #[[S]], #[[O]]], iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+// CHECK-SAME: ins(%arg2, %arg1, %arg0 :
+// CHECK-SAME: attrs = {mxc.name = "up"}
+// CHECK-NEXT: ^bb0(%[[A:.*]]: f32, %[[B:.*]]: f4E2M1FN, %[[C:.*]]: f8E8M0FNU, %[[T:.*]]: f32):
+// CHECK-NEXT: %[[Y:.*]] = arith.scaling_extf %[[B]], %[[C]]
+// CHECK-NEXT: %[[P:.*]] = arith.mulf %[[A]], %[[Y]]
+// CHECK-NEXT: arith.addf %[[T]], %[[P]]
+func.func @order(%s: tensor<8x2xf8E8M0FNU>, %w: tensor<8x2x32xf4E2M1FN>, %x: tensor<4x2x32xf32>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(kb, n, m, ko) -> (n, ko)>, affine_map<(kb, n, m, ko) -> (n, ko, kb)>, affine_map<(kb, n, m, ko) -> (m, ko, kb)>, affine_map<(kb, n, m, ko) -> (m, n)>],
+      iterator_types = ["reduction", "parallel", "parallel", "reduction"]}
+      ins(%s, %w, %x : tensor<8x2xf8E8M0FNU>, tensor<8x2x32xf4E2M1FN>, tensor<4x2x32xf32>) outs(%acc : tensor<4x8xf32>)
+      attrs = {mxc.name = "up"} {
+  ^bb0(%c: f8E8M0FNU, %b: f4E2M1FN, %a: f32, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %y, %a : f32
+    %q = arith.addf %p, %o : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}
+
+// -----
+
+// Both sides scaled, dequantised apart, in a batch: scales move behind the elements.
+// CHECK-LABEL: @both_scaled
+// CHECK: linalg.generic {{.*}} iterator_types = ["parallel", "parallel", "parallel", "reduction", "reduction"]
+// CHECK-SAME: ins(%arg0, %arg2, %arg1, %arg3 :
+// CHECK-COUNT-2: arith.scaling_extf
+// CHECK-NOT: arith.extf
+func.func @both_scaled(%x: tensor<3x4x2x32xf8E5M2>, %xs: tensor<3x4x2xf8E8M0FNU>, %w: tensor<3x8x2x32xf4E2M1FN>, %s: tensor<3x8x2xf8E8M0FNU>, %acc: tensor<3x4x8xf32>) -> tensor<3x4x8xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(b, m, n, ko, kb) -> (b, m, ko, kb)>, affine_map<(b, m, n, ko, kb) -> (b, m, ko)>, affine_map<(b, m, n, ko, kb) -> (b, n, ko, kb)>, affine_map<(b, m, n, ko, kb) -> (b, n, ko)>, affine_map<(b, m, n, ko, kb) -> (b, m, n)>],
+      iterator_types = ["parallel", "parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %xs, %w, %s : tensor<3x4x2x32xf8E5M2>, tensor<3x4x2xf8E8M0FNU>, tensor<3x8x2x32xf4E2M1FN>, tensor<3x8x2xf8E8M0FNU>) outs(%acc : tensor<3x4x8xf32>) {
+  ^bb0(%a: f8E5M2, %as: f8E8M0FNU, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %a1 = arith.extf %a : f8E5M2 to f32
+    %a2 = arith.extf %as : f8E8M0FNU to f32
+    %l = arith.mulf %a2, %a1 : f32
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<3x4x8xf32>
+  func.return %r : tensor<3x4x8xf32>
+}
+
+// -----
+
+// A lone scale belongs to rhs: the sides change places, the result is written transposed.
+// CHECK: #[[T:.*]] = affine_map<(d0, d1, d2, d3) -> (d1, d0)>
+// CHECK-LABEL: @weight_first
+// CHECK: linalg.generic {indexing_maps = [{{.*}}, #[[T]]], {{.*}} ins(%arg2, %arg0, %arg1 :
+func.func @weight_first(%w: tensor<8x2x32xf6E3M2FN>, %s: tensor<8x2xf8E8M0FNU>, %x: tensor<4x2x32xf16>, %acc: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko, kb)>, affine_map<(m, n, ko, kb) -> (m, ko)>, affine_map<(m, n, ko, kb) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%w, %x, %s : tensor<8x2x32xf6E3M2FN>, tensor<4x2x32xf16>, tensor<8x2xf8E8M0FNU>) outs(%acc : tensor<8x4xf32>) {
+  ^bb0(%b: f6E3M2FN, %a: f16, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f6E3M2FN, f8E8M0FNU to f32
+    %a1 = arith.extf %a : f16 to f32
+    %p = arith.mulf %y, %a1 : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<8x4xf32>
+  func.return %r : tensor<8x4xf32>
+}
+
+// -----
+
+// bf16 holds every value of mxfp4 that f32 holds: the detour goes.
+// CHECK-LABEL: @exact_in_bf16
+// CHECK: arith.scaling_extf {{.*}} : f4E2M1FN, f8E8M0FNU to f32
+// CHECK-NEXT: arith.mulf
+func.func @exact_in_bf16(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko)>, affine_map<(m, n, ko, kb) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x2x32xf32>, tensor<8x2x32xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to bf16
+    %z = arith.extf %y : bf16 to f32
+    %p = arith.mulf %a, %z : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}
+
+// -----
+
+// f16 overflows where f32 does not: the program means what it says.
+// CHECK-LABEL: @leaves_f16_alone
+// CHECK: arith.scaling_extf {{.*}} to f16
+func.func @leaves_f16_alone(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko)>, affine_map<(m, n, ko, kb) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x2x32xf32>, tensor<8x2x32xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f16
+    %z = arith.extf %y : f16 to f32
+    %p = arith.mulf %a, %z : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}

@@ -1,0 +1,55 @@
+// RUN: mxc opt %s --split-input-file --passes mxc-check-contractions | filecheck %s
+
+// CHECK-LABEL: @accumulates_in_bf16
+// CHECK: attrs = {mxc.fallback = "its body does not end in an f32 addition"}
+func.func @accumulates_in_bf16(%x: tensor<4x2x32xbf16>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xbf16>) -> tensor<4x8xbf16> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko)>, affine_map<(m, n, ko, kb) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x2x32xbf16>, tensor<8x2x32xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%acc : tensor<4x8xbf16>) {
+  ^bb0(%a: bf16, %b: f4E2M1FN, %c: f8E8M0FNU, %o: bf16):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to bf16
+    %p = arith.mulf %a, %y : bf16
+    %q = arith.addf %o, %p : bf16
+    linalg.yield %q : bf16
+  } -> tensor<4x8xbf16>
+  func.return %r : tensor<4x8xbf16>
+}
+
+// -----
+
+// CHECK-LABEL: @canonical
+// CHECK-NOT: mxc.fallback
+// CHECK: return
+func.func @canonical(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko)>, affine_map<(m, n, ko, kb) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x2x32xf32>, tensor<8x2x32xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}
+
+// -----
+
+// CHECK-LABEL: @rounds_in_f16
+// CHECK: mxc.fallback = "a side is dequantised to a type that does not hold every value of the format"
+func.func @rounds_in_f16(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko)>, affine_map<(m, n, ko, kb) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x2x32xf32>, tensor<8x2x32xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f16
+    %z = arith.extf %y : f16 to f32
+    %p = arith.mulf %a, %z : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}

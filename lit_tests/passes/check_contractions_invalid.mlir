@@ -1,0 +1,36 @@
+// RUN: mxc opt %s --verify-diagnostics --passes mxc-check-contractions
+
+func.func @behind_a_barrier(%x: tensor<4x64xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %e: tensor<8x2x32xf32>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %d = linalg.generic {
+      indexing_maps = [affine_map<(n, ko, kb) -> (n, ko, kb)>, affine_map<(n, ko, kb) -> (n, ko)>, affine_map<(n, ko, kb) -> (n, ko, kb)>],
+      iterator_types = ["parallel", "parallel", "parallel"]}
+      ins(%w, %s : tensor<8x2x32xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%e : tensor<8x2x32xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f8E8M0FNU, %c: f32):
+    %y = arith.scaling_extf %a, %b : f4E2M1FN, f8E8M0FNU to f32
+    linalg.yield %y : f32
+  } -> tensor<8x2x32xf32>
+  %b = util.optimization_barrier %d : tensor<8x2x32xf32>
+  %c = tensor.collapse_shape %b [[0], [1, 2]] : tensor<8x2x32xf32> into tensor<8x64xf32>
+  // expected-error @+1 {{wanted the packed tensor<8x2x32xf4E2M1FN> read here}}
+  %r = linalg.matmul indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>]
+      ins(%x, %c : tensor<4x64xf32>, tensor<8x64xf32>) outs(%acc : tensor<4x8xf32>) -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}
+
+// -----
+
+func.func @broadcast_scale(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %e: tensor<8x2x32xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %big = linalg.broadcast ins(%s : tensor<8x2xf8E8M0FNU>) outs(%e : tensor<8x2x32xf8E8M0FNU>) dimensions = [2]
+  // expected-error @+1 {{reads tensor<8x2x32xf8E8M0FNU>, a copy of the scales}}
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko, kb)>, affine_map<(m, n, ko, kb) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %big : tensor<4x2x32xf32>, tensor<8x2x32xf4E2M1FN>, tensor<8x2x32xf8E8M0FNU>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}

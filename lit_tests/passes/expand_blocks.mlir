@@ -1,0 +1,64 @@
+// RUN: mxc opt %s --split-input-file --passes mxc-expand-blocks | filecheck %s
+
+// CHECK-DAG: #[[X:.*]] = affine_map<(d0, d1, d2, d3) -> (d0, d2, d3)>
+// CHECK-DAG: #[[W:.*]] = affine_map<(d0, d1, d2, d3) -> (d1, d2, d3)>
+// CHECK-DAG: #[[S:.*]] = affine_map<(d0, d1, d2, d3) -> (d1, d2)>
+// CHECK-LABEL: @rank_two
+// CHECK: %[[X4:.*]] = tensor.expand_shape %arg0 {{\[\[}}0], [1, 2]] output_shape [%{{.*}}, 2, 32] : tensor<?x64xf32> into tensor<?x2x32xf32>
+// CHECK: %[[W4:.*]] = tensor.expand_shape %arg1 {{.*}} into tensor<8x2x32xf4E2M1FN>
+// CHECK: linalg.generic {indexing_maps = [#[[X]], #[[W]], #[[S]], {{.*}}], iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+// CHECK-SAME: ins(%[[X4]], %[[W4]], %arg2 :
+func.func @rank_two(%x: tensor<?x64xf32>, %w: tensor<8x64xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<?x8xf32>) -> tensor<?x8xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (n, k floordiv 32)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w, %s : tensor<?x64xf32>, tensor<8x64xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%acc : tensor<?x8xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<?x8xf32>
+  func.return %r : tensor<?x8xf32>
+}
+
+// -----
+
+// A parallel loop over the rows of several experts: the result is collapsed again.
+// CHECK-LABEL: @rows_of_experts
+// CHECK: linalg.generic {{.*}} iterator_types = ["parallel", "parallel", "parallel", "reduction", "reduction"]
+// CHECK-SAME: outs({{.*}} : tensor<4x3x8xf32>)
+// CHECK: tensor.collapse_shape {{.*}} : tensor<4x3x8xf32> into tensor<4x24xf32>
+func.func @rows_of_experts(%x: tensor<4x2x32xf32>, %w: tensor<3x8x2x32xf4E2M1FN>, %s: tensor<3x8x2xf8E8M0FNU>, %acc: tensor<4x24xf32>) -> tensor<4x24xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n floordiv 8, n mod 8, ko, kb)>, affine_map<(m, n, ko, kb) -> (n floordiv 8, n mod 8, ko)>, affine_map<(m, n, ko, kb) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x2x32xf32>, tensor<3x8x2x32xf4E2M1FN>, tensor<3x8x2xf8E8M0FNU>) outs(%acc : tensor<4x24xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x24xf32>
+  func.return %r : tensor<4x24xf32>
+}
+
+// -----
+
+// The index of a tensor that was expanded: the reshape moves to the packed operand.
+// CHECK-LABEL: @whole_index_of_blocks
+// CHECK: %[[W4:.*]] = tensor.expand_shape %arg1 {{.*}} into tensor<8x2x32xf4E2M1FN>
+// CHECK: linalg.generic {{.*}} ins(%arg0, %[[W4]], %arg2 :
+func.func @whole_index_of_blocks(%x: tensor<4x2x32xf32>, %w: tensor<8x64xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko * 32 + kb)>, affine_map<(m, n, ko, kb) -> (n, ko)>, affine_map<(m, n, ko, kb) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x2x32xf32>, tensor<8x64xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}

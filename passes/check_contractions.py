@@ -1,0 +1,108 @@
+"""mxc-check-contractions: the invariant of *normalise*, checked and not assumed.
+
+No tensor that a contraction reads holds a dequantised weight or a broadcast scale: such a program
+is refused, with the place of the contraction. A contraction of elements under scales that is not
+canonical is not refused, since its bytes are packed and its meaning is right; it carries the reason
+in its attribute `mxc.fallback`, from which the report is written.
+
+before:
+    linalg.generic ins(%x, %w, %s) outs(%acc : tensor<MxNxbf16>) { scaling_extf, .., addf : bf16 }
+after:
+    linalg.generic {..} ins(%x, %w, %s) outs(%acc : tensor<MxNxbf16>)
+      attrs = {mxc.fallback = "its body does not end in an f32 addition"}
+
+Leaves alone: canonical contractions, and dequantised tensors that no reduction reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from mxc.dialects.dequantize import Dequantize, is_element, is_scale_of, match_dequantize
+from mxc.dialects.errors import PassError
+from mxc.dialects.indexing import trace
+from mxc.dialects.scaled import explain_mismatch, match_scaled_contraction
+from mxc.passes.base import FALLBACK, Pass
+from mxc.passes.rebuild import has_reduction, linalg_operations
+
+
+@dataclass(frozen=True)
+class CheckContractions(Pass):
+    """Refuse materialised weights and scales; mark contractions that are not canonical."""
+
+    name = "mxc-check-contractions"
+
+    def run(self, module: ir.Operation) -> None:
+        """Raise PassError at the first contraction that reads what should not exist."""
+        for op in linalg_operations(module):
+            found = match_dequantize(op)
+            if found is not None:
+                _refuse_readers(found)
+            if _contracts_elements(op):
+                _refuse_broadcast(op)
+                contraction = match_scaled_contraction(op)
+                if contraction is None or not contraction.is_canonical:
+                    reason = explain_mismatch(op) or "its operands are not in canonical order"
+                    op.attributes[FALLBACK] = ir.StringAttr.get(reason)
+
+
+def _contracts_elements(op: ir.Operation) -> bool:
+    """Whether a linalg operation reduces over elements that it reads with their scales."""
+    if not has_reduction(op):
+        return False
+    types = [v.type.element_type for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
+    return any(is_scale_of(s, e) for e in types if is_element(e) for s in types)
+
+
+def _refuse_readers(found: Dequantize) -> None:
+    """Follow the dequantised tensor through everything that keeps its elements."""
+    element = found.op.results[0].type.element_type
+    pending, seen = [found.op.results[0]], []
+    while pending:
+        value = pending.pop()
+        for use in value.uses:
+            user = use.owner.operation
+            if user in seen:
+                continue
+            seen.append(user)
+            if user.name.startswith("linalg."):
+                if has_reduction(user):
+                    raise PassError(
+                        f"reads a weight dequantised to {value.type} at {found.op.location}, which "
+                        f"would be written to memory; wanted the packed {found.elements.type} read "
+                        "here. Let only reshapes, transposes and broadcasts stand between the "
+                        "two operations",
+                        user.location,
+                    )
+                continue
+            pending += [
+                result
+                for result in user.results
+                if isinstance(result.type, ir.RankedTensorType)
+                and result.type.element_type == element
+            ]
+
+
+def _refuse_broadcast(op: ir.Operation) -> None:
+    """Refuse a scale that a copy has given the size of the elements."""
+    for value in list(op.operands)[:-1]:
+        if not isinstance(value.type, ir.RankedTensorType):
+            continue
+        if not isinstance(value.type.element_type, ir.Float8E8M0FNUType):
+            continue
+        zero = [ir.AffineConstantExpr.get(0)] * value.type.rank
+        source, _ = trace(value, zero, [])
+        if _bytes(source) < _bytes(value):
+            raise PassError(
+                f"reads {value.type}, a copy of the scales {source.type} for each element; run "
+                "mxc-fold-scale-broadcast before this",
+                op.location,
+            )
+
+
+def _bytes(value: ir.Value) -> int:
+    size = 1
+    for dimension in value.type.shape:
+        size *= dimension if dimension >= 0 else 1
+    return size

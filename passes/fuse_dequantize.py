@@ -1,0 +1,98 @@
+"""mxc-fuse-dequantize: dequantise inside the contraction that reads the elements.
+
+A weight that is dequantised by an operation of its own is written to memory at 8 times its size
+and read back. This pass puts the body of the dequantise, or of the chain of them, into each
+contraction that reads its result: every user has a copy of its own, so that a weight used twice is
+dequantised in registers twice. Reshapes, transposes and broadcasts between become index
+arithmetic. What the program computes does not change by a bit.
+
+before:
+    %d = linalg.generic ins(%w, %s) { scaling_extf } -> tensor<NxKOx32xf32>
+    %c = tensor.collapse_shape %d [[0], [1, 2]]
+    linalg.matmul ins(%x, %c) outs(%acc)
+after:
+    linalg.generic {indexing_maps = [(m, n, k) -> (m, k), (m, n, k) -> (n, k floordiv 32, k mod 32),
+                    (m, n, k) -> (n, k floordiv 32), (m, n, k) -> (m, n)]}
+      ins(%x, %w, %s) outs(%acc) { scaling_extf, mulf, addf }
+
+Leaves alone: a dequantised tensor that no reduction reads, and one behind an operation that does
+more than move elements (mxc-check-contractions refuses it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from mxc.dialects.dequantize import is_element, is_elementwise
+from mxc.dialects.indexing import indexing_maps, loop_ranges, read_through, trace
+from mxc.passes.base import Pass
+from mxc.passes.rebuild import Inlined, Read, has_reduction, linalg_operations, rebuild, sweep
+
+_DECODING = frozenset(
+    ("arith.scaling_extf", "arith.extf", "arith.truncf", "arith.mulf", "linalg.yield")
+)
+
+
+@dataclass(frozen=True)
+class FuseDequantize(Pass):
+    """Dequantise inside the contraction that reads the elements."""
+
+    name = "mxc-fuse-dequantize"
+
+    def run(self, module: ir.Operation) -> None:
+        """Inline what is decoded into every linalg operation that reduces."""
+        for op in reversed(linalg_operations(module)):
+            if not has_reduction(op):
+                continue
+            ranges = loop_ranges(op)
+            inputs = [
+                _resolve(value, list(affine.results), ranges)
+                for value, affine in zip(op.operands, indexing_maps(op), strict=True)
+            ][:-1]
+            if any(isinstance(item, Inlined) for item in inputs):
+                rebuild(op, inputs)
+        sweep(module)
+
+
+def is_decoding(op: ir.Operation) -> bool:
+    """Whether `op` makes floats of elements and scales and of nothing else."""
+    if op.name != "linalg.generic" or len(op.results) != 1 or not is_elementwise(op):
+        return False
+    block = op.regions[0].blocks[0]
+    names = [inner.operation.name for inner in block.operations]
+    init = block.arguments[len(block.arguments) - 1]
+    if len(names) == 1 or not set(names) <= _DECODING or list(init.uses):
+        return False
+    return all(_is_packed(value) for value in list(op.operands)[:-1])
+
+
+def _is_packed(value: ir.Value) -> bool:
+    if not isinstance(value.type, ir.RankedTensorType):
+        return False
+    element = value.type.element_type
+    if is_element(element) or isinstance(element, ir.Float8E8M0FNUType):
+        return True
+    source, _ = trace(value, [ir.AffineConstantExpr.get(0)] * value.type.rank, [])
+    return not isinstance(source, ir.BlockArgument) and is_decoding(source.owner.operation)
+
+
+def _resolve(
+    value: ir.Value, indices: Sequence[ir.AffineExpr], ranges: Sequence[int | None]
+) -> Read | Inlined:
+    """How the scalar at `indices` of `value` is had from packed data, or by reading `value`."""
+    here = Read(value, ir.AffineMap.get(len(ranges), 0, list(indices)))
+    if not isinstance(value.type, ir.RankedTensorType):
+        return here
+    source, at = trace(value, indices, ranges)
+    if isinstance(source, ir.BlockArgument) or not is_decoding(source.owner.operation):
+        return here
+    producer = source.owner.operation
+    inputs = []
+    for number, operand in enumerate(list(producer.operands)[:-1]):
+        through = read_through(producer, number, at)
+        if through is None:
+            return here
+        inputs.append(_resolve(operand, through, ranges))
+    return Inlined(producer, tuple(inputs))

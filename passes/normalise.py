@@ -1,0 +1,18 @@
+"""*normalise*: every scaled contraction is canonical, nothing is dequantised or broadcast."""
+
+from mxc.passes.base import Pass
+from mxc.passes.canonical_operands import CanonicalOperands
+from mxc.passes.check_contractions import CheckContractions
+from mxc.passes.expand_blocks import ExpandBlocks
+from mxc.passes.fold_scale_broadcast import FoldScaleBroadcast
+from mxc.passes.fuse_dequantize import FuseDequantize
+
+NORMALISE: tuple[Pass | str, ...] = (
+    FoldScaleBroadcast(),
+    FuseDequantize(),
+    ExpandBlocks(),
+    CanonicalOperands(),
+    # A reshape of what a frontend had reshaped the other way cancels.
+    "canonicalize",
+    CheckContractions(),
+)

@@ -1,0 +1,138 @@
+"""Build a linalg operation anew with other operands: what the passes on contractions share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import linalg
+from mxc.dialects.dequantize import iterators
+from mxc.dialects.indexing import indexing_maps
+
+
+@dataclass(frozen=True)
+class Read:
+    """A scalar of the new body: an operand read through a map."""
+
+    value: ir.Value
+    map: ir.AffineMap
+
+
+@dataclass(frozen=True)
+class Inlined:
+    """A scalar of the new body: what the body of an elementwise `op` makes of its `inputs`."""
+
+    op: ir.Operation
+    inputs: tuple[Read | Inlined, ...]
+
+
+def linalg_operations(root: ir.Operation) -> list[ir.Operation]:
+    """All linalg operations with one tensor result under `root`, producers first."""
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if (
+            op.name.startswith("linalg.")
+            and len(op.results) == 1
+            and isinstance(op.results[0].type, ir.RankedTensorType)
+            and len(op.regions) == 1
+        ):
+            found.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    root.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found
+
+
+def has_reduction(op: ir.Operation) -> bool:
+    """Whether a linalg operation sums over a loop."""
+    return any("reduction" in str(kind) for kind in iterators(op))
+
+
+def rebuild(op: ir.Operation, inputs: Sequence[Read | Inlined]) -> ir.Operation:
+    """Replace `op` by a linalg.generic over `inputs`, one for each input of `op`, with its body.
+
+    Equal reads become one operand.
+    """
+    reads: list[Read] = []
+    for item in inputs:
+        for read in _reads(item):
+            if read not in reads:
+                reads.append(read)
+    values = [*(read.value for read in reads), op.operands[len(op.operands) - 1]]
+    maps = [*(read.map for read in reads), indexing_maps(op)[-1]]
+    with ir.InsertionPoint(op), op.location:
+        new = linalg.GenericOp(
+            [op.results[0].type],
+            values[:-1],
+            values[-1:],
+            ir.ArrayAttr.get([ir.AffineMapAttr.get(affine) for affine in maps]),
+            ir.ArrayAttr.get(iterators(op)),
+        )
+        block = new.regions[0].blocks.append(*(value.type.element_type for value in values))
+    for name in discardable(op):
+        new.attributes[name] = op.attributes[name]
+    old = op.regions[0].blocks[0]
+    with ir.InsertionPoint(block):
+        scalars = [_emit(item, reads, block) for item in inputs]
+        scalars.append(block.arguments[len(reads)])
+        yielded = _clone_body(old, scalars)
+        with op.location:
+            linalg.YieldOp([yielded])
+    replace(op, new.results[0])
+    return new.operation
+
+
+def discardable(op: ir.Operation) -> Iterator[str]:
+    """Names of the attributes that belong to nobody's definition of the operation."""
+    return (name for name in list(op.attributes.keys()) if "." in name)
+
+
+def replace(op: ir.Operation, value: ir.Value) -> None:
+    """Give the users of `op` the `value` instead and erase it. Its producers stay: see `sweep`."""
+    op.results[0].replace_all_uses_with(value)
+    op.erase()
+
+
+def sweep(root: ir.Operation) -> None:
+    """Erase the linalg and tensor operations under `root` that nobody reads any more."""
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name.startswith(("linalg.", "tensor.")) and len(op.results):
+            found.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    root.walk(visit, ir.WalkOrder.PRE_ORDER)
+    for op in reversed(found):
+        if not any(list(result.uses) for result in op.results):
+            op.erase()
+
+
+def _reads(item: Read | Inlined) -> Iterator[Read]:
+    if isinstance(item, Read):
+        yield item
+    else:
+        for inner in item.inputs:
+            yield from _reads(inner)
+
+
+def _emit(item: Read | Inlined, reads: list[Read], block: ir.Block) -> ir.Value:
+    if isinstance(item, Read):
+        return block.arguments[reads.index(item)]
+    return _clone_body(
+        item.op.regions[0].blocks[0], [_emit(inner, reads, block) for inner in item.inputs]
+    )
+
+
+def _clone_body(source: ir.Block, scalars: Sequence[ir.Value]) -> ir.Value:
+    """Clone a body at the insertion point over `scalars` and return what it yields."""
+    at = dict(zip(source.arguments, scalars, strict=False))
+    *body, end = source.operations
+    for inner in body:
+        copy = inner.operation.clone()
+        for number, operand in enumerate(inner.operands):
+            copy.operands[number] = at.get(operand, operand)
+        at |= dict(zip(inner.results, copy.results, strict=True))
+    return at.get(end.operands[0], end.operands[0])

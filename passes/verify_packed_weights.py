@@ -1,0 +1,244 @@
+"""mxc-verify-packed-weights: no tensor in memory holds a weight another time.
+
+Runs at IREE's flow phase, where every tensor that crosses a dispatch is a buffer. A dispatch that
+reads only parameters and writes them wider, repeated or reordered does at run time what packing
+has to do once. A dispatch that gathers or widens the weights of experts for a later contraction
+does it for every token.
+
+before:
+    %w = flow.dispatch @dequantise(%elements, %scales) -> tensor<256x16x32xf32>
+    %y = flow.dispatch @matmul(%x, %w)
+after:
+    refused with the place of the dispatch; with strict=false the dispatch gets the attribute
+    mxc.fallback = "writes a dequantised weight of 524288 bytes ..."
+
+Leaves alone: results that depend on a reduction over, or a sum with, anything that is no weight;
+rows of an embedding, which no contraction reads as they are; copies of less than `min-bytes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from iree.compiler import ir
+from mxc.dialects.contractions import contractions, is_packed_float
+from mxc.dialects.dispatches import (
+    GATHER,
+    LOAD,
+    RENAMES,
+    Dispatch,
+    dispatches,
+    loads,
+    owner,
+    source,
+    tensor_bytes,
+    walk,
+)
+from mxc.dialects.errors import PassError
+from mxc.passes.base import FALLBACK, Pass
+
+_COPIES = ("flow.tensor.clone", "flow.tensor.slice", "flow.tensor.transfer")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A weight that `dispatch` writes to memory: what it is, in one sentence, and its bytes."""
+
+    dispatch: Dispatch
+    message: str
+    bytes: int | None
+
+
+@dataclass(frozen=True)
+class VerifyPackedWeights(Pass):
+    """`strict` refuses; otherwise the dispatch is marked. Copies below `min_bytes` are ignored."""
+
+    name: ClassVar[str] = "mxc-verify-packed-weights"
+    strict: bool = True
+    min_bytes: int = 65536
+
+    def run(self, module: ir.Operation) -> None:
+        """Refuse, or mark, each dispatch that writes a weight."""
+        found = findings(module, min_bytes=self.min_bytes)
+        if found and self.strict:
+            first, *others = found
+            more = f" (and {len(others)} more)" if others else ""
+            raise PassError(first.message + more, first.dispatch.op.location)
+        for each in found:
+            each.dispatch.op.attributes[FALLBACK] = ir.StringAttr.get(each.message)
+
+
+def findings(module: ir.Operation, *, min_bytes: int = 65536) -> list[Finding]:
+    """Every dispatch of a module at the flow phase that writes a weight, in order."""
+    every = dispatches(module)
+    weights = Weights(every)
+    found: list[Finding] = []
+    for dispatch in every:
+        for result in dispatch.op.results:
+            finding = _judge(dispatch, result, weights, min_bytes)
+            if finding is not None:
+                found.append(finding)
+                break
+    return found
+
+
+class Weights:
+    """Which values of a module at the flow phase hold nothing but weights."""
+
+    def __init__(self, every: list[Dispatch]) -> None:
+        """`every`: the dispatches of the module."""
+        self.dispatches = {dispatch.op: dispatch for dispatch in every}
+        self._known: dict[ir.Operation, bool] = {}
+
+    def hold(self, value: ir.Value) -> bool:
+        """Whether `value` holds parameters or constants, or rows, copies and casts of them."""
+        value = source(value)
+        op = owner(value)
+        if op is None:
+            return False
+        if op.name == "util.global.load":  # a mutable global is state, a cache for instance
+            return "is_immutable" in op.attributes
+        if op.name in ("flow.tensor.constant", "arith.constant"):
+            return _is_data(value)
+        if op.name in _COPIES:
+            return self.hold(op.operands[0])
+        if op.name != "flow.dispatch":
+            return False
+        if op not in self._known:
+            self._known[op] = self._written_by(self.dispatches[op])
+        return self._known[op]
+
+    def _written_by(self, dispatch: Dispatch) -> bool:
+        data = [i for i, operand in enumerate(dispatch.operands) if _is_data(operand)]
+        held = {i for i in data if self.hold(dispatch.operands[i])}
+        if not held or dispatch.body is None:
+            return False
+        return all(i in held or _only_chooses(dispatch, i) for i in data)
+
+
+def _judge(
+    dispatch: Dispatch, result: ir.Value, weights: Weights, min_bytes: int
+) -> Finding | None:
+    if not weights.hold(result):
+        return None
+    chosen = any(_is_data(operand) and not weights.hold(operand) for operand in dispatch.operands)
+    contracted = _is_contracted(result, weights.dispatches)
+    if chosen and not contracted:
+        return None
+    size = tensor_bytes(result.type)
+    what = _what(dispatch, result)
+    if what is None and size is not None and size < min_bytes:
+        return None
+    who = f"dispatch @{dispatch.entry} in @{dispatch.function}"
+    used = "which a contraction reads back" if contracted else "at run time"
+    cure = "fuse it into the contraction" if contracted else "pack it ahead of time"
+    return Finding(
+        dispatch,
+        f"{who} writes {what or 'a copy of a weight'}, {result.type} "
+        f"({'dynamic' if size is None else size} bytes), {used}; wanted the packed weight read "
+        f"by the contraction itself: {cure}",
+        size,
+    )
+
+
+def _what(dispatch: Dispatch, result: ir.Value) -> str | None:
+    """How a written weight differs from its packed form; None for a plain copy."""
+    if dispatch.body is None:
+        return None
+    element = ir.RankedTensorType(result.type).element_type
+    widened = any(
+        op.name == "arith.scaling_extf"
+        or (op.name == "arith.extf" and is_packed_float(op.operands[0].type))
+        for op in walk(dispatch.body)
+    )
+    if widened and isinstance(element, ir.FloatType) and element.width > 8:
+        return "a dequantised weight"
+    read = sum(
+        tensor_bytes(part.type) or 0
+        for index in range(len(dispatch.operands))
+        for part in loads(dispatch, index)
+    )
+    gathers = any(op.name in (GATHER, "tensor.extract") for op in walk(dispatch.body))
+    written = tensor_bytes(result.type)
+    if written is not None and written > read and not gathers:
+        return (
+            "a broadcast scale"
+            if isinstance(element, ir.Float8E8M0FNUType)
+            else ("a weight repeated")
+        )
+    return None
+
+
+def _is_data(operand: ir.Value) -> bool:
+    return isinstance(operand.type, ir.RankedTensorType)
+
+
+def _only_chooses(dispatch: Dispatch, index: int) -> bool:
+    """Whether an operand only says which rows are taken: the index of a gather or an extract."""
+    parts = loads(dispatch, index)
+    return bool(parts) and all(
+        isinstance(part.type, ir.RankedTensorType)
+        and isinstance(part.type.element_type, (ir.IntegerType, ir.IndexType))
+        and all(_use_chooses(use) for use in part.uses)
+        for part in parts
+    )
+
+
+def _use_chooses(use: ir.OpOperand) -> bool:
+    op = use.owner
+    if op.name == GATHER:
+        return bool(use.operand_number == 1)
+    if op.name in RENAMES:
+        return all(_use_chooses(each) for each in op.results[0].uses)
+    if op.name == "tensor.extract":
+        return bool(use.operand_number > 0)
+    if not op.name.startswith("linalg."):
+        return op.name in ("tensor.dim",)
+    argument = op.regions[0].blocks[0].arguments[use.operand_number]
+    return _reaches_only_extract(argument)
+
+
+def _reaches_only_extract(value: ir.Value) -> bool:
+    uses = list(value.uses)
+    return bool(uses) and all(
+        (use.owner.name == "tensor.extract" and use.operand_number > 0)
+        or (use.owner.name.startswith("arith.") and _reaches_only_extract(use.owner.results[0]))
+        for use in uses
+    )
+
+
+def _is_contracted(value: ir.Value, by_op: dict[ir.Operation, Dispatch]) -> bool:
+    """Whether a later dispatch multiplies and sums the value as it is."""
+    for use in value.uses:
+        op = use.owner
+        if op.name in RENAMES or op.name in _COPIES:
+            if _is_contracted(op.results[0], by_op):
+                return True
+        elif op.name == "flow.dispatch" and by_op[op].body is not None:
+            consumer = by_op[op]
+            indices = [i for i, operand in enumerate(consumer.operands) if operand == value]
+            if any(_is_factor(consumer, i) for i in indices):
+                return True
+    return False
+
+
+def _is_factor(dispatch: Dispatch, index: int) -> bool:
+    """Whether operand `index` is a factor or a scale of a contraction in the body."""
+    parts = loads(dispatch, index)
+    assert dispatch.body is not None
+    for found in contractions(dispatch.body):
+        for value in (found.lhs.tensor, found.rhs.tensor, found.lhs.scale, found.rhs.scale):
+            if value is not None and _origin(value) in parts:
+                return True
+    return False
+
+
+def _origin(value: ir.Value) -> ir.Value:
+    """The loaded tensor behind a factor, through renames and one-input elementwise operations."""
+    while True:
+        value = source(value)
+        op = owner(value)
+        if op is None or op.name == LOAD or not op.name.startswith("linalg."):
+            return value
+        value = op.operands[0]
