@@ -8,6 +8,7 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,6 @@ MAY_IMPORT = {
     "runtime": {"runtime", "dialects"},
     "cli": {"cli", "compiler", "runtime", "passes", "dialects", "mxc"},
 }
-#: Files of passes/ that carry passes and are none.
-CARRIERS = {"__init__", "base", "spec"}
 #: The only files that may touch MLIR's pass manager, and name a flag of IREE.
 PASS_MANAGER = {"passes/base.py"}
 IREE_FLAGS = {"compiler/iree.py"}
@@ -96,14 +95,20 @@ def files(*suffixes: str) -> list[Path]:
     return sorted(p for p in found if not {"Output", "__pycache__"} & set(p.parts))
 
 
-def passes_of(path: Path) -> list[str]:
-    """Names of the passes that a file defines."""
-    return [
-        node.name
-        for node in tree(path).body
-        if isinstance(node, ast.ClassDef)
-        and any(getattr(base, "id", getattr(base, "attr", "")) == "Pass" for base in node.bases)
-    ]
+def passes() -> list[tuple[type, Path]]:
+    """Every pass with its file, whether the table of passes lists it or not."""
+    from mxc.passes.base import Pass
+
+    for name in modules():
+        if room(name) == "passes":
+            import_module(name)
+    found: list[type] = []
+    todo = [Pass]
+    while todo:
+        subclasses = todo.pop().__subclasses__()
+        todo += subclasses
+        found += (c for c in subclasses if c.__module__ in modules())
+    return [(c, modules()[c.__module__]) for c in sorted(found, key=lambda c: c.__name__)]
 
 
 def listed(lines: list[str], why: str) -> str:
@@ -210,17 +215,22 @@ def test_one_file_runs_passes_and_one_knows_the_flags() -> None:
     assert flags <= IREE_FLAGS
 
 
+def test_every_pass_is_in_the_table() -> None:
+    from mxc.passes import PASSES
+
+    assert [p.__name__ for p in PASSES] == [p.__name__ for p, _ in passes()]
+
+
 def test_a_pass_file_is_one_pass_with_its_page_and_its_lit_tests() -> None:
     lit = ROOT / "lit_tests" / "passes"
-    found = [p for p in sorted((ROOT / "passes").glob("*.py")) if p.stem not in CARRIERS]
-    assert found
     wrong = []
-    for path in found:
+    seen: dict[Path, str] = {}
+    for defined, path in passes():
         place = relative(path)
-        if len(passes_of(path)) != 1:
-            wrong.append(f"{place}: wanted one class that derives from Pass, got {passes_of(path)}")
+        if (other := seen.setdefault(path, defined.__name__)) != defined.__name__:
+            wrong.append(f"{place}: wanted one pass a file, found {other} and {defined.__name__}")
         page = ast.get_docstring(tree(path)) or ""
-        for word in ("before:", "after:", "Leaves alone:"):
+        for word in (f"{defined.name}: ", "before:", "after:", "Leaves alone:"):
             if word not in page:
                 wrong.append(f"{place}: `mxc list passes` prints its docstring, which lacks {word}")
         if not (lit / f"{path.stem}.mlir").is_file():
@@ -228,6 +238,7 @@ def test_a_pass_file_is_one_pass_with_its_page_and_its_lit_tests() -> None:
         refuses = any(getattr(node, "id", "") == "PassError" for node in ast.walk(tree(path)))
         if refuses and not (lit / f"{path.stem}_invalid.mlir").is_file():
             wrong.append(f"{place}: no lit test, {path.stem}_invalid.mlir, of its refusals")
+    assert seen
     assert not wrong, listed(wrong, "a pass is read, found and checked by its name")
 
 
