@@ -1,0 +1,200 @@
+"""Reading any contraction: which two tensors a linalg operation multiplies and sums.
+
+    out[b, m, n] += sum over k of lhs[b, m, k] * rhs[b, n, k]
+
+in whatever form IREE has brought it to: generic or named, with scales on either side or none,
+without the loops that it dropped because they ran once. `scaled` builds and matches the one
+canonical form; this module only describes, and returns None for what is no contraction.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import linalg
+from mxc.dialects.dispatches import owner, walk
+from mxc.dialects.formats import FORMATS
+
+_PRODUCTS = ("arith.mulf", "arith.muli")
+_SUMS = ("arith.addf", "arith.addi")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One factor: its tensor, its scales (None where unscaled), the loops that index each."""
+
+    tensor: ir.Value
+    dims: tuple[int, ...]
+    scale: ir.Value | None = None
+    scale_dims: tuple[int, ...] = ()
+
+    @property
+    def element(self) -> ir.Type:
+        """Type of the elements."""
+        return ir.RankedTensorType(self.tensor.type).element_type
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contraction:
+    """`batch`, `m`, `n`, `k` are products of loop sizes, 1 where there is no loop, -1 if dynamic.
+
+    `block` is the number of elements along k that share a scale, 0 where nothing is scaled.
+    """
+
+    op: ir.Operation
+    lhs: Side
+    rhs: Side
+    batch: int
+    m: int
+    n: int
+    k: int
+    block: int
+
+
+def format_name(side: Side, block: int) -> str:
+    """Name of the format of one side: "mxfp4", "nvfp4", or the plain MLIR type, "f32".
+
+    Elements of at most 8 bits that no scale of a known format goes with keep their MLIR name.
+    """
+    element = str(side.element)
+    if side.scale is None:
+        return element
+    scale = str(ir.RankedTensorType(side.scale.type).element_type)
+    for known in FORMATS.values():
+        if (known.element.mlir, known.scale.mlir, known.block) == (element, scale, block):
+            return known.name
+    return f"{element} with {scale} per {block}"
+
+
+def is_packed_float(element: ir.Type) -> bool:
+    """Whether a type is a float of at most 8 bits that is not a scale."""
+    return (
+        isinstance(element, ir.FloatType)
+        and element.width <= 8
+        and not isinstance(element, ir.Float8E8M0FNUType)
+    )
+
+
+def contractions(root: ir.Operation) -> list[Contraction]:
+    """Every contraction under `root`, in order."""
+    return [found for op in walk(root) if (found := read(op)) is not None]
+
+
+def read(op: ir.Operation) -> Contraction | None:
+    """The contraction that `op` is, or None."""
+    if not op.name.startswith("linalg.") or len(op.results) != 1 or len(op.regions) != 1:
+        return None
+    attribute = linalg.get_indexing_maps(op)
+    if attribute is None or not op.regions[0].blocks:
+        return None
+    dims = [_dims(ir.AffineMapAttr(each).value) for each in attribute]
+    if any(each is None for each in dims):
+        return None
+    indexed = [each for each in dims if each is not None]
+    block = op.regions[0].blocks[0]
+    leaves = _factors(block)
+    reduced = {d for each in indexed for d in each} - set(indexed[-1])
+    if leaves is None or not reduced or len(indexed) != len(op.operands):
+        return None
+    sides = _sides(op, leaves, indexed, reduced)
+    if sides is None:
+        return None
+    sizes = _sizes(op, indexed)
+    lhs, rhs = sides
+    shared = (set(lhs.dims) & set(rhs.dims)) - reduced
+    scaled = next((side for side in (rhs, lhs) if side.scale is not None), None)
+    return Contraction(
+        op=op,
+        lhs=lhs,
+        rhs=rhs,
+        batch=_extent(sizes, shared),
+        m=_extent(sizes, set(lhs.dims) - reduced - shared),
+        n=_extent(sizes, set(rhs.dims) - reduced - shared),
+        k=_extent(sizes, reduced),
+        block=0 if scaled is None else _extent(sizes, reduced - set(scaled.scale_dims)),
+    )
+
+
+def _dims(indexing: ir.AffineMap) -> tuple[int, ...] | None:
+    """The loops of a map whose results are loops; None for any other map."""
+    if not all(isinstance(result, ir.AffineDimExpr) for result in indexing.results):
+        return None
+    return tuple(ir.AffineDimExpr(result).position for result in indexing.results)
+
+
+def _factors(block: ir.Block) -> list[int] | None:
+    """Argument numbers that `yield(acc + product)` multiplies, or None for another body."""
+    operations = list(block.operations)
+    if not operations or not operations[-1].operation.operands:
+        return None
+    total = owner(operations[-1].operation.operands[0])
+    if total is None or total.name not in _SUMS:
+        return None
+    accumulator = block.arguments[len(block.arguments) - 1]
+    terms = [value for value in total.operands if value != accumulator]
+    product = owner(terms[0]) if len(terms) == 1 else None
+    while product is not None and product.name in ("arith.extf", "arith.truncf"):
+        product = owner(product.operands[0])
+    if product is None or product.name not in _PRODUCTS:
+        return None
+    found: list[int] = []
+    pending = list(product.operands)
+    while pending:
+        value = pending.pop(0)
+        definition = owner(value)
+        if definition is not None:
+            pending = [*definition.operands, *pending]
+        elif value == accumulator:
+            return None
+        elif value.owner == block:
+            found.append(ir.BlockArgument(value).arg_number)
+    return found
+
+
+def _sides(
+    op: ir.Operation, leaves: list[int], dims: list[tuple[int, ...]], reduced: set[int]
+) -> tuple[Side, Side] | None:
+    """Tell elements from scales: elements are read at every step along k."""
+    unique = list(dict.fromkeys(leaves))
+    types = {i: ir.RankedTensorType(op.operands[i].type).element_type for i in unique}
+    depth = max((len(reduced & set(dims[i])) for i in unique), default=0)
+    elements = [
+        i
+        for i in unique
+        if len(reduced & set(dims[i])) == depth and not isinstance(types[i], ir.Float8E8M0FNUType)
+    ]
+    if len(elements) != 2:
+        return None
+    scales = {i: s for s in unique if s not in elements for i in (_scaled_by(s, elements, dims),)}
+    first, second = (
+        Side(
+            tensor=op.operands[i],
+            dims=dims[i],
+            scale=op.operands[scales[i]] if i in scales else None,
+            scale_dims=dims[scales[i]] if i in scales else (),
+        )
+        for i in sorted(elements)
+    )
+    # The weight is the scaled side where only one is; otherwise the order is the program's.
+    return (second, first) if first.scale is not None and second.scale is None else (first, second)
+
+
+def _scaled_by(scale: int, elements: list[int], dims: list[tuple[int, ...]]) -> int:
+    """Which of two elements a scale goes with: the one with the fewest loops besides its own."""
+    return min(elements, key=lambda i: (not set(dims[scale]) <= set(dims[i]), len(set(dims[i])), i))
+
+
+def _sizes(op: ir.Operation, dims: list[tuple[int, ...]]) -> dict[int, int]:
+    sizes: dict[int, int] = {}
+    for operand, loops in zip(op.operands, dims, strict=True):
+        if isinstance(operand.type, ir.RankedTensorType):
+            for loop, size in zip(loops, operand.type.shape, strict=True):
+                sizes[loop] = max(size, sizes.get(loop, -1))
+    return sizes
+
+
+def _extent(sizes: dict[int, int], loops: set[int]) -> int:
+    chosen = [sizes.get(loop, -1) for loop in loops]
+    return -1 if any(size < 0 for size in chosen) else math.prod(chosen)
