@@ -1,0 +1,123 @@
+"""What a kernel really is: registers, memory and instructions, read from its assembly.
+
+Two dialects of text are read: AMDGPU (`.rocmasm`, with the `amdhsa.kernels` metadata that the
+loader itself uses) and ELF x86-64 or AArch64 (`.s`). Kernels keep the name of the dispatch's
+exported symbol, which is how a report finds them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_FUNCTION = re.compile(r"^\s*\.type\s+([\w$.@-]+),\s*[@%]function\s*$", re.MULTILINE)
+_INSTRUCTION = re.compile(r"^\s+(?:\{\w+\}\s+)?([a-z][\w.]*)(?:\s+(.*))?$")
+_METADATA = re.compile(r"\.amdgpu_metadata\n(.*?)\.end_amdgpu_metadata", re.DOTALL)
+# A vector register of x86, widest first: the same mnemonic on zmm does four times that on xmm.
+_WIDTHS = ("zmm", "ymm", "xmm")
+_FRAME = re.compile(r"^\s+sub[ql]?\s+\$(\d+),\s*%rsp", re.MULTILINE)
+_STACK_STORE = re.compile(
+    r"^\s+v?mov\w*\s+%[xyz]mm\d+,\s*-?\d*\(%rsp\)|^\s+st[pr]\s+[qdv]\d.*\[sp", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """One kernel. Registers are counts, None on a CPU; sizes are bytes; spills are registers.
+
+    On a CPU `spills` counts the vector registers that are stored to the stack, and
+    `scratch_bytes` is the fixed part of the stack frame. `instructions` maps mnemonics to how
+    often they stand in the text, x86 vector ones with their width: "vfmadd231ps zmm".
+    """
+
+    name: str
+    instructions: dict[str, int] = field(default_factory=dict)
+    spills: int = 0
+    scratch_bytes: int = 0
+    vgpr: int | None = None
+    agpr: int | None = None
+    sgpr: int | None = None
+    lds_bytes: int | None = None
+    workgroup_size: int | None = None
+
+
+def parse(text: str) -> list[Kernel]:
+    """The kernels of one assembly file, in order.
+
+    AMDGPU: the kernels of the metadata. CPU: all functions, helpers of the run time included; the
+    caller knows the exported names. A text without any function gives an empty list.
+    """
+    bodies = _bodies(text)
+    metadata = _METADATA.search(text)
+    if metadata is not None:
+        return [_gpu_kernel(entry, bodies) for entry in _entries(metadata[1])]
+    return [_cpu_kernel(name, body) for name, body in bodies.items()]
+
+
+def parse_all(texts: Iterable[str]) -> dict[str, Kernel]:
+    """Kernels of several files by name."""
+    return {kernel.name: kernel for text in texts for kernel in parse(text)}
+
+
+def _bodies(text: str) -> dict[str, str]:
+    """Text of each function, from its label to its end marker."""
+    found: dict[str, str] = {}
+    for match in _FUNCTION.finditer(text):
+        name = match[1]
+        label = re.compile(rf"^{re.escape(name)}:.*$", re.MULTILINE).search(text, match.end())
+        if label is None:
+            continue
+        end = re.compile(rf"^(?:\.Lfunc_end\d+:|\s+\.size\s+{re.escape(name)},)", re.MULTILINE)
+        stop = end.search(text, label.end())
+        found[name] = text[label.end() : stop.start() if stop else len(text)]
+    return found
+
+
+def _entries(metadata: str) -> list[dict[str, str]]:
+    """Scalar fields of each entry of `amdhsa.kernels` (two spaces and a dash begin one)."""
+    kernels = metadata[metadata.find("amdhsa.kernels:") :].split("\namdhsa.", 1)[0]
+    entries: list[dict[str, str]] = []
+    for line in kernels.splitlines():
+        if line.startswith("  - "):
+            entries.append({})
+        match = re.match(r"^  (?:- |  )\.(\w+):\s+(\S.*)$", line)
+        if match and entries:
+            entries[-1][match[1]] = match[2].strip("'\"")
+    return entries
+
+
+def _gpu_kernel(entry: dict[str, str], bodies: dict[str, str]) -> Kernel:
+    return Kernel(
+        name=entry["name"],
+        instructions=_count(bodies.get(entry["name"], ""), ";"),
+        spills=int(entry["vgpr_spill_count"]) + int(entry["sgpr_spill_count"]),
+        scratch_bytes=int(entry["private_segment_fixed_size"]),
+        vgpr=int(entry["vgpr_count"]),
+        agpr=int(entry.get("agpr_count", "0")),
+        sgpr=int(entry["sgpr_count"]),
+        lds_bytes=int(entry["group_segment_fixed_size"]),
+        workgroup_size=int(entry["max_flat_workgroup_size"]),
+    )
+
+
+def _cpu_kernel(name: str, body: str) -> Kernel:
+    return Kernel(
+        name=name,
+        instructions=_count(body, "#"),
+        spills=len(_STACK_STORE.findall(body)),
+        scratch_bytes=sum(int(size) for size in _FRAME.findall(body)),
+    )
+
+
+def _count(body: str, comment: str) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for line in body.splitlines():
+        match = _INSTRUCTION.match(line.split(comment, 1)[0].rstrip())
+        if match is None:
+            continue
+        operands = match[2] or ""
+        width = next((w for w in _WIDTHS if f"%{w}" in operands), None)
+        counts[match[1] if width is None else f"{match[1]} {width}"] += 1
+    return dict(counts.most_common())

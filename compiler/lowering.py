@@ -1,0 +1,114 @@
+"""Which instruction a contraction became, and one sentence where a better one exists.
+
+Everything that depends on the machine is asked of the target's record.
+"""
+
+from __future__ import annotations
+
+from iree.compiler import ir
+from mxc.compiler.assembly import Kernel
+from mxc.compiler.preparation import Preparation
+from mxc.dialects.contractions import Contraction, Side, format_name
+from mxc.dialects.dispatches import tensor_bytes
+from mxc.dialects.targets import KINDS, Kind, Target
+from mxc.passes.base import FALLBACK
+
+
+def best_kind(kernel: Kernel, target: Target) -> Kind | None:
+    """The best kind of multiplication among the kernel's instructions, None if it has none."""
+    found = {m.kind for name in kernel.instructions if (m := target.multiplier(name)) is not None}
+    return next((kind for kind in KINDS if kind in found), None)
+
+
+def lowering_of(kernel: Kernel, target: Target, *, packed: bool) -> str:
+    """The most frequent instruction of the best kind; for packed operands with their decoder.
+
+    For instance "v_mfma_scale_f32_16x16x128_f8f6f4", "v_cvt_scalef32_pk_f32_fp4 + v_fmac_f32_e32",
+    "vfmadd231ps zmm"; "no multiplication" for a kernel without any.
+    """
+    best = best_kind(kernel, target)
+    if best is None:
+        return "no multiplication"
+    counts = kernel.instructions
+    multiply = max(
+        (n for n in counts if (m := target.multiplier(n)) is not None and m.kind == best),
+        key=lambda n: counts[n],
+    )
+    decoders = [name for name in counts if packed and name.startswith(target.decoders)]
+    if best == "scaled matrix" or not decoders:
+        return multiply
+    return f"{max(decoders, key=lambda n: counts[n])} + {multiply}"
+
+
+def explain(
+    contraction: Contraction,
+    lhs: Side,
+    rhs: Side,
+    block: int,
+    prepared: Preparation,
+    kernel: Kernel | None,
+    target: Target,
+) -> str | None:
+    """Why an MX contraction fell back; None for a plain one, or where nothing better exists."""
+    if FALLBACK in contraction.op.attributes:
+        return str(ir.StringAttr(contraction.op.attributes[FALLBACK]).value)
+    if lhs.scale is None and rhs.scale is None:
+        return None
+    if prepared.widened is not None:
+        return (
+            f"the dequantised operand goes through memory: @{prepared.widened.entry} writes "
+            f"{_written(prepared)} bytes that the contraction reads back"
+        )
+    if prepared.dispatches:
+        first = prepared.dispatches[0].entry
+        return (
+            f"{1 + len(prepared.dispatches)} kernels where one is wanted: @{first} only prepares "
+            "operands of the last"
+        )
+    if kernel is None:
+        return "the kernel was not found in the assembly, so nothing is known of it"
+    best = best_kind(kernel, target)
+    if best == "scaled matrix":
+        return None
+    if target.scaled_mma:
+        return _no_scaled_matrix(contraction, lhs, rhs, block, target)
+    if target.is_gpu and best != "matrix":
+        return (
+            f"{target.name} has no block-scaled instruction, and its matrix instructions are not "
+            f"used either: {best or 'no multiplication'} on decoded elements"
+        )
+    return None
+
+
+def _no_scaled_matrix(
+    contraction: Contraction, lhs: Side, rhs: Side, block: int, target: Target
+) -> str:
+    left, right = format_name(lhs, block), format_name(rhs, block)
+    if lhs.scale is None or rhs.scale is None:
+        plain = left if lhs.scale is None else right
+        return (
+            f"no scaled matrix instruction: lhs is {plain}, a weight-only contraction; the "
+            "elements are decoded in registers"
+        )
+    fitting = target.scaled_instructions(str(lhs.element), str(rhs.element), block)
+    if not fitting:
+        return f"{target.name} has no scaled matrix instruction for {left} x {right}, block {block}"
+    smallest = min(mma.m for mma in fitting)
+    if min(contraction.m, contraction.n, contraction.k) < 0:
+        return "no scaled matrix instruction: M, N or K is dynamic and none was selected"
+    if contraction.m < smallest:
+        return (
+            f"no scaled matrix instruction: M={contraction.m} fills {contraction.m} of the "
+            f"{smallest} rows of {fitting[0].instruction}"
+        )
+    if lhs.element != rhs.element:
+        return (
+            f"no scaled matrix instruction: none was selected for the mixed pair {left} x {right}"
+        )
+    return f"no scaled matrix instruction was selected although {fitting[0].instruction} fits"
+
+
+def _written(prepared: Preparation) -> str:
+    assert prepared.widened is not None
+    sizes = [tensor_bytes(result.type) for result in prepared.widened.op.results]
+    return "an unknown number of" if None in sizes else str(sum(size or 0 for size in sizes))

@@ -1,0 +1,152 @@
+"""What runs before a contraction only to prepare its operands, read from the flow phase.
+
+A weight that one dispatch dequantises, gathers or reorders, and activations that one dispatch
+quantises, belong to the cost of the contraction that reads them. Hoisted weights are followed
+through the global that an initialiser writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from mxc.dialects.contractions import Contraction, Side, is_packed_float
+from mxc.dialects.dispatches import LOAD, Dispatch, owner, source, walk
+from mxc.passes.verify_packed_weights import Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """Dispatches that prepare, in no order. A side that arrives widened is given in packed form.
+
+    `widened` is the dispatch that writes a dequantised operand, `block` the elements a scale.
+    """
+
+    dispatches: tuple[Dispatch, ...] = ()
+    widened: Dispatch | None = None
+    lhs: Side | None = None
+    rhs: Side | None = None
+    block: int = 0
+
+
+def preparation(
+    dispatch: Dispatch, contraction: Contraction, weights: Weights, stores: dict[str, ir.Value]
+) -> Preparation:
+    """Find the dispatches that only prepare operands of `contraction` in `dispatch`.
+
+    stores: what the initialisers write, `hoisted_globals(module)`.
+    """
+    found: dict[Dispatch, None] = {}
+    widened: Dispatch | None = None
+    packed: dict[str, Side] = {}
+    block = 0
+    for which, side in (("lhs", contraction.lhs), ("rhs", contraction.rhs)):
+        sides = [side.tensor] if side.scale is None else [side.tensor, side.scale]
+        pending = [_operand(dispatch, value) for value in sides]
+        local = _dequantiser(owner(_through(side.tensor)))
+        if local is not None:
+            packed[which], block = local
+        while pending:
+            value = pending.pop()
+            maker = None if value is None else _maker(value, weights, stores)
+            if maker is None or maker in found or not _prepares(maker, weights):
+                continue
+            found[maker] = None
+            pending += maker.operands
+            for op in walk(maker.body) if maker.body is not None else ():
+                origin = _dequantiser(op)
+                if origin is not None and side.scale is None:
+                    widened = maker
+                    packed[which], block = origin
+    return Preparation(
+        dispatches=tuple(found),
+        widened=widened,
+        lhs=packed.get("lhs"),
+        rhs=packed.get("rhs"),
+        block=block,
+    )
+
+
+def _maker(value: ir.Value, weights: Weights, stores: dict[str, ir.Value]) -> Dispatch | None:
+    """The dispatch that writes `value`, seen through renames and hoisted globals."""
+    value = source(value)
+    op = owner(value)
+    while op is not None and op.name == "util.global.load":
+        name = str(ir.FlatSymbolRefAttr(op.attributes["global"]).value)
+        if name not in stores:
+            return None
+        value = source(stores[name])
+        op = owner(value)
+    return None if op is None else weights.dispatches.get(op)
+
+
+def _prepares(dispatch: Dispatch, weights: Weights) -> bool:
+    """Whether a dispatch only writes a weight again, or quantises."""
+    if dispatch.body is None:
+        return False
+    quantises = any(
+        op.name == "arith.scaling_truncf"
+        or (op.name == "arith.truncf" and is_packed_float(op.results[0].type))
+        for op in walk(dispatch.body)
+    )
+    return quantises or all(weights.hold(result) for result in dispatch.op.results)
+
+
+def _operand(dispatch: Dispatch, value: ir.Value) -> ir.Value | None:
+    """The operand of the dispatch that the body reads as `value`."""
+    op = owner(_through(value))
+    if op is None or op.name != LOAD:
+        return None
+    argument = op.operands[0]
+    if owner(argument) is not None:
+        return None
+    index = ir.BlockArgument(argument).arg_number
+    return dispatch.operands[index] if index < len(dispatch.operands) else None
+
+
+def _through(value: ir.Value) -> ir.Value:
+    """`value` seen through renames, gathers and copies inside of a body."""
+    value = source(value)
+    op = owner(value)
+    while op is not None and op.name in ("iree_linalg_ext.gather", "tensor.extract_slice"):
+        value = source(op.operands[0])
+        op = owner(value)
+    return value
+
+
+def _dequantiser(op: ir.Operation | None) -> tuple[Side, int] | None:
+    """The packed form that an elementwise widening generic reads, and its block."""
+    if op is None or not op.name.startswith("linalg.") or not op.regions:
+        return None
+    if not any(inner.name in ("arith.scaling_extf", "arith.extf") for inner in walk(op)):
+        return None
+    tensors = [v for v in list(op.operands)[:-1] if isinstance(v.type, ir.RankedTensorType)]
+    elements = [v for v in tensors if is_packed_float(ir.RankedTensorType(v.type).element_type)]
+    scales = [
+        v
+        for v in tensors
+        if isinstance(ir.RankedTensorType(v.type).element_type, ir.Float8E8M0FNUType)
+    ]
+    if len(elements) != 1:
+        return None
+    element, scale = elements[0], scales[0] if scales else None
+    block = 0 if scale is None else _count(element) // max(1, _count(scale))
+    return Side(tensor=element, dims=(), scale=scale), block
+
+
+def _count(value: ir.Value) -> int:
+    size = 1
+    for extent in ir.RankedTensorType(value.type).shape:
+        size *= max(1, extent)
+    return size
+
+
+def hoisted_globals(module: ir.Operation) -> dict[str, ir.Value]:
+    """The value that an initialiser writes to each global, by the global's name."""
+    return {
+        str(ir.FlatSymbolRefAttr(op.attributes["global"]).value): op.operands[0]
+        for top in module.regions[0].blocks[0].operations
+        if top.operation.name == "util.initializer"
+        for op in walk(top.operation)
+        if op.name == "util.global.store"
+    }
