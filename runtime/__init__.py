@@ -1,1 +1,31 @@
-"""The drive: load an artifact, run it. Never imports the compiler."""
+"""The drive: load an artifact, run it. Never imports the compiler.
+
+`load` comes from mxc.runtime.session at its first use, so that what needs no IREE (the checks of
+an artifact, sampling, text) does not wait for it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mxc.runtime.generate import generate
+    from mxc.runtime.sampling import Sampler
+    from mxc.runtime.sequence import Sequence
+    from mxc.runtime.session import Model, load
+
+_HOME = {
+    "Model": "mxc.runtime.session",
+    "Sampler": "mxc.runtime.sampling",
+    "Sequence": "mxc.runtime.sequence",
+    "generate": "mxc.runtime.generate",
+    "load": "mxc.runtime.session",
+}
+
+__all__ = ["Model", "Sampler", "Sequence", "generate", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load `name` from its module at first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'mxc.runtime' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -1,0 +1,164 @@
+"""Arrays at the boundary: numpy outside, device buffers inside, MLIR types in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from iree import runtime as rt
+from mxc.dialects.errors import ArtifactError, RequestError
+from mxc.dialects.manifest import TensorType
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+#: MLIR element type -> numpy dtype, for the types that may cross the boundary.
+DTYPES: dict[str, np.dtype[Any]] = {
+    "f64": np.dtype(np.float64),
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "f8E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "f8E8M0FNU": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "i64": np.dtype(np.int64),
+    "i32": np.dtype(np.int32),
+    "i16": np.dtype(np.int16),
+    "i8": np.dtype(np.int8),
+    "i1": np.dtype(np.bool_),
+}
+
+_ELEMENTS = {
+    "f64": rt.HalElementType.FLOAT_64,
+    "f32": rt.HalElementType.FLOAT_32,
+    "f16": rt.HalElementType.FLOAT_16,
+    "bf16": rt.HalElementType.BFLOAT_16,
+    "f8E4M3FN": rt.HalElementType.FLOAT_8_E4M3_FN,
+    "f8E4M3FNUZ": rt.HalElementType.FLOAT_8_E4M3_FNUZ,
+    "f8E5M2": rt.HalElementType.FLOAT_8_E5M2,
+    "f8E5M2FNUZ": rt.HalElementType.FLOAT_8_E5M2_FNUZ,
+    "f8E8M0FNU": rt.HalElementType.FLOAT_8_E8M0_FNU,
+    "i64": rt.HalElementType.INT_64,
+    "i32": rt.HalElementType.INT_32,
+    "i16": rt.HalElementType.INT_16,
+    "i8": rt.HalElementType.INT_8,
+    "i1": rt.HalElementType.BOOL_8,
+}
+
+#: What IREE aligns buffers to; memory that is less aligned would be copied.
+_ALIGNMENT = 64
+
+
+def dtype_of(name: str, place: str) -> np.dtype[Any]:
+    """The numpy dtype of an MLIR element type; ArtifactError names `place` where there is none."""
+    if name not in DTYPES:
+        raise ArtifactError(
+            f"{place}: element type {name!r} does not cross the boundary; "
+            f"those that do: {', '.join(DTYPES)}"
+        )
+    return DTYPES[name]
+
+
+def conform(value: object, wanted: TensorType, place: str) -> Array:
+    """`value` as a contiguous array of exactly the wanted shape and dtype, never converted.
+
+    The one exception is signedness: uint8 is taken for i8 and so on, because MLIR integers have
+    none and packed bytes are unsigned in numpy. Python numbers are taken for rank 0. Raises
+    RequestError that names `place`, what was wanted and what was given.
+    """
+    dtype = dtype_of(wanted.dtype, place)
+    if isinstance(value, bool | int | float) and not wanted.shape:
+        try:
+            array = np.asarray(value, dtype=dtype)
+        except OverflowError as error:
+            raise RequestError(f"{place}: {value} does not fit {wanted.dtype}") from error
+        if array.astype(object)[()] != value and dtype.kind in "iub":
+            raise RequestError(f"{place}: wants {describe(wanted)}, got {value!r}")
+    else:
+        array = np.asarray(value)
+    if array.dtype != dtype:
+        if array.dtype.kind in "iu" and dtype.kind in "iu" and array.itemsize == dtype.itemsize:
+            array = array.view(dtype)
+        else:
+            raise RequestError(_mismatch(place, wanted, array))
+    shape = wanted.shape
+    if len(array.shape) != len(shape) or any(
+        want not in (-1, got) for want, got in zip(shape, array.shape, strict=True)
+    ):
+        raise RequestError(_mismatch(place, wanted, array))
+    return np.require(array, requirements="C")
+
+
+def describe(tensor: TensorType) -> str:
+    """A type as a reader of messages knows it: "f32 [4, ?]"."""
+    return f"{tensor.dtype} [{', '.join('?' if n == -1 else str(n) for n in tensor.shape)}]"
+
+
+def _mismatch(place: str, wanted: TensorType, got: Array) -> str:
+    return f"{place}: wants {describe(wanted)}, got {got.dtype} {list(got.shape)}"
+
+
+def to_device(device: Any, array: Array, dtype: str) -> Any:
+    """A HalBufferView with a copy of `array`, whose elements are of MLIR type `dtype`.
+
+    A copy, because a program may update its arguments in place.
+    """
+    return device.allocator.allocate_buffer_copy(
+        rt.MemoryType.DEVICE_LOCAL, rt.BufferUsage.DEFAULT, device, array, _ELEMENTS[dtype]
+    )
+
+
+def to_host(device: Any, view: Any, dtype: str) -> Array:
+    """A copy of the device buffer, of MLIR type `dtype`, as an array of the view's shape.
+
+    The copy is needed: what IREE gives is a window on memory that dies with the buffer.
+    """
+    window = rt.DeviceArray(device, view).to_host()
+    return np.array(window).view(DTYPES[dtype])
+
+
+def zeros(device: Any, tensor: TensorType, *, lazily: bool) -> tuple[Any, Array | None]:
+    """A HalBufferView of zeros, and the memory under it where that is ours.
+
+    lazily: for CPU devices; the memory is the operating system's untouched pages, so that a KV
+    cache costs resident memory only for the positions that are used. The caller must keep it as
+    long as any buffer that a program made of this one in place: IREE ties it to the Python object
+    of the first buffer alone.
+    """
+    size = int(np.prod(tensor.shape, dtype=np.int64)) * DTYPES[tensor.dtype].itemsize
+    allocator = device.allocator
+    memory = None
+    if lazily:
+        memory = np.zeros(size + _ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % _ALIGNMENT
+        buffer = allocator.import_host_allocation(
+            memory[start : start + size],
+            int(rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE),
+            int(rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING),
+        )
+    else:
+        buffer = allocator.allocate_buffer(rt.MemoryType.DEVICE_LOCAL, rt.BufferUsage.DEFAULT, size)
+        commands = rt.HalCommandBuffer(device)
+        commands.fill(buffer, np.zeros(1, np.uint32 if size % 4 == 0 else np.uint8), end=True)
+        _execute(device, lambda wait, done: device.queue_execute(commands, wait, done))
+    return rt.HalBufferView(buffer, tensor.shape, _ELEMENTS[tensor.dtype]), memory
+
+
+def copy(device: Any, view: Any) -> Any:
+    """A HalBufferView with a copy of another, made on the device."""
+    source = view.get_buffer()
+    target = device.allocator.allocate_buffer(
+        rt.MemoryType.DEVICE_LOCAL, rt.BufferUsage.DEFAULT, view.byte_length
+    )
+    _execute(device, lambda wait, done: device.queue_copy(source, target, wait, done))
+    return rt.HalBufferView(target, view.shape, view.element_type)
+
+
+def _execute(device: Any, submit: Any) -> None:
+    semaphore = device.create_semaphore(0)
+    done = rt.HalFence.create_at(semaphore, 1)
+    submit(rt.HalFence.create_at(semaphore, 0), done)
+    done.wait()

@@ -1,0 +1,98 @@
+"""Is the artifact whole, and is it ours? Answered before anything of it is mapped or run.
+
+Imports neither IREE nor numpy: `mxc report` asks the same questions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path, PurePosixPath
+
+from mxc.dialects.errors import ArtifactError
+from mxc.dialects.manifest import (
+    MANIFEST,
+    MODULE,
+    WEIGHTS,
+    FileRecord,
+    Manifest,
+    iree_version,
+    mxc_version,
+)
+
+#: Weights up to this size (bytes) are always checksummed at load, larger ones only on request.
+SMALL_WEIGHTS = 64 << 20
+
+
+def read_manifest(path: Path) -> Manifest:
+    """manifest.json of the artifact folder `path`.
+
+    Raises ArtifactError where there is none, or where it is of another version of mxc or IREE:
+    the bytecode of a module belongs to exactly one IREE.
+    """
+    file = path / MANIFEST
+    if not path.exists():
+        raise ArtifactError(f"{path}: no such artifact")
+    if not file.is_file():
+        raise ArtifactError(f"{path}: not an artifact: it holds no {MANIFEST}")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"{file}: cannot be read ({error})") from error
+    return Manifest.from_json(text, str(file))
+
+
+def check_version(manifest: Manifest, place: str) -> None:
+    """Raise ArtifactError unless the artifact was written by this mxc with this IREE."""
+    for what, wrote, here in (
+        ("mxc", manifest.mxc_version, mxc_version()),
+        ("IREE", manifest.iree_version, iree_version()),
+    ):
+        if wrote != here:
+            raise ArtifactError(
+                f"{place}: compiled with {what} {wrote}, installed is {what} {here}; "
+                "compile the model again, or install that version"
+            )
+
+
+def check_files(path: Path, manifest: Manifest, *, verify: bool) -> None:
+    """Raise ArtifactError where a file of the artifact is missing or altered.
+
+    Sizes of all files are compared, then SHA-256 of all files but weights.irpa; of that one too
+    where it is small (SMALL_WEIGHTS) or `verify` is set.
+    """
+    if MODULE not in manifest.files:
+        raise ArtifactError(f"{path / MANIFEST}: lists no {MODULE}; compile the artifact again")
+    for name, record in manifest.files.items():
+        _check_size(path, name, record)
+    for name, record in manifest.files.items():
+        if name == WEIGHTS and not verify and record.bytes > SMALL_WEIGHTS:
+            continue
+        found = _sha256(path / name)
+        if found != record.sha256:
+            raise ArtifactError(
+                f"{path / name}: altered after it was written (SHA-256 {found[:16]}..., the "
+                f"manifest says {record.sha256[:16]}...); compile the artifact again"
+            )
+
+
+def _check_size(path: Path, name: str, record: FileRecord) -> None:
+    plain = PurePosixPath(name)
+    if plain.is_absolute() or ".." in plain.parts:
+        raise ArtifactError(f"{path / MANIFEST}: lists {name!r}, which is outside the artifact")
+    file = path / name
+    if not file.is_file():
+        raise ArtifactError(f"{file}: missing; copy the whole artifact or compile it again")
+    size = file.stat().st_size
+    if size != record.bytes:
+        raise ArtifactError(
+            f"{file}: {size} bytes, the manifest says {record.bytes}; "
+            "copy the whole artifact or compile it again"
+        )
+
+
+def _sha256(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise ArtifactError(f"{file}: cannot be read ({error})") from error

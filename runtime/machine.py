@@ -1,0 +1,155 @@
+"""What this machine is: architecture, CPU features under their LLVM names, physical cores.
+
+An artifact states the LLVM features that its code may use. Before any of that code runs they are
+compared with what the operating system reports: an instruction that the CPU lacks would end the
+process otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from mxc.dialects.errors import ArtifactError
+
+_CPUINFO = Path("/proc/cpuinfo")
+_CPUS = Path("/sys/devices/system/cpu")
+
+#: `platform.machine()` in lower case -> architecture as LLVM spells it.
+_ARCHITECTURES = {"amd64": "x86_64", "x86_64": "x86_64", "arm64": "aarch64", "aarch64": "aarch64"}
+
+# LLVM feature (X86.td, AArch64Features.td) -> flag of /proc/cpuinfo (arch/x86/include/asm/
+# cpufeatures.h, arch/arm64/kernel/cpuinfo.c). Only the names that are spelled differently.
+_X86_FLAGS = {
+    "avx512bf16": "avx512_bf16", "avx512bitalg": "avx512_bitalg", "avx512fp16": "avx512_fp16",
+    "avx512vbmi2": "avx512_vbmi2", "avx512vnni": "avx512_vnni",
+    "avx512vp2intersect": "avx512_vp2intersect", "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avxifma": "avx_ifma", "avxneconvert": "avx_ne_convert", "avxvnni": "avx_vnni",
+    "avxvnniint16": "avx_vnni_int16", "avxvnniint8": "avx_vnni_int8", "amx-bf16": "amx_bf16",
+    "amx-complex": "amx_complex", "amx-fp16": "amx_fp16", "amx-int8": "amx_int8",
+    "amx-tile": "amx_tile", "bmi": "bmi1", "crc32": "sse4_2", "lzcnt": "abm",
+    "pclmul": "pclmulqdq", "rdrnd": "rdrand", "sahf": "lahf_lm", "sha": "sha_ni", "sse3": "pni",
+    "sse4.1": "sse4_1", "sse4.2": "sse4_2", "x87": "fpu",
+}  # fmt: skip
+_AARCH64_FLAGS = {
+    "bf16": "bf16", "complxnum": "fcma", "crc": "crc32", "dotprod": "asimddp", "fp-armv8": "fp",
+    "fp16fml": "asimdfhm", "fullfp16": "asimdhp", "jsconv": "jscvt", "lse": "atomics",
+    "neon": "asimd", "pauth": "paca", "rand": "rng", "rcpc": "lrcpc", "rdm": "asimdrdm",
+    "sve-aes": "sveaes", "sve-bitperm": "svebitperm", "sve-sha3": "svesha3", "sve-sm4": "svesm4",
+    "sve2-aes": "sveaes", "sve2-bitperm": "svebitperm", "sve2-sha3": "svesha3",
+    "sve2-sm4": "svesm4",
+}  # fmt: skip
+
+#: Features that a program of tensors never executes: privileged, mode, cache control, random
+#: number, tracing and prefetch instructions, which LLVM emits for an intrinsic or a security
+#: option only. A virtual machine often hides them although the CPU that was named has them.
+IGNORABLE = frozenset({
+    # x86-64
+    "64bit", "cldemote", "clflushopt", "clwb", "clzero", "enqcmd", "fsgsbase", "hreset", "invpcid",
+    "kl", "movdir64b", "movdiri", "mwaitx", "pconfig", "pku", "prefetchi", "prfchw", "ptwrite",
+    "rdpid", "rdpru", "rdrnd", "rdseed", "rtm", "serialize", "sgx", "shstk", "tsxldtrk", "uintr",
+    "waitpkg", "wbnoinvd", "widekl", "xsave", "xsavec", "xsaveopt", "xsaves",
+    # aarch64
+    "ccdp", "ccidx", "ccpp", "ete", "fpac", "mte", "perfmon", "ras", "reserve-x18", "spe",
+    "ssbs", "trbe",
+})  # fmt: skip
+#: Prefixes of LLVM features that tune the code and add no instruction.
+TUNING = ("fast-", "slow-", "prefer-", "tuning-", "false-deps-", "no-")
+
+
+def architecture() -> str:
+    """This machine's architecture as LLVM spells it ("x86_64", "aarch64")."""
+    machine = platform.machine().lower()
+    return _ARCHITECTURES.get(machine, machine)
+
+
+def cpu_flags(cpuinfo: str | None = None) -> frozenset[str] | None:
+    """The flags of the first CPU in the text of /proc/cpuinfo; None where there is no such file."""
+    if cpuinfo is None:
+        if not _CPUINFO.is_file():
+            return None
+        cpuinfo = _CPUINFO.read_text(encoding="utf-8", errors="replace")
+    for line in cpuinfo.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return None
+
+
+def missing_features(features: Iterable[str], arch: str, flags: frozenset[str]) -> tuple[str, ...]:
+    """Those of the LLVM `features` that a CPU with these /proc/cpuinfo `flags` lacks.
+
+    A name that stands in no table is looked for among the flags as it is, with "-" and "." as
+    "_": a feature that is not known is thereby missing, never assumed.
+    """
+    spelled = _AARCH64_FLAGS if arch == "aarch64" else _X86_FLAGS
+    return tuple(
+        feature
+        for feature in features
+        if _matters(feature)
+        and spelled.get(feature, feature.replace("-", "_").replace(".", "_")) not in flags
+    )
+
+
+def _matters(feature: str) -> bool:
+    # v9a, v8.2a: versions, whose extensions are listed beside them.
+    version = feature[:1] == "v" and feature[1:2].isdigit()
+    return not (version or feature in IGNORABLE or feature.startswith(TUNING))
+
+
+def check_cpu(arch: str, features: Iterable[str], place: str) -> None:
+    """Refuse code for another CPU than this machine's.
+
+    arch and features: as the artifact's manifest states them. Raises ArtifactError that names
+    `place`, each missing feature and what to compile for.
+    """
+    here = architecture()
+    if arch != here:
+        raise ArtifactError(
+            f"{place}: compiled for {arch}, this machine is {here}; "
+            "compile the model on this machine or with --target cpu:<name of its CPU>"
+        )
+    checked = [feature for feature in features if _matters(feature)]
+    flags = cpu_flags()
+    if flags is None:
+        if checked:
+            raise ArtifactError(
+                f"{place}: the code uses {', '.join(checked)}, which cannot be checked on "
+                f"{sys.platform} (no {_CPUINFO}); compile for a CPU without them"
+            )
+        return
+    missing = missing_features(checked, arch, flags)
+    if missing:
+        raise ArtifactError(
+            f"{place}: the code uses {', '.join(missing)}, which this CPU does not have; "
+            "compile the model with --target cpu on this machine"
+        )
+
+
+def physical_cores() -> int:
+    """How many physical cores this process may run on (at least 1).
+
+    Two hardware threads of one core share its vector units: a worker on each makes neither
+    faster.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        siblings = _CPUS / f"cpu{cpu}/topology/thread_siblings_list"
+        try:
+            cores.add(siblings.read_text(encoding="ascii").strip())
+        except OSError:
+            cores.add(str(cpu))
+    return max(1, len(cores))
+
+
+def peak_memory_bytes() -> int:
+    """The largest resident set of this process so far, mapped weights that were read included."""
+    import resource  # not on Windows, where nothing else of this module is asked for
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,138 @@
+"""One sequence of tokens over a loaded model, with a KV cache of its own.
+
+Tokens go through `prefill` a chunk of T at a time; what is left goes through one padded chunk or,
+where it is short, through single `decode` steps. A padding token writes to the cache behind the
+last true token: no true token looks there (attention is causal), and the next one fed overwrites
+it, so the cache has T - 1 positions more than the longest sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mxc.dialects.errors import RequestError
+from mxc.dialects.manifest import ModelRecord
+from mxc.runtime import arrays
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from mxc.runtime.session import Model
+
+#: A remainder of up to this many tokens is decoded one by one. A chunk costs about as much as
+#: this many steps: both read all weights, but a chunk multiplies T rows of which few are used.
+DECODED_TAIL = 4
+
+
+class Sequence:
+    """Tokens fed so far to one model; several sequences over one model do not touch each other."""
+
+    def __init__(self, model: Model) -> None:
+        """An empty sequence. Raises RequestError where `model` is not a language model."""
+        record = model.manifest.model
+        if record is None:
+            raise RequestError(
+                f"{model.path}: not a language model: it has no sequences; "
+                f"call its functions ({', '.join(model.functions) or 'none'})"
+            )
+        self._model = model
+        self._record: ModelRecord = record
+        self._position = 0
+        # The memory is freed with the sequence and not before: see arrays.zeros.
+        self._cache, self._memory = arrays.zeros(
+            model.device, record.cache, lazily=model.runs_on_cpu
+        )
+
+    @property
+    def position(self) -> int:
+        """How many tokens have been fed."""
+        return self._position
+
+    @property
+    def room(self) -> int:
+        """How many more tokens can be fed."""
+        return self._record.max_sequence_length - self._position
+
+    def feed(self, tokens: Iterable[int], last_only: bool = False) -> NDArray[np.float32]:
+        """Append `tokens`; the logits that follow each of them, float32 [n, vocab_size].
+
+        last_only: only the row after the last token, [1, vocab_size], which saves the other rows'
+        multiplications. Raises RequestError, and appends nothing, where there is no token, a token
+        is outside of the vocabulary, or the sequence would be longer than its maximum.
+        """
+        ids = self._checked(tokens)
+        rows: list[NDArray[np.float32]] = []
+        chunk = self._record.prefill_chunk
+        for start in range(0, len(ids), chunk):
+            piece = ids[start : start + chunk]
+            if len(piece) < chunk and len(piece) <= DECODED_TAIL:
+                rows += [self._decode(token) for token in piece]
+                continue
+            hidden = self._prefill(piece)
+            if not last_only:
+                rows.append(self._host("logits", [hidden])[: len(piece)])
+            elif start + len(piece) == len(ids):
+                rows.append(self._host("logits_row", [hidden, len(piece) - 1]))
+        return np.concatenate(rows[-1:] if last_only else rows)
+
+    def reset(self) -> None:
+        """Forget all tokens. What the cache holds is out of sight, and overwritten when fed."""
+        self._position = 0
+
+    def fork(self) -> Sequence:
+        """A second sequence that continues from here with its own copy of the cache."""
+        other = Sequence.__new__(Sequence)
+        other._model = self._model
+        other._record = self._record
+        other._position = self._position
+        other._cache, other._memory = arrays.copy(self._model.device, self._cache), None
+        return other
+
+    def _checked(self, tokens: Iterable[int]) -> NDArray[np.int32]:
+        given = np.asarray(list(tokens))
+        if given.size == 0:
+            raise RequestError("feed wants at least one token, got none")
+        if given.ndim != 1 or given.dtype.kind not in "iu":
+            raise RequestError(
+                f"feed wants a sequence of token ids, got {given.dtype} {list(given.shape)}"
+            )
+        vocabulary = self._record.vocab_size
+        outside = np.flatnonzero((given < 0) | (given >= vocabulary))
+        if outside.size:
+            at = int(outside[0])
+            raise RequestError(
+                f"token {int(given[at])} (number {at} of those fed) is outside of the vocabulary, "
+                f"which is 0 to {vocabulary - 1}"
+            )
+        longest = self._record.max_sequence_length
+        if self._position + len(given) > longest:
+            raise RequestError(
+                f"the sequence would be {self._position + len(given)} tokens long, the artifact "
+                f"holds {longest}; compile it with a larger --max-sequence-length"
+            )
+        return given.astype(np.int32)
+
+    def _prefill(self, ids: NDArray[np.int32]) -> Any:
+        """Feed up to one chunk; the hidden states of all its T rows stay on the device."""
+        padded = np.zeros(self._record.prefill_chunk, np.int32)
+        padded[: len(ids)] = ids
+        hidden, self._cache = self._run("prefill", padded)
+        self._position += len(ids)
+        return hidden
+
+    def _decode(self, token: np.int32) -> NDArray[np.float32]:
+        logits, self._cache = self._run("decode", np.array([token], np.int32))
+        self._position += 1
+        return self._rows(logits)
+
+    def _run(self, function: str, ids: NDArray[np.int32]) -> list[Any]:
+        tokens = arrays.to_device(self._model.device, ids, "i32")
+        return self._model.invoke(function, [tokens, self._position, self._cache])
+
+    def _host(self, function: str, arguments: list[Any]) -> NDArray[np.float32]:
+        (logits,) = self._model.invoke(function, arguments)
+        return self._rows(logits)
+
+    def _rows(self, logits: Any) -> NDArray[np.float32]:
+        return arrays.to_host(self._model.device, logits, "f32")

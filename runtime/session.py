@@ -1,0 +1,226 @@
+"""Load an artifact and call its functions: numpy in, numpy out.
+
+Everything is mapped and nothing converted: the weights are packed for the target already. Before
+any code runs the artifact is checked (versions, files, CPU features), so that what is wrong is
+said in words and not by a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Sequence as Items
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from iree import runtime as rt
+from mxc.dialects.errors import ArtifactError, RequestError
+from mxc.dialects.manifest import MODULE, WEIGHTS, Function, Manifest
+from mxc.runtime import arrays
+from mxc.runtime.device import CPU_DRIVERS, driver_of, open_device
+from mxc.runtime.integrity import check_files, check_version, read_manifest
+from mxc.runtime.machine import check_cpu, physical_cores
+
+if TYPE_CHECKING:
+    from mxc.runtime.sequence import Sequence
+
+#: Scope of the parameters in the module: `#flow.parameter.named<"model"::"key">`.
+SCOPE = "model"
+
+# One argument or result in IREE's reflection: "sync func @f(%input0: tensor<4xf32>, ...) -> (...)".
+_DECLARED = re.compile(r"%(input|output)\d+: (tensor<)?")
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    device: str | None = None,
+    threads: int | None = None,
+    verify: bool = False,
+) -> Model:
+    """Map the artifact folder `path` and make it ready to run.
+
+    device: an IREE device URI of the kind that the artifact is for ("local-sync", "hip://1");
+    the first one by default. threads: CPU worker threads, all physical cores by default; results
+    do not depend on it. verify: checksum large weights too. SHA-256 of every other file, and of
+    weights up to 64 MiB, is always checked; larger weights otherwise by their size alone.
+
+    Raises ArtifactError for an artifact that is incomplete, altered, without its weights, of
+    another version, or not for this machine; RequestError for an unknown device or a number of
+    threads below 1.
+    """
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    place = str(folder)
+    check_version(manifest, place)
+    if not manifest.weights_present:
+        raise ArtifactError(
+            f"{place}: compiled with --weights none: it can be inspected but not run; "
+            "compile it again with its weights"
+        )
+    wanted = manifest.target.device
+    uri = wanted if device is None else device
+    kinds = CPU_DRIVERS if wanted in CPU_DRIVERS else (wanted,)
+    if driver_of(uri) not in kinds:
+        raise RequestError(
+            f"{place}: compiled for {manifest.target.name}, which runs on {' or '.join(kinds)}; "
+            f"device {uri!r} cannot run it"
+        )
+    if threads is not None and threads < 1:
+        raise RequestError(f"threads must be at least 1, got {threads}")
+    if wanted in CPU_DRIVERS:
+        check_cpu(manifest.target.architecture, manifest.target.features, place)
+    check_files(folder, manifest, verify=verify)
+    count = threads or physical_cores()
+    return Model(folder, manifest, open_device(uri, count, place), count)
+
+
+class Model:
+    """A loaded artifact. Calls from several threads wait for each other.
+
+    `manifest` says what it holds; `threads` is the number of CPU worker threads.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, device: Any, threads: int) -> None:
+        """Map module and weights; `load` is the way to get here."""
+        self.path = path
+        self.manifest = manifest
+        self.device = device
+        self.threads = threads
+        self._lock = threading.Lock()
+        instance = rt.VmInstance()
+        try:
+            parameters = rt.ParameterIndex()
+            if WEIGHTS in manifest.files:
+                parameters.load(str(path / WEIGHTS))
+            self._module = rt.VmModule.mmap(instance, str(path / MODULE))
+            self._context = rt.VmContext(
+                instance,
+                [
+                    rt.create_hal_module(instance, device),
+                    rt.create_io_parameters_module(
+                        instance, parameters.create_provider(scope=SCOPE)
+                    ),
+                    self._module,
+                ],
+            )
+        except (RuntimeError, ValueError) as error:
+            raise ArtifactError(
+                f"{path}: IREE cannot load it for {manifest.target.name} "
+                f"({' '.join(str(error).split())}); compile the artifact again"
+            ) from error
+        self._entries = {
+            name: _Entry(self._module, name, function, path / MODULE)
+            for name, function in manifest.functions.items()
+        }
+
+    @property
+    def functions(self) -> dict[str, Function]:
+        """What may be called, with the types of arguments and results."""
+        return self.manifest.functions
+
+    @property
+    def runs_on_cpu(self) -> bool:
+        """Whether buffers of the device are this process's own memory."""
+        return self.manifest.target.device in CPU_DRIVERS
+
+    def call(self, name: str, *values: object) -> tuple[arrays.Array, ...]:
+        """Call function `name`; arrays (or numbers, for rank 0) in, a tuple of arrays out.
+
+        Arguments are never converted: shape and dtype must be those of `functions[name]`, where
+        -1 is any extent, bf16 and f8 are the dtypes of ml_dtypes, and unsigned integers count as
+        signless. They are copied: the caller's arrays are not changed. Results are the caller's
+        own. Raises RequestError for an unknown function or an argument that does not fit.
+        """
+        entry = self._entry(name)
+        wanted = entry.function.inputs
+        if len(values) != len(wanted):
+            raise RequestError(
+                f"{name}: takes {len(wanted)} arguments "
+                f"({', '.join(map(arrays.describe, wanted)) or 'none'}), got {len(values)}"
+            )
+        arguments: list[Any] = []
+        for index, (value, kind, tensor) in enumerate(
+            zip(values, wanted, entry.input_is_tensor, strict=True)
+        ):
+            array = arrays.conform(value, kind, f"{name}, argument {index}")
+            if tensor:
+                arguments.append(arrays.to_device(self.device, array, kind.dtype))
+            else:
+                arguments.append(array.item())
+        results = self.invoke(name, arguments)
+        return tuple(
+            arrays.to_host(self.device, value, kind.dtype)
+            if tensor
+            else arrays.conform(value, kind, f"{name}, result {index}")
+            for index, (value, kind, tensor) in enumerate(
+                zip(results, entry.function.outputs, entry.output_is_tensor, strict=True)
+            )
+        )
+
+    def invoke(self, name: str, arguments: Items[Any]) -> list[Any]:
+        """Call function `name` with HalBufferViews and Python numbers as they are, unchecked.
+
+        Results are HalBufferViews and numbers. A buffer that the program updates is changed in
+        place and comes back as a result: that is how a KV cache stays where it is.
+        """
+        entry = self._entry(name)
+        inputs = rt.VmVariantList(len(arguments))
+        for value in arguments:
+            if isinstance(value, int):
+                inputs.push_int(value)
+            elif isinstance(value, float):
+                inputs.push_float(value)
+            else:
+                inputs.push_ref(value)
+        outputs = rt.VmVariantList(len(entry.output_is_tensor))
+        with self._lock:
+            self._context.invoke(entry.code, inputs, outputs)
+        return [
+            outputs.get_as_object(index, rt.HalBufferView) if tensor else outputs.get_variant(index)
+            for index, tensor in enumerate(entry.output_is_tensor)
+        ]
+
+    def sequence(self) -> Sequence:
+        """A new sequence with its own KV cache; RequestError where this is no language model."""
+        from mxc.runtime.sequence import Sequence
+
+        return Sequence(self)
+
+    def _entry(self, name: str) -> _Entry:
+        if name not in self._entries:
+            raise RequestError(
+                f"{self.path}: no function {name!r}; it has: {', '.join(self._entries) or 'none'}"
+            )
+        return self._entries[name]
+
+
+class _Entry:
+    """A function of the module: its code, its types, and what of it is passed by value.
+
+    The manifest gives a rank-0 tensor and a number the same type; only the module's reflection
+    tells them apart.
+    """
+
+    def __init__(self, module: Any, name: str, function: Function, place: Path) -> None:
+        self.function = function
+        self.code = module.lookup_function(name)
+        if self.code is None:
+            raise ArtifactError(
+                f"{place}: has no function {name!r} although the manifest lists it; "
+                "compile the artifact again"
+            )
+        declared = self.code.reflection.get("iree.abi.declaration", "")
+        passed: dict[str, list[bool]] = {"input": [], "output": []}
+        for side, tensor in _DECLARED.findall(declared):
+            passed[side].append(bool(tensor))
+        self.input_is_tensor = passed["input"]
+        self.output_is_tensor = passed["output"]
+        counts = (len(self.input_is_tensor), len(self.output_is_tensor))
+        if counts != (len(function.inputs), len(function.outputs)):
+            raise ArtifactError(
+                f"{place}: {name!r} is declared as {declared!r}, the manifest says "
+                f"{len(function.inputs)} arguments and {len(function.outputs)} results; "
+                "compile the artifact again"
+            )

@@ -1,0 +1,269 @@
+"""Text in, text out: the tokenizer and the chat template that the artifact keeps.
+
+The template is rendered as transformers does (utils/chat_template_utils.py, `_compile_jinja_
+template`): the same environment, the same functions. It is code from a checkpoint, so it runs in
+jinja2's immutable sandbox.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mxc.dialects.errors import ArtifactError, RequestError
+from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+#: What a tokenizer decodes bytes to that are not, or not yet, UTF-8.
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+#: A UTF-8 character that is not complete has at most this many bytes.
+_LONGEST_PREFIX = 3
+#: Tokens after which nothing is held back any more: no character is spread over so many.
+_LONGEST_WAIT = 16
+
+
+class Text:
+    """The tokenizer of an artifact, with its chat template if it has one."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, template: str | None, special_tokens: dict[str, Any]
+    ) -> None:
+        """Keep the parts; `Text.load` is the way to get here."""
+        self.tokenizer = tokenizer
+        self.special_tokens = special_tokens
+        self._template = template
+
+    @staticmethod
+    def load(path: Path) -> Text:
+        """Read tokenizer.json, tokenizer_config.json and chat_template.jinja of an artifact.
+
+        Raises ArtifactError where there is no tokenizer or a file is malformed.
+        """
+        from tokenizers import Tokenizer
+
+        file = path / TOKENIZER
+        if not file.is_file():
+            raise ArtifactError(
+                f"{path}: holds no {TOKENIZER}, so text cannot become tokens; "
+                "use --prompt-tokens, or compile a checkpoint that has one"
+            )
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # tokenizers raises nothing more precise
+            raise ArtifactError(f"{file}: not a tokenizer ({error})") from error
+        config = _config(path / TOKENIZER_CONFIG)
+        template = path / CHAT_TEMPLATE
+        text = template.read_text(encoding="utf-8") if template.is_file() else None
+        if text is None:
+            text = _named_template(config.get("chat_template"))
+        return Text(tokenizer, text, _special_tokens(config))
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `chat` can be used."""
+        return self._template is not None
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`; `add_special_tokens` puts those around it that the tokenizer wants.
+
+        A rendered chat has them already.
+        """
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def chat(self, messages: Sequence[dict[str, Any]], **variables: Any) -> str:
+        """`messages` ({"role", "content"}) as the model was trained to read them, and the start of
+        its answer.
+
+        variables: what else the template may look at ("tools", "reasoning_effort").
+        Raises ArtifactError without a template or for one that is malformed, RequestError where
+        the template refuses the messages.
+        """
+        import jinja2
+
+        if self._template is None:
+            raise ArtifactError("the artifact has no chat template; use --raw")
+        given = {"tools": None, "documents": None, **self.special_tokens, **variables}
+        try:
+            template = _environment().from_string(self._template)
+        except jinja2.TemplateSyntaxError as error:
+            raise ArtifactError(
+                f"{CHAT_TEMPLATE}, line {error.lineno}: {error.message}; use --raw"
+            ) from error
+        try:
+            text: str = template.render(
+                messages=list(messages), add_generation_prompt=True, **given
+            )
+        except (jinja2.TemplateError, TypeError) as error:
+            raise RequestError(f"the chat template refuses these messages: {error}") from error
+        return text
+
+    def decoder(self, *, skip_special_tokens: bool = True) -> Detokenizer:
+        """A new stream of text."""
+        return Detokenizer(self.tokenizer, skip_special_tokens=skip_special_tokens)
+
+
+class Detokenizer:
+    """Text of tokens as they come; bytes of a character that is not complete are held back."""
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
+        """Start at the beginning of a text."""
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        # Decoded together: tokens given out already (a decoder may treat the first of a text
+        # differently), then those that are not wholly given out.
+        self._given: list[int] = []
+        self._held: list[int] = []
+        self._sent = 0
+
+    def push(self, token: int) -> str:
+        """The text that `token` completes, maybe none."""
+        self._held.append(token)
+        before, text = self._pending()
+        waited = len(self._held) >= _LONGEST_WAIT
+        if not waited and not text.startswith(before):
+            return ""  # a run of bytes, which the decoder replaces as a whole until it is valid
+        text = text[len(before) :]
+        incomplete = 0 if waited else _trailing(text)
+        ready = text[self._sent : len(text) - incomplete]
+        self._sent += len(ready)
+        if waited or (text and not incomplete):
+            self._given, self._held, self._sent = self._held, [], 0
+        return ready
+
+    def finish(self) -> str:
+        """What is still held back: replacement characters for bytes that never got complete."""
+        before, text = self._pending()
+        rest = text[len(before) + self._sent :]
+        self._given, self._held, self._sent = [], [], 0
+        return rest
+
+    def _pending(self) -> tuple[str, str]:
+        """The text given out, and that text with what the tokens held back may add to it."""
+        return self._decode(self._given), self._decode(self._given + self._held)
+
+    def _decode(self, tokens: list[int]) -> str:
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=self._skip)
+        return text
+
+
+class StopStrings:
+    """Ends a stream of text before the first of some strings, wherever its pieces are cut."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        """Strings to stop at; RequestError for an empty one, which would stop everywhere."""
+        if "" in stops:
+            raise RequestError("a stop string must not be empty")
+        self._stops = tuple(stops)
+        self._held = ""
+        self.found: str | None = None
+
+    def push(self, piece: str) -> str:
+        """The part of the text that is known to be before any stop string; "" once one is found."""
+        if self.found is not None:
+            return ""
+        text = self._held + piece
+        at, stop = min(
+            ((text.find(s), s) for s in self._stops if s in text), default=(len(text), None)
+        )
+        self.found = stop
+        held = 0 if stop else max((_overlap(text, s) for s in self._stops), default=0)
+        self._held = text[at - held : at]
+        return text[: at - held]
+
+    def finish(self) -> str:
+        """What was held back because a stop string might have begun there."""
+        rest, self._held = self._held, ""
+        return rest
+
+
+def _trailing(text: str) -> int:
+    """How many replacement characters end `text` that the next token may still repair."""
+    return min(_LONGEST_PREFIX, len(text) - len(text.rstrip(_REPLACEMENT)))
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many characters at the end of `text` could begin `stop`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+
+
+def _config(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"{file}: not JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise ArtifactError(f"{file}: wants an object, got {type(config).__name__}")
+    return config
+
+
+def _named_template(found: Any) -> str | None:
+    """tokenizer_config.json holds one template, or a list of named ones."""
+    if isinstance(found, list):
+        found = next((t.get("template") for t in found if t.get("name") == "default"), None)
+    return found if isinstance(found, str) else None
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, Any]:
+    """bos_token and its kin, as text: each is a string or an object with its content."""
+    tokens: dict[str, Any] = {}
+    extra = config.get("extra_special_tokens")
+    for name, value in {**config, **(extra if isinstance(extra, dict) else {})}.items():
+        content = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(content, str):
+            tokens[name] = content
+    return tokens
+
+
+def _environment() -> Any:
+    import jinja2
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """{% generation %} marks what the assistant says, for training; here it only stands."""
+
+        def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+            """Leave the body as it is."""
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    Generation.tags = {"generation"}
+
+    def raise_exception(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    def tojson(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        # jinja2's own filter escapes HTML, which no model was trained on.
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
+
+    def strftime_now(pattern: str) -> str:
+        return datetime.datetime.now().strftime(pattern)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = strftime_now
+    return environment

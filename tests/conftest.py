@@ -1,0 +1,147 @@
+"""A small artifact that is compiled once, for the tests of the runtime and of the command line."""
+
+import hashlib
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from iree import runtime as rt
+from iree.compiler import tools
+from mxc.dialects.manifest import (
+    MANIFEST,
+    MODULE,
+    TOKENIZER,
+    WEIGHTS,
+    FileRecord,
+    Function,
+    Manifest,
+    ModelRecord,
+    TargetRecord,
+    TensorType,
+    iree_version,
+    mxc_version,
+)
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+HERE = Path(__file__).parent
+ARCHITECTURE = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+
+
+def tensor(dtype: str, *shape: int) -> TensorType:
+    return TensorType(shape=shape, dtype=dtype)
+
+
+CACHE = tensor("f32", 19)
+HIDDEN = tensor("f32", 4, 2)
+TOY_FUNCTIONS = {
+    "prefill": Function(inputs=(tensor("i32", 4), tensor("i32"), CACHE), outputs=(HIDDEN, CACHE)),
+    "decode": Function(
+        inputs=(tensor("i32", 1), tensor("i32"), CACHE), outputs=(tensor("f32", 1, 7), CACHE)
+    ),
+    "logits": Function(inputs=(HIDDEN,), outputs=(tensor("f32", 4, 7),)),
+    "logits_row": Function(inputs=(HIDDEN, tensor("i32")), outputs=(tensor("f32", 1, 7),)),
+}
+PLAIN_FUNCTIONS = {
+    "main": Function(inputs=(tensor("f32", 4), tensor("f32", 4)), outputs=(tensor("f32", 4),)),
+    "types": Function(
+        inputs=(tensor("bf16", 4), tensor("i1", -1, 4), tensor("i32"), tensor("f8E4M3FN", 2)),
+        outputs=(tensor("bf16", 4), tensor("i1", -1, 4), tensor("i32"), tensor("f8E4M3FN", 2)),
+    ),
+    "rank0": Function(inputs=(tensor("f32"), tensor("f32")), outputs=(tensor("f32"),)),
+    "touch": Function(inputs=(tensor("i8", 4),), outputs=(tensor("i8", 4),)),
+    "weighted": Function(inputs=(tensor("f32", 4),), outputs=(tensor("f32", 4),)),
+    "mixed": Function(inputs=(tensor("f32", 4096),), outputs=(tensor("f32"),)),
+}
+
+
+def record(file: Path) -> FileRecord:
+    data = file.read_bytes()
+    return FileRecord(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def write_artifact(folder: Path, functions: dict[str, Function], model: ModelRecord | None) -> None:
+    """manifest.json over the files that are in `folder` already."""
+    manifest = Manifest(
+        mxc_version=mxc_version(),
+        iree_version=iree_version(),
+        target=TargetRecord(
+            name="cpu", device="local-task", architecture=ARCHITECTURE, chip="host"
+        ),
+        activations="f32",
+        functions=functions,
+        files={file.name: record(file) for file in sorted(folder.iterdir())},
+        model=model,
+    )
+    (folder / MANIFEST).write_text(manifest.to_json())
+
+
+def compile_module(source: Path, folder: Path) -> None:
+    tools.compile_file(
+        str(source),
+        output_file=str(folder / MODULE),
+        extra_args=[
+            "--iree-hal-target-device=local",
+            "--iree-hal-local-target-device-backends=llvm-cpu",
+            "--iree-llvmcpu-target-cpu=generic",
+        ],
+    )
+
+
+@pytest.fixture(scope="session")
+def _toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("toy") / "toy.mxc"
+    folder.mkdir()
+    compile_module(HERE / "runtime/toy.mlir", folder)
+    words = {f"w{n}": n for n in range(7)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / TOKENIZER))
+    model = ModelRecord(
+        architecture="toy",
+        vocab_size=7,
+        max_sequence_length=16,
+        prefill_chunk=4,
+        cache=CACHE,
+    )
+    write_artifact(folder, TOY_FUNCTIONS, model)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def _plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plain") / "plain.mxc"
+    folder.mkdir()
+    compile_module(HERE / "runtime/plain.mlir", folder)
+    rt.save_archive_file(
+        {"scale": np.array([1.0, 10.0, 100.0, 1000.0], np.float32)}, folder / WEIGHTS
+    )
+    write_artifact(folder, PLAIN_FUNCTIONS, None)
+    return folder
+
+
+@pytest.fixture
+def toy_artifact(_toy: Path, tmp_path: Path) -> Path:
+    """A copy of tests/runtime/toy.mlir, compiled: a test may alter it."""
+    return Path(shutil.copytree(_toy, tmp_path / "toy.mxc"))
+
+
+@pytest.fixture
+def plain_artifact(_plain: Path, tmp_path: Path) -> Path:
+    """A copy of tests/runtime/plain.mlir, compiled: a test may alter it."""
+    return Path(shutil.copytree(_plain, tmp_path / "plain.mxc"))
+
+
+@pytest.fixture
+def rewrite() -> Callable[..., None]:
+    """Replace fields of an artifact's manifest: `rewrite(folder, mxc_version="9")`."""
+
+    def change(folder: Path, **fields: object) -> None:
+        file = folder / MANIFEST
+        manifest = Manifest.from_json(file.read_text(), str(file))
+        file.write_text(replace(manifest, **fields).to_json())
+
+    return change

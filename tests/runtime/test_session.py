@@ -1,0 +1,326 @@
+"""Loading refuses what it must before any code runs; calls give what numpy gives."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from mxc.dialects.errors import ArtifactError, RequestError
+from mxc.dialects.manifest import MANIFEST, MODULE, WEIGHTS, TargetRecord, TensorType
+from mxc.runtime import load, machine, session
+
+
+def test_call_gives_what_numpy_gives(plain_artifact: Path) -> None:
+    model = load(plain_artifact)
+    a, b = np.arange(4, dtype=np.float32), np.full(4, 0.5, np.float32)
+    (got,) = model.call("main", a, b)
+    np.testing.assert_array_equal(got, a + b)
+    (weighted,) = model.call("weighted", a)
+    np.testing.assert_array_equal(weighted, a * np.float32([1, 10, 100, 1000]))
+
+
+def test_every_kind_of_value_crosses_the_boundary(plain_artifact: Path) -> None:
+    a = np.array([1.5, -2, 0, 3], ml_dtypes.bfloat16)
+    b = np.array([[True, False, True, True], [False, False, True, False]])
+    d = np.array([0.5, -448], ml_dtypes.float8_e4m3fn)
+    doubled, flags, number, small = load(plain_artifact).call("types", a, b, -7, d)
+    assert doubled.dtype == a.dtype
+    assert small.dtype == d.dtype
+    np.testing.assert_array_equal(doubled.astype(np.float32), [3, -4, 0, 6])
+    np.testing.assert_array_equal(flags, b)
+    assert flags.dtype == np.bool_
+    assert number.dtype == np.int32
+    assert number == -7
+    np.testing.assert_array_equal(small.astype(np.float32), [0.5, -448])
+
+
+def test_rank_0_by_value_and_by_buffer(plain_artifact: Path) -> None:
+    model = load(plain_artifact)
+    for arguments in ((3.5, 1.25), (np.float32(3.5), np.array(1.25, np.float32))):
+        (got,) = model.call("rank0", *arguments)
+        assert got.shape == ()
+        assert got == np.float32(2.25)
+
+
+def test_arguments_are_not_changed_and_results_are_owned(plain_artifact: Path) -> None:
+    model = load(plain_artifact)
+    given = np.array([1, 2, 3, 250], np.uint8)  # packed bytes are unsigned in numpy
+    (first,) = model.call("touch", given)
+    (second,) = model.call("touch", np.zeros(4, np.int8))
+    np.testing.assert_array_equal(given, [1, 2, 3, 250])
+    np.testing.assert_array_equal(first.view(np.uint8), [100, 2, 3, 250])
+    np.testing.assert_array_equal(second, [100, 0, 0, 0])
+    first[:] = 0
+    np.testing.assert_array_equal(second, [100, 0, 0, 0])
+
+
+def test_strided_arguments(plain_artifact: Path) -> None:
+    wide = np.arange(8, dtype=np.float32)
+    (got,) = load(plain_artifact).call("main", wide[::2], wide[::-2])
+    np.testing.assert_array_equal(got, wide[::2] + wide[::-2])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("nope", (), r"no function 'nope'; it has: main, types, rank0"),
+        (
+            "main",
+            (np.zeros(4, np.float32),),
+            r"main: takes 2 arguments \(f32 \[4\], f32 \[4\]\), got 1",
+        ),
+        (
+            "main",
+            (np.zeros(4, np.float32), np.zeros(5, np.float32)),
+            r"main, argument 1: wants f32 \[4\], got float32 \[5\]",
+        ),
+        (
+            "main",
+            (np.zeros(4), np.zeros(4, np.float32)),
+            r"main, argument 0: wants f32 \[4\], got float64 \[4\]",
+        ),
+        (
+            "types",
+            (np.zeros(4, ml_dtypes.bfloat16), np.zeros((2, 5), bool), 1, np.zeros(2)),
+            r"types, argument 1: wants i1 \[\?, 4\], got bool \[2, 5\]",
+        ),
+        (
+            "types",
+            (np.zeros(4, ml_dtypes.bfloat16), np.zeros((2, 4), bool), 1.5, np.zeros(2)),
+            r"types, argument 2: wants i32 \[\], got 1.5",
+        ),
+        (
+            "types",
+            (np.zeros(4, ml_dtypes.bfloat16), np.zeros((2, 4), bool), 1 << 31, np.zeros(2)),
+            r"types, argument 2: 2147483648 does not fit i32",
+        ),
+        (
+            "types",
+            (np.zeros(4, np.uint16), np.zeros((2, 4), bool), 1, np.zeros(2)),
+            r"types, argument 0: wants bf16 \[4\], got uint16 \[4\]",
+        ),
+    ],
+)
+def test_calls_that_do_not_fit(
+    plain_artifact: Path, name: str, arguments: tuple[object, ...], message: str
+) -> None:
+    with pytest.raises(RequestError, match=message):
+        load(plain_artifact).call(name, *arguments)
+
+
+def test_threads_change_nothing_but_threads(plain_artifact: Path) -> None:
+    values = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
+    one, three, default = (load(plain_artifact, threads=n) for n in (1, 3, None))
+    assert (one.threads, three.threads) == (1, 3)
+    assert default.threads == machine.physical_cores()
+    results = [m.call("mixed", values)[0] for m in (one, three, default)]
+    assert results[0] == results[1] == results[2]
+    np.testing.assert_allclose(results[0], values.sum(dtype=np.float64), rtol=0, atol=1e-2)
+
+
+def test_each_number_of_threads_has_its_own_workers(plain_artifact: Path) -> None:
+    if sys.platform != "linux":
+        pytest.fail("counts threads in /proc: written for Linux")
+    code = (
+        "import sys; from mxc.runtime import load\n"
+        "import time; from pathlib import Path\n"
+        "names = lambda: [t.read_text() for t in Path('/proc/self/task').glob('*/comm')]\n"
+        "workers = lambda: sum(n.startswith('iree-worker') for n in names())\n"
+        "def settled(n):\n"
+        "    end = time.monotonic() + 5\n"
+        "    while workers() != n and time.monotonic() < end: time.sleep(0.01)\n"
+        "    return workers()\n"
+        "keep = [load(sys.argv[1], threads=2)]; print(settled(2))\n"
+        "keep += [load(sys.argv[1], threads=2)]; print(settled(2))\n"
+        "keep += [load(sys.argv[1], threads=3)]; print(settled(5))\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(plain_artifact)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert out.stdout.split() == ["2", "2", "5"]
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_threads_below_one(plain_artifact: Path, threads: int) -> None:
+    with pytest.raises(RequestError, match="threads must be at least 1"):
+        load(plain_artifact, threads=threads)
+
+
+def test_device_of_the_same_kind(plain_artifact: Path) -> None:
+    ones = np.ones(4, np.float32)
+    np.testing.assert_array_equal(
+        load(plain_artifact, device="local-sync").call("main", ones, ones)[0], ones + ones
+    )
+    with pytest.raises(RequestError, match="runs on local-task or local-sync; device 'hip'"):
+        load(plain_artifact, device="hip")
+
+
+def test_gpu_artifact_without_its_gpu(plain_artifact: Path, rewrite) -> None:
+    rewrite(
+        plain_artifact,
+        target=TargetRecord(name="x", device="vulkan", architecture="amdgcn", chip="x"),
+    )
+    with pytest.raises(ArtifactError, match=r"plain\.mxc: this machine has no device 'vulkan'"):
+        load(plain_artifact)
+
+
+def test_weights_are_mapped_from_the_file(plain_artifact: Path) -> None:
+    (plain_artifact / WEIGHTS).unlink()
+    with pytest.raises(ArtifactError, match=r"weights\.irpa: missing"):
+        load(plain_artifact)
+
+
+def test_module_that_asks_for_a_weight_that_is_not_there(plain_artifact: Path, rewrite) -> None:
+    from mxc.runtime.integrity import read_manifest
+
+    files = dict(read_manifest(plain_artifact).files)
+    del files[WEIGHTS]
+    rewrite(plain_artifact, files=files)
+    with pytest.raises(ArtifactError, match=r"cannot load it for cpu .*scale"):
+        load(plain_artifact)
+
+
+def test_manifest_and_module_that_disagree(plain_artifact: Path, rewrite) -> None:
+    model = load(plain_artifact)
+    functions = dict(model.functions)
+    rewrite(plain_artifact, functions={**functions, "gone": functions["main"]})
+    with pytest.raises(ArtifactError, match="no function 'gone' although the manifest lists it"):
+        load(plain_artifact)
+    rewrite(plain_artifact, functions={"main": functions["weighted"]})
+    with pytest.raises(ArtifactError, match=r"'main' is declared as .* says 1 arguments"):
+        load(plain_artifact)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mxc_version": "9.9"}, r"compiled with mxc 9\.9, installed is mxc"),
+        ({"iree_version": "1.0"}, r"compiled with IREE 1\.0, installed is IREE 3"),
+        ({"weights_present": False}, "compiled with --weights none: it can be inspected"),
+        ({"schema": 7}, "manifest schema 7, this mxc reads schema 1"),
+        ({"files": {}}, r"manifest\.json: lists no module\.vmfb"),
+        (
+            {
+                "target": TargetRecord(
+                    name="c", device="local-task", architecture="riscv64", chip="x"
+                )
+            },
+            "compiled for riscv64, this machine is",
+        ),
+        (
+            {
+                "target": TargetRecord(
+                    name="c",
+                    device="local-task",
+                    architecture=machine.architecture(),
+                    chip="x",
+                    features=("shstk", "quantum-adder"),
+                )
+            },
+            r"the code uses quantum-adder, which this CPU does not have; .* --target cpu",
+        ),
+    ],
+)
+def test_refused_before_a_device_is_opened(
+    plain_artifact: Path, rewrite, monkeypatch, fields: dict[str, object], message: str
+) -> None:
+    monkeypatch.setattr(session, "open_device", lambda *_: pytest.fail("a device was opened"))
+    rewrite(plain_artifact, **fields)
+    with pytest.raises(ArtifactError, match=message):
+        load(plain_artifact)
+
+
+@pytest.mark.parametrize("name", [MODULE, WEIGHTS])
+@pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
+def test_damaged_files(plain_artifact: Path, monkeypatch, name: str, damage: str) -> None:
+    monkeypatch.setattr(session, "open_device", lambda *_: pytest.fail("a device was opened"))
+    file = plain_artifact / name
+    data = bytearray(file.read_bytes())
+    if damage == "missing":
+        file.unlink()
+        message = rf"{name}: missing"
+    elif damage == "truncated":
+        file.write_bytes(data[:-1])
+        message = rf"{name}: {len(data) - 1} bytes, the manifest says {len(data)}"
+    else:
+        data[-1] ^= 1
+        file.write_bytes(data)
+        message = rf"{name}: altered after it was written \(SHA-256"
+    with pytest.raises(ArtifactError, match=message):
+        load(plain_artifact)
+
+
+def test_large_weights_are_checksummed_on_request(plain_artifact: Path, monkeypatch) -> None:
+    monkeypatch.setattr("mxc.runtime.integrity.SMALL_WEIGHTS", 16)
+    file = plain_artifact / WEIGHTS
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    load(plain_artifact)
+    with pytest.raises(ArtifactError, match=r"weights\.irpa: altered"):
+        load(plain_artifact, verify=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "not an artifact: it holds no manifest.json"),
+        ("{", "manifest.json: not JSON"),
+        ("[]", "manifest schema list"),
+        ('{"schema": 1}', "malformed manifest"),
+    ],
+)
+def test_folders_that_are_no_artifacts(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / MANIFEST).write_text(content)
+    with pytest.raises(ArtifactError, match=message):
+        load(tmp_path)
+    with pytest.raises(ArtifactError, match="no such artifact"):
+        load(tmp_path / "gone")
+
+
+def test_a_file_outside_of_the_folder_is_not_read(plain_artifact: Path, rewrite) -> None:
+    files = session.read_manifest(plain_artifact).files
+    rewrite(plain_artifact, files={**files, "../secret": files[MODULE]})
+    with pytest.raises(ArtifactError, match=r"lists '\.\./secret', which is outside"):
+        load(plain_artifact)
+
+
+def test_unknown_element_type(plain_artifact: Path, rewrite) -> None:
+    model = load(plain_artifact)
+    odd = TensorType(shape=(4,), dtype="f4E2M1FN")
+    main = model.functions["main"]
+    rewrite(plain_artifact, functions={"main": type(main)(inputs=(odd, odd), outputs=main.outputs)})
+    with pytest.raises(ArtifactError, match="'f4E2M1FN' does not cross the boundary"):
+        load(plain_artifact).call("main", np.zeros(4), np.zeros(4))
+
+
+def test_results_may_outlive_the_model_at_exit(toy_artifact: Path) -> None:
+    """IREE crashes when a buffer outlives its device; at exit Python frees in any order."""
+    code = (
+        "import sys; from mxc.runtime import load\n"
+        "model = load(sys.argv[1]); seq = model.sequence(); seq.feed([1, 2, 3, 4, 5, 6])\n"
+        "del model; twin = seq.fork(); seq.cycle = seq; print('end')\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(toy_artifact)], capture_output=True, text=True, check=False
+    )
+    assert (out.returncode, out.stdout, out.stderr) == (0, "end\n", "")
+
+
+def test_runtime_never_imports_the_compiler(toy_artifact: Path) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['iree.compiler'] = None\n"
+        "import mxc; seq = mxc.load(sys.argv[1]).sequence(); print(seq.feed([1]).shape)\n"
+        "import mxc.runtime.text, mxc.runtime.sampling, mxc.runtime.generate\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(toy_artifact)], capture_output=True, text=True, check=False
+    )
+    assert (out.returncode, out.stdout) == (0, "(1, 7)\n"), out.stderr
