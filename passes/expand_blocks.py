@@ -23,20 +23,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, linalg, tensor
-from mxc.dialects.dequantize import is_element, iterators
-from mxc.dialects.errors import PassError
-from mxc.dialects.indexing import (
-    dim_of,
-    indexing_maps,
-    loop_ranges,
-    plus,
-    quotient,
-    remainder,
-    times,
-)
+from mxc.dialects.dequantize import is_element
+from mxc.dialects.indexing import indexing_maps
 from mxc.passes.base import Pass
-from mxc.passes.rebuild import discardable, linalg_operations, replace, sweep
+from mxc.passes.rebuild import Read, linalg_operations, rebuild, sweep
+from mxc.passes.split_loops import is_plain
 
 
 @dataclass(frozen=True)
@@ -48,191 +39,13 @@ class ExpandBlocks(Pass):
     def run(self, module: ir.Operation) -> None:
         """Rewrite every generic that reads elements with an index that is no plain loop."""
         for op in linalg_operations(module):
-            elements = [v.type.element_type for v in op.operands if _is_tensor(v)]
-            if op.name != "linalg.generic" or not any(is_element(e) for e in elements):
+            tensors = [v for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
+            if op.name != "linalg.generic" or not any(
+                is_element(value.type.element_type) for value in tensors
+            ):
                 continue
             maps = indexing_maps(op)
-            if any(dim_of(e) is None for affine in maps for e in affine.results):
-                _expand(op, maps)
+            if not all(is_plain(affine) for affine in maps):
+                reads = [Read(v, a) for v, a in zip(op.operands, maps, strict=True)]
+                rebuild(op, reads[:-1], split=True)
         sweep(module)
-
-
-def _is_tensor(value: ir.Value) -> bool:
-    return isinstance(value.type, ir.RankedTensorType)
-
-
-def _expand(op: ir.Operation, maps: list[ir.AffineMap]) -> None:
-    ranges = loop_ranges(op)
-    divisors = _divisors(op, maps, ranges)
-    loops: list[ir.AffineExpr] = []
-    sizes: list[int | None] = []
-    kinds: list[ir.Attribute] = []
-    for loop, kind in enumerate(iterators(op)):
-        first = ir.AffineDimExpr.get(len(sizes))
-        if loop not in divisors:
-            loops.append(first)
-            sizes.append(ranges[loop])
-            kinds.append(kind)
-            continue
-        size = divisors[loop]
-        loops.append(plus(times(first, size), ir.AffineDimExpr.get(len(sizes) + 1)))
-        sizes += [(ranges[loop] or 0) // size, size]
-        kinds += [kind, kind]
-    digits = [
-        [_digits(_rewrite(e, loops, sizes), sizes) for e in affine.results] for affine in maps
-    ]
-    if any(d is None for result in digits for d in result):
-        return  # an index of another kind: no block structure to recover
-    plan = [[d for d in result if d is not None] for result in digits]
-    with ir.InsertionPoint(op), op.location:
-        operands = [_reshape(v, p, sizes) for v, p in zip(op.operands, plan, strict=True)]
-        new = linalg.GenericOp(
-            [operands[-1].type],
-            operands[:-1],
-            operands[-1:],
-            ir.ArrayAttr.get([_map(p, len(sizes)) for p in plan]),
-            ir.ArrayAttr.get(kinds),
-        )
-        op.regions[0].blocks[0].append_to(new.regions[0])
-        for name in discardable(op):
-            new.attributes[name] = op.attributes[name]
-        result = new.results[0]
-        if result.type != op.results[0].type:
-            result = tensor.CollapseShapeOp(
-                op.results[0].type, result, _reassociation(plan[-1])
-            ).result
-    replace(op, result)
-
-
-def _divisors(
-    op: ir.Operation, maps: list[ir.AffineMap], ranges: list[int | None]
-) -> dict[int, int]:
-    """Block size of each loop that is divided."""
-    found: dict[int, int] = {}
-    for affine in maps:
-        for expression in affine.results:
-            for loop, size in _divisions(expression):
-                if found.setdefault(loop, size) != size:
-                    raise PassError(
-                        f"one loop is divided into blocks of {found[loop]} and of {size}; give "
-                        "both operands the same block size",
-                        op.location,
-                    )
-    for loop, size in found.items():
-        length = ranges[loop]
-        if length is None:
-            raise PassError(
-                f"a dynamic dimension is divided into blocks of {size}; the dimension of the "
-                "blocks must be static",
-                op.location,
-            )
-        if length % size:
-            raise PassError(
-                f"K={length} is not a multiple of the block size {size}; pad the elements with "
-                f"zeros to K={length + size - length % size}",
-                op.location,
-            )
-    return found
-
-
-def _divisions(expression: ir.AffineExpr) -> list[tuple[int, int]]:
-    """(loop, divisor) of every `d floordiv c` and `d mod c` in an expression."""
-    if not isinstance(expression, ir.AffineBinaryExpr):
-        return []
-    loop = dim_of(expression.lhs)
-    divides = isinstance(expression, (ir.AffineFloorDivExpr, ir.AffineModExpr))
-    if divides and loop is not None and isinstance(expression.rhs, ir.AffineConstantExpr):
-        return [(loop, expression.rhs.value)]
-    return _divisions(expression.lhs) + _divisions(expression.rhs)
-
-
-def _rewrite(
-    expression: ir.AffineExpr, loops: list[ir.AffineExpr], sizes: list[int | None]
-) -> ir.AffineExpr:
-    """`expression` over the new loops, divisions resolved by their ranges."""
-    loop = dim_of(expression)
-    if loop is not None:
-        return loops[loop]
-    if not isinstance(expression, ir.AffineBinaryExpr):
-        return expression
-    left = _rewrite(expression.lhs, loops, sizes)
-    if isinstance(expression.rhs, ir.AffineConstantExpr):
-        constant = expression.rhs.value
-        if isinstance(expression, ir.AffineFloorDivExpr):
-            return quotient(left, constant, sizes)
-        if isinstance(expression, ir.AffineModExpr):
-            return remainder(left, constant, sizes)
-        if isinstance(expression, ir.AffineMulExpr):
-            return times(left, constant)
-    return plus(left, _rewrite(expression.rhs, loops, sizes))
-
-
-def _digits(expression: ir.AffineExpr, sizes: list[int | None]) -> list[int] | None:
-    """The loops, outermost first, of which an index is the mixed-radix number; None if it is not.
-
-    With inner sizes B and C: `a * (B * C) + b * C + c` is [a, b, c].
-    """
-    terms: list[tuple[int, int]] = []
-    pending = [expression]
-    while pending:
-        term = pending.pop()
-        loop = dim_of(term)
-        if loop is not None:
-            terms.append((1, loop))
-        elif isinstance(term, ir.AffineAddExpr):
-            pending += [term.lhs, term.rhs]
-        elif isinstance(term, ir.AffineMulExpr) and dim_of(term.lhs) is not None:
-            terms.append((term.rhs.value, term.lhs.position))
-        else:
-            return None
-    # A loop of one iteration has the stride of the loop inside it: it stands outside that one.
-    terms.sort(key=lambda term: (term[0], sizes[term[1]] != 1), reverse=False)
-    stride = 1
-    for step, loop in terms[:-1]:
-        size = sizes[loop]
-        if step != stride or size is None:
-            return None
-        stride *= size
-    if terms[-1][0] != stride:
-        return None
-    return [loop for _, loop in reversed(terms)]
-
-
-def _reshape(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -> ir.Value:
-    if all(len(group) == 1 for group in digits):
-        return value
-    source = ir.RankedTensorType(value.type)
-    shape: list[int] = []
-    dynamic: list[ir.Value] = []
-    for axis, group in enumerate(digits):
-        inner = [sizes[loop] or 0 for loop in group[1:]]
-        if source.is_dynamic_dim(axis):
-            dynamic.append(tensor.DimOp(value, arith.constant(ir.IndexType.get(), axis)).result)
-            shape.append(ir.ShapedType.get_dynamic_size())
-        else:
-            outer = source.get_dim_size(axis)
-            for size in inner:
-                outer //= size
-            shape.append(outer)
-        shape += inner
-    return tensor.ExpandShapeOp(
-        ir.RankedTensorType.get(shape, source.element_type),
-        value,
-        _reassociation(digits),
-        output_shape=dynamic,
-        static_output_shape=shape,
-    ).result
-
-
-def _reassociation(digits: list[list[int]]) -> ir.ArrayAttr:
-    i64 = ir.IntegerType.get_signless(64)
-    groups, axis = [], 0
-    for group in digits:
-        groups.append([ir.IntegerAttr.get(i64, axis + i) for i in range(len(group))])
-        axis += len(group)
-    return ir.ArrayAttr.get([ir.ArrayAttr.get(group) for group in groups])
-
-
-def _map(digits: list[list[int]], loops: int) -> ir.Attribute:
-    results = [ir.AffineDimExpr.get(loop) for group in digits for loop in group]
-    return ir.AffineMapAttr.get(ir.AffineMap.get(loops, 0, results))

@@ -3,17 +3,18 @@
 A weight that is dequantised by an operation of its own is written to memory at 8 times its size
 and read back. This pass puts the body of the dequantise, or of the chain of them, into each
 contraction that reads its result: every user has a copy of its own, so that a weight used twice is
-dequantised in registers twice. Reshapes, transposes and broadcasts between become index
-arithmetic. What the program computes does not change by a bit.
+dequantised in registers twice. Reshapes, transposes and broadcasts between become the order of the
+loops; where they divide a loop it is split. What the program computes does not change by a bit.
 
 before:
     %d = linalg.generic ins(%w, %s) { scaling_extf } -> tensor<NxKOx32xf32>
     %c = tensor.collapse_shape %d [[0], [1, 2]]
     linalg.matmul ins(%x, %c) outs(%acc)
 after:
-    linalg.generic {indexing_maps = [(m, n, k) -> (m, k), (m, n, k) -> (n, k floordiv 32, k mod 32),
-                    (m, n, k) -> (n, k floordiv 32), (m, n, k) -> (m, n)]}
-      ins(%x, %w, %s) outs(%acc) { scaling_extf, mulf, addf }
+    %x3 = tensor.expand_shape %x [[0], [1, 2]]
+    linalg.generic {indexing_maps = [(m, n, ko, kb) -> (m, ko, kb), (m, n, ko, kb) -> (n, ko, kb),
+                    (m, n, ko, kb) -> (n, ko), (m, n, ko, kb) -> (m, n)]}
+      ins(%x3, %w, %s) outs(%acc) { scaling_extf, mulf, addf }
 
 Leaves alone: a dequantised tensor that no reduction reads, and one behind an operation that does
 more than move elements (mxc-check-contractions refuses it).
@@ -52,7 +53,7 @@ class FuseDequantize(Pass):
                 for value, affine in zip(op.operands, indexing_maps(op), strict=True)
             ][:-1]
             if any(isinstance(item, Inlined) for item in inputs):
-                rebuild(op, inputs)
+                rebuild(op, inputs, split=True)
         sweep(module)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import linalg
+from iree.compiler.dialects import linalg, tensor
 from mxc.dialects.dequantize import iterators
-from mxc.dialects.indexing import indexing_maps
+from mxc.dialects.indexing import indexing_maps, loop_ranges
+from mxc.passes.split_loops import plan_split, reassociation, reshape
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,12 @@ def has_reduction(op: ir.Operation) -> bool:
     return any("reduction" in str(kind) for kind in iterators(op))
 
 
-def rebuild(op: ir.Operation, inputs: Sequence[Read | Inlined]) -> ir.Operation:
+def rebuild(op: ir.Operation, inputs: Sequence[Read | Inlined], *, split: bool = False) -> bool:
     """Replace `op` by a linalg.generic over `inputs`, one for each input of `op`, with its body.
 
-    Equal reads become one operand.
+    Equal reads become one operand. With `split`, loops that an index divides become two, and
+    operands and result are reshaped to match; false, and nothing is changed, where no split makes
+    every index plain.
     """
     reads: list[Read] = []
     for item in inputs:
@@ -62,26 +65,35 @@ def rebuild(op: ir.Operation, inputs: Sequence[Read | Inlined]) -> ir.Operation:
                 reads.append(read)
     values = [*(read.value for read in reads), op.operands[len(op.operands) - 1]]
     maps = [*(read.map for read in reads), indexing_maps(op)[-1]]
+    kinds = iterators(op)
+    plan = plan_split(maps, kinds, loop_ranges(op), op.location) if split else None
+    if split and plan is None:
+        return False
     with ir.InsertionPoint(op), op.location:
+        if plan is not None:
+            values = [reshape(v, d, plan.sizes) for v, d in zip(values, plan.digits, strict=True)]
+            maps, kinds = plan.maps(), plan.kinds
         new = linalg.GenericOp(
-            [op.results[0].type],
+            [values[-1].type],
             values[:-1],
             values[-1:],
             ir.ArrayAttr.get([ir.AffineMapAttr.get(affine) for affine in maps]),
-            ir.ArrayAttr.get(iterators(op)),
+            ir.ArrayAttr.get(kinds),
         )
         block = new.regions[0].blocks.append(*(value.type.element_type for value in values))
+        result = new.results[0]
+        if plan is not None and result.type != op.results[0].type:
+            result = tensor.CollapseShapeOp(
+                op.results[0].type, result, reassociation(plan.digits[-1])
+            ).result
     for name in discardable(op):
         new.attributes[name] = op.attributes[name]
-    old = op.regions[0].blocks[0]
-    with ir.InsertionPoint(block):
+    with ir.InsertionPoint(block), op.location:
         scalars = [_emit(item, reads, block) for item in inputs]
         scalars.append(block.arguments[len(reads)])
-        yielded = _clone_body(old, scalars)
-        with op.location:
-            linalg.YieldOp([yielded])
-    replace(op, new.results[0])
-    return new.operation
+        linalg.YieldOp([_clone_body(op.regions[0].blocks[0], scalars)])
+    replace(op, result)
+    return True
 
 
 def discardable(op: ir.Operation) -> Iterator[str]:

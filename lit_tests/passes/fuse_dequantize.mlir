@@ -1,12 +1,13 @@
 // RUN: mxc opt %s --split-input-file --passes mxc-fuse-dequantize | filecheck %s
 
-// The collapse becomes index arithmetic, the body comes first, nothing of the size of %d is left.
-// CHECK: #[[W:.*]] = affine_map<(d0, d1, d2) -> (d1, d2 floordiv 32, d2 mod 32)>
-// CHECK: #[[S:.*]] = affine_map<(d0, d1, d2) -> (d1, d2 floordiv 32)>
+// The collapse becomes two loops, and nothing of the size of %d is left.
+// CHECK: #[[W:.*]] = affine_map<(d0, d1, d2, d3) -> (d1, d2, d3)>
+// CHECK: #[[S:.*]] = affine_map<(d0, d1, d2, d3) -> (d1, d2)>
 // CHECK-LABEL: @matmul_of_collapsed
 // CHECK-NOT: tensor<8x2x32xf32>
+// CHECK: %[[X:.*]] = tensor.expand_shape %arg0 {{.*}} into tensor<?x2x32xf32>
 // CHECK: linalg.generic {indexing_maps = [{{.*}}, #[[W]], #[[S]], {{.*}}]
-// CHECK-SAME: ins(%arg0, %arg1, %arg2 : tensor<?x64xf32>, tensor<8x2x32xf4E2M1FN>, tensor<8x2xf8E8M0FNU>)
+// CHECK-SAME: ins(%[[X]], %arg1, %arg2 : tensor<?x2x32xf32>, tensor<8x2x32xf4E2M1FN>, tensor<8x2xf8E8M0FNU>)
 // CHECK: arith.scaling_extf
 // CHECK-NEXT: arith.mulf
 // CHECK-NEXT: arith.addf
@@ -31,11 +32,11 @@ func.func @matmul_of_collapsed(%x: tensor<?x64xf32>, %w: tensor<8x2x32xf4E2M1FN>
 // Extended apart and multiplied, through a transpose, for two users: each has its own copy.
 // CHECK-LABEL: @used_twice
 // CHECK-NOT: tensor<{{.*}}64x8xf32>
-// CHECK: linalg.generic
-// CHECK-SAME: ins(%arg0, %arg2, %arg3 :
+// CHECK: %[[X:.*]] = tensor.expand_shape %arg0
+// CHECK: linalg.generic {{.*}} ins(%[[X]], %{{.*}}, %arg3 :
 // CHECK: arith.extf
-// CHECK: linalg.generic
-// CHECK-SAME: ins(%arg1, %arg2, %arg3 :
+// CHECK: %[[Z:.*]] = tensor.expand_shape %arg1
+// CHECK: linalg.generic {{.*}} ins(%[[Z]], %{{.*}}, %arg3 :
 // CHECK: arith.extf
 func.func @used_twice(%x: tensor<4x64xf32>, %z: tensor<4x64xf32>, %w: tensor<8x64xf8E4M3FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
   %se = tensor.empty() : tensor<8x2xf32>

@@ -1,0 +1,209 @@
+"""Give every digit of an index a loop of its own: what a division in an indexing map asks for.
+
+    (m, n, k) -> (n, k floordiv 32, k mod 32)    becomes    (m, n, ko, kb) -> (n, ko, kb)
+    (m, n, k) -> (m, k)                          becomes    (m, n, ko, kb) -> (m, ko, kb)
+
+and an operand that is indexed by the whole loop is reshaped to have both dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, tensor
+from mxc.dialects.errors import PassError
+from mxc.dialects.indexing import dim_of, plus, quotient, remainder, times
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The loops after the split, and for each operand and dimension the loops that index it."""
+
+    kinds: list[ir.Attribute]
+    sizes: list[int | None]
+    digits: list[list[list[int]]]
+
+    def maps(self) -> list[ir.AffineMap]:
+        """Indexing maps of the reshaped operands."""
+        return [
+            ir.AffineMap.get(
+                len(self.sizes), 0, [ir.AffineDimExpr.get(i) for group in groups for i in group]
+            )
+            for groups in self.digits
+        ]
+
+
+def is_plain(affine: ir.AffineMap) -> bool:
+    """Whether each index is one loop."""
+    return all(dim_of(expression) is not None for expression in affine.results)
+
+
+def plan_split(
+    maps: Sequence[ir.AffineMap],
+    kinds: Sequence[ir.Attribute],
+    ranges: Sequence[int | None],
+    location: ir.Location,
+) -> Plan | None:
+    """How to split the loops so that each index is plain; None if an index is of another kind.
+
+    Raises PassError where a loop is not a whole number of blocks, is dynamic, or is divided by two
+    different sizes.
+    """
+    divisors = _divisors(maps, ranges, location)
+    loops: list[ir.AffineExpr] = []
+    sizes: list[int | None] = []
+    split_kinds: list[ir.Attribute] = []
+    for loop, kind in enumerate(kinds):
+        first = ir.AffineDimExpr.get(len(sizes))
+        if loop not in divisors:
+            loops.append(first)
+            sizes.append(ranges[loop])
+            split_kinds.append(kind)
+            continue
+        size = divisors[loop]
+        loops.append(plus(times(first, size), ir.AffineDimExpr.get(len(sizes) + 1)))
+        sizes += [(ranges[loop] or 0) // size, size]
+        split_kinds += [kind, kind]
+    digits: list[list[list[int]]] = []
+    for affine in maps:
+        groups: list[list[int]] = []
+        for expression in affine.results:
+            group = _digits(_rewrite(expression, loops, sizes), sizes)
+            if group is None:
+                return None
+            groups.append(group)
+        digits.append(groups)
+    return Plan(split_kinds, sizes, digits)
+
+
+def _divisors(
+    maps: Sequence[ir.AffineMap], ranges: Sequence[int | None], location: ir.Location
+) -> dict[int, int]:
+    """Block size of each loop that is divided."""
+    found: dict[int, int] = {}
+    for affine in maps:
+        for expression in affine.results:
+            for loop, size in _divisions(expression):
+                if found.setdefault(loop, size) != size:
+                    raise PassError(
+                        f"one loop is divided into blocks of {found[loop]} and of {size}; give "
+                        "both operands the same block size",
+                        location,
+                    )
+    for loop, size in found.items():
+        length = ranges[loop]
+        if length is None:
+            raise PassError(
+                f"a dynamic dimension is divided into blocks of {size}; the dimension of the "
+                "blocks must be static",
+                location,
+            )
+        if length % size:
+            raise PassError(
+                f"K={length} is not a multiple of the block size {size}; pad the elements with "
+                f"zeros to K={length + size - length % size}",
+                location,
+            )
+    return found
+
+
+def _divisions(expression: ir.AffineExpr) -> list[tuple[int, int]]:
+    """(loop, divisor) of every `d floordiv c` and `d mod c` in an expression."""
+    if not isinstance(expression, ir.AffineBinaryExpr):
+        return []
+    loop = dim_of(expression.lhs)
+    divides = isinstance(expression, (ir.AffineFloorDivExpr, ir.AffineModExpr))
+    if divides and loop is not None and isinstance(expression.rhs, ir.AffineConstantExpr):
+        return [(loop, expression.rhs.value)]
+    return _divisions(expression.lhs) + _divisions(expression.rhs)
+
+
+def _rewrite(
+    expression: ir.AffineExpr, loops: list[ir.AffineExpr], sizes: list[int | None]
+) -> ir.AffineExpr:
+    """`expression` over the new loops, divisions resolved by their ranges."""
+    loop = dim_of(expression)
+    if loop is not None:
+        return loops[loop]
+    if not isinstance(expression, ir.AffineBinaryExpr):
+        return expression
+    left = _rewrite(expression.lhs, loops, sizes)
+    if isinstance(expression.rhs, ir.AffineConstantExpr):
+        constant = expression.rhs.value
+        if isinstance(expression, ir.AffineFloorDivExpr):
+            return quotient(left, constant, sizes)
+        if isinstance(expression, ir.AffineModExpr):
+            return remainder(left, constant, sizes)
+        if isinstance(expression, ir.AffineMulExpr):
+            return times(left, constant)
+    return plus(left, _rewrite(expression.rhs, loops, sizes))
+
+
+def _digits(expression: ir.AffineExpr, sizes: list[int | None]) -> list[int] | None:
+    """The loops, outermost first, of which an index is the mixed-radix number; None if it is not.
+
+    With inner sizes B and C: `a * (B * C) + b * C + c` is [a, b, c].
+    """
+    terms: list[tuple[int, int]] = []
+    pending = [expression]
+    while pending:
+        term = pending.pop()
+        loop = dim_of(term)
+        if loop is not None:
+            terms.append((1, loop))
+        elif isinstance(term, ir.AffineAddExpr):
+            pending += [term.lhs, term.rhs]
+        elif isinstance(term, ir.AffineMulExpr) and dim_of(term.lhs) is not None:
+            terms.append((term.rhs.value, term.lhs.position))
+        else:
+            return None
+    # A loop of one iteration has the stride of the loop inside it: it stands outside that one.
+    terms.sort(key=lambda term: (term[0], sizes[term[1]] != 1), reverse=False)
+    stride = 1
+    for step, loop in terms[:-1]:
+        size = sizes[loop]
+        if step != stride or size is None:
+            return None
+        stride *= size
+    if terms[-1][0] != stride:
+        return None
+    return [loop for _, loop in reversed(terms)]
+
+
+def reshape(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -> ir.Value:
+    """`value` with a dimension for each of its loops: itself where each index is one loop."""
+    if all(len(group) == 1 for group in digits):
+        return value
+    source = ir.RankedTensorType(value.type)
+    shape: list[int] = []
+    dynamic: list[ir.Value] = []
+    for axis, group in enumerate(digits):
+        inner = [sizes[loop] or 0 for loop in group[1:]]
+        if source.is_dynamic_dim(axis):
+            dynamic.append(tensor.DimOp(value, arith.constant(ir.IndexType.get(), axis)).result)
+            shape.append(ir.ShapedType.get_dynamic_size())
+        else:
+            outer = source.get_dim_size(axis)
+            for size in inner:
+                outer //= size
+            shape.append(outer)
+        shape += inner
+    return tensor.ExpandShapeOp(
+        ir.RankedTensorType.get(shape, source.element_type),
+        value,
+        reassociation(digits),
+        output_shape=dynamic,
+        static_output_shape=shape,
+    ).result
+
+
+def reassociation(digits: list[list[int]]) -> ir.ArrayAttr:
+    """Which dimensions of the reshaped tensor one dimension of the whole tensor became."""
+    i64 = ir.IntegerType.get_signless(64)
+    groups, axis = [], 0
+    for group in digits:
+        groups.append([ir.IntegerAttr.get(i64, axis + i) for i in range(len(group))])
+        axis += len(group)
+    return ir.ArrayAttr.get([ir.ArrayAttr.get(group) for group in groups])
