@@ -29,6 +29,7 @@ RENAMES = (
 
 # A name in a location is quoted; a file is quoted too but goes on with :line.
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"(:\d)?')
+_ESCAPED = re.compile(rb"\\([0-9A-F]{2}|\\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,16 @@ def names(location: ir.Location) -> tuple[str, ...]:
     Call sites and fused locations are looked into; files are no names.
     """
     quoted = _QUOTED.findall(str(location))
-    return tuple(dict.fromkeys(text for text, line in quoted if not line))
+    return tuple(dict.fromkeys(_unescaped(text) for text, line in quoted if not line))
+
+
+def _unescaped(text: str) -> str:
+    """MLIR prints a quote or a byte outside of ASCII as its code, a backslash twice."""
+
+    def byte(match: re.Match[bytes]) -> bytes:
+        return b"\\" if match[1] == b"\\" else bytes.fromhex(match[1].decode())
+
+    return _ESCAPED.sub(byte, text.encode()).decode()
 
 
 def walk(root: ir.Operation) -> Iterator[ir.Operation]:

@@ -1,0 +1,332 @@
+"""The report of small programs that IREE compiles here; bytes are worked out by hand."""
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import pytest
+from iree.compiler import ir, tools
+from iree.compiler.dialects import func
+from mxc.compiler.assembly import parse_all
+from mxc.compiler.cli.report_table import bytes_text, group, render
+from mxc.compiler.lowering import lowering_of
+from mxc.compiler.report import Matmul, Report, build_report, require_no_fallback
+from mxc.dialects.boundary import unpack
+from mxc.dialects.context import new_context
+from mxc.dialects.dispatches import names
+from mxc.dialects.errors import CompileError
+from mxc.dialects.linalg_ext import gather
+from mxc.dialects.parameters import Parameters
+from mxc.dialects.scaled import scaled_contraction
+from mxc.dialects.targets import target
+from rich.console import Console
+
+N, K = 256, 512
+WEIGHT, SCALES = N * K // 2, N * K // 32
+
+# Dequantise and multiply, with state of its own: the stock compiler writes the wide weight.
+MATERIALISED = """
+util.func public @materialised(%x: tensor<16x512xf32>) -> tensor<16x256xf32> {
+  %b = util.global.load immutable @w0 : tensor<256x16x16xi8>
+  %c = util.global.load immutable @w0.s : tensor<256x16xi8>
+  %w = flow.tensor.bitcast %b : tensor<256x16x16xi8> -> tensor<256x16x32xf4E2M1FN>
+  %s = flow.tensor.bitcast %c : tensor<256x16xi8> -> tensor<256x16xf8E8M0FNU>
+  %z = arith.constant 0.0 : f32
+  %de = tensor.empty() : tensor<256x16x32xf32>
+  %d = linalg.generic {indexing_maps = [affine_map<(n, o, i) -> (n, o, i)>,
+      affine_map<(n, o, i) -> (n, o)>, affine_map<(n, o, i) -> (n, o, i)>],
+      iterator_types = ["parallel", "parallel", "parallel"]}
+      ins(%w, %s : tensor<256x16x32xf4E2M1FN>, tensor<256x16xf8E8M0FNU>)
+      outs(%de : tensor<256x16x32xf32>) {
+  ^bb0(%p: f4E2M1FN, %q: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %p, %q : f4E2M1FN, f8E8M0FNU to f32
+    linalg.yield %y : f32
+  } -> tensor<256x16x32xf32>
+  %f = tensor.collapse_shape %d [[0], [1, 2]] : tensor<256x16x32xf32> into tensor<256x512xf32>
+  %e = tensor.empty() : tensor<16x256xf32>
+  %a = linalg.fill ins(%z : f32) outs(%e : tensor<16x256xf32>) -> tensor<16x256xf32>
+  %r = linalg.matmul indexing_maps = [affine_map<(m, n, k) -> (m, k)>,
+      affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>]
+      ins(%x, %f : tensor<16x512xf32>, tensor<256x512xf32>)
+      outs(%a : tensor<16x256xf32>) -> tensor<16x256xf32> loc("wide")
+  util.return %r : tensor<16x256xf32>
+}
+"""
+
+
+def _tensor(element: ir.Type, *shape: int) -> ir.Type:
+    return ir.RankedTensorType.get(shape, element)
+
+
+def _program() -> str:
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        parameters = Parameters(module)
+        i8, i32 = (ir.IntegerType.get_signless(bits) for bits in (8, 32))
+        f32, f4 = ir.F32Type.get(), ir.Float4E2M1FNType.get()
+        e8m0 = ir.Float8E8M0FNUType.get()
+
+        def weight(name: str, *experts: int) -> tuple[ir.Value, ir.Value]:
+            return (
+                unpack(parameters.load(name, [*experts, N, K // 32, 16], i8), f4),
+                unpack(parameters.load(f"{name}.s", [*experts, N, K // 32], i8), e8m0),
+            )
+
+        with ir.InsertionPoint(module.body):
+
+            @func.FuncOp.from_py_func(
+                _tensor(i8, 128, K // 32, 16), _tensor(i8, 128, K // 32), name="pair"
+            )
+            def pair(x, scales):
+                x, scales = unpack(x, f4), unpack(scales, e8m0)
+                results = []
+                for layer in range(2):
+                    w, s = weight(f"w{layer}")
+                    results.append(
+                        scaled_contraction(
+                            x, w, lhs_scale=scales, rhs_scale=s, name=f"layers.{layer}.up"
+                        )
+                    )
+                return results
+
+            @func.FuncOp.from_py_func(_tensor(f32, 1, K // 32, 32), name="decode")
+            def decode(x):
+                w, s = weight("w0")
+                return scaled_contraction(x, w, rhs_scale=s, name="layers.0.down")
+
+            rows, index = _tensor(f32, 4, 1, K // 32, 32), _tensor(i32, 4)
+
+            @func.FuncOp.from_py_func(rows, index, name="fused")
+            def fused(x, chosen):
+                w, s = (gather(each, chosen) for each in weight("e", 32))
+                return scaled_contraction(x, w, rhs_scale=s, batch=1, name="experts.up")
+
+            @func.FuncOp.from_py_func(rows, index, name="gathered")
+            def gathered(x, chosen):
+                # Renaming the bytes after the gather keeps it out of the contraction's dispatch.
+                w = unpack(gather(parameters.load("e", [32, N, K // 32, 16], i8), chosen), f4)
+                s = unpack(gather(parameters.load("e.s", [32, N, K // 32], i8), chosen), e8m0)
+                return scaled_contraction(x, w, rhs_scale=s, batch=1, name="experts.up")
+
+        text = module.operation.get_asm(enable_debug_info=True)
+    return text[: text.rindex("}")] + MATERIALISED + "}\n"
+
+
+def _compile(folder: Path, text: str, flags: list[str]) -> tuple[str, str, list[str]]:
+    tools.compile_str(
+        text,
+        output_file=str(folder / "o.vmfb"),
+        extra_args=[
+            *flags,
+            "--mlir-print-debuginfo",
+            f"--dump-compilation-phases-to={folder}/phases",
+            f"--iree-hal-dump-executable-files-to={folder}/code",
+        ],
+    )
+    flow, stream = (next((folder / "phases").glob(f"*.{p}.mlir")) for p in ("flow", "stream"))
+    code = [f.read_text() for f in (folder / "code").iterdir() if f.suffix in (".s", ".rocmasm")]
+    return flow.read_text(), stream.read_text(), code
+
+
+def _report(compiled: tuple[str, str, list[str]], name: str) -> Report:
+    flow, stream, code = compiled
+    with new_context():
+        return build_report(
+            ir.Module.parse(flow).operation, ir.Module.parse(stream).operation, code, target(name)
+        )
+
+
+@pytest.fixture(scope="module")
+def gpu_program(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, list[str]]:
+    flags = ["--iree-hal-target-device=hip", "--iree-rocm-target=gfx950"]
+    return _compile(tmp_path_factory.mktemp("gfx950"), _program(), flags)
+
+
+@pytest.fixture(scope="module")
+def gpu(gpu_program: tuple[str, str, list[str]]) -> Report:
+    return _report(gpu_program, "gfx950")
+
+
+@pytest.fixture(scope="module")
+def cpu(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    record = target("cpu:x86-64-v4")
+    flags = [
+        "--iree-hal-target-device=local",
+        "--iree-hal-local-target-device-backends=llvm-cpu",
+        f"--iree-llvmcpu-target-cpu={record.chip}",
+        f"--iree-llvmcpu-target-triple={record.triple}",
+    ]
+    return _report(_compile(tmp_path_factory.mktemp("cpu"), _program(), flags), record.name)
+
+
+def _one(report: Report, function: str) -> Matmul:
+    (found,) = [matmul for matmul in report.matmuls if matmul.function == function]
+    return found
+
+
+def _sizes(one: Matmul) -> tuple[int, ...]:
+    return (one.batch, one.m, one.n, one.k)
+
+
+def test_equal_layers_share_a_kernel_and_keep_their_names(gpu: Report) -> None:
+    found = [matmul for matmul in gpu.matmuls if matmul.function == "pair"]
+    assert [matmul.name for matmul in found] == ["layers.0.up", "layers.1.up"]
+    assert len({matmul.kernel for matmul in found}) == 1
+    packed = 128 * K // 2 + 128 * K // 32 + WEIGHT + SCALES + 4 * 128 * N
+    for matmul in found:
+        assert _sizes(matmul) == (1, 128, N, K)
+        assert (matmul.lhs, matmul.rhs, matmul.out) == ("mxfp4", "mxfp4", "f32")
+        assert matmul.lowering == "v_mfma_scale_f32_16x16x128_f8f6f4"
+        assert (matmul.kernels, matmul.fallback) == (1, None)
+        assert (matmul.bytes_moved, matmul.bytes_minimum) == (packed, packed)
+    (kernel,) = [k for k in gpu.kernels if k.name == found[0].kernel]
+    assert kernel.instructions["v_mfma_scale_f32_16x16x128_f8f6f4"] >= 8
+    assert (kernel.spills, kernel.scratch_bytes) == (0, 0)
+    assert kernel.vgpr is not None
+    assert 16 <= kernel.vgpr <= 512
+    assert kernel.lds_bytes is not None
+    assert 0 < kernel.lds_bytes <= target("gfx950").lds_bytes
+
+
+def test_a_weight_only_row_is_a_fallback_that_says_so(gpu: Report) -> None:
+    one = _one(gpu, "decode")
+    assert (one.name, one.lhs, one.rhs) == ("layers.0.down", "f32", "mxfp4")
+    assert _sizes(one) == (1, 1, N, K)
+    assert one.lowering.startswith("v_cvt_scalef32_pk_f32_fp4 + v_")
+    assert one.kernels == 1
+    assert one.bytes_moved == one.bytes_minimum == 4 * K + WEIGHT + SCALES + 4 * N
+    assert one.fallback is not None
+    assert "lhs is f32, a weight-only contraction" in one.fallback
+
+
+def test_experts_that_are_copied_first_cost_three_kernels(gpu: Report) -> None:
+    one = _one(gpu, "gathered")
+    assert _sizes(one) == (4, 1, N, K)
+    rows = 4 * (WEIGHT + SCALES)
+    assert one.bytes_minimum == 4 * 4 * K + rows + 4 * 4 * N
+    # Each gather reads the rows and an index, and writes the rows; only chosen rows count.
+    assert one.bytes_moved == one.bytes_minimum + 2 * rows + 2 * 16
+    assert one.kernels == 3
+    assert one.fallback is not None
+    assert "3 kernels where one is wanted" in one.fallback
+
+
+def test_experts_that_are_gathered_in_the_kernel_count_the_rows_that_are_read(gpu: Report) -> None:
+    one = _one(gpu, "fused")
+    assert (one.name, one.kernels) == ("experts.up", 1)
+    assert one.bytes_minimum is not None
+    assert one.bytes_moved == one.bytes_minimum + 16
+    assert one.fallback is not None
+    assert "weight-only" in one.fallback
+
+
+def test_a_weight_that_is_dequantised_to_memory_is_found_behind_a_hoisted_global(
+    gpu: Report,
+) -> None:
+    one = _one(gpu, "materialised")
+    assert (one.name, one.lhs, one.rhs, one.kernels) == ("wide", "f32", "mxfp4", 2)
+    wide = 4 * N * K
+    assert one.bytes_minimum == 4 * 16 * K + WEIGHT + SCALES + 4 * 16 * N
+    assert one.bytes_moved == one.bytes_minimum + 2 * wide
+    assert one.fallback is not None
+    assert f"writes {wide} bytes that the contraction reads back" in one.fallback
+
+
+def test_totals(gpu: Report) -> None:
+    costs = {cost.name: cost for cost in gpu.functions}
+    counts = {name: cost.dispatches for name, cost in costs.items()}
+    assert counts == {
+        "pair": 2, "decode": 1, "gathered": 3, "fused": 1, "materialised": 1, "initializer": 1,
+    }  # fmt: skip
+    assert gpu.dispatches == 9
+    copied = 4 * (WEIGHT + SCALES)
+    assert costs["gathered"].transient_bytes == copied == gpu.transient_bytes
+    assert costs["fused"].transient_bytes == 0
+
+
+def test_on_a_cpu_packed_weights_in_one_kernel_are_no_fallback(cpu: Report) -> None:
+    for function in ("decode", "fused"):
+        one = _one(cpu, function)
+        assert (one.fallback, one.kernels, one.rhs) == (None, 1, "mxfp4")
+        (kernel,) = [k for k in cpu.kernels if k.name == one.kernel]
+        assert set(one.lowering.split(" + ")) <= set(kernel.instructions)
+        assert "mm" in one.lowering  # the width of the vectors: xmm, ymm or zmm
+    for function in ("gathered", "materialised"):
+        assert _one(cpu, function).fallback is not None
+    assert {k.name for k in cpu.kernels} == {m.kernel for m in cpu.matmuls} | {
+        k.name for k in cpu.kernels if "gather" in k.name or "elementwise" in k.name
+    }
+
+
+def test_strict_lists_each_reason_with_its_contractions(gpu: Report) -> None:
+    with pytest.raises(CompileError) as caught:
+        require_no_fallback(gpu)
+    assert caught.value.phase == "report"
+    assert "4 of 6 contractions fell back on gfx950" in str(caught.value)
+    assert "decode:layers.0.down, fused:experts.up" in str(caught.value)
+    require_no_fallback(
+        dataclasses.replace(gpu, matmuls=tuple(m for m in gpu.matmuls if m.function == "pair"))
+    )
+
+
+def test_json_has_the_promised_keys_and_reads_back(gpu: Report) -> None:
+    raw = json.loads(gpu.to_json())
+    assert Report.from_dict(raw) == gpu
+    assert {"matmuls", "dispatches", "transient_bytes", "kernels"} <= set(raw)
+    assert set(raw["matmuls"][0]) >= {
+        "name", "function", "m", "n", "k", "lhs", "rhs", "out", "lowering", "kernels",
+        "bytes_moved", "bytes_minimum", "fallback",
+    }  # fmt: skip
+    assert set(raw["kernels"][0]) >= {
+        "name", "vgpr", "agpr", "sgpr", "spills", "scratch_bytes", "lds_bytes", "instructions",
+    }  # fmt: skip
+
+
+def test_a_kernel_that_is_not_in_the_assembly_is_a_fallback(
+    gpu_program: tuple[str, str, list[str]],
+) -> None:
+    report = _report((*gpu_program[:2], []), "gfx950")
+    one = report.matmuls[0]
+    assert one.lowering == "not found"
+    assert one.fallback == ("the kernel was not found in the assembly, so nothing is known of it")
+
+
+def test_names_are_found_in_nested_locations_and_files_are_none() -> None:
+    with new_context():
+        file = ir.Location.file("model.py", 3, 1)
+        deep = ir.Location.callsite(ir.Location.name("a.b", file), [ir.Location.name("caller")])
+        fused = ir.Location.fused([deep, ir.Location.name('odd "µ\\"'), deep])
+        assert names(fused) == ("a.b", "caller", 'odd "µ\\"')
+        assert names(file) == ()
+        assert names(ir.Location.unknown()) == ()
+
+
+def test_decoders_are_named_for_packed_operands_only() -> None:
+    body = "f:\n\tvpermps\t%zmm0, %zmm1, %zmm2\n\tvfmadd231ps\t%zmm0, %zmm1, %zmm2\n"
+    text = "\t.type\tf,@function\n" + body
+    kernel = parse_all([text])["f"]
+    cpu = target("cpu:znver5")
+    assert lowering_of(kernel, cpu, packed=True) == "vpermps zmm + vfmadd231ps zmm"
+    assert lowering_of(kernel, cpu, packed=False) == "vfmadd231ps zmm"
+    assert lowering_of(dataclasses.replace(kernel, instructions={"retq": 1}), cpu, packed=True) == (
+        "no multiplication"
+    )
+
+
+def test_the_table_groups_equal_layers_and_numbers_the_reasons(gpu: Report) -> None:
+    rows = group(gpu.matmuls)
+    assert [(row.name, row.count) for row in rows][:2] == [("layers.*.up", 2), ("layers.0.down", 1)]
+    console = Console(width=200, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(render(gpu))
+    text = captured.get()
+    assert "layers.*.up" in text
+    assert "v_mfma_scale_f32_16x16x128_f8f6f4" in text
+    assert "[1] no scaled matrix instruction: lhs is f32" in text
+    assert "6 contractions, 4 fell back; 9 dispatches; transient memory 272 KiB" in text
+
+
+def test_sizes_are_written_with_three_digits() -> None:
+    texts = [bytes_text(size) for size in (None, 0, 999, 1023, 1024, 1536, 278528, 5 << 30)]
+    assert texts == ["?", "0 B", "999 B", "1023 B", "1 KiB", "1.5 KiB", "272 KiB", "5 GiB"]
