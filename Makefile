@@ -10,11 +10,11 @@ SHELL := /bin/bash
 PYTHON ?=
 CANDIDATES := python3 python3.13 python3.12 python3.11
 VENV := .venv
-BIN := $(CURDIR)/$(VENV)/bin
+BIN := $(VENV)/bin
 # Builds of torch without CUDA, some gigabytes smaller. Used where it can be reached.
 TORCH_CPU := https://download.pytorch.org/whl/cpu
-# pytest and lit start mxc, filecheck and each other by name.
-export PATH := $(BIN):$(PATH)
+# What the tests start by name, mxc and filecheck, is of this environment.
+lit pytest: export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
