@@ -6,6 +6,7 @@ workaround that can go. Each has a control which shows that the program itself i
 
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +40,21 @@ def iree_compile() -> Callable[..., "subprocess.CompletedProcess[str]"]:
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def program(
-    iree_compile: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+    iree_compile: Callable[..., "subprocess.CompletedProcess[str]"],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[..., Any]:
-    """Compile a file of this folder, or a given text, with stock flags and load it."""
+    """Compile a file of this folder, or a text in its place, with stock flags and load it."""
+    folder = tmp_path_factory.mktemp("sentinels")
 
+    @cache
     def load(name: str, text: str | None = None) -> Any:
         source = HERE / name
         if text is not None:
-            source = tmp_path / name
+            source = folder / name
             source.write_text(text)
-        output = tmp_path / f"{source.stem}.vmfb"
+        output = folder / f"{source.stem}.vmfb"
         result = iree_compile(source, output)
         assert result.returncode == 0, result.stderr
         context = rt.SystemContext(config=rt.Config("local-sync"))
