@@ -83,7 +83,7 @@ def read_factor(value: ir.Value) -> Factor | None:
             return None
         if inner.scale is None:
             return inner if not is_element(op.operands[0].type) else None
-        exact = inner.exact and _narrowing_is_exact(value, inner)
+        exact = inner.exact and _narrowingis_exact(value, inner)
         return Factor(inner.element, inner.scale, exact)
     return None
 
@@ -129,13 +129,13 @@ def _scaled(element: ir.Value, scale: ir.Value, result: ir.Type) -> Factor | Non
     if not arguments or not is_scale_of(scale.type, element.type):
         return None
     numbers = [value.arg_number for value in (element, scale)]
-    return Factor(numbers[0], numbers[1], _is_exact(element.type, scale.type, result))
+    return Factor(numbers[0], numbers[1], is_exact(element.type, scale.type, result))
 
 
-def _narrowing_is_exact(value: ir.Value, factor: Factor) -> bool:
+def _narrowingis_exact(value: ir.Value, factor: Factor) -> bool:
     block = value.owner.operation.block
     element, scale = block.arguments[factor.element], block.arguments[factor.scale]
-    return _is_exact(element.type, scale.type, value.type)
+    return is_exact(element.type, scale.type, value.type)
 
 
 #: Bits of significand and exponent of the least subnormal. OCP MX 1.0, 5.3; IEEE 754; bfloat16.
@@ -151,7 +151,7 @@ _PRECISION = {
 }
 
 
-def _is_exact(element: ir.Type, scale: ir.Type, result: ir.Type) -> bool:
+def is_exact(element: ir.Type, scale: ir.Type, result: ir.Type) -> bool:
     """Whether every product of an element and a scale is the same number in `result` as in f32.
 
     Both bfloat16 and f32 overflow at 2^128, so that only digits below their least can be lost.

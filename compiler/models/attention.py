@@ -1,0 +1,149 @@
+"""Attention over a key/value cache: grouped queries, sliding window, sinks.
+
+The cache of a sequence is one tensor [2 * layers, capacity, V, D]: keys of layer l at 2l, values
+at 2l + 1. It is an argument that the program updates and returns, so that it stays in place.
+Letters: T tokens of this call, V key/value heads, G query heads a key/value head, D head size,
+S keys that this call looks at.
+"""
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math, tensor
+
+from mxc.compiler.models.blocks import MASKED, f32, to_f32
+from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
+
+
+@dataclass(frozen=True)
+class Window:
+    """The keys that a call looks at: cache positions first .. first + size - 1.
+
+    `first` is an index value (None: from 0); `size` an int or an index value; `width` the sliding
+    window in tokens, or None where a query sees all that came before it.
+    """
+
+    first: ir.Value | None
+    size: int | ir.Value
+    width: int | None
+
+
+def index(value: int) -> ir.Value:
+    """An index constant."""
+    return constant(value, ir.IndexType.get())
+
+
+def sliding_window(position: ir.Value, tokens: int, width: int, capacity: int) -> Window:
+    """The window of a layer whose queries see the last `width` positions, themselves included.
+
+    Static in size: `tokens` queries see at most width + tokens - 1 keys.
+    """
+    size = min(width + tokens - 1, capacity)
+    wanted = arith.subi(position, index(width - 1))
+    first = arith.maxsi(wanted, index(0))
+    return Window(arith.minsi(first, index(capacity - size)), size, width)
+
+
+def full_window(position: ir.Value, tokens: int) -> Window:
+    """The window of a layer whose queries see everything before them: position + tokens keys."""
+    return Window(None, arith.addi(position, index(tokens)), None)
+
+
+def write_cache(
+    cache: ir.Value, entry: int, position: ir.Value, rows: ir.Value
+) -> ir.Value:
+    """cache with rows [T, V, D] (rounded to the cache's type) at [entry, position]."""
+    kind = element_of(cache)
+    if element_of(rows) != kind:
+        rows = generic([(rows, "m h d")], "m h d", kind, lambda x: arith.truncf(kind, x))
+    dynamic = ir.ShapedType.get_dynamic_size()
+    return tensor.insert_slice(
+        rows, cache, [position], [], [], [entry, dynamic, 0, 0], [1, *shape_of(rows)], [1] * 4
+    )
+
+
+def read_cache(cache: ir.Value, entry: int, window: Window) -> ir.Value:
+    """The rows [S, V, D] of `window` in cache entry `entry`."""
+    _, _, heads, depth = shape_of(cache)
+    dynamic = ir.ShapedType.get_dynamic_size()
+    static = isinstance(window.size, int)
+    size = window.size if static else dynamic
+    kind = ir.RankedTensorType.get([size, heads, depth], element_of(cache))
+    return tensor.extract_slice(
+        kind, cache,
+        [] if window.first is None else [window.first], [] if static else [window.size], [],
+        [entry, 0 if window.first is None else dynamic, 0, 0], [1, size, heads, depth], [1] * 4,
+    )  # fmt: skip
+
+
+def attend(
+    queries: ir.Value,
+    keys: ir.Value,
+    values: ir.Value,
+    sinks: ir.Value,
+    position: ir.Value,
+    window: Window,
+    scale: float,
+) -> ir.Value:
+    """softmax(scale * q k, with one more logit `sinks` a head) v: f32 [T, V, G, D].
+
+    queries [T, V, G, D] f32; keys, values [S, V, D]; sinks [V, G]. Query m stands at position +
+    m and sees the keys at or before it, inside the window. The sink takes part in the maximum and
+    the sum, and has no value.
+    """
+    loops = "m h g s"
+    products = generic(
+        [(queries, "m h g d"), (keys, "s h d")],
+        loops,
+        f32(),
+        lambda q, k, acc: arith.addf(acc, arith.mulf(q, to_f32(k))),
+    )
+
+    def masked(product: ir.Value) -> ir.Value:
+        query = arith.addi(position, loop_index(loops, "m"))
+        key = loop_index(loops, "s")
+        if window.first is not None:
+            key = arith.addi(window.first, key)
+        seen = arith.cmpi(arith.CmpIPredicate.sle, key, query)
+        if window.width is not None:
+            age = arith.subi(query, key)
+            near = arith.cmpi(arith.CmpIPredicate.slt, age, index(window.width))
+            seen = arith.andi(seen, near)
+        return arith.select(
+            seen, arith.mulf(product, constant(scale, f32())), constant(MASKED, f32())
+        )
+
+    scores = generic([(products, loops)], loops, f32(), masked)
+    tokens = shape_of(queries)[0]
+    first_maximum = generic(
+        [(sinks, "h g")], "m h g", f32(), to_f32, sizes={"m": tokens}
+    )
+    maximum = generic(
+        [(scores, loops)], "m h g", f32(), lambda x, acc: arith.maximumf(x, acc),
+        initial=first_maximum,
+    )  # fmt: skip
+    weights = generic(
+        [(scores, loops), (maximum, "m h g")],
+        loops,
+        f32(),
+        lambda x, top: math.exp(arith.subf(x, top)),
+    )
+    sink_weight = generic(
+        [(sinks, "h g"), (maximum, "m h g")],
+        "m h g",
+        f32(),
+        lambda x, top: math.exp(arith.subf(to_f32(x), top)),
+    )
+    total = generic(
+        [(weights, loops)], "m h g", f32(), lambda x, acc: arith.addf(x, acc),
+        initial=sink_weight,
+    )  # fmt: skip
+    mixed = generic(
+        [(weights, loops), (values, "s h d")],
+        "m h g d",
+        f32(),
+        lambda x, v, acc: arith.addf(acc, arith.mulf(x, to_f32(v))),
+    )
+    return generic(
+        [(mixed, "m h g d"), (total, "m h g")], "m h g d", f32(), lambda x, t: arith.divf(x, t)
+    )

@@ -1,0 +1,167 @@
+"""Blocks that decoder models are made of, as tensors in and tensors out.
+
+Every function builds at the current insertion point. Shapes use these letters: T tokens of this
+call, H hidden size, N and K of a weight [N, K], D head size, R = D / 2, Q query heads, V key/value
+heads, G = Q / V, S keys. Values are f32 unless a line says otherwise; weights keep the type of the
+checkpoint and are extended inside the contraction that reads them.
+"""
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, flow, math, tensor
+
+from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
+
+#: The least f32 that a softmax may meet: exp(it - anything finite) is exactly zero.
+MASKED = -3.0e38
+
+
+def f32() -> ir.Type:
+    """The f32 type of the current context."""
+    return ir.F32Type.get()
+
+
+def to_f32(value: ir.Value) -> ir.Value:
+    """A scalar extended to f32; f32 is returned as it is."""
+    return value if value.type == f32() else arith.extf(f32(), value)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What a contraction with a weight sees of its activations.
+
+    `element` is "f32" (nothing is rounded) or "bf16" (rounded to nearest even, products exact in
+    f32). The mode is recorded in the manifest.
+    """
+
+    element: str
+
+    def type(self) -> ir.Type:
+        """The MLIR type that activations are rounded to."""
+        return {"f32": ir.F32Type, "bf16": ir.BF16Type}[self.element].get()
+
+    def round(self, value: ir.Value) -> ir.Value:
+        """The f32 tensor `value` in the type that contractions read."""
+        if self.type() == element_of(value):
+            return value
+        loops = " ".join("abcdef"[: len(shape_of(value))])
+        return generic(
+            [(value, loops)], loops, self.type(), lambda x: arith.truncf(self.type(), x)
+        )
+
+
+def linear(x: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
+    """x [T, K] times weight [N, K] transposed, plus bias [N]: f32 [T, N]."""
+    y = generic(
+        [(x, "m k"), (weight, "n k")],
+        "m n",
+        f32(),
+        lambda a, w, acc: arith.addf(acc, arith.mulf(to_f32(a), to_f32(w))),
+    )
+    if bias is None:
+        return y
+    return generic(
+        [(y, "m n"), (bias, "n")], "m n", f32(), lambda a, b: arith.addf(a, to_f32(b))
+    )
+
+
+def add(x: ir.Value, y: ir.Value) -> ir.Value:
+    """x + y, both [T, H]."""
+    return generic([(x, "m n"), (y, "m n")], "m n", f32(), lambda a, b: arith.addf(a, b))
+
+
+def rms_norm(x: ir.Value, weight: ir.Value, epsilon: float) -> ir.Value:
+    """x [T, H] * rsqrt(mean(x^2) + epsilon) * weight [H]."""
+    squares = generic(
+        [(x, "m k")], "m", f32(), lambda a, acc: arith.addf(acc, arith.mulf(a, a))
+    )
+    width = shape_of(x)[1]
+
+    def normalise(a: ir.Value, total: ir.Value, w: ir.Value) -> ir.Value:
+        mean = arith.divf(total, constant(float(width), f32()))
+        scale = math.rsqrt(arith.addf(mean, constant(epsilon, f32())))
+        return arith.mulf(to_f32(w), arith.mulf(a, scale))
+
+    return generic([(x, "m k"), (squares, "m"), (weight, "k")], "m k", f32(), normalise)
+
+
+def embed(tokens: ir.Value, table: ir.Value) -> ir.Value:
+    """Rows `tokens` (i32 [T]) of table [vocabulary, H]: f32 [T, H]."""
+
+    def row(token: ir.Value) -> ir.Value:
+        index = arith.index_cast(ir.IndexType.get(), token)
+        return to_f32(tensor.extract(table, [index, loop_index("m h", "h")]))
+
+    return generic([(tokens, "m")], "m h", f32(), row, sizes={"h": shape_of(table)[1]})
+
+
+def rotate(x: ir.Value, heads: int, cos: ir.Value, sin: ir.Value) -> ir.Value:
+    """Rotary embedding of x [T, heads * D] by the rows cos, sin [T, R]: f32 [T, heads, D].
+
+    The first half of a head is the real part, the second half the imaginary part.
+    """
+    tokens, width = shape_of(x)
+    half = width // heads // 2
+    parts = expand(x, [[0], [1, 2, 3]], [tokens, heads, 2, half])
+    real, imaginary = (slice_of(parts, axis=2, index=i) for i in range(2))
+
+    def turn(re: ir.Value, im: ir.Value, c: ir.Value, s: ir.Value) -> ir.Value:
+        first = arith.subf(arith.mulf(re, c), arith.mulf(im, s))
+        second = arith.addf(arith.mulf(im, c), arith.mulf(re, s))
+        part = loop_index("m h p r", "p")
+        is_first = arith.cmpi(arith.CmpIPredicate.eq, part, constant(0, ir.IndexType.get()))
+        return arith.select(is_first, first, second)
+
+    turned = generic(
+        [(real, "m h r"), (imaginary, "m h r"), (cos, "m r"), (sin, "m r")],
+        "m h p r",
+        f32(),
+        turn,
+        sizes={"p": 2},
+    )
+    return collapse(turned, [[0], [1], [2, 3]])
+
+
+def expand(x: ir.Value, groups: list[list[int]], sizes: list[int]) -> ir.Value:
+    """tensor.expand_shape to static `sizes`."""
+    kind = ir.RankedTensorType.get(sizes, element_of(x))
+    return tensor.expand_shape(kind, x, groups, [], sizes)
+
+
+def collapse(x: ir.Value, groups: list[list[int]]) -> ir.Value:
+    """tensor.collapse_shape of a static shape."""
+    shape = shape_of(x)
+    sizes = []
+    for group in groups:
+        size = 1
+        for axis in group:
+            size *= shape[axis]
+        sizes.append(size)
+    return tensor.collapse_shape(ir.RankedTensorType.get(sizes, element_of(x)), x, groups)
+
+
+def slice_of(x: ir.Value, axis: int, index: int) -> ir.Value:
+    """x[.., index, ..] at `axis`, whose dimension is dropped."""
+    shape = shape_of(x)
+    offsets = [index if i == axis else 0 for i in range(len(shape))]
+    sizes = [1 if i == axis else size for i, size in enumerate(shape)]
+    kept = [size for i, size in enumerate(shape) if i != axis]
+    kind = ir.RankedTensorType.get(kept, element_of(x))
+    return tensor.extract_slice(kind, x, [], [], [], offsets, sizes, [1] * len(shape))
+
+
+def rows_from(x: ir.Value, start: ir.Value, rows: int) -> ir.Value:
+    """x[start : start + rows] of a static x [.., ..]; `start` is an index."""
+    shape = shape_of(x)
+    dynamic = ir.ShapedType.get_dynamic_size()
+    kind = ir.RankedTensorType.get([rows, *shape[1:]], element_of(x))
+    return tensor.extract_slice(
+        kind, x, [start], [], [],
+        [dynamic] + [0] * (len(shape) - 1), [rows, *shape[1:]], [1] * len(shape),
+    )  # fmt: skip
+
+
+def bitcast(x: ir.Value, kind: ir.Type) -> ir.Value:
+    """The bytes of a static tensor seen as another type."""
+    return flow.TensorBitCastOp(kind, x, [], []).result

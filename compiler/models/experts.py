@@ -1,0 +1,243 @@
+"""Mixture of experts over MX weights: routing, grouping, gathered contractions.
+
+Letters: T tokens, J chosen experts a token, E experts, P = T * J pairs (token, choice), B rows of
+a group, G groups, N and K of an expert's weight [N, K], KO = K / 32 blocks.
+
+Decode gathers the weights of each chosen expert. Prefill sorts the pairs by expert into groups of
+B rows, each group of one expert, so that an expert's weights are read once for up to B rows:
+
+    pairs      (t0,e2) (t0,e0) (t1,e2) (t1,e1) ..     P = T * J, in the order of the tokens
+    slots      e0: [p1 . . .]  e1: [p3 . . .]  e2: [p0 p2 . .] ..     G groups of B slots
+
+All shapes are static: G is the most that any routing can need. A slot that no pair fills repeats
+pair 0 and is never read back.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math, tensor
+
+from mxc.compiler.models.blocks import Rounding, collapse, expand, f32, to_f32
+from mxc.dialects.boundary import unpack
+from mxc.dialects.generic import constant, fill, generic, loop_index, shape_of
+from mxc.dialects.linalg_ext import gather, top_k
+from mxc.dialects.scaled import scaled_contraction
+
+#: Rows of a group in prefill: the M of a matrix instruction, and of a register tile on CPUs.
+GROUP_ROWS = 16
+
+
+def i32() -> ir.Type:
+    """The i32 type of the current context."""
+    return ir.IntegerType.get_signless(32)
+
+
+def as_index(value: ir.Value) -> ir.Value:
+    """An i32 scalar as an index."""
+    return arith.index_cast(ir.IndexType.get(), value)
+
+
+def route(logits: ir.Value, choices: int) -> tuple[ir.Value, ir.Value]:
+    """Router logits [T, E] -> (softmax over the chosen, f32 [T, J]; experts, i32 [T, J])."""
+    values, experts = top_k(logits, choices)
+    rows = shape_of(values)[0]
+    top = generic(
+        [(values, "m j")], "m", f32(), lambda x, acc: arith.maximumf(x, acc),
+        initial=fill([rows], f32(), float("-inf")),
+    )  # fmt: skip
+    weights = generic(
+        [(values, "m j"), (top, "m")], "m j", f32(), lambda x, t: math.exp(arith.subf(x, t))
+    )
+    total = generic([(weights, "m j")], "m", f32(), lambda x, acc: arith.addf(x, acc))
+    shares = generic(
+        [(weights, "m j"), (total, "m")], "m j", f32(), lambda x, t: arith.divf(x, t)
+    )
+    return shares, experts
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Where each pair's row is: group g has rows of pairs that all chose `experts[g]`.
+
+    experts i32 [G]; pair_of_slot i32 [G * B]; slot_of_pair i32 [T, J].
+    """
+
+    experts: ir.Value
+    pair_of_slot: ir.Value
+    slot_of_pair: ir.Value
+    rows: int
+
+
+def one_group_a_pair(experts: ir.Value) -> Groups:
+    """Decode: each pair is a group of one row, nothing to sort. experts i32 [T, J]."""
+    tokens, choices = shape_of(experts)
+    slots = generic(
+        [],
+        "m j",
+        i32(),
+        lambda: arith.addi(
+            arith.muli(
+                arith.index_cast(i32(), loop_index("m j", "m")), constant(choices, i32())
+            ),
+            arith.index_cast(i32(), loop_index("m j", "j")),
+        ),
+        sizes={"m": tokens, "j": choices},
+    )
+    return Groups(collapse(experts, [[0, 1]]), collapse(slots, [[0, 1]]), slots, 1)
+
+
+def group_by_expert(experts: ir.Value, expert_count: int, rows: int = GROUP_ROWS) -> Groups:
+    """Prefill: sort the pairs of experts i32 [T, J] into groups of `rows` rows of one expert."""
+    tokens, choices = shape_of(experts)
+    pairs = tokens * choices
+    groups = (pairs + min(expert_count, pairs) * (rows - 1)) // rows
+    chosen = collapse(experts, [[0, 1]])
+
+    def number(value: int) -> ir.Value:
+        return constant(value, i32())
+
+    def one_if(condition: ir.Value) -> ir.Value:
+        return arith.select(condition, number(1), number(0))
+
+    def equal(a: ir.Value, b: ir.Value) -> ir.Value:
+        return arith.cmpi(arith.CmpIPredicate.eq, a, b)
+
+    def position(output: str, letter: str) -> ir.Value:
+        return arith.index_cast(i32(), loop_index(output, letter))
+
+    def count_earlier(a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
+        loops = "p q"
+        earlier = arith.cmpi(
+            arith.CmpIPredicate.slt, loop_index(loops, "q"), loop_index(loops, "p")
+        )
+        return arith.addi(acc, one_if(arith.andi(earlier, equal(a, b))))
+
+    rank = generic([(chosen, "p"), (chosen, "q")], "p", i32(), count_earlier)
+    blocks = generic(
+        [(chosen, "p")],
+        "e",
+        i32(),
+        lambda c, acc: arith.addi(acc, one_if(equal(c, position("e", "e")))),
+        sizes={"e": expert_count},
+    )
+    blocks = generic(
+        [(blocks, "e")],
+        "e",
+        i32(),
+        lambda n: arith.divui(arith.addi(n, number(rows - 1)), number(rows)),
+    )
+
+    def add_earlier(n: ir.Value, acc: ir.Value) -> ir.Value:
+        earlier = arith.cmpi(
+            arith.CmpIPredicate.slt, loop_index("e d", "d"), loop_index("e d", "e")
+        )
+        return arith.addi(acc, arith.select(earlier, n, number(0)))
+
+    first = generic([(blocks, "d")], "e", i32(), add_earlier, sizes={"e": expert_count})
+    slots = generic(
+        [(chosen, "p"), (rank, "p")],
+        "p",
+        i32(),
+        lambda c, r: arith.addi(
+            arith.muli(tensor.extract(first, [as_index(c)]), number(rows)), r
+        ),
+    )
+
+    def ended(start: ir.Value, n: ir.Value, acc: ir.Value) -> ir.Value:
+        over = arith.cmpi(
+            arith.CmpIPredicate.sle, arith.addi(start, n), position("g", "g")
+        )
+        return arith.addi(acc, one_if(over))
+
+    owner = generic([(first, "e"), (blocks, "e")], "g", i32(), ended, sizes={"g": groups})
+    owner = generic(
+        [(owner, "g")], "g", i32(), lambda e: arith.minsi(e, number(expert_count - 1))
+    )
+
+    def pair_here(slot: ir.Value, acc: ir.Value) -> ir.Value:
+        here = equal(slot, position("s p", "s"))
+        return arith.select(here, position("s p", "p"), acc)
+
+    pair_of_slot = generic([(slots, "p")], "s", i32(), pair_here, sizes={"s": groups * rows})
+    return Groups(owner, pair_of_slot, expand(slots, [[0, 1]], [tokens, choices]), rows)
+
+
+def group_rows(x: ir.Value, groups: Groups) -> ir.Value:
+    """Rows of x [T, K] as the groups want them: [G, B, K]."""
+    choices = shape_of(groups.slot_of_pair)[1]
+    slots = shape_of(groups.pair_of_slot)[0]
+
+    def row(pair: ir.Value) -> ir.Value:
+        token = arith.divui(pair, constant(choices, i32()))
+        return tensor.extract(x, [as_index(token), loop_index("s k", "k")])
+
+    rows = generic(
+        [(groups.pair_of_slot, "s")], "s k", f32(), row, sizes={"k": shape_of(x)[1]}
+    )
+    return expand(rows, [[0, 1], [2]], [slots // groups.rows, groups.rows, shape_of(x)[1]])
+
+
+def expert_linear(
+    x: ir.Value,
+    groups: Groups,
+    blocks: ir.Value,
+    scales: ir.Value,
+    bias: ir.Value,
+    rounding: Rounding,
+    name: str,
+) -> ir.Value:
+    """x [G, B, K] times the mxfp4 weights of each group's expert, plus bias: f32 [G, B, N].
+
+    blocks i8 [E, N, KO, 16]; scales i8 [E, N, KO]; bias [E, N].
+    """
+    count, rows, depth = shape_of(x)
+    ko = shape_of(scales)[2]
+    lhs = expand(rounding.round(x), [[0], [1], [2, 3]], [count, rows, ko, depth // ko])
+    weights = gather(unpack(blocks, ir.Float4E2M1FNType.get()), groups.experts)
+    weight_scales = gather(unpack(scales, ir.Float8E8M0FNUType.get()), groups.experts)
+    y = scaled_contraction(lhs, weights, rhs_scale=weight_scales, batch=1, name=name)
+    shift = gather(bias, groups.experts)
+    return generic(
+        [(y, "g m n"), (shift, "g n")],
+        "g m n",
+        f32(),
+        lambda a, b: arith.addf(a, to_f32(b)),
+    )
+
+
+def combine(y: ir.Value, shares: ir.Value, groups: Groups) -> ir.Value:
+    """Sum over the choices of share [T, J] times the pair's row of y [G, B, N]: f32 [T, N]."""
+    rows = collapse(y, [[0, 1], [2]])
+
+    def weighted(slot: ir.Value, share: ir.Value, acc: ir.Value) -> ir.Value:
+        value = tensor.extract(rows, [as_index(slot), loop_index("m n j", "n")])
+        return arith.addf(acc, arith.mulf(value, share))
+
+    return generic(
+        [(groups.slot_of_pair, "m j"), (shares, "m j")],
+        "m n",
+        f32(),
+        weighted,
+        sizes={"n": shape_of(rows)[1]},
+    )
+
+
+Activation = Callable[[ir.Value, ir.Value], ir.Value]
+
+
+def gated(y: ir.Value, activation: Activation) -> ir.Value:
+    """activation(gate, up) of y [G, B, 2 I], whose first I columns are gate: f32 [G, B, I]."""
+    count, rows, width = shape_of(y)
+    halves = []
+    for half in range(2):
+        kind = ir.RankedTensorType.get([count, rows, width // 2], f32())
+        halves.append(
+            tensor.extract_slice(
+                kind, y, [], [], [],
+                [0, 0, half * (width // 2)], [count, rows, width // 2], [1, 1, 1],
+            )
+        )  # fmt: skip
+    gate, up = halves
+    return generic([(gate, "g m i"), (up, "g m i")], "g m i", f32(), activation)

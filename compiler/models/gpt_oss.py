@@ -1,0 +1,263 @@
+"""gpt-oss: from a checkpoint's configuration and tensor types to a module, without its weights.
+
+Source of the architecture: openai/gpt-oss (gpt_oss/torch/model.py) and transformers'
+models/gpt_oss. The functions of the module are those that `ModelRecord` describes.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math
+from numpy.typing import NDArray
+
+from mxc.compiler.checkpoints.gpt_oss_config import GptOssConfig
+from mxc.compiler.models import attention, experts
+from mxc.compiler.models.blocks import (
+    Rounding,
+    add,
+    collapse,
+    embed,
+    expand,
+    f32,
+    linear,
+    rms_norm,
+    rotate,
+    rows_from,
+)
+from mxc.compiler.models.rope import yarn_tables
+from mxc.dialects.context import new_context
+from mxc.dialects.generic import constant, shape_of
+from mxc.dialects.parameters import Parameters
+
+COS, SIN = "rope.cos", "rope.sin"
+
+#: safetensors dtype -> MLIR element type of the parameter.
+ELEMENTS = {
+    "BF16": ir.BF16Type,
+    "F16": ir.F16Type,
+    "F32": ir.F32Type,
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a model is laid out: tokens a sequence may hold, tokens a prefill call takes."""
+
+    max_sequence_length: int
+    prefill_chunk: int
+    activations: str
+
+    @property
+    def capacity(self) -> int:
+        """Positions of the cache: a padded last chunk may start at the last token."""
+        return self.max_sequence_length + self.prefill_chunk - 1
+
+
+def generated_tensors(config: GptOssConfig, options: Options) -> dict[str, NDArray[np.float32]]:
+    """The parameters that are computed, not read: rope tables f32 [capacity, head_dim / 2]."""
+    cos, sin = yarn_tables(
+        config.rope_theta, config.rope_scaling, config.head_dim, options.capacity
+    )
+    return {COS: cos, SIN: sin}
+
+
+@dataclass(frozen=True)
+class State:
+    """What the layers of one call share; `position` is an index, `cos` and `sin` its rows."""
+
+    tokens: int
+    position: ir.Value
+    cos: ir.Value
+    sin: ir.Value
+    windows: dict[str, attention.Window]
+
+
+class GptOssBuilder:
+    """Builds the functions of one gpt-oss model into one module."""
+
+    def __init__(self, config: GptOssConfig, dtypes: dict[str, str], options: Options) -> None:
+        """`dtypes`: safetensors dtype of every dense tensor, by name."""
+        self._config = config
+        self._dtypes = dtypes
+        self._options = options
+        self._rounding = Rounding(options.activations)
+        self._context = new_context()
+        with self._context, ir.Location.unknown():
+            self._module = ir.Module.create()
+        self._parameters = Parameters(self._module)
+
+    def build(self) -> ir.Module:
+        """The module with prefill, decode, logits and logits_row."""
+        chunk = self._options.prefill_chunk
+        with self._context, ir.Location.name("gpt_oss"):
+            i32 = ir.IntegerType.get_signless(32)
+            cache = self.cache_type()
+            hidden = ir.RankedTensorType.get([chunk, self._config.hidden_size], f32())
+            tokens = {n: ir.RankedTensorType.get([n], i32) for n in (1, chunk)}
+            self._function("prefill", [tokens[chunk], i32, cache], self._layers)
+            self._function("decode", [tokens[1], i32, cache], self._decode)
+            self._function("logits", [hidden], lambda x: [self._head(x)])
+            self._function("logits_row", [hidden, i32], self._head_of_row)
+        return self._module
+
+    def cache_type(self) -> ir.Type:
+        """The cache of one sequence: [2 * layers, capacity, V, D] in the activations' type."""
+        c = self._config
+        shape = [2 * c.num_hidden_layers, self._options.capacity]
+        shape += [c.num_key_value_heads, c.head_dim]
+        return ir.RankedTensorType.get(shape, self._rounding.type())
+
+    def _function(self, name, inputs, body) -> None:  # type: ignore
+        op = None
+        with ir.InsertionPoint(self._module.body):
+            op = ir.Operation.create(
+                "util.func",
+                attributes={
+                    "sym_name": ir.StringAttr.get(name),
+                    "function_type": ir.TypeAttr.get(ir.FunctionType.get(inputs, [])),
+                },
+                regions=1,
+            )
+        block = op.regions[0].blocks.append(*inputs)
+        with ir.InsertionPoint(block):
+            results = body(*block.arguments)
+            ir.Operation.create("util.return", operands=results)
+        kinds = [value.type for value in results]
+        op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kinds))
+
+    def _weight(self, name: str, *shape: int) -> ir.Value:
+        kind = ELEMENTS[self._dtypes[name]].get()
+        return self._parameters.load(name, shape, kind)
+
+    def _linear(self, x: ir.Value, name: str, outputs: int, bias: bool = True) -> ir.Value:
+        weight = self._weight(f"{name}.weight", outputs, shape_of(x)[1])
+        shift = self._weight(f"{name}.bias", outputs) if bias else None
+        with ir.Location.name(name):
+            return linear(self._rounding.round(x), weight, shift)
+
+    def _layers(self, tokens: ir.Value, position: ir.Value, cache: ir.Value) -> list[ir.Value]:
+        c = self._config
+        count = shape_of(tokens)[0]
+        at = arith.index_cast(ir.IndexType.get(), position)
+        table = [self._options.capacity, c.head_dim // 2]
+        cos, sin = (
+            rows_from(self._parameters.load(name, table, f32()), at, count) for name in (COS, SIN)
+        )
+        windows = {
+            "full_attention": attention.full_window(at, count),
+            "sliding_attention": attention.sliding_window(
+                at, count, c.sliding_window, self._options.capacity
+            ),
+        }
+        state = State(count, at, cos, sin, windows)
+        x = embed(
+            tokens, self._weight("model.embed_tokens.weight", c.vocab_size, c.hidden_size)
+        )
+        for layer in range(c.num_hidden_layers):
+            prefix = f"model.layers.{layer}"
+            normed = self._norm(x, f"{prefix}.input_layernorm")
+            mixed, cache = self._attention(normed, layer, state, cache)
+            x = add(x, mixed)
+            normed = self._norm(x, f"{prefix}.post_attention_layernorm")
+            x = add(x, self._experts(normed, f"{prefix}.mlp"))
+        return [x, cache]
+
+    def _decode(self, tokens: ir.Value, position: ir.Value, cache: ir.Value) -> list[ir.Value]:
+        hidden, cache = self._layers(tokens, position, cache)
+        return [self._head(hidden), cache]
+
+    def _head(self, hidden: ir.Value) -> ir.Value:
+        """hidden [T, H] -> logits [T, vocabulary]."""
+        c = self._config
+        normed = self._rounding.round(self._norm(hidden, "model.norm"))
+        name = "model.embed_tokens" if c.tie_word_embeddings else "lm_head"
+        weight = self._weight(f"{name}.weight", c.vocab_size, c.hidden_size)
+        with ir.Location.name("lm_head"):
+            return linear(normed, weight, None)
+
+    def _head_of_row(self, hidden: ir.Value, row: ir.Value) -> list[ir.Value]:
+        at = arith.index_cast(ir.IndexType.get(), row)
+        return [self._head(rows_from(hidden, at, 1))]
+
+    def _norm(self, x: ir.Value, name: str) -> ir.Value:
+        weight = self._weight(f"{name}.weight", shape_of(x)[1])
+        with ir.Location.name(name):
+            return rms_norm(x, weight, self._config.rms_norm_eps)
+
+    def _attention(
+        self, x: ir.Value, layer: int, state: State, cache: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
+        c = self._config
+        name = f"model.layers.{layer}.self_attn"
+        window = state.windows[c.layer_types[layer]]
+        heads, shared = c.num_attention_heads, c.num_key_value_heads
+        group, depth = heads // shared, c.head_dim
+        bias = c.attention_bias
+        q, k, v = (
+            self._linear(x, f"{name}.{part}_proj", count * depth, bias)
+            for part, count in (("q", heads), ("k", shared), ("v", shared))
+        )
+        with ir.Location.name(name):
+            q = rotate(q, heads, state.cos, state.sin)
+            k = rotate(k, shared, state.cos, state.sin)
+            v = expand(v, [[0], [1, 2]], [state.tokens, shared, depth])
+            for entry, rows in enumerate((k, v)):
+                cache = attention.write_cache(cache, 2 * layer + entry, state.position, rows)
+            keys, values = (
+                attention.read_cache(cache, 2 * layer + entry, window) for entry in range(2)
+            )
+            mixed = attention.attend(
+                expand(q, [[0], [1, 2], [3]], [state.tokens, shared, group, depth]),
+                keys,
+                values,
+                expand(self._weight(f"{name}.sinks", heads), [[0, 1]], [shared, group]),
+                state.position,
+                window,
+                depth**-0.5,
+            )
+            mixed = collapse(mixed, [[0], [1, 2, 3]])
+        return self._linear(mixed, f"{name}.o_proj", c.hidden_size, bias), cache
+
+    def _experts(self, x: ir.Value, name: str) -> ir.Value:
+        c = self._config
+        logits = self._linear(x, f"{name}.router", c.num_local_experts)
+        with ir.Location.name(f"{name}.experts"):
+            shares, chosen = experts.route(logits, c.num_experts_per_tok)
+            if shape_of(x)[0] == 1:
+                groups = experts.one_group_a_pair(chosen)
+            else:
+                groups = experts.group_by_expert(chosen, c.num_local_experts)
+            rows = experts.group_rows(x, groups)
+            gate_up = self._expert_linear(
+                rows, groups, f"{name}.experts.gate_up_proj", 2 * c.intermediate_size
+            )
+            inner = experts.gated(gate_up, self._swiglu)
+            out = self._expert_linear(inner, groups, f"{name}.experts.down_proj", c.hidden_size)
+            return experts.combine(out, shares, groups)
+
+    def _expert_linear(
+        self, x: ir.Value, groups: experts.Groups, name: str, outputs: int
+    ) -> ir.Value:
+        count, depth = self._config.num_local_experts, shape_of(x)[2]
+        i8 = ir.IntegerType.get_signless(8)
+        load = self._parameters.load
+        return experts.expert_linear(
+            x,
+            groups,
+            load(f"{name}_blocks", [count, outputs, depth // 32, 16], i8),
+            load(f"{name}_scales", [count, outputs, depth // 32], i8),
+            self._weight(f"{name}_bias", count, outputs),
+            self._rounding,
+            name,
+        )
+
+    def _swiglu(self, gate: ir.Value, up: ir.Value) -> ir.Value:
+        """(up + 1) * gate * sigmoid(alpha gate), gate at most and up within +-limit."""
+        limit = constant(self._config.swiglu_limit, f32())
+        gate = arith.minimumf(gate, limit)
+        up = arith.maximumf(arith.minimumf(up, limit), arith.negf(limit))
+        one = constant(1.0, f32())
+        growth = math.exp(arith.negf(arith.mulf(gate, constant(self._config.swiglu_alpha, f32()))))
+        sigmoid = arith.divf(one, arith.addf(one, growth))
+        return arith.mulf(arith.addf(up, one), arith.mulf(gate, sigmoid))

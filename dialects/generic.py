@@ -1,0 +1,116 @@
+"""`linalg.generic` from subscripts: the loops are letters, the body is a Python function.
+
+    generic([(x, "m k"), (w, "n k")], "m n", f32, lambda x, w, acc: ...)
+
+builds
+    linalg.generic {indexing_maps = [(m,n,k)->(m,k), (m,n,k)->(n,k), (m,n,k)->(m,n)],
+                    iterator_types = ["parallel", "parallel", "reduction"]}
+
+Loops of the result come first, in its order, then the loops that only inputs have (reductions),
+in the order in which they appear.
+"""
+
+from collections.abc import Callable, Sequence
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, linalg, tensor
+
+Body = Callable[..., ir.Value]
+
+
+def shape_of(value: ir.Value) -> list[int]:
+    """Static sizes of a ranked tensor; a negative entry is dynamic."""
+    return list(ir.RankedTensorType(value.type).shape)
+
+
+def element_of(value: ir.Value) -> ir.Type:
+    """Element type of a ranked tensor."""
+    return ir.RankedTensorType(value.type).element_type
+
+
+def constant(value: float | int, element: ir.Type) -> ir.Value:
+    """A scalar constant of `element`.
+
+    The attribute is built here: `arith.constant` finds out by a failed C++ cast that 0 is no
+    float, which takes it half a second.
+    """
+    if isinstance(element, ir.FloatType):
+        return arith.ConstantOp(element, ir.FloatAttr.get(element, float(value))).result
+    return arith.ConstantOp(element, ir.IntegerAttr.get(element, int(value))).result
+
+
+def empty(sizes: Sequence[int | ir.Value], element: ir.Type) -> ir.Value:
+    """An uninitialised tensor; sizes that are values are dynamic."""
+    return tensor.empty(list(sizes), element)
+
+
+def fill(sizes: Sequence[int | ir.Value], element: ir.Type, value: float | int) -> ir.Value:
+    """A tensor of one repeated value."""
+    return linalg.fill(constant(value, element), outs=[empty(sizes, element)])
+
+
+def generic(
+    inputs: Sequence[tuple[ir.Value, str]],
+    output: str,
+    element: ir.Type,
+    body: Body,
+    *,
+    initial: ir.Value | float | int = 0,
+    sizes: dict[str, int | ir.Value] | None = None,
+) -> ir.Value:
+    """Build one `linalg.generic` at the current insertion point and return its result.
+
+    `inputs`: tensors with their subscripts. `output`: subscripts of the result, whose elements
+    are `element`. `body` gets the scalars of the inputs, and the accumulator last when there is a
+    reduction; `initial` is then the tensor or the constant that the sum starts from. `sizes`
+    gives the size of a loop that no input has. Raises ValueError when subscripts and shapes
+    contradict each other.
+    """
+    extent: dict[str, int | ir.Value] = dict(sizes or {})
+    for value, subscripts in inputs:
+        shape, letters = shape_of(value), subscripts.split()
+        if len(shape) != len(letters):
+            raise ValueError(f"'{subscripts}' names {len(letters)} loops, the tensor is {value.type}")
+        for axis, (letter, size) in enumerate(zip(letters, shape, strict=True)):
+            if size < 0 and letter not in extent:
+                extent[letter] = tensor.dim(value, constant(axis, ir.IndexType.get()))
+            known = extent.setdefault(letter, size)
+            if size >= 0 and isinstance(known, int) and known != size:
+                raise ValueError(f"loop '{letter}' is {known} and {size} in {value.type}")
+    parallel = output.split()
+    reduction = [letter for letter in extent if letter not in parallel]
+    loops = [*parallel, *reduction]
+
+    def indexing(subscripts: str) -> ir.AffineMap:
+        places = [ir.AffineDimExpr.get(loops.index(letter)) for letter in subscripts.split()]
+        return ir.AffineMap.get(len(loops), 0, places)
+
+    result_sizes = [extent[letter] for letter in parallel]
+    if isinstance(initial, ir.Value):
+        start = initial
+    elif reduction:
+        start = fill(result_sizes, element, initial)
+    else:
+        start = empty(result_sizes, element)
+    iterators = [linalg.IteratorType.parallel] * len(parallel)
+    iterators += [linalg.IteratorType.reduction] * len(reduction)
+    op = linalg.GenericOp(
+        [start.type],
+        [value for value, _ in inputs],
+        [start],
+        ir.ArrayAttr.get(
+            [ir.AffineMapAttr.get(indexing(s)) for s in (*(s for _, s in inputs), output)]
+        ),
+        ir.ArrayAttr.get([ir.Attribute.parse(f"#linalg.iterator_type<{i}>") for i in iterators]),
+    )
+    arguments = [element_of(value) for value, _ in inputs] + [element]
+    block = op.regions[0].blocks.append(*arguments)
+    with ir.InsertionPoint(block):
+        scalars = list(block.arguments)
+        linalg.YieldOp([body(*(scalars if reduction else scalars[:-1]))])
+    return op.results[0]
+
+
+def loop_index(output: str, letter: str) -> ir.Value:
+    """Inside a body: the index of a parallel loop, by its letter in `output`."""
+    return linalg.IndexOp(output.split().index(letter)).result

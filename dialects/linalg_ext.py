@@ -1,0 +1,47 @@
+"""Operations of iree_linalg_ext that we build; the dialect has no Python classes.
+
+Source: IREE, compiler/src/iree/compiler/Dialect/LinalgExt/IR/LinalgExtOps.td.
+"""
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith
+
+from mxc.dialects.generic import element_of, empty, fill, shape_of
+
+GATHER = "iree_linalg_ext.gather"
+
+
+def gather(source: ir.Value, indices: ir.Value) -> ir.Value:
+    """Slices source[indices[g]]: source [E, ..] of any element, indices i32 [G] -> [G, ..]."""
+    out = empty([*shape_of(indices), *shape_of(source)[1:]], element_of(source))
+    op = ir.Operation.create(
+        GATHER,
+        results=[out.type],
+        operands=[source, indices, out],
+        attributes={"dimension_map": ir.DenseI64ArrayAttr.get([0])},
+    )
+    return op.result
+
+
+def top_k(scores: ir.Value, k: int) -> tuple[ir.Value, ir.Value]:
+    """The k largest of each row of scores f32 [T, E], falling: values f32, indices i32, [T, k]."""
+    rows, _ = shape_of(scores)
+    f32, i32 = ir.F32Type.get(), ir.IntegerType.get_signless(32)
+    values = fill([rows, k], f32, float("-inf"))
+    indices = fill([rows, k], i32, 0)
+    op = ir.Operation.create(
+        "iree_linalg_ext.topk_v2",
+        results=[values.type, indices.type],
+        operands=[scores, values, indices],
+        attributes={
+            "dimension": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 1),
+            "is_sorted": ir.UnitAttr.get(),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 0, 1, 1]),
+        },
+        regions=1,
+    )
+    block = op.regions[0].blocks.append(f32, f32)
+    with ir.InsertionPoint(block):
+        larger = arith.cmpf(arith.CmpFPredicate.OGT, *block.arguments)
+        ir.Operation.create("iree_linalg_ext.yield", operands=[larger])
+    return op.results[0], op.results[1]

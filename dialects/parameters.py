@@ -1,0 +1,56 @@
+"""Weights by name: a global that is a named parameter, loaded where it is used.
+
+    util.global private @"norm.weight" = #flow.parameter.named<"model"::"norm.weight"> : tensor<64xbf16>
+    %w = util.global.load immutable @"norm.weight" : tensor<64xbf16>
+
+The bytes live in weights.irpa under the same name; nothing of them is in the program.
+"""
+
+from collections.abc import Sequence
+
+from iree.compiler import ir
+
+#: The scope under which the runtime provides the parameters of an artifact.
+SCOPE = "model"
+
+
+class Parameters:
+    """The named parameters of one module, each declared once, at the top of the module."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self._body = module.body
+        self._declared: dict[str, ir.Type] = {}
+
+    def load(self, name: str, shape: Sequence[int], element: ir.Type) -> ir.Value:
+        """Value of parameter `name` at the insertion point, declaring it at its first use.
+
+        Raises ValueError when `name` was declared with another type: one name is one tensor.
+        """
+        kind = ir.RankedTensorType.get(list(shape), element)
+        if name not in self._declared:
+            self._declare(name, kind)
+        elif self._declared[name] != kind:
+            raise ValueError(f"parameter {name} is {self._declared[name]}, asked as {kind}")
+        load = ir.Operation.create(
+            "util.global.load",
+            results=[kind],
+            attributes={
+                "global": ir.FlatSymbolRefAttr.get(name),
+                "is_immutable": ir.UnitAttr.get(),
+            },
+        )
+        return load.result
+
+    def _declare(self, name: str, kind: ir.Type) -> None:
+        value = ir.Attribute.parse(f'#flow.parameter.named<"{SCOPE}"::"{name}"> : {kind}')
+        with ir.InsertionPoint.at_block_begin(self._body):
+            ir.Operation.create(
+                "util.global",
+                attributes={
+                    "sym_name": ir.StringAttr.get(name),
+                    "sym_visibility": ir.StringAttr.get("private"),
+                    "type": ir.TypeAttr.get(kind),
+                    "initial_value": value,
+                },
+            )
+        self._declared[name] = kind

@@ -1,0 +1,153 @@
+"""mxc-form-contraction-dispatches: each scaled contraction is one dispatch with what belongs to it.
+
+A dispatch region is put around the contraction, its zero accumulator, the gathers that feed it
+(the weights, scales and bias of chosen experts) and its elementwise epilogue (bias, activation).
+Left to itself IREE makes a dispatch of each gather: the packed weights of every chosen expert are
+then copied before they are read. Gathers inside a region are fused into the reads.
+
+before:
+    %w = iree_linalg_ext.gather dimension_map = [0] ins(%weights, %experts) ..
+    %s = iree_linalg_ext.gather dimension_map = [0] ins(%scales, %experts) ..
+    %zero = linalg.fill ..
+    %y = linalg.generic ins(%x, %w, %s) outs(%zero) { scaling_extf, mulf, addf }
+    %z = linalg.generic ins(%y, %bias) { addf }
+after:
+    %z = flow.dispatch.region -> (tensor<..xf32>) {
+      %w = iree_linalg_ext.gather ..
+      %s = iree_linalg_ext.gather ..
+      %zero = linalg.fill ..
+      %y = linalg.generic ..
+      %z = linalg.generic ..
+      flow.return %z
+    }
+
+Leaves alone: contractions that are in a region already; producers of the unscaled side; an
+epilogue that is not elementwise over the result, or whose input is also read elsewhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import tensor
+from mxc.dialects.generic import constant
+from mxc.dialects.indexing import indexing_maps
+from mxc.dialects.linalg_ext import GATHER
+from mxc.dialects.scaled import match_scaled_contraction
+from mxc.passes.base import Pass
+from mxc.passes.rebuild import linalg_operations
+
+REGION = "flow.dispatch.region"
+
+#: Producers that are cheaper to have in the dispatch than to store before it.
+_PROLOGUE = (GATHER, "linalg.fill", "tensor.empty", "arith.constant")
+
+
+@dataclass(frozen=True)
+class FormContractionDispatches(Pass):
+    """Put each scaled contraction, its gathers and its epilogue into one dispatch region."""
+
+    name = "mxc-form-contraction-dispatches"
+
+    def run(self, module: ir.Operation) -> None:
+        """Form the region of every scaled contraction that has none."""
+        operations = linalg_operations(module)
+        for op in [op for op in operations if match_scaled_contraction(op) is not None]:
+            if not _in_region(op):
+                _form(op)
+
+
+def _in_region(op: ir.Operation) -> bool:
+    parent = op.parent
+    while parent is not None:
+        if parent.name == REGION:
+            return True
+        parent = parent.operation.parent
+    return False
+
+
+def _form(contraction: ir.Operation) -> None:
+    body = [contraction]
+    while (following := _epilogue(body[-1])) is not None:
+        body.append(following)
+    last = body[-1]
+    for op in tuple(body):
+        body += _prologue(op, body)
+    body.sort(key=functools.cmp_to_key(lambda a, b: -1 if a.is_before_in_block(b) else 1))
+    with ir.InsertionPoint(last), contraction.location:
+        sizes = _dynamic_sizes(contraction, last.results[0])
+        region = ir.Operation.create(
+            REGION,
+            results=[last.results[0].type],
+            operands=sizes,
+            attributes={"operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(sizes), 0])},
+            regions=2,
+        )
+    block = region.regions[0].blocks.append()
+    inside: dict[ir.Value, ir.Value] = {}
+    with ir.InsertionPoint(block):
+        for op in body:
+            copy = op.clone()
+            for place, operand in enumerate(op.operands):
+                copy.operands[place] = inside.get(operand, operand)
+            inside |= dict(zip(op.results, copy.results, strict=True))
+        ir.Operation.create("flow.return", operands=[inside[last.results[0]]], loc=last.location)
+    last.results[0].replace_all_uses_with(region.result)
+    for op in reversed(body):
+        if not any(list(result.uses) for result in op.results):
+            op.erase()
+
+
+def _prologue(op: ir.Operation, known: list[ir.Operation]) -> list[ir.Operation]:
+    """Cheap producers of `op` that are not in `known`."""
+    found: list[ir.Operation] = []
+    pending = list(op.operands)
+    while pending:
+        value = pending.pop()
+        if isinstance(value, ir.BlockArgument) or value.owner.name not in _PROLOGUE:
+            continue
+        producer = value.owner
+        if producer not in [*known, *found]:
+            found.append(producer)
+            pending.extend(producer.operands)
+    return found
+
+
+def _epilogue(op: ir.Operation) -> ir.Operation | None:
+    """The elementwise generic that alone reads the result of `op`, or None."""
+    uses = list(op.results[0].uses)
+    if not uses or any(use.owner != uses[0].owner for use in uses):
+        return None
+    user = uses[0].owner.operation
+    if user.name != "linalg.generic" or len(user.results) != 1:
+        return None
+    rank = ir.RankedTensorType(op.results[0].type).rank
+    maps = indexing_maps(user)
+    identity = ir.AffineMap.get_identity(rank)
+    reads = [maps[use.operand_number] for use in uses]
+    if any(affine != identity for affine in [*reads, maps[-1]]):
+        return None
+    return user
+
+
+def _dynamic_sizes(contraction: ir.Operation, result: ir.Value) -> list[ir.Value]:
+    """Sizes of the dynamic dimensions of `result`, from the operands of the contraction.
+
+    An epilogue is elementwise: its result has the sizes of the contraction's.
+    """
+    found = match_scaled_contraction(contraction)
+    assert found is not None
+    written = found.maps[-1]
+    sizes = []
+    for axis, loop in enumerate(written.results):
+        if not ir.RankedTensorType(result.type).is_dynamic_dim(axis):
+            continue
+        for operand, affine in zip((found.lhs, found.rhs), found.maps[:2], strict=True):
+            places = [i for i, e in enumerate(affine.results) if e == loop]
+            if places:
+                place = constant(places[0], ir.IndexType.get())
+                sizes.append(tensor.DimOp(operand, place).result)
+                break
+    return sizes

@@ -1,0 +1,68 @@
+"""mxc-set-cpu-schedule: give each scaled contraction tile sizes that IREE's CPU codegen can use.
+
+IREE chooses tiles for a contraction alone. With gathers or an epilogue in the same dispatch it
+chooses none for the block loops, and refuses its own vectors ("large vector sizes"). The schedule
+is written on the operation: a workgroup's tile, the register tile, the step of the reduction. One
+block of one row of weights is decoded at a time, in registers.
+
+before:
+    linalg.generic {..} ins(%x, %w, %s) outs(%zero) { scaling_extf, mulf, addf }
+after:
+    linalg.generic {.., compilation_info = #iree_codegen.compilation_info<
+        lowering_config = #iree_cpu.lowering_config<distribution = [1, 16, 64, 0, 0],
+          vector_common_parallel = [1, 4, 4, 0, 0], vector_reduction = [0, 0, 0, 1, 32]>,
+        translation_info = <pipeline = #iree_cpu.pipeline<DoubleTilingExpert>>>}
+
+Leaves alone: operations that carry a `compilation_info` already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
+from mxc.passes.base import Pass
+from mxc.passes.rebuild import linalg_operations
+
+ATTRIBUTE = "compilation_info"
+
+
+@dataclass(frozen=True)
+class SetCpuSchedule(Pass):
+    """Write tile sizes for llvm-cpu on each scaled contraction.
+
+    `rows` x `columns` is the tile of a workgroup, `register_rows` x `register_columns` that of the
+    inner loop; each is cut to the size of its loop.
+    """
+
+    name = "mxc-set-cpu-schedule"
+    rows: int = 16
+    columns: int = 64
+    register_rows: int = 4
+    register_columns: int = 4
+
+    def run(self, module: ir.Operation) -> None:
+        """Set the schedule of every scaled contraction that has none."""
+        for op in linalg_operations(module):
+            found = match_scaled_contraction(op)
+            if found is not None and ATTRIBUTE not in op.attributes:
+                op.attributes[ATTRIBUTE] = self._schedule(found)
+
+    def _schedule(self, found: ScaledContraction) -> ir.Attribute:
+        batch = len(found.batch)
+
+        def cut(wanted: int, size: int) -> int:
+            return wanted if size < 0 else min(wanted, size)
+
+        def tile(rows: int, columns: int) -> list[int]:
+            return [1] * batch + [cut(rows, found.m), cut(columns, found.n), 0, 0]
+
+        reduction = [0] * (batch + 2) + [1, found.block]
+        return ir.Attribute.parse(
+            "#iree_codegen.compilation_info<lowering_config = #iree_cpu.lowering_config<"
+            f"distribution = {tile(self.rows, self.columns)}, "
+            f"vector_common_parallel = {tile(self.register_rows, self.register_columns)}, "
+            f"vector_reduction = {reduction}>, translation_info = "
+            "#iree_codegen.translation_info<pipeline = #iree_cpu.pipeline<DoubleTilingExpert>>>"
+        )
