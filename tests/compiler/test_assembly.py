@@ -89,7 +89,7 @@ matmul:
 \tvmovups\t%zmm1, (%rdx)
 \t{vex}\tvpdpbusd\t%ymm0, %ymm1, %ymm2
 \tvzeroupper
-\tretq
+\tretq   # kill: %zmm0
 .Lfunc_end0:
 \t.size\tmatmul, .Lfunc_end0-matmul
 \t.type\t.Ltable,@object
