@@ -180,7 +180,8 @@ class ScaledContraction:
     @property
     def is_row_major(self) -> bool:
         """Whether each operand has its dimensions in the order of the loops."""
-        return all(list(e) == sorted(e) for e in (_known(dims(a)) for a in self.maps))
+        places = [[self.loops.order.index(i) for i in _known(dims(a))] for a in self.maps]
+        return all(place == sorted(place) for place in places)
 
 
 def read_product(op: ir.Operation) -> tuple[Factor, Factor] | str:

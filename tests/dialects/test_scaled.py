@@ -1,0 +1,160 @@
+"""What the builder builds the matcher reads, with the right sizes; wrong calls are refused."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from iree.compiler import ir
+from iree.compiler.dialects import func
+from mxc.dialects.boundary import pack, unpack
+from mxc.dialects.context import new_context
+from mxc.dialects.scaled import (
+    ScaledContraction,
+    explain_mismatch,
+    match_scaled_contraction,
+    scaled_contraction,
+)
+
+DYNAMIC = -(2**63)
+
+
+@pytest.fixture(autouse=True)
+def context() -> Iterator[None]:
+    with new_context(), ir.Location.unknown():
+        yield
+
+
+def tensor(element: str, *shape: int) -> ir.Type:
+    return ir.RankedTensorType.get(list(shape), ir.Type.parse(element))
+
+
+def build(*types: ir.Type, scales: str = "rhs", batch: int = 0) -> tuple[ir.Module, ir.Operation]:
+    """A program that contracts its first two arguments, and the linalg.generic in it."""
+    module = ir.Module.create()
+    built: list[ir.Operation] = []
+    with ir.InsertionPoint(module.body):
+
+        @func.FuncOp.from_py_func(*types, name="f")
+        def _(lhs: ir.Value, rhs: ir.Value, *rest: ir.Value) -> ir.Value:
+            named = dict(zip([f"{side}_scale" for side in scales.split()], rest, strict=True))
+            result = scaled_contraction(lhs, rhs, **named, batch=batch, name="layer.3.up")
+            built.append(result.owner.operation)
+            return result
+
+    assert module.operation.verify()
+    return module, built[0]
+
+
+def matched(op: ir.Operation) -> ScaledContraction:
+    found = match_scaled_contraction(op)
+    assert found is not None, explain_mismatch(op)
+    return found
+
+
+def test_weight_only_with_dynamic_rows() -> None:
+    _module, op = build(
+        tensor("bf16", DYNAMIC, 3, 32), tensor("f4E2M1FN", 8, 3, 32), tensor("f8E8M0FNU", 8, 3)
+    )
+    found = matched(op)
+    assert (found.batch, found.m, found.n, found.k, found.block) == ((), -1, 8, 96, 32)
+    assert found.lhs_scale is None
+    assert (str(found.lhs_type), str(found.rhs_type)) == ("bf16", "f4E2M1FN")
+    assert found.is_canonical
+    assert found.is_row_major
+    assert str(op.location) == 'loc("layer.3.up")'
+
+
+def test_both_scaled_in_two_batches() -> None:
+    _module, op = build(
+        tensor("f8E4M3FN", 2, 5, 4, 3, 32),
+        tensor("f6E2M3FN", 2, 5, 8, 3, 32),
+        tensor("f8E8M0FNU", 2, 5, 4, 3),
+        tensor("f8E8M0FNU", 2, 5, 8, 3),
+        scales="lhs rhs",
+        batch=2,
+    )
+    found = matched(op)
+    assert (found.batch, found.m, found.n, found.k) == ((2, 5), 4, 8, 96)
+    assert found.is_canonical
+    assert list(op.operands)[:4] == [found.lhs, found.rhs, found.lhs_scale, found.rhs_scale]
+
+
+def test_nvfp4_multiplies_by_the_whole_scale() -> None:
+    _module, op = build(
+        tensor("f32", 4, 6, 16), tensor("f4E2M1FN", 8, 6, 16), tensor("f8E4M3FN", 8, 6)
+    )
+    found = matched(op)
+    assert (found.block, found.is_canonical) == (16, True)
+    assert "scaling_extf" not in str(op)
+
+
+def test_a_lone_scale_on_the_left_is_matched_but_not_canonical() -> None:
+    _module, op = build(
+        tensor("f4E2M1FN", 8, 3, 32),
+        tensor("f32", 4, 3, 32),
+        tensor("f8E8M0FNU", 8, 3),
+        scales="lhs",
+    )
+    found = matched(op)
+    assert (found.m, found.n, found.is_canonical) == (4, 8, False)
+    assert found.rhs == op.operands[0]
+    assert not found.is_row_major
+
+
+@pytest.mark.parametrize(
+    ("types", "scales", "message"),
+    [
+        (["f32 4 3 32", "f32 8 3 32"], "", "needs lhs_scale or rhs_scale, got neither"),
+        (["f32 4 96", "f4E2M1FN 8 3 32", "f8E8M0FNU 8 3"], "rhs", "both sides need rank 3"),
+        (["f32 4 2 32", "f4E2M1FN 8 3 32", "f8E8M0FNU 8 3"], "rhs", "KO and KB"),
+        (["i8 4 3 32", "f4E2M1FN 8 3 32", "f8E8M0FNU 8 3"], "rhs", "must be f32, bf16 or f16"),
+        (["f32 4 3 32", "f8E4M3FN 8 3 32", "f8E4M3FN 8 3"], "rhs", "cannot scale the elements"),
+        (["f32 4 3 32", "f4E2M1FN 8 3 32", "f8E8M0FNU 8 2"], "rhs", "must have shape [8, 3]"),
+    ],
+)
+def test_refusals(types: list[str], scales: str, message: str) -> None:
+    arguments = [tensor(t.split()[0], *map(int, t.split()[1:])) for t in types]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build(*arguments, scales=scales)
+
+
+@pytest.mark.parametrize(
+    ("packed", "element", "unpacked"),
+    [
+        (("i8", DYNAMIC, 3, 16), "f4E2M1FN", (DYNAMIC, 3, 32)),
+        (("i8", 8, 3), "f8E8M0FNU", (8, 3)),
+        (("i8", 8, 3, 24), "f6E3M2FN", (8, 3, 32)),
+    ],
+)
+def test_boundary(
+    packed: tuple[str, *tuple[int, ...]], element: str, unpacked: tuple[int, ...]
+) -> None:
+    module = ir.Module.create()
+    outside = tensor(*packed)
+    with ir.InsertionPoint(module.body):
+
+        @func.FuncOp.from_py_func(outside, name="f")
+        def _(value: ir.Value) -> ir.Value:
+            inside = unpack(value, ir.Type.parse(element))
+            assert inside.type == tensor(element, *unpacked)
+            back = pack(inside)
+            assert back.type == outside
+            return back
+
+    assert module.operation.verify()
+
+
+def test_boundary_refusals() -> None:
+    module = ir.Module.create()
+    f6 = ir.Type.parse("f6E3M2FN")
+    types = [tensor("i8", 8, DYNAMIC), tensor("i8", 8, 16), tensor("f32", 8, 16)]
+    with ir.InsertionPoint(module.body):
+
+        @func.FuncOp.from_py_func(*types, name="f")
+        def _(dynamic: ir.Value, odd: ir.Value, floats: ir.Value) -> None:
+            with pytest.raises(ValueError, match="must be static"):
+                unpack(dynamic, f6)
+            with pytest.raises(ValueError, match="not a whole number of f6E3M2FN"):
+                unpack(odd, f6)
+            with pytest.raises(ValueError, match="must be i8"):
+                unpack(floats, f6)
