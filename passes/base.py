@@ -38,14 +38,15 @@ class Pass:
     def __str__(self) -> str:
         """The spec: options that differ from their default, in the order of the fields."""
         options = [
-            f"{f.name.replace('_', '-')}={_option_text(getattr(self, f.name))}"
+            f"{f.name.replace('_', '-')}={option_text(getattr(self, f.name))}"
             for f in fields(self)
             if getattr(self, f.name) != f.default
         ]
         return self.name + (f"{{{' '.join(options)}}}" if options else "")
 
 
-def _option_text(value: object) -> str:
+def option_text(value: object) -> str:
+    """An option's value as it stands in a spec."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -146,10 +147,10 @@ def _explain(
     kept.write_text(str(before) + "\n")
     repeat = f"the module before it is kept; repeat with: mxc opt {kept} --passes '{item}'"
     if isinstance(error, ir.MLIRError) and isinstance(item, str):
-        found = "; ".join(
-            f"{diagnostic.location}: {diagnostic.message}" for diagnostic in error.error_diagnostics
-        )
-        raise PassError(f"pass {item} failed: {found or error}; {repeat}") from error
+        found = error.error_diagnostics
+        message = "; ".join(diagnostic.message.strip() for diagnostic in found) or str(error)
+        place = found[0].location if found else None
+        raise PassError(f"pass {item} failed: {message}; {repeat}", place) from error
     error.add_note(f"in pass {item}; {repeat}")
     raise error
 

@@ -1,0 +1,77 @@
+"""The text of a pipeline and the passes that it names are the same thing."""
+
+from dataclasses import dataclass
+
+import pytest
+from mxc.dialects.errors import PassError
+from mxc.passes import PASSES
+from mxc.passes.base import Pass
+from mxc.passes.spec import parse
+
+
+@dataclass(frozen=True)
+class Sample(Pass):
+    name = "mxc-sample"
+    block_size: int = 32
+    strict: bool = False
+    kind: str = "even"
+
+
+KNOWN = (*PASSES, Sample)
+
+SAMPLES = [
+    *(cls() for cls in PASSES),
+    Sample(),
+    Sample(block_size=16),
+    Sample(strict=True, kind="floor"),
+]
+
+
+@pytest.mark.parametrize("value", SAMPLES, ids=str)
+def test_spec_parses_back(value: Pass) -> None:
+    assert parse(str(value), KNOWN) == (value,)
+
+
+def test_spec_shows_what_differs() -> None:
+    assert str(Sample()) == "mxc-sample"
+    assert str(Sample(block_size=16, strict=True)) == "mxc-sample{block-size=16 strict=true}"
+
+
+def test_native_passes_stay_text() -> None:
+    text = "mxc-sample{strict=true}, canonicalize{max-iterations=2},util.func(cse,canonicalize)"
+    assert parse(text, KNOWN) == (
+        Sample(strict=True),
+        "canonicalize{max-iterations=2}",
+        "util.func(cse,canonicalize)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mxc-fuse-dequantise", "did you mean mxc-fuse-dequantize?"),
+        ("mxc-fuse-dequantise", "known: mxc-canonical-operands, mxc-check-contractions"),
+        ("canonicalise", "unknown pass 'canonicalise'"),
+        ("fuse-dequantize", "did you mean mxc-fuse-dequantize?"),
+        ("canonicalize{foo=1}", "no such option foo"),
+        ("mxc-sample{blocksize=4}", "no option 'blocksize'; its options: block-size, strict, kind"),
+        ("mxc-sample{blocksize=4}", "did you mean block-size?"),
+        ("mxc-sample{block-size=four}", "must be an integer, got 'four'"),
+        ("mxc-sample{strict=1}", "must be true or false, got '1'"),
+        ("mxc-sample{strict}", "needs a value"),
+        ("mxc-fuse-dequantize{x=1}", "its options: none"),
+        ("util.func(cse", "a bracket is not closed"),
+        ("cse)", "')' at 3 closes nothing"),
+        ("cse,,canonicalize", "a pass name is missing at 4"),
+        ("", "a pass name is missing at 0"),
+    ],
+)
+def test_refusals(text: str, message: str) -> None:
+    with pytest.raises(PassError) as refusal:
+        parse(text, KNOWN)
+    assert message in str(refusal.value)
+
+
+def test_the_table_is_alphabetical_and_without_duplicates() -> None:
+    names = [cls.name for cls in PASSES]
+    assert names == sorted(set(names))
