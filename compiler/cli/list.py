@@ -1,0 +1,57 @@
+"""`mxc list passes` and `mxc list pipeline`: what the passes say of themselves."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from mxc.compiler.pipelines import pipeline
+from mxc.passes import PASSES
+from mxc.passes.base import Pass, option_text
+
+
+@dataclass(frozen=True)
+class PassText:
+    """The documentation of one pass, from the text of its module and its fields."""
+
+    name: str
+    summary: str
+    options: tuple[str, ...]
+    text: str
+
+
+def describe(cls: type[Pass]) -> PassText:
+    """Read what a pass says. Its module begins `name: one sentence.`, then the rest."""
+    module = inspect.getmodule(cls)
+    text = inspect.cleandoc(module.__doc__ or "") if module is not None else ""
+    first, _, rest = text.partition("\n")
+    summary = first.removeprefix(f"{cls.name}:").strip()
+    options = tuple(f"{f.name.replace('_', '-')}={option_text(f.default)}" for f in fields(cls))
+    return PassText(cls.name, summary, options, rest.strip())
+
+
+def render_passes(known: Sequence[type[Pass]] = PASSES, *, full: bool = False) -> str:
+    """One line a pass, or with `full` all that its module says."""
+    described = [describe(cls) for cls in known]
+    width = max(len(p.name) for p in described)
+    lines = []
+    for p in described:
+        options = f"  options: {' '.join(p.options)}" if p.options else ""
+        lines.append(f"{p.name:<{width}}  {p.summary}{options}")
+        if full:
+            lines.append("\n" + textwrap.indent(p.text, "    ") + "\n")
+    return "\n".join(lines) + "\n"
+
+
+def render_pipeline(target: str) -> str:
+    """The stages of a target, their invariants, and their passes as specs.
+
+    Raises TargetError where the target is unknown.
+    """
+    lines = []
+    for stage in pipeline(target).stages:
+        lines.append(f"{stage.name}: {stage.invariant}")
+        lines += [f"    {item}" for item in stage.passes]
+    return "\n".join(lines) + "\n"
