@@ -1,0 +1,191 @@
+"""The `mxc` command. Each subcommand imports what it needs when it runs.
+
+`mxc generate` therefore starts without the compiler, and a refusal anywhere is one line.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import typer.core
+from mxc.compiler.cli import bench, catalogue, generate, report, run
+from mxc.dialects.errors import MxcError
+from mxc.dialects.manifest import iree_version, mxc_version
+
+#: Exit status of a program that an interrupt ended (128 + SIGINT), as shells have it.
+INTERRUPTED = 130
+
+
+class _Refusals(typer.core.TyperGroup):
+    """Turns a refusal into one line and exit status 1; a bug of ours keeps its trace."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the subcommand."""
+        try:
+            return super().invoke(ctx)
+        except MxcError as error:
+            if ctx.params.get("verbose"):
+                raise
+            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            if ctx.params.get("verbose"):
+                raise
+            # The terminal has printed ^C where the cursor was.
+            typer.echo("\ninterrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=_Refusals,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command line of this process and exit."""
+    app(prog_name="mxc")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mxc {mxc_version()}, IREE {iree_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show the trace of an error.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print versions.")
+    ] = False,
+) -> None:
+    """Compile models with microscaled weights ahead of time, and run them."""
+
+
+@app.command("compile")
+def _compile(
+    source: Annotated[
+        Path, typer.Argument(help="A checkpoint folder, or a .mlir file.", show_default=False)
+    ],
+    target: Annotated[
+        str, typer.Option(help="cpu, cpu:NAME, gfx950, ...: `mxc list targets` has them all.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Artifact folder to write.")],
+    max_sequence_length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens that a sequence may hold, prompt included.")
+    ] = None,
+    prefill_chunk: Annotated[
+        int | None, typer.Option(min=1, help="Prompt tokens that are computed at once.")
+    ] = None,
+    activations: Annotated[str, typer.Option(help="What activations are computed in.")] = "f32",
+    weights: Annotated[
+        str, typer.Option(help="packed, or none: code only, to be inspected but not run.")
+    ] = "packed",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail where a contraction falls back.")
+    ] = False,
+    allow_nan_scales: Annotated[
+        bool, typer.Option("--allow-nan-scales", help="Accept blocks whose scale is NaN.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an artifact that exists.")
+    ] = False,
+    dump_ir: Annotated[
+        Path | None, typer.Option(help="Write the IR after each pass and phase to this folder.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the report for programs.")] = False,
+) -> None:
+    """Compile a checkpoint into an artifact."""
+    import_module("mxc.compiler.cli.compile").command(
+        source,
+        target=target,
+        output=output,
+        max_sequence_length=max_sequence_length,
+        prefill_chunk=prefill_chunk,
+        activations=activations,
+        weights=weights,
+        strict=strict,
+        allow_nan_scales=allow_nan_scales,
+        force=force,
+        dump_ir=dump_ir,
+        json=json,
+    )
+
+
+app.command("generate")(generate.command)
+app.command("run")(run.command)
+app.command("bench")(bench.command)
+app.command("report")(report.command)
+
+
+@app.command("inspect")
+def _inspect(
+    path: Annotated[
+        Path, typer.Argument(help="A checkpoint, tensor file or artifact.", show_default=False)
+    ],
+    tensor: Annotated[
+        str | None, typer.Argument(help="One tensor of it.", show_default=False)
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
+) -> None:
+    """Show what a checkpoint, tensor file or artifact holds."""
+    import_module("mxc.compiler.cli.inspect").command(path, tensor, json)
+
+
+@app.command("opt")
+def _opt(
+    file: Annotated[Path, typer.Argument(help="A .mlir file, - for stdin.", show_default=False)],
+    passes: Annotated[
+        str | None, typer.Option(help="Passes to run, e.g. 'mxc-a{x=1},canonicalize'.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Run the pipeline of this target instead.")
+    ] = None,
+    to: Annotated[str | None, typer.Option(help="The last stage of that pipeline to run.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write here, not to standard output.")
+    ] = None,
+    split_input_file: Annotated[
+        bool, typer.Option("--split-input-file", help="Programs end at lines `// -----`.")
+    ] = False,
+    verify_diagnostics: Annotated[
+        bool, typer.Option("--verify-diagnostics", help="Check the `expected-error` comments.")
+    ] = False,
+    dump_ir: Annotated[
+        Path | None, typer.Option(help="Write the IR after each pass to this folder.")
+    ] = None,
+) -> None:
+    """Run passes over a file of IR."""
+    status = import_module("mxc.compiler.opt").command(
+        file,
+        passes=passes,
+        target=target,
+        to=to,
+        output=output,
+        split_input_file=split_input_file,
+        verify_diagnostics=verify_diagnostics,
+        dump_ir=dump_ir,
+    )
+    raise typer.Exit(status)
+
+
+app.command("list")(catalogue.command)
+
+
+@app.command("demo")
+def _demo(
+    directory: Annotated[
+        Path | None, typer.Option(help="Keep checkpoint and artifact here.", show_default=False)
+    ] = None,
+) -> None:
+    """Write a small checkpoint, compile it for this CPU, generate, and show the report."""
+    import_module("mxc.compiler.cli.demo").command(directory)

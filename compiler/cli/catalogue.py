@@ -1,0 +1,112 @@
+"""`mxc list`: the formats, recipes, targets, passes and pipelines that mxc knows."""
+
+from __future__ import annotations
+
+import json as json_text
+from enum import StrEnum
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+#: Largest magnitudes of an mxfp4 block for which the recipes differ.
+_AMAX = (4.0, 5.0, 6.0, 6.5, 7.0, 8.0)
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    FORMATS = "formats"
+    RECIPES = "recipes"
+    TARGETS = "targets"
+    PASSES = "passes"
+    PIPELINE = "pipeline"
+
+
+def command(
+    kind: Annotated[Kind, typer.Argument(help="What to list.", show_default=False)],
+    target: Annotated[str | None, typer.Option(help="Whose pipeline (for `pipeline`).")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
+) -> None:
+    """List what mxc knows."""
+    if kind in (Kind.PASSES, Kind.PIPELINE):
+        import_module("mxc.compiler.cli.list").command(kind.value, target=target, json=json)
+        return
+    rows = {Kind.FORMATS: formats, Kind.RECIPES: recipes, Kind.TARGETS: targets}[kind]()
+    if json:
+        print(json_text.dumps(rows, indent=1))
+        return
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE)
+    for heading in rows[0]:
+        table.add_column(heading.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # nothing is folded to a screen that is not there
+    console.print(table)
+    if kind is Kind.RECIPES:
+        console.print("scale of an mxfp4 block by the largest magnitude in it")
+
+
+def formats() -> list[dict[str, Any]]:
+    """One row a block format."""
+    from mxc.dialects.formats import FORMATS
+
+    return [
+        {
+            "name": name,
+            "element": format.element.name,
+            "bits": format.element.bits,
+            "largest": format.element.max,
+            "smallest": format.element.min_positive,
+            "block": format.block,
+            "scale": format.scale.name + (" and f32 of the tensor" if format.tensor_scale else ""),
+            "bits_an_element": format.element.bits + format.scale.bits / format.block,
+            "mlir": format.element.mlir,
+        }
+        for name, format in FORMATS.items()
+    ]
+
+
+def recipes() -> list[dict[str, Any]]:
+    """One row a scale recipe, with the scales that it chooses where recipes differ."""
+    import numpy as np
+    from mxc.dialects.formats import E2M1, E8M0
+    from mxc.dialects.recipes import ScaleRecipe, scale_bytes
+
+    amax = np.array(_AMAX, np.float32)
+    return [
+        {"name": recipe.value}
+        | {
+            f"{value:g}": float(E8M0.values[byte])
+            for value, byte in zip(_AMAX, scale_bytes(amax, E2M1, recipe), strict=True)
+        }
+        for recipe in ScaleRecipe
+    ]
+
+
+def targets() -> list[dict[str, Any]]:
+    """One row a target."""
+    from mxc.dialects.targets import TARGETS
+
+    return [
+        {
+            "name": name,
+            "architecture": target.architecture,
+            "best": target.multipliers[0].kind if target.is_gpu else "",
+            "scaled_instructions": [mma.instruction for mma in target.scaled_mma],
+            "features": list(target.features),
+        }
+        for name, target in TARGETS.items()
+    ]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,92 @@
+"""`mxc run`: call one function of an artifact with .npy files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from mxc.dialects.errors import RequestError
+
+if TYPE_CHECKING:
+    from mxc.dialects.manifest import TensorType
+
+
+def command(
+    artifact: Annotated[Path, typer.Argument(help="A compiled program.", show_default=False)],
+    function: Annotated[str, typer.Option(help="The function to call.")] = "main",
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="One argument: a .npy file, or a number where the function takes one. "
+            "Give it once for each argument, in order."
+        ),
+    ] = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="The .npy file for one result; once for each, in order. "
+            "Without it results are described."
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="IREE device URI, e.g. hip://1.")] = None,
+) -> None:
+    """Call a function.
+
+    .npy has no name for bf16 and f8: such files hold their bits, as items of two bytes or one
+    (the dtypes V2 and V1 that numpy writes for ml_dtypes arrays, or unsigned integers).
+    """
+    import numpy as np
+    from mxc.runtime.session import load
+
+    model = load(artifact, device=device, threads=threads)
+    types = model.functions[function].inputs if function in model.functions else ()
+    values = [
+        _argument(text, types[index] if index < len(types) else None)
+        for index, text in enumerate(input or [])
+    ]
+    files = output or []
+    if function in model.functions and files:
+        count = len(model.functions[function].outputs)
+        if len(files) != count:
+            raise RequestError(
+                f"{function} has {count} results, --output was given {len(files)} times"
+            )
+    results = model.call(function, *values)
+    for file, result in zip(files, results, strict=False):
+        try:
+            with file.open("wb") as stream:
+                np.save(stream, result, allow_pickle=False)
+        except OSError as error:
+            raise RequestError(f"{file}: cannot be written ({error.strerror})") from error
+    if not files:
+        for index, result in enumerate(results):
+            print(f"result {index}: {result.dtype} {list(result.shape)}\n{result}")
+
+
+def _argument(text: str, wanted: TensorType | None) -> Any:
+    """What one --input names; the types that .npy cannot name are taken from their bits."""
+    import numpy as np
+    from mxc.runtime.arrays import dtype_of
+
+    if wanted is not None and not wanted.shape and not Path(text).is_file():
+        try:
+            return float(text) if wanted.dtype.startswith(("f", "bf")) else int(text)
+        except ValueError:
+            raise RequestError(f"--input {text}: neither a file nor a number") from None
+    try:
+        array = np.load(text, allow_pickle=False)
+    except OSError as error:
+        raise RequestError(f"--input {text}: cannot be read ({error})") from error
+    except (ValueError, EOFError) as error:
+        raise RequestError(f"--input {text}: not a .npy file ({error})") from error
+    if not isinstance(array, np.ndarray):
+        raise RequestError(f"--input {text}: an archive of several arrays; wants one .npy file")
+    if wanted is not None and wanted.dtype.startswith(("bf16", "f8")):
+        dtype = dtype_of(wanted.dtype, text)
+        if array.dtype.kind in "Vu" and array.dtype.itemsize == dtype.itemsize:
+            return array.view(dtype)
+    return array

@@ -1,0 +1,114 @@
+"""What holds for every subcommand: refusals, interrupts, traces, and what is imported."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mxc.compiler.cli import app
+from mxc.dialects.errors import MxcError
+from typer.testing import CliRunner
+
+COMMANDS = ["compile", "generate", "run", "bench", "report", "inspect", "opt", "list", "demo"]
+
+
+def start(program: str, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0, result.output
+    assert f"mxc {command}" in result.output.replace("root", "mxc") or command in result.output
+
+
+def test_no_arguments_and_unknown_ones() -> None:
+    runner = CliRunner()
+    listed = runner.invoke(app, []).output
+    assert all(command in listed for command in COMMANDS)
+    unknown = runner.invoke(app, ["genrate"])
+    assert unknown.exit_code == 2
+    assert "genrate" in unknown.stderr
+
+
+def test_version() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.output.startswith("mxc 0.")
+    assert "IREE 3." in result.output
+
+
+def test_a_refusal_is_one_line(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["report", str(tmp_path / "gone.mxc")])
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr == f"error: {tmp_path / 'gone.mxc'}: no such artifact\n"
+
+
+def test_verbose_gives_the_trace(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["-v", "report", str(tmp_path / "gone.mxc")])
+    assert isinstance(result.exception, MxcError)
+    program = "from mxc.compiler.cli import main; main()"
+    process = start(program, "-v", "report", str(tmp_path / "gone.mxc"))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Traceback" in errors
+    assert "read_manifest" in errors
+
+
+def test_a_bug_of_ours_keeps_its_trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(_: Path) -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr("mxc.runtime.integrity.read_manifest", broken)
+    result = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_interrupt_ends_with_one_line(toy_artifact: Path) -> None:
+    """A real signal, while tokens are being printed."""
+    program = (
+        "import time\n"
+        "from mxc.compiler.cli import main\n"
+        "from mxc.runtime.sampling import Sampler\n"
+        "def slow(self, logits): time.sleep(0.05); return 5\n"
+        "Sampler.__call__ = slow\n"
+        "main()\n"
+    )
+    process = start(program, "generate", str(toy_artifact), "--prompt-tokens", "1")
+    assert process.stdout is not None
+    assert process.stdout.read(2) == "w5"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "\ninterrupted\n"
+
+
+def test_generating_never_imports_the_compiler(toy_artifact: Path) -> None:
+    program = (
+        "import sys\n"
+        "class Block:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.startswith('iree.compiler'): raise ImportError(name + ' is blocked')\n"
+        "sys.meta_path.insert(0, Block())\n"
+        "from mxc.compiler.cli import main\n"
+        "main()\n"
+    )
+    for words in (
+        ["generate", str(toy_artifact), "--prompt-tokens", "1", "--max-new-tokens", "2"],
+        ["bench", str(toy_artifact), "--prompt", "4", "--generate", "2"],
+    ):
+        process = start(program, *words)
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        assert output
+    blocked = start(program, "inspect", str(toy_artifact), "--help")
+    blocked.communicate(timeout=60)
+    assert blocked.returncode == 0
