@@ -1,6 +1,7 @@
 """Every way a checkpoint can be bad: refused, with the place and the cure in the message."""
 
 import json
+import os
 import re
 import shutil
 import struct
@@ -175,8 +176,15 @@ def test_bad_weight_map(folder: Path, weight_map):
 
 def test_huge_header_length(folder: Path):
     data = (folder / FIRST).read_bytes()
-    (folder / FIRST).write_bytes(struct.pack("<Q", 1 << 62) + data[8:])
-    refused(folder, FIRST, f"found header length {1 << 62}", "truncated or not safetensors")
+    for length in (1 << 62, len(data) - 7):
+        (folder / FIRST).write_bytes(struct.pack("<Q", length) + data[8:])
+        refused(folder, FIRST, f"found header length {length}", "truncated or not safetensors")
+
+
+def test_header_longer_than_the_format_allows(folder: Path):
+    (folder / FIRST).write_bytes(struct.pack("<Q", 100_000_001))
+    os.truncate(folder / FIRST, 200_000_000)  # sparse
+    refused(folder, FIRST, "at most 100000000 bytes, found header length 100000001")
 
 
 def test_header_that_is_not_json(folder: Path):
@@ -342,6 +350,7 @@ YARN = {
         ),
         ({"sliding_window": None}, ("sliding_window is missing",)),
         ({"rms_norm_eps": float("nan")}, ("positive number for rms_norm_eps",)),
+        ({"rms_norm_eps": float("inf")}, ("positive number for rms_norm_eps",)),
         ({"attention_bias": 1}, ("true or false for attention_bias, found 1",)),
         ({"eos_token_id": [1, "x"]}, ("eos_token_id", "'x'")),
         ({"pad_token_id": 1.5}, ("token number or null for pad_token_id",)),

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import iree.runtime as rt
@@ -19,6 +20,7 @@ from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
 from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors, plan_weights
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
 from mxc.compiler.pack import NanScale, PackItem, pack
+from mxc.compiler.streams import Shard
 from mxc.dialects.errors import ArtifactError, CheckpointError
 from safetensors.numpy import load_file, save_file
 from transformers import GptOssForCausalLM, Mxfp4Config
@@ -174,6 +176,16 @@ def test_the_same_tensor_under_two_keys(folder, tmp_path):
     pack([PackItem(key=k, source=record) for k in ("in", "out")], tmp_path / "w.irpa")
     found = with_iree(tmp_path / "w.irpa")
     assert found["in"].tobytes() == found["out"].tobytes()
+
+
+def test_overlapping_reads_are_hashed_once(tmp_path):
+    content = bytes(range(200))
+    (tmp_path / "a").write_bytes(content)
+    with ThreadPoolExecutor(1) as pool, Shard(tmp_path / "a", pool) as shard:
+        for offset, size in ((10, 20), (25, 30), (0, 5), (54, 1), (54, 2), (60, 0)):
+            assert shard.read(offset, size, 7, "x").tobytes() == content[offset : offset + size]
+        record = shard.finish(7)
+    assert (record.bytes, record.sha256) == (200, hashlib.sha256(content).hexdigest())
 
 
 def test_two_tensors_under_one_key(tmp_path):
