@@ -1,0 +1,93 @@
+"""Packing: rate in MB/s and peak resident memory of a fresh process, for a checkpoint of any size.
+
+    python benchmarks/pack.py [--gib 1] [--folder DIR] [--json]
+
+Writes a random checkpoint with the layers of gpt-oss-20b (about 0.4 GiB each) into DIR, packs it
+in a process of its own, and removes both. The file system cache is warm, as after a download.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+
+#: What packing may take for a checkpoint of any size.
+LIMIT = 1 << 30
+
+OPTIONS = {
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "vocab_size": 8193,
+    "sliding_window": 128,
+}
+#: Experts in mxfp4 (17 bytes a block), then q, k, v and o in bf16.
+LAYER_BYTES = 32 * (5760 + 2880) * 90 * 17 + 2 * 2880 * 64 * (64 + 8 + 8 + 64)
+
+PACK = """
+import json, sys, time
+from pathlib import Path
+from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
+from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors
+from mxc.compiler.pack import pack
+start = time.perf_counter()
+packed = pack(plan_tensors(read_gpt_oss(Path(sys.argv[1]))), Path(sys.argv[2]))
+seconds = time.perf_counter() - start
+# Not ru_maxrss: that survives exec and would count the pages of the parent.
+status = Path("/proc/self/status").read_text()
+peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+print(json.dumps({
+    "bytes": packed.file.bytes,
+    "seconds": seconds,
+    "mb_per_second": packed.file.bytes / seconds / 1e6,
+    "peak_memory_bytes": int(peak.split()[1]) * 1024,
+}))
+"""
+
+
+def measure(folder: Path, gib: float) -> dict[str, float]:
+    layers = max(1, round(gib * (1 << 30) / LAYER_BYTES))
+    options = GptOssOptions(num_hidden_layers=layers, **OPTIONS)
+    start = time.perf_counter()
+    write_gpt_oss(folder / "checkpoint", options, shards=2 * layers, tokenizer=False)
+    print(f"{layers} layers written in {time.perf_counter() - start:.1f} s", file=sys.stderr)
+    run = subprocess.run(
+        [sys.executable, "-c", PACK, folder / "checkpoint", folder / "weights.irpa"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    result: dict[str, float] = json.loads(run.stdout)
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gib", type=float, default=1.0, help="size of the checkpoint")
+    parser.add_argument("--folder", type=Path, help="where to write (default: temporary)")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        result = measure(Path(folder), arguments.gib)
+    if arguments.json:
+        print(json.dumps(result))
+    else:
+        print(
+            f"{result['bytes'] / (1 << 30):.2f} GiB in {result['seconds']:.2f} s: "
+            f"{result['mb_per_second']:.0f} MB/s, "
+            f"peak memory {result['peak_memory_bytes'] / (1 << 20):.0f} MiB"
+        )
+    return int(result["peak_memory_bytes"] >= LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
