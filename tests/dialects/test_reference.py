@@ -112,6 +112,7 @@ def test_float64_is_not_rounded_twice(recipe):
     q = quantize(x, "mxfp4", recipe=recipe)
     above = quantize(np.nextafter(x.astype(np.float32), np.float32(np.inf)), "mxfp4", recipe=recipe)
     assert same(q, above)
+    assert same(q, quantize(x.astype(">f8"), "mxfp4", recipe=recipe))
     assert q.scales[0] == (128 if recipe in ("rceil", "ceil") else 127)
     with pytest.raises(FormatError, match="must be within float32"):
         quantize(np.full(32, 1e39), "mxfp4", recipe=recipe)
@@ -215,7 +216,7 @@ def test_nvfp4_refuses_what_its_tensor_scale_cannot_hold(value):
         quantize(x, "nvfp4")
 
 
-@pytest.mark.parametrize("scale", [0.0, 2.0**-149, 2.0**-110, 2.0**120])
+@pytest.mark.parametrize("scale", [0.0, 2.0**-149, 2.0**-122, 2.0**-110, 2.0**120])
 def test_nvfp4_at_the_ends_of_float32(scale):
     x = normal(4, 32) * np.float32(scale)
     y = dequantize(quantize(x, "nvfp4"))

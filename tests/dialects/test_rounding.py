@@ -51,7 +51,10 @@ def test_int8_is_symmetric_and_to_nearest_even():
 def test_nan_is_code_zero():
     nans = np.array([np.nan, -np.nan], np.float32)
     for element in (*DTYPES, INT8):
-        assert (encode(nans, element) & element.magnitude_mask).tolist() == [0, 0]
+        # A NaN that reached a cast to an integer would mean what the machine likes.
+        with np.errstate(invalid="raise"):
+            codes = encode(nans, element)
+        assert (codes & element.magnitude_mask).tolist() == [0, 0]
 
 
 def test_a_type_too_wide_for_the_table_is_refused():
