@@ -26,7 +26,8 @@ def start(program: str, *arguments: str) -> "subprocess.Popen[str]":
 def test_help(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0, result.output
-    assert f"mxc {command}" in result.output.replace("root", "mxc") or command in result.output
+    assert f" {command} " in result.output
+    assert "--help" in result.output
 
 
 def test_no_arguments_and_unknown_ones() -> None:
@@ -109,6 +110,6 @@ def test_generating_never_imports_the_compiler(toy_artifact: Path) -> None:
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
         assert output
-    blocked = start(program, "inspect", str(toy_artifact), "--help")
-    blocked.communicate(timeout=60)
-    assert blocked.returncode == 0
+    control = start(program, "opt", str(toy_artifact / "manifest.json"))
+    _, errors = control.communicate(timeout=60)
+    assert "iree.compiler is blocked" in errors
