@@ -23,8 +23,9 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg, tensor
-from mxc.dialects.dequantize import Factor, extend, is_scale_of, read_factor
+from mxc.dialects.dequantize import Factor, extend, is_scale_of
 from mxc.dialects.indexing import dims, indexing_maps
+from mxc.dialects.product import is_canonical_body, read_product
 
 _PARALLEL = linalg.IteratorType.parallel
 _REDUCTION = linalg.IteratorType.reduction
@@ -128,6 +129,10 @@ def _size(value: ir.Value, axis: int) -> int | ir.Value:
     return tensor.DimOp(value, arith.constant(ir.IndexType.get(), axis)).result
 
 
+#: The clause of `explain_mismatch` for a contraction of a vector, which mxc-expand-vectors cures.
+NO_ROWS = "a side has no row loop of its own"
+
+
 @dataclass(frozen=True)
 class Loops:
     """Which loop of the generic plays which part."""
@@ -184,26 +189,6 @@ class ScaledContraction:
         return all(place == sorted(place) for place in places)
 
 
-def read_product(op: ir.Operation) -> tuple[Factor, Factor] | str:
-    """The two factors of a multiply-accumulate body in f32, or the reason why it is none."""
-    block = op.regions[0].blocks[0]
-    total = list(block.operations)[-1].operands[0]
-    added = _f32_operands(total, "arith.addf")
-    if added is None:
-        return "its body does not end in an f32 addition"
-    acc = block.arguments[len(block.arguments) - 1]
-    terms = [value for value in added if value != acc]
-    product = _f32_operands(terms[0], "arith.mulf") if len(terms) == 1 else None
-    if product is None:
-        return "its body does not add one f32 product to the accumulator"
-    factors = [read_factor(value) for value in product]
-    if factors[0] is None or factors[1] is None:
-        return "a side of its product is more than an element under its scale"
-    if not (factors[0].exact and factors[1].exact):
-        return "a side is dequantised to a type that does not hold every value of the format"
-    return factors[0], factors[1]
-
-
 def match_scaled_contraction(op: ir.Operation) -> ScaledContraction | None:
     """The scaled contraction that `op` means, or None. `explain_mismatch` gives the reason."""
     found = _match(op)
@@ -258,7 +243,7 @@ def _assign_sides(
     reads = [set(_known(dims(maps[f.element]))) for f in factors]
     own = [[i for i in written if i in reads[s] and i not in reads[1 - s]] for s in (0, 1)]
     if not own[0] or not own[1]:
-        return "a side has no row loop of its own"
+        return NO_ROWS
     # The rows of rhs are the columns of the result; a lone scale belongs to rhs.
     right = 1 if written.index(own[1][-1]) > written.index(own[0][-1]) else 0
     if (factors[0].scale is None) != (factors[1].scale is None):
@@ -284,7 +269,7 @@ def _assign_sides(
         block=sizes[kb],
         is_canonical=loops.order == tuple(range(maps[-1].n_dims))
         and order == list(range(len(order)))
-        and _body_text(op) == _canonical_body(op, lhs, rhs),
+        and is_canonical_body(op, lhs, rhs),
     )
 
 
@@ -298,46 +283,3 @@ def _sizes(op: ir.Operation, maps: list[ir.AffineMap]) -> list[int]:
         for size, loop in zip(operand.type.shape, _known(dims(affine)), strict=True):
             sizes[loop] = max(sizes[loop], size)
     return sizes
-
-
-def _f32_operands(value: ir.Value, name: str) -> list[ir.Value] | None:
-    if isinstance(value, ir.BlockArgument) or value.owner.name != name:
-        return None
-    return list(value.owner.operands) if isinstance(value.type, ir.F32Type) else None
-
-
-def _body_text(op: ir.Operation) -> list[tuple[str, ...]]:
-    """The body as (operation, operands..), where %i is an argument and i a result."""
-    block = op.regions[0].blocks[0]
-    names = {argument: f"%{i}" for i, argument in enumerate(block.arguments)}
-    lines = []
-    for number, inner in enumerate(block.operations):
-        lines.append((inner.operation.name, *(names.get(v, "?") for v in inner.operands)))
-        names |= {result: str(number) for result in inner.results}
-    return lines
-
-
-def _canonical_body(op: ir.Operation, lhs: Factor, rhs: Factor) -> list[tuple[str, ...]]:
-    """What `_body_text` gives for the body that `contraction_into` builds."""
-    arguments = op.regions[0].blocks[0].arguments
-    lines: list[tuple[str, ...]] = []
-    sides = []
-    for factor in (lhs, rhs):
-        element, scale = f"%{factor.element}", f"%{factor.scale}"
-        if factor.scale is None:
-            if not isinstance(arguments[factor.element].type, ir.F32Type):
-                lines.append(("arith.extf", element))
-                element = str(len(lines) - 1)
-            sides.append(element)
-            continue
-        if isinstance(arguments[factor.scale].type, ir.Float8E8M0FNUType):
-            lines.append(("arith.scaling_extf", element, scale))
-        else:
-            first = len(lines)
-            lines += [("arith.extf", element), ("arith.extf", scale)]
-            lines.append(("arith.mulf", str(first), str(first + 1)))
-        sides.append(str(len(lines) - 1))
-    lines.append(("arith.mulf", *sides))
-    lines.append(("arith.addf", f"%{len(arguments) - 1}", str(len(lines) - 1)))
-    lines.append(("linalg.yield", str(len(lines) - 1)))
-    return lines

@@ -4,6 +4,7 @@ from mxc.passes.base import Pass
 from mxc.passes.canonical_operands import CanonicalOperands
 from mxc.passes.check_contractions import CheckContractions
 from mxc.passes.expand_blocks import ExpandBlocks
+from mxc.passes.expand_vectors import ExpandVectors
 from mxc.passes.fold_scale_broadcast import FoldScaleBroadcast
 from mxc.passes.fuse_dequantize import FuseDequantize
 from mxc.passes.verify_packed_weights import VerifyPackedWeights
@@ -13,6 +14,7 @@ PASSES: tuple[type[Pass], ...] = (
     CanonicalOperands,
     CheckContractions,
     ExpandBlocks,
+    ExpandVectors,
     FoldScaleBroadcast,
     FuseDequantize,
     VerifyPackedWeights,

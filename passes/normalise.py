@@ -4,6 +4,7 @@ from mxc.passes.base import Pass
 from mxc.passes.canonical_operands import CanonicalOperands
 from mxc.passes.check_contractions import CheckContractions
 from mxc.passes.expand_blocks import ExpandBlocks
+from mxc.passes.expand_vectors import ExpandVectors
 from mxc.passes.fold_scale_broadcast import FoldScaleBroadcast
 from mxc.passes.fuse_dequantize import FuseDequantize
 
@@ -11,6 +12,7 @@ NORMALISE: tuple[Pass | str, ...] = (
     FoldScaleBroadcast(),
     FuseDequantize(),
     ExpandBlocks(),
+    ExpandVectors(),
     CanonicalOperands(),
     # A reshape of what a frontend had reshaped the other way cancels.
     "canonicalize",

@@ -217,14 +217,26 @@ util.func public @both(%xb: tensor<{M}x{KO}x16xi8>, %xs8: tensor<{M}x{KO}xi8>, {
 }}"""
 )
 
+#: One token: a vector times the transposed weight.
+VECTOR = f"""
+util.func public @vector(%x: tensor<{K}xf32>, {WEIGHT_ARGUMENTS}) -> tensor<{N}xf32> {{{WEIGHT}
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<{N}xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<{N}xf32>) -> tensor<{N}xf32>
+{dequantize()}
+  %r = linalg.matvec ins(%w, %x : tensor<{N}x{K}xf32>, tensor<{K}xf32>)
+    outs(%acc : tensor<{N}xf32>) -> tensor<{N}xf32>
+  util.return %r : tensor<{N}xf32>
+}}"""
+
 #: Dispatches that each function may have: those of its contractions, and its gathers.
-DISPATCHES = dict.fromkeys(FORMS, 1) | {"used_twice": 2, "gathered": 3, "both": 1}
+DISPATCHES = dict.fromkeys(FORMS, 1) | {"used_twice": 2, "gathered": 3, "both": 1, "vector": 1}
 
 
 @pytest.fixture(scope="module")
 def normalised() -> str:
     with new_context():
-        module = ir.Module.parse("\n".join([*FORMS.values(), TWICE, GATHERED, BOTH]))
+        module = ir.Module.parse("\n".join([*FORMS.values(), TWICE, GATHERED, BOTH, VECTOR]))
         run(NORMALISE, module)
         return str(module)
 
@@ -313,3 +325,8 @@ def test_both_sides(program: rt.VmModule) -> None:
     np.testing.assert_allclose(
         result, exact, rtol=0, atol=K * 2**-23 * np.abs(x).max() * np.abs(w).max()
     )
+
+
+def test_vector(program: rt.VmModule) -> None:
+    x, (packed, scales, w) = activations(K), random_packed(N)
+    np.testing.assert_array_equal(program["vector"](x, packed, scales).to_host(), w @ x)

@@ -1,0 +1,78 @@
+"""The body of a contraction: one product of two factors, added to the accumulator in f32.
+
+`read_product` accepts every order of operands and sums; `is_canonical_body` the one that
+scaled.py builds.
+"""
+
+from __future__ import annotations
+
+from iree.compiler import ir
+from mxc.dialects.dequantize import Factor, read_factor
+
+
+def read_product(op: ir.Operation) -> tuple[Factor, Factor] | str:
+    """The two factors of a multiply-accumulate body in f32, or the reason why it is none."""
+    block = op.regions[0].blocks[0]
+    total = list(block.operations)[-1].operands[0]
+    added = _f32_operands(total, "arith.addf")
+    if added is None:
+        return "its body does not end in an f32 addition"
+    acc = block.arguments[len(block.arguments) - 1]
+    terms = [value for value in added if value != acc]
+    product = _f32_operands(terms[0], "arith.mulf") if len(terms) == 1 else None
+    if product is None:
+        return "its body does not add one f32 product to the accumulator"
+    factors = [read_factor(value) for value in product]
+    if factors[0] is None or factors[1] is None:
+        return "a side of its product is more than an element under its scale"
+    if not (factors[0].exact and factors[1].exact):
+        return "a side is dequantised to a type that does not hold every value of the format"
+    return factors[0], factors[1]
+
+
+def is_canonical_body(op: ir.Operation, lhs: Factor, rhs: Factor) -> bool:
+    """Whether the body of `op` is written as the builder writes it for these factors."""
+    return _text(op) == _canonical_text(op, lhs, rhs)
+
+
+def _f32_operands(value: ir.Value, name: str) -> list[ir.Value] | None:
+    if isinstance(value, ir.BlockArgument) or value.owner.name != name:
+        return None
+    return list(value.owner.operands) if isinstance(value.type, ir.F32Type) else None
+
+
+def _text(op: ir.Operation) -> list[tuple[str, ...]]:
+    """The body as (operation, operands..), where %i is an argument and i a result."""
+    block = op.regions[0].blocks[0]
+    names = {argument: f"%{i}" for i, argument in enumerate(block.arguments)}
+    lines = []
+    for number, inner in enumerate(block.operations):
+        lines.append((inner.operation.name, *(names.get(v, "?") for v in inner.operands)))
+        names |= {result: str(number) for result in inner.results}
+    return lines
+
+
+def _canonical_text(op: ir.Operation, lhs: Factor, rhs: Factor) -> list[tuple[str, ...]]:
+    """What `_text` gives for the body that `contraction_into` builds."""
+    arguments = op.regions[0].blocks[0].arguments
+    lines: list[tuple[str, ...]] = []
+    sides = []
+    for factor in (lhs, rhs):
+        element, scale = f"%{factor.element}", f"%{factor.scale}"
+        if factor.scale is None:
+            if not isinstance(arguments[factor.element].type, ir.F32Type):
+                lines.append(("arith.extf", element))
+                element = str(len(lines) - 1)
+            sides.append(element)
+            continue
+        if isinstance(arguments[factor.scale].type, ir.Float8E8M0FNUType):
+            lines.append(("arith.scaling_extf", element, scale))
+        else:
+            first = len(lines)
+            lines += [("arith.extf", element), ("arith.extf", scale)]
+            lines.append(("arith.mulf", str(first), str(first + 1)))
+        sides.append(str(len(lines) - 1))
+    lines.append(("arith.mulf", *sides))
+    lines.append(("arith.addf", f"%{len(arguments) - 1}", str(len(lines) - 1)))
+    lines.append(("linalg.yield", str(len(lines) - 1)))
+    return lines
