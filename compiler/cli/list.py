@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import json as json_text
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from mxc.compiler.pipelines import pipeline
+from mxc.dialects.errors import TargetError
 from mxc.passes import PASSES
 from mxc.passes.base import Pass, option_text
+
+
+def command(kind: str, *, target: str | None = None, json: bool = False) -> None:
+    """Print the passes, or the pipeline of `target`, as text or for programs.
+
+    Raises TargetError where the target is unknown, or is wanted and not given.
+    """
+    if kind == "passes":
+        described = [dataclasses.asdict(describe(cls)) for cls in PASSES]
+        print(json_text.dumps(described, indent=1) if json else render_passes(), end="")
+        return
+    if target is None:
+        raise TargetError("whose pipeline? give --target, one of `mxc list targets`")
+    stages = [
+        {"stage": s.name, "invariant": s.invariant, "passes": [str(p) for p in s.passes]}
+        for s in pipeline(target).stages
+    ]
+    print(json_text.dumps(stages, indent=1) if json else render_pipeline(target), end="")
 
 
 @dataclass(frozen=True)
