@@ -9,7 +9,7 @@ from iree.compiler import ir
 from mxc.compiler.assembly import Kernel
 from mxc.compiler.preparation import Preparation
 from mxc.dialects.contractions import Contraction, Side, format_name
-from mxc.dialects.dispatches import tensor_bytes
+from mxc.dialects.dispatches import Dispatch, tensor_bytes
 from mxc.dialects.targets import KINDS, Kind, Target
 from mxc.passes.base import FALLBACK
 
@@ -57,13 +57,13 @@ def explain(
     if prepared.widened is not None:
         return (
             f"the dequantised operand goes through memory: @{prepared.widened.entry} writes "
-            f"{_written(prepared)} bytes that the contraction reads back"
+            f"{_written(prepared.widened)} bytes that the contraction reads back"
         )
     if prepared.dispatches:
-        first = prepared.dispatches[0].entry
+        largest = max(prepared.dispatches, key=_written)
         return (
-            f"{1 + len(prepared.dispatches)} kernels where one is wanted: @{first} only prepares "
-            "operands of the last"
+            f"{1 + len(prepared.dispatches)} kernels where one is wanted: @{largest.entry} only "
+            "prepares operands of the last"
         )
     if kernel is None:
         return "the kernel was not found in the assembly, so nothing is known of it"
@@ -108,7 +108,6 @@ def _no_scaled_matrix(
     return f"no scaled matrix instruction was selected although {fitting[0].instruction} fits"
 
 
-def _written(prepared: Preparation) -> str:
-    assert prepared.widened is not None
-    sizes = [tensor_bytes(result.type) for result in prepared.widened.op.results]
-    return "an unknown number of" if None in sizes else str(sum(size or 0 for size in sizes))
+def _written(dispatch: Dispatch) -> int:
+    """Bytes of the results, dynamic ones not counted."""
+    return sum(tensor_bytes(result.type) or 0 for result in dispatch.op.results)

@@ -42,7 +42,7 @@ def preparation(
     block = 0
     for which, side in (("lhs", contraction.lhs), ("rhs", contraction.rhs)):
         sides = [side.tensor] if side.scale is None else [side.tensor, side.scale]
-        pending = [_operand(dispatch, value) for value in sides]
+        pending = [operand(dispatch, value) for value in sides]
         local = _dequantiser(owner(_through(side.tensor)))
         if local is not None:
             packed[which], block = local
@@ -92,7 +92,7 @@ def _prepares(dispatch: Dispatch, weights: Weights) -> bool:
     return quantises or all(weights.hold(result) for result in dispatch.op.results)
 
 
-def _operand(dispatch: Dispatch, value: ir.Value) -> ir.Value | None:
+def operand(dispatch: Dispatch, value: ir.Value) -> ir.Value | None:
     """The operand of the dispatch that the body reads as `value`."""
     op = owner(_through(value))
     if op is None or op.name != LOAD:

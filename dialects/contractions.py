@@ -19,6 +19,8 @@ from mxc.dialects.formats import FORMATS
 
 _PRODUCTS = ("arith.mulf", "arith.muli")
 _SUMS = ("arith.addf", "arith.addi")
+# A factor that is looked up by an index is no element of the operand that holds the index.
+_NO_FACTOR = ("tensor.extract", "linalg.index")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +119,14 @@ def read(op: ir.Operation) -> Contraction | None:
     )
 
 
+def is_scaled_reduction(op: ir.Operation) -> bool:
+    """Whether `op` sums scaled elements, in whatever form."""
+    if not op.name.startswith("linalg.") or "iterator_types" not in op.attributes:
+        return False
+    loops = str(op.attributes["iterator_types"])
+    return "reduction" in loops and any(inner.name == "arith.scaling_extf" for inner in walk(op))
+
+
 def _dims(indexing: ir.AffineMap) -> tuple[int, ...] | None:
     """The loops of a map whose results are loops; None for any other map."""
     if not all(isinstance(result, ir.AffineDimExpr) for result in indexing.results):
@@ -145,6 +155,8 @@ def _factors(block: ir.Block) -> list[int] | None:
         value = pending.pop(0)
         definition = owner(value)
         if definition is not None:
+            if definition.name in _NO_FACTOR:
+                return None
             pending = [*definition.operands, *pending]
         elif value == accumulator:
             return None

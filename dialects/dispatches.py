@@ -27,8 +27,9 @@ RENAMES = (
     "iree_tensor_ext.compute_barrier.start", "iree_tensor_ext.compute_barrier.end",
 )  # fmt: skip
 
-# A name in a location is quoted; a file is quoted too but goes on with :line.
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"(:\d)?')
+# A name in a location is quoted; a file is quoted too but goes on with :line. What comes after
+# " at " in callsite(callee at caller) is the caller.
+_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(:\d)?|([(\[])|([)\]])|( at )')
 _ESCAPED = re.compile(rb"\\([0-9A-F]{2}|\\)")
 
 
@@ -61,10 +62,22 @@ class Dispatch:
 def names(location: ir.Location) -> tuple[str, ...]:
     """The names that builders gave (`ir.Location.name`), however deep, in order, without repeats.
 
-    Call sites and fused locations are looked into; files are no names.
+    Fused locations are looked into; of a call site only the callee counts; files are no names.
     """
-    quoted = _QUOTED.findall(str(location))
-    return tuple(dict.fromkeys(_unescaped(text) for text, line in quoted if not line))
+    found: dict[str, None] = {}
+    depth, caller = 0, 0
+    for token in _TOKEN.finditer(str(location)):
+        text, line, opened, closed, at = token.groups()
+        if opened:
+            depth += 1
+        elif closed:
+            depth -= 1
+            caller = caller if depth >= caller else 0
+        elif at:
+            caller = caller or depth
+        elif not caller and not line:
+            found[_unescaped(text)] = None
+    return tuple(found)
 
 
 def _unescaped(text: str) -> str:

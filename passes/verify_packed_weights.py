@@ -38,6 +38,9 @@ from mxc.dialects.dispatches import (
 from mxc.dialects.errors import PassError
 from mxc.passes.base import FALLBACK, Pass
 
+_ARITHMETIC = tuple(
+    f"arith.{name}" for name in ("addf", "subf", "divf", "negf", "maximumf", "minimumf", "remf")
+)
 _COPIES = ("flow.tensor.clone", "flow.tensor.slice", "flow.tensor.transfer")
 
 
@@ -84,37 +87,54 @@ def findings(module: ir.Operation, *, min_bytes: int = 65536) -> list[Finding]:
 
 
 class Weights:
-    """Which values of a module at the flow phase hold nothing but weights."""
+    """Which values of a module at the flow phase hold nothing but weights.
+
+    A value that only parameters and constants make is one. So are rows of one that data choose,
+    as long as they are only copied or widened: the rows of an embedding cease to be a weight with
+    the first arithmetic on them.
+    """
 
     def __init__(self, every: list[Dispatch]) -> None:
         """`every`: the dispatches of the module."""
         self.dispatches = {dispatch.op: dispatch for dispatch in every}
-        self._known: dict[ir.Operation, bool] = {}
+        self._known: dict[ir.Operation, tuple[bool, bool]] = {}
 
     def hold(self, value: ir.Value) -> bool:
-        """Whether `value` holds parameters or constants, or rows, copies and casts of them."""
+        """Whether `value` holds a weight, or chosen rows of one."""
+        return self._judge(value)[0]
+
+    def chosen(self, value: ir.Value) -> bool:
+        """Whether data choose which rows of a weight `value` holds."""
+        return self._judge(value)[1]
+
+    def _judge(self, value: ir.Value) -> tuple[bool, bool]:
         value = source(value)
         op = owner(value)
         if op is None:
-            return False
+            return False, False
         if op.name == "util.global.load":  # a mutable global is state, a cache for instance
-            return "is_immutable" in op.attributes
+            return "is_immutable" in op.attributes, False
         if op.name in ("flow.tensor.constant", "arith.constant"):
-            return _is_data(value)
+            return _is_data(value), False
         if op.name in _COPIES:
-            return self.hold(op.operands[0])
+            held, chosen = self._judge(op.operands[0])
+            return held, chosen or (held and op.name == "flow.tensor.slice")
         if op.name != "flow.dispatch":
-            return False
+            return False, False
         if op not in self._known:
             self._known[op] = self._written_by(self.dispatches[op])
         return self._known[op]
 
-    def _written_by(self, dispatch: Dispatch) -> bool:
-        data = [i for i, operand in enumerate(dispatch.operands) if _is_data(operand)]
-        held = {i for i in data if self.hold(dispatch.operands[i])}
+    def _written_by(self, dispatch: Dispatch) -> tuple[bool, bool]:
+        data = [(i, each) for i, each in enumerate(dispatch.operands) if _is_data(each)]
+        held = {i: self._judge(each)[1] for i, each in data if self.hold(each)}
         if not held or dispatch.body is None:
-            return False
-        return all(i in held or _only_chooses(dispatch, i) for i in data)
+            return False, False
+        choosing = [i for i, _ in data if i not in held]
+        if not choosing and not any(held.values()):
+            return True, False
+        rows = all(_only_chooses(dispatch, i) for i in choosing) and _only_moves(dispatch.body)
+        return rows, rows
 
 
 def _judge(
@@ -122,9 +142,8 @@ def _judge(
 ) -> Finding | None:
     if not weights.hold(result):
         return None
-    chosen = any(_is_data(operand) and not weights.hold(operand) for operand in dispatch.operands)
     contracted = _is_contracted(result, weights.dispatches)
-    if chosen and not contracted:
+    if weights.chosen(result) and not contracted:
         return None
     size = tensor_bytes(result.type)
     what = _what(dispatch, result)
@@ -168,6 +187,21 @@ def _what(dispatch: Dispatch, result: ir.Value) -> str | None:
             else ("a weight repeated")
         )
     return None
+
+
+def _only_moves(body: ir.Operation) -> bool:
+    """Whether the body only copies and widens: no arithmetic on floats but the scale's product."""
+    for op in walk(body):
+        if op.name.startswith("math.") or op.name in _ARITHMETIC:
+            return False
+        if op.name == "arith.mulf" and not any(_is_widened(each) for each in op.operands):
+            return False
+    return True
+
+
+def _is_widened(value: ir.Value) -> bool:
+    op = owner(value)
+    return op is not None and op.name == "arith.extf" and int(op.operands[0].type.width) <= 8
 
 
 def _is_data(operand: ir.Value) -> bool:

@@ -69,16 +69,15 @@ def findings(
     return found
 
 
-def transient_bytes(function: ir.Operation) -> int | None:
-    """Bytes of transient buffers that one call allocates; None where a size is not constant."""
-    total = 0
+def transients(function: ir.Operation) -> tuple[int, int]:
+    """Transient buffers of one call: bytes of those of constant size, number of the others."""
+    total, dynamic = 0, 0
     for op in walk(function):
         if op.name == ALLOCATE and _lifetime(op.results[0]) == "transient":
             size = _size(op)
-            if size is None:
-                return None
-            total += size
-    return total
+            total += size or 0
+            dynamic += size is None
+    return total, dynamic
 
 
 def _initializer(initializer: ir.Operation) -> list[tuple[ir.Operation, str]]:

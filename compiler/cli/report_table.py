@@ -111,7 +111,9 @@ def _trouble(kernel: Kernel) -> str:
 
 
 def _totals(report: Report) -> str:
+    dynamic = sum(function.dynamic_transients for function in report.functions)
     return (
         f"{len(report.matmuls)} contractions, {len(report.fallbacks)} fell back; "
         f"{report.dispatches} dispatches; transient memory {bytes_text(report.transient_bytes)}"
+        + (f" and {dynamic} buffers of dynamic size" if dynamic else "")
     )

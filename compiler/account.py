@@ -1,0 +1,204 @@
+"""Writing the report from the compiled program.
+
+The program at IREE's flow phase says which dispatches a contraction needs and what they move, the
+stream phase what is allocated, the assembly which instructions were chosen. Intentions play no
+part: a contraction whose kernel is not found in the assembly is reported as a fallback, and a sum
+of scaled elements that is not understood is listed as such.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from iree.compiler import ir
+from mxc.compiler.assembly import Kernel, parse_all
+from mxc.compiler.lowering import explain, lowering_of
+from mxc.compiler.preparation import Preparation, hoisted_globals, operand, preparation
+from mxc.compiler.report import FunctionCost, Matmul, Report
+from mxc.dialects.contractions import (
+    Contraction,
+    Side,
+    contractions,
+    format_name,
+    is_scaled_reduction,
+)
+from mxc.dialects.dispatches import (
+    Dispatch,
+    dispatches,
+    element_bits,
+    moved_bytes,
+    names,
+    tensor_bytes,
+    walk,
+)
+from mxc.dialects.targets import Target
+from mxc.passes.verify_packed_weights import Weights
+from mxc.passes.verify_transients import transients
+
+_NUMBER = re.compile(r"\d+")
+
+
+def account(
+    flow: ir.Operation, stream: ir.Operation, assembly: Iterable[str], target: Target
+) -> Report:
+    """The report of one compilation; the arguments are those of `report.build_report`."""
+    every = dispatches(flow)
+    weights, stores = Weights(every), hoisted_globals(flow)
+    kernels = parse_all(assembly)
+    users = Counter(dispatch.entry for dispatch in every)
+    bodies = {d.entry: contractions(d.body) for d in every if d.body is not None}
+    matmuls = [
+        _matmul(
+            dispatch,
+            contraction,
+            preparation(dispatch, contraction, weights, stores),
+            kernels.get(dispatch.entry),
+            target,
+            shared=users[dispatch.entry] > 1,
+        )
+        for dispatch in every
+        for contraction in bodies.get(dispatch.entry, ())
+    ]
+    matmuls += _unread(every, bodies, kernels, target)
+    return Report(
+        target=target.name,
+        matmuls=tuple(matmuls),
+        kernels=tuple(kernel for name, kernel in kernels.items() if name in users),
+        functions=_functions(every, stream),
+    )
+
+
+def _matmul(
+    dispatch: Dispatch,
+    contraction: Contraction,
+    prepared: Preparation,
+    kernel: Kernel | None,
+    target: Target,
+    *,
+    shared: bool,
+) -> Matmul:
+    steps = [dispatch, *prepared.dispatches]
+    parts = [moved_bytes(step) for step in steps]
+    moved = None if None in parts else sum(part for part in parts if part is not None)
+    block = contraction.block or prepared.block
+    lhs, rhs = prepared.lhs or contraction.lhs, prepared.rhs or contraction.rhs
+    packed = lhs.scale is not None or rhs.scale is not None
+    return Matmul(
+        name=_name(dispatch, contraction, shared),
+        function=dispatch.function,
+        batch=contraction.batch,
+        m=contraction.m,
+        n=contraction.n,
+        k=contraction.k,
+        lhs=format_name(lhs, block),
+        rhs=format_name(rhs, block),
+        out=str(ir.RankedTensorType(contraction.op.results[0].type).element_type),
+        kernel=dispatch.entry,
+        lowering="not found" if kernel is None else lowering_of(kernel, target, packed=packed),
+        kernels=len(steps),
+        bytes_moved=moved,
+        bytes_minimum=_minimum(dispatch, contraction, (lhs, rhs), block),
+        fallback=explain(contraction, lhs, rhs, block, prepared, kernel, target),
+    )
+
+
+def _unread(
+    every: list[Dispatch],
+    bodies: dict[str, list[Contraction]],
+    kernels: dict[str, Kernel],
+    target: Target,
+) -> list[Matmul]:
+    """Sums of scaled elements that are in no form that is understood: listed, never left out."""
+    found = []
+    for dispatch in every:
+        read = {contraction.op for contraction in bodies.get(dispatch.entry, ())}
+        for op in walk(dispatch.body) if dispatch.body is not None else ():
+            if op in read or not is_scaled_reduction(op):
+                continue
+            kernel = kernels.get(dispatch.entry)
+            found.append(
+                Matmul(
+                    name=next(iter([*dispatch.names, *names(op.location)]), dispatch.entry),
+                    function=dispatch.function,
+                    batch=-1,
+                    m=-1,
+                    n=-1,
+                    k=-1,
+                    lhs="unknown",
+                    rhs="unknown",
+                    out=str(ir.RankedTensorType(op.results[0].type).element_type),
+                    kernel=dispatch.entry,
+                    lowering="not found"
+                    if kernel is None
+                    else lowering_of(kernel, target, packed=True),
+                    kernels=1,
+                    bytes_moved=moved_bytes(dispatch),
+                    bytes_minimum=None,
+                    fallback="a sum of scaled elements that is no contraction of two tensors",
+                )
+            )
+    return found
+
+
+def _name(dispatch: Dispatch, contraction: Contraction, shared: bool) -> str:
+    """The builder's name of the contraction.
+
+    Equal executables are merged, so the body of one that several dispatches share carries the
+    name of the first only; the dispatches keep their own.
+    """
+    inner, outer = names(contraction.op.location), dispatch.names
+    if not shared or not outer or not inner or inner[0] in outer:
+        return next(iter([*inner, *outer]), dispatch.entry)
+    alike = [name for name in outer if _NUMBER.sub("", name) == _NUMBER.sub("", inner[0])]
+    return [*alike, *outer][0]
+
+
+def _minimum(
+    dispatch: Dispatch, contraction: Contraction, packed: tuple[Side, Side], block: int
+) -> int | None:
+    """Bytes of both packed factors, their scales and the output, each once.
+
+    Rows that several groups of a batch share are counted once: no more than the operand holds.
+    """
+    batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
+    out = tensor_bytes(contraction.op.results[0].type)
+    if min(batch, m, n, k) < 0 or out is None:
+        return None
+    total = out
+    for rows, side, actual in zip((m, n), packed, (contraction.lhs, contraction.rhs), strict=True):
+        elements = batch * rows * k
+        needed = math.ceil(elements * element_bits(side.element) / 8)
+        total += _at_most_whole(dispatch, side.tensor, actual.tensor, needed)
+        if side.scale is not None and block:
+            width = element_bits(ir.RankedTensorType(side.scale.type).element_type)
+            needed = math.ceil(elements // block * width / 8)
+            total += _at_most_whole(dispatch, side.scale, actual.scale, needed)
+    return total
+
+
+def _at_most_whole(
+    dispatch: Dispatch, packed: ir.Value, actual: ir.Value | None, needed: int
+) -> int:
+    same = actual is not None and packed == actual
+    whole = operand(dispatch, packed) if same else None
+    held = None if whole is None else tensor_bytes(whole.type)
+    return needed if held is None else min(needed, held)
+
+
+def _functions(every: list[Dispatch], stream: ir.Operation) -> tuple[FunctionCost, ...]:
+    counts = Counter(dispatch.function for dispatch in every)
+    buffers: dict[str, tuple[int, int]] = {}
+    for op in stream.regions[0].blocks[0].operations:
+        if op.operation.name == "util.func":
+            name = str(ir.StringAttr(op.operation.attributes["sym_name"]).value)
+            buffers[name] = transients(op.operation)
+    return tuple(
+        FunctionCost(
+            name=name, dispatches=counts[name], transient_bytes=total, dynamic_transients=dynamic
+        )
+        for name in dict.fromkeys([*buffers, *counts])
+        for total, dynamic in (buffers.get(name, (0, 0)),)
+    )
