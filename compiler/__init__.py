@@ -1,1 +1,26 @@
 """The road from checkpoint to artifact."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mxc.compiler.artifact import Artifact
+    from mxc.compiler.road import Progress, compile
+
+# Loaded when first used: the command line, which lives in this package, starts without IREE.
+_HOME = {
+    "Artifact": "mxc.compiler.artifact",
+    "Progress": "mxc.compiler.road",
+    "compile": "mxc.compiler.road",
+}
+
+__all__ = ["Artifact", "Progress", "compile"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load `name` from its module at first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'mxc.compiler' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

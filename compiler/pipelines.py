@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from mxc.dialects.targets import Target
 from mxc.dialects.targets import target as target_record
-from mxc.passes.base import Pipeline, Stage
+from mxc.passes.base import Pass, Pipeline, Stage
+from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.normalise import NORMALISE
+from mxc.passes.set_cpu_schedule import SetCpuSchedule
+from mxc.passes.verify_packed_weights import VerifyPackedWeights
+from mxc.passes.verify_transients import VerifyTransients
 
 _NORMALISE = Stage(
     name="normalise",
@@ -13,7 +18,42 @@ _NORMALISE = Stage(
     passes=NORMALISE,
 )
 
+_FORM_DISPATCHES = Stage(
+    name="form-dispatches",
+    invariant="Each scaled contraction, the gathers that feed it and its elementwise epilogue are "
+    "one dispatch.",
+    passes=(FormContractionDispatches(),),
+)
+
+_VERIFY_WEIGHTS = Stage(
+    name="verify-weights",
+    invariant="No dispatch reads or writes a dequantised weight or a broadcast scale, or it is "
+    "marked and reported.",
+    passes=(VerifyPackedWeights(strict=False),),
+    phase="flow",
+)
+
+_VERIFY_TRANSIENTS = Stage(
+    name="verify-transients",
+    invariant="Nothing is prepared at load and no weight is copied, or it is marked and reported.",
+    passes=(VerifyTransients(strict=False),),
+    phase="stream",
+)
+
 
 def pipeline(target: str) -> Pipeline:
     """The pipeline for a target by name. Raises TargetError where the name is unknown."""
-    return Pipeline(target_record(target).name, (_NORMALISE,))
+    record = target_record(target)
+    return Pipeline(
+        record.name,
+        (_NORMALISE, _FORM_DISPATCHES, _lower(record), _VERIFY_WEIGHTS, _VERIFY_TRANSIENTS),
+    )
+
+
+def _lower(target: Target) -> Stage:
+    schedule: tuple[Pass | str, ...] = () if target.is_gpu else (SetCpuSchedule(),)
+    return Stage(
+        name="lower",
+        invariant="Each scaled contraction carries the schedule that its code generator needs.",
+        passes=schedule,
+    )

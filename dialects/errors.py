@@ -4,6 +4,8 @@ The command line prints a refusal as one line and exits with 1. A bug of ours is
 these: it stays an ordinary exception with its trace.
 """
 
+from __future__ import annotations
+
 
 class MxcError(Exception):
     """Base of every refusal."""
@@ -35,6 +37,10 @@ class CompileError(MxcError):
     def __init__(self, message: str, phase: str) -> None:
         super().__init__(message)
         self.phase = phase
+
+    def __reduce__(self) -> tuple[type[CompileError], tuple[str, str]]:
+        """Cross the border of a process whole."""
+        return CompileError, (str(self), self.phase)
 
 
 class ArtifactError(MxcError):

@@ -86,7 +86,13 @@ def _compile(
     prefill_chunk: Annotated[
         int | None, typer.Option(min=1, help="Prompt tokens that are computed at once.")
     ] = None,
-    activations: Annotated[str, typer.Option(help="What activations are computed in.")] = "f32",
+    activations: Annotated[
+        str | None,
+        typer.Option(
+            help="f32 or bf16: what activations are rounded to where they meet weights.",
+            show_default="as the checkpoint's dense weights",
+        ),
+    ] = None,
     weights: Annotated[
         str, typer.Option(help="packed, or none: code only, to be inspected but not run.")
     ] = "packed",

@@ -4,6 +4,7 @@ Source of the architecture: openai/gpt-oss (gpt_oss/torch/model.py) and transfor
 models/gpt_oss. The functions of the module are those that `ModelRecord` describes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ from mxc.compiler.models.blocks import (
     rotate,
     rows_from,
 )
+from mxc.compiler.models.options import Options
 from mxc.compiler.models.rope import yarn_tables
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import constant, shape_of
@@ -38,20 +40,6 @@ ELEMENTS = {
     "F16": ir.F16Type,
     "F32": ir.F32Type,
 }
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a model is laid out: tokens a sequence may hold, tokens a prefill call takes."""
-
-    max_sequence_length: int
-    prefill_chunk: int
-    activations: str
-
-    @property
-    def capacity(self) -> int:
-        """Positions of the cache: a padded last chunk may start at the last token."""
-        return self.max_sequence_length + self.prefill_chunk - 1
 
 
 def generated_tensors(config: GptOssConfig, options: Options) -> dict[str, NDArray[np.float32]]:
@@ -108,8 +96,9 @@ class GptOssBuilder:
         shape += [c.num_key_value_heads, c.head_dim]
         return ir.RankedTensorType.get(shape, self._rounding.type())
 
-    def _function(self, name, inputs, body) -> None:  # type: ignore
-        op = None
+    def _function(
+        self, name: str, inputs: list[ir.Type], body: Callable[..., list[ir.Value]]
+    ) -> None:
         with ir.InsertionPoint(self._module.body):
             op = ir.Operation.create(
                 "util.func",
@@ -125,6 +114,11 @@ class GptOssBuilder:
             ir.Operation.create("util.return", operands=results)
         kinds = [value.type for value in results]
         op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kinds))
+        # The cache is given to the program, which returns it: it is updated where it lies.
+        consumed = {"iree.abi.consume": ir.UnitAttr.get()}
+        op.attributes["arg_attrs"] = ir.ArrayAttr.get(
+            [ir.DictAttr.get(consumed if kind == self.cache_type() else {}) for kind in inputs]
+        )
 
     def _weight(self, name: str, *shape: int) -> ir.Value:
         kind = ELEMENTS[self._dtypes[name]].get()

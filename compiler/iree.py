@@ -1,0 +1,167 @@
+"""IREE as a library: its flags, its phases, its messages. No other file of ours knows them.
+
+The phases of IREE's compiler run one after another over one live module, so that our passes and
+checks see the program in between, and a failure names its phase. Nothing here protects against a
+crash of the compiler: `worker.py` does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from iree.compiler import ir
+from iree.compiler.api import Invocation, Output, Session, ctypes_dl
+
+from mxc.dialects.context import prepare
+from mxc.dialects.errors import CompileError
+from mxc.dialects.targets import Target
+
+#: IREE's phases in order. Before "flow" a program is tensors, then dispatches, then a stream of
+#: commands; "executable-targets" is where LLVM makes the kernels.
+PHASES = (
+    "input",
+    "abi",
+    "preprocessing",
+    "global-optimization",
+    "dispatch-creation",
+    "flow",
+    "stream",
+    "executable-sources",
+    "executable-configurations",
+    "executable-targets",
+    "hal",
+    "vm",
+    "end",
+)
+
+#: Severities of a message: what is wrong, and what belongs to it.
+_NOTE, _ERROR = 0, 2
+
+#: Characters of an IREE message that are shown; it may quote whole executables.
+_LONGEST = 600
+
+_CALLBACK = ctypes.CFUNCTYPE(
+    None, ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t, ctypes.c_void_p
+)
+_library = ctypes_dl._dylib
+_library.ireeCompilerInvocationSetCompileFromPhase.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+_library.ireeCompilerInvocationSetCompileToPhase.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+_library.ireeCompilerInvocationEnableCallbackDiagnostics.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_int,
+    _CALLBACK,
+    ctypes.c_void_p,
+]
+
+
+def flags(target: Target, assembly_dir: Path) -> list[str]:
+    """The flags of one session: what to compile for, and where kernels leave their assembly."""
+    chosen = [
+        # A hoisted constant expression is computed by an initialiser at every load: weights would
+        # be converted at start-up, behind the user's back.
+        "--iree-opt-const-expr-hoisting=false",
+        "--iree-opt-const-eval=false",
+        f"--iree-hal-dump-executable-intermediates-to={assembly_dir}",
+    ]
+    if target.is_gpu:
+        return [*chosen, "--iree-hal-target-device=hip", f"--iree-rocm-target={target.chip}"]
+    chosen += [
+        "--iree-hal-target-device=local",
+        "--iree-hal-local-target-device-backends=llvm-cpu",
+        f"--iree-llvmcpu-target-cpu={target.chip}",
+    ]
+    if target.triple is not None:
+        chosen.append(f"--iree-llvmcpu-target-triple={target.triple}")
+    return chosen
+
+
+class Compiler:
+    """One session of IREE for one target, and the program that it compiles."""
+
+    def __init__(self, target: Target, program: bytes, assembly_dir: Path) -> None:
+        """Parse `program` (MLIR bytecode or text). Raises CompileError where it does not parse."""
+        self._session = Session()
+        self._session.set_flags(*flags(target, assembly_dir))
+        context = prepare(self._session.context)
+        try:
+            with context, ir.Location.unknown():
+                self.module = ir.Module.parse(program)
+        except ir.MLIRError as error:
+            raise CompileError(f"the program does not parse: {error}", phase="start") from error
+        self._done = "start"
+        self._invocation: Invocation | None = None
+
+    def run_to(self, phase: str) -> None:
+        """Run the one phase `phase`. Raises CompileError with IREE's messages."""
+        invocation = self._session.invocation()
+        messages: list[str] = []
+
+        def collect(severity: int, text: Any, size: int, _: Any) -> None:
+            if severity == _ERROR or (messages and severity == _NOTE):
+                messages.append(ctypes.string_at(text, size).decode(errors="replace"))
+
+        keep = _CALLBACK(collect)
+        handle = invocation._inv_p
+        _library.ireeCompilerInvocationEnableCallbackDiagnostics(handle, 0, keep, None)
+        _library.ireeCompilerInvocationSetCompileFromPhase(handle, self._done.encode())
+        _library.ireeCompilerInvocationSetCompileToPhase(handle, phase.encode())
+        invocation.import_module(self.module.operation)
+        with _threads(self._session.context):
+            succeeded = invocation.execute()
+        if not succeeded:
+            raise CompileError(_first(messages), phase=phase)
+        self._done, self._invocation = phase, invocation
+
+    def write_module(self, path: Path) -> None:
+        """Write the compiled program (.vmfb), after the last phase."""
+        assert self._done == PHASES[-1] and self._invocation is not None
+        output = Output.open_file(str(path))
+        try:
+            self._invocation.output_vm_bytecode(output)
+            output.keep()
+        finally:
+            output.close()
+
+    def device_text(self) -> str:
+        """The attribute of the device that the program is compiled for, once there is one."""
+        for op in self.module.body.operations:
+            if op.operation.name == "util.global" and "#hal.device.target" in str(op):
+                return str(op)
+        return ""
+
+
+@contextmanager
+def _threads(context: ir.Context) -> Iterator[None]:
+    """Kernels are compiled in parallel; Python passes and failing verifiers must not be."""
+    context.enable_multithreading(True)
+    try:
+        yield
+    finally:
+        context.enable_multithreading(False)
+
+
+def cpu_of(device: str) -> tuple[str, tuple[str, ...]]:
+    """(LLVM CPU name, features that the code may use) from `Compiler.device_text`."""
+    name = re.search(r'\bcpu = "([^"]*)"', device)
+    features = re.search(r'cpu_features = "([^"]*)"', device)
+    has = features[1].split(",") if features else []
+    return name[1] if name else "", tuple(f[1:] for f in has if f.startswith("+"))
+
+
+def _first(messages: list[str]) -> str:
+    """The first error in one line: later ones are mostly its echoes."""
+    text = " ".join(messages[0].split()) if messages else "no message"
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
+
+
+
+def assembly(folder: Path) -> Iterator[str]:
+    """The text of each kernel file that a compilation left in `folder`."""
+    for pattern in ("*.rocmasm", "*.s"):
+        for file in sorted(folder.rglob(pattern)):
+            yield file.read_text(errors="replace")

@@ -1,0 +1,84 @@
+"""A model to be compiled: a checkpoint that was opened, with its options.
+
+Whatever the architecture, the road asks for the same four things: the program, what to pack, what
+the manifest says of the weights and of the model.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from mxc.compiler.checkpoints.gpt_oss import GptOss, read_gpt_oss
+from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors, plan_weights
+from mxc.compiler.models.gpt_oss import GptOssBuilder, generated_tensors
+from mxc.compiler.models.options import Options, choose
+from mxc.compiler.pack import PackItem
+from mxc.dialects.manifest import ModelRecord, TensorType, WeightRecord
+
+
+@dataclass(frozen=True)
+class Model:
+    """A gpt-oss checkpoint with the options that it is compiled with."""
+
+    folder: Path
+    source: GptOss
+    options: Options
+    notes: tuple[str, ...]
+
+    def program(self) -> bytes:
+        """The module as MLIR bytecode; no weight is in it."""
+        tensors = self.source.checkpoint.tensors
+        dtypes = {name: record.dtype for name, record in tensors.items()}
+        module = GptOssBuilder(self.source.config, dtypes, self.options).build()
+        buffer = io.BytesIO()
+        module.operation.write_bytecode(buffer)
+        return buffer.getvalue()
+
+    def pack_items(self) -> tuple[PackItem, ...]:
+        """Every tensor of the archive, those that are computed included."""
+        return plan_tensors(self.source, generated_tensors(self.source.config, self.options))
+
+    def weights(self) -> dict[str, WeightRecord]:
+        """What the manifest says of every tensor."""
+        return plan_weights(self.source, generated_tensors(self.source.config, self.options))
+
+    def record(self) -> ModelRecord:
+        """What generation needs to know."""
+        c, o = self.source.config, self.options
+        shape = (2 * c.num_hidden_layers, o.capacity, c.num_key_value_heads, c.head_dim)
+        return ModelRecord(
+            architecture="gpt_oss",
+            vocab_size=c.vocab_size,
+            max_sequence_length=o.max_sequence_length,
+            prefill_chunk=o.prefill_chunk,
+            cache=TensorType(shape=shape, dtype=o.activations),
+            eos_tokens=self.source.eos_tokens,
+            bos_token=c.bos_token_id,
+            pad_token=c.pad_token_id,
+        )
+
+
+def open_model(
+    folder: Path,
+    *,
+    max_sequence_length: int | None = None,
+    prefill_chunk: int | None = None,
+    activations: str | None = None,
+) -> Model:
+    """Open the checkpoint in `folder` and settle the options; reads headers only.
+
+    Raises CheckpointError for a checkpoint that cannot be read, and for options that it cannot
+    have.
+    """
+    source = read_gpt_oss(folder)
+    dense = {r.dtype for r in source.checkpoint.tensors.values() if r.dtype != "U8"}
+    options, notes = choose(
+        max_sequence_length,
+        prefill_chunk,
+        activations,
+        longest=source.config.max_position_embeddings,
+        dense=dense,
+    )
+    return Model(folder, source, options, notes)
