@@ -7,6 +7,8 @@ from mxc.passes.expand_blocks import ExpandBlocks
 from mxc.passes.expand_vectors import ExpandVectors
 from mxc.passes.fold_scale_broadcast import FoldScaleBroadcast
 from mxc.passes.fuse_dequantize import FuseDequantize
+from mxc.passes.gather_packed import GatherPacked
+from mxc.passes.unpack_before_gather import UnpackBeforeGather
 from mxc.passes.verify_packed_weights import VerifyPackedWeights
 from mxc.passes.verify_transients import VerifyTransients
 
@@ -17,6 +19,8 @@ PASSES: tuple[type[Pass], ...] = (
     ExpandVectors,
     FoldScaleBroadcast,
     FuseDequantize,
+    GatherPacked,
+    UnpackBeforeGather,
     VerifyPackedWeights,
     VerifyTransients,
 )

@@ -7,9 +7,13 @@ from mxc.passes.expand_blocks import ExpandBlocks
 from mxc.passes.expand_vectors import ExpandVectors
 from mxc.passes.fold_scale_broadcast import FoldScaleBroadcast
 from mxc.passes.fuse_dequantize import FuseDequantize
+from mxc.passes.gather_packed import GatherPacked
+from mxc.passes.unpack_before_gather import UnpackBeforeGather
 
 NORMALISE: tuple[Pass | str, ...] = (
     FoldScaleBroadcast(),
+    GatherPacked(),
+    UnpackBeforeGather(),
     FuseDequantize(),
     ExpandBlocks(),
     ExpandVectors(),

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import linalg, tensor
+
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.indexing import indexing_maps, loop_ranges
+from mxc.dialects.linalg_ext import GATHER
 from mxc.passes.split_loops import plan_split, reassociation, reshape
 
 
@@ -108,11 +110,11 @@ def replace(op: ir.Operation, value: ir.Value) -> None:
 
 
 def sweep(root: ir.Operation) -> None:
-    """Erase the linalg and tensor operations under `root` that nobody reads any more."""
+    """Erase the linalg, tensor and gather operations under `root` that nobody reads any more."""
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name.startswith(("linalg.", "tensor.")) and len(op.results):
+        if op.name.startswith(("linalg.", "tensor.", GATHER)) and len(op.results):
             found.append(op.operation)
         return ir.WalkResult.ADVANCE
 

@@ -1,0 +1,56 @@
+// RUN: mxc opt %s --split-input-file --passes mxc-gather-packed | filecheck %s
+
+// CHECK-LABEL: @dequantized_experts
+// CHECK-NOT: tensor<5x8x3x32xf32>
+// CHECK: %[[W:.*]] = iree_linalg_ext.gather dimension_map = [0] ins(%arg0, %arg2 : tensor<5x8x3x32xf4E2M1FN>, tensor<?xi32>)
+// CHECK: %[[S:.*]] = iree_linalg_ext.gather dimension_map = [0] ins(%arg1, %arg2 : tensor<5x8x3xf8E8M0FNU>, tensor<?xi32>)
+// CHECK: linalg.generic {{.*}} ins(%[[W]], %[[S]] :
+// CHECK: tensor.collapse_shape {{.*}} : tensor<?x8x3x32xf32> into tensor<?x8x96xf32>
+func.func @dequantized_experts(%w: tensor<5x8x3x32xf4E2M1FN>, %s: tensor<5x8x3xf8E8M0FNU>, %ids: tensor<?xi32>, %out: tensor<?x8x96xf32>) -> tensor<?x8x96xf32> {
+  %e = tensor.empty() : tensor<5x8x3x32xf32>
+  %d = linalg.generic {
+      indexing_maps = [affine_map<(e, n, ko, kb) -> (e, n, ko, kb)>, affine_map<(e, n, ko, kb) -> (e, n, ko)>, affine_map<(e, n, ko, kb) -> (e, n, ko, kb)>],
+      iterator_types = ["parallel", "parallel", "parallel", "parallel"]}
+      ins(%w, %s : tensor<5x8x3x32xf4E2M1FN>, tensor<5x8x3xf8E8M0FNU>) outs(%e : tensor<5x8x3x32xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f8E8M0FNU, %c: f32):
+    %y = arith.scaling_extf %a, %b : f4E2M1FN, f8E8M0FNU to f32
+    linalg.yield %y : f32
+  } -> tensor<5x8x3x32xf32>
+  %c = tensor.collapse_shape %d [[0], [1], [2, 3]] : tensor<5x8x3x32xf32> into tensor<5x8x96xf32>
+  %g = iree_linalg_ext.gather dimension_map = [0] ins(%c, %ids : tensor<5x8x96xf32>, tensor<?xi32>) outs(%out : tensor<?x8x96xf32>) -> tensor<?x8x96xf32>
+  func.return %g : tensor<?x8x96xf32>
+}
+
+// -----
+
+// A transpose between: it is done again over the chosen experts.
+// CHECK-LABEL: @through_a_transpose
+// CHECK-COUNT-2: iree_linalg_ext.gather
+// CHECK: arith.scaling_extf
+// CHECK: linalg.generic {{.*}} outs({{.*}} : tensor<2x32x8xf32>)
+// CHECK-NOT: iree_linalg_ext.gather
+func.func @through_a_transpose(%w: tensor<5x8x32xf4E2M1FN>, %s: tensor<5x8xf8E8M0FNU>, %ids: tensor<2xi32>, %out: tensor<2x32x8xf32>) -> tensor<2x32x8xf32> {
+  %e = tensor.empty() : tensor<5x8x32xf32>
+  %d = linalg.generic {
+      indexing_maps = [affine_map<(e, n, k) -> (e, n, k)>, affine_map<(e, n, k) -> (e, n)>, affine_map<(e, n, k) -> (e, n, k)>],
+      iterator_types = ["parallel", "parallel", "parallel"]}
+      ins(%w, %s : tensor<5x8x32xf4E2M1FN>, tensor<5x8xf8E8M0FNU>) outs(%e : tensor<5x8x32xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f8E8M0FNU, %c: f32):
+    %y = arith.scaling_extf %a, %b : f4E2M1FN, f8E8M0FNU to f32
+    linalg.yield %y : f32
+  } -> tensor<5x8x32xf32>
+  %te = tensor.empty() : tensor<5x32x8xf32>
+  %t = linalg.transpose ins(%d : tensor<5x8x32xf32>) outs(%te : tensor<5x32x8xf32>) permutation = [0, 2, 1]
+  %g = iree_linalg_ext.gather dimension_map = [0] ins(%t, %ids : tensor<5x32x8xf32>, tensor<2xi32>) outs(%out : tensor<2x32x8xf32>) -> tensor<2x32x8xf32>
+  func.return %g : tensor<2x32x8xf32>
+}
+
+// -----
+
+// An embedding of plain floats.
+// CHECK-LABEL: @leaves_floats_alone
+// CHECK: iree_linalg_ext.gather dimension_map = [0] ins(%arg0, %arg1 : tensor<5x8xf32>, tensor<2xi32>)
+func.func @leaves_floats_alone(%x: tensor<5x8xf32>, %ids: tensor<2xi32>, %out: tensor<2x8xf32>) -> tensor<2x8xf32> {
+  %g = iree_linalg_ext.gather dimension_map = [0] ins(%x, %ids : tensor<5x8xf32>, tensor<2xi32>) outs(%out : tensor<2x8xf32>) -> tensor<2x8xf32>
+  func.return %g : tensor<2x8xf32>
+}

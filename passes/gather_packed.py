@@ -1,0 +1,157 @@
+"""mxc-gather-packed: gather elements and scales, and dequantise what was gathered.
+
+A mixture of experts chooses its weights by number. A frontend that dequantises all experts and
+gathers the chosen ones writes all of them to memory for each token. Gathering the packed tensors
+reads only what was chosen, and leaves the dequantise beside the contraction that can take it in.
+
+before:
+    %d = linalg.generic ins(%w, %s) { scaling_extf } -> tensor<ExNxKOx32xf32>
+    iree_linalg_ext.gather dimension_map = [0] ins(%d, %ids : .., tensor<Txi32>)
+after:
+    %wt = iree_linalg_ext.gather dimension_map = [0] ins(%w, %ids)
+    %st = iree_linalg_ext.gather dimension_map = [0] ins(%s, %ids)
+    linalg.generic ins(%wt, %st) { scaling_extf } -> tensor<TxNxKOx32xf32>
+
+Leaves alone: gathers of anything that is not dequantised, along other dimensions than the first,
+and by index tensors of rank other than 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, linalg, tensor
+
+from mxc.dialects.dequantize import iterators
+from mxc.dialects.indexing import dim_of, dims, indexing_maps, trace
+from mxc.dialects.linalg_ext import GATHER
+from mxc.passes.base import Pass
+from mxc.passes.fuse_dequantize import is_decoding
+from mxc.passes.rebuild import discardable, replace, sweep
+
+
+@dataclass(frozen=True)
+class GatherPacked(Pass):
+    """Gather elements and scales instead of dequantised tensors."""
+
+    name = "mxc-gather-packed"
+
+    def run(self, module: ir.Operation) -> None:
+        """Move every gather of a dequantised tensor to the packed tensors that it is made of."""
+        for op in operations_named(module, GATHER):
+            if chooses_rows(op):
+                with ir.InsertionPoint(op), op.location:
+                    moved = _gather(op.operands[0], op.operands[1])
+                if moved is not None:
+                    replace(op, moved)
+        sweep(module)
+
+
+def operations_named(root: ir.Operation, name: str) -> list[ir.Operation]:
+    """All operations of that name under `root`, in program order."""
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == name:
+            found.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    root.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found
+
+
+def chooses_rows(op: ir.Operation) -> bool:
+    """Whether `op` gathers along the first dimension by a list of numbers."""
+    if op.name != GATHER:
+        return False
+    along = list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"]))
+    return along == [0] and op.operands[1].type.rank == 1
+
+
+def _gather(value: ir.Value, ids: ir.Value) -> ir.Value | None:
+    """`value` at `ids`, gathered where it is packed; None where it is not made of packed data."""
+    source, _ = trace(value, [ir.AffineConstantExpr.get(0)] * value.type.rank, [])
+    if isinstance(source, ir.BlockArgument) or not is_decoding(source.owner.operation):
+        return None
+    return _move(value, ids, source)
+
+
+def _move(value: ir.Value, ids: ir.Value, decoded: ir.Value) -> ir.Value | None:
+    """Rebuild what lies between `decoded` and `value`, over the chosen rows."""
+    op = value.owner.operation
+    if op.name == "tensor.collapse_shape":
+        inner = _move(op.operands[0], ids, decoded) if _keeps_rows(op) else None
+        if inner is None:
+            return None
+        shape = _chosen(value, ids)
+        return tensor.CollapseShapeOp(shape, inner, op.attributes["reassociation"]).result
+    if not op.name.startswith("linalg."):
+        return None
+    maps = indexing_maps(op)
+    row = dim_of(maps[-1].results[0])
+    inputs = []
+    for operand, affine in zip(list(op.operands)[:-1], maps, strict=False):
+        loops = dims(affine)
+        if row not in loops and None not in loops:
+            inputs.append(operand)
+            continue
+        if row is None or loops[0] != row or row in loops[1:] or None in loops:
+            return None
+        chosen = _move(operand, ids, decoded) if value != decoded else None
+        if value != decoded and chosen is None:
+            return None
+        inputs.append(chosen if chosen is not None else gather_rows(operand, ids))
+    return _again(op, inputs, _empty(value, ids), maps)
+
+
+def _keeps_rows(op: ir.Operation) -> bool:
+    return len(ir.ArrayAttr(ir.ArrayAttr(op.attributes["reassociation"])[0])) == 1
+
+
+def _again(
+    op: ir.Operation, inputs: Sequence[ir.Value], init: ir.Value, maps: Sequence[ir.AffineMap]
+) -> ir.Value:
+    """The same operation as a generic over other tensors of the same ranks."""
+    new = linalg.GenericOp(
+        [init.type],
+        list(inputs),
+        [init],
+        ir.ArrayAttr.get([ir.AffineMapAttr.get(affine) for affine in maps]),
+        ir.ArrayAttr.get(iterators(op)),
+    )
+    # A clone lends its body: others may still read the original.
+    op.clone().regions[0].blocks[0].append_to(new.regions[0])
+    for name in discardable(op):
+        new.attributes[name] = op.attributes[name]
+    return new.results[0]
+
+
+def gather_rows(source: ir.Value, ids: ir.Value) -> ir.Value:
+    """Rows `ids` [T] of `source` [E, ..]: a gather of type [T, ..] at the insertion point."""
+    init = _empty(source, ids)
+    return ir.Operation.create(
+        GATHER,
+        results=[init.type],
+        operands=[source, ids, init],
+        attributes={"dimension_map": ir.DenseI64ArrayAttr.get([0])},
+    ).result
+
+
+def _chosen(value: ir.Value, ids: ir.Value) -> ir.RankedTensorType:
+    """The type of `value` with as many rows as there are `ids`."""
+    source = ir.RankedTensorType(value.type)
+    shape = [*list(ids.type.shape), *list(source.shape)[1:]]
+    return ir.RankedTensorType.get(shape, source.element_type)
+
+
+def _empty(value: ir.Value, ids: ir.Value) -> ir.Value:
+    chosen = _chosen(value, ids)
+    sizes = [
+        chosen.get_dim_size(axis)
+        if not chosen.is_dynamic_dim(axis)
+        else tensor.DimOp(value if axis else ids, arith.constant(ir.IndexType.get(), axis)).result
+        for axis in range(chosen.rank)
+    ]
+    return tensor.empty(sizes, chosen.element_type)
