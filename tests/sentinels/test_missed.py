@@ -51,3 +51,25 @@ def test_dequantised_weight_is_written_to_memory(iree_compile: Compile, tmp_path
         "IREE fixed the fusion of a dequantised weight: mxc-fuse-dequantize need no longer do it"
     )
     assert "tensor<131072x32xf32>" in found, "all 2048 x 2048 elements, as f32"
+
+
+def test_dequantised_parameter_is_computed_at_every_load(
+    iree_compile: Compile, tmp_path: Path
+) -> None:
+    output = tmp_path / "flow.mlir"
+
+    def initialisers(*flags: str) -> list[str]:
+        """Dispatches that run when the program is loaded."""
+        source = HERE / "dequantised_parameter.mlir"
+        result = iree_compile(source, output, "--compile-to=flow", *flags)
+        assert result.returncode == 0, result.stderr
+        dispatches: list[str] = re.findall(r"flow\.dispatch (@\S+)::", output.read_text())
+        assert dispatches
+        return [name for name in dispatches if name.startswith("@_initializer")]
+
+    cured = initialisers("--iree-opt-const-expr-hoisting=false")
+    assert cured == [], "the flag is the cure"
+    assert initialisers(), (
+        "IREE fixed the hoisting of dequantised parameters: "
+        "--iree-opt-const-expr-hoisting=false can go"
+    )
