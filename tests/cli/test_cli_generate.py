@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, processors
+from typer.testing import CliRunner, Result
+
 from mxc.compiler.cli import app
 from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 from mxc.runtime import load
-from typer.testing import CliRunner, Result
 
 
 def mxc(*words: object) -> Result:
@@ -82,8 +84,19 @@ def test_sampling_options_and_seed(toy_artifact: Path) -> None:
     assert answer(*words, "--seed", 1, "--min-p", 1)["tokens"] == [6] * 16
 
 
-def test_chat_and_raw(toy_artifact: Path) -> None:
-    """A prompt is a message of the user where there is a template, and --raw is as it stands."""
+def test_chat_and_raw(toy_artifact: Path, rewrite) -> None:
+    """A prompt is a message of the user where there is a template, and --raw is as it stands.
+
+    The tokenizer puts w0 before a text; a template has said already what comes first.
+    """
+    files = dict(load(toy_artifact).manifest.files)
+    del files[TOKENIZER]
+    rewrite(toy_artifact, files=files)
+    tokenizer = Tokenizer.from_file(str(toy_artifact / TOKENIZER))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="w0 $A", special_tokens=[("w0", 0)]
+    )
+    tokenizer.save(str(toy_artifact / TOKENIZER))
     (toy_artifact / CHAT_TEMPLATE).write_text(
         "{% for m in messages %}{{ {'system': 'w1', 'user': 'w2'}[m.role] }} {{ m.content }} "
         "{{ eos_token }} {% endfor %}{% if add_generation_prompt %}w4{% endif %}"
@@ -92,9 +105,9 @@ def test_chat_and_raw(toy_artifact: Path) -> None:
     words = ("generate", toy_artifact, "--prompt", "w5", "--max-new-tokens", 1)
     assert answer(*words)["prompt_tokens"] == [2, 5, 3, 4]
     assert answer(*words, "--chat", "--system", "w6")["prompt_tokens"] == [1, 6, 3, 2, 5, 3, 4]
-    assert answer(*words, "--raw")["prompt_tokens"] == [5]
+    assert answer(*words, "--raw")["prompt_tokens"] == [0, 5]
     (toy_artifact / CHAT_TEMPLATE).unlink()
-    assert answer(*words)["prompt_tokens"] == [5]
+    assert answer(*words)["prompt_tokens"] == [0, 5]
 
 
 @pytest.mark.parametrize(

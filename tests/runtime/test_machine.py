@@ -4,6 +4,7 @@ import sys
 
 import pytest
 from iree.compiler import tools
+
 from mxc.dialects.errors import ArtifactError
 from mxc.runtime import machine
 

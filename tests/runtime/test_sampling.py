@@ -7,8 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mxc.dialects.errors import RequestError
-from mxc.runtime.sampling import Sampler
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -16,6 +14,9 @@ from transformers import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
+
+from mxc.dialects.errors import RequestError
+from mxc.runtime.sampling import Sampler
 
 
 def theirs(
@@ -72,6 +73,15 @@ def test_ties(
     row = np.array(logits, np.float32)
     got = Sampler(temperature, top_k, None, min_p, seed=0).probabilities(row)
     np.testing.assert_allclose(got, theirs(row, temperature, top_k, None, min_p), rtol=1e-12)
+
+
+@pytest.mark.parametrize("top_p", [0.25, 0.5, 0.75])
+def test_top_p_on_the_edge(top_p: float) -> None:
+    """Four equal tokens: exactly as many are kept as reach the probability, as they count."""
+    row = np.zeros(4, np.float32)
+    got = Sampler(1.0, top_p=top_p, seed=0).probabilities(row)
+    want = theirs(row, 1.0, None, top_p, None)
+    assert np.count_nonzero(got) == np.count_nonzero(want) == 4 * top_p
 
 
 def test_masked_tokens_are_never_drawn() -> None:

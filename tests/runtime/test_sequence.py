@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from mxc.dialects.errors import RequestError
 from mxc.dialects.manifest import TensorType
 from mxc.runtime import arrays, load
@@ -97,6 +98,7 @@ def test_fork_and_reset(model: Model) -> None:
     twin = seq.fork()
     np.testing.assert_array_equal(seq.feed([6, 6]), expected([*TOKENS[:6], 6, 6])[6:])
     np.testing.assert_array_equal(twin.feed(TOKENS[6:9]), expected(TOKENS)[6:9])
+    np.testing.assert_array_equal(seq.feed([5]), expected([*TOKENS[:6], 6, 6, 5])[8:])
     seq.reset()
     assert seq.position == 0
     np.testing.assert_array_equal(seq.feed(TOKENS[:5]), expected(TOKENS[:5]))

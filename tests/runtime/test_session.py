@@ -7,6 +7,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+
 from mxc.dialects.errors import ArtifactError, RequestError
 from mxc.dialects.manifest import MANIFEST, MODULE, WEIGHTS, TargetRecord, TensorType
 from mxc.runtime import load, machine, session
@@ -303,9 +304,11 @@ def test_unknown_element_type(plain_artifact: Path, rewrite) -> None:
 def test_results_may_outlive_the_model_at_exit(toy_artifact: Path) -> None:
     """IREE crashes when a buffer outlives its device; at exit Python frees in any order."""
     code = (
-        "import sys; from mxc.runtime import load\n"
+        "import sys; import numpy as np; from mxc.runtime import arrays, load\n"
         "model = load(sys.argv[1]); seq = model.sequence(); seq.feed([1, 2, 3, 4, 5, 6])\n"
-        "del model; twin = seq.fork(); seq.cycle = seq; print('end')\n"
+        "tokens = arrays.to_device(model.device, np.zeros(4, np.int32), 'i32')\n"
+        "sys.kept = model.invoke('prefill', [tokens, 6, seq._cache])\n"
+        "print('end')\n"
     )
     out = subprocess.run(
         [sys.executable, "-c", code, str(toy_artifact)], capture_output=True, text=True, check=False

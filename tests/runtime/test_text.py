@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
 from mxc.dialects.errors import ArtifactError, RequestError
 from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 from mxc.runtime.text import StopStrings, Text
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
 
 PROSE = (
     "Grüße aus Köln: “zwölf Boxkämpfer” – 你好，世界 🚀🧑‍🚀 naïve café e\u0301.\n\tcode = {'a': 1}"
@@ -172,9 +173,7 @@ def test_bytes_that_never_complete(folder: Path) -> None:
     assert stream.finish() == "\ufffd"
     # The next text starts afresh, and nothing is held back for ever.
     many = "".join(stream.push(rocket[0]) for _ in range(64))
-    assert len(many) >= 60
-    assert set(many) == {"\ufffd"}
-    assert (many + stream.finish()) == "\ufffd" * 64
+    assert (many, stream.finish()) == ("\ufffd" * 64, "")
 
 
 def test_special_tokens_are_shown_on_request(folder: Path) -> None:
