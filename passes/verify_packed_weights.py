@@ -180,13 +180,10 @@ def _what(dispatch: Dispatch, result: ir.Value) -> str | None:
     )
     gathers = any(op.name in (GATHER, "tensor.extract") for op in walk(dispatch.body))
     written = tensor_bytes(result.type)
-    if written is not None and written > read and not gathers:
-        return (
-            "a broadcast scale"
-            if isinstance(element, ir.Float8E8M0FNUType)
-            else ("a weight repeated")
-        )
-    return None
+    if written is None or written <= read or gathers:
+        return None
+    scale = isinstance(element, ir.Float8E8M0FNUType)
+    return "a broadcast scale" if scale else "a weight repeated"
 
 
 def _only_moves(body: ir.Operation) -> bool:

@@ -66,6 +66,58 @@ util.func public @f(%i: tensor<4xi32>) -> tensor<4x64xf32> {
 
 // -----
 
+// After the first arithmetic the rows of an embedding are activations, which may be contracted.
+// CHECK: flow.dispatch @product::@product
+// ALL: flow.dispatch @gain::@gain
+// ALL-NOT: mxc.fallback
+// ALL: flow.dispatch @product::@product
+// ALL-NOT: mxc.fallback
+flow.executable private @gain {
+  flow.executable.export public @gain
+  builtin.module {
+    func.func @gain(%arg0: !iree_tensor_ext.dispatch.tensor<readonly:tensor<99x64xf32>>, %arg1: !iree_tensor_ext.dispatch.tensor<readonly:tensor<4xi32>>, %arg2: !iree_tensor_ext.dispatch.tensor<readonly:tensor<64xf32>>, %arg3: !iree_tensor_ext.dispatch.tensor<writeonly:tensor<4x64xf32>>) {
+      %w = iree_tensor_ext.dispatch.tensor.load %arg0, offsets = [0, 0], sizes = [99, 64], strides = [1, 1] : !iree_tensor_ext.dispatch.tensor<readonly:tensor<99x64xf32>> -> tensor<99x64xf32>
+      %i = iree_tensor_ext.dispatch.tensor.load %arg1, offsets = [0], sizes = [4], strides = [1] : !iree_tensor_ext.dispatch.tensor<readonly:tensor<4xi32>> -> tensor<4xi32>
+      %g = iree_tensor_ext.dispatch.tensor.load %arg2, offsets = [0], sizes = [64], strides = [1] : !iree_tensor_ext.dispatch.tensor<readonly:tensor<64xf32>> -> tensor<64xf32>
+      %e = tensor.empty() : tensor<4x64xf32>
+      %r = iree_linalg_ext.gather dimension_map = [0] ins(%w, %i : tensor<99x64xf32>, tensor<4xi32>) outs(%e : tensor<4x64xf32>) -> tensor<4x64xf32>
+      %y = linalg.generic {indexing_maps = [affine_map<(m, k) -> (m, k)>, affine_map<(m, k) -> (k)>, affine_map<(m, k) -> (m, k)>], iterator_types = ["parallel", "parallel"]} ins(%r, %g : tensor<4x64xf32>, tensor<64xf32>) outs(%e : tensor<4x64xf32>) {
+      ^bb0(%p: f32, %q: f32, %o: f32):
+        %1 = arith.mulf %p, %q : f32
+        linalg.yield %1 : f32
+      } -> tensor<4x64xf32>
+      iree_tensor_ext.dispatch.tensor.store %y, %arg3, offsets = [0, 0], sizes = [4, 64], strides = [1, 1] : tensor<4x64xf32> -> !iree_tensor_ext.dispatch.tensor<writeonly:tensor<4x64xf32>>
+      return
+    }
+  }
+}
+flow.executable private @product {
+  flow.executable.export public @product
+  builtin.module {
+    func.func @product(%arg0: !iree_tensor_ext.dispatch.tensor<readonly:tensor<4x64xf32>>, %arg1: !iree_tensor_ext.dispatch.tensor<readonly:tensor<8x64xf32>>, %arg2: !iree_tensor_ext.dispatch.tensor<writeonly:tensor<4x8xf32>>) {
+      %zero = arith.constant 0.0 : f32
+      %x = iree_tensor_ext.dispatch.tensor.load %arg0, offsets = [0, 0], sizes = [4, 64], strides = [1, 1] : !iree_tensor_ext.dispatch.tensor<readonly:tensor<4x64xf32>> -> tensor<4x64xf32>
+      %w = iree_tensor_ext.dispatch.tensor.load %arg1, offsets = [0, 0], sizes = [8, 64], strides = [1, 1] : !iree_tensor_ext.dispatch.tensor<readonly:tensor<8x64xf32>> -> tensor<8x64xf32>
+      %e = tensor.empty() : tensor<4x8xf32>
+      %a = linalg.fill ins(%zero : f32) outs(%e : tensor<4x8xf32>) -> tensor<4x8xf32>
+      %y = linalg.matmul indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>] ins(%x, %w : tensor<4x64xf32>, tensor<8x64xf32>) outs(%a : tensor<4x8xf32>) -> tensor<4x8xf32>
+      iree_tensor_ext.dispatch.tensor.store %y, %arg2, offsets = [0, 0], sizes = [4, 8], strides = [1, 1] : tensor<4x8xf32> -> !iree_tensor_ext.dispatch.tensor<writeonly:tensor<4x8xf32>>
+      return
+    }
+  }
+}
+util.global private @table = #flow.parameter.named<"model"::"table"> : tensor<99x64xf32>
+util.global private @norm = #flow.parameter.named<"model"::"norm"> : tensor<64xf32>
+util.func public @f(%i: tensor<4xi32>, %v: tensor<8x64xf32>) -> tensor<4x8xf32> {
+  %w = util.global.load immutable @table : tensor<99x64xf32>
+  %g = util.global.load immutable @norm : tensor<64xf32>
+  %x = flow.dispatch @gain::@gain(%w, %i, %g) : (tensor<99x64xf32>, tensor<4xi32>, tensor<64xf32>) -> tensor<4x64xf32>
+  %y = flow.dispatch @product::@product(%x, %v) : (tensor<4x64xf32>, tensor<8x64xf32>) -> tensor<4x8xf32>
+  util.return %y : tensor<4x8xf32>
+}
+
+// -----
+
 // A small copy is below min-bytes; without that limit it is marked.
 // CHECK: flow.dispatch @copy::@copy
 // CHECK-NOT: mxc.fallback
