@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from iree.compiler import ir
+
 from mxc.compiler.assembly import Kernel, parse_all
 from mxc.compiler.lowering import explain, lowering_of
 from mxc.compiler.preparation import Preparation, hoisted_globals, operand, preparation

@@ -6,6 +6,7 @@ Everything that depends on the machine is asked of the target's record.
 from __future__ import annotations
 
 from iree.compiler import ir
+
 from mxc.compiler.assembly import Kernel
 from mxc.compiler.preparation import Preparation
 from mxc.dialects.contractions import Contraction, Side, format_name

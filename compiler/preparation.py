@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
+
 from mxc.dialects.contractions import Contraction, Side, is_packed_float
 from mxc.dialects.dispatches import LOAD, Dispatch, owner, source, walk
 from mxc.passes.verify_packed_weights import Weights

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import linalg
+
 from mxc.dialects.dispatches import owner, walk
 from mxc.dialects.formats import FORMATS
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from iree.compiler import ir
+
 from mxc.dialects.contractions import contractions, is_packed_float
 from mxc.dialects.dispatches import (
     GATHER,

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from iree.compiler import ir
+
 from mxc.dialects.dispatches import owner, walk
 from mxc.dialects.errors import PassError
 from mxc.passes.base import FALLBACK, Pass

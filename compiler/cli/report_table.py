@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mxc.compiler.assembly import Kernel
-from mxc.compiler.report import Matmul, Report
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
+
+from mxc.compiler.assembly import Kernel
+from mxc.compiler.report import Matmul, Report
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 

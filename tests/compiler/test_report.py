@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from iree.compiler import ir, tools
 from iree.compiler.dialects import func
+from rich.console import Console
+
 from mxc.compiler.assembly import parse_all
 from mxc.compiler.cli.report_table import bytes_text, group, render
 from mxc.compiler.lowering import lowering_of
@@ -20,7 +22,6 @@ from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.scaled import scaled_contraction
 from mxc.dialects.targets import target
-from rich.console import Console
 
 N, K = 256, 512
 WEIGHT, SCALES = N * K // 2, N * K // 32

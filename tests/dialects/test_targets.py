@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from iree.compiler.dialects import iree_gpu, rocdl
+
 from mxc.dialects.cpus import CPUS, KERNEL_FEATURES
 from mxc.dialects.errors import TargetError
 from mxc.dialects.targets import GPUS, TARGETS, Multiplier, ScaledMma, Target, target
