@@ -50,7 +50,8 @@ def account(
     weights, stores = Weights(every), hoisted_globals(flow)
     kernels = parse_all(assembly)
     users = Counter(dispatch.entry for dispatch in every)
-    bodies = {d.entry: contractions(d.body) for d in every if d.body is not None}
+    code = {dispatch.entry: dispatch.body for dispatch in every}
+    bodies = {entry: contractions(body) for entry, body in code.items() if body is not None}
     matmuls = [
         _matmul(
             dispatch,

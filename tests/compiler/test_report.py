@@ -16,12 +16,14 @@ from mxc.compiler.lowering import lowering_of
 from mxc.compiler.report import Matmul, Report, build_report, require_no_fallback
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
-from mxc.dialects.dispatches import names
+from mxc.dialects.contractions import contractions
+from mxc.dialects.dispatches import dispatches, names
 from mxc.dialects.errors import CompileError
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.scaled import scaled_contraction
 from mxc.dialects.targets import target
+from mxc.passes.base import FALLBACK
 
 N, K = 256, 512
 WEIGHT, SCALES = N * K // 2, N * K // 32
@@ -344,6 +346,20 @@ def test_a_kernel_that_is_not_in_the_assembly_is_a_fallback(
     one = report.matmuls[0]
     assert one.lowering == "not found"
     assert one.fallback == ("the kernel was not found in the assembly, so nothing is known of it")
+
+
+def test_the_reason_that_a_pass_has_left_is_given(
+    gpu_program: tuple[str, str, list[str]],
+) -> None:
+    flow, stream, code = gpu_program
+    with new_context():
+        module = ir.Module.parse(flow).operation
+        first = next(each for each in dispatches(module) if each.body is not None)
+        (contraction,) = contractions(first.body)
+        contraction.op.attributes[FALLBACK] = ir.StringAttr.get("K is not a multiple of 512")
+        report = build_report(module, ir.Module.parse(stream).operation, code, target("gfx950"))
+    reasons = [one.fallback for one in report.matmuls if one.kernel == first.entry]
+    assert reasons == ["K is not a multiple of 512"] * len(reasons) != []
 
 
 def test_names_are_found_in_nested_locations_and_files_are_none() -> None:
