@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import typer.core
+
 from mxc.compiler.cli import bench, catalogue, generate, report, run
 from mxc.dialects.errors import MxcError
 from mxc.dialects.manifest import iree_version, mxc_version
@@ -111,7 +111,9 @@ def _compile(
     json: Annotated[bool, typer.Option("--json", help="Print the report for programs.")] = False,
 ) -> None:
     """Compile a checkpoint into an artifact."""
-    import_module("mxc.compiler.cli.compile").command(
+    from mxc.compiler.cli.compile import command
+
+    command(
         source,
         target=target,
         output=output,
@@ -144,7 +146,9 @@ def _inspect(
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """Show what a checkpoint, tensor file or artifact holds."""
-    import_module("mxc.compiler.cli.inspect").command(path, tensor, json)
+    from mxc.compiler.cli.inspect import command
+
+    command(path, tensor, json)
 
 
 @app.command("opt")
@@ -171,7 +175,9 @@ def _opt(
     ] = None,
 ) -> None:
     """Run passes over a file of IR."""
-    status = import_module("mxc.compiler.opt").command(
+    from mxc.compiler.opt import command
+
+    status = command(
         file,
         passes=passes,
         target=target,
@@ -194,4 +200,6 @@ def _demo(
     ] = None,
 ) -> None:
     """Write a small checkpoint, compile it for this CPU, generate, and show the report."""
-    import_module("mxc.compiler.cli.demo").command(directory)
+    from mxc.compiler.cli.demo import command
+
+    command(directory)

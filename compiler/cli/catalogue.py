@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_text
 from enum import StrEnum
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -30,7 +29,9 @@ def command(
 ) -> None:
     """List what mxc knows."""
     if kind in (Kind.PASSES, Kind.PIPELINE):
-        import_module("mxc.compiler.cli.list").command(kind.value, target=target, json=json)
+        from mxc.compiler.cli.list import command as list_compiled
+
+        list_compiled(kind.value, target=target, json=json)
         return
     rows = {Kind.FORMATS: formats, Kind.RECIPES: recipes, Kind.TARGETS: targets}[kind]()
     if json:
@@ -76,6 +77,7 @@ def formats() -> list[dict[str, Any]]:
 def recipes() -> list[dict[str, Any]]:
     """One row a scale recipe, with the scales that it chooses where recipes differ."""
     import numpy as np
+
     from mxc.dialects.formats import E2M1, E8M0
     from mxc.dialects.recipes import ScaleRecipe, scale_bytes
 

@@ -1,42 +1,43 @@
 """mxc run, report and list."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+from typer.testing import CliRunner, Result
+
 from mxc.compiler.cli import app
+from mxc.compiler.report import FunctionCost, Matmul, Report
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.manifest import MODULE, REPORT
 from mxc.dialects.targets import TARGETS
-from typer.testing import CliRunner, Result
 
-MATMUL = {
-    "name": "layers.0.q",
-    "function": "decode",
-    "batch": 1,
-    "m": 1,
-    "n": 64,
-    "k": 64,
-    "lhs": "f32",
-    "rhs": "mxfp4",
-    "out": "f32",
-    "kernel": "decode$async_dispatch_0",
-    "lowering": "vfmadd",
-    "kernels": 1,
-    "bytes_moved": 2700,
-    "bytes_minimum": 2688,
-    "fallback": None,
-}
-REPORTED = {
-    "target": "cpu",
-    "matmuls": [MATMUL, {**MATMUL, "name": "layers.1.q", "fallback": "no dot product was found"}],
-    "kernels": [],
-    "functions": [{"name": "decode", "dispatches": 2, "transient_bytes": 512}],
-    "dispatches": 2,
-    "transient_bytes": 512,
-}
+MATMUL = Matmul(
+    name="layers.0.q",
+    function="decode",
+    batch=1,
+    m=1,
+    n=64,
+    k=64,
+    lhs="f32",
+    rhs="mxfp4",
+    out="f32",
+    kernel="decode$async_dispatch_0",
+    lowering="vfmadd",
+    kernels=1,
+    bytes_moved=2700,
+    bytes_minimum=2688,
+    fallback=None,
+)
+FALLEN = replace(MATMUL, name="layers.1.q", fallback="no dot product was found")
+
+
+def reported(*matmuls: Matmul) -> str:
+    cost = FunctionCost(name="decode", dispatches=2, transient_bytes=512, dynamic_transients=0)
+    return Report(target="cpu", matmuls=matmuls, kernels=(), functions=(cost,)).to_json()
 
 
 def mxc(*words: object) -> Result:
@@ -115,23 +116,25 @@ def test_run_of_a_number(plain_artifact: Path) -> None:
 
 
 def test_report(plain_artifact: Path) -> None:
-    (plain_artifact / REPORT).write_text(json.dumps(REPORTED))
+    (plain_artifact / REPORT).write_text(reported(MATMUL, FALLEN))
     result = mxc("report", plain_artifact)
     assert result.exit_code == 0, result.stderr
     assert "no dot product was found" in result.stdout
-    assert json.loads(mxc("report", plain_artifact, "--json").stdout) == REPORTED
+    assert json.loads(mxc("report", plain_artifact, "--json").stdout) == json.loads(
+        reported(MATMUL, FALLEN)
+    )
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_strict_report(plain_artifact: Path, options: list[str]) -> None:
-    (plain_artifact / REPORT).write_text(json.dumps(REPORTED))
+    (plain_artifact / REPORT).write_text(reported(MATMUL, FALLEN))
     assert mxc("report", plain_artifact, "--strict", *options).exit_code == 1
-    (plain_artifact / REPORT).write_text(json.dumps({**REPORTED, "matmuls": [MATMUL]}))
+    (plain_artifact / REPORT).write_text(reported(MATMUL))
     assert mxc("report", plain_artifact, "--strict", *options).exit_code == 0
 
 
 def test_verified_report(plain_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (plain_artifact / REPORT).write_text(json.dumps(REPORTED))
+    (plain_artifact / REPORT).write_text(reported(MATMUL, FALLEN))
     assert mxc("report", plain_artifact, "--verify").exit_code == 0
     data = bytearray((plain_artifact / MODULE).read_bytes())
     data[100] ^= 1
