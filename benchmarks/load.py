@@ -20,6 +20,7 @@ from statistics import median
 import numpy as np
 from iree import runtime as rt
 from iree.compiler import tools
+
 from mxc.dialects.manifest import (
     MANIFEST,
     MODULE,

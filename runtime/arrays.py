@@ -7,9 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from iree import runtime as rt
+from numpy.typing import NDArray
+
 from mxc.dialects.errors import ArtifactError, RequestError
 from mxc.dialects.manifest import TensorType
-from numpy.typing import NDArray
 
 Array = NDArray[Any]
 

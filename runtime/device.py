@@ -13,6 +13,7 @@ from typing import Any
 
 from iree import runtime as rt
 from iree.runtime import _binding
+
 from mxc.dialects.errors import ArtifactError, RequestError
 
 #: The drivers that run CPU code on this machine's own threads.

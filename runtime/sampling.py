@@ -8,8 +8,9 @@ probabilities that remain.
 from __future__ import annotations
 
 import numpy as np
-from mxc.dialects.errors import RequestError
 from numpy.typing import NDArray
+
+from mxc.dialects.errors import RequestError
 
 
 class Sampler:

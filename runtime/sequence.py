@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
+
 from mxc.dialects.errors import RequestError
 from mxc.dialects.manifest import ModelRecord
 from mxc.runtime import arrays
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from mxc.runtime.session import Model

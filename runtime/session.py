@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iree import runtime as rt
+
 from mxc.dialects.errors import ArtifactError, RequestError
 from mxc.dialects.manifest import MODULE, WEIGHTS, Function, Manifest
 from mxc.runtime import arrays

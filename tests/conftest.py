@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from iree import runtime as rt
 from iree.compiler import tools
+from tokenizers import Tokenizer, models, pre_tokenizers
+
 from mxc.dialects.manifest import (
     MANIFEST,
     MODULE,
@@ -25,7 +27,6 @@ from mxc.dialects.manifest import (
     iree_version,
     mxc_version,
 )
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 HERE = Path(__file__).parent
 ARCHITECTURE = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
 from mxc.dialects.errors import RequestError
 
 
@@ -47,6 +48,7 @@ def measure(
 ) -> dict[str, Any]:
     """The object that --json prints; rates in tokens a second of wall time, memory in bytes."""
     import numpy as np
+
     from mxc.runtime.machine import peak_memory_bytes
     from mxc.runtime.session import load
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
 from mxc.dialects.errors import RequestError
 from mxc.dialects.manifest import TOKENIZER
 

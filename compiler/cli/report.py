@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
 from mxc.dialects.errors import ArtifactError
 from mxc.dialects.manifest import REPORT
 
@@ -49,9 +50,10 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _show(raw: dict[str, Any], file: Path) -> None:
+    from rich.console import Console
+
     from mxc.compiler.cli.report_table import render
     from mxc.compiler.report import Report
-    from rich.console import Console
 
     try:
         report = Report.from_dict(raw)

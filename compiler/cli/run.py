@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
 from mxc.dialects.errors import RequestError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def command(
     (the dtypes V2 and V1 that numpy writes for ml_dtypes arrays, or unsigned integers).
     """
     import numpy as np
+
     from mxc.runtime.session import load
 
     model = load(artifact, device=device, threads=threads)
@@ -70,6 +72,7 @@ def command(
 def _argument(text: str, wanted: TensorType | None) -> Any:
     """What one --input names; the types that .npy cannot name are taken from their bits."""
     import numpy as np
+
     from mxc.runtime.arrays import dtype_of
 
     if wanted is not None and not wanted.shape and not Path(text).is_file():

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
 from mxc.compiler.cli import app
 from mxc.dialects.errors import MxcError
-from typer.testing import CliRunner
 
 COMMANDS = ["compile", "generate", "run", "bench", "report", "inspect", "opt", "list", "demo"]
 
