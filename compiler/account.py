@@ -36,6 +36,7 @@ from mxc.dialects.dispatches import (
     walk,
 )
 from mxc.dialects.targets import Target
+from mxc.passes import verify_packed_weights, verify_transients
 from mxc.passes.verify_packed_weights import Weights
 from mxc.passes.verify_transients import transients
 
@@ -70,6 +71,7 @@ def account(
         matmuls=tuple(matmuls),
         kernels=tuple(kernel for name, kernel in kernels.items() if name in users),
         functions=_functions(every, stream),
+        findings=tuple(dict.fromkeys([*_written(flow), *_prepared(stream)])),
     )
 
 
@@ -188,6 +190,14 @@ def _at_most_whole(
     whole = operand(dispatch, packed) if same else None
     held = None if whole is None else tensor_bytes(whole.type)
     return needed if held is None else min(needed, held)
+
+
+def _written(flow: ir.Operation) -> list[str]:
+    return [finding.message for finding in verify_packed_weights.findings(flow)]
+
+
+def _prepared(stream: ir.Operation) -> list[str]:
+    return [message for _, message in verify_transients.findings(stream)]
 
 
 def _functions(every: list[Dispatch], stream: ir.Operation) -> tuple[FunctionCost, ...]:

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-_FUNCTION = re.compile(r"^\s*\.type\s+([\w$.@-]+),\s*[@%]function\s*$", re.MULTILINE)
+# A name with characters that an assembler does not expect is quoted.
+_FUNCTION = re.compile(r"^\s*\.type\s+\"?([^\",\s]+)\"?,\s*[@%]function\s*$", re.MULTILINE)
 _INSTRUCTION = re.compile(r"^\s+(?:\{\w+\}\s+)?([a-z][\w.]*)(?:\s+(.*))?$")
 _METADATA = re.compile(r"\.amdgpu_metadata\n(.*?)\.end_amdgpu_metadata", re.DOTALL)
 # A vector register of x86, widest first: the same mnemonic on zmm does four times that on xmm.
@@ -66,10 +67,10 @@ def _bodies(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for match in _FUNCTION.finditer(text):
         name = match[1]
-        label = re.compile(rf"^{re.escape(name)}:.*$", re.MULTILINE).search(text, match.end())
+        label = re.compile(rf'^"?{re.escape(name)}"?:.*$', re.MULTILINE).search(text, match.end())
         if label is None:
             continue
-        end = re.compile(rf"^(?:\.Lfunc_end\d+:|\s+\.size\s+{re.escape(name)},)", re.MULTILINE)
+        end = re.compile(rf'^(?:\.Lfunc_end\d+:|\s+\.size\s+"?{re.escape(name)}"?,)', re.MULTILINE)
         stop = end.search(text, label.end())
         found[name] = text[label.end() : stop.start() if stop else len(text)]
     return found

@@ -60,12 +60,16 @@ class FunctionCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All of report.json. `transient_bytes` is that of the hungriest function."""
+    """All of report.json. `transient_bytes` is that of the hungriest function.
+
+    `findings` are sentences about weights that the program writes, copies or prepares at load.
+    """
 
     target: str
     matmuls: tuple[Matmul, ...]
     kernels: tuple[Kernel, ...]
     functions: tuple[FunctionCost, ...]
+    findings: tuple[str, ...] = ()
 
     @property
     def dispatches(self) -> int:
@@ -99,6 +103,7 @@ class Report:
             matmuls=tuple(Matmul(**each) for each in raw["matmuls"]),
             kernels=tuple(Kernel(**each) for each in raw["kernels"]),
             functions=tuple(FunctionCost(**each) for each in raw["functions"]),
+            findings=tuple(raw["findings"]),
         )
 
 

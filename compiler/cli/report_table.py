@@ -41,7 +41,7 @@ def group(matmuls: Sequence[Matmul]) -> list[Row]:
 
 
 def render(report: Report) -> Group:
-    """Contractions, the reasons of fallbacks, kernels that spill, and one line of totals."""
+    """Contractions, reasons of fallbacks, weights in memory, spilling kernels, and the totals."""
     rows = group(report.matmuls)
     table = Table(title=f"contractions for {report.target}", title_justify="left")
     for heading in ("function", "contraction"):
@@ -72,6 +72,7 @@ def render(report: Report) -> Group:
             Text(note, style="bold red"),
         )
     lines = [Text(f"[{number}] {reason}") for reason, number in reasons.items()]
+    lines += [Text(f"note: {finding}") for finding in report.findings]
     lines += [Text(_trouble(kernel)) for kernel in report.kernels if _spills(kernel)]
     return Group(table, *lines, Text(_totals(report)))
 

@@ -156,6 +156,11 @@ def test_aarch64_functions_are_read_too() -> None:
     assert matmul.spills == 1
 
 
+def test_quoted_names_are_read_without_their_quotes() -> None:
+    (kernel,) = parse(ARM.replace("matmul", '"a/b~c"'))
+    assert (kernel.name, kernel.instructions["fmla"]) == ("a/b~c", 2)
+
+
 def test_texts_without_functions_are_empty_and_several_files_are_one_table() -> None:
     assert parse("") == []
     assert parse("\t.text\n") == []

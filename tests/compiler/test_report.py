@@ -288,6 +288,13 @@ def test_a_weight_that_is_dequantised_to_memory_is_found_behind_a_hoisted_global
     assert f"writes {wide} bytes that the contraction reads back" in one.fallback
 
 
+def test_weights_that_are_written_or_prepared_are_findings(gpu: Report) -> None:
+    gathered, wide, at_load = sorted(gpu.findings, key=lambda text: "initiali" in text)
+    assert "in @gathered writes a copy of a weight, tensor<4x256x16x16xi8>" in gathered
+    assert "in @initializer writes a dequantised weight" in wide
+    assert "an initialiser runs stream.cmd.dispatch when the program loads" in at_load
+
+
 def test_totals(gpu: Report) -> None:
     costs = {cost.name: cost for cost in gpu.functions}
     counts = {name: cost.dispatches for name, cost in costs.items()}
@@ -394,6 +401,7 @@ def test_the_table_groups_equal_layers_and_numbers_the_reasons(gpu: Report) -> N
     text = captured.get()
     assert "layers.*.up" in text
     assert "v_mfma_scale_f32_16x16x128_f8f6f4" in text
+    assert "note: dispatch @gathered_dispatch_0" in text
     assert "[1] no scaled matrix instruction: lhs is f32" in text
     assert "8 contractions, 6 fell back; 12 dispatches; transient memory 272 KiB" in text
 
