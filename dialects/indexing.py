@@ -48,18 +48,23 @@ def loop_ranges(op: ir.Operation) -> list[int | None]:
 
 
 def read_through(
-    op: ir.Operation, operand: int, indices: Sequence[ir.AffineExpr]
+    op: ir.Operation,
+    operand: int,
+    indices: Sequence[ir.AffineExpr],
+    ranges: Sequence[int | None],
 ) -> Indices | None:
     """Indices into `operand` of an elementwise linalg `op` when its result is read at `indices`.
 
-    None where the map of the result is no permutation of the loops.
+    `ranges` are those of the loops in `indices`. None where the map of the result is no
+    permutation of the loops of `op`.
     """
     maps = indexing_maps(op)
     written = dims(maps[-1])
     if sorted(d if d is not None else -1 for d in written) != list(range(maps[-1].n_dims)):
         return None
     at = dict(zip(written, indices, strict=True))
-    return [substitute(e, [at[i] for i in range(len(at))]) for e in maps[operand].results]
+    loops = [at[i] for i in range(len(at))]
+    return [resolve(e, loops, ranges) for e in maps[operand].results]
 
 
 def trace(
@@ -97,7 +102,7 @@ def _step(
             return None
         if not isinstance(op.operands[number].type, ir.RankedTensorType):
             return None
-        indices = read_through(op, number, at)
+        indices = read_through(op, number, at, ranges)
         return None if indices is None else (op.operands[number], indices)
     return None
 
@@ -146,6 +151,27 @@ def substitute(expression: ir.AffineExpr, loops: Sequence[ir.AffineExpr]) -> ir.
     return expression.compose(ir.AffineMap.get(width, 0, list(loops))).maybe_downcast()
 
 
+def resolve(
+    expression: ir.AffineExpr, loops: Sequence[ir.AffineExpr], ranges: Sequence[int | None]
+) -> ir.AffineExpr:
+    """`substitute`, and divisions are carried out as far as `ranges` of the new loops allow."""
+    loop = dim_of(expression)
+    if loop is not None:
+        return loops[loop]
+    if not isinstance(expression, ir.AffineBinaryExpr):
+        return expression
+    left = resolve(expression.lhs, loops, ranges)
+    if isinstance(expression.rhs, ir.AffineConstantExpr):
+        constant = expression.rhs.value
+        if isinstance(expression, ir.AffineFloorDivExpr):
+            return quotient(left, constant, ranges)
+        if isinstance(expression, ir.AffineModExpr):
+            return remainder(left, constant, ranges)
+        if isinstance(expression, ir.AffineMulExpr):
+            return times(left, constant)
+    return plus(left, resolve(expression.rhs, loops, ranges))
+
+
 # The operators of the bindings name the class of their result after the operator, also where it was
 # simplified to another kind; reading the parts of such an object ends the process.
 
@@ -163,9 +189,13 @@ def times(expression: ir.AffineExpr, factor: int) -> ir.AffineExpr:
 def quotient(
     expression: ir.AffineExpr, divisor: int, ranges: Sequence[int | None]
 ) -> ir.AffineExpr:
-    """`expression floordiv divisor`, without terms that the ranges of the loops make zero."""
+    """`expression floordiv divisor`, without terms that the ranges of the loops make zero.
+
+    A loop by itself stays divided also where it is a single block: the division says that there
+    are blocks.
+    """
     whole, rest = _divide(expression, divisor)
-    if _bound(rest, ranges) <= divisor - 1:
+    if _bound(rest, ranges) <= divisor - 1 and rest != expression:
         return whole
     return ir.AffineExpr.get_floor_div(expression, divisor).maybe_downcast()
 
@@ -175,7 +205,7 @@ def remainder(
 ) -> ir.AffineExpr:
     """`expression mod divisor`, simplified like `quotient`."""
     _, rest = _divide(expression, divisor)
-    if _bound(rest, ranges) <= divisor - 1:
+    if _bound(rest, ranges) <= divisor - 1 and rest != expression:
         return rest
     return ir.AffineExpr.get_mod(expression, divisor).maybe_downcast()
 

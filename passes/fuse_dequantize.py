@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
+
 from mxc.dialects.dequantize import is_element, is_elementwise
 from mxc.dialects.indexing import indexing_maps, loop_ranges, read_through, trace
 from mxc.passes.base import Pass
@@ -92,7 +93,7 @@ def _resolve(
     producer = source.owner.operation
     inputs = []
     for number, operand in enumerate(list(producer.operands)[:-1]):
-        through = read_through(producer, number, at)
+        through = read_through(producer, number, at, ranges)
         if through is None:
             return here
         inputs.append(_resolve(operand, through, ranges))

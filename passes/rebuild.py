@@ -56,15 +56,11 @@ def has_reduction(op: ir.Operation) -> bool:
 def rebuild(op: ir.Operation, inputs: Sequence[Read | Inlined], *, split: bool = False) -> bool:
     """Replace `op` by a linalg.generic over `inputs`, one for each input of `op`, with its body.
 
-    Equal reads become one operand. With `split`, loops that an index divides become two, and
+    With `split`, loops that an index divides become two, and
     operands and result are reshaped to match; false, and nothing is changed, where no split makes
     every index plain.
     """
-    reads: list[Read] = []
-    for item in inputs:
-        for read in _reads(item):
-            if read not in reads:
-                reads.append(read)
+    reads = [read for item in inputs for read in _reads(item)]
     values = [*(read.value for read in reads), op.operands[len(op.operands) - 1]]
     maps = [*(read.map for read in reads), indexing_maps(op)[-1]]
     kinds = iterators(op)
@@ -91,8 +87,9 @@ def rebuild(op: ir.Operation, inputs: Sequence[Read | Inlined], *, split: bool =
     for name in discardable(op):
         new.attributes[name] = op.attributes[name]
     with ir.InsertionPoint(block), op.location:
-        scalars = [_emit(item, reads, block) for item in inputs]
-        scalars.append(block.arguments[len(reads)])
+        arguments = iter(block.arguments)
+        scalars = [_emit(item, arguments) for item in inputs]
+        scalars.append(next(arguments))
         linalg.YieldOp([_clone_body(op.regions[0].blocks[0], scalars)])
     replace(op, result)
     return True
@@ -132,11 +129,12 @@ def _reads(item: Read | Inlined) -> Iterator[Read]:
             yield from _reads(inner)
 
 
-def _emit(item: Read | Inlined, reads: list[Read], block: ir.Block) -> ir.Value:
+def _emit(item: Read | Inlined, arguments: Iterator[ir.Value]) -> ir.Value:
+    """The scalar of `item`; `arguments` stand in the order of `_reads`."""
     if isinstance(item, Read):
-        return block.arguments[reads.index(item)]
+        return next(arguments)
     return _clone_body(
-        item.op.regions[0].blocks[0], [_emit(inner, reads, block) for inner in item.inputs]
+        item.op.regions[0].blocks[0], [_emit(inner, arguments) for inner in item.inputs]
     )
 
 

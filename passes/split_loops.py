@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
+
 from mxc.dialects.errors import PassError
-from mxc.dialects.indexing import dim_of, plus, quotient, remainder, times
+from mxc.dialects.indexing import dim_of, plus, resolve, times
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def plan_split(
     for affine in maps:
         groups: list[list[int]] = []
         for expression in affine.results:
-            group = _digits(_rewrite(expression, loops, sizes), sizes)
+            group = _digits(resolve(expression, loops, sizes), sizes)
             if group is None:
                 return None
             groups.append(group)
@@ -118,27 +119,6 @@ def _divisions(expression: ir.AffineExpr) -> list[tuple[int, int]]:
     if divides and loop is not None and isinstance(expression.rhs, ir.AffineConstantExpr):
         return [(loop, expression.rhs.value)]
     return _divisions(expression.lhs) + _divisions(expression.rhs)
-
-
-def _rewrite(
-    expression: ir.AffineExpr, loops: list[ir.AffineExpr], sizes: list[int | None]
-) -> ir.AffineExpr:
-    """`expression` over the new loops, divisions resolved by their ranges."""
-    loop = dim_of(expression)
-    if loop is not None:
-        return loops[loop]
-    if not isinstance(expression, ir.AffineBinaryExpr):
-        return expression
-    left = _rewrite(expression.lhs, loops, sizes)
-    if isinstance(expression.rhs, ir.AffineConstantExpr):
-        constant = expression.rhs.value
-        if isinstance(expression, ir.AffineFloorDivExpr):
-            return quotient(left, constant, sizes)
-        if isinstance(expression, ir.AffineModExpr):
-            return remainder(left, constant, sizes)
-        if isinstance(expression, ir.AffineMulExpr):
-            return times(left, constant)
-    return plus(left, _rewrite(expression.rhs, loops, sizes))
 
 
 def _digits(expression: ir.AffineExpr, sizes: list[int | None]) -> list[int] | None:

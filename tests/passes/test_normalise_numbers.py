@@ -108,6 +108,26 @@ TRANSPOSED = f"""
   %r = linalg.matmul ins(%x, %t : tensor<{M}x{K}xf32>, tensor<{K}x{N}xf32>)
     outs(%acc : tensor<{M}x{N}xf32>) -> tensor<{M}x{N}xf32>"""
 
+#: Dequantised as rank 2, read as blocks: the reshape must move to the packed weight.
+EXPANDED = (
+    RANK_TWO
+    + f"""
+  %w3 = tensor.expand_shape %w [[0], [1, 2]] output_shape [{N}, {KO}, 32]
+    : tensor<{N}x{K}xf32> into tensor<{N}x{KO}x32xf32>
+  %x3 = tensor.expand_shape %x [[0], [1, 2]] output_shape [{M}, {KO}, 32]
+    : tensor<{M}x{K}xf32> into tensor<{M}x{KO}x32xf32>"""
+    + generic(
+        f"%x3: tensor<{M}x{KO}x32xf32>;%w3: tensor<{N}x{KO}x32xf32>",
+        "(m, n, a, b) -> (m, a, b);(m, n, a, b) -> (n, a, b);(m, n, a, b) -> (m, n)",
+        "p p r r",
+        f"%acc: tensor<{M}x{N}xf32>",
+        """%p = arith.mulf %i0, %i1 : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32""",
+        "%r",
+    )
+)
+
 MULTIPLY = """%y = arith.scaling_extf %i1, %i0 : f4E2M1FN, f8E8M0FNU to f32
     %p = arith.mulf %y, %i2 : f32
     %q = arith.addf %p, %o : f32
@@ -144,6 +164,7 @@ FORMS = {
     "scale_broadcast": function("scale_broadcast", BROADCAST + dequantize(scale="%sb") + matmul()),
     "rank_two": function("rank_two", RANK_TWO + matmul()),
     "transposed": function("transposed", RANK_TWO + TRANSPOSED),
+    "expanded": function("expanded", EXPANDED),
     "any_order": function("any_order", ANY_ORDER),
     "in_bf16": function("in_bf16", dequantize(IN_BF16, to="bf16") + matmul(of="bf16"), "bf16"),
 }
@@ -264,6 +285,22 @@ DISPATCHES = dict.fromkeys(FORMS, 1) | {
     "both": 1,
     "vector": 1,
 }
+
+
+def test_a_single_block() -> None:
+    """K is one block: nothing divides the loop, and still it is (ko, kb)."""
+    with new_context():
+        text = "\n".join(FORMS.values()).replace(f"{K}x", "32x").replace(f"x{KO}x", "x1x")
+        module = ir.Module.parse(text.replace(f", {KO}, 32]", ", 1, 32]"))
+        run(NORMALISE, module)
+        found = [
+            match_scaled_contraction(op)
+            for op in linalg_operations(module.operation)
+            if has_reduction(op)
+        ]
+        assert [(c.k, c.block) for c in found if c is not None and c.is_canonical] == [
+            (32, 32)
+        ] * len(FORMS)
 
 
 @pytest.fixture(scope="module")
