@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iree.compiler import ir
+
 from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.errors import MxcError, PassError
@@ -74,7 +75,10 @@ def command(
 
 
 def select(passes: str | None, target: str | None, to: str | None) -> tuple[Pass | str, ...]:
-    """The passes that the options name. Raises PassError unless they name one choice."""
+    """The passes that the options name: of a target, those that run on the input of IREE.
+
+    Raises PassError unless the options name one choice, and where `to` is a stage that runs later.
+    """
     if (passes is None) == (target is None):
         raise PassError("give either --passes SPEC or --target TARGET [--to STAGE]")
     if passes is not None:
@@ -83,7 +87,15 @@ def select(passes: str | None, target: str | None, to: str | None) -> tuple[Pass
         return parse(passes)
     assert target is not None
     stages = pipeline(target)
-    return (stages if to is None else stages.until(to)).passes
+    if to is not None:
+        stages = stages.until(to)
+        phase = stages.stages[-1].phase
+        if phase is not None:
+            raise PassError(
+                f"stage {to} runs after IREE's phase {phase}, not on a file: see it with "
+                "mxc compile --dump-ir DIR, or give its passes with --passes"
+            )
+    return tuple(p for stage in stages.stages if stage.phase is None for p in stage.passes)
 
 
 def _run(

@@ -27,7 +27,12 @@ def command(kind: str, *, target: str | None = None, json: bool = False) -> None
     if target is None:
         raise TargetError("whose pipeline? give --target, one of `mxc list targets`")
     stages = [
-        {"stage": s.name, "invariant": s.invariant, "passes": [str(p) for p in s.passes]}
+        {
+            "stage": s.name,
+            "after_phase": s.phase,
+            "invariant": s.invariant,
+            "passes": [str(p) for p in s.passes],
+        }
         for s in pipeline(target).stages
     ]
     print(json_text.dumps(stages, indent=1) if json else render_pipeline(target), end="")
@@ -73,6 +78,7 @@ def render_pipeline(target: str) -> str:
     """
     lines = []
     for stage in pipeline(target).stages:
-        lines.append(f"{stage.name}: {stage.invariant}")
+        after = "" if stage.phase is None else f" (after IREE's phase {stage.phase})"
+        lines.append(f"{stage.name}{after}: {stage.invariant}")
         lines += [f"    {item}" for item in stage.passes]
     return "\n".join(lines) + "\n"

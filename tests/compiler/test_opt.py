@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from mxc.compiler.opt import command, main
 from mxc.dialects.errors import PassError, TargetError
 
@@ -97,6 +98,8 @@ def test_a_stage_of_a_target(file: Path, capsys: pytest.CaptureFixture[str]) -> 
     file.write_text("func.func @f() { return }")
     assert command(file, target="gfx950", to="normalise") == 0
     assert "@f" in capsys.readouterr().out
+    with pytest.raises(PassError, match="verify-weights runs after IREE's phase flow"):
+        command(file, target="gfx950", to="verify-weights")
     with pytest.raises(TargetError, match="gfx9500"):
         command(file, target="gfx9500")
     with pytest.raises(PassError, match="no stage 'nothing' for gfx950"):
