@@ -7,6 +7,7 @@ scaled.py builds.
 from __future__ import annotations
 
 from iree.compiler import ir
+
 from mxc.dialects.dequantize import Factor, read_factor
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg, tensor
+
 from mxc.dialects.dequantize import Factor, extend, is_scale_of
 from mxc.dialects.indexing import dims, indexing_maps
 from mxc.dialects.product import is_canonical_body, read_product

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from iree.compiler import ir, passmanager
+
 from mxc.dialects.errors import PassError
 
 #: Attribute of an operation that could not be given its intended form: a StringAttr, one sentence.
@@ -52,11 +53,15 @@ def option_text(value: object) -> str:
 
 @dataclass(frozen=True)
 class Stage:
-    """A group of passes and the sentence that is true of the program after them."""
+    """A group of passes and the sentence that is true of the program after them.
+
+    `phase` is the phase of IREE after which the group runs; None: on the input of IREE.
+    """
 
     name: str
     invariant: str
     passes: tuple[Pass | str, ...]
+    phase: str | None = None
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
+
 from mxc.dialects.dequantize import Dequantize, is_element, is_scale_of, match_dequantize
 from mxc.dialects.errors import PassError
 from mxc.dialects.indexing import trace

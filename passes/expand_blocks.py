@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
+
 from mxc.dialects.dequantize import is_element
 from mxc.dialects.indexing import indexing_maps
 from mxc.passes.base import Pass

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import linalg, tensor
+
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
 from mxc.dialects.product import read_product

@@ -20,6 +20,7 @@ import math
 from dataclasses import dataclass
 
 from iree.compiler import ir
+
 from mxc.dialects.indexing import indexing_maps, loop_ranges, trace
 from mxc.passes.base import Pass
 from mxc.passes.rebuild import Read, linalg_operations, rebuild, sweep

@@ -13,6 +13,7 @@ from dataclasses import fields
 from typing import get_type_hints
 
 from iree.compiler import ir
+
 from mxc.dialects.context import new_context
 from mxc.dialects.errors import PassError
 from mxc.passes.base import Pass, check_native

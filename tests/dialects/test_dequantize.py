@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from iree.compiler import ir
+
 from mxc.dialects.context import new_context
 from mxc.dialects.dequantize import is_exact
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from iree.compiler import ir
 from iree.compiler.dialects import func
+
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.scaled import (

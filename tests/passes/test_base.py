@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from iree.compiler import ir
+
 from mxc.dialects.context import new_context
 from mxc.dialects.errors import PassError
 from mxc.passes.base import Pass, Pipeline, Stage, Timing, run

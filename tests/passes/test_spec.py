@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
+
 from mxc.dialects.errors import PassError
 from mxc.passes import PASSES
 from mxc.passes.base import Pass
