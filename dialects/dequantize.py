@@ -1,4 +1,4 @@
-"""The value of a scaled element: its scalar form, built and matched, and the tensors of it.
+"""The value of a scaled element: its scalar form, built and matched.
 
 A *factor* is one side of the product in a contraction: `arith.scaling_extf element, scale` for
 f8E8M0FNU scales (OCP MX 1.0, 6.1), `mulf(extf(element), extf(scale))` as frontends also write it
@@ -24,16 +24,6 @@ class Factor:
     element: int
     scale: int | None
     exact: bool = True
-
-
-@dataclass(frozen=True)
-class Dequantize:
-    """A generic whose result holds dequantised elements: elements and scale in, floats out."""
-
-    op: ir.Operation
-    elements: ir.Value
-    scale: ir.Value
-    exact: bool
 
 
 def extend(element: ir.Value, scale: ir.Value | None) -> ir.Value:
@@ -86,17 +76,6 @@ def read_factor(value: ir.Value) -> Factor | None:
         exact = inner.exact and _narrowingis_exact(value, inner)
         return Factor(inner.element, inner.scale, exact)
     return None
-
-
-def match_dequantize(op: ir.Operation) -> Dequantize | None:
-    """The dequantise that `op` is: a parallel generic of one result that yields a scaled factor."""
-    if op.name != "linalg.generic" or len(op.results) != 1 or not is_elementwise(op):
-        return None
-    block = op.regions[0].blocks[0]
-    factor = read_factor(list(block.operations)[-1].operands[0])
-    if factor is None or factor.scale is None:
-        return None
-    return Dequantize(op, op.operands[factor.element], op.operands[factor.scale], factor.exact)
 
 
 def is_elementwise(op: ir.Operation) -> bool:

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.dequantize import Dequantize, is_element, is_scale_of, match_dequantize
+from mxc.dialects.dequantize import is_element, is_scale_of
 from mxc.dialects.errors import PassError
 from mxc.dialects.indexing import trace
 from mxc.dialects.scaled import explain_mismatch, match_scaled_contraction
 from mxc.passes.base import FALLBACK, Pass
+from mxc.passes.fuse_dequantize import is_decoding
 from mxc.passes.rebuild import has_reduction, linalg_operations
 
 
@@ -37,9 +38,8 @@ class CheckContractions(Pass):
     def run(self, module: ir.Operation) -> None:
         """Raise PassError at the first contraction that reads what should not exist."""
         for op in linalg_operations(module):
-            found = match_dequantize(op)
-            if found is not None:
-                _refuse_readers(found)
+            if is_decoding(op):
+                _refuse_readers(op)
             if _contracts_elements(op):
                 _refuse_broadcast(op)
                 contraction = match_scaled_contraction(op)
@@ -56,10 +56,10 @@ def _contracts_elements(op: ir.Operation) -> bool:
     return any(is_scale_of(s, e) for e in types if is_element(e) for s in types)
 
 
-def _refuse_readers(found: Dequantize) -> None:
+def _refuse_readers(decoding: ir.Operation) -> None:
     """Follow the dequantised tensor through everything that keeps its elements."""
-    element = found.op.results[0].type.element_type
-    pending, seen = [found.op.results[0]], []
+    element = decoding.results[0].type.element_type
+    pending, seen = [decoding.results[0]], []
     while pending:
         value = pending.pop()
         for use in value.uses:
@@ -70,10 +70,10 @@ def _refuse_readers(found: Dequantize) -> None:
             if user.name.startswith("linalg."):
                 if has_reduction(user):
                     raise PassError(
-                        f"reads a weight dequantised to {value.type} at {found.op.location}, which "
-                        f"would be written to memory; wanted the packed {found.elements.type} read "
-                        "here. Let only reshapes, transposes and broadcasts stand between the "
-                        "two operations",
+                        f"reads a weight dequantised to {value.type} at {decoding.location}, which "
+                        "would be written to memory; wanted the packed "
+                        f"{decoding.operands[0].type} read here. Let only reshapes, transposes and "
+                        "broadcasts stand between the two operations",
                         user.location,
                     )
                 continue

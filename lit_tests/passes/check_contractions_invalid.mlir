@@ -34,3 +34,31 @@ func.func @broadcast_scale(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, 
   } -> tensor<4x8xf32>
   func.return %r : tensor<4x8xf32>
 }
+
+// -----
+
+// Extended in two operations, behind a slice.
+func.func @behind_a_slice(%x: tensor<4x64xf32>, %w: tensor<8x64xf8E4M3FN>, %s: tensor<8x2xf8E8M0FNU>, %se: tensor<8x2xf32>, %e: tensor<8x64xf32>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %sf = linalg.generic {
+      indexing_maps = [affine_map<(n, k) -> (n, k)>, affine_map<(n, k) -> (n, k)>],
+      iterator_types = ["parallel", "parallel"]}
+      ins(%s : tensor<8x2xf8E8M0FNU>) outs(%se : tensor<8x2xf32>) {
+  ^bb0(%a: f8E8M0FNU, %c: f32):
+    %y = arith.extf %a : f8E8M0FNU to f32
+    linalg.yield %y : f32
+  } -> tensor<8x2xf32>
+  %d = linalg.generic {
+      indexing_maps = [affine_map<(n, k) -> (n, k)>, affine_map<(n, k) -> (n, k floordiv 32)>, affine_map<(n, k) -> (n, k)>],
+      iterator_types = ["parallel", "parallel"]}
+      ins(%w, %sf : tensor<8x64xf8E4M3FN>, tensor<8x2xf32>) outs(%e : tensor<8x64xf32>) {
+  ^bb0(%a: f8E4M3FN, %b: f32, %c: f32):
+    %x1 = arith.extf %a : f8E4M3FN to f32
+    %y = arith.mulf %x1, %b : f32
+    linalg.yield %y : f32
+  } -> tensor<8x64xf32>
+  %slice = tensor.extract_slice %d[0, 0] [8, 64] [1, 1] : tensor<8x64xf32> to tensor<8x64xf32>
+  // expected-error @+1 {{wanted the packed tensor<8x64xf8E4M3FN> read here}}
+  %r = linalg.matmul indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>]
+      ins(%x, %slice : tensor<4x64xf32>, tensor<8x64xf32>) outs(%acc : tensor<4x8xf32>) -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}
