@@ -149,15 +149,15 @@ def cpu_of(device: str) -> tuple[str, tuple[str, ...]]:
     """(LLVM CPU name, features that the code may use) from `Compiler.device_text`."""
     name = re.search(r'\bcpu = "([^"]*)"', device)
     features = re.search(r'cpu_features = "([^"]*)"', device)
-    has = features[1].split(",") if features else []
-    return name[1] if name else "", tuple(f[1:] for f in has if f.startswith("+"))
+    # A feature may be listed twice: LLVM's table for the CPU, then what this machine really has.
+    has = {item[1:]: item[0] == "+" for item in features[1].split(",")} if features else {}
+    return name[1] if name else "", tuple(feature for feature, on in has.items() if on)
 
 
 def _first(messages: list[str]) -> str:
     """The first error in one line: later ones are mostly its echoes."""
     text = " ".join(messages[0].split()) if messages else "no message"
     return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
-
 
 
 def assembly(folder: Path) -> Iterator[str]:

@@ -8,6 +8,7 @@ from mxc.passes.base import Pass, Pipeline, Stage
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.normalise import NORMALISE
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
+from mxc.passes.set_gpu_schedule import SetGpuSchedule
 from mxc.passes.verify_packed_weights import VerifyPackedWeights
 from mxc.passes.verify_transients import VerifyTransients
 
@@ -51,9 +52,12 @@ def pipeline(target: str) -> Pipeline:
 
 
 def _lower(target: Target) -> Stage:
-    schedule: tuple[Pass | str, ...] = () if target.is_gpu else (SetCpuSchedule(),)
+    schedule: Pass = SetCpuSchedule()
+    if target.is_gpu:
+        rows = min((mma.m for mma in target.scaled_mma), default=0)
+        schedule = SetGpuSchedule(subgroup=target.subgroup, matrix_rows=rows)
     return Stage(
         name="lower",
         invariant="Each scaled contraction carries the schedule that its code generator needs.",
-        passes=schedule,
+        passes=(schedule,),
     )

@@ -6,8 +6,11 @@ from mxc.passes.check_contractions import CheckContractions
 from mxc.passes.expand_blocks import ExpandBlocks
 from mxc.passes.expand_vectors import ExpandVectors
 from mxc.passes.fold_scale_broadcast import FoldScaleBroadcast
+from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.fuse_dequantize import FuseDequantize
 from mxc.passes.gather_packed import GatherPacked
+from mxc.passes.set_cpu_schedule import SetCpuSchedule
+from mxc.passes.set_gpu_schedule import SetGpuSchedule
 from mxc.passes.unpack_before_gather import UnpackBeforeGather
 from mxc.passes.verify_packed_weights import VerifyPackedWeights
 from mxc.passes.verify_transients import VerifyTransients
@@ -18,8 +21,11 @@ PASSES: tuple[type[Pass], ...] = (
     ExpandBlocks,
     ExpandVectors,
     FoldScaleBroadcast,
+    FormContractionDispatches,
     FuseDequantize,
     GatherPacked,
+    SetCpuSchedule,
+    SetGpuSchedule,
     UnpackBeforeGather,
     VerifyPackedWeights,
     VerifyTransients,

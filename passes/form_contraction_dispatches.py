@@ -32,10 +32,11 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import tensor
+
 from mxc.dialects.generic import constant
 from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.linalg_ext import GATHER
-from mxc.dialects.scaled import match_scaled_contraction
+from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.base import Pass
 from mxc.passes.rebuild import linalg_operations
 
@@ -75,7 +76,7 @@ def _form(contraction: ir.Operation) -> None:
     last = body[-1]
     for op in tuple(body):
         body += _prologue(op, body)
-    body.sort(key=functools.cmp_to_key(lambda a, b: -1 if a.is_before_in_block(b) else 1))
+    body.sort(key=functools.cmp_to_key(_in_block_order))
     with ir.InsertionPoint(last), contraction.location:
         sizes = _dynamic_sizes(contraction, last.results[0])
         region = ir.Operation.create(
@@ -98,6 +99,10 @@ def _form(contraction: ir.Operation) -> None:
     for op in reversed(body):
         if not any(list(result.uses) for result in op.results):
             op.erase()
+
+
+def _in_block_order(a: ir.Operation, b: ir.Operation) -> int:
+    return -1 if a.is_before_in_block(b) else 1
 
 
 def _prologue(op: ir.Operation, known: list[ir.Operation]) -> list[ir.Operation]:
@@ -140,14 +145,18 @@ def _dynamic_sizes(contraction: ir.Operation, result: ir.Value) -> list[ir.Value
     found = match_scaled_contraction(contraction)
     assert found is not None
     written = found.maps[-1]
-    sizes = []
-    for axis, loop in enumerate(written.results):
-        if not ir.RankedTensorType(result.type).is_dynamic_dim(axis):
-            continue
-        for operand, affine in zip((found.lhs, found.rhs), found.maps[:2], strict=True):
-            places = [i for i, e in enumerate(affine.results) if e == loop]
-            if places:
-                place = constant(places[0], ir.IndexType.get())
-                sizes.append(tensor.DimOp(operand, place).result)
-                break
-    return sizes
+    dynamic = [
+        loop
+        for axis, loop in enumerate(written.results)
+        if ir.RankedTensorType(result.type).is_dynamic_dim(axis)
+    ]
+    return [_size(found, loop) for loop in dynamic]
+
+
+def _size(found: ScaledContraction, loop: ir.AffineExpr) -> ir.Value:
+    """The extent of a loop, as the size of an operand that it indexes."""
+    for operand, affine in zip((found.lhs, found.rhs), found.maps[:2], strict=True):
+        for place, expression in enumerate(affine.results):
+            if expression == loop:
+                return tensor.DimOp(operand, constant(place, ir.IndexType.get())).result
+    raise AssertionError(f"no side of {found.op.name} has loop {loop}")

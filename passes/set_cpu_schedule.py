@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
+
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.base import Pass
 from mxc.passes.rebuild import linalg_operations

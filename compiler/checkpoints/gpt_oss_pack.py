@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from numpy.typing import NDArray
+
 from mxc.compiler.checkpoints.gpt_oss import GptOss
 from mxc.compiler.checkpoints.gpt_oss_config import BLOCK
 from mxc.compiler.pack import PackItem
 from mxc.dialects.manifest import WeightRecord
-from numpy.typing import NDArray
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
 from mxc.compiler.checkpoints.gpt_oss import GENERATION_CONFIG, wanted_tensors
 from mxc.compiler.checkpoints.gpt_oss_config import LAYER_TYPES, GptOssConfig, parse
 from mxc.compiler.checkpoints.safetensors_files import CONFIG, INDEX, SINGLE
 from mxc.compiler.checkpoints.synthetic_tokenizer import write_tokenizer
 from mxc.compiler.checkpoints.tensors import DTYPES
-from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 #: Root mean square of the sixteen e2m1 values, each as likely.
 _E2M1_RMS = math.sqrt(sum(v * v for v in (0, 0.5, 1, 1.5, 2, 3, 4, 6)) / 8)
@@ -60,6 +61,22 @@ class GptOssOptions:
     dense_dtype: str = "BF16"
 
 
+#: The published shapes (openai/gpt-oss-20b and -120b, config.json).
+GPT_OSS_20B = GptOssOptions(
+    hidden_size=2880,
+    intermediate_size=2880,
+    num_hidden_layers=24,
+    num_attention_heads=64,
+    num_key_value_heads=8,
+    head_dim=64,
+    num_local_experts=32,
+    num_experts_per_tok=4,
+    vocab_size=201088,
+    sliding_window=128,
+)
+GPT_OSS_120B = replace(GPT_OSS_20B, num_hidden_layers=36, num_local_experts=128)
+
+
 def write_gpt_oss(
     folder: Path,
     options: GptOssOptions | None = None,
@@ -67,8 +84,12 @@ def write_gpt_oss(
     seed: int = 0,
     shards: int = 2,
     tokenizer: bool = True,
+    hollow: bool = False,
 ) -> GptOssConfig:
     """Write a checkpoint into `folder` (created) and return its config.
+
+    A `hollow` checkpoint has true headers and sparse files without data, which read as zeros: the
+    real shapes at no cost, for what only looks at shapes.
 
     The same options and seed give the same bytes. One shard is written as model.safetensors,
     several with an index. Raises CheckpointError where the options contradict each other, and
@@ -92,7 +113,8 @@ def write_gpt_oss(
             "pad_token_id": raw["pad_token_id"],
         },
     )
-    _write_weights(folder, config, options, np.random.default_rng(seed), shards)
+    rng = None if hollow else np.random.default_rng(seed)
+    _write_weights(folder, config, options, rng, shards)
     return config
 
 
@@ -153,7 +175,7 @@ def _write_weights(
     folder: Path,
     config: GptOssConfig,
     options: GptOssOptions,
-    rng: np.random.Generator,
+    rng: np.random.Generator | None,
     shards: int,
 ) -> None:
     shapes = {name: shape for name, (_, shape) in wanted_tensors(config).items()}
@@ -163,12 +185,32 @@ def _write_weights(
     total = 0
     for number, names in enumerate(parts, 1):
         file = SINGLE if shards == 1 else f"model-{number:05}-of-{shards:05}.safetensors"
+        weight_map.update(dict.fromkeys(names, file))
+        if rng is None:
+            total += _write_hollow(folder / file, {n: shapes[n] for n in names}, options)
+            continue
         tensors = {name: _draw(name, shapes[name], options, rng) for name in names}
         save_file(tensors, folder / file, metadata={"format": "pt"})
-        weight_map.update(dict.fromkeys(names, file))
         total += sum(tensor.nbytes for tensor in tensors.values())
     if shards > 1:
         _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _write_hollow(file: Path, shapes: dict[str, tuple[int, ...]], options: GptOssOptions) -> int:
+    """A safetensors file whose data is a hole; returns the bytes that the data would have."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, shape in shapes.items():
+        packed = name.endswith(("_blocks", "_scales"))
+        dtype = "U8" if packed else options.dense_dtype
+        start, end = end, end + math.prod(shape) * DTYPES[dtype].itemsize
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with file.open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        stream.truncate(8 + len(text) + end)
+    return end
 
 
 def _draw(

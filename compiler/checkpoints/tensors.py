@@ -15,8 +15,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from mxc.dialects.errors import CheckpointError
 from numpy.typing import NDArray
+
+from mxc.dialects.errors import CheckpointError
 
 #: safetensors dtype name -> numpy dtype. The names are those of the format's own enum:
 #: https://github.com/huggingface/safetensors/blob/main/safetensors/src/tensor.rs (enum Dtype).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from json import loads
 from pathlib import Path
 from types import FrameType
 
@@ -26,6 +27,9 @@ from mxc.compiler.cli.report_table import render
 from mxc.compiler.report import Report
 from mxc.compiler.steps import Step
 from mxc.dialects.manifest import REPORT
+
+#: Columns of a table that goes to a file or a pipe.
+_LOG_WIDTH = 200
 
 
 def command(
@@ -68,14 +72,18 @@ def show_artifact(artifact: Artifact, *, json: bool = False) -> None:
     if json:
         print(text, end="")
         return
-    console = Console()
-    console.print(render(Report.from_json(text)))
+    console = table_console()
+    console.print(render(Report.from_dict(loads(text))))
     for note in artifact.manifest.notes:
         console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
     total = sum(file.bytes for file in artifact.manifest.files.values())
-    console.print(
-        f"wrote {artifact.path} ({total / 2**20:.1f} MiB)", markup=False, highlight=False
-    )
+    console.print(f"wrote {artifact.path} ({total / 2**20:.1f} MiB)", markup=False, highlight=False)
+
+
+def table_console() -> Console:
+    """Standard output; wide where it is no terminal, so that a table in a log is legible."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_LOG_WIDTH)
 
 
 @contextmanager
@@ -90,6 +98,7 @@ def showing(console: Console) -> Iterator[road.Progress]:
         TimeElapsedColumn(),
         console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
     bar = Progress(
         TextColumn("packing"),
@@ -99,6 +108,7 @@ def showing(console: Console) -> Iterator[road.Progress]:
         TextColumn("{task.fields[tensor]}"),
         console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
     running: dict[str, TaskID] = {}
     packing: list[TaskID] = []

@@ -1,0 +1,68 @@
+// RUN: mxc opt %s --split-input-file --passes mxc-set-gpu-schedule | filecheck %s
+// RUN: mxc opt %s --split-input-file --passes 'mxc-set-gpu-schedule{matrix-rows=0 subgroup=32}' | filecheck %s --check-prefix=NO-MATRIX
+
+// CHECK: #[[PIPELINE:.*]] = #iree_codegen.translation_info<pipeline = #iree_gpu.pipeline<TileAndFuse> workgroup_size = [64, 1, 1] subgroup_size = 64>
+// CHECK: #[[INFO:.*]] = #iree_codegen.compilation_info<lowering_config = #iree_gpu.lowering_config<{reduction = [0, 0, 1, 32], thread = [8, 1, 0, 0], workgroup = [8, 64, 0, 0]}>, translation_info = #[[PIPELINE]]>
+// CHECK: @weight_only
+// CHECK: linalg.generic {{.*}} attrs = {compilation_info = #[[INFO]]}
+func.func @weight_only(%x: tensor<16x2x32xbf16>, %w: tensor<96x2x32xf4E2M1FN>, %s: tensor<96x2xf8E8M0FNU>, %acc: tensor<16x96xf32>) -> tensor<16x96xf32> {
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<16x2x32xbf16>, tensor<96x2x32xf4E2M1FN>, tensor<96x2xf8E8M0FNU>) outs(%acc : tensor<16x96xf32>) {
+  ^bb0(%a: bf16, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %l = arith.extf %a : bf16 to f32
+    %r = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<16x96xf32>
+  func.return %y : tensor<16x96xf32>
+}
+
+// -----
+
+// IREE has a scaled matrix instruction for one format on both sides and 16 rows; on a target
+// without one, the lanes do it.
+// CHECK-NOT: compilation_info
+// CHECK: @both_scaled(
+// CHECK-NOT: compilation_info
+// CHECK: // -----
+// NO-MATRIX: // -----
+// NO-MATRIX: workgroup_size = [32, 1, 1] subgroup_size = 32
+// NO-MATRIX: thread = [8, 1, 0, 0], workgroup = [8, 32, 0, 0]
+// NO-MATRIX: @both_scaled(
+func.func @both_scaled(%x: tensor<16x2x32xf4E2M1FN>, %xs: tensor<16x2xf8E8M0FNU>, %w: tensor<96x2x32xf4E2M1FN>, %s: tensor<96x2xf8E8M0FNU>, %acc: tensor<16x96xf32>) -> tensor<16x96xf32> {
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %xs, %s : tensor<16x2x32xf4E2M1FN>, tensor<96x2x32xf4E2M1FN>, tensor<16x2xf8E8M0FNU>, tensor<96x2xf8E8M0FNU>) outs(%acc : tensor<16x96xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f4E2M1FN, %as: f8E8M0FNU, %c: f8E8M0FNU, %o: f32):
+    %l = arith.scaling_extf %a, %as : f4E2M1FN, f8E8M0FNU to f32
+    %r = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<16x96xf32>
+  func.return %y : tensor<16x96xf32>
+}
+
+// -----
+
+// One row does not fill the matrix instruction.
+// CHECK: thread = [1, 1, 0, 0], workgroup = [1, 64, 0, 0]
+// CHECK: @both_scaled_one_row
+func.func @both_scaled_one_row(%x: tensor<1x2x32xf4E2M1FN>, %xs: tensor<1x2xf8E8M0FNU>, %w: tensor<96x2x32xf4E2M1FN>, %s: tensor<96x2xf8E8M0FNU>, %acc: tensor<1x96xf32>) -> tensor<1x96xf32> {
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %xs, %s : tensor<1x2x32xf4E2M1FN>, tensor<96x2x32xf4E2M1FN>, tensor<1x2xf8E8M0FNU>, tensor<96x2xf8E8M0FNU>) outs(%acc : tensor<1x96xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f4E2M1FN, %as: f8E8M0FNU, %c: f8E8M0FNU, %o: f32):
+    %l = arith.scaling_extf %a, %as : f4E2M1FN, f8E8M0FNU to f32
+    %r = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<1x96xf32>
+  func.return %y : tensor<1x96xf32>
+}

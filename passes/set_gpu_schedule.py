@@ -1,0 +1,71 @@
+"""mxc-set-gpu-schedule: tiles for contractions that IREE cannot give to a scaled matrix instruction.
+
+A weight-only contraction, one of mixed formats, or one with few rows gets no matrix instruction
+from IREE; its default tiles then promote whole rows of decoded weights to shared memory, which
+does not fit at real sizes, and use scratch memory. Here a lane takes one column and some rows: it
+decodes a block of its own row of weights in registers, once for all those rows.
+
+before:
+    linalg.generic {..} ins(%x, %w, %s) outs(%zero) { scaling_extf, mulf, addf }
+after:
+    linalg.generic {.., compilation_info = #iree_codegen.compilation_info<
+        lowering_config = #iree_gpu.lowering_config<{reduction = [0, 0, 0, 1, 32],
+          thread = [1, 8, 1, 0, 0], workgroup = [1, 8, 64, 0, 0]}>,
+        translation_info = <pipeline = #iree_gpu.pipeline<TileAndFuse>
+          workgroup_size = [64, 1, 1] subgroup_size = 64>>}
+
+Leaves alone: operations that carry a `compilation_info`; contractions of one format on both sides
+with at least `matrix-rows` rows, which IREE gives to the scaled matrix instruction itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
+from mxc.passes.base import Pass
+from mxc.passes.rebuild import linalg_operations
+from mxc.passes.set_cpu_schedule import ATTRIBUTE
+
+
+@dataclass(frozen=True)
+class SetGpuSchedule(Pass):
+    """Write tile sizes for GPUs on each contraction that has no matrix instruction.
+
+    `rows` is what a lane accumulates, `subgroup` the lanes of a workgroup, `matrix_rows` the least
+    M of the target's scaled matrix instruction, 0 where it has none.
+    """
+
+    name = "mxc-set-gpu-schedule"
+    rows: int = 8
+    subgroup: int = 64
+    matrix_rows: int = 16
+
+    def run(self, module: ir.Operation) -> None:
+        """Set the schedule of every scaled contraction that needs one."""
+        for op in linalg_operations(module):
+            found = match_scaled_contraction(op)
+            if found is None or ATTRIBUTE in op.attributes or self._has_instruction(found):
+                continue
+            op.attributes[ATTRIBUTE] = self._schedule(found)
+
+    def _has_instruction(self, found: ScaledContraction) -> bool:
+        both = found.lhs_scale is not None and found.rhs_scale is not None
+        same = both and found.lhs_type == found.rhs_type
+        return same and 0 < self.matrix_rows <= found.m
+
+    def _schedule(self, found: ScaledContraction) -> ir.Attribute:
+        batch = len(found.batch)
+        rows = self.rows if found.m < 0 else min(self.rows, found.m)
+        lane = [1] * batch + [rows, 1, 0, 0]
+        group = [1] * batch + [rows, self.subgroup, 0, 0]
+        reduction = [0] * (batch + 2) + [1, found.block]
+        return ir.Attribute.parse(
+            "#iree_codegen.compilation_info<lowering_config = #iree_gpu.lowering_config<{"
+            f"reduction = {reduction}, thread = {lane}, workgroup = {group}}}>, "
+            "translation_info = #iree_codegen.translation_info<"
+            "pipeline = #iree_gpu.pipeline<TileAndFuse> "
+            f"workgroup_size = [{self.subgroup}, 1, 1] subgroup_size = {self.subgroup}>>"
+        )
