@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
 from mxc.compiler.archive import read_archive
 from mxc.compiler.checkpoints.safetensors_files import CONFIG, read_checkpoint, read_header
 from mxc.compiler.checkpoints.tensors import DTYPES, Checkpoint, TensorRecord
@@ -24,7 +26,6 @@ from mxc.dialects.formats import BlockFormat, block_format
 from mxc.dialects.manifest import MANIFEST, WEIGHTS, Manifest
 from mxc.dialects.packing import unpack_elements
 from mxc.dialects.reference import Quantized, dequantize
-from numpy.typing import NDArray
 
 #: Elements of dense tensors that are looked at together.
 _CHUNK = 1 << 20

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
 from mxc.compiler.archive import ArchiveTensor, Layout, lay_out
 from mxc.compiler.checkpoints.tensors import DTYPES, TensorRecord, dtype_name
 from mxc.compiler.streams import Digest, Shard
 from mxc.dialects.errors import ArtifactError, CheckpointError
 from mxc.dialects.manifest import FileRecord
-from numpy.typing import NDArray
 
 #: Bytes read, hashed and written at a time. At most five such buffers are alive at once.
 CHUNK = 8 << 20

@@ -78,9 +78,7 @@ def compile(
             model = _open(source, max_sequence_length, prefill_chunk, activations)
         with _shown(show, "building"):
             program = source.read_bytes() if model is None else model.program()
-        request = Request(
-            program=program, target=target, module=folder / MODULE, dump_dir=dump
-        )
+        request = Request(program=program, target=target, module=folder / MODULE, dump_dir=dump)
         compiled = compile_program(request, show.step)
         report = Report.from_dict(compiled.report)
         if strict:
@@ -162,9 +160,7 @@ def _finish(
         for name in TEXT_FILES:
             if (model.folder / name).is_file():
                 shutil.copyfile(model.folder / name, folder / name)
-        source |= {
-            file.name: record(file) for file in sorted(model.folder.glob("*.json*"))
-        }
+        source |= {file.name: record(file) for file in sorted(model.folder.glob("*.json*"))}
     files |= {file.name: record(file) for file in folder.iterdir() if file.name not in files}
     return Manifest(
         mxc_version=mxc_version(),

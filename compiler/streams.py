@@ -10,10 +10,11 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
+
 from mxc.compiler.checkpoints.tensors import read_exactly
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.manifest import FileRecord
-from numpy.typing import NDArray
 
 
 class Digest:

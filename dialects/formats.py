@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
+
 from mxc.dialects.errors import FormatError
 
 

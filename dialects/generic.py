@@ -70,7 +70,9 @@ def generic(
     for value, subscripts in inputs:
         shape, letters = shape_of(value), subscripts.split()
         if len(shape) != len(letters):
-            raise ValueError(f"'{subscripts}' names {len(letters)} loops, the tensor is {value.type}")
+            raise ValueError(
+                f"'{subscripts}' names {len(letters)} loops, the tensor is {value.type}"
+            )
         for axis, (letter, size) in enumerate(zip(letters, shape, strict=True)):
             if size < 0 and letter not in extent:
                 extent[letter] = tensor.dim(value, constant(axis, ir.IndexType.get()))

@@ -144,7 +144,9 @@ class Manifest:
         try:
             raw = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ArtifactError(f"{place}: not JSON ({error}); compile the artifact again") from error
+            raise ArtifactError(
+                f"{place}: not JSON ({error}); compile the artifact again"
+            ) from error
         if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
             found = raw.get("schema") if isinstance(raw, dict) else type(raw).__name__
             raise ArtifactError(

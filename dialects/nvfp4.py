@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+
 from mxc.dialects.errors import FormatError
 from mxc.dialects.formats import BlockFormat
 from mxc.dialects.rounding import encode

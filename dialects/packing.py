@@ -14,6 +14,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
+
 from mxc.dialects.errors import FormatError
 from mxc.dialects.formats import BlockFormat, block_format
 

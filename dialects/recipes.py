@@ -23,6 +23,7 @@ from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
+
 from mxc.dialects.errors import FormatError
 from mxc.dialects.formats import E8M0, ElementFormat
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from mxc.dialects.errors import FormatError
 from mxc.dialects.formats import E8M0, BlockFormat, block_format
 from mxc.dialects.nvfp4 import block_scales, tensor_scale

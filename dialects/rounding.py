@@ -12,6 +12,7 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+
 from mxc.dialects.errors import FormatError
 from mxc.dialects.formats import ElementFormat
 

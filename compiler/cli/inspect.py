@@ -6,10 +6,11 @@ import json as json_text
 from pathlib import Path
 from typing import Any
 
-from mxc.compiler.inspect import inspect
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
+
+from mxc.compiler.inspect import inspect
 
 #: Columns of output that is not a screen.
 _WIDE = 200

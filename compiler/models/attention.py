@@ -49,9 +49,7 @@ def full_window(position: ir.Value, tokens: int) -> Window:
     return Window(None, arith.addi(position, index(tokens)), None)
 
 
-def write_cache(
-    cache: ir.Value, entry: int, position: ir.Value, rows: ir.Value
-) -> ir.Value:
+def write_cache(cache: ir.Value, entry: int, position: ir.Value, rows: ir.Value) -> ir.Value:
     """cache with rows [T, V, D] (rounded to the cache's type) at [entry, position]."""
     kind = element_of(cache)
     if element_of(rows) != kind:
@@ -115,9 +113,7 @@ def attend(
 
     scores = generic([(products, loops)], loops, f32(), masked)
     tokens = shape_of(queries)[0]
-    first_maximum = generic(
-        [(sinks, "h g")], "m h g", f32(), to_f32, sizes={"m": tokens}
-    )
+    first_maximum = generic([(sinks, "h g")], "m h g", f32(), to_f32, sizes={"m": tokens})
     maximum = generic(
         [(scores, loops)], "m h g", f32(), lambda x, acc: arith.maximumf(x, acc),
         initial=first_maximum,

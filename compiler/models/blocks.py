@@ -46,9 +46,7 @@ class Rounding:
         if self.type() == element_of(value):
             return value
         loops = " ".join("abcdef"[: len(shape_of(value))])
-        return generic(
-            [(value, loops)], loops, self.type(), lambda x: arith.truncf(self.type(), x)
-        )
+        return generic([(value, loops)], loops, self.type(), lambda x: arith.truncf(self.type(), x))
 
 
 def linear(x: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
@@ -61,9 +59,7 @@ def linear(x: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
     )
     if bias is None:
         return y
-    return generic(
-        [(y, "m n"), (bias, "n")], "m n", f32(), lambda a, b: arith.addf(a, to_f32(b))
-    )
+    return generic([(y, "m n"), (bias, "n")], "m n", f32(), lambda a, b: arith.addf(a, to_f32(b)))
 
 
 def add(x: ir.Value, y: ir.Value) -> ir.Value:
@@ -73,9 +69,7 @@ def add(x: ir.Value, y: ir.Value) -> ir.Value:
 
 def rms_norm(x: ir.Value, weight: ir.Value, epsilon: float) -> ir.Value:
     """x [T, H] * rsqrt(mean(x^2) + epsilon) * weight [H]."""
-    squares = generic(
-        [(x, "m k")], "m", f32(), lambda a, acc: arith.addf(acc, arith.mulf(a, a))
-    )
+    squares = generic([(x, "m k")], "m", f32(), lambda a, acc: arith.addf(acc, arith.mulf(a, a)))
     width = shape_of(x)[1]
 
     def normalise(a: ir.Value, total: ir.Value, w: ir.Value) -> ir.Value:

@@ -51,9 +51,7 @@ def route(logits: ir.Value, choices: int) -> tuple[ir.Value, ir.Value]:
         [(values, "m j"), (top, "m")], "m j", f32(), lambda x, t: math.exp(arith.subf(x, t))
     )
     total = generic([(weights, "m j")], "m", f32(), lambda x, acc: arith.addf(x, acc))
-    shares = generic(
-        [(weights, "m j"), (total, "m")], "m j", f32(), lambda x, t: arith.divf(x, t)
-    )
+    shares = generic([(weights, "m j"), (total, "m")], "m j", f32(), lambda x, t: arith.divf(x, t))
     return shares, experts
 
 
@@ -78,9 +76,7 @@ def one_group_a_pair(experts: ir.Value) -> Groups:
         "m j",
         i32(),
         lambda: arith.addi(
-            arith.muli(
-                arith.index_cast(i32(), loop_index("m j", "m")), constant(choices, i32())
-            ),
+            arith.muli(arith.index_cast(i32(), loop_index("m j", "m")), constant(choices, i32())),
             arith.index_cast(i32(), loop_index("m j", "j")),
         ),
         sizes={"m": tokens, "j": choices},
@@ -140,21 +136,15 @@ def group_by_expert(experts: ir.Value, expert_count: int, rows: int = GROUP_ROWS
         [(chosen, "p"), (rank, "p")],
         "p",
         i32(),
-        lambda c, r: arith.addi(
-            arith.muli(tensor.extract(first, [as_index(c)]), number(rows)), r
-        ),
+        lambda c, r: arith.addi(arith.muli(tensor.extract(first, [as_index(c)]), number(rows)), r),
     )
 
     def ended(start: ir.Value, n: ir.Value, acc: ir.Value) -> ir.Value:
-        over = arith.cmpi(
-            arith.CmpIPredicate.sle, arith.addi(start, n), position("g", "g")
-        )
+        over = arith.cmpi(arith.CmpIPredicate.sle, arith.addi(start, n), position("g", "g"))
         return arith.addi(acc, one_if(over))
 
     owner = generic([(first, "e"), (blocks, "e")], "g", i32(), ended, sizes={"g": groups})
-    owner = generic(
-        [(owner, "g")], "g", i32(), lambda e: arith.minsi(e, number(expert_count - 1))
-    )
+    owner = generic([(owner, "g")], "g", i32(), lambda e: arith.minsi(e, number(expert_count - 1)))
 
     def pair_here(slot: ir.Value, acc: ir.Value) -> ir.Value:
         here = equal(slot, position("s p", "s"))
@@ -173,9 +163,7 @@ def group_rows(x: ir.Value, groups: Groups) -> ir.Value:
         token = arith.divui(pair, constant(choices, i32()))
         return tensor.extract(x, [as_index(token), loop_index("s k", "k")])
 
-    rows = generic(
-        [(groups.pair_of_slot, "s")], "s k", f32(), row, sizes={"k": shape_of(x)[1]}
-    )
+    rows = generic([(groups.pair_of_slot, "s")], "s k", f32(), row, sizes={"k": shape_of(x)[1]})
     return expand(rows, [[0, 1], [2]], [slots // groups.rows, groups.rows, shape_of(x)[1]])
 
 

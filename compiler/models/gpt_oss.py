@@ -145,9 +145,7 @@ class GptOssBuilder:
             ),
         }
         state = State(count, at, cos, sin, windows)
-        x = embed(
-            tokens, self._weight("model.embed_tokens.weight", c.vocab_size, c.hidden_size)
-        )
+        x = embed(tokens, self._weight("model.embed_tokens.weight", c.vocab_size, c.hidden_size))
         for layer in range(c.num_hidden_layers):
             prefix = f"model.layers.{layer}"
             normed = self._norm(x, f"{prefix}.input_layernorm")

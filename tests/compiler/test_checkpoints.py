@@ -6,17 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import AutoTokenizer, GptOssForCausalLM, Mxfp4Config
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.gpt_oss import GptOssConfig as TheirConfig
+
 from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
 from mxc.compiler.checkpoints.gpt_oss_config import parse
 from mxc.compiler.checkpoints.safetensors_files import read_checkpoint, read_header
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
 from mxc.compiler.checkpoints.synthetic_tokenizer import SPECIAL_TOKENS
 from mxc.compiler.checkpoints.tensors import DTYPES
-from safetensors import safe_open
-from safetensors.torch import save_file
-from transformers import AutoTokenizer, GptOssForCausalLM, Mxfp4Config
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from transformers.models.gpt_oss import GptOssConfig as TheirConfig
 
 SHAPES = {
     "plain": GptOssOptions(),

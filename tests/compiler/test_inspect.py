@@ -8,6 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
 from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
 from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors, plan_weights
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
@@ -16,8 +19,6 @@ from mxc.compiler.inspect import inspect
 from mxc.compiler.pack import PackItem, pack
 from mxc.dialects.errors import ArtifactError, CheckpointError
 from mxc.dialects.manifest import FileRecord, Manifest, TargetRecord
-from safetensors.numpy import load_file, save_file
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 STEM = "model.layers.0.mlp.experts.gate_up_proj"
 

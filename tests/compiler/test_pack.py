@@ -14,6 +14,10 @@ import iree.runtime as rt
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
+from transformers import GptOssForCausalLM, Mxfp4Config
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
 from mxc.compiler import pack as packing
 from mxc.compiler.archive import ALIGNMENT, read_archive
 from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
@@ -22,9 +26,6 @@ from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
 from mxc.compiler.pack import NanScale, PackItem, pack
 from mxc.compiler.streams import Shard
 from mxc.dialects.errors import ArtifactError, CheckpointError
-from safetensors.numpy import load_file, save_file
-from transformers import GptOssForCausalLM, Mxfp4Config
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 GATE_UP = "model.layers.0.mlp.experts.gate_up_proj"
 DOWN = "model.layers.0.mlp.experts.down_proj"

@@ -12,10 +12,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from mxc.dialects.formats import E4M3, FORMATS
-from mxc.dialects.packing import pack_elements, unpack_elements
-from mxc.dialects.recipes import ScaleRecipe, scale_bytes
-from mxc.dialects.reference import Quantized, dequantize, quantize
 from torchao.prototype.mx_formats.constants import DTYPE_FP6_E2M3, DTYPE_FP6_E3M2
 from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
 from torchao.prototype.mx_formats.nvfp4_tensor import (
@@ -24,6 +20,11 @@ from torchao.prototype.mx_formats.nvfp4_tensor import (
     per_tensor_amax_to_scale,
 )
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+from mxc.dialects.formats import E4M3, FORMATS
+from mxc.dialects.packing import pack_elements, unpack_elements
+from mxc.dialects.recipes import ScaleRecipe, scale_bytes
+from mxc.dialects.reference import Quantized, dequantize, quantize
 
 TORCHAO = {
     "mxfp4": torch.float4_e2m1fn_x2,

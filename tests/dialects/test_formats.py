@@ -5,6 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gfloat import decode_float
+
 from mxc.dialects.errors import FormatError
 from mxc.dialects.formats import (
     E2M1,

@@ -4,6 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from torchao.prototype.mx_formats.kernels import pack_uint4
+
 from mxc.dialects.errors import FormatError
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.packing import (
@@ -12,7 +14,6 @@ from mxc.dialects.packing import (
     pack_elements,
     unpack_elements,
 )
-from torchao.prototype.mx_formats.kernels import pack_uint4
 
 
 def random_codes(format, shape, seed=0):

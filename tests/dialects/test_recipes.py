@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+
 from mxc.dialects.errors import FormatError
 from mxc.dialects.formats import E2M1, E2M3, E3M2, E4M3, E5M2, INT8
 from mxc.dialects.recipes import ScaleRecipe, scale_bytes, scale_recipe

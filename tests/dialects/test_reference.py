@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+
+import mxc
 from mxc.dialects import pieces
 from mxc.dialects.errors import FormatError
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.packing import decode_scales, unpack_elements
 from mxc.dialects.recipes import ScaleRecipe
 from mxc.dialects.reference import Quantized, dequantize, quantize
-
-import mxc
 
 MX = [name for name, format in FORMATS.items() if not format.tensor_scale]
 each_format = pytest.mark.parametrize("name", FORMATS)

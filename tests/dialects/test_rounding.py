@@ -5,6 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gfloat import RoundMode, round_float
+
 from mxc.dialects.errors import FormatError
 from mxc.dialects.formats import E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, INT8, ElementFormat
 from mxc.dialects.rounding import encode, round_to_odd
