@@ -12,7 +12,7 @@ from iree import runtime as rt
 from iree.compiler import ir, tools
 
 from mxc.dialects.context import new_context
-from mxc.dialects.scaled import match_scaled_contraction
+from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.base import run
 from mxc.passes.normalise import NORMALISE
 from mxc.passes.rebuild import has_reduction, linalg_operations
@@ -30,6 +30,15 @@ ACC = f"""
 WEIGHT = f"""
   %b = flow.tensor.bitcast %bytes : tensor<{N}x{KO}x16xi8> -> tensor<{N}x{KO}x32xf4E2M1FN>
   %s = flow.tensor.bitcast %scales : tensor<{N}x{KO}xi8> -> tensor<{N}x{KO}xf8E8M0FNU>"""
+
+
+#: Flags of a program for this CPU.
+CPU = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu")
+
+
+def contractions(module: ir.Module) -> list[ScaledContraction | None]:
+    reductions = [op for op in linalg_operations(module.operation) if has_reduction(op)]
+    return [match_scaled_contraction(op) for op in reductions]
 
 
 def generic(ins: str, maps: str, loops: str, out: str, body: str, result: str) -> str:
@@ -278,13 +287,7 @@ util.func public @vector(%x: tensor<{K}xf32>, {WEIGHT_ARGUMENTS}) -> tensor<{N}x
 }}"""
 
 #: Dispatches that each function may have: its contractions, into which the gathers go.
-DISPATCHES = dict.fromkeys(FORMS, 1) | {
-    "used_twice": 2,
-    "gathered_bytes": 1,
-    "gathered_floats": 1,
-    "both": 1,
-    "vector": 1,
-}
+DISPATCHES = dict.fromkeys([*FORMS, *GATHERED, "both", "vector"], 1) | {"used_twice": 2}
 
 
 def test_a_single_block() -> None:
@@ -293,14 +296,9 @@ def test_a_single_block() -> None:
         text = "\n".join(FORMS.values()).replace(f"{K}x", "32x").replace(f"x{KO}x", "x1x")
         module = ir.Module.parse(text.replace(f", {KO}, 32]", ", 1, 32]"))
         run(NORMALISE, module)
-        found = [
-            match_scaled_contraction(op)
-            for op in linalg_operations(module.operation)
-            if has_reduction(op)
-        ]
-        assert [(c.k, c.block) for c in found if c is not None and c.is_canonical] == [
-            (32, 32)
-        ] * len(FORMS)
+        found = contractions(module)
+        sizes = [(c.k, c.block) for c in found if c is not None and c.is_canonical]
+        assert sizes == [(32, 32)] * len(FORMS)
 
 
 @pytest.fixture(scope="module")
@@ -315,8 +313,7 @@ def normalised() -> str:
 
 @pytest.fixture(scope="module")
 def program(normalised: str) -> rt.VmModule:
-    flags = ["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"]
-    blob = tools.compile_str(normalised, extra_args=[*flags, "--iree-llvmcpu-target-cpu=host"])
+    blob = tools.compile_str(normalised, extra_args=[*CPU, "--iree-llvmcpu-target-cpu=host"])
     config = rt.Config("local-task")
     context = rt.SystemContext(config=config)
     context.add_vm_module(rt.VmModule.copy_buffer(context.instance, blob))
@@ -343,19 +340,14 @@ def activations(*shape: int) -> Floats:
 def test_all_are_canonical(normalised: str) -> None:
     with new_context():
         module = ir.Module.parse(normalised)
-        found = [
-            match_scaled_contraction(op)
-            for op in linalg_operations(module.operation)
-            if has_reduction(op)
-        ]
+        found = contractions(module)
     assert len(found) == len(DISPATCHES) + 1
     assert all(c is not None and c.is_canonical and c.k == K and c.block == 32 for c in found)
     assert "mxc.fallback" not in normalised
 
 
 def test_one_dispatch_and_nothing_materialised(normalised: str) -> None:
-    flags = ["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"]
-    text = tools.compile_str(normalised, extra_args=[*flags, "--compile-to=flow"]).decode()
+    text = tools.compile_str(normalised, extra_args=[*CPU, "--compile-to=flow"]).decode()
     counts = dict.fromkeys(DISPATCHES, 0)
     name = ""
     for line in text.splitlines():
