@@ -27,6 +27,7 @@ class PassError(MxcError):
     """A pass met IR that it must not rewrite silently. `location` is the place in the input IR."""
 
     def __init__(self, message: str, location: object | None = None) -> None:
+        """`location` is put before the message."""
         super().__init__(message if location is None else f"{location}: {message}")
         self.location = location
 
@@ -35,6 +36,7 @@ class CompileError(MxcError):
     """The compiler stopped: `phase` says in which phase, the message where its IR is kept."""
 
     def __init__(self, message: str, phase: str) -> None:
+        """`phase` is a phase of IREE, "start" before the first, or "report" after the last."""
         super().__init__(message)
         self.phase = phase
 

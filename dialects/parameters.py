@@ -1,7 +1,7 @@
 """Weights by name: a global that is a named parameter, loaded where it is used.
 
-    util.global private @"norm.weight" = #flow.parameter.named<"model"::"norm.weight"> : tensor<64xbf16>
-    %w = util.global.load immutable @"norm.weight" : tensor<64xbf16>
+    util.global private @"norm" = #flow.parameter.named<"model"::"norm"> : tensor<64xbf16>
+    %w = util.global.load immutable @"norm" : tensor<64xbf16>
 
 The bytes live in weights.irpa under the same name; nothing of them is in the program.
 """
@@ -18,6 +18,7 @@ class Parameters:
     """The named parameters of one module, each declared once, at the top of the module."""
 
     def __init__(self, module: ir.Module) -> None:
+        """Of `module`, which has no parameter yet."""
         self._body = module.body
         self._declared: dict[str, ir.Type] = {}
 

@@ -1,4 +1,4 @@
-"""mxc-set-gpu-schedule: tiles for contractions that IREE cannot give to a scaled matrix instruction.
+"""mxc-set-gpu-schedule: tiles for contractions that get no scaled matrix instruction from IREE.
 
 A weight-only contraction, one of mixed formats, or one with few rows gets no matrix instruction
 from IREE; its default tiles then promote whole rows of decoded weights to shared memory, which

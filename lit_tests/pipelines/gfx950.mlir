@@ -1,0 +1,43 @@
+// RUN: mxc opt %s --target gfx950 --to normalise | filecheck %s --check-prefix=NORMALISE
+// RUN: mxc opt %s --target gfx950 --to form-dispatches | filecheck %s --check-prefix=FORM
+// RUN: mxc opt %s --target gfx950 --to lower | filecheck %s --check-prefix=LOWER
+// RUN: mxc opt %s --target gfx942 --to lower | filecheck %s --check-prefix=NO-SCALED-MATRIX
+
+// Both sides scaled, operands as a frontend has them: (a, a_scale, b, b_scale). With this order
+// IREE selects no scaled matrix instruction.
+
+// NORMALISE-LABEL: @both_scaled
+// NORMALISE: linalg.generic {{.*}} ins(%arg0, %arg2, %arg1, %arg3 : tensor<32x4x32xf4E2M1FN>, tensor<64x4x32xf4E2M1FN>, tensor<32x4xf8E8M0FNU>, tensor<64x4xf8E8M0FNU>)
+// NORMALISE-COUNT-2: arith.scaling_extf
+// NORMALISE: arith.mulf
+// NORMALISE-NEXT: arith.addf
+
+// FORM-LABEL: @both_scaled
+// FORM: flow.dispatch.region -> (tensor<32x64xf32>) {
+// FORM: linalg.fill
+// FORM: linalg.generic
+// FORM: flow.return
+
+// The scaled matrix instruction is IREE's to choose; without one, lanes decode in registers.
+// LOWER-LABEL: @both_scaled
+// LOWER-NOT: compilation_info
+// LOWER: arith.scaling_extf
+// NO-SCALED-MATRIX: thread = [8, 1, 0, 0], workgroup = [8, 64, 0, 0]
+// NO-SCALED-MATRIX: @both_scaled
+func.func @both_scaled(%a: tensor<32x4x32xf4E2M1FN>, %as: tensor<32x4xf8E8M0FNU>, %b: tensor<64x4x32xf4E2M1FN>, %bs: tensor<64x4xf8E8M0FNU>) -> tensor<32x64xf32> {
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<32x64xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%e : tensor<32x64xf32>) -> tensor<32x64xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%a, %as, %b, %bs : tensor<32x4x32xf4E2M1FN>, tensor<32x4xf8E8M0FNU>, tensor<64x4x32xf4E2M1FN>, tensor<64x4xf8E8M0FNU>) outs(%acc : tensor<32x64xf32>) {
+  ^bb0(%p: f4E2M1FN, %ps: f8E8M0FNU, %q: f4E2M1FN, %qs: f8E8M0FNU, %o: f32):
+    %l = arith.scaling_extf %p, %ps : f4E2M1FN, f8E8M0FNU to f32
+    %r = arith.scaling_extf %q, %qs : f4E2M1FN, f8E8M0FNU to f32
+    %t = arith.mulf %l, %r : f32
+    %u = arith.addf %o, %t : f32
+    linalg.yield %u : f32
+  } -> tensor<32x64xf32>
+  func.return %y : tensor<32x64xf32>
+}
