@@ -10,7 +10,7 @@ before:
 after:
     linalg.generic {.., compilation_info = #iree_codegen.compilation_info<
         lowering_config = #iree_cpu.lowering_config<distribution = [1, 16, 64, 0, 0],
-          vector_common_parallel = [1, 4, 4, 0, 0], vector_reduction = [0, 0, 0, 1, 32]>,
+          vector_common_parallel = [1, 8, 4, 0, 0], vector_reduction = [0, 0, 0, 1, 32]>,
         translation_info = <pipeline = #iree_cpu.pipeline<DoubleTilingExpert>>>}
 
 Leaves alone: operations that carry a `compilation_info` already.
@@ -40,7 +40,7 @@ class SetCpuSchedule(Pass):
     name = "mxc-set-cpu-schedule"
     rows: int = 16
     columns: int = 64
-    register_rows: int = 4
+    register_rows: int = 8
     register_columns: int = 4
 
     def run(self, module: ir.Operation) -> None:

@@ -25,7 +25,7 @@ func.func @few_rows(%x: tensor<3x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: ten
 // -----
 
 // A batch loop is one tile each; a loop of dynamic size gets the whole tile.
-// CHECK: distribution = [1, 16, 64, 0, 0], vector_common_parallel = [1, 4, 4, 0, 0], vector_reduction = [0, 0, 0, 1, 32]>
+// CHECK: distribution = [1, 16, 64, 0, 0], vector_common_parallel = [1, 8, 4, 0, 0], vector_reduction = [0, 0, 0, 1, 32]>
 // CHECK: @batch_of_dynamic_rows
 func.func @batch_of_dynamic_rows(%x: tensor<2x?x2x32xf32>, %w: tensor<2x96x2x32xf4E2M1FN>, %s: tensor<2x96x2xf8E8M0FNU>, %acc: tensor<2x?x96xf32>) -> tensor<2x?x96xf32> {
   %y = linalg.generic {
