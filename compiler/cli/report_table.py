@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from rich.text import Text
 from mxc.compiler.assembly import Kernel
 from mxc.compiler.report import Matmul, Report
 
+_DISPATCH = re.compile(r"_dispatch_\d+")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -73,7 +75,7 @@ def render(report: Report) -> Group:
         )
     lines = [Text(f"[{number}] {reason}") for reason, number in reasons.items()]
     lines += [Text(f"note: {finding}") for finding in report.findings]
-    lines += [Text(_trouble(kernel)) for kernel in report.kernels if _spills(kernel)]
+    lines += [Text(line) for line in _troubles(report.kernels)]
     return Group(table, *lines, Text(_totals(report)))
 
 
@@ -105,11 +107,23 @@ def _spills(kernel: Kernel) -> bool:
     return kernel.vgpr is not None and bool(kernel.spills or kernel.scratch_bytes)
 
 
-def _trouble(kernel: Kernel) -> str:
-    return (
-        f"{kernel.name}: {kernel.spills} spills, {kernel.scratch_bytes} bytes of scratch, "
-        f"{kernel.vgpr} VGPR"
-    )
+def _troubles(kernels: Sequence[Kernel]) -> list[str]:
+    """A line for the kernels that spill; those that differ in the number of their dispatch are one.
+
+    "prefill_dispatch_*_matmul_like_64x8x8x191x64 (12 kernels): 12 spills, ..".
+    """
+    same: Counter[tuple[str, str]] = Counter()
+    for kernel in kernels:
+        if _spills(kernel):
+            cost = (
+                f"{kernel.spills} spills, {kernel.scratch_bytes} bytes of scratch, "
+                f"{kernel.vgpr} VGPR"
+            )
+            same[_DISPATCH.sub("_dispatch_*", kernel.name), cost] += 1
+    return [
+        f"{name}{f' ({count} kernels)' if count > 1 else ''}: {cost}"
+        for (name, cost), count in same.items()
+    ]
 
 
 def _totals(report: Report) -> str:

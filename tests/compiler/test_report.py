@@ -1,17 +1,14 @@
 """The report of small programs that IREE compiles here; bytes are worked out by hand."""
 
 import dataclasses
-import io
 import json
 from pathlib import Path
 
 import pytest
 from iree.compiler import ir, tools
 from iree.compiler.dialects import func
-from rich.console import Console
 
 from mxc.compiler.assembly import parse_all
-from mxc.compiler.cli.report_table import bytes_text, group, render
 from mxc.compiler.lowering import lowering_of
 from mxc.compiler.report import Matmul, Report, build_report, require_no_fallback
 from mxc.dialects.boundary import unpack
@@ -390,22 +387,3 @@ def test_decoders_are_named_for_packed_operands_only() -> None:
     assert lowering_of(dataclasses.replace(kernel, instructions={"retq": 1}), cpu, packed=True) == (
         "no multiplication"
     )
-
-
-def test_the_table_groups_equal_layers_and_numbers_the_reasons(gpu: Report) -> None:
-    rows = group(gpu.matmuls)
-    assert [(row.name, row.count) for row in rows][:2] == [("layers.*.up", 2), ("layers.0.down", 1)]
-    console = Console(width=200, file=io.StringIO())
-    with console.capture() as captured:
-        console.print(render(gpu))
-    text = captured.get()
-    assert "layers.*.up" in text
-    assert "v_mfma_scale_f32_16x16x128_f8f6f4" in text
-    assert "note: dispatch @gathered_dispatch_0" in text
-    assert "[1] no scaled matrix instruction: lhs is f32" in text
-    assert "8 contractions, 6 fell back; 12 dispatches; transient memory 272 KiB" in text
-
-
-def test_sizes_are_written_with_three_digits() -> None:
-    texts = [bytes_text(size) for size in (None, 0, 999, 1023, 1024, 1536, 278528, 5 << 30)]
-    assert texts == ["?", "0 B", "999 B", "1023 B", "1 KiB", "1.5 KiB", "272 KiB", "5 GiB"]
