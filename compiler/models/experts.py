@@ -88,7 +88,8 @@ def group_by_expert(experts: ir.Value, expert_count: int, rows: int = GROUP_ROWS
     """Prefill: sort the pairs of experts i32 [T, J] into groups of `rows` rows of one expert."""
     tokens, choices = shape_of(experts)
     pairs = tokens * choices
-    groups = (pairs + min(expert_count, pairs) * (rows - 1)) // rows
+    # At least two: see `expert_linear`.
+    groups = max(2, (pairs + min(expert_count, pairs) * (rows - 1)) // rows)
     chosen = collapse(experts, [[0, 1]])
 
     def number(value: int) -> ir.Value:
@@ -180,19 +181,64 @@ def expert_linear(
 
     blocks i8 [E, N, KO, 16]; scales i8 [E, N, KO]; bias [E, N].
     """
+    if shape_of(x)[0] == 1:
+        # IREE reads one gathered slice as part of a tensor, which it cannot of packed elements
+        # (bitcast-unsupported-element-types): two halves of the expert's rows are gathered.
+        outputs = shape_of(bias)[1]
+        x, chosen = _twice(x), _both_halves(groups.experts)
+        blocks, scales, bias = _halves(blocks), _halves(scales), _halves(bias)
+        y = _gathered_linear(x, chosen, blocks, scales, bias, rounding, name)
+        return expand(collapse(y, [[0, 1, 2]]), [[0, 1, 2]], [1, 1, outputs])
+    return _gathered_linear(x, groups.experts, blocks, scales, bias, rounding, name)
+
+
+def _gathered_linear(
+    x: ir.Value,
+    chosen: ir.Value,
+    blocks: ir.Value,
+    scales: ir.Value,
+    bias: ir.Value,
+    rounding: Rounding,
+    name: str,
+) -> ir.Value:
+    """As `expert_linear`, of x [G, B, K] with the expert of each group in chosen, i32 [G]."""
     count, rows, depth = shape_of(x)
     ko = shape_of(scales)[2]
     lhs = expand(rounding.round(x), [[0], [1], [2, 3]], [count, rows, ko, depth // ko])
-    weights = gather(unpack(blocks, ir.Float4E2M1FNType.get()), groups.experts)
-    weight_scales = gather(unpack(scales, ir.Float8E8M0FNUType.get()), groups.experts)
+    weights = gather(unpack(blocks, ir.Float4E2M1FNType.get()), chosen)
+    weight_scales = gather(unpack(scales, ir.Float8E8M0FNUType.get()), chosen)
     y = scaled_contraction(lhs, weights, rhs_scale=weight_scales, batch=1, name=name)
-    shift = gather(bias, groups.experts)
+    shift = gather(bias, chosen)
     return generic(
         [(y, "g m n"), (shift, "g n")],
         "g m n",
         f32(),
         lambda a, b: arith.addf(a, to_f32(b)),
     )
+
+
+def _twice(x: ir.Value) -> ir.Value:
+    """x [1, 1, K] -> [2, 1, K]."""
+    row = collapse(x, [[0, 1], [2]])
+    return generic([(row, "m k")], "g m k", f32(), lambda a: a, sizes={"g": 2})
+
+
+def _halves(weight: ir.Value) -> ir.Value:
+    """weight [E, N, ..] -> [2 E, N / 2, ..], the same bytes."""
+    count, outputs, *rest = shape_of(weight)
+    tail = [[axis] for axis in range(3, 3 + len(rest))]
+    split = expand(weight, [[0], [1, 2], *tail], [count, 2, outputs // 2, *rest])
+    return collapse(split, [[0, 1], [2], *tail])
+
+
+def _both_halves(experts: ir.Value) -> ir.Value:
+    """The places of experts, i32 [1], among `_halves`: i32 [2]."""
+
+    def place(expert: ir.Value) -> ir.Value:
+        half = arith.index_cast(i32(), loop_index("g h", "h"))
+        return arith.addi(arith.muli(expert, constant(2, i32())), half)
+
+    return collapse(generic([(experts, "g")], "g h", i32(), place, sizes={"h": 2}), [[0, 1]])
 
 
 def combine(y: ir.Value, shares: ir.Value, groups: Groups) -> ir.Value:
