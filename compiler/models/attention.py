@@ -60,17 +60,32 @@ def write_cache(cache: ir.Value, entry: int, position: ir.Value, rows: ir.Value)
     )
 
 
-def read_cache(cache: ir.Value, entry: int, window: Window) -> ir.Value:
-    """The rows [S, V, D] of `window` in cache entry `entry`."""
+def hidden_zero() -> ir.Value:
+    """An index that is zero, which the optimiser cannot know. Built once, where a function begins.
+
+    A constant entry would be part of the kernels that read the cache, and each layer would have
+    kernels of its own that differ in nothing else. A barrier further down would cut the commands
+    of a call in two, with a wait between them.
+    """
+    barrier = ir.Operation.create(
+        "util.optimization_barrier", results=[ir.IndexType.get()], operands=[index(0)]
+    )
+    return barrier.result
+
+
+def read_cache(cache: ir.Value, zero: ir.Value, entry: int, window: Window) -> ir.Value:
+    """The rows [S, V, D] of `window` in cache entry `zero` + `entry` (see `hidden_zero`)."""
     _, _, heads, depth = shape_of(cache)
+    at = arith.addi(zero, index(entry))
     dynamic = ir.ShapedType.get_dynamic_size()
     static = isinstance(window.size, int)
     size = window.size if static else dynamic
     kind = ir.RankedTensorType.get([size, heads, depth], element_of(cache))
     return tensor.extract_slice(
         kind, cache,
-        [] if window.first is None else [window.first], [] if static else [window.size], [],
-        [entry, 0 if window.first is None else dynamic, 0, 0], [1, size, heads, depth], [1] * 4,
+        [at] if window.first is None else [at, window.first],
+        [] if static else [window.size], [],
+        [dynamic, 0 if window.first is None else dynamic, 0, 0], [1, size, heads, depth], [1] * 4,
     )  # fmt: skip
 
 

@@ -55,6 +55,7 @@ class State:
     """What the layers of one call share; `position` is an index, `cos` and `sin` its rows."""
 
     tokens: int
+    zero: ir.Value
     position: ir.Value
     cos: ir.Value
     sin: ir.Value
@@ -133,6 +134,7 @@ class GptOssBuilder:
     def _layers(self, tokens: ir.Value, position: ir.Value, cache: ir.Value) -> list[ir.Value]:
         c = self._config
         count = shape_of(tokens)[0]
+        zero = attention.hidden_zero()
         at = arith.index_cast(ir.IndexType.get(), position)
         table = [self._options.capacity, c.head_dim // 2]
         cos, sin = (
@@ -144,7 +146,7 @@ class GptOssBuilder:
                 at, count, c.sliding_window, self._options.capacity
             ),
         }
-        state = State(count, at, cos, sin, windows)
+        state = State(count, zero, at, cos, sin, windows)
         x = embed(tokens, self._weight("model.embed_tokens.weight", c.vocab_size, c.hidden_size))
         for layer in range(c.num_hidden_layers):
             prefix = f"model.layers.{layer}"
@@ -197,7 +199,8 @@ class GptOssBuilder:
             for entry, rows in enumerate((k, v)):
                 cache = attention.write_cache(cache, 2 * layer + entry, state.position, rows)
             keys, values = (
-                attention.read_cache(cache, 2 * layer + entry, window) for entry in range(2)
+                attention.read_cache(cache, state.zero, 2 * layer + entry, window)
+                for entry in range(2)
             )
             mixed = attention.attend(
                 expand(q, [[0], [1, 2], [3]], [state.tokens, shared, group, depth]),
