@@ -1,0 +1,46 @@
+# RUN: %python %s | filecheck %s
+"""The shape of the program that is built from a gpt-oss config; its numbers are tested elsewhere."""
+
+import tempfile
+from pathlib import Path
+
+from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.models.gpt_oss import GptOssBuilder
+from mxc.compiler.models.options import Options
+
+# Weights are parameters; of the packed ones nothing but their bytes is known here.
+# CHECK: util.global private @model.layers.0.mlp.experts.gate_up_proj_blocks = #flow.parameter.named<"model"::"model.layers.0.mlp.experts.gate_up_proj_blocks"> : tensor<4x128x2x16xi8>
+
+# The cache is consumed and returned, so that it stays where it is.
+# CHECK-LABEL: util.func public @prefill
+# CHECK-SAME: (%arg0: tensor<8xi32>, %arg1: i32, %arg2: tensor<4x71x2x32xbf16> {iree.abi.consume}) -> (tensor<8x64xf32>, tensor<4x71x2x32xbf16>)
+# Keys and values of layer 0 are written, then read in a window of 8 + 8 - 1 positions.
+# CHECK: tensor.insert_slice {{.*}} into %arg2[0, %{{.*}}, 0, 0] [1, 8, 2, 32]
+# CHECK: tensor.insert_slice {{.*}}[1, %{{.*}}, 0, 0] [1, 8, 2, 32]
+# CHECK: tensor.extract_slice {{.*}} [1, 15, 2, 32]
+# CHECK: iree_linalg_ext.topk_v2 dimension(1) is_sorted
+# Experts: 16 pairs in at most (16 + 4 * 15) / 16 = 4 groups of 16 rows.
+# CHECK: iree_linalg_ext.gather {{.*}} : tensor<4x128x2x32xf4E2M1FN>, tensor<4xi32>)
+# CHECK: linalg.generic {{.*}} : tensor<4x16x2x32xbf16>, tensor<4x128x2x32xf4E2M1FN>, tensor<4x128x2xf8E8M0FNU>)
+# Layer 1 sees everything: as many positions as there are.
+# CHECK: tensor.extract_slice {{.*}} [1, %{{.*}}, 2, 32]
+
+# One token: the two chosen experts, one row each, no sorting.
+# CHECK-LABEL: util.func public @decode
+# CHECK-SAME: -> (tensor<1x512xf32>, tensor<4x71x2x32xbf16>)
+# CHECK: linalg.generic {{.*}} : tensor<2x1x2x32xbf16>, tensor<2x128x2x32xf4E2M1FN>, tensor<2x128x2xf8E8M0FNU>)
+
+# CHECK-LABEL: util.func public @logits(
+# CHECK-LABEL: util.func public @logits_row(
+with tempfile.TemporaryDirectory() as folder:
+    config = write_gpt_oss(Path(folder), GptOssOptions(), hollow=True)
+
+
+class _Bf16(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        return "BF16"
+
+
+module = GptOssBuilder(config, _Bf16(), Options(64, 8, "bf16")).build()
+assert module.operation.verify()
+print(module)
