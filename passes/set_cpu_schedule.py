@@ -13,7 +13,8 @@ after:
           vector_common_parallel = [1, 8, 4, 0, 0], vector_reduction = [0, 0, 0, 1, 32]>,
         translation_info = <pipeline = #iree_cpu.pipeline<DoubleTilingExpert>>>}
 
-Leaves alone: operations that carry a `compilation_info` already.
+Leaves alone: operations that carry a `compilation_info` already. Refuses 6-bit elements: no tile
+size lets LLVM's CPU code load them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.dialects.errors import PassError
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.base import Pass
 from mxc.passes.rebuild import linalg_operations
@@ -46,6 +48,7 @@ class SetCpuSchedule(Pass):
     def run(self, module: ir.Operation) -> None:
         """Set the schedule of every scaled contraction that has none."""
         for op in linalg_operations(module):
+            _refuse_six_bits(op)
             found = match_scaled_contraction(op)
             if found is not None and ATTRIBUTE not in op.attributes:
                 op.attributes[ATTRIBUTE] = self._schedule(found)
@@ -67,3 +70,16 @@ class SetCpuSchedule(Pass):
             f"vector_reduction = {reduction}>, translation_info = "
             "#iree_codegen.translation_info<pipeline = #iree_cpu.pipeline<DoubleTilingExpert>>>"
         )
+
+
+def _refuse_six_bits(op: ir.Operation) -> None:
+    for value in op.operands:
+        if not isinstance(value.type, ir.RankedTensorType):
+            continue
+        element = value.type.element_type
+        if isinstance(element, ir.FloatType) and element.width == 6:
+            raise PassError(
+                f"reads {value.type}: elements of 6 bits cannot be loaded by code for CPUs; use "
+                "a format of 4 or 8 bits, or compile for a GPU",
+                op.location,
+            )
