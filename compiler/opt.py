@@ -25,6 +25,8 @@ from mxc.dialects.errors import MxcError, PassError
 from mxc.passes.base import Pass, run
 from mxc.passes.spec import parse
 
+#: The first bytes of MLIR bytecode (mlir/Bytecode/Encoding.h).
+_BYTECODE = b"ML\xefR"
 _SEPARATOR = re.compile(r"^// -----\s*$", re.MULTILINE)
 _EXPECTED = re.compile(r"//\s*expected-error\s*(?:@([+-]\d+))?\s*\{\{(.*?)\}\}")
 _LOCATION = re.compile(r'loc\("-":(\d+):(\d+)\)')
@@ -48,8 +50,7 @@ def command(
     Raises MxcError on an unknown pass, target or stage, and where a pass refuses the program.
     """
     chosen = select(passes, target, to)
-    text = file.read_text()
-    programs = list(_split(text)) if split_input_file or verify_diagnostics else [(0, text)]
+    programs = _read(file, split=split_input_file or verify_diagnostics)
     results, wrong = [], []
     for number, (line, program) in enumerate(programs):
         dump = None if dump_ir is None else dump_ir / (str(number) if len(programs) > 1 else "")
@@ -62,7 +63,8 @@ def command(
                 raise refusal
             results.append(found)
         else:
-            wrong += _compare(_expectations(program, line), refusal, file, line)
+            expected = _expectations(program, line) if isinstance(program, str) else []
+            wrong += _compare(expected, refusal, file, line)
     if verify_diagnostics:
         print("\n".join(wrong), file=sys.stderr, end="\n" if wrong else "")
         return 1 if wrong else 0
@@ -98,14 +100,30 @@ def select(passes: str | None, target: str | None, to: str | None) -> tuple[Pass
     return tuple(p for stage in stages.stages if stage.phase is None for p in stage.passes)
 
 
+def _read(file: Path, *, split: bool) -> list[tuple[int, str | bytes]]:
+    """(lines before it, program) of each program in the file."""
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise PassError(f"{file}: cannot be read ({error.strerror})") from error
+    if data.startswith(_BYTECODE):
+        return [(0, data)]
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise PassError(f"{file}: neither MLIR text nor bytecode ({error})") from error
+    return [*_split(text)] if split else [(0, text)]
+
+
 def _run(
-    program: str, line: int, file: Path, passes: Sequence[Pass | str], dump: Path | None
+    program: str | bytes, line: int, file: Path, passes: Sequence[Pass | str], dump: Path | None
 ) -> str:
     """Parse, run and print one program whose text begins after `line` lines of `file`."""
     try:
         with new_context():
             # Empty lines in front give every location its line in the file.
-            module = ir.Module.parse("\n" * line + program)
+            before = "\n" * line
+            module = ir.Module.parse(before + program if isinstance(program, str) else program)
             run(passes, module, dump_dir=dump)
             return str(module)
     except ir.MLIRError as error:
