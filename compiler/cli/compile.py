@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from json import loads
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TransferSpeedColumn,
-)
 
 from mxc.compiler import road
 from mxc.compiler.artifact import Artifact
-from mxc.compiler.cli.report_table import render
+from mxc.compiler.cli.progress import showing
+from mxc.compiler.cli.report_table import bytes_text, notes, render, table_console
+from mxc.compiler.cli.signals import ending_cleanly
 from mxc.compiler.report import Report
-from mxc.compiler.steps import Step
 from mxc.dialects.manifest import REPORT
-
-#: Columns of a table that goes to a file or a pipe.
-_LOG_WIDTH = 200
 
 
 def command(
@@ -48,7 +32,7 @@ def command(
     json: bool,
 ) -> None:
     """Compile `source` and print the report: a table, or report.json with `json`."""
-    with _interruptible(), showing(Console(stderr=True)) as progress:
+    with ending_cleanly(), showing(Console(stderr=True)) as progress:
         artifact = road.compile(
             source,
             target,
@@ -73,88 +57,8 @@ def show_artifact(artifact: Artifact, *, json: bool = False) -> None:
         print(text, end="")
         return
     console = table_console()
-    console.print(render(Report.from_dict(loads(text))))
-    for note in artifact.manifest.notes:
-        console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
+    console.print(render(Report.from_dict(loads(text)), console.width))
+    console.print(notes(artifact.manifest.notes), soft_wrap=True)
     total = sum(file.bytes for file in artifact.manifest.files.values())
-    console.print(f"wrote {artifact.path} ({total / 2**20:.1f} MiB)", markup=False, highlight=False)
-
-
-def table_console() -> Console:
-    """Standard output; wide where it is no terminal, so that a table in a log is legible."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_LOG_WIDTH)
-
-
-@contextmanager
-def showing(console: Console) -> Iterator[road.Progress]:
-    """A live line for the step that runs, a bar with bytes and rate while weights are packed.
-
-    Without a terminal each step is a line when it is done.
-    """
-    live = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    bar = Progress(
-        TextColumn("packing"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TextColumn("{task.fields[tensor]}"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    running: dict[str, TaskID] = {}
-    packing: list[TaskID] = []
-
-    def step(now: Step) -> None:
-        if now.seconds is None:
-            if now.name == "packing":
-                live.stop()
-                bar.start()
-            else:
-                running[now.name] = live.add_task(_title(now), total=None)
-            return
-        if now.name in running:
-            live.remove_task(running.pop(now.name))
-        if now.name == "packing":
-            bar.stop()
-            live.start()
-        console.print(f"  {_title(now):<32} {now.seconds:8.2f} s", highlight=False, markup=False)
-
-    def packed(done: int, total: int, tensor: str) -> None:
-        if not packing:
-            packing.append(bar.add_task("packing", total=total, tensor=tensor))
-        bar.update(packing[0], completed=done, tensor=tensor)
-
-    live.start()
-    try:
-        yield road.Progress(step=step, packed=packed)
-    finally:
-        live.stop()
-        bar.stop()
-
-
-def _title(step: Step) -> str:
-    titles = {"stage": "passes", "phase": "IREE", "road": "", "report": ""}
-    return f"{titles[step.kind]} {step.name}".strip()
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let a request to terminate unwind the stack, so that nothing half-written stays."""
-
-    def leave(signum: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    # Not folded to the width: a path is there to be copied.
+    print(f"wrote {artifact.path} ({bytes_text(total)})")

@@ -10,8 +10,10 @@ from rich.console import Console
 
 from mxc.compiler import road
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
-from mxc.compiler.cli.compile import show_artifact, showing
+from mxc.compiler.cli.compile import show_artifact
 from mxc.compiler.cli.generate import command as generate
+from mxc.compiler.cli.progress import showing
+from mxc.compiler.cli.signals import ending_cleanly
 
 PROMPT = "Which numbers can four bits hold?"
 
@@ -35,22 +37,29 @@ def command(directory: Path | None) -> None:
 
     Everything goes to `directory`, or to a temporary folder that is removed at the end.
     """
-    folder = Path(tempfile.mkdtemp(prefix="mxc-demo-")) if directory is None else directory
-    console = Console()
-    try:
-        checkpoint, output = folder / "gpt-oss-tiny", folder / "gpt-oss-tiny.mxc"
-        console.print(f"writing a small random gpt-oss checkpoint to {checkpoint}")
-        write_gpt_oss(checkpoint, OPTIONS)
-        console.print(f"$ mxc compile {checkpoint} --target cpu --output {output}")
-        with showing(Console(stderr=True)) as progress:
-            artifact = road.compile(
-                checkpoint, "cpu", output, max_sequence_length=256, force=True, progress=progress
-            )
-        console.print(f'$ mxc generate {output} --prompt "{PROMPT}" --max-new-tokens 32')
-        generate(output, prompt=PROMPT, max_new_tokens=32)
-        console.print("(the weights are random, and so is the answer)")
-        console.print(f"$ mxc report {output}")
-        show_artifact(artifact)
-    finally:
-        if directory is None:
+    with ending_cleanly():
+        if directory is not None:
+            _show(directory)
+            return
+        folder = Path(tempfile.mkdtemp(prefix="mxc-demo-"))
+        try:
+            _show(folder)
+        finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _show(folder: Path) -> None:
+    checkpoint, output = folder / "gpt-oss-tiny", folder / "gpt-oss-tiny.mxc"
+    print(f"writing a small random gpt-oss checkpoint to {checkpoint}", flush=True)
+    write_gpt_oss(checkpoint, OPTIONS)
+    options = "--target cpu --max-sequence-length 256 --force"
+    print(f"$ mxc compile {checkpoint} {options} --output {output}", flush=True)
+    with showing(Console(stderr=True)) as progress:
+        artifact = road.compile(
+            checkpoint, "cpu", output, max_sequence_length=256, force=True, progress=progress
+        )
+    print(f'$ mxc generate {output} --prompt "{PROMPT}" --max-new-tokens 32', flush=True)
+    generate(output, prompt=PROMPT, max_new_tokens=32)
+    print("(the weights are random, and so is the answer)")
+    print(f"$ mxc report {output}", flush=True)
+    show_artifact(artifact)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mxc.dialects.errors import ArtifactError
-from mxc.dialects.manifest import REPORT
+from mxc.dialects.manifest import REPORT, Manifest
 
 
 def command(
@@ -32,7 +32,7 @@ def command(
     if json:
         print(json_text.dumps(raw, indent=1))
     else:
-        _show(raw, artifact / REPORT)
+        _show(raw, artifact / REPORT, manifest)
     if strict and any(matmul["fallback"] is not None for matmul in raw["matmuls"]):
         raise typer.Exit(1)
 
@@ -49,17 +49,14 @@ def _read(file: Path) -> dict[str, Any]:
     return raw
 
 
-def _show(raw: dict[str, Any], file: Path) -> None:
-    from rich.console import Console
-
-    from mxc.compiler.cli.report_table import render
+def _show(raw: dict[str, Any], file: Path, manifest: Manifest) -> None:
+    from mxc.compiler.cli.report_table import notes, render, table_console
     from mxc.compiler.report import Report
 
     try:
         report = Report.from_dict(raw)
     except (KeyError, TypeError) as error:
         raise ArtifactError(f"{file}: malformed ({error}); compile the artifact again") from error
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # nothing is folded to a screen that is not there
-    console.print(render(report))
+    console = table_console()
+    console.print(render(report, console.width))
+    console.print(notes(manifest.notes), soft_wrap=True)

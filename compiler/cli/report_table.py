@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Group
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +17,11 @@ from mxc.compiler.report import Matmul, Report
 
 _DISPATCH = re.compile(r"_dispatch_\d+")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+#: Columns of a terminal from which on the whole table fits without folding much.
+_WIDE = 140
+#: Columns of a table that goes to a file or a pipe.
+_LOG_WIDTH = 200
 
 
 @dataclass(frozen=True)
@@ -42,41 +48,88 @@ def group(matmuls: Sequence[Matmul]) -> list[Row]:
     ]
 
 
-def render(report: Report) -> Group:
-    """Contractions, reasons of fallbacks, weights in memory, spilling kernels, and the totals."""
+def table_console() -> Console:
+    """Standard output; wide where it is no terminal, so that a table in a log is legible."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_LOG_WIDTH)
+
+
+def render(report: Report, width: int = _LOG_WIDTH) -> Group:
+    """Contractions, reasons of fallbacks, weights in memory, spilling kernels, and the totals.
+
+    Below `_WIDE` columns shapes and types stand under the name, function names above their rows,
+    and of the numbers only those remain that tell good from bad.
+    """
     rows = group(report.matmuls)
-    table = Table(title=f"contractions for {report.target}", title_justify="left")
+    reasons: dict[str, int] = {}
+    notes = [
+        ""
+        if row.first.fallback is None
+        else f"[{reasons.setdefault(row.first.fallback, len(reasons) + 1)}]"
+        for row in rows
+    ]
+    table = (_wide if width >= _WIDE else _narrow)(rows, notes)
+    table.title, table.title_justify = f"contractions for {report.target}", "left"
+    lines = [Text(f"[{number}] {reason}") for reason, number in reasons.items()]
+    lines += [Text(f"note: {finding}") for finding in report.findings]
+    lines += [Text(line) for line in _troubles(report.kernels)]
+    return Group(table, *lines, Text(_totals(report)))
+
+
+def _wide(rows: Sequence[Row], notes: Sequence[str]) -> Table:
+    table = Table()
     for heading in ("function", "contraction"):
         table.add_column(heading, overflow="fold")
     table.add_column("count", justify="right")
-    table.add_column("m x n x k", overflow="fold")
-    for heading in ("types", "lowering"):
+    for heading in ("m x n x k", "types", "lowering"):
         table.add_column(heading, overflow="fold")
     for heading in ("kernels", "bytes", "of minimum"):
         table.add_column(heading, justify="right")
     table.add_column("fallback")
-    reasons: dict[str, int] = {}
-    for row in rows:
+    for row, note in zip(rows, notes, strict=True):
         one = row.first
-        note = ""
-        if one.fallback is not None:
-            note = f"[{reasons.setdefault(one.fallback, len(reasons) + 1)}]"
         table.add_row(
             one.function,
             Text(row.name),
             str(row.count),
             _shape(one),
-            f"{one.lhs} x {one.rhs} -> {one.out}",
+            _types(one),
             one.lowering,
             str(one.kernels),
             bytes_text(one.bytes_moved),
             _ratio(one),
             Text(note, style="bold red"),
         )
-    lines = [Text(f"[{number}] {reason}") for reason, number in reasons.items()]
-    lines += [Text(f"note: {finding}") for finding in report.findings]
-    lines += [Text(line) for line in _troubles(report.kernels)]
-    return Group(table, *lines, Text(_totals(report)))
+    return table
+
+
+def _narrow(rows: Sequence[Row], notes: Sequence[str]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("contraction", overflow="fold", ratio=3)
+    table.add_column("lowering", overflow="fold", ratio=2)
+    table.add_column("of min.", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    function = ""
+    for row, note in zip(rows, notes, strict=True):
+        one = row.first
+        if one.function != function:
+            function = one.function
+            table.add_row(Text(function, style="bold"))
+        times = f"{row.count} x " if row.count > 1 else ""
+        table.add_row(
+            Text(f"{row.name}\n  {times}{_shape(one)}\n  {_types(one)}"),
+            one.lowering + (f" ({one.kernels} kernels)" if one.kernels > 1 else ""),
+            _ratio(one),
+            Text(note, style="bold red"),
+        )
+    return table
+
+
+def notes(texts: Sequence[str]) -> Text:
+    """What a user of the artifact should know, a line each."""
+    return Text(
+        "\n".join(f"note: {text}" for text in texts), style="yellow", end="\n" * bool(texts)
+    )
 
 
 def bytes_text(size: int | None) -> str:
@@ -94,6 +147,10 @@ def bytes_text(size: int | None) -> str:
 def _shape(one: Matmul) -> str:
     sizes = "x".join("?" if size < 0 else str(size) for size in (one.m, one.n, one.k))
     return sizes if one.batch == 1 else f"{'?' if one.batch < 0 else one.batch} x {sizes}"
+
+
+def _types(one: Matmul) -> str:
+    return f"{one.lhs} x {one.rhs} -> {one.out}"
 
 
 def _ratio(one: Matmul) -> str:
