@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mxc.compiler.artifact import Artifact
-    from mxc.compiler.road import Progress, compile
+    from mxc.compiler.road import compile
+    from mxc.compiler.steps import Progress
 
 # Loaded when first used: the command line, which lives in this package, starts without IREE.
 _HOME = {
     "Artifact": "mxc.compiler.artifact",
-    "Progress": "mxc.compiler.road",
+    "Progress": "mxc.compiler.steps",
     "compile": "mxc.compiler.road",
 }
 

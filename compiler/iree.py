@@ -92,7 +92,9 @@ class Compiler:
             with context, ir.Location.unknown():
                 self.module = ir.Module.parse(program)
         except ir.MLIRError as error:
-            raise CompileError(f"the program does not parse: {error}", phase="start") from error
+            found = "; ".join(f"{d.location}: {d.message}" for d in error.error_diagnostics)
+            text = " ".join((found or str(error)).split())
+            raise CompileError(f"the program does not parse: {text}", phase="start") from error
         self._done = "start"
         self._invocation: Invocation | None = None
 
@@ -118,14 +120,13 @@ class Compiler:
         self._done, self._invocation = phase, invocation
 
     def write_module(self, path: Path) -> None:
-        """Write the compiled program (.vmfb), after the last phase."""
-        assert self._done == PHASES[-1] and self._invocation is not None
-        output = Output.open_file(str(path))
-        try:
+        """Write the compiled program (.vmfb), after the last phase. Raises OSError."""
+        assert self._done == PHASES[-1]
+        assert self._invocation is not None
+        # Through memory: IREE's own writing of files does not say what went wrong.
+        with Output.open_membuffer() as output:
             self._invocation.output_vm_bytecode(output)
-            output.keep()
-        finally:
-            output.close()
+            path.write_bytes(output.map_memory())
 
     def device_text(self) -> str:
         """The attribute of the device that the program is compiled for, once there is one."""

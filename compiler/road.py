@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from mxc.compiler.artifact import Artifact, record, writing
-from mxc.compiler.models.model import Model, open_model
-from mxc.compiler.pack import NanScale, pack
+from mxc.compiler.models.model import TEXT_FILES, Model, open_model
+from mxc.compiler.pack import NanScale, Packed, pack
 from mxc.compiler.report import Report, require_no_fallback
-from mxc.compiler.steps import Compiled, Request, Step
+from mxc.compiler.steps import Compiled, Progress, Recorder, Request
 from mxc.compiler.worker import compile_program
 from mxc.dialects.errors import ArtifactError, CheckpointError
 from mxc.dialects.manifest import (
-    CHAT_TEMPLATE,
     MANIFEST,
     MODULE,
     REPORT,
     TOKENIZER,
-    TOKENIZER_CONFIG,
     WEIGHTS,
     FileRecord,
     Manifest,
@@ -30,19 +28,10 @@ from mxc.dialects.manifest import (
     iree_version,
     mxc_version,
 )
-from mxc.dialects.targets import Target
 from mxc.dialects.targets import target as target_record
 
-#: Files of a checkpoint that generation needs, copied as they are.
-TEXT_FILES = (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a caller may show: steps as they begin and end, bytes as they are packed."""
-
-    step: Callable[[Step], None] = lambda step: None
-    packed: Callable[[int, int, str], None] = lambda done, total, tensor: None
+#: What a program may be in: MLIR as text or as bytecode.
+PROGRAMS = (".mlir", ".mlirbc")
 
 
 def compile(
@@ -62,39 +51,71 @@ def compile(
 ) -> Artifact:
     """Compile a checkpoint folder, or a .mlir program, for `target` into the folder `output`.
 
-    `output` defaults to the source's name with .mxc, here. `weights="none"` leaves the weights
-    out: such an artifact can be inspected, not run. `strict` refuses any fallback. `dump_ir`
-    receives the IR after each pass and phase. Raises MxcError with the place and the cure.
+    `output` defaults to the source's name with .mxc, in the current folder. `weights="none"`
+    leaves the weights out: such an artifact can be inspected, not run. `strict` refuses any
+    fallback. `dump_ir` receives the IR after each pass and phase. Raises MxcError with the place
+    and the cure; nothing is left in the place of the artifact then, nor after an interrupt.
     """
     source = Path(source)
-    record_of_target = target_record(target)
-    place = Path(f"{source.absolute().stem}.mxc") if output is None else Path(output)
-    show = progress or Progress()
-    dump = None if dump_ir is None else Path(dump_ir)
+    target_record(target)  # refuses an unknown name before anything is touched
     if weights not in ("packed", "none"):
         raise ArtifactError(f"--weights {weights}: not known; give packed or none")
+    place = _default_output(source) if output is None else Path(output)
+    road = Recorder(progress or Progress())
+    options: dict[str, Any] = {"target": target, "strict": strict}
     with writing(place, force=force) as folder:
-        with _shown(show, "reading"):
+        with road.step("reading"):
             model = _open(source, max_sequence_length, prefill_chunk, activations)
-        with _shown(show, "building"):
+            sources = {file.name: record(file) for file in model.files} if model else {}
+        with road.step("building"):
             program = source.read_bytes() if model is None else model.program()
-        request = Request(program=program, target=target, module=folder / MODULE, dump_dir=dump)
-        compiled = compile_program(request, show.step)
-        report = Report.from_dict(compiled.report)
-        if strict:
-            require_no_fallback(report)
-        (folder / REPORT).write_text(report.to_json())
-        manifest = _finish(
-            folder,
-            model,
-            compiled,
-            record_of_target,
-            packed=weights == "packed",
-            allow_nan_scales=allow_nan_scales,
-            show=show,
+        request = Request(
+            program=program,
+            place=str(source),
+            target=target,
+            module=folder / MODULE,
+            parameters=model is not None,
+            dump_dir=_dump_folder(dump_ir),
         )
+        compiled = compile_program(request, road.saw)
+        if strict:
+            require_no_fallback(Report.from_dict(compiled.report))
+        archive = None
+        if model is None:
+            sources[source.name] = _of_bytes(program)
+        else:
+            options |= asdict(model.options)
+            options |= {"weights": weights, "allow_nan_scales": allow_nan_scales}
+            if weights == "packed":
+                with road.step("packing"):
+                    archive = _pack(model, folder, allow_nan_scales, road.progress)
+                sources |= archive.source
+            for name in TEXT_FILES:
+                if (model.folder / name).is_file():
+                    shutil.copyfile(model.folder / name, folder / name)
+        report = {**compiled.report, "steps": [asdict(step) for step in road.done]}
+        (folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
+        manifest = _manifest(folder, model, compiled, archive, sources, options)
         (folder / MANIFEST).write_text(manifest.to_json())
     return Artifact(place.absolute(), manifest)
+
+
+def _default_output(source: Path) -> Path:
+    whole = source.resolve()
+    return Path((whole.name if whole.is_dir() else whole.stem) + ".mxc")
+
+
+def _dump_folder(dump_ir: str | Path | None) -> Path | None:
+    if dump_ir is None:
+        return None
+    folder = Path(dump_ir).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArtifactError(
+            f"--dump-ir {dump_ir}: cannot be made ({error.strerror}); give another folder"
+        ) from error
+    return folder
 
 
 def _open(
@@ -104,6 +125,7 @@ def _open(
     activations: str | None,
 ) -> Model | None:
     """The model in a checkpoint folder; None where `source` is a program."""
+    wanted = "give a checkpoint folder (safetensors) or a program (.mlir, .mlirbc)"
     if source.is_dir():
         return open_model(
             source,
@@ -112,56 +134,47 @@ def _open(
             activations=activations,
         )
     if not source.exists():
-        raise CheckpointError(f"{source}: does not exist; give a checkpoint folder or a .mlir file")
-    if source.suffix not in (".mlir", ".mlirbc"):
-        raise CheckpointError(
-            f"{source}: neither a checkpoint folder nor a .mlir file; a checkpoint is given by "
-            "the folder that holds its config.json"
-        )
+        raise CheckpointError(f"{source}: does not exist; {wanted}")
+    if source.suffix in (".safetensors", ".json"):
+        raise CheckpointError(f"{source}: one file of a checkpoint; give the folder that holds it")
+    if source.suffix not in PROGRAMS:
+        kind = "GGUF is not supported" if source.suffix == ".gguf" else "of no known kind"
+        raise CheckpointError(f"{source}: {kind}; {wanted}")
     for option, value in (
         ("--max-sequence-length", max_sequence_length),
         ("--prefill-chunk", prefill_chunk),
         ("--activations", activations),
     ):
         if value is not None:
-            raise CheckpointError(f"{option} has no meaning for a program ({source})")
+            raise CheckpointError(f"{option} has no meaning for a program ({source}); leave it out")
     return None
 
 
-def _finish(
+def _pack(model: Model, folder: Path, allow_nan_scales: bool, progress: Progress) -> Packed:
+    return pack(
+        model.pack_items(),
+        folder / WEIGHTS,
+        allow_nan_scales=allow_nan_scales,
+        progress=progress.packed,
+    )
+
+
+def _of_bytes(data: bytes) -> FileRecord:
+    return FileRecord(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _manifest(
     folder: Path,
     model: Model | None,
     compiled: Compiled,
-    target: Target,
-    *,
-    packed: bool,
-    allow_nan_scales: bool,
-    show: Progress,
+    archive: Packed | None,
+    sources: dict[str, FileRecord],
+    options: dict[str, Any],
 ) -> Manifest:
-    """Pack the weights, copy what text needs, and write down what the artifact is."""
-    notes: list[str] = []
-    source: dict[str, FileRecord] = {}
-    files: dict[str, FileRecord] = {}
-    if model is not None:
-        notes += model.notes
-        if packed:
-            with _shown(show, "packing"):
-                archive = pack(
-                    model.pack_items(),
-                    folder / WEIGHTS,
-                    allow_nan_scales=allow_nan_scales,
-                    progress=show.packed,
-                )
-            files[WEIGHTS] = archive.file
-            source |= archive.source
-            notes += [_describe(nan) for nan in archive.nan_scales]
-        else:
-            notes.append("compiled without weights: it can be inspected, not run")
-        for name in TEXT_FILES:
-            if (model.folder / name).is_file():
-                shutil.copyfile(model.folder / name, folder / name)
-        source |= {file.name: record(file) for file in sorted(model.folder.glob("*.json*"))}
-    files |= {file.name: record(file) for file in folder.iterdir() if file.name not in files}
+    """What the artifact says of itself, once all its other files are in `folder`."""
+    target = target_record(options["target"])
+    # The archive was hashed while it was written.
+    known = {} if archive is None else {WEIGHTS: archive.file}
     return Manifest(
         mxc_version=mxc_version(),
         iree_version=iree_version(),
@@ -172,16 +185,30 @@ def _finish(
             chip=compiled.chip,
             features=compiled.features,
         ),
-        activations="f32" if model is None else model.options.activations,
+        activations="as written" if model is None else model.options.activations,
         functions=compiled.functions,
-        files=files,
+        files={f.name: known.get(f.name) or record(f) for f in sorted(folder.iterdir())},
         weights={} if model is None else model.weights(),
-        weights_present=model is None or packed,
+        weights_present=model is None or archive is not None,
         model=None if model is None else model.record(),
-        source=source,
-        options={"steps": {s.name: s.seconds for s in compiled.steps}},
-        notes=tuple(notes),
+        source=sources,
+        options=options,
+        notes=() if model is None else _notes(model, archive),
     )
+
+
+def _notes(model: Model, archive: Packed | None) -> tuple[str, ...]:
+    notes = list(model.notes)
+    if archive is None:
+        notes.append("compiled without weights: it can be inspected, not run")
+    else:
+        notes += [_describe(nan) for nan in archive.nan_scales]
+    if not (model.folder / TOKENIZER).is_file():
+        notes.append(
+            f"the checkpoint has no {TOKENIZER}: a prompt can only be given as tokens "
+            "(mxc generate --prompt-tokens)"
+        )
+    return tuple(notes)
 
 
 def _describe(nan: NanScale) -> str:
@@ -189,12 +216,3 @@ def _describe(nan: NanScale) -> str:
         f"{nan.tensor}: expert {nan.expert}, row {nan.row} has {nan.count} NaN scales; every "
         "product with those blocks is NaN (--allow-nan-scales)"
     )
-
-
-@contextmanager
-def _shown(progress: Progress, name: str) -> Iterator[None]:
-    """Tell when a step of the road begins, and how long it took."""
-    progress.step(Step(kind="road", name=name))
-    start = time.perf_counter()
-    yield
-    progress.step(Step(kind="road", name=name, seconds=time.perf_counter() - start))

@@ -1,8 +1,14 @@
-"""What a compilation is asked, what it says on its way, what it gives back. All of it pickles."""
+"""What a compilation is asked, what it says on its way, what it gives back.
+
+Request, Step and Compiled cross the border of the worker process: they pickle.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,12 +19,15 @@ from mxc.dialects.manifest import Function
 class Request:
     """One program to compile: MLIR (text or bytecode) for `target`, to the file `module`.
 
-    `dump_dir` receives the IR after each pass and each phase, if given.
+    `place` is what messages call the program. `parameters` says that weights are packed for it,
+    so that it may name them. `dump_dir` receives the IR after each pass and each phase, if given.
     """
 
     program: bytes
+    place: str
     target: str
     module: Path
+    parameters: bool = False
     dump_dir: Path | None = None
 
 
@@ -33,17 +42,52 @@ class Step:
     name: str
     seconds: float | None = None
 
+    def __str__(self) -> str:
+        """What a person calls it: "passes normalise", "IREE hal", "packing"."""
+        return {"stage": "passes ", "phase": "IREE "}.get(self.kind, "") + self.name
+
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
     """What came out beside the module file. `report` is the content of report.json.
 
-    `chip` and `features` are what the code was really generated for; `steps` say how long each
-    step took.
+    `chip` and `features` are what the code was really generated for.
     """
 
     functions: dict[str, Function]
     report: dict[str, Any]
     chip: str
     features: tuple[str, ...]
-    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a caller may show: steps as they begin and end, bytes as they are packed.
+
+    `packed` gets the bytes done, the bytes in all, and the name of the tensor.
+    """
+
+    step: Callable[[Step], None] = lambda step: None
+    packed: Callable[[int, int, str], None] = lambda done, total, tensor: None
+
+
+@dataclass
+class Recorder:
+    """Tells the caller of each step, and remembers those that are done."""
+
+    progress: Progress
+    done: list[Step] = field(default_factory=list)
+
+    def saw(self, step: Step) -> None:
+        """A step that begins, or is done."""
+        if step.seconds is not None:
+            self.done.append(step)
+        self.progress.step(step)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """A part of the road. It is not done where it raises."""
+        self.saw(Step(kind="road", name=name))
+        start = time.perf_counter()
+        yield
+        self.saw(Step(kind="road", name=name, seconds=time.perf_counter() - start))

@@ -10,12 +10,23 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxc.compiler.checkpoints.gpt_oss import GptOss, read_gpt_oss
+from mxc.compiler.checkpoints.gpt_oss import GENERATION_CONFIG, GptOss, read_gpt_oss
 from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors, plan_weights
+from mxc.compiler.checkpoints.safetensors_files import CONFIG, INDEX
 from mxc.compiler.models.gpt_oss import GptOssBuilder, generated_tensors
 from mxc.compiler.models.options import Options, choose
 from mxc.compiler.pack import PackItem
-from mxc.dialects.manifest import ModelRecord, TensorType, WeightRecord
+from mxc.dialects.manifest import (
+    CHAT_TEMPLATE,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    ModelRecord,
+    TensorType,
+    WeightRecord,
+)
+
+#: Files of a checkpoint that generation needs; the artifact gets copies.
+TEXT_FILES = (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE)
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,12 @@ class Model:
     source: GptOss
     options: Options
     notes: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that are read beside the tensors: what the model is, and its text."""
+        names = (CONFIG, GENERATION_CONFIG, INDEX, *TEXT_FILES)
+        return tuple(file for name in names if (file := self.folder / name).is_file())
 
     def program(self) -> bytes:
         """The module as MLIR bytecode; no weight is in it."""

@@ -1,0 +1,96 @@
+"""What a caller may call: the public functions of a program, and what they may not ask for."""
+
+from __future__ import annotations
+
+from iree.compiler import ir
+
+from mxc.dialects.errors import CompileError
+from mxc.dialects.manifest import Function, TensorType
+
+#: Element types that cross the boundary: what the runtime has a numpy type for.
+BOUNDARY = (
+    "f64", "f32", "f16", "bf16", "f8E4M3FN", "f8E4M3FNUZ", "f8E5M2", "f8E5M2FNUZ", "f8E8M0FNU",
+    "i64", "i32", "i16", "i8", "i1",
+)  # fmt: skip
+
+#: Numbers that are passed by value; the others have no register in IREE's VM.
+NUMBERS = ("f64", "f32", "i64", "i32")
+
+
+def signatures(module: ir.Module) -> dict[str, Function]:
+    """The public functions of a program, as a caller sees them.
+
+    Raises CompileError where there is none, or one that no caller can call.
+    """
+    found: dict[str, Function] = {}
+    for view in module.body.operations:
+        op = view.operation
+        if op.name not in ("util.func", "func.func"):
+            continue
+        name = str(ir.StringAttr(op.attributes["sym_name"]).value)
+        if len(op.regions[0].blocks) == 0:
+            raise CompileError(
+                f"{op.location}: function {name} has no body, and nothing else provides it; write "
+                "its body, or remove it",
+                phase="start",
+            )
+        if _is_private(op):
+            continue
+        kind = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+        found[name] = Function(
+            inputs=tuple(_type(t, op, name) for t in kind.inputs),
+            outputs=tuple(_type(t, op, name) for t in kind.results),
+        )
+    if not found:
+        raise CompileError(
+            "the program has no public function, so there is nothing to call; make one func.func "
+            "or util.func public",
+            phase="start",
+        )
+    return found
+
+
+def _is_private(op: ir.Operation) -> bool:
+    name = "sym_visibility"
+    return name in op.attributes and ir.StringAttr(op.attributes[name]).value == "private"
+
+
+def require_no_parameters(module: ir.Module) -> None:
+    """Raise CompileError where a program names parameters that nothing will provide."""
+    found: list[tuple[ir.Location, ir.Attribute]] = []
+
+    def look(op: ir.Operation) -> ir.WalkResult:
+        # Only what the bindings have no class for: the text of a constant may be gigabytes.
+        values = [v for v in _attributes(op) if type(v) is ir.Attribute]
+        found.extend((op.location, v) for v in values if str(v).startswith("#flow.parameter"))
+        return ir.WalkResult.INTERRUPT if found else ir.WalkResult.ADVANCE
+
+    module.operation.walk(look, ir.WalkOrder.PRE_ORDER)
+    for location, value in found:
+        raise CompileError(
+            f"{location}: names the parameter {value}, and nothing packs parameters for a "
+            "program; pass it as an argument, or write its value into the program",
+            phase="start",
+        )
+
+
+def _attributes(op: ir.Operation) -> list[ir.Attribute]:
+    return [op.attributes[index].attr for index in range(len(op.attributes))]
+
+
+def _type(kind: ir.Type, op: ir.Operation, function: str) -> TensorType:
+    """How one argument or result crosses the boundary. A number has no dimensions either."""
+    if isinstance(kind, ir.RankedTensorType) and str(kind.element_type) in BOUNDARY:
+        return TensorType(
+            shape=tuple(-1 if size < 0 else size for size in kind.shape),
+            dtype=str(kind.element_type),
+        )
+    if str(kind) in NUMBERS:
+        return TensorType(shape=(), dtype=str(kind))
+    raise CompileError(
+        f"{op.location}: function {function} has an argument or result of type {kind}, which "
+        f"cannot cross the boundary; numbers of {', '.join(NUMBERS)} and tensors of "
+        f"{', '.join(BOUNDARY)} can. Packed elements cross as i8 and are named inside by "
+        "flow.tensor.bitcast",
+        phase="start",
+    )
