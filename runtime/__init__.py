@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mxc.runtime.generate import generate
+    from mxc.runtime.generation import generate
     from mxc.runtime.sampling import Sampler
     from mxc.runtime.sequence import Sequence
     from mxc.runtime.session import Model, load
@@ -17,7 +17,7 @@ _HOME = {
     "Model": "mxc.runtime.session",
     "Sampler": "mxc.runtime.sampling",
     "Sequence": "mxc.runtime.sequence",
-    "generate": "mxc.runtime.generate",
+    "generate": "mxc.runtime.generation",
     "load": "mxc.runtime.session",
 }
 

@@ -163,7 +163,7 @@ def _generate(
     special: bool,
     show: bool,
 ) -> Outcome:
-    from mxc.runtime.generate import generate
+    from mxc.runtime.generation import generate
     from mxc.runtime.text import StopStrings
 
     record = model.manifest.model

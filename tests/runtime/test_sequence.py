@@ -2,15 +2,17 @@
 
 import gc
 import itertools
+import pkgutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from mxc import runtime
 from mxc.dialects.errors import RequestError
 from mxc.dialects.manifest import TensorType
 from mxc.runtime import arrays, load
-from mxc.runtime.generate import generate
+from mxc.runtime.generation import generate
 from mxc.runtime.sampling import Sampler
 from mxc.runtime.session import Model
 
@@ -198,3 +200,10 @@ def test_cache_memory_lives_as_long_as_the_sequence(model: Model) -> None:
     rubbish = [np.full(19 * 4 + 64, 7, np.uint8) for _ in range(200)]
     np.testing.assert_array_equal(seq.feed(TOKENS[1:3]), expected(TOKENS)[1:3])
     del rubbish
+
+
+def test_no_name_of_the_package_is_one_of_its_modules() -> None:
+    """Such a name would be the module once that is imported, whatever it was before."""
+    modules = {module.name for module in pkgutil.iter_modules(runtime.__path__)}
+    assert modules.isdisjoint(runtime.__all__)
+    assert runtime.generate is generate

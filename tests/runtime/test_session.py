@@ -321,7 +321,7 @@ def test_runtime_never_imports_the_compiler(toy_artifact: Path) -> None:
         "import sys\n"
         "sys.modules['iree.compiler'] = None\n"
         "import mxc; seq = mxc.load(sys.argv[1]).sequence(); print(seq.feed([1]).shape)\n"
-        "import mxc.runtime.text, mxc.runtime.sampling, mxc.runtime.generate\n"
+        "import mxc.runtime.text, mxc.runtime.sampling, mxc.runtime.generation\n"
     )
     out = subprocess.run(
         [sys.executable, "-c", code, str(toy_artifact)], capture_output=True, text=True, check=False
