@@ -1,0 +1,112 @@
+"""Small gpt-oss models, compiled once a session, beside transformers' own model of each.
+
+A test asks for a model by a `case`: a dict of
+
+    options         GptOssOptions, what the checkpoint is
+    length, chunk   max_sequence_length and prefill_chunk of the artifact
+    activations     "f32" or "bf16"
+    seed            of the weights, 0 where it is not given
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from transformers import GptOssForCausalLM, Mxfp4Config
+
+import mxc
+from mxc.compiler.checkpoints.synthetic import write_gpt_oss
+from mxc.runtime import Model
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A checkpoint, its artifact, and what both compute."""
+
+    checkpoint: Path
+    artifact: Path
+    vocabulary: int
+    length: int
+
+    @cached_property
+    def model(self) -> Model:
+        """The artifact, loaded."""
+        return mxc.load(self.artifact)
+
+    @cached_property
+    def reference(self) -> GptOssForCausalLM:
+        """transformers' model of the checkpoint: float32, plain attention, plain experts."""
+        return GptOssForCausalLM.from_pretrained(
+            self.checkpoint,
+            quantization_config=Mxfp4Config(dequantize=True),
+            dtype=torch.float32,
+            attn_implementation="eager",
+            experts_implementation="eager",
+        )
+
+    @cached_property
+    def tokens(self) -> list[int]:
+        """Tokens that fill a sequence to its last position."""
+        return self.draw(0)
+
+    def draw(self, seed: int) -> list[int]:
+        """As many tokens as a sequence holds, at random."""
+        rng = np.random.default_rng(seed)
+        return [int(token) for token in rng.integers(0, self.vocabulary, self.length)]
+
+    @cached_property
+    def wanted(self) -> NDArray[np.float64]:
+        """The reference's logits [length, vocabulary] after each of `tokens`."""
+        with torch.no_grad():
+            logits = self.reference(torch.tensor([self.tokens]), use_cache=False).logits
+        return logits[0].double().numpy()
+
+
+def _compile(folder: Path, case: dict[str, Any]) -> Compiled:
+    checkpoint, artifact = folder / "checkpoint", folder / "model.mxc"
+    options = case["options"]
+    write_gpt_oss(checkpoint, options, seed=case.get("seed", 0), tokenizer=False)
+    mxc.compile(
+        checkpoint,
+        "cpu",
+        artifact,
+        activations=case["activations"],
+        max_sequence_length=case["length"],
+        prefill_chunk=case["chunk"],
+    )
+    return Compiled(checkpoint, artifact, options.vocab_size, case["length"])
+
+
+@pytest.fixture(scope="session")
+def compiled(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[dict[str, Any]], Compiled]]:
+    """The compiled model of a case. Two are compiled at a time, ahead of the tests.
+
+    IREE compiles a small model mostly on one thread; what is compiled is what the selected tests
+    name in their parameter `case`.
+    """
+    pool = ThreadPoolExecutor(max_workers=2)
+    made: dict[str, Future[Compiled]] = {}
+
+    def submit(case: dict[str, Any]) -> Future[Compiled]:
+        key = repr(case)
+        if key not in made:
+            folder = tmp_path_factory.mktemp("model")
+            made[key] = pool.submit(_compile, folder, case)
+        return made[key]
+
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and "compiled" in item.fixturenames:
+            callspec = getattr(item, "callspec", None)
+            if callspec is not None and "case" in callspec.params:
+                submit(callspec.params["case"])
+    yield lambda case: submit(case).result()
+    pool.shutdown(cancel_futures=True)

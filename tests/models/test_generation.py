@@ -1,0 +1,73 @@
+"""The tokens that a model goes on with: those of transformers' greedy search."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from mxc.compiler.checkpoints.synthetic import GptOssOptions
+from mxc.compiler.cli import app
+from mxc.runtime import Sampler, generate
+
+NEW_TOKENS = 64
+
+CASES: dict[str, dict[str, Any]] = {
+    "in-turn": {
+        "options": GptOssOptions(
+            hidden_size=96,
+            num_hidden_layers=2,
+            num_local_experts=6,
+            num_experts_per_tok=3,
+            vocab_size=1009,
+        ),
+        "activations": "f32",
+        "length": 17 + NEW_TOKENS,
+        "chunk": 8,
+    },
+}
+
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@each_case
+def test_greedy_tokens(case, compiled) -> None:
+    """From Python and from the command line, up to the last position that the artifact holds."""
+    built = compiled(case)
+    prompt = built.tokens[:17]
+    with torch.no_grad():
+        answer = built.reference.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+            do_sample=False,
+            max_new_tokens=NEW_TOKENS,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+    wanted = answer.sequences[0, len(prompt) :].tolist()
+    # The case is worth its name: no stop token came, nothing is repeated, no choice was a near tie.
+    assert len(wanted) == NEW_TOKENS
+    assert len(set(wanted)) > NEW_TOKENS // 2
+    best = torch.stack(answer.logits).topk(2).values
+    assert float((best[..., 0] - best[..., 1]).min()) > 1e-3
+
+    assert list(generate(built.model, prompt, Sampler(), NEW_TOKENS)) == wanted
+    words = ["generate", built.artifact, "--prompt-tokens", ",".join(map(str, prompt))]
+    words += ["--max-new-tokens", NEW_TOKENS, "--json"]
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["tokens"] == wanted
+
+
+@each_case
+def test_generation_stops_where_transformers_does(case, compiled) -> None:
+    """The stop tokens are those of generation_config.json."""
+    built = compiled(case)
+    stops = built.model.manifest.model.eos_tokens
+    assert set(stops) == set(built.reference.generation_config.eos_token_id)
+    tokens = list(generate(built.model, built.tokens[:17], Sampler(), 8, stop=()))
+    ended = list(generate(built.model, built.tokens[:17], Sampler(), 8, stop=tokens[3:4]))
+    assert ended == tokens[: tokens.index(tokens[3]) + 1]
+    assert np.isin(tokens, stops).sum() == 0
