@@ -139,14 +139,17 @@ def _keep(folder: Path, step: Step) -> str:
 def work() -> None:
     """The worker's whole life: compile, and send the steps and the outcome."""
     folder = Path(sys.argv[1])
-    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
-    with os.fdopen(os.dup(1), "wb") as messages:
+    watch = threading.Thread(target=_end_with_parent, args=(folder,), daemon=True)
+    watch.start()
+    with os.fdopen(os.dup(1), "wb", buffering=0) as messages:
         # What a library prints goes to the log, not between the messages.
         os.dup2(2, 1)
 
         def send(message: Any) -> None:
-            pickle.dump(message, messages)
-            messages.flush()
+            try:
+                messages.write(pickle.dumps(message))
+            except BrokenPipeError:
+                watch.join()  # nobody listens any more: the other thread ends the process
 
         request: Request = pickle.loads((folder / _REQUEST).read_bytes())
         send(_outcome(request, folder, send))
@@ -177,8 +180,15 @@ def _placed(message: str, request: Request) -> str:
 
 
 def _end_with_parent(folder: Path) -> None:
-    """End this process when its standard input closes, which nothing else does than a death."""
+    """End this process when its standard input closes: its parent is dead."""
     while os.read(0, 1):
         pass
-    shutil.rmtree(folder, ignore_errors=True)
+    # Under another name first, where the compilation that still runs adds nothing to it.
+    dead = folder.with_name(f"{folder.name}-dead")
+    try:
+        folder.rename(dead)
+    except OSError:
+        dead = folder
+    for left in (dead, folder):
+        shutil.rmtree(left, ignore_errors=True)
     os._exit(1)
