@@ -1,0 +1,213 @@
+"""Whatever happens to the compiler, the caller gets a refusal and nothing is left running."""
+
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mxc.compiler import opt
+from mxc.compiler.steps import Request, Step
+from mxc.compiler.worker import compile_program
+from mxc.dialects.errors import CompileError, PassError
+
+DOUBLE = """func.func @double(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %y = arith.addf %x, %x : tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+"""
+
+#: It parses and verifies; LLVM does not know the intrinsic on line 4.
+ILLEGAL = """func.func @f(%x: tensor<4xf32>, %y: tensor<4xf32>) -> tensor<4xf32> {
+  %z = linalg.map ins(%x : tensor<4xf32>) outs(%y : tensor<4xf32>)
+    (%a: f32, %o: f32) {
+      %r = "llvm.intr.nope"(%a) : (f32) -> f32
+      linalg.yield %r : f32
+    }
+  return %z : tensor<4xf32>
+}
+"""
+
+
+@pytest.fixture
+def request_of(tmp_path: Path) -> Callable[..., Request]:
+    def make(program: str | bytes, target: str = "cpu", module: Path | None = None) -> Request:
+        data = program.encode() if isinstance(program, str) else program
+        return Request(
+            program=data, place="p.mlir", target=target, module=module or tmp_path / "m.vmfb"
+        )
+
+    return make
+
+
+def children() -> list[int]:
+    task = Path(f"/proc/self/task/{os.getpid()}/children")
+    return [int(pid) for pid in task.read_text().split()]
+
+
+def kept(message: str) -> Path:
+    found = re.search(r"its IR is kept in (\S+?\.mlirbc)", message)
+    assert found is not None, message
+    return Path(found[1])
+
+
+def test_steps_come_in_order_and_nothing_stays(
+    request_of: Callable[..., Request], temporary: Path
+) -> None:
+    steps: list[Step] = []
+    compiled = compile_program(request_of(DOUBLE), steps.append)
+    done = [step for step in steps if step.seconds is not None]
+    assert [(s.kind, s.name) for s in steps[::2]] == [(s.kind, s.name) for s in done]
+    names = [step.name for step in done]
+    assert names[:2] == ["normalise", "form-dispatches"]
+    assert names.index("flow") < names.index("verify-weights") < names.index("stream")
+    assert names[-2:] == ["end", "report"]
+    assert list(compiled.functions) == ["double"]
+    assert (temporary.parent / "m.vmfb").stat().st_size > 1000
+    assert not list(temporary.iterdir())
+    assert not children()
+
+
+def test_a_killed_worker_is_an_error_with_its_phase_and_ir(
+    request_of: Callable[..., Request], temporary: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def kill(step: Step) -> None:
+        if step.name == "executable-targets":
+            (worker,) = children()
+            os.kill(worker, signal.SIGKILL)
+
+    with pytest.raises(CompileError, match="memory runs out") as caught:
+        compile_program(request_of(DOUBLE), kill)
+    message = str(caught.value)
+    assert message.startswith("the compiler died in IREE executable-targets (killed by SIGKILL")
+    assert caught.value.phase == "executable-targets"
+    file = kept(message)
+    assert file.name == "executable-targets.mlirbc"
+    assert [folder.name for folder in temporary.iterdir()] == [file.parent.name]
+    assert opt.command(file, passes="canonicalize") == 0
+    assert "hal.executable" in capsys.readouterr().out
+    assert not children()
+
+
+def test_what_llvm_says_on_its_death_is_told(
+    request_of: Callable[..., Request], temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No target of the table has such a name, so the worker is told of one that is not in it.
+    start = (
+        "import sys; sys.path[:] = {path!r}; from mxc.dialects import targets\n"
+        "from dataclasses import replace\n"
+        "targets.TARGETS['cpu'] = replace(targets.TARGETS['cpu:haswell'], chip='no-such-cpu')\n"
+        "from mxc.compiler.worker import work; work()"
+    )
+    monkeypatch.setattr("mxc.compiler.worker._START", start)
+    with pytest.raises(CompileError, match=r"the compiler died in .*: .*LLVM ERROR"):
+        compile_program(request_of(DOUBLE))
+
+
+def test_a_worker_that_cannot_start(
+    request_of: Callable[..., Request], temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mxc.compiler.worker._START", "import no_such_module")
+    with pytest.raises(CompileError, match=r"died in IREE start \(exit status 1\): ModuleNotFound"):
+        compile_program(request_of(DOUBLE))
+    assert not list(temporary.iterdir())
+
+
+def test_a_refusal_of_iree_names_phase_line_and_ir(
+    request_of: Callable[..., Request], temporary: Path
+) -> None:
+    with pytest.raises(CompileError) as caught:
+        compile_program(request_of(ILLEGAL))
+    message = str(caught.value)
+    assert re.match(
+        r"IREE refused the program in phase hal: p\.mlir:4:12: .*llvm.intr.nope", message
+    )
+    assert "\n" not in message
+    assert opt.command(kept(message), passes="canonicalize", output=temporary / "out") == 0
+
+
+def test_a_refusal_of_a_pass_has_its_place(
+    request_of: Callable[..., Request], linear: Callable[..., str], temporary: Path
+) -> None:
+    program = linear("f", "mxfp6e2m3")
+    line = next(n for n, t in enumerate(program.splitlines(), 1) if "linalg.matmul" in t)
+    with pytest.raises(
+        PassError, match=rf"^p\.mlir:{line}:\d+: .*6 bits .*; use a format of 4 or 8"
+    ):
+        compile_program(request_of(program))
+    assert not list(temporary.iterdir())
+
+
+def test_files_that_cannot_be_written(
+    request_of: Callable[..., Request], tmp_path: Path, temporary: Path
+) -> None:
+    full = tmp_path / "full.vmfb"
+    full.symlink_to("/dev/full")
+    for module, said in ((full, "No space left"), (tmp_path / "gone" / "m.vmfb", "No such file")):
+        with pytest.raises(OSError, match=said):
+            compile_program(request_of(DOUBLE, module=module))
+    assert not list(temporary.iterdir())
+
+
+def test_a_bug_of_ours_keeps_its_trace(request_of: Callable[..., Request], temporary: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"in the compiler process:\n(.|\n)*driver.py"):
+        compile_program(Request(program=None, place="p", target="cpu", module=temporary / "m"))
+
+
+def test_a_callers_error_ends_the_worker(
+    request_of: Callable[..., Request], temporary: Path
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        compile_program(request_of(DOUBLE), lambda step: 1 // 0)
+    assert not children()
+    assert not list(temporary.iterdir())
+
+
+def test_a_program_without_a_guarded_main_may_compile(
+    request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    (tmp_path / "request").write_bytes(pickle.dumps(request_of(DOUBLE)))
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import pickle, sys\nfrom mxc.compiler.worker import compile_program\n"
+        "request = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "print(*compile_program(request).functions)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, script, tmp_path / "request"], capture_output=True, text=True, timeout=60
+    )
+    assert (result.stdout, result.stderr) == ("double\n", "")
+
+
+def test_the_worker_dies_with_its_parent(
+    request_of: Callable[..., Request], tmp_path: Path, temporary: Path
+) -> None:
+    (tmp_path / "request").write_bytes(pickle.dumps(request_of(DOUBLE)))
+    program = (
+        "import os, pathlib, pickle, sys\nfrom mxc.compiler.worker import compile_program\n"
+        "def die(step):\n"
+        "    children = pathlib.Path(f'/proc/self/task/{os.getpid()}/children')\n"
+        "    print(children.read_text(), flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "compile_program(pickle.load(open(sys.argv[1], 'rb')), die)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "request"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    assert result.returncode == -signal.SIGKILL
+    worker = Path("/proc") / result.stdout.strip()
+    deadline = time.monotonic() + 30
+    while worker.exists() and "Z" not in (worker / "stat").read_text().split(")")[1]:
+        assert time.monotonic() < deadline, "the worker outlives its parent"
+        time.sleep(0.05)
+    assert not list(temporary.iterdir())
