@@ -58,7 +58,7 @@ def show_artifact(artifact: Artifact, *, json: bool = False) -> None:
         return
     console = table_console()
     console.print(render(Report.from_dict(loads(text)), console.width))
-    console.print(notes(artifact.manifest.notes), soft_wrap=True)
+    console.print(notes(artifact.manifest.notes), soft_wrap=True, end="")
     total = sum(file.bytes for file in artifact.manifest.files.values())
     # Not folded to the width: a path is there to be copied.
     print(f"wrote {artifact.path} ({bytes_text(total)})")

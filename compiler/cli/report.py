@@ -59,4 +59,4 @@ def _show(raw: dict[str, Any], file: Path, manifest: Manifest) -> None:
         raise ArtifactError(f"{file}: malformed ({error}); compile the artifact again") from error
     console = table_console()
     console.print(render(report, console.width))
-    console.print(notes(manifest.notes), soft_wrap=True)
+    console.print(notes(manifest.notes), soft_wrap=True, end="")

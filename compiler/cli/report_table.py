@@ -115,7 +115,7 @@ def _narrow(rows: Sequence[Row], notes: Sequence[str]) -> Table:
         if one.function != function:
             function = one.function
             table.add_row(Text(function, style="bold"))
-        times = f"{row.count} x " if row.count > 1 else ""
+        times = f"{row.count} times " if row.count > 1 else ""
         table.add_row(
             Text(f"{row.name}\n  {times}{_shape(one)}\n  {_types(one)}"),
             one.lowering + (f" ({one.kernels} kernels)" if one.kernels > 1 else ""),
