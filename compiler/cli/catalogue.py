@@ -25,13 +25,16 @@ class Kind(StrEnum):
 def command(
     kind: Annotated[Kind, typer.Argument(help="What to list.", show_default=False)],
     target: Annotated[str | None, typer.Option(help="Whose pipeline (for `pipeline`).")] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="All that each pass says of itself (for `passes`).")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """List what mxc knows."""
     if kind in (Kind.PASSES, Kind.PIPELINE):
         from mxc.compiler.cli.list import command as list_compiled
 
-        list_compiled(kind.value, target=target, json=json)
+        list_compiled(kind.value, target=target, full=full, json=json)
         return
     rows = {Kind.FORMATS: formats, Kind.RECIPES: recipes, Kind.TARGETS: targets}[kind]()
     if json:

@@ -15,14 +15,16 @@ from mxc.passes import PASSES
 from mxc.passes.base import Pass, option_text
 
 
-def command(kind: str, *, target: str | None = None, json: bool = False) -> None:
-    """Print the passes, or the pipeline of `target`, as text or for programs.
+def command(
+    kind: str, *, target: str | None = None, full: bool = False, json: bool = False
+) -> None:
+    """Print the passes (`full`: all they say), or the pipeline of `target`, as text or as JSON.
 
     Raises TargetError where the target is unknown, or is wanted and not given.
     """
     if kind == "passes":
         described = [dataclasses.asdict(describe(cls)) for cls in PASSES]
-        print(json_text.dumps(described, indent=1) if json else render_passes(), end="")
+        print(json_text.dumps(described, indent=1) if json else render_passes(full=full), end="")
         return
     if target is None:
         raise TargetError("whose pipeline? give --target, one of `mxc list targets`")
