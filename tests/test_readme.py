@@ -1,0 +1,190 @@
+"""The README is run: its commands in their order, its Python, and what it shows as their output.
+
+In README.md
+    ```console   lines that begin with `$ ` are commands, what follows is their output
+    ```python    is a program
+    ```mlir NAME is the content of the file NAME
+`...` in an output stands for whatever is there, as a line for any number of lines. Frames of
+tables and runs of spaces are not compared. A command whose output is not shown must succeed.
+"""
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mxc.compiler.assembly import Kernel
+from mxc.compiler.report import FunctionCost, Matmul, Report
+from mxc.dialects import manifest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+#: What prepares a machine: these commands need the network or an hour, and are only looked at.
+PREPARATION = {"git", "cd", "make", "pip", "source"}
+
+_FRAME = re.compile(r"[\u2500-\u257f]")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: its language, what stands behind the language, the line it begins at."""
+
+    language: str
+    name: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of a session and the output that is shown for it."""
+
+    line: int
+    text: str
+    output: str
+
+
+def blocks(text: str) -> list[Block]:
+    fences = re.finditer(r"^```(\w+)[ ]?(\S*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [
+        Block(found[1], found[2], text.count("\n", 0, found.start()) + 2, found[3])
+        for found in fences
+    ]
+
+
+def commands(block: Block) -> Iterator[Command]:
+    lines = block.text.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith("$ ")]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        yield Command(block.line + start, lines[start][2:], "\n".join(lines[start + 1 : end]))
+
+
+def plain(text: str) -> str:
+    """Without frames, runs of spaces and empty lines."""
+    lines = (" ".join(_FRAME.sub(" ", line).split()) for line in text.splitlines())
+    return "".join(f"{line}\n" for line in lines if line)
+
+
+def shows(shown: str, found: str) -> bool:
+    """Whether the output `found` is what the text `shown` says, `...` being anything."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == "..." else r".*?".join(map(re.escape, line.split("..."))) + r"\n"
+        for line in plain(shown).splitlines()
+    )
+    return re.fullmatch(pattern, plain(found)) is not None
+
+
+@pytest.mark.parametrize(
+    ("shown", "found", "same"),
+    [
+        ("a  b", "\u2502 a \u2502 b \u2502\n\n", True),
+        ("a b", "a c", False),
+        ("a\nb", "a", False),
+        ("a", "a\nb", False),
+        ("a ... c\nd", "a b c\nd", True),
+        ("a ... c", "a b\nc", False),
+        ("a\n...\nd", "a\nb\nc\nd", True),
+        ("a\n...\nd", "a\nd", True),
+        ("a\n...", "b\na", False),
+        ("a.c", "abc", False),
+    ],
+)
+def test_what_is_shown_is_compared(shown: str, found: str, same: bool) -> None:
+    assert shows(shown, found) is same
+
+
+def test_the_session(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    ran = 0
+
+    def run(words: list[str] | str, line: int) -> str:
+        result = subprocess.run(
+            words,
+            cwd=tmp_path,
+            env=environment,
+            shell=isinstance(words, str),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert result.returncode == 0, f"README.md:{line}: {words}\n{result.stdout}"
+        return result.stdout
+
+    for block in blocks(README.read_text()):
+        if block.language == "mlir":
+            (tmp_path / block.name).write_text(block.text)
+        elif block.language == "python":
+            program = tmp_path / "program.py"
+            program.write_text(block.text)
+            run([sys.executable, program.name], block.line)
+            ran += 1
+        elif block.language == "console":
+            for command in commands(block):
+                if command.text.split()[0] in PREPARATION:
+                    continue
+                found = run(command.text, command.line)
+                if command.output and not shows(command.output, found):
+                    pytest.fail(
+                        f"README.md:{command.line}: $ {command.text}\n"
+                        f"shown:\n{plain(command.output)}\nfound:\n{plain(found)}",
+                        pytrace=False,
+                    )
+                ran += 1
+    assert ran > 10, "the README has lost its session, or this test its eyes"
+
+
+def test_what_prepares_a_machine_is_there() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set()
+    for document in DOCUMENTS:
+        named |= set(re.findall(r"^\$ make (\w+)|`make (\w+)`", document.read_text(), re.MULTILINE))
+    wanted = {a or b for a, b in named}
+    assert {"demo", "test"} <= wanted <= targets
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_that_are_named_are_there(document: Path) -> None:
+    text = document.read_text()
+    linked = [document.parent / target for target in re.findall(r"\]\(([^)#:]+)\)", text)]
+    named = re.findall(
+        r"`((?:dialects|passes|compiler|runtime|tests|lit_tests|benchmarks|docs)/[\w/.-]*)`", text
+    )
+    missing = [str(p) for p in [*linked, *(ROOT / name for name in named)] if not p.exists()]
+    assert linked or named
+    assert not missing
+
+
+def fields_of(section: str) -> list[str]:
+    """The first column of the tables under the heading `section` of docs/artifact.md."""
+    text = (ROOT / "docs/artifact.md").read_text()
+    body = re.split(r"^#+ ", text, flags=re.MULTILINE)
+    here = next(part for part in body if part.startswith(f"{section}\n"))
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", here, re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+
+
+@pytest.mark.parametrize(
+    ("section", "record", "derived"),
+    [
+        ("manifest.json", manifest.Manifest, ()),
+        ("target", manifest.TargetRecord, ()),
+        ("weights", manifest.WeightRecord, ()),
+        ("model", manifest.ModelRecord, ()),
+        ("report.json", Report, ("dispatches", "transient_bytes")),
+        ("matmuls", Matmul, ()),
+        ("kernels", Kernel, ()),
+        ("functions of the report", FunctionCost, ()),
+    ],
+)
+def test_fields_are_documented(section: str, record: type, derived: tuple[str, ...]) -> None:
+    wanted = {field.name for field in dataclasses.fields(record)} | set(derived)
+    assert sorted(fields_of(section)) == sorted(wanted)
