@@ -10,7 +10,7 @@ from rich.console import Console
 from mxc.compiler import road
 from mxc.compiler.artifact import Artifact
 from mxc.compiler.cli.progress import showing
-from mxc.compiler.cli.report_table import bytes_text, notes, render, table_console
+from mxc.compiler.cli.report_table import bytes_text, print_notes, render, table_console
 from mxc.compiler.cli.signals import ending_cleanly
 from mxc.compiler.report import Report
 from mxc.dialects.manifest import REPORT
@@ -58,7 +58,7 @@ def show_artifact(artifact: Artifact, *, json: bool = False) -> None:
         return
     console = table_console()
     console.print(render(Report.from_dict(loads(text)), console.width))
-    console.print(notes(artifact.manifest.notes), soft_wrap=True, end="")
+    print_notes(console, artifact.manifest.notes)
     total = sum(file.bytes for file in artifact.manifest.files.values())
     # Not folded to the width: a path is there to be copied.
     print(f"wrote {artifact.path} ({bytes_text(total)})")

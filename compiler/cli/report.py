@@ -50,7 +50,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _show(raw: dict[str, Any], file: Path, manifest: Manifest) -> None:
-    from mxc.compiler.cli.report_table import notes, render, table_console
+    from mxc.compiler.cli.report_table import print_notes, render, table_console
     from mxc.compiler.report import Report
 
     try:
@@ -59,4 +59,4 @@ def _show(raw: dict[str, Any], file: Path, manifest: Manifest) -> None:
         raise ArtifactError(f"{file}: malformed ({error}); compile the artifact again") from error
     console = table_console()
     console.print(render(report, console.width))
-    console.print(notes(manifest.notes), soft_wrap=True, end="")
+    print_notes(console, manifest.notes)

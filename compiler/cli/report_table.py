@@ -125,11 +125,10 @@ def _narrow(rows: Sequence[Row], notes: Sequence[str]) -> Table:
     return table
 
 
-def notes(texts: Sequence[str]) -> Text:
-    """What a user of the artifact should know, a line each."""
-    return Text(
-        "\n".join(f"note: {text}" for text in texts), style="yellow", end="\n" * bool(texts)
-    )
+def print_notes(console: Console, notes: Sequence[str]) -> None:
+    """What a user of the artifact should know, a line each, never folded."""
+    for note in notes:
+        console.print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
 
 
 def bytes_text(size: int | None) -> str:

@@ -53,8 +53,8 @@ def choose(
         )
     if not 1 <= length <= longest:
         raise CheckpointError(
-            f"--max-sequence-length {length}: the checkpoint's max_position_embeddings is {longest}; "
-            f"give 1 to {longest}"
+            f"--max-sequence-length {length}: the checkpoint's max_position_embeddings is "
+            f"{longest}; give 1 to {longest}"
         )
     chunk = min(DEFAULT_PREFILL_CHUNK, length) if prefill_chunk is None else prefill_chunk
     if not 1 <= chunk <= length:
