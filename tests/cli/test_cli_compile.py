@@ -1,12 +1,29 @@
-"""The options of mxc compile, inspect, opt and demo reach what does the work, under their names."""
+"""mxc compile: its options, what it shows, and how it ends. Options of inspect, opt and demo."""
 
+import io
+import json as json_text
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
+import mxc
+from mxc.compiler.checkpoints.safetensors_files import read_checkpoint
+from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli import app
+from mxc.compiler.cli.progress import showing
+from mxc.compiler.cli.report_table import render
+from mxc.compiler.report import Matmul, Report
+from mxc.compiler.steps import Step
 
 
 @pytest.fixture
@@ -71,3 +88,313 @@ def test_inspect_opt_and_demo(given: dict[str, Any]) -> None:
     }
     assert runner.invoke(app, ["demo", "--directory", "d"]).exit_code == 0
     assert given["cli.demo"] == ((Path("d"),), {})
+
+
+#: Enough kernels that LLVM is busy for seconds.
+BUSY = "\n".join(
+    f"""func.func @f{n}(%a: tensor<{n}x40xf32>, %b: tensor<40x{n}xf32>) -> tensor<{n}x{n}xf32> {{
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<{n}x{n}xf32>
+  %i = linalg.fill ins(%z : f32) outs(%e : tensor<{n}x{n}xf32>) -> tensor<{n}x{n}xf32>
+  %r = linalg.matmul ins(%a, %b : tensor<{n}x40xf32>, tensor<40x{n}xf32>)
+    outs(%i : tensor<{n}x{n}xf32>) -> tensor<{n}x{n}xf32>
+  return %r : tensor<{n}x{n}xf32>
+}}"""
+    for n in range(50, 90)
+)
+
+#: One row of f32 times mxfp4: no scaled matrix instruction takes it.
+WEIGHT_ONLY = """func.func @main(
+    %x: tensor<1x2x32xf32>, %b: tensor<64x2x16xi8>, %t: tensor<64x2xi8>)
+    -> tensor<1x64xf32> {
+  %w = flow.tensor.bitcast %b : tensor<64x2x16xi8> -> tensor<64x2x32xf4E2M1FN>
+  %s = flow.tensor.bitcast %t : tensor<64x2xi8> -> tensor<64x2xf8E8M0FNU>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<1x64xf32>
+  %i = linalg.fill ins(%z : f32) outs(%e : tensor<1x64xf32>) -> tensor<1x64xf32>
+  %r = linalg.generic {
+      indexing_maps = [
+        affine_map<(m, n, a, b) -> (m, a, b)>, affine_map<(m, n, a, b) -> (n, a, b)>,
+        affine_map<(m, n, a, b) -> (n, a)>, affine_map<(m, n, a, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<1x2x32xf32>, tensor<64x2x32xf4E2M1FN>, tensor<64x2xf8E8M0FNU>)
+      outs(%i : tensor<1x64xf32>) {
+  ^bb0(%l: f32, %q: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %q, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %y : f32
+    %u = arith.addf %o, %p : f32
+    linalg.yield %u : f32
+  } -> tensor<1x64xf32>
+  return %r : tensor<1x64xf32>
+}
+
+func.func @scale(%x: tensor<f32>, %y: f32, %n: i32) -> (tensor<f32>, f32, i32) {
+  %a = tensor.extract %x[] : tensor<f32>
+  %b = arith.mulf %a, %y : f32
+  %c = tensor.from_elements %b : tensor<f32>
+  %m = arith.addi %n, %n : i32
+  return %c, %y, %m : tensor<f32>, f32, i32
+}
+"""
+
+#: The command line, with a compiler that is done at once.
+FAST_COMPILER = """
+import sys, time
+from mxc.compiler import pack, road
+from mxc.compiler.cli import main
+from mxc.compiler.report import Report
+from mxc.compiler.steps import Compiled
+def compile_program(request, on_step):
+    request.module.write_bytes(b"module")
+    report = Report(target="cpu", matmuls=(), kernels=(), functions=()).to_dict()
+    return Compiled(functions={}, report=report, chip="c", features=())
+road.compile_program = compile_program
+BEFORE
+main()
+"""
+
+#: And with a disk that takes its time, and says when it writes.
+SLOW_DISK = FAST_COMPILER.replace(
+    "BEFORE",
+    """
+write = pack._Archive.write
+def slowly(self, data):
+    print("writes", self.path, flush=True)
+    time.sleep(0.05)
+    write(self, data)
+pack._Archive.write = slowly
+""",
+)
+FAST_COMPILER = FAST_COMPILER.replace("BEFORE", "")
+
+
+@dataclass
+class Place:
+    """Where a command runs: the folder of the artifact, and that of temporary files."""
+
+    out: Path
+    temporary: Path
+
+    @property
+    def artifact(self) -> Path:
+        return self.out / "a.mxc"
+
+    def start(self, *words: object, program: str | None = None) -> "subprocess.Popen[str]":
+        code = ["-m", "mxc"] if program is None else ["-c", program]
+        return subprocess.Popen(
+            [sys.executable, *code, *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(self.temporary)},
+            start_new_session=True,
+        )
+
+    def run(self, *words: object) -> tuple[int, str, str]:
+        process = self.start(*words)
+        output, errors = process.communicate(timeout=120)
+        return process.returncode, output, errors
+
+    def left(self) -> list[Path]:
+        return [*self.out.iterdir(), *self.temporary.iterdir()]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    for name in ("out", "temporary"):
+        (tmp_path / name).mkdir()
+    return Place(tmp_path / "out", tmp_path / "temporary")
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "p.mlir"
+    file.write_text(text)
+    return file
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+ENDS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+
+
+@pytest.mark.parametrize(("number", "status", "said"), ENDS)
+def test_an_end_during_a_phase_of_iree_leaves_nothing(
+    place: Place, tmp_path: Path, number: signal.Signals, status: int, said: str
+) -> None:
+    words = ("compile", write(tmp_path, BUSY), "--target", "cpu", "--output", place.artifact)
+    process = place.start(*words)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "executable-configurations" in line:
+            break
+    workers = descendants(process.pid)
+    assert workers
+    assert place.left()
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output) == (status, "")
+    assert errors.strip() == said, "one line, and no step after it"
+    assert not place.left()
+    assert not [worker for worker in workers if Path(f"/proc/{worker}").exists()]
+
+
+@pytest.mark.parametrize(("number", "status", "said"), ENDS)
+def test_an_end_while_packing_leaves_nothing(
+    place: Place, tmp_path: Path, number: signal.Signals, status: int, said: str
+) -> None:
+    write_gpt_oss(tmp_path / "model", GptOssOptions(num_hidden_layers=1))
+    words = ("compile", tmp_path / "model", "--target", "cpu", "--output", place.artifact)
+    process = place.start(*words, program=SLOW_DISK)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    for _ in range(3):
+        assert process.stdout.readline().startswith("writes")
+    (partial,) = place.out.iterdir()
+    assert any(".weights.irpa.partial" in file.name for file in partial.iterdir())
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert errors.splitlines()[-1] == said
+    assert "Traceback" not in errors
+    assert not place.left()
+
+
+def test_a_closed_terminal_ends_it_cleanly(place: Place, tmp_path: Path) -> None:
+    words = ("compile", write(tmp_path, BUSY), "--target", "cpu", "--output", place.artifact)
+    process = place.start(*words)
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=30)
+    assert process.returncode == 129
+    assert not place.left()
+
+
+def test_strict_exits_with_one_and_leaves_nothing(place: Place, tmp_path: Path) -> None:
+    program = write(tmp_path, WEIGHT_ONLY)
+    words = ("compile", program, "--target", "gfx950", "--output", place.artifact)
+    status, output, errors = place.run(*words, "--strict")
+    assert (status, output) == (1, "")
+    last = errors.splitlines()[-1]
+    assert last.startswith("error: 1 of 1 contractions fell back on gfx950, which --strict refuses")
+    assert "a weight-only contraction" in last
+    assert not place.left()
+
+
+def test_compile_report_and_run_a_program(place: Place, tmp_path: Path) -> None:
+    program = write(tmp_path, WEIGHT_ONLY)
+    words = ("compile", program, "--target", "cpu", "--output", place.artifact)
+    status, output, errors = place.run(*words, "--json")
+    assert status == 0, errors
+    report = json_text.loads(output)
+    assert [matmul["rhs"] for matmul in report["matmuls"]] == ["mxfp4"]
+    shown = [line.split()[:-2] for line in errors.splitlines()]
+    assert [" ".join(words) for words in shown[:3]] == ["reading", "building", "passes normalise"]
+    assert ["IREE", "hal"] in shown
+    assert [step["name"] for step in report["steps"]] == [words[-1] for words in shown]
+    again = place.run(*words)
+    assert again[0] == 1
+    assert (
+        again[2]
+        == f"error: {place.artifact}: exists; give --force to replace it, or another --output\n"
+    )
+
+    rng = np.random.default_rng(0)
+    q = mxc.quantize(rng.standard_normal((64, 64)).astype(np.float32), "mxfp4")
+    x = rng.standard_normal((1, 64)).astype(np.float32)
+    arrays = {"x": x.reshape(1, 2, 32), "b": q.elements.reshape(64, 2, 16), "t": q.scales}
+    inputs = []
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        inputs += ["--input", str(tmp_path / f"{name}.npy")]
+    runner = CliRunner()
+    words = ["run", str(place.artifact), *inputs, "--output", str(tmp_path / "y.npy")]
+    result = runner.invoke(app, words)
+    assert result.exit_code == 0, result.stderr
+    wanted = x.astype(np.float64) @ mxc.dequantize(q).astype(np.float64).T
+    bound = 65 * 2.0**-24 * (np.abs(x) @ np.abs(mxc.dequantize(q)).T)
+    assert np.all(np.abs(np.load(tmp_path / "y.npy") - wanted) <= bound)
+
+    # A tensor of rank 0 and a number look alike in the manifest; either is given as a number.
+    words = ["run", str(place.artifact), "--function", "scale"]
+    result = runner.invoke(app, [*words, "--input", "2.5", "--input", "-3", "--input", "21"])
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.split("\n")[1::2] == ["-7.5", "-3.0", "42"]
+    result = runner.invoke(app, ["report", str(place.artifact)])
+    assert "f32 x mxfp4 -> f32" in result.stdout
+
+
+def test_notes_are_shown_by_compile_and_report(place: Place, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    write_gpt_oss(folder, GptOssOptions(num_hidden_layers=1), tokenizer=False, shards=1)
+    record = read_checkpoint(folder).tensors["model.layers.0.mlp.experts.gate_up_proj_scales"]
+    with record.file.open("r+b") as file:
+        file.seek(record.offset)
+        file.write(b"\xff")
+    words = ("compile", folder, "--target", "cpu", "--output", place.artifact)
+    process = place.start(*words, program=FAST_COMPILER)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.splitlines()[-1].startswith("error: ")
+    assert "expert 0 row 0 (1)" in errors
+    assert not place.left()
+    process = place.start(*words, "--allow-nan-scales", program=FAST_COMPILER)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert re.search(r"packing +[0-9.]+ s +[0-9.]+ KiB at [0-9.]+ .?i?B/s", errors)
+    report = CliRunner().invoke(app, ["report", str(place.artifact)]).stdout
+    for text in (output, report):
+        assert "note: model.layers.0.mlp.experts.gate_up_proj_scales: expert 0, row 0 has 1" in text
+        assert "note: the checkpoint has no tokenizer.json: a prompt can only be given as" in text
+    assert output.splitlines()[-1].startswith(f"wrote {place.artifact} (")
+
+
+def test_weights_none_cannot_generate(place: Place, tmp_path: Path) -> None:
+    write_gpt_oss(tmp_path / "model", GptOssOptions(num_hidden_layers=1))
+    words = ["compile", tmp_path / "model", "--target", "cpu", "--output", place.artifact]
+    process = place.start(*words, "--weights", "none", program=FAST_COMPILER)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "note: compiled without weights" in output
+    result = CliRunner().invoke(app, ["generate", str(place.artifact), "--prompt", "x"])
+    assert result.exit_code == 1
+    assert "compile it again with its weights" in result.stderr
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 160, 200])
+def test_the_table_keeps_to_the_width(width: int) -> None:
+    matmul = Matmul(
+        name="model.layers.0.mlp.experts.gate_up_proj", function="prefill", batch=23, m=16,
+        n=5760, k=2880, lhs="bf16", rhs="mxfp4", out="f32", kernel="k", kernels=2,
+        lowering="v_cvt_scalef32_pk_f32_fp4 + v_fmac_f32_e32", bytes_moved=1 << 30,
+        bytes_minimum=1 << 29, fallback="a reason",
+    )  # fmt: skip
+    report = Report(target="gfx950", matmuls=(matmul,) * 2, kernels=(), functions=())
+    console = Console(width=width, file=io.StringIO())
+    console.print(render(report, console.width))
+    text = console.file.getvalue()
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    assert "…" not in text
+    for wanted in ("bf16 x mxfp4 -> f32", "2.00", "[1]", "[1] a reason", "prefill", "16x5760x2880"):
+        assert wanted in text
+
+
+def test_progress_at_a_terminal() -> None:
+    console = Console(force_terminal=True, width=80, file=io.StringIO())
+    with showing(console) as progress:
+        progress.step(Step(kind="phase", name="hal"))
+        progress.step(Step(kind="phase", name="hal", seconds=1.5))
+        progress.step(Step(kind="road", name="packing"))
+        progress.packed(1 << 20, 4 << 20, "model.embed")
+        progress.packed(4 << 20, 4 << 20, "lm_head")
+        progress.step(Step(kind="road", name="packing", seconds=0.25))
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+    assert re.search(r"\r  IREE hal +1\.50 s\n", text)
+    assert re.search(r"\r  packing +0\.25 s  4 MiB at .*iB/s\n", text)
+    assert text.count("IREE hal ") > 1, "a moving line before it is done"
