@@ -68,7 +68,10 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print versions.")
     ] = False,
 ) -> None:
-    """Compile models with microscaled weights ahead of time, and run them."""
+    """Compile models with microscaled weights ahead of time, and run them.
+
+    `mxc demo` shows the whole of it on a small random model.
+    """
 
 
 @app.command("compile")
@@ -110,7 +113,10 @@ def _compile(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report for programs.")] = False,
 ) -> None:
-    """Compile a checkpoint into an artifact."""
+    """Compile a checkpoint into an artifact.
+
+    Example: mxc compile gpt-oss-20b --target cpu --output gpt-oss-20b.mxc
+    """
     from mxc.compiler.cli.compile import command
 
     command(
@@ -145,7 +151,10 @@ def _inspect(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
-    """Show what a checkpoint, tensor file or artifact holds."""
+    """Show what a checkpoint, tensor file or artifact holds.
+
+    With a tensor: its first numbers, its scales, and how many are NaN, zero or at the limit.
+    """
     from mxc.compiler.cli.inspect import command
 
     command(path, tensor, json)
@@ -174,7 +183,10 @@ def _opt(
         Path | None, typer.Option(help="Write the IR after each pass to this folder.")
     ] = None,
 ) -> None:
-    """Run passes over a file of IR."""
+    """Run passes over a file of IR.
+
+    Example: mxc opt program.mlir --target gfx950 --to normalise
+    """
     from mxc.compiler.opt import command
 
     status = command(

@@ -30,7 +30,7 @@ def command(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
-    """List what mxc knows."""
+    """List the formats, recipes, targets or passes of mxc, or the pipeline of a target."""
     if kind in (Kind.PASSES, Kind.PIPELINE):
         from mxc.compiler.cli.list import command as list_compiled
 

@@ -91,7 +91,10 @@ def command(
         ),
     ] = False,
 ) -> None:
-    """Generate text. Tokens are printed as they come."""
+    """Generate text. Tokens are printed as they come.
+
+    Example: mxc generate gpt-oss-20b.mxc --prompt "Why is the sky blue?"
+    """
     from mxc.runtime.sampling import Sampler
     from mxc.runtime.session import load
 

@@ -37,6 +37,8 @@ def command(
 ) -> None:
     """Call a function.
 
+    Example: mxc run matmul.mxc --input x.npy --input w.npy --output y.npy
+
     .npy has no name for bf16 and f8: such files hold their bits, as items of two bytes or one
     (the dtypes V2 and V1 that numpy writes for ml_dtypes arrays, or unsigned integers).
     """
