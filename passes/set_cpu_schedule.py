@@ -14,7 +14,7 @@ after:
         translation_info = <pipeline = #iree_cpu.pipeline<DoubleTilingExpert>>>}
 
 Leaves alone: operations that carry a `compilation_info` already. Refuses 6-bit elements: no tile
-size lets LLVM's CPU code load them.
+size lets IREE load a vector of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SetCpuSchedule(Pass):
     def run(self, module: ir.Operation) -> None:
         """Set the schedule of every scaled contraction that has none."""
         for op in linalg_operations(module):
-            _refuse_six_bits(op)
+            refuse_six_bits(op)
             found = match_scaled_contraction(op)
             if found is not None and ATTRIBUTE not in op.attributes:
                 op.attributes[ATTRIBUTE] = self._schedule(found)
@@ -72,14 +72,15 @@ class SetCpuSchedule(Pass):
         )
 
 
-def _refuse_six_bits(op: ir.Operation) -> None:
+def refuse_six_bits(op: ir.Operation) -> None:
+    """Raise PassError where `op` reads 6-bit elements, which no code generator of IREE can load."""
     for value in op.operands:
         if not isinstance(value.type, ir.RankedTensorType):
             continue
         element = value.type.element_type
         if isinstance(element, ir.FloatType) and element.width == 6:
             raise PassError(
-                f"reads {value.type}: elements of 6 bits cannot be loaded by code for CPUs; use "
-                "a format of 4 or 8 bits, or compile for a GPU",
+                f"reads {value.type}: no code generator can load elements of 6 bits yet; use a "
+                "format of 4 or 8 bits",
                 op.location,
             )

@@ -16,6 +16,7 @@ after:
 
 Leaves alone: operations that carry a `compilation_info`; contractions of one format on both sides
 with at least `matrix-rows` rows, which IREE gives to the scaled matrix instruction itself.
+Refuses 6-bit elements, which IREE cannot load on any target.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from iree.compiler import ir
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.base import Pass
 from mxc.passes.rebuild import linalg_operations
-from mxc.passes.set_cpu_schedule import ATTRIBUTE
+from mxc.passes.set_cpu_schedule import ATTRIBUTE, refuse_six_bits
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class SetGpuSchedule(Pass):
     def run(self, module: ir.Operation) -> None:
         """Set the schedule of every scaled contraction that needs one."""
         for op in linalg_operations(module):
+            refuse_six_bits(op)
             found = match_scaled_contraction(op)
             if found is None or ATTRIBUTE in op.attributes or self._has_instruction(found):
                 continue

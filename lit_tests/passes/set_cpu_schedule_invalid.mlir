@@ -1,8 +1,8 @@
 // RUN: mxc opt %s --passes mxc-set-cpu-schedule --verify-diagnostics
 
-// A vector of f6 has no load on any CPU target.
+// IREE cannot legalise a load of f6.
 func.func @six_bits(%x: tensor<3x4x32xf32>, %w: tensor<8x4x32xf6E2M3FN>, %s: tensor<8x4xf8E8M0FNU>, %acc: tensor<3x8xf32>) -> tensor<3x8xf32> {
-  // expected-error @+1 {{elements of 6 bits cannot be loaded by code for CPUs; use a format of 4 or 8 bits}}
+  // expected-error @+1 {{no code generator can load elements of 6 bits yet; use a format of 4 or 8 bits}}
   %r = linalg.generic {
       indexing_maps = [
         affine_map<(m, n, a, b) -> (m, a, b)>, affine_map<(m, n, a, b) -> (n, a, b)>,
@@ -24,7 +24,7 @@ func.func @six_bits(%x: tensor<3x4x32xf32>, %w: tensor<8x4x32xf6E2M3FN>, %s: ten
 // Nor has a dequantisation that nothing contracts.
 #map = affine_map<(i) -> (i)>
 func.func @alone(%w: tensor<32xf6E3M2FN>, %out: tensor<32xf32>) -> tensor<32xf32> {
-  // expected-error @+1 {{reads tensor<32xf6E3M2FN>: elements of 6 bits}}
+  // expected-error @+1 {{reads tensor<32xf6E3M2FN>: no code generator}}
   %r = linalg.generic {indexing_maps = [#map, #map], iterator_types = ["parallel"]} ins(%w : tensor<32xf6E3M2FN>) outs(%out : tensor<32xf32>) {
   ^bb0(%a: f6E3M2FN, %unused: f32):
     %y = arith.extf %a : f6E3M2FN to f32
