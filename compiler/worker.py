@@ -99,7 +99,9 @@ def _worker(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         try:
             yield process
         finally:
-            process.kill()
+            if process.returncode is None:
+                # It leads a group of its own: a linker that it started ends too.
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def _death(status: int, last: Step, folder: Path) -> CompileError:
