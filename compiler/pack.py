@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler.archive import ArchiveTensor, Layout, lay_out
 from mxc.compiler.checkpoints.tensors import DTYPES, TensorRecord, dtype_name
+from mxc.compiler.panels import UNITS, panel_bytes, to_panels
 from mxc.compiler.streams import Digest, Shard
 from mxc.dialects.errors import ArtifactError, CheckpointError
 from mxc.dialects.manifest import FileRecord
@@ -45,13 +46,14 @@ class PackItem:
     """One tensor of the archive: `key`, where its bytes come from, and how they are reordered.
 
     `source` is a tensor of a checkpoint, or an array that the compiler made. `layout` is a key of
-    LAYOUTS. `scales` says that the bytes are E8M0 scales [experts, rows, blocks]: a NaN among
-    them is found and named.
+    LAYOUTS; `panels`, if given, a key of panels.UNITS, applied to what that gives. `scales` says
+    that the bytes are E8M0 scales [experts, rows, blocks]: a NaN among them is found and named.
     """
 
     key: str
     source: TensorRecord | NDArray[Any]
     layout: str = "identity"
+    panels: str | None = None
     scales: bool = False
 
     @property
@@ -69,9 +71,29 @@ class PackItem:
         )
 
     @property
-    def bytes(self) -> int:
-        """Size in the archive, without padding."""
+    def source_bytes(self) -> int:
+        """Size in the source."""
         return prod(self.shape) * DTYPES[self.dtype].itemsize
+
+    @property
+    def bytes(self) -> int:
+        """Size in the archive, without padding between tensors."""
+        if self.panels is None:
+            return self.source_bytes
+        return panel_bytes(*self.matrix)
+
+    @property
+    def matrix(self) -> tuple[int, int, int]:
+        """The tensor as (experts, rows, bytes of a row): of [N, K] and [E, N, ..] alike."""
+        lead, rest = (1, self.shape) if len(self.shape) == 2 else (self.shape[0], self.shape[1:])
+        rows = rest[0]
+        return lead, rows, self.source_bytes // (lead * rows) if lead * rows else 0
+
+    @property
+    def full_layout(self) -> str:
+        """The name of the layout: of the rows, then of the panels."""
+        steps = [self.layout] if self.layout != "identity" or self.panels is None else []
+        return ", ".join([*steps, *([self.panels] if self.panels else [])])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +120,8 @@ class Packed:
 
 
 def _identity(item: PackItem, read: _Read) -> Iterator[NDArray[np.uint8]]:
-    for start in range(0, item.bytes, CHUNK):
-        yield read(start, min(CHUNK, item.bytes - start))
+    for start in range(0, item.source_bytes, CHUNK):
+        yield read(start, min(CHUNK, item.source_bytes - start))
 
 
 def _gate_then_up(item: PackItem, read: _Read) -> Iterator[NDArray[np.uint8]]:
@@ -107,7 +129,7 @@ def _gate_then_up(item: PackItem, read: _Read) -> Iterator[NDArray[np.uint8]]:
     # that reads them in two halves needs no strided access. An expert that does not fit in a
     # chunk is read twice, once for each half, so that the archive is still written in order.
     experts, rows, *_ = item.shape
-    row_bytes = item.bytes // (experts * rows) if experts * rows else 0
+    row_bytes = item.source_bytes // (experts * rows) if experts * rows else 0
     step = max(2, CHUNK // max(row_bytes, 1) // 2 * 2)
     for expert in range(experts):
         for half in (0, 1):
@@ -122,6 +144,15 @@ LAYOUTS: dict[str, Callable[[PackItem, _Read], Iterator[NDArray[np.uint8]]]] = {
     "identity": _identity,
     "gate-then-up": _gate_then_up,
 }
+
+
+def _laid_out(item: PackItem, read: _Read) -> Iterator[NDArray[np.uint8]]:
+    """The bytes of `item` in the order of the archive."""
+    rows = LAYOUTS[item.layout](item, read)
+    if item.panels is None:
+        return rows
+    _, count, row_bytes = item.matrix
+    return to_panels(rows, count, row_bytes, UNITS[item.panels])
 
 
 def pack(
@@ -184,7 +215,7 @@ def _write(
         for item, entry in zip(items, layout.entries, strict=True):
             put(np.zeros(entry.offset - archive.position, np.uint8))
             found: dict[tuple[int, int], int] = {}
-            for data in LAYOUTS[item.layout](item, _reader(item, shards, pool, stack, found)):
+            for data in _laid_out(item, _reader(item, shards, pool, stack, found)):
                 put(data)
                 done += data.size
                 if progress is not None:
@@ -286,7 +317,7 @@ def _source_order(item: PackItem) -> tuple[bool, str, int]:
 
 
 def _archive_tensor(item: PackItem) -> ArchiveTensor:
-    note = {"dtype": item.dtype, "shape": list(item.shape), "layout": item.layout}
+    note = {"dtype": item.dtype, "shape": list(item.shape), "layout": item.full_layout}
     return ArchiveTensor(key=item.key, bytes=item.bytes, metadata=json.dumps(note))
 
 

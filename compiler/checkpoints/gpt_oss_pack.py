@@ -20,17 +20,26 @@ _BLOCKS, _SCALES = "_blocks", "_scales"
 
 
 def plan_tensors(
-    model: GptOss, generated: Mapping[str, NDArray[Any]] | None = None
+    model: GptOss,
+    generated: Mapping[str, NDArray[Any]] | None = None,
+    panels: Mapping[str, str] | None = None,
 ) -> tuple[PackItem, ...]:
     """One item a tensor of the checkpoint, and one for each array that the compiler made.
 
-    Raises ValueError where an array has the key of a tensor.
+    `panels`: the panel layout of the tensors that kernels read so, by key. Raises ValueError where
+    an array has the key of a tensor.
     """
     made = generated or {}
     if taken := sorted(made.keys() & model.checkpoint.tensors.keys()):
         raise ValueError(f"keys of checkpoint tensors: {', '.join(taken)}")
     items = [
-        PackItem(key=name, source=record, layout=_layout(name), scales=name.endswith(_SCALES))
+        PackItem(
+            key=name,
+            source=record,
+            layout=_layout(name),
+            panels=(panels or {}).get(name),
+            scales=name.endswith(_SCALES),
+        )
         for name, record in model.checkpoint.tensors.items()
     ]
     items += [PackItem(key=key, source=array) for key, array in made.items()]
@@ -38,14 +47,16 @@ def plan_tensors(
 
 
 def plan_weights(
-    model: GptOss, generated: Mapping[str, NDArray[Any]] | None = None
+    model: GptOss,
+    generated: Mapping[str, NDArray[Any]] | None = None,
+    panels: Mapping[str, str] | None = None,
 ) -> dict[str, WeightRecord]:
     """The manifest's word on every tensor; the blocks and scales of a weight are one record.
 
     That record has the key without `_blocks`, and the logical shape [experts, rows, K].
     """
     records: dict[str, WeightRecord] = {}
-    for item in plan_tensors(model, generated):
+    for item in plan_tensors(model, generated, panels):
         if item.key.endswith(_SCALES):
             continue
         if item.key.endswith(_BLOCKS):
@@ -60,7 +71,7 @@ def plan_weights(
                 nibble_order="low-even",
                 # Neither config.json nor the tensors say how the scales were chosen.
                 recipe="unstated",
-                layout=item.layout,
+                layout=item.full_layout,
             )
         else:
             made = generated is not None and item.key in generated
@@ -68,7 +79,7 @@ def plan_weights(
                 source="generated" if made else item.key,
                 shape=item.shape,
                 format=item.dtype.lower(),
-                layout=item.layout,
+                layout=item.full_layout,
             )
     return records
 
