@@ -13,6 +13,21 @@ from iree.compiler import ir
 #: The scope under which the runtime provides the parameters of an artifact.
 SCOPE = "model"
 
+#: On a `util.global`: the layout that the bytes of its parameter shall have, a StringAttr.
+LAYOUT = "mxc.layout"
+
+
+def take_layouts(module: ir.Module) -> dict[str, str]:
+    """Parameter -> layout, where a pass asked for one; the attributes are removed."""
+    found: dict[str, str] = {}
+    for view in module.body.operations:
+        op = view.operation
+        if op.name == "util.global" and LAYOUT in op.attributes:
+            name = ir.StringAttr(op.attributes["sym_name"]).value
+            found[name] = ir.StringAttr(op.attributes[LAYOUT]).value
+            del op.attributes[LAYOUT]
+    return found
+
 
 class Parameters:
     """The named parameters of one module, each declared once, at the top of the module."""

@@ -13,6 +13,9 @@ from mxc.dialects.indexing import indexing_maps, loop_ranges
 from mxc.dialects.linalg_ext import GATHER
 from mxc.passes.split_loops import plan_split, reassociation, reshape
 
+#: Prefixes of operations that do nothing but make their results.
+_PURE = ("linalg.", "tensor.", "flow.tensor.bitcast", "util.global.load", GATHER)
+
 
 @dataclass(frozen=True)
 class Read:
@@ -107,11 +110,11 @@ def replace(op: ir.Operation, value: ir.Value) -> None:
 
 
 def sweep(root: ir.Operation) -> None:
-    """Erase the linalg, tensor and gather operations under `root` that nobody reads any more."""
+    """Erase the operations under `root` that only make a value which nobody reads any more."""
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name.startswith(("linalg.", "tensor.", GATHER)) and len(op.results):
+        if op.name.startswith(_PURE) and len(op.results):
             found.append(op.operation)
         return ir.WalkResult.ADVANCE
 

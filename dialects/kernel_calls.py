@@ -1,0 +1,68 @@
+"""A contraction that a kernel of ours computes, written on the dispatch that calls it.
+
+    flow.dispatch @k::@k(%x, %ids, %w, %s) {mxc.contraction = {
+        batch = 4, m = 1, n = 5760, k = 2880, experts = 32,
+        lhs = "bf16", rhs = "mxfp4", out = "f32"}} : ..
+
+The body of such a kernel is vectors and intrinsics: no operation of it says what is computed. The
+attribute survives IREE's phases up to flow, where the report reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+
+from iree.compiler import ir
+
+from mxc.dialects.dispatches import tensor_bytes
+
+ATTRIBUTE = "mxc.contraction"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelCall:
+    """batch x [m, k] times [n, k] of one of `experts`; formats by name ("mxfp4", "bf16")."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    experts: int
+    lhs: str
+    rhs: str
+    out: str
+
+    def write(self, dispatch: ir.Operation) -> None:
+        """Put this on a dispatch."""
+        i64 = ir.IntegerType.get_signless(64)
+        dispatch.attributes[ATTRIBUTE] = ir.DictAttr.get(
+            {
+                key: ir.StringAttr.get(value)
+                if isinstance(value, str)
+                else ir.IntegerAttr.get(i64, value)
+                for key, value in asdict(self).items()
+            }
+        )
+
+
+def read_call(dispatch: ir.Operation) -> KernelCall | None:
+    """What stands on a dispatch, or None."""
+    if ATTRIBUTE not in dispatch.attributes:
+        return None
+    given = ir.DictAttr(dispatch.attributes[ATTRIBUTE])
+    return KernelCall(**{field.name: given[field.name].value for field in fields(KernelCall)})
+
+
+def moved_bytes(dispatch: ir.Operation, call: KernelCall) -> int | None:
+    """Bytes that a call reads and writes: of the weights, the experts that are chosen at most."""
+    values = [*dispatch.operands, *dispatch.results]
+    total = 0
+    for value in values:
+        size = tensor_bytes(value.type)
+        if size is None:
+            return None
+        shape = ir.RankedTensorType(value.type).shape
+        if call.experts > 1 and len(shape) > 1 and shape[0] == call.experts:
+            size = size // call.experts * min(call.batch, call.experts)
+        total += size
+    return total

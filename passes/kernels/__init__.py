@@ -1,0 +1,1 @@
+"""Kernel bodies that the lowering passes emit, from small pieces."""

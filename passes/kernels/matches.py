@@ -1,0 +1,173 @@
+"""Which contractions a kernel can compute, and what it needs to know of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.dialects.contractions import read
+from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.linalg_ext import GATHER
+from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
+from mxc.passes.kernels.reshapes import collapse_leading
+from mxc.passes.kernels.weights import BLOCK
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One contraction: groups x [rows, depth] times [columns, depth] of one of `experts`.
+
+    `parameters`: names of the elements and of the scales, if any; `layouts` theirs. `chain`: the
+    operations between the parameters and the contraction. `pairs`: activations are bf16, two a
+    dword. `batched`: the contraction has a loop over groups.
+    """
+
+    op: ir.Operation
+    lhs: ir.Value
+    ids: ir.Value | None
+    parameters: tuple[str, ...]
+    layouts: tuple[str, ...]
+    chain: tuple[ir.Operation, ...]
+    format: str
+    groups: int
+    rows: int
+    columns: int
+    depth: int
+    experts: int
+    batched: bool
+
+    @property
+    def pairs(self) -> bool:
+        """Whether activations go in pairs of bf16."""
+        return isinstance(element_of(self.lhs), ir.BF16Type)
+
+    @property
+    def activation(self) -> str:
+        """The type of the activations: "bf16" or "f32"."""
+        return str(element_of(self.lhs))
+
+    def reshape_result(self, result: ir.Value) -> ir.Value:
+        """The kernel's [groups, rows, columns] as the contraction has it."""
+        return result if self.batched else collapse_leading(result)
+
+
+def match(op: ir.Operation) -> Call | None:
+    """The call that computes `op`, or None where no kernel does."""
+    scaled = match_scaled_contraction(op)
+    return _match_scaled(scaled) if scaled is not None else _match_dense(op)
+
+
+def _match_scaled(found: ScaledContraction) -> Call | None:
+    if not found.is_canonical or found.lhs_scale is not None or found.rhs_scale is None:
+        return None
+    if not (found.is_row_major and len(found.maps[0].results) == len(found.batch) + 3):
+        return None
+    if str(found.rhs_type) != "f4E2M1FN" or found.block != BLOCK or len(found.batch) > 1:
+        return None
+    if not _activations(found.lhs) or not _is_zero(found.acc):
+        return None
+    elements, scales = _source(found.rhs), _source(found.rhs_scale)
+    if elements is None or scales is None or elements.ids != scales.ids:
+        return None
+    if bool(found.batch) != (elements.ids is not None):
+        return None
+    unit = 4
+    return Call(
+        op=found.op,
+        lhs=found.lhs,
+        ids=elements.ids,
+        parameters=(elements.parameter, scales.parameter),
+        layouts=(f"panel16x{unit}", "panel16x1"),
+        chain=(*elements.chain, *scales.chain),
+        format="mxfp4",
+        groups=found.batch[0] if found.batch else 1,
+        rows=found.m,
+        columns=found.n,
+        depth=found.k,
+        experts=elements.experts,
+        batched=bool(found.batch),
+    )
+
+
+def _match_dense(op: ir.Operation) -> Call | None:
+    found = read(op)
+    if found is None or op.name != "linalg.generic" or found.block or found.batch != 1:
+        return None
+    if (found.lhs.dims, found.rhs.dims) != ((0, 2), (1, 2)) or found.k % BLOCK:
+        return None
+    weight = _source(found.rhs.tensor)
+    if weight is None or weight.ids is not None or weight.chain:
+        return None
+    if not isinstance(found.rhs.element, ir.BF16Type) or not _activations(found.lhs.tensor):
+        return None
+    if not _is_zero(op.operands[len(op.operands) - 1]):
+        return None
+    pairs = isinstance(found.lhs.element, ir.BF16Type)
+    return Call(
+        op=op,
+        lhs=found.lhs.tensor,
+        ids=None,
+        parameters=(weight.parameter,),
+        layouts=("panel16x4" if pairs else "panel16x2",),
+        chain=(),
+        format="bf16",
+        groups=1,
+        rows=found.m,
+        columns=found.n,
+        depth=found.k,
+        experts=1,
+        batched=False,
+    )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A parameter, read whole or by the ids of experts."""
+
+    parameter: str
+    ids: ir.Value | None
+    experts: int
+    chain: tuple[ir.Operation, ...]
+
+
+def _source(value: ir.Value) -> _Source | None:
+    """Follow gather and bitcast back to the parameter that `value` is read from."""
+    chain: list[ir.Operation] = []
+    ids, experts = None, 1
+    op = _owner(value)
+    if op is not None and op.name == GATHER:
+        if list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"])) != [0]:
+            return None
+        ids, experts = op.operands[1], shape_of(op.operands[0])[0]
+        if str(element_of(ids)) != "i32" or len(shape_of(ids)) != 1:
+            return None
+        chain.append(op)
+        op = _owner(op.operands[0])
+    if op is not None and op.name == "flow.tensor.bitcast":
+        chain.append(op)
+        op = _owner(op.operands[0])
+    if op is None or op.name != "util.global.load":
+        return None
+    name = ir.FlatSymbolRefAttr(op.attributes["global"]).value
+    return _Source(name, ids, experts, tuple(chain))
+
+
+def _owner(value: ir.Value) -> ir.Operation | None:
+    return None if isinstance(value, ir.BlockArgument) else value.owner
+
+
+def _activations(value: ir.Value) -> bool:
+    static = all(size >= 0 for size in shape_of(value))
+    return static and isinstance(element_of(value), (ir.F32Type, ir.BF16Type))
+
+
+def _is_zero(value: ir.Value) -> bool:
+    fill = _owner(value)
+    if fill is None or fill.name != "linalg.fill":
+        return False
+    constant = _owner(fill.operands[0])
+    if constant is None or constant.name != "arith.constant":
+        return False
+    number = constant.attributes["value"]
+    return isinstance(number, ir.FloatAttr) and ir.FloatAttr(number).value == 0.0

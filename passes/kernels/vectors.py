@@ -1,0 +1,87 @@
+"""Small words for kernel bodies: vectors in registers, memory by index. One operation each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref, scf, vector
+from numpy.typing import NDArray
+
+from mxc.dialects.generic import constant
+
+
+def index(value: int) -> ir.Value:
+    """An index constant."""
+    return constant(value, ir.IndexType.get())
+
+
+def of(element: ir.Type, lanes: int) -> ir.Type:
+    """The vector type of `lanes` elements."""
+    return ir.VectorType.get([lanes], element)
+
+
+def i8() -> ir.Type:
+    """The i8 type."""
+    return ir.IntegerType.get_signless(8)
+
+
+def i16() -> ir.Type:
+    """The i16 type."""
+    return ir.IntegerType.get_signless(16)
+
+
+def i32() -> ir.Type:
+    """The i32 type."""
+    return ir.IntegerType.get_signless(32)
+
+
+def table(values: NDArray[np.generic], element: ir.Type) -> ir.Value:
+    """A constant vector of `values`."""
+    kind = of(element, values.size)
+    attribute = ir.DenseElementsAttr.get(np.ascontiguousarray(values), type=kind)
+    return arith.ConstantOp(kind, attribute).result
+
+
+def splat(value: float | int, element: ir.Type, lanes: int) -> ir.Value:
+    """A constant vector of one repeated value."""
+    one = (
+        ir.FloatAttr.get(element, float(value))
+        if isinstance(element, ir.FloatType)
+        else ir.IntegerAttr.get(element, int(value))
+    )
+    kind = of(element, lanes)
+    return arith.ConstantOp(kind, ir.DenseElementsAttr.get_splat(kind, one)).result
+
+
+def load(source: ir.Value, at: Sequence[ir.Value], element: ir.Type, lanes: int) -> ir.Value:
+    """`lanes` contiguous elements of a memref."""
+    return vector.load(of(element, lanes), source, list(at))
+
+
+def broadcast(source: ir.Value, at: Sequence[ir.Value], lanes: int) -> ir.Value:
+    """One element of a memref in every lane."""
+    scalar = memref.LoadOp(source, list(at)).result
+    return vector.broadcast(of(scalar.type, lanes), scalar)
+
+
+def bitcast(value: ir.Value, element: ir.Type, lanes: int) -> ir.Value:
+    """The bits of a vector seen as other elements."""
+    return vector.bitcast(of(element, lanes), value)
+
+
+def prefetch(source: ir.Value, at: Sequence[ir.Value]) -> None:
+    """Ask for the cache line that holds an element. May lie behind the end."""
+    memref.PrefetchOp(source, list(at), False, 3, True)
+
+
+@contextlib.contextmanager
+def loop(
+    start: ir.Value, stop: ir.Value, step: ir.Value, carried: Sequence[ir.Value] = ()
+) -> Iterator[tuple[ir.Value, list[ir.Value], scf.ForOp]]:
+    """scf.for: yields (induction value, carried values, the operation); the body yields itself."""
+    op = scf.ForOp(start, stop, step, list(carried))
+    with ir.InsertionPoint(op.body):
+        yield op.induction_variable, list(op.inner_iter_args), op
