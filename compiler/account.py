@@ -19,6 +19,7 @@ from mxc.compiler.assembly import Kernel, parse_all
 from mxc.compiler.lowering import explain, lowering_of
 from mxc.compiler.preparation import Preparation, hoisted_globals, operand, preparation
 from mxc.compiler.report import FunctionCost, Matmul, Report
+from mxc.dialects import kernel_calls
 from mxc.dialects.contractions import (
     Contraction,
     Side,
@@ -35,12 +36,17 @@ from mxc.dialects.dispatches import (
     tensor_bytes,
     walk,
 )
+from mxc.dialects.formats import FORMATS
+from mxc.dialects.kernel_calls import KernelCall, read_call
 from mxc.dialects.targets import Target
 from mxc.passes import verify_packed_weights, verify_transients
 from mxc.passes.verify_packed_weights import Weights
 from mxc.passes.verify_transients import transients
 
 _NUMBER = re.compile(r"\d+")
+
+#: Bytes of an element of a plain type.
+_WIDTHS = {"f32": 4, "bf16": 2}
 
 
 def account(
@@ -53,18 +59,17 @@ def account(
     users = Counter(dispatch.entry for dispatch in every)
     code = {dispatch.entry: dispatch.body for dispatch in every}
     bodies = {entry: contractions(body) for entry, body in code.items() if body is not None}
-    matmuls = [
-        _matmul(
-            dispatch,
-            contraction,
-            preparation(dispatch, contraction, weights, stores),
-            kernels.get(dispatch.entry),
-            target,
-            shared=users[dispatch.entry] > 1,
-        )
-        for dispatch in every
-        for contraction in bodies.get(dispatch.entry, ())
-    ]
+    matmuls: list[Matmul] = []
+    for dispatch in every:
+        kernel = kernels.get(dispatch.entry)
+        call = read_call(dispatch.op)
+        if call is not None:
+            matmuls.append(_own(dispatch, call, kernel, target))
+            continue
+        shared = users[dispatch.entry] > 1
+        for contraction in bodies.get(dispatch.entry, ()):
+            prepared = preparation(dispatch, contraction, weights, stores)
+            matmuls.append(_matmul(dispatch, contraction, prepared, kernel, target, shared=shared))
     matmuls += _unread(every, bodies, kernels, target)
     return Report(
         target=target.name,
@@ -106,6 +111,36 @@ def _matmul(
         bytes_moved=moved,
         bytes_minimum=_minimum(dispatch, contraction, (lhs, rhs), block),
         fallback=explain(contraction, lhs, rhs, block, prepared, kernel, target),
+    )
+
+
+def _own(dispatch: Dispatch, call: KernelCall, kernel: Kernel | None, target: Target) -> Matmul:
+    """A contraction that a kernel of ours computes: what it is stands on the dispatch."""
+    packed = call.rhs in FORMATS
+    chosen = min(call.batch, call.experts)
+    if packed:
+        weights = chosen * call.n * FORMATS[call.rhs].packed_bytes(call.k)
+        weights += chosen * call.n * FORMATS[call.rhs].blocks(call.k)
+    else:
+        weights = chosen * call.n * call.k * _WIDTHS[call.rhs]
+    activations = call.batch * call.m * call.k * _WIDTHS[call.lhs]
+    out = call.batch * call.m * call.n * _WIDTHS[call.out]
+    return Matmul(
+        name=next(iter(dispatch.names), dispatch.entry),
+        function=dispatch.function,
+        batch=call.batch,
+        m=call.m,
+        n=call.n,
+        k=call.k,
+        lhs=call.lhs,
+        rhs=call.rhs,
+        out=call.out,
+        kernel=dispatch.entry,
+        lowering="not found" if kernel is None else lowering_of(kernel, target, packed=packed),
+        kernels=1,
+        bytes_moved=kernel_calls.moved_bytes(dispatch.op, call),
+        bytes_minimum=weights + activations + out,
+        fallback=None if kernel is not None else "its kernel is not in the assembly",
     )
 
 

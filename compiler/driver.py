@@ -19,6 +19,7 @@ from mxc.compiler.pipelines import pipeline
 from mxc.compiler.report import build_report
 from mxc.compiler.signatures import require_no_parameters, signatures
 from mxc.compiler.steps import Compiled, Request, Step
+from mxc.dialects.parameters import take_layouts
 from mxc.dialects.targets import Target, target
 from mxc.passes.base import run
 
@@ -99,6 +100,7 @@ def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) ->
     snapshots: dict[str, ir.Operation] = {}
     chip, features = record.chip, record.features
     work.run_stages(None)
+    panels = take_layouts(compiler.module)
     for phase in iree.PHASES:
         work.run_phase(phase)
         work.run_stages(phase)
@@ -115,4 +117,5 @@ def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) ->
         report=report.to_dict(),
         chip=chip,
         features=features,
+        panels=panels,
     )

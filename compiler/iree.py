@@ -8,7 +8,9 @@ crash of the compiler: `worker.py` does.
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +43,10 @@ PHASES = (
 
 #: Severities of a message: what is wrong, and what belongs to it.
 _NOTE, _ERROR = 0, 2
+
+#: The chip of the target "cpu"; the first phase after which the program says what that is.
+HOST = "host"
+_KNOWS_DEVICE = "preprocessing"
 
 #: Characters of an IREE message that are shown; it may quote whole executables.
 _LONGEST = 600
@@ -144,6 +150,18 @@ def _threads(context: ir.Context) -> Iterator[None]:
         yield
     finally:
         context.enable_multithreading(False)
+
+
+@functools.cache
+def resolve(target: Target) -> Target:
+    """The record with the chip and the features that LLVM finds here, where it says "host"."""
+    if target.is_gpu or target.chip != HOST:
+        return target
+    with tempfile.TemporaryDirectory(prefix="mxc-host-") as folder:
+        compiler = Compiler(target, b"util.func public @f() { util.return }", Path(folder))
+        for phase in PHASES[: PHASES.index(_KNOWS_DEVICE) + 1]:
+            compiler.run_to(phase)
+        return target.resolved(*cpu_of(compiler.device_text()))
 
 
 def cpu_of(device: str) -> tuple[str, tuple[str, ...]]:

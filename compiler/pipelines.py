@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from mxc.compiler import iree
 from mxc.dialects.targets import Target
 from mxc.dialects.targets import target as target_record
 from mxc.passes.base import Pass, Pipeline, Stage
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
+from mxc.passes.lower_to_x86_kernels import LowerToX86Kernels
 from mxc.passes.normalise import NORMALISE
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
@@ -44,11 +46,21 @@ _VERIFY_TRANSIENTS = Stage(
 
 def pipeline(target: str) -> Pipeline:
     """The pipeline for a target by name. Raises TargetError where the name is unknown."""
-    record = target_record(target)
-    return Pipeline(
-        record.name,
-        (_NORMALISE, _FORM_DISPATCHES, _lower(record), _VERIFY_WEIGHTS, _VERIFY_TRANSIENTS),
+    record = iree.resolve(target_record(target))
+    before = (_NORMALISE, *_kernels(record), _FORM_DISPATCHES, _lower(record))
+    return Pipeline(record.name, (*before, _VERIFY_WEIGHTS, _VERIFY_TRANSIENTS))
+
+
+def _kernels(target: Target) -> tuple[Stage, ...]:
+    if not target.has_any(("avx512bw",)):
+        return ()
+    stage = Stage(
+        name="kernels",
+        invariant="Each contraction of activations with a parameter is a dispatch of a kernel of "
+        "ours, and the parameter has the layout that the kernel reads; the others go on below.",
+        passes=(LowerToX86Kernels(bf16=target.has_any(("avx512bf16",))),),
     )
+    return (stage,)
 
 
 def _lower(target: Target) -> Stage:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mxc.compiler.artifact import Artifact, record, writing
 from mxc.compiler.models.model import TEXT_FILES, Model, open_model
-from mxc.compiler.pack import NanScale, Packed, pack
+from mxc.compiler.pack import NanScale, Packed, PackItem, pack
 from mxc.compiler.report import Report, require_no_fallback
 from mxc.compiler.steps import Compiled, Progress, Recorder, Request
 from mxc.compiler.worker import compile_program
@@ -88,7 +89,8 @@ def compile(
             options |= {"weights": weights, "allow_nan_scales": allow_nan_scales}
             if weights == "packed":
                 with road.step("packing"):
-                    archive = _pack(model, folder, allow_nan_scales, road.progress)
+                    items = model.pack_items(compiled.panels)
+                    archive = _pack(items, folder, allow_nan_scales, road.progress)
                 sources |= archive.source
             for name in TEXT_FILES:
                 if (model.folder / name).is_file():
@@ -150,9 +152,11 @@ def _open(
     return None
 
 
-def _pack(model: Model, folder: Path, allow_nan_scales: bool, progress: Progress) -> Packed:
+def _pack(
+    items: Sequence[PackItem], folder: Path, allow_nan_scales: bool, progress: Progress
+) -> Packed:
     return pack(
-        model.pack_items(),
+        items,
         folder / WEIGHTS,
         allow_nan_scales=allow_nan_scales,
         progress=progress.packed,
@@ -188,7 +192,7 @@ def _manifest(
         activations="as written" if model is None else model.options.activations,
         functions=compiled.functions,
         files={f.name: known.get(f.name) or record(f) for f in sorted(folder.iterdir())},
-        weights={} if model is None else model.weights(),
+        weights={} if model is None else model.weights(compiled.panels),
         weights_present=model is None or archive is not None,
         model=None if model is None else model.record(),
         source=sources,

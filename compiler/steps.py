@@ -58,6 +58,7 @@ class Compiled:
     report: dict[str, Any]
     chip: str
     features: tuple[str, ...]
+    panels: dict[str, str]
 
 
 @dataclass(frozen=True)

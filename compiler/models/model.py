@@ -7,8 +7,12 @@ the manifest says of the weights and of the model.
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.gpt_oss import GENERATION_CONFIG, GptOss, read_gpt_oss
 from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors, plan_weights
@@ -53,13 +57,19 @@ class Model:
         module.operation.write_bytecode(buffer)
         return buffer.getvalue()
 
-    def pack_items(self) -> tuple[PackItem, ...]:
-        """Every tensor of the archive, those that are computed included."""
-        return plan_tensors(self.source, generated_tensors(self.source.config, self.options))
+    def pack_items(self, panels: Mapping[str, str]) -> tuple[PackItem, ...]:
+        """Every tensor of the archive, those that are computed included.
 
-    def weights(self) -> dict[str, WeightRecord]:
+        `panels`: the panel layout of those that kernels read so, by name.
+        """
+        return plan_tensors(self.source, self._generated(), panels)
+
+    def weights(self, panels: Mapping[str, str]) -> dict[str, WeightRecord]:
         """What the manifest says of every tensor."""
-        return plan_weights(self.source, generated_tensors(self.source.config, self.options))
+        return plan_weights(self.source, self._generated(), panels)
+
+    def _generated(self) -> dict[str, NDArray[np.float32]]:
+        return generated_tensors(self.source.config, self.options)
 
     def record(self) -> ModelRecord:
         """What generation needs to know."""
