@@ -129,6 +129,4 @@ def _refusal(output: Path, error: OSError) -> ArtifactError:
         return ArtifactError(
             f"{place}: no space left on the device; free some or choose another --output"
         )
-    return ArtifactError(
-        f"{place}: {(error.strerror or str(error)).lower()}; {output} was not written"
-    )
+    return ArtifactError(f"{place}: {error.strerror or error}; {output} was not written")
