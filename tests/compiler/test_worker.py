@@ -169,6 +169,49 @@ def test_a_callers_error_ends_the_worker(
     assert not list(temporary.iterdir())
 
 
+def test_a_worker_that_hears_nothing_is_ended_with_what_it_started(
+    temporary: Path, request_of: Callable[..., Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = (
+        "import pickle, subprocess, sys, time; sys.path[:] = {path!r}\n"
+        "from mxc.compiler.steps import Step\n"
+        "linker = subprocess.Popen(['sleep', '60'], stdout=2)\n"
+        "pickle.dump(Step(kind='phase', name=str(linker.pid)), sys.stdout.buffer)\n"
+        "sys.stdout.flush(); time.sleep(60)"
+    )
+    monkeypatch.setattr("mxc.compiler.worker._START", start)
+    started: list[Path] = []
+
+    def stop(step: Step) -> None:
+        started.append(Path("/proc") / step.name)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compile_program(request_of(DOUBLE), stop)
+    (linker,) = started
+    deadline = time.monotonic() + 10
+    while linker.exists() and "Z" not in (linker / "stat").read_text().split(")")[1]:
+        assert time.monotonic() < deadline, "what the worker started outlives it"
+        time.sleep(0.05)
+    assert not children()
+
+
+def test_what_is_printed_in_the_worker_does_not_mix_with_its_messages(
+    temporary: Path, request_of: Callable[..., Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = (
+        "import os, sys; sys.path[:] = {path!r}; from mxc.compiler import driver\n"
+        "inner = driver.compile_here\n"
+        "def loud(*arguments):\n"
+        "    print('from Python', flush=True); os.write(1, b'from below')\n"
+        "    return inner(*arguments)\n"
+        "driver.compile_here = loud\n"
+        "from mxc.compiler.worker import work; work()"
+    )
+    monkeypatch.setattr("mxc.compiler.worker._START", start)
+    assert list(compile_program(request_of(DOUBLE)).functions) == ["double"]
+
+
 def test_a_program_without_a_guarded_main_may_compile(
     request_of: Callable[..., Request], tmp_path: Path
 ) -> None:
