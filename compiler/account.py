@@ -201,12 +201,14 @@ def _minimum(
     """Bytes of both packed factors, their scales and the output, each once.
 
     Rows that several groups of a batch share are counted once: no more than the operand holds.
+    The output is what the dispatch writes where an epilogue makes it narrower.
     """
     batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
-    out = tensor_bytes(contraction.op.results[0].type)
-    if min(batch, m, n, k) < 0 or out is None:
+    own = tensor_bytes(contraction.op.results[0].type)
+    written = [tensor_bytes(result.type) for result in dispatch.op.results]
+    if min(batch, m, n, k) < 0 or own is None or None in written:
         return None
-    total = out
+    total = min(own, sum(size for size in written if size is not None))
     for rows, side, actual in zip((m, n), packed, (contraction.lhs, contraction.rhs), strict=True):
         elements = batch * rows * k
         needed = math.ceil(elements * element_bits(side.element) / 8)
