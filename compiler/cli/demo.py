@@ -27,7 +27,7 @@ OPTIONS = GptOssOptions(
     head_dim=32,
     num_local_experts=8,
     num_experts_per_tok=4,
-    vocab_size=1024,
+    vocab_size=484,
     sliding_window=32,
 )
 

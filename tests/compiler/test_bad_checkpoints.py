@@ -317,7 +317,7 @@ YARN = {
         ),
         ({"architectures": ...}, ("architecture None", "supported")),
         ({"model_type": "llama"}, ("model_type 'llama'", "supported: gpt_oss")),
-        ({"quantization_config": ...}, ("no quantization_config", "mxfp4", "mxc quantize")),
+        ({"quantization_config": ...}, ("no quantization_config", "mxfp4", "give a checkpoint")),
         ({"quantization_config": {"quant_method": "gptq"}}, ("'gptq'", "supported: mxfp4")),
         ({"hidden_act": "gelu"}, ("hidden_act 'gelu'", "supported: silu")),
         (
