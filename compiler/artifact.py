@@ -80,7 +80,12 @@ def _locked_folder(output: Path) -> Iterator[Path]:
     """A new folder beside `output` with a lock that the system releases when this process ends."""
     while True:
         partial = output.with_name(f".{output.name}.partial-{secrets.token_hex(4)}")
-        partial.mkdir()
+        try:
+            partial.mkdir()
+        except OSError as error:
+            raise ArtifactError(
+                f"{output}: cannot be written ({error.strerror}); choose another --output"
+            ) from error
         handle = os.open(partial, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
