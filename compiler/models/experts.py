@@ -71,24 +71,33 @@ class Groups:
 def one_group_a_pair(experts: ir.Value) -> Groups:
     """Decode: each pair is a group of one row, nothing to sort. experts i32 [T, J]."""
     tokens, choices = shape_of(experts)
-    slots = generic(
-        [],
-        "m j",
-        i32(),
-        lambda: arith.addi(
-            arith.muli(arith.index_cast(i32(), loop_index("m j", "m")), constant(choices, i32())),
-            arith.index_cast(i32(), loop_index("m j", "j")),
-        ),
-        sizes={"m": tokens, "j": choices},
-    )
-    return Groups(collapse(experts, [[0, 1]]), collapse(slots, [[0, 1]]), slots, 1)
+    chosen = collapse(experts, [[0, 1]])
+    slots = _numbers([tokens, choices])
+    if tokens * choices == 1:
+        # IREE reads one gathered slice as part of a tensor, which it cannot of packed elements
+        # (bitcast-unsupported-element-types): the lone pair is computed twice, and read once.
+        chosen = generic([(chosen, "p")], "g p", i32(), lambda e: e, sizes={"g": 2})
+        chosen = collapse(chosen, [[0, 1]])
+        return Groups(chosen, fill([2], i32(), 0), slots, 1)
+    return Groups(chosen, collapse(slots, [[0, 1]]), slots, 1)
+
+
+def _numbers(sizes: list[int]) -> ir.Value:
+    """0, 1, 2, .. in the shape [M, J]: i32."""
+    loops = "m j"
+
+    def number() -> ir.Value:
+        row, column = (arith.index_cast(i32(), loop_index(loops, letter)) for letter in "mj")
+        return arith.addi(arith.muli(row, constant(sizes[1], i32())), column)
+
+    return generic([], loops, i32(), number, sizes=dict(zip("mj", sizes, strict=True)))
 
 
 def group_by_expert(experts: ir.Value, expert_count: int, rows: int = GROUP_ROWS) -> Groups:
     """Prefill: sort the pairs of experts i32 [T, J] into groups of `rows` rows of one expert."""
     tokens, choices = shape_of(experts)
     pairs = tokens * choices
-    # At least two: see `expert_linear`.
+    # At least two: see `one_group_a_pair`.
     groups = max(2, (pairs + min(expert_count, pairs) * (rows - 1)) // rows)
     chosen = collapse(experts, [[0, 1]])
 
@@ -181,64 +190,19 @@ def expert_linear(
 
     blocks i8 [E, N, KO, 16]; scales i8 [E, N, KO]; bias [E, N].
     """
-    if shape_of(x)[0] == 1:
-        # IREE reads one gathered slice as part of a tensor, which it cannot of packed elements
-        # (bitcast-unsupported-element-types): two halves of the expert's rows are gathered.
-        outputs = shape_of(bias)[1]
-        x, chosen = _twice(x), _both_halves(groups.experts)
-        blocks, scales, bias = _halves(blocks), _halves(scales), _halves(bias)
-        y = _gathered_linear(x, chosen, blocks, scales, bias, rounding, name)
-        return expand(collapse(y, [[0, 1, 2]]), [[0, 1, 2]], [1, 1, outputs])
-    return _gathered_linear(x, groups.experts, blocks, scales, bias, rounding, name)
-
-
-def _gathered_linear(
-    x: ir.Value,
-    chosen: ir.Value,
-    blocks: ir.Value,
-    scales: ir.Value,
-    bias: ir.Value,
-    rounding: Rounding,
-    name: str,
-) -> ir.Value:
-    """As `expert_linear`, of x [G, B, K] with the expert of each group in chosen, i32 [G]."""
     count, rows, depth = shape_of(x)
     ko = shape_of(scales)[2]
     lhs = expand(rounding.round(x), [[0], [1], [2, 3]], [count, rows, ko, depth // ko])
-    weights = gather(unpack(blocks, ir.Float4E2M1FNType.get()), chosen)
-    weight_scales = gather(unpack(scales, ir.Float8E8M0FNUType.get()), chosen)
+    weights = gather(unpack(blocks, ir.Float4E2M1FNType.get()), groups.experts)
+    weight_scales = gather(unpack(scales, ir.Float8E8M0FNUType.get()), groups.experts)
     y = scaled_contraction(lhs, weights, rhs_scale=weight_scales, batch=1, name=name)
-    shift = gather(bias, chosen)
+    shift = gather(bias, groups.experts)
     return generic(
         [(y, "g m n"), (shift, "g n")],
         "g m n",
         f32(),
         lambda a, b: arith.addf(a, to_f32(b)),
     )
-
-
-def _twice(x: ir.Value) -> ir.Value:
-    """x [1, 1, K] -> [2, 1, K]."""
-    row = collapse(x, [[0, 1], [2]])
-    return generic([(row, "m k")], "g m k", f32(), lambda a: a, sizes={"g": 2})
-
-
-def _halves(weight: ir.Value) -> ir.Value:
-    """weight [E, N, ..] -> [2 E, N / 2, ..], the same bytes."""
-    count, outputs, *rest = shape_of(weight)
-    tail = [[axis] for axis in range(3, 3 + len(rest))]
-    split = expand(weight, [[0], [1, 2], *tail], [count, 2, outputs // 2, *rest])
-    return collapse(split, [[0, 1], [2], *tail])
-
-
-def _both_halves(experts: ir.Value) -> ir.Value:
-    """The places of experts, i32 [1], among `_halves`: i32 [2]."""
-
-    def place(expert: ir.Value) -> ir.Value:
-        half = arith.index_cast(i32(), loop_index("g h", "h"))
-        return arith.addi(arith.muli(expert, constant(2, i32())), half)
-
-    return collapse(generic([(experts, "g")], "g h", i32(), place, sizes={"h": 2}), [[0, 1]])
 
 
 def combine(y: ir.Value, shares: ir.Value, groups: Groups) -> ir.Value:

@@ -151,3 +151,18 @@ def test_a_result_that_outlives_its_device_kills_the_process(
     assert dropped.returncode < 0, (
         "IREE fixed results that outlive their device: an open device may be closed again"
     )
+
+
+def test_one_packed_slice_cannot_be_gathered(iree_compile: Compile, tmp_path: Path) -> None:
+    source = HERE / "lone_gather.mlir"
+    output = tmp_path / "out.vmfb"
+    control = tmp_path / "two.mlir"
+    control.write_text(source.read_text().replace("tensor<1x", "tensor<2x"))
+    assert iree_compile(control, output).returncode == 0, "two slices are the cure"
+
+    result = iree_compile(source, output)
+    assert result.returncode != 0, (
+        "IREE fixed the gather of one packed slice: the experts of a model that chooses one "
+        "expert a token need no longer be computed twice (compiler/models/experts.py)"
+    )
+    assert "tensor.collapse_shape" in result.stderr
