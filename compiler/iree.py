@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,15 +64,16 @@ _library.ireeCompilerInvocationEnableCallbackDiagnostics.argtypes = [
 ]
 
 
-def flags(target: Target, assembly_dir: Path) -> list[str]:
+def flags(target: Target, assembly_dir: Path | None) -> list[str]:
     """The flags of one session: what to compile for, and where kernels leave their assembly."""
     chosen = [
         # A hoisted constant expression is computed by an initialiser at every load: weights would
         # be converted at start-up, behind the user's back.
         "--iree-opt-const-expr-hoisting=false",
         "--iree-opt-const-eval=false",
-        f"--iree-hal-dump-executable-intermediates-to={assembly_dir}",
     ]
+    if assembly_dir is not None:
+        chosen.append(f"--iree-hal-dump-executable-intermediates-to={assembly_dir}")
     if target.is_gpu:
         return [*chosen, "--iree-hal-target-device=hip", f"--iree-rocm-target={target.chip}"]
     chosen += [
@@ -89,8 +89,11 @@ def flags(target: Target, assembly_dir: Path) -> list[str]:
 class Compiler:
     """One session of IREE for one target, and the program that it compiles."""
 
-    def __init__(self, target: Target, program: bytes, assembly_dir: Path) -> None:
-        """Parse `program` (MLIR bytecode or text). Raises CompileError where it does not parse."""
+    def __init__(self, target: Target, program: bytes, assembly_dir: Path | None = None) -> None:
+        """Parse `program` (MLIR bytecode or text). Raises CompileError where it does not parse.
+
+        The folder `assembly_dir` receives the text of the kernels, if given.
+        """
         self._session = Session()
         self._session.set_flags(*flags(target, assembly_dir))
         context = prepare(self._session.context)
@@ -157,11 +160,10 @@ def resolve(target: Target) -> Target:
     """The record with the chip and the features that LLVM finds here, where it says "host"."""
     if target.is_gpu or target.chip != HOST:
         return target
-    with tempfile.TemporaryDirectory(prefix="mxc-host-") as folder:
-        compiler = Compiler(target, b"util.func public @f() { util.return }", Path(folder))
-        for phase in PHASES[: PHASES.index(_KNOWS_DEVICE) + 1]:
-            compiler.run_to(phase)
-        return target.resolved(*cpu_of(compiler.device_text()))
+    compiler = Compiler(target, b"util.func public @f() { util.return }")
+    for phase in PHASES[: PHASES.index(_KNOWS_DEVICE) + 1]:
+        compiler.run_to(phase)
+    return target.resolved(*cpu_of(compiler.device_text()))
 
 
 def cpu_of(device: str) -> tuple[str, tuple[str, ...]]:

@@ -51,14 +51,15 @@ class Step:
 class Compiled:
     """What came out beside the module file. `report` is the content of report.json.
 
-    `chip` and `features` are what the code was really generated for.
+    `chip` and `features` are what the code was really generated for; `panels` is the layout of the
+    parameters that kernels read in panels, by name.
     """
 
     functions: dict[str, Function]
     report: dict[str, Any]
     chip: str
     features: tuple[str, ...]
-    panels: dict[str, str]
+    panels: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
