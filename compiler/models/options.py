@@ -12,8 +12,8 @@ ACTIVATIONS = ("f32", "bf16")
 #: Tokens that a sequence may hold where neither the user nor the checkpoint asks for fewer.
 DEFAULT_SEQUENCE_LENGTH = 4096
 
-#: Prompt tokens of one prefill call.
-DEFAULT_PREFILL_CHUNK = 64
+#: Prompt tokens of one prefill call: enough that most of the rows that experts compute are used.
+DEFAULT_PREFILL_CHUNK = 128
 
 
 @dataclass(frozen=True)
