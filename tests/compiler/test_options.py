@@ -8,7 +8,7 @@ from mxc.dialects.errors import CheckpointError
 
 def test_what_is_not_asked_for_is_said() -> None:
     options, notes = choose(None, None, None, longest=131072, dense={"BF16"})
-    assert options == Options(4096, 64, "bf16")
+    assert options == Options(4096, 128, "bf16")
     assert len(notes) == 2
     assert "up to 4096 tokens (the model allows 131072); choose with --max-sequence" in notes[0]
     assert "activations are bf16" in notes[1]
