@@ -66,8 +66,14 @@ def _kernels(target: Target) -> tuple[Stage, ...]:
 def _lower(target: Target) -> Stage:
     schedule: Pass = SetCpuSchedule()
     if target.is_gpu:
-        rows = min((mma.m for mma in target.scaled_mma), default=0)
-        schedule = SetGpuSchedule(subgroup=target.subgroup, matrix_rows=rows)
+        matrix_rows = min((mma.m for mma in target.scaled_mma if mma.selected), default=0)
+        schedule = SetGpuSchedule(
+            # Where IREE decodes with integer operations, these take the registers of most rows.
+            rows=8 if matrix_rows else 2,
+            subgroup=target.subgroup,
+            matrix_rows=matrix_rows,
+            f8=target.extends_f8,
+        )
     return Stage(
         name="lower",
         invariant="Each scaled contraction carries the schedule that its code generator needs.",

@@ -44,7 +44,8 @@ class ScaledMma:
     """One scaled matrix instruction: D[m, n] += sum over k of scaled A[m, k] and B[k, n], f32.
 
     Each `block` elements along k share an f8E8M0FNU scale. `lhs` and `rhs` are the element types
-    (MLIR names) that each operand may have, independently of the other.
+    (MLIR names) that each operand may have, independently of the other. `selected`: IREE chooses
+    it by itself, where both sides are of one format and there are at least m rows.
     """
 
     instruction: str
@@ -54,6 +55,7 @@ class ScaledMma:
     block: int = 32
     lhs: tuple[str, ...] = F8F6F4
     rhs: tuple[str, ...] = F8F6F4
+    selected: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a shape that contradicts its blocks, its types or its mnemonic."""
@@ -74,6 +76,7 @@ class Target:
     `features` are the LLVM features, of those that a kernel of ours looks at, that the chip has.
     `decoders` are mnemonic prefixes that turn packed MX elements into wider ones.
     `subgroup` is in lanes, `lds_bytes` the shared memory that one workgroup may hold.
+    `extends_f8`: IREE can turn 8-bit elements into wider ones there.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Target:
     scaled_mma: tuple[ScaledMma, ...] = ()
     subgroup: int = 1
     lds_bytes: int = 0
+    extends_f8: bool = True
 
     def __post_init__(self) -> None:
         """Refuse a record whose fields contradict each other."""
@@ -157,7 +161,16 @@ _VALU = tuple(
     [Multiplier(prefix="v_dot", kind="dot product")]
     + [
         Multiplier(prefix=prefix, kind="multiply-add")
-        for prefix in ("v_fma", "v_pk_fma", "v_dual_fma", "v_mad", "v_mac", "v_pk_mul_f", "v_mul_f")
+        for prefix in (
+            "v_fma",
+            "v_pk_fma",
+            "v_dual_fma",
+            "v_mad_f",
+            "v_mad_mix",
+            "v_mac_f",
+            "v_pk_mul_f",
+            "v_mul_f",
+        )
     ]
 )
 
@@ -172,22 +185,24 @@ GPUS = (
             *_MFMA, *_VALU,
         ),
         scaled_mma=(
-            ScaledMma(instruction="v_mfma_scale_f32_16x16x128_f8f6f4", m=16, n=16, k=128),
-            ScaledMma(instruction="v_mfma_scale_f32_32x32x64_f8f6f4", m=32, n=32, k=64),
+            ScaledMma(instruction="v_mfma_scale_f32_16x16x128_f8f6f4", m=16, n=16, k=128,
+                      selected=True),
+            ScaledMma(instruction="v_mfma_scale_f32_32x32x64_f8f6f4", m=32, n=32, k=64,
+                      selected=True),
         ),
         source="AMD CDNA4 ISA guide; IREE KnownTargets.cpp (cdna4)",
     ),
     Target(
         # AMD Instinct MI300: CDNA3 ISA guide. fp8 is the FNUZ kind there, so no MX type is native.
         name="gfx942", device="hip", architecture="amdgcn", chip="gfx942", subgroup=64,
-        lds_bytes=64 * 1024, multipliers=(*_MFMA, *_VALU),
+        lds_bytes=64 * 1024, extends_f8=False, multipliers=(*_MFMA, *_VALU),
         source="AMD CDNA3 ISA guide; IREE KnownTargets.cpp (cdna3)",
     ),
     Target(
         # LLVM VOP3PInstructions.td, V_WMMA_SCALE{,16}_F32_16X16X128_F8F6F4 and 32X16X128_F4 for
         # gfx1250: "scale" has a block of 32, "scale16" of 16. LDS as IREE's KnownTargets.cpp.
         name="gfx1250", device="hip", architecture="amdgcn", chip="gfx1250", subgroup=32,
-        lds_bytes=320 * 1024, decoders=("v_cvt_scale_",), multipliers=(
+        lds_bytes=320 * 1024, extends_f8=False, decoders=("v_cvt_scale_",), multipliers=(
             Multiplier(prefix="v_wmma_scale", kind="scaled matrix"),
             Multiplier(prefix="v_wmma_ld_scale", kind="scaled matrix"),
             *_WMMA, *_VALU,
@@ -206,7 +221,7 @@ GPUS = (
     Target(
         # Radeon RX 9070: RDNA4 ISA guide, 7.9 (V_WMMA_*, fp8 in the OCP kinds, no block scales).
         name="gfx1201", device="hip", architecture="amdgcn", chip="gfx1201", subgroup=32,
-        lds_bytes=64 * 1024, multipliers=(*_WMMA, *_VALU),
+        lds_bytes=64 * 1024, extends_f8=False, multipliers=(*_WMMA, *_VALU),
         source="AMD RDNA4 ISA guide; IREE KnownTargets.cpp (rdna4)",
     ),
 )  # fmt: skip

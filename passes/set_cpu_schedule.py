@@ -48,7 +48,7 @@ class SetCpuSchedule(Pass):
     def run(self, module: ir.Operation) -> None:
         """Set the schedule of every scaled contraction that has none."""
         for op in linalg_operations(module):
-            refuse_six_bits(op)
+            refuse_elements(op)
             found = match_scaled_contraction(op)
             if found is not None and ATTRIBUTE not in op.attributes:
                 op.attributes[ATTRIBUTE] = self._schedule(found)
@@ -72,12 +72,22 @@ class SetCpuSchedule(Pass):
         )
 
 
-def refuse_six_bits(op: ir.Operation) -> None:
-    """Raise PassError where `op` reads 6-bit elements, which no code generator of IREE can load."""
+def refuse_elements(op: ir.Operation, *, f8: bool = True) -> None:
+    """Raise PassError where `op` reads elements that IREE cannot load or extend.
+
+    Those of 6 bits nowhere, those of 8 bits not on every GPU (`f8` false).
+    """
     for value in op.operands:
         if not isinstance(value.type, ir.RankedTensorType):
             continue
         element = value.type.element_type
+        is_scale = isinstance(element, ir.Float8E8M0FNUType)
+        if not f8 and isinstance(element, ir.FloatType) and element.width == 8 and not is_scale:
+            raise PassError(
+                f"reads {value.type}: IREE cannot extend elements of 8 bits on this GPU; use "
+                "mxfp4, or gfx950",
+                op.location,
+            )
         if isinstance(element, ir.FloatType) and element.width == 6:
             raise PassError(
                 f"reads {value.type}: no code generator can load elements of 6 bits yet; use a "

@@ -28,7 +28,7 @@ from iree.compiler import ir
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.base import Pass
 from mxc.passes.rebuild import linalg_operations
-from mxc.passes.set_cpu_schedule import ATTRIBUTE, refuse_six_bits
+from mxc.passes.set_cpu_schedule import ATTRIBUTE, refuse_elements
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,20 @@ class SetGpuSchedule(Pass):
     """Write tile sizes for GPUs on each contraction that has no matrix instruction.
 
     `rows` is what a lane accumulates, `subgroup` the lanes of a workgroup, `matrix_rows` the least
-    M of the target's scaled matrix instruction, 0 where it has none.
+    M of the scaled matrix instruction that IREE selects, 0 where it selects none. `f8`: IREE can
+    extend 8-bit elements there.
     """
 
     name = "mxc-set-gpu-schedule"
     rows: int = 8
     subgroup: int = 64
     matrix_rows: int = 16
+    f8: bool = True
 
     def run(self, module: ir.Operation) -> None:
         """Set the schedule of every scaled contraction that needs one."""
         for op in linalg_operations(module):
-            refuse_six_bits(op)
+            refuse_elements(op, f8=self.f8)
             found = match_scaled_contraction(op)
             if found is None or ATTRIBUTE in op.attributes or self._has_instruction(found):
                 continue

@@ -1,4 +1,4 @@
-// RUN: mxc opt %s --passes mxc-set-gpu-schedule --verify-diagnostics
+// RUN: mxc opt %s --passes 'mxc-set-gpu-schedule{f8=false}' --verify-diagnostics
 
 // IREE cannot legalise a load of f6.
 func.func @six_bits(%x: tensor<3x4x32xf32>, %w: tensor<8x4x32xf6E2M3FN>, %s: tensor<8x4xf8E8M0FNU>, %acc: tensor<3x8xf32>) -> tensor<3x8xf32> {
@@ -31,4 +31,25 @@ func.func @alone(%w: tensor<32xf6E3M2FN>, %out: tensor<32xf32>) -> tensor<32xf32
     linalg.yield %y : f32
   } -> tensor<32xf32>
   return %r : tensor<32xf32>
+}
+
+// -----
+
+// On some GPUs IREE cannot extend 8-bit elements. The scales have 8 bits too, and are fine.
+func.func @eight_bits(%x: tensor<3x4x32xf32>, %w: tensor<8x4x32xf8E4M3FN>, %s: tensor<8x4xf8E8M0FNU>, %acc: tensor<3x8xf32>) -> tensor<3x8xf32> {
+  // expected-error @+1 {{IREE cannot extend elements of 8 bits on this GPU; use mxfp4, or gfx950}}
+  %r = linalg.generic {
+      indexing_maps = [
+        affine_map<(m, n, a, b) -> (m, a, b)>, affine_map<(m, n, a, b) -> (n, a, b)>,
+        affine_map<(m, n, a, b) -> (n, a)>, affine_map<(m, n, a, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<3x4x32xf32>, tensor<8x4x32xf8E4M3FN>, tensor<8x4xf8E8M0FNU>)
+      outs(%acc : tensor<3x8xf32>) {
+  ^bb0(%l: f32, %e: f8E4M3FN, %t: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %e, %t : f8E4M3FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<3x8xf32>
+  return %r : tensor<3x8xf32>
 }

@@ -22,7 +22,7 @@
 // LOWER-LABEL: @both_scaled
 // LOWER-NOT: compilation_info
 // LOWER: arith.scaling_extf
-// NO-SCALED-MATRIX: thread = [8, 1, 0, 0], workgroup = [8, 64, 0, 0]
+// NO-SCALED-MATRIX: thread = [2, 1, 0, 0], workgroup = [2, 64, 0, 0]
 // NO-SCALED-MATRIX: @both_scaled
 func.func @both_scaled(%a: tensor<32x4x32xf4E2M1FN>, %as: tensor<32x4xf8E8M0FNU>, %b: tensor<64x4x32xf4E2M1FN>, %bs: tensor<64x4xf8E8M0FNU>) -> tensor<32x64xf32> {
   %zero = arith.constant 0.0 : f32
