@@ -149,9 +149,22 @@ def test_every_operand_is_rounded_and_nothing_else(case, compiled) -> None:
     assert agreeing(found, logits(built.reference, texts, cut)[:, 0]) <= 0.2
 
 
+def spread(difference: Rows) -> float:
+    """The median over the rows of their root mean square.
+
+    A row in which a change makes the router choose another expert is far off: the median is not
+    moved by few of those.
+    """
+    return float(np.median(np.sqrt(np.mean(difference**2, axis=-1))))
+
+
 @each_case
 def test_long_texts_agree_too(case, compiled) -> None:
-    """Prefill in chunks, and decode. A flip may spread: half of the rows must be free of it."""
+    """Prefill in chunks, and decode. A flip spreads through attention to the tokens behind it.
+
+    It arrives there as an error of one operand in thousands, and flips others: a quarter of what
+    all the roundings cost is allowed. A cache that is not rounded is three quarters away.
+    """
     built = compiled(case)
     assert built.model.manifest.model.cache.dtype == "bf16"
     rounded = dict.fromkeys(OPERANDS, nearest)
@@ -161,17 +174,7 @@ def test_long_texts_agree_too(case, compiled) -> None:
         built.model.sequence().feed(built.tokens),
         np.concatenate([one_by_one.feed([token]) for token in built.tokens]),
     ):
-        assert agreeing(found, wanted) >= 0.5
-        assert rms(found - wanted) <= 0.25 * rms(wanted - built.wanted)
-
-
-def spread(difference: Rows) -> float:
-    """The median over the rows of their root mean square.
-
-    A row in which a change makes the router choose another expert is far off: the median is not
-    moved by few of those.
-    """
-    return float(np.median(np.sqrt(np.mean(difference**2, axis=-1))))
+        assert spread(found - wanted) <= 0.25 * spread(wanted - built.wanted)
 
 
 @each_case

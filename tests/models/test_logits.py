@@ -69,7 +69,8 @@ CASES: dict[str, dict[str, Any]] = {
         "chunk": 5,
         "seed": 1,
     },
-    # Every expert chosen, no biases in attention, and one chunk as long as a sequence can be.
+    # Every expert chosen, no biases in attention, and one chunk as long as a sequence can be: two
+    # full groups of 16 rows an expert, and one of a single row.
     "every-expert": {
         "options": GptOssOptions(
             hidden_size=32,
@@ -83,8 +84,8 @@ CASES: dict[str, dict[str, Any]] = {
             attention_bias=False,
             rope_key="rope_parameters",
         ),
-        "length": 40,
-        "chunk": 40,
+        "length": 33,
+        "chunk": 33,
     },
     # Most positions lie beyond the context that was trained; a window that nothing is outside of.
     "beyond-training": {
