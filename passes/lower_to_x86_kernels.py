@@ -15,9 +15,11 @@ after:
     util.global private @w {mxc.layout = "panel16x4"} = .. : tensor<8x6x2x4x64xi8>
     %y = flow.dispatch @mxc_mxfp4_bf16_..(%pairs, %ids, %w, %scales) {mxc.contraction = {..}}
 
-Leaves alone: weights that are no parameter, or that something else reads too; dynamic rows;
-blocks other than 32 and K that is no multiple of 32; accumulators other than zero; activations
-that are neither f32 nor bf16, and bf16 ones where the target has no vdpbf16ps.
+Leaves alone: weights that are no parameter, or that something else reads too, or in another
+layout; dynamic rows; elements other than e2m1 and bf16; blocks other than 32 and K that is no
+multiple of 32; accumulators other than zero; a batch without gathered experts, and one gathered
+expert, which MLIR makes a slice; activations that are neither f32 nor bf16, and bf16 ones where
+the target has no vdpbf16ps.
 """
 
 from __future__ import annotations
@@ -56,6 +58,8 @@ class LowerToX86Kernels(Pass):
             for op in linalg_operations(module)
             if (call := match(op)) is not None and (self.bf16 or not call.pairs)
         ]
+        named = _parameters(module, {name for call in calls for name in call.parameters})
+        calls = [call for call in calls if named.issuperset(call.parameters)]
         calls = _with_weights_of_their_own(module, calls)
         built: set[str] = set()
         for call in calls:
@@ -140,6 +144,19 @@ def _described(call: Call) -> KernelCall:
     )
 
 
+def _parameters(module: ir.Operation, names: set[str]) -> set[str]:
+    """Those globals of `names` that are parameters for good: only they are packed by us."""
+    return {
+        name
+        for op in (view.operation for view in module.regions[0].blocks[0].operations)
+        if op.name == "util.global"
+        and (name := ir.StringAttr(op.attributes["sym_name"]).value) in names
+        and "is_mutable" not in op.attributes
+        and "initial_value" in op.attributes
+        and str(op.attributes["initial_value"]).startswith("#flow.parameter.named")
+    }
+
+
 def _with_weights_of_their_own(module: ir.Operation, calls: list[Call]) -> list[Call]:
     """The calls whose parameters no other operation reads, and all in the same layout."""
     lowered = {op for call in calls for op in (call.op, *call.chain)}
@@ -167,6 +184,8 @@ def _read_only_by(load: ir.Operation, lowered: set[ir.Operation]) -> bool:
                 return False
             if user.name != "linalg.generic":
                 pending.append(user)
+            elif use.operand_number == 0:
+                return False  # as the activations of a contraction
     return True
 
 

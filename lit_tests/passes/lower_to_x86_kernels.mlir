@@ -62,10 +62,10 @@ func.func @gathered_f32(%x: tensor<3x4x2x32xf32>, %ids: tensor<3xi32>) -> tensor
 // CHECK-NOT: linalg.generic
 // CHECK: return
 // F32-NOT: stream.executable
+// F32: util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<5x32x2x16xi8>
 // F32-LABEL: func.func @gathered_bf16(
 // F32: iree_linalg_ext.gather
 // F32: linalg.generic
-// F32-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<5x32x2x16xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<5x32x2xi8>
 func.func @gathered_bf16(%x: tensor<3x4x2x32xbf16>, %ids: tensor<3xi32>) -> tensor<3x4x32xf32> {
@@ -130,9 +130,9 @@ func.func @one_weight(%x: tensor<9x2x32xf32>) -> tensor<9x20xf32> {
 // CHECK-LABEL: func.func @dense_pairs(
 // CHECK-NOT: linalg
 // CHECK: flow.dispatch @mxc_bf16_bf16_1x2x20x64
+// F32: util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
 // F32-LABEL: func.func @dense_pairs(
 // F32: linalg.generic
-// F32-NOT: mxc.layout = "panel16x4"
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
 func.func @dense_pairs(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
   %0 = util.global.load immutable @w : tensor<20x64xbf16>
@@ -810,4 +810,82 @@ func.func @batch(%x: tensor<3x2x2x32xf32>) -> tensor<3x2x20xf32> {
     linalg.yield %q : f32
   } -> tensor<3x2x20xf32>
   func.return %y : tensor<3x2x20xf32>
+}
+
+// -----
+
+// bf16 that the parameter has as bytes.
+// CHECK-LABEL: func.func @bytes(
+// CHECK-NOT: flow.dispatch
+// CHECK: linalg.generic
+// CHECK-NOT: mxc.layout
+// F32-LABEL: func.func @bytes(
+// F32-NOT: flow.dispatch
+// F32: linalg.generic
+// F32-NOT: mxc.layout
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x128xi8>
+func.func @bytes(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
+  %1 = util.global.load immutable @w : tensor<20x128xi8>
+  %0 = flow.tensor.bitcast %1 : tensor<20x128xi8> -> tensor<20x64xbf16>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %0 : tensor<2x64xbf16>, tensor<20x64xbf16>) outs(%acc : tensor<2x20xf32>) {
+  ^bb0(%a: bf16, %w: bf16, %o: f32):
+    %fa = arith.extf %a : bf16 to f32
+    %fw = arith.extf %w : bf16 to f32
+    %p = arith.mulf %fa, %fw : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<2x20xf32>
+  func.return %y : tensor<2x20xf32>
+}
+
+// -----
+
+// Scales that go elsewhere keep their contraction, its elements keep another.
+// CHECK-LABEL: func.func @in_a_row(
+// CHECK-NOT: flow.dispatch
+// CHECK: linalg.generic
+// CHECK-NOT: mxc.layout
+// F32-LABEL: func.func @in_a_row(
+// F32-NOT: flow.dispatch
+// F32: linalg.generic
+// F32-NOT: mxc.layout
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x16xi8>
+util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x2xi8>
+util.global private @r = #flow.parameter.named<"model"::"r"> : tensor<20x2xi8>
+func.func @in_a_row(%x: tensor<2x2x32xf32>) -> (tensor<2x20xf32>, tensor<2x20xf32>, tensor<20x2xi8>) {
+  %0 = util.global.load immutable @w : tensor<20x2x16xi8>
+  %1 = flow.tensor.bitcast %0 : tensor<20x2x16xi8> -> tensor<20x2x32xf4E2M1FN>
+  %2 = util.global.load immutable @s : tensor<20x2xi8>
+  %3 = flow.tensor.bitcast %2 : tensor<20x2xi8> -> tensor<20x2xf8E8M0FNU>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %1, %3 : tensor<2x2x32xf32>, tensor<20x2x32xf4E2M1FN>, tensor<20x2xf8E8M0FNU>) outs(%acc : tensor<2x20xf32>) {
+  ^bb0(%a: f32, %w: f4E2M1FN, %s: f8E8M0FNU, %o: f32):
+    %v = arith.scaling_extf %w, %s : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %v : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<2x20xf32>
+  %n0 = util.global.load immutable @w : tensor<20x2x16xi8>
+  %n1 = flow.tensor.bitcast %n0 : tensor<20x2x16xi8> -> tensor<20x2x32xf4E2M1FN>
+  %n2 = util.global.load immutable @r : tensor<20x2xi8>
+  %n3 = flow.tensor.bitcast %n2 : tensor<20x2xi8> -> tensor<20x2xf8E8M0FNU>
+  %nz = arith.constant 0.0 : f32
+  %ne = tensor.empty() : tensor<2x20xf32>
+  %nacc = linalg.fill ins(%nz : f32) outs(%ne : tensor<2x20xf32>) -> tensor<2x20xf32>
+  %ny = linalg.generic {indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %n1, %n3 : tensor<2x2x32xf32>, tensor<20x2x32xf4E2M1FN>, tensor<20x2xf8E8M0FNU>) outs(%nacc : tensor<2x20xf32>) {
+  ^bb0(%a: f32, %w: f4E2M1FN, %s: f8E8M0FNU, %o: f32):
+    %v = arith.scaling_extf %w, %s : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %v : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<2x20xf32>
+  func.return %y, %ny, %2 : tensor<2x20xf32>, tensor<2x20xf32>, tensor<20x2xi8>
 }

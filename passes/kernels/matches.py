@@ -9,6 +9,7 @@ from iree.compiler import ir
 from mxc.dialects.contractions import read
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
+from mxc.dialects.product import read_product
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.kernels.reshapes import collapse_leading
 from mxc.passes.kernels.weights import BLOCK
@@ -72,13 +73,12 @@ def _match_scaled(found: ScaledContraction) -> Call | None:
         return None
     if bool(found.batch) != (elements.ids is not None):
         return None
-    unit = 4
     return Call(
         op=found.op,
         lhs=found.lhs,
         ids=elements.ids,
         parameters=(elements.parameter, scales.parameter),
-        layouts=(f"panel16x{unit}", "panel16x1"),
+        layouts=("panel16x4", "panel16x1"),
         chain=(*elements.chain, *scales.chain),
         format="mxfp4",
         groups=found.batch[0] if found.batch else 1,
@@ -98,6 +98,9 @@ def _match_dense(op: ir.Operation) -> Call | None:
         return None
     weight = _source(found.rhs.tensor)
     if weight is None or weight.ids is not None or weight.chain:
+        return None
+    # `read` describes any product of two factors; here it must be the plain one, summed in f32.
+    if len(op.operands) != 3 or isinstance(read_product(op), str):
         return None
     if not isinstance(found.rhs.element, ir.BF16Type) or not _activations(found.lhs.tensor):
         return None
