@@ -21,9 +21,15 @@ from mxc.runtime import arrays
 if TYPE_CHECKING:
     from mxc.runtime.session import Model
 
-#: A remainder of up to this many tokens is decoded one by one. A chunk costs about as much as
-#: this many steps: both read all weights, but a chunk multiplies T rows of which few are used.
-DECODED_TAIL = 4
+
+def decoded_tail(chunk: int, on_cpu: bool) -> int:
+    """The longest remainder of a chunk that is decoded token by token.
+
+    A chunk costs as much for a few tokens as for all of its own. On a CPU both are bound by
+    arithmetic: a chunk of 128 takes as long as 40 steps at the gpt-oss-20b shape. A GPU is bound
+    by memory: a chunk reads all experts, a step some of them.
+    """
+    return chunk // 4 if on_cpu else min(chunk // 4, 8)
 
 
 class Sequence:
@@ -40,9 +46,12 @@ class Sequence:
         self._model = model
         self._record: ModelRecord = record
         self._position = 0
+        self._new_cache()
+
+    def _new_cache(self) -> None:
         # The memory is freed with the sequence and not before: see arrays.zeros.
         self._cache, self._memory = arrays.zeros(
-            model.device, record.cache, lazily=model.runs_on_cpu
+            self._model.device, self._record.cache, lazily=self._model.runs_on_cpu
         )
 
     @property
@@ -65,9 +74,10 @@ class Sequence:
         ids = self._checked(tokens)
         rows: list[NDArray[np.float32]] = []
         chunk = self._record.prefill_chunk
+        tail = decoded_tail(chunk, self._model.runs_on_cpu)
         for start in range(0, len(ids), chunk):
             piece = ids[start : start + chunk]
-            if len(piece) < chunk and len(piece) <= DECODED_TAIL:
+            if len(piece) < chunk and len(piece) <= tail:
                 rows += [self._decode(token) for token in piece]
                 continue
             hidden = self._prefill(piece)
@@ -78,8 +88,9 @@ class Sequence:
         return np.concatenate(rows[-1:] if last_only else rows)
 
     def reset(self) -> None:
-        """Forget all tokens. What the cache holds is out of sight, and overwritten when fed."""
+        """Forget all tokens, and the cache: NaN that stayed in it would reach a masked sum."""
         self._position = 0
+        self._new_cache()
 
     def fork(self) -> Sequence:
         """A second sequence that continues from here with its own copy of the cache."""

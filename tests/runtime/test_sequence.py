@@ -14,6 +14,7 @@ from mxc.dialects.manifest import TensorType
 from mxc.runtime import arrays, load
 from mxc.runtime.generation import generate
 from mxc.runtime.sampling import Sampler
+from mxc.runtime.sequence import decoded_tail
 from mxc.runtime.session import Model
 
 TOKENS = [3, 5, 0, 6, 1, 2, 2, 4, 6, 6, 0, 1, 5, 3, 1, 2]
@@ -50,7 +51,7 @@ def calls(model: Model, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("count", range(1, 17))
 def test_one_feed(model: Model, monkeypatch, tail: int, count: int) -> None:
     """tail 0: the remainder is a padded chunk; 4: it is decoded, whatever its length."""
-    monkeypatch.setattr("mxc.runtime.sequence.DECODED_TAIL", tail)
+    monkeypatch.setattr("mxc.runtime.sequence.decoded_tail", lambda chunk, on_cpu: tail)
     want = expected(TOKENS[:count])
     seq = model.sequence()
     np.testing.assert_array_equal(seq.feed(TOKENS[:count]), want)
@@ -63,7 +64,7 @@ def test_one_feed(model: Model, monkeypatch, tail: int, count: int) -> None:
 @pytest.mark.parametrize("cuts", [(1, 2), (3, 8), (4, 12), (5, 6), (7, 15), (2, 13)])
 def test_any_cut_gives_the_same(model: Model, monkeypatch, tail: int, cuts) -> None:
     """What padding left behind a short chunk is overwritten by the next one."""
-    monkeypatch.setattr("mxc.runtime.sequence.DECODED_TAIL", tail)
+    monkeypatch.setattr("mxc.runtime.sequence.decoded_tail", lambda chunk, on_cpu: tail)
     seq = model.sequence()
     parts = [TOKENS[a:b] for a, b in itertools.pairwise((0, *cuts, 16))]
     got = np.concatenate([seq.feed(part) for part in parts])
@@ -71,7 +72,7 @@ def test_any_cut_gives_the_same(model: Model, monkeypatch, tail: int, cuts) -> N
 
 
 def test_which_functions_are_called(model: Model, calls: list[str], monkeypatch) -> None:
-    monkeypatch.setattr("mxc.runtime.sequence.DECODED_TAIL", 2)
+    monkeypatch.setattr("mxc.runtime.sequence.decoded_tail", lambda chunk, on_cpu: 2)
     model.sequence().feed(TOKENS[:10], last_only=True)
     assert calls == ["prefill", "prefill", "decode", "decode"]
     calls.clear()
@@ -105,6 +106,22 @@ def test_fork_and_reset(model: Model) -> None:
     assert seq.position == 0
     np.testing.assert_array_equal(seq.feed(TOKENS[:5]), expected(TOKENS[:5]))
     np.testing.assert_array_equal(twin.feed(TOKENS[9:12]), expected(TOKENS)[9:12])
+
+
+def test_reset_forgets_the_cache(model: Model) -> None:
+    """NaN of an earlier sequence, behind the mask of a later one, would be NaN times zero."""
+    from iree import runtime as rt
+
+    seq = model.sequence()
+    seq.feed(TOKENS[:6])
+    seq.reset()
+    cache = rt.DeviceArray(model.device, seq._cache).to_host()
+    np.testing.assert_array_equal(cache, np.zeros_like(cache))
+
+
+def test_a_short_remainder_is_decoded() -> None:
+    assert [decoded_tail(128, True), decoded_tail(128, False)] == [32, 8]
+    assert [decoded_tail(1, True), decoded_tail(4, True), decoded_tail(16, False)] == [0, 1, 4]
 
 
 def test_cache_stays_in_place(model: Model) -> None:
