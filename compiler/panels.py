@@ -42,10 +42,9 @@ def to_panels(
     for chunk in chunks:
         held = np.concatenate([held, chunk]) if held.size else chunk
         while True:
-            # Whole panels of this expert, or what is left of it.
-            wanted = min(held.size // (PANEL * row_bytes) * PANEL, left // PANEL * PANEL)
-            if left < PANEL and held.size >= left * row_bytes:
-                wanted = left
+            # What is left of this expert, or whole panels of it.
+            whole = held.size >= left * row_bytes
+            wanted = left if whole else held.size // (PANEL * row_bytes) * PANEL
             if not wanted:
                 break
             yield _transpose(held[: wanted * row_bytes], wanted, row_bytes, unit)

@@ -1,0 +1,196 @@
+"""The panel layout, against indexing; and how it goes into the archive."""
+
+import json
+import shutil
+import tracemalloc
+from collections.abc import Iterator
+
+import iree.runtime as rt
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from mxc.compiler import pack as packing
+from mxc.compiler.archive import read_archive
+from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
+from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors, plan_weights
+from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.pack import NanScale, PackItem, pack
+from mxc.compiler.panels import PANEL, UNITS, panel_bytes, to_panels
+from mxc.dialects.errors import CheckpointError
+
+Bytes = NDArray[np.uint8]
+
+
+def by_index(data: Bytes, unit: int) -> Bytes:
+    """data [experts, rows, row] in panels, byte by byte: what the layout says."""
+    experts, rows, row = data.shape
+    panels = -(-rows // PANEL)
+    out = np.zeros((experts, panels, row // unit, PANEL, unit), np.uint8)
+    for e, n, byte in np.ndindex(*data.shape):
+        out[e, n // PANEL, byte // unit, n % PANEL, byte % unit] = data[e, n, byte]
+    return out.reshape(-1)
+
+
+def bytes_of(*shape: int) -> Bytes:
+    return np.random.default_rng(list(shape)).integers(0, 256, shape, dtype=np.uint8)
+
+
+def cut(data: Bytes, at: list[int]) -> Iterator[Bytes]:
+    """The bytes of `data` in pieces that end at the places `at`."""
+    places = sorted({min(place, data.size) for place in at})
+    yield from np.split(data.reshape(-1), places)
+
+
+@given(
+    experts=st.integers(1, 3),
+    rows=st.integers(1, 50),
+    units=st.integers(1, 5),
+    layout=st.sampled_from(sorted(UNITS)),
+    at=st.lists(st.integers(0, 3000), max_size=12),
+)
+@example(experts=3, rows=16, units=1, layout="panel16x1", at=[])
+@example(experts=2, rows=17, units=3, layout="panel16x4", at=list(range(0, 3000, 7)))
+@example(experts=3, rows=1, units=2, layout="panel16x2", at=[0, 0, 1])
+def test_any_pieces(experts: int, rows: int, units: int, layout: str, at: list[int]) -> None:
+    unit = UNITS[layout]
+    data = bytes_of(experts, rows, units * unit)
+    found = list(to_panels(cut(data, at), rows, units * unit, unit))
+    assert all(piece.dtype == np.uint8 for piece in found)
+    whole = np.concatenate(found)
+    assert whole.size == panel_bytes(experts, rows, units * unit)
+    np.testing.assert_array_equal(whole, by_index(data, unit))
+
+
+def test_a_unit_that_a_row_ends_in() -> None:
+    with pytest.raises(ValueError, match="a row of 6 bytes has no whole number of 4-byte units"):
+        list(to_panels([bytes_of(96)], 16, 6, 4))
+
+
+def test_little_is_held() -> None:
+    """64 MiB in pieces of 1 MiB: a few pieces and the panel that waits for its rows."""
+    rows, row = 4096, 1 << 14
+    piece = np.zeros(1 << 20, np.uint8)
+    tracemalloc.start()
+    total = sum(part.size for part in to_panels((piece for _ in range(64)), rows, row, 4))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert total == rows * row
+    assert peak < 6 << 20
+
+
+# ---- in the archive ----
+
+GATE_UP = "model.layers.0.mlp.experts.gate_up_proj"
+DOWN = "model.layers.0.mlp.experts.down_proj"
+HEAD = "lm_head.weight"
+PANELS = {
+    f"{GATE_UP}_blocks": "panel16x4",
+    f"{GATE_UP}_scales": "panel16x1",
+    f"{DOWN}_blocks": "panel16x4",
+    f"{DOWN}_scales": "panel16x1",
+    HEAD: "panel16x2",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Rows of experts are whole panels, whatever the model; those of the head are not: 331."""
+    folder = tmp_path_factory.mktemp("source")
+    options = GptOssOptions(
+        hidden_size=96, intermediate_size=64, num_local_experts=3, vocab_size=331
+    )
+    write_gpt_oss(folder, options, tokenizer=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def source(folder):
+    return {k: v for f in folder.glob("*.safetensors") for k, v in load_file(f).items()}
+
+
+def with_iree(path) -> dict[str, Bytes]:
+    index = rt.ParameterIndex()
+    index.load(str(path))
+    return {
+        key: np.array(rt.parameter_index_entry_as_numpy_flat_ndarray(entry)).view(np.uint8)
+        for key, entry in index.items()
+    }
+
+
+def in_archive(name: str, array: np.ndarray) -> Bytes:
+    """The bytes that a tensor of the checkpoint should have there."""
+    if ".gate_up_proj_" in name:
+        array = np.concatenate([array[:, 0::2], array[:, 1::2]], axis=1)
+    if name not in PANELS:
+        return np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+    experts, rows = (1, array.shape[0]) if array.ndim == 2 else array.shape[:2]
+    flat = np.ascontiguousarray(array).view(np.uint8).reshape(experts, rows, -1)
+    return by_index(flat, UNITS[PANELS[name]])
+
+
+# 1000 bytes: less than a panel, no multiple of a row. The head has 331 rows of 192 bytes.
+@pytest.mark.parametrize("chunk", [1000, packing.CHUNK])
+def test_iree_reads_panels(folder, source, tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(packing, "CHUNK", chunk)
+    plan = plan_tensors(read_gpt_oss(folder), panels=PANELS)
+    done = []
+    packed = pack(
+        plan, tmp_path / "w.irpa", progress=lambda now, total, _: done.append((now, total))
+    )
+    found = with_iree(tmp_path / "w.irpa")
+    entries = read_archive(tmp_path / "w.irpa")
+    assert set(found) == set(source) == set(entries)
+    for item in plan:
+        wanted = in_archive(item.key, source[item.key])
+        np.testing.assert_array_equal(found[item.key], wanted, err_msg=item.key)
+        assert item.bytes == wanted.size == packed.entries[item.key][1]
+    assert done[-1] == (sum(item.bytes for item in plan),) * 2
+    notes = {key: json.loads(entry.metadata) for key, entry in entries.items()}
+    assert notes[f"{GATE_UP}_blocks"]["layout"] == "gate-then-up, panel16x4"
+    assert notes[f"{GATE_UP}_blocks"]["shape"] == list(source[f"{GATE_UP}_blocks"].shape)
+    assert notes[f"{DOWN}_scales"]["layout"] == "panel16x1"
+    assert notes[HEAD]["layout"] == "panel16x2"
+    assert notes["model.norm.weight"]["layout"] == "identity"
+
+
+def test_the_manifest_names_the_panels(folder):
+    records = plan_weights(read_gpt_oss(folder), panels=PANELS)
+    assert records[GATE_UP].layout == "gate-then-up, panel16x4"
+    assert records[GATE_UP].shape == (3, 128, 96)
+    assert (records[DOWN].layout, records[HEAD].layout) == ("panel16x4", "panel16x2")
+    assert records["model.embed_tokens.weight"].layout == "identity"
+
+
+@pytest.mark.parametrize("chunk", [16, packing.CHUNK])
+def test_a_nan_scale_keeps_its_name(folder, tmp_path, monkeypatch, chunk):
+    """Expert and row are the checkpoint's, wherever the panels put the byte."""
+    monkeypatch.setattr(packing, "CHUNK", chunk)
+    copy = tmp_path / "nan"
+    shutil.copytree(folder, copy)
+    for file in copy.glob("*.safetensors"):
+        tensors = load_file(file)
+        for name, at in ((GATE_UP, (2, 37, 1)), (DOWN, (0, 95, 0))):
+            if f"{name}_scales" in tensors:
+                tensors[f"{name}_scales"][at] = 0xFF
+        save_file(tensors, file)
+    plan = plan_tensors(read_gpt_oss(copy), panels=PANELS)
+    with pytest.raises(CheckpointError, match=r"expert \d row \d+ \(1\)"):
+        pack(plan, tmp_path / "w.irpa")
+    packed = pack(plan, tmp_path / "w.irpa", allow_nan_scales=True)
+    assert set(packed.nan_scales) == {
+        NanScale(tensor=f"{GATE_UP}_scales", expert=2, row=37, count=1),
+        NanScale(tensor=f"{DOWN}_scales", expert=0, row=95, count=1),
+    }
+
+
+def test_an_array_of_the_compiler(tmp_path):
+    array = np.arange(20 * 6, dtype=np.float32).reshape(20, 6)
+    pack([PackItem(key="a", source=array, panels="panel16x4")], tmp_path / "w.irpa")
+    found = with_iree(tmp_path / "w.irpa")["a"].view(np.float32).reshape(2, 6, 16)
+    for panel in range(2):
+        np.testing.assert_array_equal(found[panel, :, :4], array[panel * 16 : panel * 16 + 4].T)
+    assert not found[1, :, 4:].any()
