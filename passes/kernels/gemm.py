@@ -35,8 +35,9 @@ TILE_ROWS = 8
 CHAINS = 12
 MAX_SPLIT = 4
 
-#: Blocks ahead that weights are asked for.
+#: Blocks ahead that weights are asked for; bytes that come at once.
 PREFETCH_BLOCKS = 16
+CACHE_LINE = 64
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,11 @@ class _Tile:
 
     def _prefetch(self, k: ir.Value) -> None:
         ahead = arith.addi(k, index(PREFETCH_BLOCKS))
-        lines = ir.MemRefType(self.buffers.weights.type).shape[-2]
-        for line in range(lines):
-            prefetch(self.buffers.weights, [*self.place, ahead, index(line), index(0)])
+        kind = ir.MemRefType(self.buffers.weights.type)
+        *_, rows, width = kind.shape
+        row_bytes = width * kind.element_type.width // 8
+        for row in range(0, rows, max(1, CACHE_LINE // row_bytes)):
+            prefetch(self.buffers.weights, [*self.place, ahead, index(row), index(0)])
 
     def _activation(self, row: ir.Value, k: ir.Value, step: int) -> ir.Value:
         one = broadcast(self.buffers.activations, [self.group, row, k, index(step)], LANES)
