@@ -1,0 +1,137 @@
+"""Rows of the report for kernels of our own; bytes are worked out by hand.
+
+The program is compiled for a named CPU with the instructions, which need not be this machine's.
+"""
+
+from pathlib import Path
+
+import pytest
+from iree.compiler import ir
+from iree.compiler.dialects import arith, func
+
+from mxc.compiler.driver import compile_here
+from mxc.compiler.report import Matmul, Report, require_no_fallback
+from mxc.compiler.steps import Request
+from mxc.dialects.boundary import unpack
+from mxc.dialects.context import new_context
+from mxc.dialects.generic import generic
+from mxc.dialects.linalg_ext import gather
+from mxc.dialects.parameters import Parameters
+from mxc.dialects.scaled import scaled_contraction
+
+#: Columns of the result, the same in whole panels, depth.
+N, PADDED, K = 250, 256, 96
+#: Of one expert: what is wanted of it, and what is read.
+LEAST, READ = N * (K // 2 + K // 32), PADDED * (K // 2 + K // 32)
+IDS = 4
+
+
+def _program() -> bytes:
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        parameters = Parameters(module)
+        i8, i32 = (ir.IntegerType.get_signless(bits) for bits in (8, 32))
+        f32, bf16 = ir.F32Type.get(), ir.BF16Type.get()
+
+        def tensor(element: ir.Type, *shape: int) -> ir.Type:
+            return ir.RankedTensorType.get(shape, element)
+
+        def experts(x: ir.Value, ids: ir.Value) -> ir.Value:
+            elements = parameters.load("w", [32, N, K // 32, 16], i8)
+            scales = parameters.load("s", [32, N, K // 32], i8)
+            w = gather(unpack(elements, ir.Float4E2M1FNType.get()), ids)
+            s = gather(unpack(scales, ir.Float8E8M0FNUType.get()), ids)
+            return scaled_contraction(x, w, rhs_scale=s, batch=1, name="layers.0.up")
+
+        def head(x: ir.Value) -> ir.Value:
+            w = parameters.load("head", [N, K], bf16)
+
+            def multiply(a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
+                return arith.addf(total, arith.mulf(arith.extf(f32, a), arith.extf(f32, b)))
+
+            with ir.Location.name("head"):
+                return generic([(x, "m k"), (w, "n k")], "m n", f32, multiply)
+
+        with ir.InsertionPoint(module.body):
+            for name, groups, rows in (("decode", 4, 1), ("many", 40, 3)):
+                x = tensor(bf16, groups, rows, K // 32, 32)
+                func.FuncOp.from_py_func(x, tensor(i32, groups), name=name)(experts)
+            func.FuncOp.from_py_func(tensor(bf16, 5, K), name="logits")(head)
+        return module.operation.get_asm(enable_debug_info=True).encode()
+
+
+def _report(folder: Path, target: str) -> Report:
+    request = Request(
+        program=_program(), place="p", target=target, module=folder / "m", parameters=True
+    )
+    made = compile_here(request, folder / "assembly", folder / "program", lambda step: None)
+    return Report.from_dict(made.report)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return _report(tmp_path_factory.mktemp("znver5"), "cpu:znver5")
+
+
+def _one(report: Report, function: str) -> Matmul:
+    (found,) = [matmul for matmul in report.matmuls if matmul.function == function]
+    return found
+
+
+def test_chosen_experts(report: Report) -> None:
+    one = _one(report, "decode")
+    assert (one.name, one.kernels, one.fallback) == ("layers.0.up", 1, None)
+    assert (one.batch, one.m, one.n, one.k) == (4, 1, N, K)
+    assert (one.lhs, one.rhs, one.out) == ("bf16", "mxfp4", "f32")
+    activations = 4 * (2 * K + 4 * N)
+    assert one.bytes_minimum == activations + 4 * LEAST
+    assert one.bytes_moved == activations + 4 * READ + 4 * IDS
+
+
+def test_more_groups_than_experts(report: Report) -> None:
+    one = _one(report, "many")
+    assert (one.batch, one.m) == (40, 3)
+    activations = 40 * 3 * (2 * K + 4 * N)
+    assert one.bytes_minimum == activations + 32 * LEAST
+    assert one.bytes_moved == activations + 32 * READ + 40 * IDS
+
+
+def test_dense(report: Report) -> None:
+    one = _one(report, "logits")
+    assert (one.name, one.lhs, one.rhs) == ("head", "bf16", "bf16")
+    assert (one.batch, one.m, one.n, one.k) == (1, 5, N, K)
+    activations = 5 * (2 * K + 4 * N)
+    assert one.bytes_minimum == activations + N * K * 2
+    assert one.bytes_moved == activations + PADDED * K * 2
+
+
+def test_instructions(report: Report) -> None:
+    """What the assembly has: one product an activation of a block, one look-up a step of it."""
+    kernels = {kernel.name: kernel for kernel in report.kernels}
+    for function, rows, lowering in (
+        ("decode", 1, "vpermw zmm + vdpbf16ps zmm"),
+        ("many", 3, "vpermw zmm + vdpbf16ps zmm"),
+        ("logits", 5, "vdpbf16ps zmm"),
+    ):
+        one = _one(report, function)
+        assert one.lowering == lowering
+        found = kernels[one.kernel].instructions
+        assert found["vdpbf16ps zmm"] == 16 * rows
+        assert found.get("vpermw zmm", 0) == (0 if function == "logits" else 16)
+        assert kernels[one.kernel].spills in (None, 0)
+
+
+def test_strict_takes_them(report: Report) -> None:
+    require_no_fallback(report)
+    assert not report.findings
+
+
+def test_the_same_program_without_the_instructions(tmp_path: Path) -> None:
+    """Rows are the same but for how; the names of the kernels are not ours."""
+    report = _report(tmp_path, "cpu:x86-64-v3")
+    for function, sizes in (("decode", (4, 1)), ("many", (40, 3)), ("logits", (1, 5))):
+        one = _one(report, function)
+        assert (one.batch, one.m, one.n, one.k) == (*sizes, N, K)
+        assert (one.fallback, one.rhs) == (None, "bf16" if function == "logits" else "mxfp4")
+        assert not one.kernel.startswith("mxc_")
+        assert "zmm" not in one.lowering
