@@ -1,7 +1,58 @@
-// RUN: mxc opt %s --target cpu --to normalise | filecheck %s --check-prefix=NORMALISE
-// RUN: mxc opt %s --target cpu --to form-dispatches | filecheck %s --check-prefix=FORM
-// RUN: mxc opt %s --target cpu --to lower | filecheck %s --check-prefix=LOWER
+// RUN: mxc opt %s --target cpu:znver5 --to normalise | filecheck %s --check-prefix=NORMALISE
+// RUN: mxc opt %s --target cpu:znver5 --to kernels | filecheck %s --check-prefix=KERNELS
+// RUN: mxc opt %s --target cpu:x86-64-v4 --to kernels | filecheck %s --check-prefix=V4
+// RUN: mxc opt %s --target cpu:znver5 --to form-dispatches | filecheck %s --check-prefix=FORM
+// RUN: mxc opt %s --target cpu:znver5 --to lower | filecheck %s --check-prefix=LOWER
 // RUN: mxc opt %s --target cpu:x86-64-v3 --to lower | filecheck %s --check-prefix=LOWER
+// RUN: mxc opt %s --target cpu:x86-64-v3 --to lower | filecheck %s --check-prefix=V3
+
+// Weights that are parameters, for bf16 and for f32 activations. Zen 5 has kernels for both, a CPU
+// without vdpbf16ps one for f32, a CPU without AVX-512 none: there the stage is not in the pipeline.
+// KERNELS: util.global private @head.bf16 {mxc.layout = "panel16x4"}
+// KERNELS: util.global private @head.f32 {mxc.layout = "panel16x2"}
+// KERNELS: flow.dispatch @mxc_bf16_bf16_1x4x8x64
+// KERNELS: flow.dispatch @mxc_bf16_f32_1x4x8x64
+// KERNELS-LABEL: @experts
+// KERNELS-NOT: flow.dispatch
+// V4: util.global private @head.bf16 = #flow.parameter.named<"model"::"head.bf16"> : tensor<8x64xbf16>
+// V4: util.global private @head.f32 {mxc.layout = "panel16x2"}
+// V4: linalg.generic
+// V4: flow.dispatch @mxc_bf16_f32_1x4x8x64
+// V3-NOT: stream.executable
+// V3-NOT: mxc.layout
+// V3-NOT: flow.dispatch @
+// V3-LABEL: @experts
+util.global private @"head.bf16" = #flow.parameter.named<"model"::"head.bf16"> : tensor<8x64xbf16>
+util.global private @"head.f32" = #flow.parameter.named<"model"::"head.f32"> : tensor<8x64xbf16>
+func.func @parameters(%x: tensor<4x64xbf16>, %x32: tensor<4x64xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
+  %w = util.global.load immutable @"head.bf16" : tensor<8x64xbf16>
+  %v = util.global.load immutable @"head.f32" : tensor<8x64xbf16>
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<4x8xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%e : tensor<4x8xf32>) -> tensor<4x8xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w : tensor<4x64xbf16>, tensor<8x64xbf16>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: bf16, %b: bf16, %o: f32):
+    %c = arith.extf %a : bf16 to f32
+    %d = arith.extf %b : bf16 to f32
+    %p = arith.mulf %c, %d : f32
+    %t = arith.addf %o, %p : f32
+    linalg.yield %t : f32
+  } -> tensor<4x8xf32>
+  %z = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x32, %v : tensor<4x64xf32>, tensor<8x64xbf16>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: bf16, %o: f32):
+    %d = arith.extf %b : bf16 to f32
+    %p = arith.mulf %a, %d : f32
+    %t = arith.addf %o, %p : f32
+    linalg.yield %t : f32
+  } -> tensor<4x8xf32>
+  func.return %y, %z : tensor<4x8xf32>, tensor<4x8xf32>
+}
 
 // A frontend's way: gather the packed experts, broadcast the scales, dequantise, flatten, multiply.
 
