@@ -358,17 +358,17 @@ def with_scale(weight: Weight, case: Case, at: tuple[int, int, int], byte: int) 
 
 @each_mx
 def test_a_nan_scale_is_nan_where_it_is_read(case: Case, compiled: Program, exact: Loaded) -> None:
-    """In every row of its column, of the groups of its expert, though its elements are zero."""
-    expert, column = ids(case)[-1], case.columns - 2
-    packed, scales = exact.weights[case].arrays
-    packed = packed.copy()
-    packed[expert, column, 1] = 0
-    zeroed = Weight((packed, scales), exact.weights[case].values)
-    changed = with_scale(zeroed, case, (expert, column, 1), 255)
+    """In every row of its column, of the groups of its expert; and where its elements are zero."""
+    expert, columns = ids(case)[-1], (case.columns - 2, 0)
+    packed, scales = (array.copy() for array in exact.weights[case].arrays)
+    packed[expert, 0, 1] = 0
+    weight = Weight((packed, scales), exact.weights[case].values)
+    for column in columns:
+        weight = with_scale(weight, case, (expert, column, 1), 255)
     x = activations(case, exact=True)
     wanted = exact.call(case, x)
-    wanted[ids(case) == expert, :, column] = np.nan
-    found = compiled.load(exact.weights | {case: changed}).call(case, x)
+    wanted[np.ix_(ids(case) == expert, range(case.rows), columns)] = np.nan
+    found = compiled.load(exact.weights | {case: weight}).call(case, x)
     np.testing.assert_array_equal(found, wanted)
 
 
