@@ -1,0 +1,76 @@
+"""A model for any CPU of the architecture beside the same model for this machine.
+
+What has no kernel of ours goes through IREE's own code generator: all of it where the named CPU
+lacks the instructions, and the head where it is the embedding too, whose rows are looked up.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mxc
+from mxc.compiler import iree
+from mxc.compiler.checkpoints.synthetic import GptOssOptions
+from mxc.dialects.manifest import REPORT
+from mxc.dialects.targets import target
+from mxc.runtime.machine import architecture
+
+#: A CPU that has none of the instructions of the kernels, whatever this one is.
+PORTABLE = {"x86_64": "cpu:x86-64-v3", "aarch64": "cpu:generic"}[architecture()]
+
+#: As in test_logits.py, of the root mean square of all logits.
+TOLERANCE = 2e-5
+
+CASE: dict[str, Any] = {
+    "options": GptOssOptions(
+        hidden_size=96,
+        intermediate_size=160,
+        num_hidden_layers=1,
+        num_local_experts=5,
+        num_experts_per_tok=3,
+        vocab_size=139,
+        tie_word_embeddings=True,
+    ),
+    "length": 21,
+    "chunk": 8,
+    "activations": "f32",
+}
+
+
+@pytest.mark.parametrize("case", [CASE], ids=["tied"])
+def test_logits_are_those_of_the_model_for_this_machine(case, compiled, tmp_path) -> None:
+    here = compiled(case)
+    mxc.compile(
+        here.checkpoint,
+        PORTABLE,
+        tmp_path / "portable.mxc",
+        activations=case["activations"],
+        max_sequence_length=case["length"],
+        prefill_chunk=case["chunk"],
+    )
+    size = np.sqrt(np.mean(here.wanted**2))
+    artifacts = {"here": here.artifact, "portable": tmp_path / "portable.mxc"}
+    rows = {}
+    for name, artifact in artifacts.items():
+        prefill, decode = mxc.load(artifact).sequence(), mxc.load(artifact).sequence()
+        found = [prefill.feed(here.tokens), *(decode.feed([token]) for token in here.tokens)]
+        rows[name] = np.concatenate(found)
+        wanted = np.concatenate([here.wanted, here.wanted])
+        assert np.abs(rows[name] - wanted).max() <= TOLERANCE * size, name
+    assert np.abs(rows["here"] - rows["portable"]).max() <= 2 * TOLERANCE * size
+
+
+@pytest.mark.parametrize("case", [CASE], ids=["tied"])
+def test_kernels_of_ours_are_where_the_cpu_has_them(case, compiled) -> None:
+    """Of this machine's model: every contraction with a parameter but the tied head."""
+    here = compiled(case)
+    matmuls = json.loads((here.artifact / REPORT).read_text())["matmuls"]
+    weights = [row for row in matmuls if row["rhs"] in ("mxfp4", "bf16") and row["k"] % 32 == 0]
+    head = [row for row in weights if row["n"] == case["options"].vocab_size]
+    ours = [row for row in weights if row["kernel"].startswith("mxc_")]
+    assert 0 < len(head) < len(weights)
+    has = iree.resolve(target("cpu")).has_any(("avx512bw",))
+    assert len(ours) == (len(weights) - len(head) if has else 0)
+    assert not [row for row in head if row in ours]
