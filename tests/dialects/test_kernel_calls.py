@@ -1,0 +1,82 @@
+"""What stands on the dispatch of a kernel of ours, and the layouts that parameters ask for."""
+
+from dataclasses import replace
+
+import pytest
+from iree.compiler import ir
+
+from mxc.dialects.context import new_context
+from mxc.dialects.dispatches import walk
+from mxc.dialects.kernel_calls import ATTRIBUTE, KernelCall, moved_bytes, read_call
+from mxc.dialects.parameters import LAYOUT, Parameters, take_layouts
+
+CALL = KernelCall(batch=3, m=2, n=40, k=64, experts=5, lhs="bf16", rhs="mxfp4", out="f32")
+
+
+def program(batch: int | str, experts: int = 5) -> str:
+    kinds = (
+        f"tensor<{batch}x2x2x4x4x2xbf16>, tensor<{batch}xi32>, "
+        f"tensor<{experts}x3x2x4x64xi8>, tensor<{experts}x3x2x16xi8>"
+    )
+    names = [f"%{i}" for i in range(4)]
+    arguments = ", ".join(f"{n}: {k}" for n, k in zip(names, kinds.split(", "), strict=True))
+    sizes = "{%n}" if batch == "?" else ""
+    a, b, *rest = kinds.split(", ")
+    kinds = ", ".join([f"{a}{sizes}", f"{b}{sizes}", *rest])
+    return f"""
+      util.func private @f({arguments}, %n: index) -> tensor<{batch}x2x40xf32> {{
+        %r = flow.dispatch @k::@k({", ".join(names)}) : ({kinds}) -> tensor<{batch}x2x40xf32>{sizes}
+        util.return %r : tensor<{batch}x2x40xf32>
+      }}"""
+
+
+def dispatch(module: ir.Module) -> ir.Operation:
+    (found,) = [op for op in walk(module.operation) if op.name == "flow.dispatch"]
+    return found
+
+
+def test_what_is_written_is_read_from_the_text() -> None:
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(program(3))
+        assert read_call(dispatch(module)) is None
+        CALL.write(dispatch(module))
+        again = ir.Module.parse(str(module))
+        assert ATTRIBUTE in str(module)
+        assert read_call(dispatch(again)) == CALL
+
+
+@pytest.mark.parametrize(
+    ("batch", "experts", "read"),
+    [(3, 5, 3), (9, 5, 5), (5, 5, 5), (2, 1, 1)],
+    ids=["fewer groups than experts", "more", "as many", "one weight"],
+)
+def test_bytes_of_the_experts_that_are_chosen(batch: int, experts: int, read: int) -> None:
+    call = replace(CALL, batch=batch, experts=experts)
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(program(batch, experts))
+        activations = batch * 2 * 64 * 2 + batch * 4
+        weights = read * 3 * 2 * (256 + 16)
+        assert moved_bytes(dispatch(module), call) == activations + weights + batch * 2 * 40 * 4
+
+
+def test_bytes_of_dynamic_shapes_are_not_known() -> None:
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(program("?"))
+        assert moved_bytes(dispatch(module), CALL) is None
+
+
+def test_layouts_are_taken_once() -> None:
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        parameters = Parameters(module)
+        with ir.InsertionPoint(module.body):
+            for name in ("a", "b", "layers.0.c"):
+                parameters.load(name, [16, 32], ir.BF16Type.get())
+        for view in module.body.operations:
+            op = view.operation
+            name = op.attributes["sym_name"].value if op.name == "util.global" else "b"
+            if name != "b":
+                op.attributes[LAYOUT] = ir.StringAttr.get("panel16x4")
+        assert take_layouts(module) == {"a": "panel16x4", "layers.0.c": "panel16x4"}
+        assert LAYOUT not in str(module)
+        assert take_layouts(module) == {}
