@@ -38,7 +38,7 @@ import json, sys, time
 from pathlib import Path
 from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
 from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors
-from mxc.compiler.pack import pack
+from mxc.compiler.packing.pack import pack
 start = time.perf_counter()
 packed = pack(plan_tensors(read_gpt_oss(Path(sys.argv[1]))), Path(sys.argv[2]))
 seconds = time.perf_counter() - start

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.archive import read_archive
 from mxc.compiler.checkpoints.safetensors_files import CONFIG, read_checkpoint, read_header
 from mxc.compiler.checkpoints.tensors import DTYPES, Checkpoint, TensorRecord
+from mxc.compiler.packing.archive import read_archive
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import BlockFormat, block_format
 from mxc.dialects.manifest import MANIFEST, WEIGHTS, Manifest

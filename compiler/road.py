@@ -12,7 +12,7 @@ from typing import Any
 
 from mxc.compiler.artifact import Artifact, record, writing
 from mxc.compiler.models.model import TEXT_FILES, Model, open_model
-from mxc.compiler.pack import NanScale, Packed, PackItem, pack
+from mxc.compiler.packing.pack import NanScale, Packed, PackItem, pack
 from mxc.compiler.report import Report, require_no_fallback
 from mxc.compiler.steps import Compiled, Progress, Recorder, Request
 from mxc.compiler.worker import compile_program

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from mxc.compiler.assembly import Kernel
 from mxc.compiler.report import FunctionCost, Matmul, Report
+from mxc.compiler.report.assembly import Kernel
 from mxc.dialects import manifest
 
 ROOT = Path(__file__).resolve().parents[1]

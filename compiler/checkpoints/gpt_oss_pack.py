@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.gpt_oss import GptOss
 from mxc.compiler.checkpoints.gpt_oss_config import BLOCK
-from mxc.compiler.pack import PackItem
+from mxc.compiler.packing.pack import PackItem
 from mxc.dialects.manifest import WeightRecord
 
 _BLOCKS, _SCALES = "_blocks", "_scales"

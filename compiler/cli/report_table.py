@@ -12,8 +12,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from mxc.compiler.assembly import Kernel
 from mxc.compiler.report import Matmul, Report
+from mxc.compiler.report.assembly import Kernel
 
 _DISPATCH = re.compile(r"_dispatch_\d+")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")

@@ -19,7 +19,7 @@ from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors, plan_weights
 from mxc.compiler.checkpoints.safetensors_files import CONFIG, INDEX
 from mxc.compiler.models.gpt_oss import GptOssBuilder, generated_tensors
 from mxc.compiler.models.options import Options, choose
-from mxc.compiler.pack import PackItem
+from mxc.compiler.packing.pack import PackItem
 from mxc.dialects.manifest import (
     CHAT_TEMPLATE,
     TOKENIZER,

@@ -4,8 +4,9 @@ A panel is 16 columns of the result, one a lane. Along K a kernel goes in blocks
 a panel is decoded in steps, each of which gives one register for the dot product to use with the
 activations of the same step.
 
-Layouts (written by compiler/panels.py at compile time): "panel16xU" takes 16 rows [16, row] and
-turns them into [row / U, 16] units of U bytes, so that unit i of all 16 rows is one register.
+Layouts (compiler/packing/panels.py writes them while packing): "panel16xU" takes 16 rows
+[16, row] and turns them into [row / U, 16] units of U bytes, so that unit i of all 16 rows is one
+register.
 - mxfp4 elements, U = 4: [N/16, KB, 4, 16] dwords; nibble t of dword j is k = 8j + t.
 - scales, U = 1: [N/16, KB, 16].
 - bf16 in pairs, U = 4: [N/16, K/2, 16] pairs k = 2p, 2p + 1; for f32 activations, U = 2.

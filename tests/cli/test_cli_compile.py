@@ -140,7 +140,8 @@ func.func @scale(%x: tensor<f32>, %y: f32, %n: i32) -> (tensor<f32>, f32, i32) {
 #: The command line, with a compiler that is done at once.
 FAST_COMPILER = """
 import sys, time
-from mxc.compiler import pack, road
+from mxc.compiler import road
+from mxc.compiler.packing import pack
 from mxc.compiler.cli import main
 from mxc.compiler.report import Report
 from mxc.compiler.steps import Compiled

@@ -1,6 +1,6 @@
 """Assembly texts: a hand-written one of each dialect, checked line by line."""
 
-from mxc.compiler.assembly import Kernel, parse, parse_all
+from mxc.compiler.report.assembly import Kernel, parse, parse_all
 
 GPU = """\
 \t.amdgcn_target "amdgcn-amd-amdhsa--gfx950"

@@ -18,13 +18,13 @@ from safetensors.numpy import load_file, save_file
 from transformers import GptOssForCausalLM, Mxfp4Config
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from mxc.compiler import pack as packing
-from mxc.compiler.archive import ALIGNMENT, read_archive
 from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
 from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors, plan_weights
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
-from mxc.compiler.pack import NanScale, PackItem, pack
-from mxc.compiler.streams import Shard
+from mxc.compiler.packing import pack as packing
+from mxc.compiler.packing.archive import ALIGNMENT, read_archive
+from mxc.compiler.packing.pack import NanScale, PackItem, pack
+from mxc.compiler.packing.streams import Shard
 from mxc.dialects.errors import ArtifactError, CheckpointError
 
 GATE_UP = "model.layers.0.mlp.experts.gate_up_proj"
@@ -283,7 +283,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from mxc.compiler.pack import PackItem, pack
+from mxc.compiler.packing.pack import PackItem, pack
 from mxc.dialects.errors import ArtifactError
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:

@@ -8,9 +8,9 @@ import pytest
 from iree.compiler import ir, tools
 from iree.compiler.dialects import func
 
-from mxc.compiler.assembly import parse_all
-from mxc.compiler.lowering import lowering_of
 from mxc.compiler.report import Matmul, Report, build_report, require_no_fallback
+from mxc.compiler.report.assembly import parse_all
+from mxc.compiler.report.lowering import lowering_of
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.contractions import contractions

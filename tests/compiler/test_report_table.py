@@ -5,9 +5,9 @@ import io
 
 from rich.console import Console
 
-from mxc.compiler.assembly import Kernel
 from mxc.compiler.cli.report_table import bytes_text, group, render
 from mxc.compiler.report import FunctionCost, Matmul, Report
+from mxc.compiler.report.assembly import Kernel
 
 UP = Matmul(
     name="layers.0.up",

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from iree.compiler import ir
 
-from mxc.compiler.assembly import Kernel
-from mxc.compiler.preparation import Preparation
+from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report.preparation import Preparation
 from mxc.dialects.contractions import Contraction, Side, format_name
 from mxc.dialects.dispatches import Dispatch, tensor_bytes
 from mxc.dialects.targets import KINDS, Kind, Target

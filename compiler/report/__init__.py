@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mxc.compiler.assembly import Kernel
+from mxc.compiler.report.assembly import Kernel
 from mxc.dialects.errors import CompileError
 from mxc.dialects.targets import Target
 
@@ -133,6 +133,6 @@ def build_report(
     flow, stream: the module (builtin.module) after IREE's phases of these names; they may be
     copies in different contexts. assembly: the text of each `.rocmasm` or `.s`.
     """
-    from mxc.compiler.account import account  # here, because it loads MLIR
+    from mxc.compiler.report.account import account  # here, because it loads MLIR
 
     return account(flow, stream, assembly, target)

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.archive import ArchiveTensor, Layout, lay_out
 from mxc.compiler.checkpoints.tensors import DTYPES, TensorRecord, dtype_name
-from mxc.compiler.panels import UNITS, panel_bytes, to_panels
-from mxc.compiler.streams import Digest, Shard
+from mxc.compiler.packing.archive import ArchiveTensor, Layout, lay_out
+from mxc.compiler.packing.panels import UNITS, panel_bytes, to_panels
+from mxc.compiler.packing.streams import Digest, Shard
 from mxc.dialects.errors import ArtifactError, CheckpointError
 from mxc.dialects.manifest import FileRecord
 

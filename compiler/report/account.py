@@ -15,10 +15,10 @@ from collections.abc import Iterable
 
 from iree.compiler import ir
 
-from mxc.compiler.assembly import Kernel, parse_all
-from mxc.compiler.lowering import explain, lowering_of
-from mxc.compiler.preparation import Preparation, hoisted_globals, operand, preparation
 from mxc.compiler.report import FunctionCost, Matmul, Report
+from mxc.compiler.report.assembly import Kernel, parse_all
+from mxc.compiler.report.lowering import explain, lowering_of
+from mxc.compiler.report.preparation import Preparation, hoisted_globals, operand, preparation
 from mxc.dialects import kernel_calls
 from mxc.dialects.contractions import (
     Contraction,

@@ -1,0 +1,1 @@
+"""Weights to one archive: planned, reordered, hashed and written by streaming."""
