@@ -141,7 +141,6 @@ func.func @scale(%x: tensor<f32>, %y: f32, %n: i32) -> (tensor<f32>, f32, i32) {
 FAST_COMPILER = """
 import sys, time
 from mxc.compiler import road
-from mxc.compiler.packing import pack
 from mxc.compiler.cli import main
 from mxc.compiler.report import Report
 from mxc.compiler.steps import Compiled
@@ -158,7 +157,7 @@ main()
 SLOW_DISK = FAST_COMPILER.replace(
     "BEFORE",
     """
-write = pack._Archive.write
+from mxc.compiler.packing import pack; write = pack._Archive.write
 def slowly(self, data):
     print("writes", self.path, flush=True)
     time.sleep(0.05)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler import iree
 from mxc.compiler.driver import compile_here
-from mxc.compiler.panels import UNITS, to_panels
+from mxc.compiler.packing.panels import UNITS, to_panels
 from mxc.compiler.steps import Compiled, Request
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
