@@ -13,8 +13,6 @@ each tile it walks K block by block: decode a step of the panel once, use it for
                   for row: sums[row] = dot(sums[row], register, activations[row, block, step])
         totals[row] += sums[row] * scale(panel, block)   # without scales: totals are the sums
       result[rows, panel] = totals
-
-Measured: research figures for this loop are 85 % of the vdpbf16ps peak on one Zen 5 core.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ CHAINS = 12
 MAX_SPLIT = 4
 
 #: Blocks ahead that weights are asked for; bytes that come at once.
-PREFETCH_BLOCKS = 16
+PREFETCH_BLOCKS = 32
 CACHE_LINE = 64
 
 
