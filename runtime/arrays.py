@@ -74,14 +74,15 @@ def conform(value: object, wanted: TensorType, place: str) -> Array:
     if isinstance(value, bool | int | float) and not wanted.shape:
         try:
             array = np.asarray(value, dtype=dtype)
-        except OverflowError as error:
+        except (OverflowError, ValueError) as error:  # ValueError: NaN has no integer
             raise RequestError(f"{place}: {value} does not fit {wanted.dtype}") from error
         if array.astype(object)[()] != value and dtype.kind in "iub":
             raise RequestError(f"{place}: wants {describe(wanted)}, got {value!r}")
     else:
         array = np.asarray(value)
     if array.dtype != dtype:
-        if array.dtype.kind in "iu" and dtype.kind in "iu" and array.itemsize == dtype.itemsize:
+        integers = array.dtype.kind in "iu" and dtype.kind in "iu"
+        if integers and array.itemsize == dtype.itemsize and array.dtype.isnative:
             array = array.view(dtype)
         else:
             raise RequestError(_mismatch(place, wanted, array))

@@ -1,5 +1,6 @@
 """Loading refuses what it must before any code runs; calls give what numpy gives."""
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,21 @@ def test_strided_arguments(plain_artifact: Path) -> None:
             "types",
             (np.zeros(4, ml_dtypes.bfloat16), np.zeros((2, 4), bool), 1 << 31, np.zeros(2)),
             r"types, argument 2: 2147483648 does not fit i32",
+        ),
+        (
+            "types",
+            (np.zeros(4, ml_dtypes.bfloat16), np.zeros((2, 4), bool), math.nan, np.zeros(2)),
+            r"types, argument 2: nan does not fit i32",
+        ),
+        (
+            "types",
+            (
+                np.zeros(4, ml_dtypes.bfloat16),
+                np.zeros((2, 4), bool),
+                np.array(1, ">i4"),
+                np.zeros(2),
+            ),
+            r"types, argument 2: wants i32 \[\], got >i4 \[\]",
         ),
         (
             "types",
