@@ -22,7 +22,8 @@ after:
     }
 
 Leaves alone: contractions that are in a region already; producers of the unscaled side; an
-epilogue that is not elementwise over the result, or whose input is also read elsewhere.
+epilogue that is not elementwise over the result, or whose input is also read elsewhere; what is in
+another block.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ def _prologue(op: ir.Operation, known: list[ir.Operation]) -> list[ir.Operation]
         value = pending.pop()
         if isinstance(value, ir.BlockArgument) or value.owner.name not in _PROLOGUE:
             continue
-        producer = value.owner
-        if producer not in [*known, *found]:
+        producer = value.owner.operation
+        if producer.block == op.block and producer not in [*known, *found]:
             found.append(producer)
             pending.extend(producer.operands)
     return found
@@ -126,7 +127,8 @@ def _epilogue(op: ir.Operation) -> ir.Operation | None:
     if not uses or any(use.owner != uses[0].owner for use in uses):
         return None
     user = uses[0].owner.operation
-    if user.name != "linalg.generic" or len(user.results) != 1:
+    # In another block it may be computed many times, or not at all.
+    if user.block != op.block or user.name != "linalg.generic" or len(user.results) != 1:
         return None
     rank = ir.RankedTensorType(op.results[0].type).rank
     maps = indexing_maps(user)

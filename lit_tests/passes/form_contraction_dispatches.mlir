@@ -94,3 +94,42 @@ func.func @read_twice(%x: tensor<?x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: t
   } -> tensor<?x8xf32>
   func.return %1, %2 : tensor<?x8xf32>, tensor<?x8xf32>
 }
+
+// -----
+
+// An elementwise reader in another block is no epilogue: the contraction stays where it runs once.
+// CHECK-LABEL: @read_in_a_loop
+// CHECK: %[[R:.*]] = flow.dispatch.region -> (tensor<4x8xf32>) {
+// CHECK: arith.scaling_extf
+// CHECK: flow.return
+// CHECK: scf.for
+// CHECK-NOT: flow.dispatch.region
+// CHECK: linalg.generic {{.*}} ins(%[[R]]
+func.func @read_in_a_loop(%x: tensor<4x2x32xbf16>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %n: index) -> tensor<4x8xf32> {
+  %zero = arith.constant 0.0 : f32
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %ey = tensor.empty() : tensor<4x8xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%ey : tensor<4x8xf32>) -> tensor<4x8xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x2x32xbf16>, tensor<8x2x32xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: bf16, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %l = arith.extf %a : bf16 to f32
+    %r = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  %sum = scf.for %i = %c0 to %n step %c1 iter_args(%last = %ey) -> (tensor<4x8xf32>) {
+    %z = linalg.generic {indexing_maps = [affine_map<(m, n) -> (m, n)>, affine_map<(m, n) -> (m, n)>], iterator_types = ["parallel", "parallel"]}
+        ins(%y : tensor<4x8xf32>) outs(%last : tensor<4x8xf32>) {
+    ^bb0(%a: f32, %o: f32):
+      %t = arith.addf %a, %o : f32
+      linalg.yield %t : f32
+    } -> tensor<4x8xf32>
+    scf.yield %z : tensor<4x8xf32>
+  }
+  func.return %sum : tensor<4x8xf32>
+}
