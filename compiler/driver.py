@@ -21,15 +21,12 @@ from mxc.compiler.signatures import require_no_parameters, signatures
 from mxc.compiler.steps import Compiled, Request, Step
 from mxc.dialects.parameters import take_layouts
 from mxc.dialects.targets import Target, target
-from mxc.passes.base import run
+from mxc.passes.base import dump, run
 
 Tell = Callable[[Step], None]
 
 #: Phases after which the report reads the program.
 _FLOW, _STREAM = "flow", "stream"
-
-#: Constants with more elements are elided in dumps: a dump is for reading.
-_DUMP_ELEMENTS = 16
 
 
 @dataclass
@@ -68,13 +65,7 @@ class _Compilation:
         with self.step(Step(kind="phase", name=phase)):
             self.compiler.run_to(phase)
         if file is not None:
-            self.dump(file)
-
-    def dump(self, file: Path) -> None:
-        text = self.compiler.module.operation.get_asm(
-            large_elements_limit=_DUMP_ELEMENTS, large_resource_limit=_DUMP_ELEMENTS
-        )
-        file.write_text(text + "\n")
+            dump(self.compiler.module, file)
 
     def _dump_path(self, name: str) -> Path | None:
         """Where step `name` is dumped: after the steps before it, in alphabetical order too."""
@@ -96,7 +87,7 @@ def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) ->
     if not request.parameters:
         require_no_parameters(compiler.module)
     if request.dump_dir is not None:
-        work.dump(request.dump_dir / "00-input.mlir")
+        dump(compiler.module, request.dump_dir / "00-input.mlir")
     snapshots: dict[str, ir.Operation] = {}
     chip, features = record.chip, record.features
     work.run_stages(None)

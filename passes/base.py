@@ -22,7 +22,7 @@ from mxc.dialects.errors import PassError
 #: Attribute of an operation that could not be given its intended form: a StringAttr, one sentence.
 FALLBACK = "mxc.fallback"
 
-#: Constants with more elements are elided in dumps: a dump is for reading.
+#: Constants with more elements are elided in dumps.
 _DUMP_ELEMENTS = 16
 
 
@@ -121,7 +121,7 @@ def run(
             timing = Timing(index, str(item), time.perf_counter() - start)
             timings.append(timing)
             if dump_dir is not None:
-                _dump(module, dump_dir / f"{_file_stem(index, item)}.mlir")
+                dump(module, dump_dir / f"{_file_stem(index, item)}.mlir")
             if on_pass is not None:
                 on_pass(timing)
     return timings
@@ -164,7 +164,8 @@ def _file_stem(index: int, item: Pass | str) -> str:
     return f"{index:02d}-" + re.sub(r"[^A-Za-z0-9_.-]+", "_", str(item)).strip("_")[:80]
 
 
-def _dump(module: ir.Module, path: Path) -> None:
+def dump(module: ir.Module, path: Path) -> None:
+    """Write the text of `module`, with large constants elided: a dump is for reading."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = module.operation.get_asm(
         large_elements_limit=_DUMP_ELEMENTS, large_resource_limit=_DUMP_ELEMENTS
