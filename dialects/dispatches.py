@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.dialects.linalg_ext import GATHER
+
 LOAD = "iree_tensor_ext.dispatch.tensor.load"
-STORE = "iree_tensor_ext.dispatch.tensor.store"
-GATHER = "iree_linalg_ext.gather"
 
 #: Operations that give the same bytes another type.
 RENAMES = (
@@ -163,13 +163,6 @@ def loads(dispatch: Dispatch, index: int) -> list[ir.Value]:
     if argument is None:
         return []
     return [use.owner.results[0] for use in argument.uses if use.owner.name == LOAD]
-
-
-def stored(dispatch: Dispatch) -> list[ir.Value]:
-    """The tensors that the body stores, one a `dispatch.tensor.store`."""
-    if dispatch.body is None:
-        return []
-    return [op.operands[0] for op in walk(dispatch.body) if op.name == STORE]
 
 
 def source(value: ir.Value) -> ir.Value:

@@ -25,7 +25,6 @@ from iree.compiler import ir
 
 from mxc.dialects.contractions import contractions, is_packed_float
 from mxc.dialects.dispatches import (
-    GATHER,
     LOAD,
     RENAMES,
     Dispatch,
@@ -37,6 +36,7 @@ from mxc.dialects.dispatches import (
     walk,
 )
 from mxc.dialects.errors import PassError
+from mxc.dialects.linalg_ext import GATHER
 from mxc.passes.base import FALLBACK, Pass
 
 _ARITHMETIC = tuple(

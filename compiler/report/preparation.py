@@ -13,6 +13,7 @@ from iree.compiler import ir
 
 from mxc.dialects.contractions import Contraction, Side, is_packed_float
 from mxc.dialects.dispatches import LOAD, Dispatch, owner, source, walk
+from mxc.dialects.linalg_ext import GATHER
 from mxc.passes.verify_packed_weights import Weights
 
 
@@ -109,7 +110,7 @@ def _through(value: ir.Value) -> ir.Value:
     """`value` seen through renames, gathers and copies inside of a body."""
     value = source(value)
     op = owner(value)
-    while op is not None and op.name in ("iree_linalg_ext.gather", "tensor.extract_slice"):
+    while op is not None and op.name in (GATHER, "tensor.extract_slice"):
         value = source(op.operands[0])
         op = owner(value)
     return value
