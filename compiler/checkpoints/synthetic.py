@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,6 @@ GPT_OSS_20B = GptOssOptions(
     vocab_size=201088,
     sliding_window=128,
 )
-GPT_OSS_120B = replace(GPT_OSS_20B, num_hidden_layers=36, num_local_experts=128)
 
 
 def write_gpt_oss(
