@@ -59,9 +59,8 @@ def has_reduction(op: ir.Operation) -> bool:
 def rebuild(op: ir.Operation, inputs: Sequence[Read | Inlined], *, split: bool = False) -> bool:
     """Replace `op` by a linalg.generic over `inputs`, one for each input of `op`, with its body.
 
-    With `split`, loops that an index divides become two, and
-    operands and result are reshaped to match; false, and nothing is changed, where no split makes
-    every index plain.
+    With `split`, loops that an index divides become two, and operands and result are reshaped to
+    match; false, and nothing is changed, where no split makes every index plain.
     """
     reads = [read for item in inputs for read in _reads(item)]
     values = [*(read.value for read in reads), op.operands[len(op.operands) - 1]]

@@ -16,7 +16,7 @@ after:
 
 Leaves alone: operations that carry a `compilation_info`; contractions of one format on both sides
 with at least `matrix-rows` rows, which IREE gives to the scaled matrix instruction itself.
-Refuses 6-bit elements, which IREE cannot load on any target.
+Refuses 6-bit elements, which IREE cannot load on any target, and without `f8` those of 8 bits.
 """
 
 from __future__ import annotations
