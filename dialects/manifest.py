@@ -26,6 +26,9 @@ TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 
+#: The scope of the parameters in WEIGHTS: `#flow.parameter.named<"model"::"key">` in a program.
+SCOPE = "model"
+
 
 def mxc_version() -> str:
     """The installed mxc, as the manifest states it."""

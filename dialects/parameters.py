@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from iree.compiler import ir
 
-#: The scope under which the runtime provides the parameters of an artifact.
-SCOPE = "model"
+from mxc.dialects.manifest import SCOPE
 
 #: On a `util.global`: the layout that the bytes of its parameter shall have, a StringAttr.
 LAYOUT = "mxc.layout"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from iree import runtime as rt
 
 from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.manifest import MODULE, WEIGHTS, Function, Manifest
+from mxc.dialects.manifest import MODULE, SCOPE, WEIGHTS, Function, Manifest
 from mxc.runtime import arrays
 from mxc.runtime.device import CPU_DRIVERS, driver_of, open_device
 from mxc.runtime.integrity import check_files, check_version, read_manifest
@@ -25,9 +25,6 @@ from mxc.runtime.machine import check_cpu, physical_cores
 
 if TYPE_CHECKING:
     from mxc.runtime.sequence import Sequence
-
-#: Scope of the parameters in the module: `#flow.parameter.named<"model"::"key">`.
-SCOPE = "model"
 
 # One argument or result in IREE's reflection: "sync func @f(%input0: tensor<4xf32>, ...) -> (...)".
 _DECLARED = re.compile(r"%(input|output)\d+: (tensor<)?")
