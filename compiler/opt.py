@@ -72,7 +72,10 @@ def command(
     if output is None:
         sys.stdout.write(joined)
     else:
-        output.write_text(joined)
+        try:
+            output.write_text(joined, encoding="utf-8")
+        except OSError as error:
+            raise PassError(f"{output}: cannot be written ({error.strerror})") from error
     return 0
 
 

@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +22,9 @@ from mxc.dialects.manifest import iree_version, mxc_version
 #: Exit status of a program that an interrupt ended (128 + SIGINT), as shells have it.
 INTERRUPTED = 130
 
+#: What the system says where a disk, a quota or the size of a file has ended: no bug of ours.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 class _Refusals(typer.core.TyperGroup):
     """Turns a refusal into one line and exit status 1; a bug of ours keeps its trace."""
@@ -25,11 +32,21 @@ class _Refusals(typer.core.TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the subcommand."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # at the exit of Python nobody could say what went wrong
+            return result
         except MxcError as error:
             if ctx.params.get("verbose"):
                 raise
             typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(1) from None
+        except OSError as error:
+            if error.errno not in _NO_ROOM or ctx.params.get("verbose"):
+                raise
+            place = "the output" if error.filename is None else error.filename
+            typer.echo(f"error: {place}: cannot be written ({error.strerror})", err=True)
+            _drop_unwritten()
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             if ctx.params.get("verbose"):
@@ -50,7 +67,19 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line of this process and exit."""
+    # A model says what it wants; a terminal that has no such character gets its number.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
     app(prog_name="mxc")
+
+
+def _drop_unwritten() -> None:
+    """Where standard output takes no more, forget the rest: Python would try again at its exit."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _version(wanted: bool) -> None:

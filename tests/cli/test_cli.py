@@ -74,6 +74,29 @@ def test_a_bug_of_ours_keeps_its_trace(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert isinstance(result.exception, ZeroDivisionError)
 
 
+@pytest.mark.parametrize("words", [("list", "formats"), ("list", "formats", "--json")])
+def test_a_full_disk_is_one_line(words: tuple[str, ...]) -> None:
+    program = "from mxc.compiler.cli import main; main()"
+    with open("/dev/full", "w") as full:  # refuses every byte
+        process = subprocess.run(
+            [sys.executable, "-c", program, *words], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert process.returncode == 1
+    assert process.stderr == ("error: the output: cannot be written (No space left on device)\n")
+
+
+def test_a_terminal_without_the_character_gets_its_number() -> None:
+    program = "print('before'); from mxc.compiler.cli import app, main; import sys\n"
+    program += "app.command('say')(lambda: print('\\u6f22')); sys.argv[1:] = ['say']; main()"
+    process = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert (process.returncode, process.stdout) == (0, "before\n\\u6f22\n"), process.stderr
+
+
 def test_interrupt_ends_with_one_line(toy_artifact: Path) -> None:
     """A real signal, while tokens are being printed."""
     program = (

@@ -71,6 +71,7 @@ def test_dumps(file: Path, tmp_path: Path) -> None:
         (("p.mlir",), "give either --passes SPEC or --target TARGET"),
         (("bad.mlir", "--passes", "cse"), "bad.mlir:2:3: custom op 'retrun' is unknown"),
         (("bytes.mlir", "--passes", "cse"), "bytes.mlir: neither MLIR text nor bytecode"),
+        (("p.mlir", "--passes", "cse", "-o", "no/p"), "no/p: cannot be written (No such file"),
     ],
 )
 def test_refusals_are_one_line(
