@@ -87,6 +87,7 @@ class Model:
         self.device = device
         self.threads = threads
         self._lock = threading.Lock()
+        self._process = os.getpid()
         instance = rt.VmInstance()
         try:
             parameters = rt.ParameterIndex()
@@ -161,9 +162,15 @@ class Model:
         """Call function `name` with HalBufferViews and Python numbers as they are, unchecked.
 
         Results are HalBufferViews and numbers. A buffer that the program updates is changed in
-        place and comes back as a result: that is how a KV cache stays where it is.
+        place and comes back as a result: that is how a KV cache stays where it is. Raises
+        RequestError in a process that was forked after the model was loaded.
         """
         entry = self._entry(name)
+        if os.getpid() != self._process:
+            # fork() copies no threads: the call would wait for workers that are not there.
+            raise RequestError(
+                f"{self.path}: was loaded before this process was forked; load it in this process"
+            )
         inputs = rt.VmVariantList(len(arguments))
         for value in arguments:
             if isinstance(value, int):

@@ -38,6 +38,27 @@ def test_every_kind_of_value_crosses_the_boundary(plain_artifact: Path) -> None:
     np.testing.assert_array_equal(small.astype(np.float32), [0.5, -448])
 
 
+def test_a_fork_of_the_process_is_refused_and_does_not_hang(plain_artifact: Path) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "import numpy as np\n"
+        "from mxc.dialects.errors import RequestError\n"
+        "from mxc.runtime import load\n"
+        "model, a = load(sys.argv[1]), np.ones(4, np.float32)\n"
+        "model.call('main', a, a)\n"
+        "if os.fork():\n"
+        "    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+        "signal.alarm(20)\n"
+        "try:\n"
+        "    model.call('main', a, a)\n"
+        "except RequestError as error:\n"
+        "    os._exit(7 if 'before this process was forked' in str(error) else 8)\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(plain_artifact)], timeout=60)
+    assert done.returncode == 7
+
+
 def test_rank_0_by_value_and_by_buffer(plain_artifact: Path) -> None:
     model = load(plain_artifact)
     for arguments in ((3.5, 1.25), (np.float32(3.5), np.array(1.25, np.float32))):
