@@ -92,6 +92,7 @@ def _within(name: str, value: float | None, low: float, high: float | None) -> N
         return
     if not value >= low or (high is not None and value > high) or value == float("inf"):
         wanted = f"at least {low:g}" if high is None else f"{low:g} to {high:g}"
+        wanted += " and finite" if value == float("inf") and high is None else ""
         raise RequestError(f"{name} must be {wanted}, got {value}")
 
 

@@ -105,7 +105,9 @@ class Sequence:
         given = np.asarray(list(tokens))
         if given.size == 0:
             raise RequestError("feed wants at least one token, got none")
-        if given.ndim != 1 or given.dtype.kind not in "iu":
+        # Numbers beyond 64 bits become objects; what is wrong with them is that they are no tokens.
+        whole = given.dtype.kind in "iu" or all(isinstance(token, int) for token in given.flat)
+        if given.ndim != 1 or not whole:
             raise RequestError(
                 f"feed wants a sequence of token ids, got {given.dtype} {list(given.shape)}"
             )

@@ -71,8 +71,16 @@ class Text:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`; `add_special_tokens` puts those around it that the tokenizer wants.
 
-        A rendered chat has them already.
+        A rendered chat has them already. Raises RequestError for text that is not Unicode, as
+        arguments of a command are whose bytes are not UTF-8.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"character {error.start} of the text is {text[error.start]!a}, a byte or half of "
+                "a pair that is not Unicode; give it in UTF-8"
+            ) from error
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 

@@ -111,8 +111,11 @@ def command(
         assert text is not None
         assert prompt is not None
         ids = _encode(text, prompt, system, raw)
-    elif system is not None:
-        raise RequestError("--system is for --prompt; put it into --prompt-tokens yourself")
+        if not ids:
+            raise RequestError("--prompt is empty, and without a chat there is nothing to continue")
+    elif system is not None or raw is False:
+        option = "--chat" if system is None else "--system"
+        raise RequestError(f"{option} is for --prompt; put it into --prompt-tokens yourself")
     outcome = _generate(
         model, text, ids, sampler, max_new_tokens, stop or [], special=special, show=not json
     )

@@ -129,7 +129,9 @@ def test_chat_and_raw(toy_artifact: Path, rewrite) -> None:
         (["--prompt", "w1", "--system", "x", "--raw"], "--system cannot be used with --raw"),
         (["--prompt-tokens", "1", "--device", "abacus"], "device 'abacus' cannot run it"),
         (["--prompt-tokens", "1", "--threads", "0"], "threads must be at least 1, got 0"),
-        (["--prompt", ""], "feed wants at least one token, got none"),
+        (["--prompt", ""], "--prompt is empty, and without a chat there is nothing to continue"),
+        (["--prompt", "w1 \udcff"], "character 3 of the text is '\\udcff'"),
+        (["--prompt-tokens", "1", "--chat"], "--chat is for --prompt"),
     ],
 )
 def test_refused_requests(toy_artifact: Path, words: list[str], message: str) -> None:

@@ -128,7 +128,7 @@ def test_logits_that_are_no_numbers(temperature: float, row: list[float]) -> Non
     [
         ({"temperature": -0.1}, "temperature must be at least 0, got -0.1"),
         ({"temperature": float("nan")}, "temperature must be at least 0, got nan"),
-        ({"temperature": float("inf")}, "temperature must be at least 0, got inf"),
+        ({"temperature": float("inf")}, "temperature must be at least 0 and finite, got inf"),
         ({"top_k": 0}, "top-k must be at least 1, got 0"),
         ({"top_p": 1.5}, "top-p must be 0 to 1, got 1.5"),
         ({"min_p": -1.0}, "min-p must be 0 to 1, got -1.0"),

@@ -151,6 +151,7 @@ def test_results_belong_to_the_caller(model: Model) -> None:
             r"token 7 \(number 1 of those fed\) is outside of the vocabulary, which is 0 to 6",
         ),
         ([-1], "token -1 .* outside of the vocabulary"),
+        ([1, 2**70], r"token 1180591620717411303424 \(number 1 .* outside of the vocabulary"),
         ([1.5], "wants a sequence of token ids, got float64"),
         ([0] * 15, r"would be 17 tokens long, the artifact holds 16; .*--max-sequence-length"),
     ],
