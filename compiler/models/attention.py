@@ -149,12 +149,14 @@ def attend(
         [(weights, loops)], "m h g", f32(), lambda x, acc: arith.addf(x, acc),
         initial=sink_weight,
     )  # fmt: skip
-    mixed = generic(
-        [(weights, loops), (values, "s h d")],
-        "m h g d",
-        f32(),
-        lambda x, v, acc: arith.addf(acc, arith.mulf(x, to_f32(v))),
-    )
+
+    def mix(weight: ir.Value, value: ir.Value, total: ir.Value) -> ir.Value:
+        # What a query does not see has weight zero, and may be NaN: a later token, or padding.
+        zero = constant(0.0, f32())
+        unseen = arith.cmpf(arith.CmpFPredicate.OEQ, weight, zero)
+        return arith.addf(total, arith.select(unseen, zero, arith.mulf(weight, to_f32(value))))
+
+    mixed = generic([(weights, loops), (values, "s h d")], "m h g d", f32(), mix)
     return generic(
         [(mixed, "m h g d"), (total, "m h g")], "m h g d", f32(), lambda x, t: arith.divf(x, t)
     )
