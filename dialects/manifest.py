@@ -84,8 +84,9 @@ class WeightRecord:
     """How one packed tensor is meant: the promise that bytes and recipe are explicit.
 
     `shape` is the logical shape in elements; `format` a name of `mxc list formats` or a plain
-    dtype ("bf16"); `layout` names how the bytes of `source` were reordered ("identity" if not).
-    `recipe` is the scale recipe, "unstated" where the checkpoint does not say.
+    dtype ("bf16"); `layout` names how the bytes of `source` were reordered ("identity" if not),
+    `scale_layout` those of its scales, where it has some. `recipe` is the scale recipe, "unstated"
+    where the checkpoint does not say.
     """
 
     source: str
@@ -96,6 +97,7 @@ class WeightRecord:
     nibble_order: str | None = None
     recipe: str | None = None
     layout: str = "identity"
+    scale_layout: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

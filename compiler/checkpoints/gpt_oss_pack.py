@@ -56,7 +56,8 @@ def plan_weights(
     That record has the key without `_blocks`, and the logical shape [experts, rows, K].
     """
     records: dict[str, WeightRecord] = {}
-    for item in plan_tensors(model, generated, panels):
+    items = {item.key: item for item in plan_tensors(model, generated, panels)}
+    for item in items.values():
         if item.key.endswith(_SCALES):
             continue
         if item.key.endswith(_BLOCKS):
@@ -72,6 +73,7 @@ def plan_weights(
                 # Neither config.json nor the tensors say how the scales were chosen.
                 recipe="unstated",
                 layout=item.full_layout,
+                scale_layout=items[stem + _SCALES].full_layout,
             )
         else:
             made = generated is not None and item.key in generated

@@ -163,6 +163,8 @@ def test_the_manifest_names_the_panels(folder):
     assert records[GATE_UP].shape == (3, 128, 96)
     assert (records[DOWN].layout, records[HEAD].layout) == ("panel16x4", "panel16x2")
     assert records["model.embed_tokens.weight"].layout == "identity"
+    assert records[GATE_UP].scale_layout == f"gate-then-up, {PANELS[f'{GATE_UP}_scales']}"
+    assert (records[DOWN].scale_layout, records[HEAD].scale_layout) == ("panel16x1", None)
 
 
 @pytest.mark.parametrize("chunk", [16, packing.CHUNK])
