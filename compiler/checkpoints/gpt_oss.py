@@ -93,7 +93,15 @@ def read_gpt_oss(folder: Path) -> GptOss:
             f"{left[name].file}: unknown tensor {name}{more}: {why}; "
             "leaving it out would change the model without a word"
         )
-    return GptOss(config=config, checkpoint=checkpoint, eos_tokens=_eos_tokens(folder, config))
+    eos_tokens = _eos_tokens(folder, config)
+    for token in eos_tokens:
+        if token >= config.vocab_size:
+            raise CheckpointError(
+                f"{folder}: eos_token_id {token} is outside of the vocabulary, which is 0 to "
+                f"{config.vocab_size - 1}; generation would never end. Fetch the config.json and "
+                "generation_config.json that belong to the checkpoint"
+            )
+    return GptOss(config=config, checkpoint=checkpoint, eos_tokens=eos_tokens)
 
 
 def _eos_tokens(folder: Path, config: GptOssConfig) -> tuple[int, ...]:

@@ -368,6 +368,8 @@ def test_bad_config(folder: Path, changes: dict, parts):
 def test_bad_generation_config(folder: Path):
     edit_json(folder / "generation_config.json", eos_token_id="stop")
     refused(folder, "generation_config.json", "eos_token_id", "'stop'")
+    edit_json(folder / "generation_config.json", eos_token_id=[1, 999999])
+    refused(folder, "eos_token_id 999999", "outside of the vocabulary", "Fetch")
 
 
 def test_experts_per_token_alone_is_enough(folder: Path):
