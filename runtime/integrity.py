@@ -15,9 +15,13 @@ from mxc.dialects.manifest import (
     WEIGHTS,
     FileRecord,
     Manifest,
+    TensorType,
     iree_version,
     mxc_version,
 )
+
+#: Of a cache [entries, positions, heads, head size].
+_CACHE_RANK = 4
 
 #: Weights up to this size (bytes) are always checksummed at load, larger ones only on request.
 SMALL_WEIGHTS = 64 << 20
@@ -52,6 +56,36 @@ def check_version(manifest: Manifest, place: str) -> None:
                 f"{place}: compiled with {what} {wrote}, installed is {what} {here}; "
                 "compile the model again, or install that version"
             )
+
+
+def check_model(manifest: Manifest, place: str) -> None:
+    """Raise ArtifactError where what the manifest says of the model is not what its functions take.
+
+    A sequence feeds them by that record: a larger one would write behind the end of the cache.
+    """
+    model = manifest.model
+    if model is None:
+        return
+    number = TensorType(shape=(), dtype="i32")
+    for name, tokens in (("prefill", model.prefill_chunk), ("decode", 1)):
+        ids = TensorType(shape=(tokens,), dtype="i32")
+        function = manifest.functions.get(name)
+        if function is None or function.inputs != (ids, number, model.cache):
+            raise _contradiction(place, f"model and function {name} disagree")
+        if function.outputs[-1] != model.cache:
+            raise _contradiction(place, f"function {name} does not return the cache")
+    logits = TensorType(shape=(1, model.vocab_size), dtype="f32")
+    if manifest.functions["decode"].outputs[0] != logits:
+        raise _contradiction(place, f"vocab_size {model.vocab_size} is not that of decode")
+    needed = model.max_sequence_length + model.prefill_chunk - 1
+    if len(model.cache.shape) == _CACHE_RANK and model.cache.shape[1] < needed:
+        raise _contradiction(
+            place, f"the cache holds {model.cache.shape[1]} positions, sequences need {needed}"
+        )
+
+
+def _contradiction(place: str, what: str) -> ArtifactError:
+    return ArtifactError(f"{place}: {what}: the manifest was altered; compile the artifact again")
 
 
 def check_files(path: Path, manifest: Manifest, *, verify: bool) -> None:

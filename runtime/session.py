@@ -20,7 +20,7 @@ from mxc.dialects.errors import ArtifactError, RequestError
 from mxc.dialects.manifest import MODULE, SCOPE, WEIGHTS, Function, Manifest
 from mxc.runtime import arrays
 from mxc.runtime.device import CPU_DRIVERS, driver_of, open_device
-from mxc.runtime.integrity import check_files, check_version, read_manifest
+from mxc.runtime.integrity import check_files, check_model, check_version, read_manifest
 from mxc.runtime.machine import check_cpu, physical_cores
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def load(
         raise RequestError(f"threads must be at least 1, got {threads}")
     if wanted in CPU_DRIVERS:
         check_cpu(manifest.target.architecture, manifest.target.features, place)
+    check_model(manifest, place)
     check_files(folder, manifest, verify=verify)
     count = threads or physical_cores()
     return Model(folder, manifest, open_device(uri, count, place), count)

@@ -3,16 +3,18 @@
 import gc
 import itertools
 import pkgutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mxc import runtime
-from mxc.dialects.errors import RequestError
-from mxc.dialects.manifest import TensorType
+from mxc.dialects.errors import ArtifactError, RequestError
+from mxc.dialects.manifest import Function, Manifest, ModelRecord, TargetRecord, TensorType
 from mxc.runtime import arrays, load
 from mxc.runtime.generation import generate
+from mxc.runtime.integrity import check_model
 from mxc.runtime.sampling import Sampler
 from mxc.runtime.sequence import decoded_tail
 from mxc.runtime.session import Model
@@ -225,3 +227,53 @@ def test_no_name_of_the_package_is_one_of_its_modules() -> None:
     modules = {module.name for module in pkgutil.iter_modules(runtime.__path__)}
     assert modules.isdisjoint(runtime.__all__)
     assert runtime.generate is generate
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"prefill_chunk": 8}, "model and function prefill disagree"),
+        ({"vocab_size": 9}, "vocab_size 9 is not that of decode"),
+        ({"cache": TensorType(shape=(5,), dtype="f32")}, "prefill disagree"),
+    ],
+)
+def test_a_model_that_its_functions_are_not_is_refused(toy_artifact, rewrite, fields, said) -> None:
+    manifest = load(toy_artifact).manifest
+    assert manifest.model is not None
+    rewrite(toy_artifact, model=replace(manifest.model, **fields))
+    with pytest.raises(ArtifactError, match=said):
+        load(toy_artifact)
+
+
+def test_a_sequence_that_the_cache_cannot_hold_is_refused() -> None:
+    """What is fed behind the end of the cache would be written behind the end of a buffer."""
+    cache = TensorType(shape=(4, 35, 2, 32), dtype="f32")
+    number = TensorType(shape=(), dtype="i32")
+
+    def function(tokens: int, first: TensorType) -> Function:
+        ids = TensorType(shape=(tokens,), dtype="i32")
+        return Function(inputs=(ids, number, cache), outputs=(first, cache))
+
+    def manifest(longest: int) -> Manifest:
+        return Manifest(
+            mxc_version="",
+            iree_version="",
+            target=TargetRecord(name="", device="", architecture="", chip=""),
+            activations="f32",
+            functions={
+                "prefill": function(4, TensorType(shape=(4, 8), dtype="f32")),
+                "decode": function(1, TensorType(shape=(1, 7), dtype="f32")),
+            },
+            files={},
+            model=ModelRecord(
+                architecture="toy",
+                vocab_size=7,
+                max_sequence_length=longest,
+                prefill_chunk=4,
+                cache=cache,
+            ),
+        )
+
+    check_model(manifest(32), "a.mxc")
+    with pytest.raises(ArtifactError, match=r"holds 35 positions, sequences need 36.*compile"):
+        check_model(manifest(33), "a.mxc")
