@@ -20,6 +20,7 @@ from mxc.dialects.formats import FORMATS
 
 _PRODUCTS = ("arith.mulf", "arith.muli")
 _SUMS = ("arith.addf", "arith.addi")
+_CONSTANT = "arith.constant"
 # A factor that is looked up by an index is no element of the operand that holds the index.
 _NO_FACTOR = ("tensor.extract", "linalg.index")
 
@@ -146,8 +147,10 @@ def _factors(block: ir.Block) -> list[int] | None:
     accumulator = block.arguments[len(block.arguments) - 1]
     terms = [value for value in total.operands if value != accumulator]
     product = owner(terms[0]) if len(terms) == 1 else None
-    while product is not None and product.name in ("arith.extf", "arith.truncf"):
-        product = owner(product.operands[0])
+    while product is not None and product.name in ("arith.extf", "arith.truncf", "arith.select"):
+        # A masked product is one: the other value of the selection is a constant.
+        chosen = list(product.operands)[product.name == "arith.select" :]
+        product = next((op for op in map(owner, chosen) if op and op.name != _CONSTANT), None)
     if product is None or product.name not in _PRODUCTS:
         return None
     found: list[int] = []
