@@ -3,6 +3,7 @@
 import hashlib
 import platform
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,10 @@ from mxc.dialects.manifest import (
     iree_version,
     mxc_version,
 )
+
+# A shell that runs the tests in the background lets them ignore interrupts, and with them every
+# process that they start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
 ARCHITECTURE = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
