@@ -78,11 +78,11 @@ def test_kernels_of_ours_are_where_the_cpu_has_them(case, compiled) -> None:
 
 @pytest.mark.parametrize("case", [{**CASE, "activations": "bf16"}], ids=["bf16"])
 def test_bf16_is_rounded_without_kernels_too(case, compiled, tmp_path) -> None:
-    """IREE folds a rounding and the widening after it where one dispatch has both.
+    """A rounding that is left out shows in nothing but the numbers.
 
     Sums differ in order alone. One that comes out on the other side of a rounding to bf16 moves
     all that follows by up to 2^-8 of its size: in texts of one token few do, most agree as in f32
-    (test_bfloat16.py derives both). A rounding that is left out moves every token.
+    (test_bfloat16.py derives both). Without a rounding every token is off.
     """
     here = compiled(case)
     mxc.compile(
