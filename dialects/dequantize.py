@@ -4,6 +4,18 @@ A *factor* is one side of the product in a contraction: `arith.scaling_extf elem
 f8E8M0FNU scales (OCP MX 1.0, 6.1), `mulf(extf(element), extf(scale))` as frontends also write it
 and as nvfp4 must (arith.scaling_extf would read only the exponent of its f8E4M3FN scales), or a
 plain float. All have the value in f32 that these give, rounded nowhere.
+
+arith.scaling_extf takes no integers. i8 elements have two forms, by the type of their scale:
+
+    f8E8M0FNU   mxint8 (OCP MX 1.0, 5.3.4): mulf(mulf(sitofp(i8), 2^-6), extf(scale)). In this order
+                nothing overflows that need not and nothing is rounded: i8 * 2^-6 is within
+                2^-6 .. 2, and only -2 * 2^127, a code that no quantiser of ours writes, is Inf.
+                Products below 2^-126 are exact subnormals. Targets that flush them read zeros
+                there, and all of a block of scale 2^-127, a subnormal itself.
+    f32         int8 a block, which no standard names: mulf(sitofp(i8), scale). It is meant as the
+                real product; a kernel may sum integers before it multiplies and rounds.
+
+A NaN scale makes every element NaN in all forms, zeros too.
 """
 
 from __future__ import annotations
@@ -12,6 +24,12 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg
+
+from mxc.dialects.formats import INT8
+from mxc.dialects.generic import constant
+
+#: The weight of the lowest bit of an mxint8 element.
+INT8_STEP = 2.0**-INT8.mantissa
 
 
 @dataclass(frozen=True)
@@ -29,6 +47,11 @@ class Factor:
 def extend(element: ir.Value, scale: ir.Value | None) -> ir.Value:
     """The f32 value of one element under its block scale, or of a float, at the insertion point."""
     f32 = ir.F32Type.get()
+    if scale is not None and is_byte(element.type):
+        value = arith.sitofp(f32, element)
+        if scale.type == f32:
+            return arith.mulf(value, scale)
+        return arith.mulf(arith.mulf(value, constant(INT8_STEP, f32)), arith.extf(f32, scale))
     if scale is not None and isinstance(scale.type, ir.Float8E8M0FNUType):
         return arith.scaling_extf(f32, element, scale)
     value = element if element.type == f32 else arith.extf(f32, element)
@@ -44,10 +67,20 @@ def is_element(element: ir.Type) -> bool:
     )
 
 
+def is_byte(element: ir.Type) -> bool:
+    """Whether the type is i8: an element where a scale goes with it, else packed bytes."""
+    return bool(element == ir.IntegerType.get_signless(8))
+
+
 def is_scale_of(scale: ir.Type, element: ir.Type) -> bool:
-    """Whether `scale` is the type of a block scale over `element`: MX, or nvfp4's e2m1 and e4m3."""
+    """Whether `scale` is the type of a block scale over `element`.
+
+    MX elements and i8 (mxint8) have f8E8M0FNU, nvfp4's e2m1 f8E4M3FN, i8 also f32.
+    """
     if isinstance(scale, ir.Float8E8M0FNUType):
-        return is_element(element)
+        return is_element(element) or is_byte(element)
+    if isinstance(scale, ir.F32Type):
+        return is_byte(element)
     return isinstance(scale, ir.Float8E4M3FNType) and isinstance(element, ir.Float4E2M1FNType)
 
 
@@ -61,7 +94,7 @@ def read_factor(value: ir.Value) -> Factor | None:
     if op.name == "arith.mulf":
         sides = [s.owner.operands[0] for s in op.operands if _is(s, "arith.extf")]
         if len(sides) != 2:
-            return None
+            return _read_integer(op)
         # Both may be 8-bit floats: the type says which of the two is the scale.
         element, scale = sides if is_scale_of(sides[1].type, sides[0].type) else reversed(sides)
         return _scaled(element, scale, value.type)
@@ -103,6 +136,37 @@ def _is(value: ir.Value, name: str) -> bool:
     return not isinstance(value, ir.BlockArgument) and value.owner.name == name
 
 
+def _read_integer(product: ir.Operation) -> Factor | None:
+    """The factor that a product with an i8 element is; see the module for the two forms."""
+    pair, step = list(product.operands), None
+    for outer, inner in (pair, reversed(pair)):
+        # A product of a product: one of the three factors must be the step of mxint8.
+        if _is(inner, "arith.mulf"):
+            factors = [outer, *inner.owner.operands]
+            step = next((i for i, factor in enumerate(factors) if is_step(factor)), None)
+            if step is None:
+                return None
+            pair = [factor for i, factor in enumerate(factors) if i != step]
+            break
+    element, scale = pair if _is(pair[0], "arith.sitofp") else reversed(pair)
+    if not _is(element, "arith.sitofp") or (step is not None) != _is(scale, "arith.extf"):
+        return None
+    scale = scale if step is None else scale.owner.operands[0]
+    factor = _scaled(element.owner.operands[0], scale, product.results[0].type)
+    if factor is None or not is_byte(element.owner.operands[0].type):
+        return None
+    # Multiplied last, the step comes too late for i8 * 2^127, which has overflowed.
+    return Factor(factor.element, factor.scale, factor.exact and step != 0)
+
+
+def is_step(value: ir.Value) -> bool:
+    """Whether a scalar is the constant 2^-6, wherever it is defined."""
+    if not _is(value, "arith.constant"):
+        return False
+    number = value.owner.attributes["value"]
+    return isinstance(number, ir.FloatAttr) and ir.FloatAttr(number).value == INT8_STEP
+
+
 def _scaled(element: ir.Value, scale: ir.Value, result: ir.Type) -> Factor | None:
     arguments = isinstance(element, ir.BlockArgument) and isinstance(scale, ir.BlockArgument)
     if not arguments or not is_scale_of(scale.type, element.type):
@@ -119,6 +183,7 @@ def _narrowingis_exact(value: ir.Value, factor: Factor) -> bool:
 
 #: Bits of significand and exponent of the least subnormal. OCP MX 1.0, 5.3; IEEE 754; bfloat16.
 _PRECISION = {
+    "i8": (7, -INT8.mantissa),
     "f4E2M1FN": (2, -1),
     "f6E2M3FN": (4, -3),
     "f6E3M2FN": (3, -4),
@@ -134,8 +199,11 @@ def is_exact(element: ir.Type, scale: ir.Type, result: ir.Type) -> bool:
     """Whether every product of an element and a scale is the same number in `result` as in f32.
 
     Only digits can be lost: bfloat16 and f32 both overflow at 2^128. f16 overflows earlier, but it
-    also lacks the small end of every f8E8M0FNU scale, and holds nvfp4's largest, 6 * 448.
+    also lacks the small end of every f8E8M0FNU scale, and holds nvfp4's largest, 6 * 448. The
+    product of an i8 and an f32 is what f32 makes of it.
     """
+    if isinstance(scale, ir.F32Type):
+        return isinstance(result, ir.F32Type)
     if str(element) not in _PRECISION or str(result) not in _PRECISION:
         return False
     digits, least = _PRECISION[str(element)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from iree.compiler import ir
 
-from mxc.dialects.dequantize import Factor, read_factor
+from mxc.dialects.dequantize import Factor, is_byte, is_step, read_factor
 
 
 def read_product(op: ir.Operation) -> tuple[Factor, Factor] | str:
@@ -43,13 +43,19 @@ def _f32_operands(value: ir.Value, name: str) -> list[ir.Value] | None:
 
 
 def _text(op: ir.Operation) -> list[tuple[str, ...]]:
-    """The body as (operation, operands..), where %i is an argument and i a result."""
+    """The body as (operation, operands..), where %i is an argument and i a result.
+
+    A constant is no line, since IREE moves constants out of bodies: where used it is "step" or "?".
+    """
     block = op.regions[0].blocks[0]
     names = {argument: f"%{i}" for i, argument in enumerate(block.arguments)}
-    lines = []
-    for number, inner in enumerate(block.operations):
-        lines.append((inner.operation.name, *(names.get(v, "?") for v in inner.operands)))
-        names |= {result: str(number) for result in inner.results}
+    lines: list[tuple[str, ...]] = []
+    for inner in block.operations:
+        if inner.operation.name == "arith.constant":
+            continue
+        read = (names.get(v) or ("step" if is_step(v) else "?") for v in inner.operands)
+        names |= {result: str(len(lines)) for result in inner.results}
+        lines.append((inner.operation.name, *read))
     return lines
 
 
@@ -66,10 +72,17 @@ def _canonical_text(op: ir.Operation, lhs: Factor, rhs: Factor) -> list[tuple[st
                 element = str(len(lines) - 1)
             sides.append(element)
             continue
-        if isinstance(arguments[factor.scale].type, ir.Float8E8M0FNUType):
+        first = len(lines)
+        if is_byte(arguments[factor.element].type):
+            lines.append(("arith.sitofp", element))
+            if isinstance(arguments[factor.scale].type, ir.F32Type):
+                lines.append(("arith.mulf", str(first), scale))
+            else:
+                lines += [("arith.mulf", str(first), "step"), ("arith.extf", scale)]
+                lines.append(("arith.mulf", str(first + 1), str(first + 2)))
+        elif isinstance(arguments[factor.scale].type, ir.Float8E8M0FNUType):
             lines.append(("arith.scaling_extf", element, scale))
         else:
-            first = len(lines)
             lines += [("arith.extf", element), ("arith.extf", scale)]
             lines.append(("arith.mulf", str(first), str(first + 1)))
         sides.append(str(len(lines) - 1))

@@ -44,7 +44,8 @@ def scaled_contraction(
     """Contract the last two dimensions of `lhs` and `rhs`, from zero, at the insertion point.
 
     lhs: tensor [batch.., M, KO, KB]; rhs: tensor [batch.., N, KO, KB]; a scale: the same without
-    KB, f8E8M0FNU or f8E4M3FN (nvfp4). A side without scale is f32, bf16 or f16. `batch` is the
+    KB, f8E8M0FNU, f8E4M3FN (nvfp4) or f32. i8 elements are mxint8 under f8E8M0FNU, and int8 a block
+    under f32. A side without scale is f32, bf16 or f16. `batch` is the
     number of leading dimensions that both sides share. Returns f32 [batch.., M, N]; M, N and the
     batch may be dynamic. `name` becomes the location of the operation, which is how reports call
     it. Raises ValueError where the types cannot be contracted so.

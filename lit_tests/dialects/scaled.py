@@ -46,5 +46,23 @@ with new_context(), ir.Location.unknown():
         def weight_only(x: ir.Value, w: ir.Value, scale: ir.Value) -> tuple[ir.Value, ir.Value]:
             return scaled_contraction(x, w, rhs_scale=scale, batch=1), pack(w)
 
+        # Bytes under scales: mxint8 steps by 2^-6 before its scale; int8 a block has a float scale.
+        # CHECK-LABEL: func.func @bytes
+        # CHECK: linalg.generic {{.*}} ins(%arg0, %arg1, %arg2, %arg3 : tensor<4x2x32xi8>, tensor<8x2x32xi8>, tensor<4x2xf32>, tensor<8x2xf8E8M0FNU>)
+        # CHECK: %[[A:.*]] = arith.sitofp
+        # CHECK: %[[L:.*]] = arith.mulf %[[A]], %{{.*}} : f32
+        # CHECK: %[[W:.*]] = arith.sitofp
+        # CHECK: %[[STEP:.*]] = arith.constant 1.562500e-02 : f32
+        # CHECK: %[[E:.*]] = arith.mulf %[[W]], %[[STEP]]
+        # CHECK: %[[S:.*]] = arith.extf %{{.*}} : f8E8M0FNU to f32
+        # CHECK: %[[R:.*]] = arith.mulf %[[E]], %[[S]]
+        # CHECK: %[[P:.*]] = arith.mulf %[[L]], %[[R]]
+        # CHECK: arith.addf %{{.*}}, %[[P]]
+        @func.FuncOp.from_py_func(
+            T([4, 2, 32], i8), T([8, 2, 32], i8), T([4, 2], ir.F32Type.get()), T([8, 2], e8m0)
+        )
+        def bytes(x: ir.Value, w: ir.Value, x_scale: ir.Value, w_scale: ir.Value) -> ir.Value:
+            return scaled_contraction(x, w, lhs_scale=x_scale, rhs_scale=w_scale)
+
     assert module.operation.verify()
     print(module)

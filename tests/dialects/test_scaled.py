@@ -89,6 +89,50 @@ def test_nvfp4_multiplies_by_the_whole_scale() -> None:
     assert "scaling_extf" not in str(op)
 
 
+@pytest.mark.parametrize(
+    ("types", "scales"),
+    [
+        (["i8 4 3 32", "i8 8 3 32", "f8E8M0FNU 4 3", "f8E8M0FNU 8 3"], "lhs rhs"),
+        (["i8 4 3 32", "f4E2M1FN 8 3 32", "f32 4 3", "f8E8M0FNU 8 3"], "lhs rhs"),
+        (["i8 4 3 32", "i8 8 3 32", "f32 4 3", "f8E8M0FNU 8 3"], "lhs rhs"),
+        (["i8 4 3 32", "i8 8 3 32", "f32 4 3", "f32 8 3"], "lhs rhs"),
+        (["f8E4M3FN 4 3 32", "i8 8 3 32", "f8E8M0FNU 4 3", "f8E8M0FNU 8 3"], "lhs rhs"),
+        (["bf16 4 3 32", "i8 8 3 32", "f8E8M0FNU 8 3"], "rhs"),
+        (["f32 4 3 32", "i8 8 3 32", "f32 8 3"], "rhs"),
+    ],
+)
+def test_bytes_are_elements_under_a_scale(types: list[str], scales: str) -> None:
+    """As built, and with its constants where IREE moves them: out of the body."""
+    module, op = build(
+        *(tensor(t.split()[0], *map(int, t.split()[1:])) for t in types), scales=scales
+    )
+    for _ in range(2):
+        found = matched(op)
+        assert (found.m, found.n, found.k, found.block, found.is_canonical) == (4, 8, 96, 32, True)
+        sides = [f"{found.lhs_type}", f"{found.rhs_type}"]
+        assert sides == [t.split()[0] for t in types[:2]]
+        assert list(op.operands)[-2] == found.rhs_scale
+        for constant in [
+            o for o in op.regions[0].blocks[0] if o.operation.name == "arith.constant"
+        ]:
+            constant.operation.move_before(op)
+    assert module.operation.verify()
+
+
+def test_another_step_is_another_format() -> None:
+    """2^-6 is the weight of an mxint8 element's lowest bit; 2^-7 is nobody's."""
+    module, _ = build(tensor("bf16", 4, 3, 32), tensor("i8", 8, 3, 32), tensor("f8E8M0FNU", 8, 3))
+    text = str(module)
+    for step, named in (("1.562500e-02", True), ("7.812500e-03", False)):
+        other = ir.Module.parse(text.replace("1.562500e-02", step))
+        found = [
+            match_scaled_contraction(op.operation)
+            for op in other.body.operations[0].regions[0].blocks[0]
+            if op.operation.name == "linalg.generic"
+        ]
+        assert [each is not None for each in found] == [named]
+
+
 def test_a_lone_scale_on_the_left_is_matched_but_not_canonical() -> None:
     _module, op = build(
         tensor("f4E2M1FN", 8, 3, 32),
@@ -110,6 +154,8 @@ def test_a_lone_scale_on_the_left_is_matched_but_not_canonical() -> None:
         (["f32 4 2 32", "f4E2M1FN 8 3 32", "f8E8M0FNU 8 3"], "rhs", "KO and KB"),
         (["i8 4 3 32", "f4E2M1FN 8 3 32", "f8E8M0FNU 8 3"], "rhs", "must be f32, bf16 or f16"),
         (["f32 4 3 32", "f8E4M3FN 8 3 32", "f8E4M3FN 8 3"], "rhs", "cannot scale the elements"),
+        (["f32 4 3 32", "f4E2M1FN 8 3 32", "f32 8 3"], "rhs", "cannot scale the elements"),
+        (["f32 4 3 32", "i8 8 3 32", "bf16 8 3"], "rhs", "cannot scale the elements"),
         (["f32 4 3 32", "f4E2M1FN 8 3 32", "f8E8M0FNU 8 2"], "rhs", "must have shape [8, 3]"),
     ],
 )
