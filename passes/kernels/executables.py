@@ -26,10 +26,15 @@ Body = Callable[..., None]
 def executable(
     name: str,
     buffers: Sequence[ir.Type],
-    workgroups: tuple[int, int],
+    workgroups: Sequence[int | None],
     body: Body,
+    scalars: int = 0,
 ) -> ir.Operation:
-    """Build @name at the insertion point. `buffers`: the memref type of each binding."""
+    """Build @name at the insertion point. `buffers`: the memref type of each binding.
+
+    `workgroups`: up to three counts; one that is None is given with each dispatch, as its workload.
+    `scalars`: index operands behind the tensors, which the body gets behind the memrefs.
+    """
     executable = ir.Operation.create(
         "stream.executable",
         attributes={
@@ -42,12 +47,12 @@ def executable(
         _export(name, workgroups)
         module = ir.Operation.create("builtin.module", regions=1)
         with ir.InsertionPoint(module.regions[0].blocks.append()):
-            _function(name, buffers, body)
+            _function(name, buffers, body, scalars)
         ir.Operation.create("stream.executable.end")
     return executable
 
 
-def _export(name: str, workgroups: tuple[int, int]) -> None:
+def _export(name: str, workgroups: Sequence[int | None]) -> None:
     export = ir.Operation.create(
         "stream.executable.export",
         attributes={
@@ -57,14 +62,18 @@ def _export(name: str, workgroups: tuple[int, int]) -> None:
         },
         regions=1,
     )
-    with ir.InsertionPoint(export.regions[0].blocks.append()):
-        counts = [index(count) for count in (*workgroups, 1)]
+    given = [ir.IndexType.get()] * list(workgroups).count(None)
+    block = export.regions[0].blocks.append(*given)
+    with ir.InsertionPoint(block):
+        workload = iter(block.arguments)
+        counts = [next(workload) if count is None else index(count) for count in workgroups]
+        counts += [index(1)] * (3 - len(counts))
         ir.Operation.create("stream.return", operands=counts)
 
 
-def _function(name: str, buffers: Sequence[ir.Type], body: Body) -> None:
+def _function(name: str, buffers: Sequence[ir.Type], body: Body, scalars: int) -> None:
     binding = ir.Type.parse("!stream.binding")
-    kinds = [binding] * len(buffers)
+    kinds = [binding] * len(buffers) + [ir.IndexType.get()] * scalars
     function = ir.Operation.create(
         "func.func",
         attributes={
@@ -81,9 +90,9 @@ def _function(name: str, buffers: Sequence[ir.Type], body: Body) -> None:
             ir.Operation.create(
                 "stream.binding.subspan", results=[kind], operands=[argument, start]
             ).result
-            for kind, argument in zip(buffers, block.arguments, strict=True)
+            for kind, argument in zip(buffers, block.arguments, strict=False)
         ]
-        body(*memrefs)
+        body(*memrefs, *list(block.arguments)[len(buffers) :])
         ir.Operation.create("func.return")
 
 
@@ -96,16 +105,21 @@ def workgroup(dimension: int) -> ir.Value:
     ).result
 
 
-def dispatch(name: str, operands: Sequence[ir.Value], result: ir.Type) -> ir.Value:
-    """Call @name::@name with tensors and return its result."""
+def dispatch(
+    name: str, operands: Sequence[ir.Value], result: ir.Type, workload: Sequence[ir.Value] = ()
+) -> ir.Value:
+    """Call @name::@name with tensors, then scalars, and return its result.
+
+    `workload`: a number of workgroups for each that the executable leaves open.
+    """
     entry = ir.SymbolRefAttr.get([name, name])
     op = ir.Operation.create(
         "flow.dispatch",
         results=[result],
-        operands=list(operands),
+        operands=[*workload, *operands],
         attributes={
             "entry_points": ir.ArrayAttr.get([entry]),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, len(operands), 0, 0]),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(workload), len(operands), 0, 0]),
             "tied_operands": ir.ArrayAttr.get([ir.IntegerAttr.get(ir.IndexType.get(), -1)]),
         },
     )
