@@ -118,8 +118,13 @@ def to_host(device: Any, view: Any, dtype: str) -> Array:
 
     The copy is needed: what IREE gives is a window on memory that dies with the buffer.
     """
-    window = rt.DeviceArray(device, view).to_host()
-    return np.array(window).view(DTYPES[dtype])
+    return np.array(window(device, view)).view(DTYPES[dtype])
+
+
+def window(device: Any, view: Any) -> Array:
+    """The device buffer as an array that dies with it; of a CPU without a copy."""
+    found: Array = rt.DeviceArray(device, view).to_host()
+    return found
 
 
 def zeros(device: Any, tensor: TensorType, *, lazily: bool) -> tuple[Any, Array | None]:

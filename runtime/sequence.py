@@ -60,6 +60,11 @@ class Sequence:
         return self._position
 
     @property
+    def cache(self) -> Any:
+        """The KV cache on the device, an iree.runtime.HalBufferView; the next feed writes to it."""
+        return self._cache
+
+    @property
     def room(self) -> int:
         """How many more tokens can be fed."""
         return self._record.max_sequence_length - self._position

@@ -72,29 +72,31 @@ def load(
     check_model(manifest, place)
     check_files(folder, manifest, verify=verify)
     count = threads or physical_cores()
-    return Model(folder, manifest, open_device(uri, count, place), count)
+    return Model(folder, manifest, open_device(uri, count, place), count, uri)
 
 
 class Model:
     """A loaded artifact. Calls from several threads wait for each other.
 
-    `manifest` says what it holds; `threads` is the number of CPU worker threads.
+    `manifest` says what it holds; `threads` is the number of CPU worker threads; `device` is the
+    iree.runtime.HalDevice that `uri` names.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, device: Any, threads: int) -> None:
+    def __init__(self, path: Path, manifest: Manifest, device: Any, threads: int, uri: str) -> None:
         """Map module and weights; `load` is the way to get here."""
         self.path = path
         self.manifest = manifest
         self.device = device
         self.threads = threads
+        self.uri = uri
         self._lock = threading.Lock()
         self._process = os.getpid()
         instance = rt.VmInstance()
         try:
             parameters = rt.ParameterIndex()
-            if WEIGHTS in manifest.files:
-                parameters.load(str(path / WEIGHTS))
-            self._module = rt.VmModule.mmap(instance, str(path / MODULE))
+            if self.weights_file is not None:
+                parameters.load(str(self.weights_file))
+            self._module = rt.VmModule.mmap(instance, str(self.module_file))
             self._context = rt.VmContext(
                 instance,
                 [
@@ -111,9 +113,19 @@ class Model:
                 f"({' '.join(str(error).split())}); compile the artifact again"
             ) from error
         self._entries = {
-            name: _Entry(self._module, name, function, path / MODULE)
+            name: _Entry(self._module, name, function, self.module_file)
             for name, function in manifest.functions.items()
         }
+
+    @property
+    def module_file(self) -> Path:
+        """The code that runs."""
+        return self.path / MODULE
+
+    @property
+    def weights_file(self) -> Path | None:
+        """The archive of its parameters; None where it has none."""
+        return self.path / WEIGHTS if WEIGHTS in self.manifest.files else None
 
     @property
     def functions(self) -> dict[str, Function]:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from mxc.compiler.report import FunctionCost, Matmul, Report
+from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel
 from mxc.dialects import manifest
 
@@ -181,6 +181,7 @@ def fields_of(section: str) -> list[str]:
         ("model", manifest.ModelRecord, ()),
         ("report.json", Report, ("dispatches", "transient_bytes")),
         ("matmuls", Matmul, ()),
+        ("operations", Operation, ()),
         ("kernels", Kernel, ()),
         ("functions of the report", FunctionCost, ()),
     ],

@@ -5,11 +5,19 @@ from __future__ import annotations
 import json as json_text
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mxc.dialects.errors import RequestError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mxc.runtime.profile import Profile, Row
+
+#: The smallest part of a call that a kernel of an operation gets a line for.
+_SHOWN = 0.01
 
 
 def command(
@@ -20,19 +28,26 @@ def command(
         int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
     ] = None,
     device: Annotated[str | None, typer.Option(help="IREE device URI, e.g. hip://1.")] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Show where the time goes, by operation.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one object for programs.")] = False,
 ) -> None:
     """Measure load, prompt and generation.
 
     The tokens are random, the choice is greedy. One chunk of the prompt and one token are
-    computed first and not counted: they read the weights from disk.
+    computed first and not counted: they read the weights from disk. --profile repeats the last
+    whole chunk of the prompt, its row of logits, and the first generated token.
     """
     result = measure(artifact, prompt, generate, threads, device)
+    profiles = measured_profiles(artifact, prompt, threads, device) if profile else ()
     if json:
-        print(json_text.dumps(result))
+        listed = {"profiles": [each.to_dict() for each in profiles]} if profile else {}
+        print(json_text.dumps({**result, **listed}))
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from mxc.compiler.cli.report_table import table_console
 
     table = Table(title=str(artifact), title_justify="left", show_header=False)
     table.add_row("load", f"{1e3 * result['load_seconds']:.1f} ms")
@@ -40,7 +55,68 @@ def command(
     table.add_row(f"generate {generate}", f"{result['generate_tokens_per_second']:.2f} tokens/s")
     table.add_row("peak memory", f"{result['peak_memory_bytes'] / (1 << 20):,.0f} MiB")
     table.add_row("threads", str(result["threads"]))
-    Console().print(table)
+    console = table_console()
+    console.print(table)
+    for each in profiles:
+        console.print(profile_table(each))
+
+
+def profile_table(profile: Profile) -> Table:
+    """Operations, with the kernels of each that take a hundredth of the call or more."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    title = (
+        f"{profile.function} at position {profile.position}: {profile.milliseconds:.2f} ms with "
+        f"the profiler, {profile.undisturbed:.2f} ms without ({profile.threads} threads)"
+    )
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("operation", overflow="fold")
+    for head in ("calls", "ms", "%", "busy %", "GB/s", "GFLOP/s"):
+        table.add_column(head, justify="right")
+
+    def add(row: Row, indent: str = "") -> None:
+        rates = (row.gigabytes_per_second, row.gflop_per_second)
+        table.add_row(
+            indent + row.name,
+            str(row.calls),
+            f"{row.milliseconds:.3f}",
+            f"{100 * row.share:.1f}",
+            f"{100 * row.busy:.0f}",
+            *("" if rate is None else f"{rate:.1f}" for rate in rates),
+        )
+
+    for operation in profile.operations:
+        add(operation)
+        for kernel in operation.kernels:
+            if kernel.share >= _SHOWN:
+                add(kernel, "  ")
+    for name, rest in (
+        ("between operations", profile.between_operations),
+        ("around them", profile.around_operations),
+    ):
+        table.add_row(name, "", f"{rest:.3f}", f"{100 * rest / profile.milliseconds:.1f}")
+    return table
+
+
+def measured_profiles(
+    artifact: Path, prompt: int, threads: int | None, device: str | None
+) -> tuple[Profile, ...]:
+    """The profiles for a prompt of random tokens; see runtime/profile.py."""
+    from mxc.runtime.profile import profile_model
+    from mxc.runtime.session import load
+
+    model = load(artifact, device=device, threads=threads)
+    record = model.manifest.model
+    assert record is not None  # measured before
+    return profile_model(model, _random_tokens(prompt, record.vocab_size))
+
+
+def _random_tokens(count: int, vocabulary: int) -> list[int]:
+    import numpy as np
+
+    tokens: list[int] = np.random.default_rng(0).integers(0, vocabulary, count).tolist()
+    return tokens
 
 
 def measure(
@@ -64,7 +140,7 @@ def measure(
             f"{record.max_sequence_length} tokens that the artifact holds; ask for less, or "
             "compile with a larger --max-sequence-length"
         )
-    tokens = np.random.default_rng(0).integers(0, record.vocab_size, prompt).tolist()
+    tokens = _random_tokens(prompt, record.vocab_size)
     sequence.feed(tokens[: record.prefill_chunk], last_only=True)
     sequence.reset()
     sequence.feed(tokens[:1])

@@ -46,6 +46,22 @@ class Matmul:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One dispatch in the text of a function, in its order: what a profile of the program names.
+
+    `name` is the builder's, or the kernel's where there is none. `bytes_moved` is what the
+    dispatch reads and writes, `flops` twice the products of its contractions, padding included;
+    None where sizes are dynamic.
+    """
+
+    function: str
+    name: str
+    kernel: str
+    bytes_moved: int | None
+    flops: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class FunctionCost:
     """Dispatches in the text of one function, and the transient buffers that one call allocates.
 
@@ -70,6 +86,7 @@ class Report:
     kernels: tuple[Kernel, ...]
     functions: tuple[FunctionCost, ...]
     findings: tuple[str, ...] = ()
+    operations: tuple[Operation, ...] = ()
 
     @property
     def dispatches(self) -> int:
@@ -104,6 +121,7 @@ class Report:
             kernels=tuple(Kernel(**each) for each in raw["kernels"]),
             functions=tuple(FunctionCost(**each) for each in raw["functions"]),
             findings=tuple(raw["findings"]),
+            operations=tuple(Operation(**each) for each in raw["operations"]),
         )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from iree.compiler import ir
 
-from mxc.compiler.report import FunctionCost, Matmul, Report
+from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel, parse_all
 from mxc.compiler.report.lowering import explain, lowering_of
 from mxc.compiler.report.preparation import Preparation, hoisted_globals, operand, preparation
@@ -77,6 +77,31 @@ def account(
         kernels=tuple(kernel for name, kernel in kernels.items() if name in users),
         functions=_functions(every, stream),
         findings=tuple(dict.fromkeys([*_written(flow), *_prepared(stream)])),
+        operations=tuple(
+            _operation(dispatch, bodies.get(dispatch.entry, []), users[dispatch.entry] > 1)
+            for dispatch in every
+        ),
+    )
+
+
+def _operation(dispatch: Dispatch, inside: list[Contraction], shared: bool) -> Operation:
+    call = read_call(dispatch.op)
+    if call is not None:
+        name = next(iter(dispatch.names), dispatch.entry)
+        moved = kernel_calls.moved_bytes(dispatch.op, call)
+        sizes = [(call.batch, call.m, call.n, call.k)]
+    else:
+        own = next(iter(dispatch.names), dispatch.entry)
+        name = _name(dispatch, inside[0], shared) if inside else own
+        moved = moved_bytes(dispatch)
+        sizes = [(each.batch, each.m, each.n, each.k) for each in inside]
+    dynamic = any(min(size) < 0 for size in sizes)
+    return Operation(
+        function=dispatch.function,
+        name=name,
+        kernel=dispatch.entry,
+        bytes_moved=moved,
+        flops=None if dynamic else sum(2 * math.prod(size) for size in sizes),
     )
 
 

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, processors
 from typer.testing import CliRunner, Result
 
 from mxc.compiler.cli import app
-from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+from mxc.dialects.manifest import CHAT_TEMPLATE, REPORT, TOKENIZER, TOKENIZER_CONFIG
 from mxc.runtime import load
 
 
@@ -156,6 +156,29 @@ def test_bench(toy_artifact: Path) -> None:
     refused = mxc("bench", toy_artifact, "--prompt", 14, "--generate", 4)
     assert refused.exit_code == 1
     assert "longer than the 16 tokens" in refused.stderr
+
+
+def test_bench_profile(toy_artifact: Path) -> None:
+    """The operations are named by the report and, with what is between them, are the whole call."""
+    row = {"function": "decode", "name": "model.layers.3.mix", "bytes_moved": 80, "flops": 20}
+    kernels = [f"decode_dispatch_{n}" for n in range(4)]
+    named = [{**row, "kernel": kernel} for kernel in kernels]
+    (toy_artifact / REPORT).write_text(json.dumps({"operations": named}))
+    words = ("bench", toy_artifact, "--prompt", 6, "--generate", 2, "--threads", 2, "--profile")
+    got = json.loads(mxc(*words, "--json").stdout)
+    assert got["generate"] == 2
+    assert [each["function"] for each in got["profiles"]] == ["prefill", "logits_row", "decode"]
+    for each in got["profiles"]:
+        parts = sum(row["milliseconds"] for row in each["operations"])
+        parts += each["between_operations"] + each["around_operations"]
+        assert parts == pytest.approx(each["milliseconds"])
+    shown = mxc(*words).stdout
+    assert "decode at position 6: " in shown
+    assert "between operations" in shown
+    (toy_artifact / REPORT).unlink()
+    refused = mxc(*words)
+    assert refused.exit_code == 1
+    assert "report.json: does not say what the dispatches are" in refused.stderr
 
 
 def test_bench_of_no_language_model(plain_artifact: Path) -> None:

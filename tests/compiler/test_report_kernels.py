@@ -135,3 +135,19 @@ def test_the_same_program_without_the_instructions(tmp_path: Path) -> None:
         assert (one.fallback, one.rhs) == (None, "bf16" if function == "logits" else "mxfp4")
         assert not one.kernel.startswith("mxc_")
         assert "zmm" not in one.lowering
+
+
+def test_every_dispatch_is_an_operation(report: Report) -> None:
+    """In the order of the program, with what it moves and multiplies: K is 96 here."""
+    assert len(report.operations) == report.dispatches
+    own = {one.name: one for one in report.operations if one.kernel.startswith("mxc_")}
+    up, head = _one(report, "decode"), _one(report, "logits")
+    assert [own[up.name].kernel, own[head.name].kernel] == [
+        _one(report, "many").kernel,
+        head.kernel,
+    ]
+    assert own[head.name].flops == 2 * 5 * N * K
+    assert own[head.name].bytes_moved == head.bytes_moved
+    flops = [one.flops for one in report.operations if one.name == up.name and one.flops]
+    assert flops == [2 * groups * rows * N * K for groups, rows in ((4, 1), (40, 3))]
+    assert {one.function for one in report.operations} == {"decode", "many", "logits"}

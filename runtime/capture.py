@@ -1,0 +1,145 @@
+"""Time every dispatch of a call, with IREE's own profiler.
+
+The Python bindings of IREE 3.13 refuse to profile: they have no sink for the events. The tools of
+the same package (iree-base-runtime) do have one, so the call is repeated in `iree-benchmark-module`
+with the same files, arguments and number of threads, and `iree-profile` decodes what it wrote. Of
+a CPU the events of "host-execution" exist: for each dispatch the time from its first workgroup to
+its last, and the sum of the times of its workgroups on all threads.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mxc.dialects.errors import RequestError
+from mxc.dialects.manifest import SCOPE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dispatch:
+    """One dispatch: nanoseconds of a monotonic clock, and `busy` summed over all threads."""
+
+    kernel: str
+    start: int
+    end: int
+    busy: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of a function: its wall time as the caller waited, and its dispatches by start."""
+
+    seconds: float
+    dispatches: tuple[Dispatch, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What is called: an artifact's files (`weights` where it has them), and where it runs."""
+
+    module: Path
+    weights: Path | None
+    device: str
+    threads: int
+
+
+def capture(
+    program: Program, function: str, inputs: Sequence[str], repetitions: int, folder: Path
+) -> list[Call]:
+    """Call `function` several times over and return each call.
+
+    inputs: as `iree-run-module --input` takes them ("7", "1xi32=5", "4x2xbf16=@file.bin").
+    folder: an existing one for the files of the profiler, which are large. Raises RequestError
+    where the tools of IREE are missing, fail, or report something else than was asked for.
+    """
+    bundle, timings = folder / "calls.ireeprof", folder / "calls.json"
+    words = [
+        f"--module={program.module}",
+        "--module_mode=mmap",
+        f"--device={program.device}",
+        f"--task_topology_group_count={program.threads}",
+        f"--function={function}",
+        *(f"--input={value}" for value in inputs),
+        f"--benchmark_repetitions={repetitions}",
+        "--benchmark_min_time=1x",
+        f"--benchmark_out={timings}",
+        "--benchmark_out_format=json",
+        "--device_profiling_mode=host-execution",
+        f"--device_profiling_output={bundle}",
+    ]
+    if program.weights is not None:
+        words.append(f"--parameters={SCOPE}={program.weights}")
+    _run("iree-benchmark-module", words)
+    text = _run("iree-profile", ["export", "--format=ireeperf-jsonl", str(bundle)])
+    measured = json.loads(timings.read_text(encoding="utf-8"))["benchmarks"]
+    seconds = [
+        _seconds(row) for row in measured if row["run_type"] == "iteration" and "real_time" in row
+    ]
+    return split(events(text), seconds, function)
+
+
+def events(text: str) -> list[Dispatch]:
+    """The dispatches in what `iree-profile export --format=ireeperf-jsonl` prints, by start."""
+    found = []
+    for line in text.splitlines():
+        row = json.loads(line)
+        if row["record_type"] == "host_execution_event" and row["op"] == "dispatch":
+            found.append(
+                Dispatch(
+                    kernel=row["key"],
+                    start=row["start_host_time_ns"],
+                    end=row["end_host_time_ns"],
+                    busy=row["tile_duration_sum_ns"],
+                )
+            )
+    return sorted(found, key=lambda each: each.start)
+
+
+def split(dispatches: list[Dispatch], seconds: list[float], function: str) -> list[Call]:
+    """Deal the dispatches out to calls that follow each other and last `seconds`.
+
+    Equal arguments make equal calls. Raises RequestError where the dispatches are not the same of
+    each call: the profile would then be of something else.
+    """
+    calls = len(seconds)
+    if not calls:
+        raise RequestError(f"{function}: IREE's profiler timed no call of it; report this")
+    # What a module does when it is loaded comes before the calls.
+    own = dispatches[len(dispatches) % calls :]
+    size = len(own) // calls
+    found = [
+        Call(seconds=wall, dispatches=tuple(own[index * size : (index + 1) * size]))
+        for index, wall in enumerate(seconds)
+    ]
+    kinds = {frozenset(Counter(d.kernel for d in call.dispatches).items()) for call in found}
+    if len(kinds) != 1:
+        raise RequestError(
+            f"{function}: IREE's profiler recorded {len(dispatches)} dispatches, which are not "
+            f"the same in each of {calls} calls; report this"
+        )
+    return found
+
+
+def _seconds(row: dict[str, Any]) -> float:
+    unit = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}[row["time_unit"]]
+    return float(row["real_time"]) * unit
+
+
+def _run(tool: str, words: Sequence[str]) -> str:
+    """Standard output of a tool of iree-base-runtime."""
+    from iree._runtime import libs
+
+    file = Path(libs.library_path) / tool
+    if not file.is_file():
+        raise RequestError(f"{file}: missing; install iree-base-runtime again")
+    done = subprocess.run([file, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split())[:500]
+        raise RequestError(f"{tool} failed (status {done.returncode}): {said or 'it says nothing'}")
+    return done.stdout

@@ -1,0 +1,333 @@
+"""Where the time of prefill and of decode goes: a profile by operation, checked against the clock.
+
+    time of an operation    the wall time in which its dispatches ran; an instant in which several
+                            ran is split evenly, so that the operations never add up to more
+    between operations      from the first dispatch to the last, the time in which none ran
+    around them             what is left of the call: allocation, starting and waking threads
+
+All together are the wall time of the call. Names, bytes and products are those of the artifact's
+report. A call is repeated with equal arguments, and the fastest one is shown whole: the operations
+of one row were measured in the same call as those of the next.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import re
+import tempfile
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from mxc.dialects.errors import RequestError
+from mxc.dialects.manifest import REPORT, ModelRecord, TensorType
+from mxc.runtime import arrays
+from mxc.runtime.capture import Call, Dispatch, Program, capture
+from mxc.runtime.session import Model
+
+#: Calls that are profiled, after one that reads the weights from disk.
+REPETITIONS = 7
+
+#: A layer's number in a name, and the number of a dispatch in a kernel's.
+_LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
+_KERNEL = re.compile(r"^\w+?_dispatch_\d+_")
+
+#: Bytes of a cache that are written at a time.
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """An operation in all layers, or a kernel in it.
+
+    `share` is of the wall time of the call. `busy` is the part of the threads that worked, on
+    average over its time: 1.0 is all of them. Rates are None where the report does not know the
+    bytes, or the products (padding included).
+    """
+
+    name: str
+    calls: int
+    milliseconds: float
+    share: float
+    busy: float
+    gigabytes_per_second: float | None
+    gflop_per_second: float | None
+
+
+_R = TypeVar("_R", bound=Row)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationRow(Row):
+    """An operation, with its kernels where they are several. The longest come first."""
+
+    kernels: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """One call of `function` at `position`.
+
+    `milliseconds` is the wall time of the call and the sum of those of `operations`,
+    `between_operations` and `around_operations`; `undisturbed` is the wall time without the
+    profiler. All in milliseconds, of the fastest of `repetitions` calls.
+    """
+
+    function: str
+    position: int
+    tokens: int
+    threads: int
+    repetitions: int
+    milliseconds: float
+    undisturbed: float
+    between_operations: float
+    around_operations: float
+    operations: tuple[OperationRow, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `mxc bench --profile --json` prints it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A dispatch with its part of the wall time (ns) and what the report says of it."""
+
+    dispatch: Dispatch
+    nanoseconds: float
+    name: str
+    bytes_moved: int | None
+    flops: int | None
+
+
+def profile_model(model: Model, tokens: Sequence[int]) -> tuple[Profile, ...]:
+    """Profiles of `prefill`, `logits_row` and `decode` for a prompt of `tokens`.
+
+    prefill is the call for the last whole chunk of the prompt (padded, where it is shorter than
+    one), decode the one for the first token after it. Raises RequestError for an artifact that is
+    no language model or not for a CPU, and where IREE's tools fail.
+    """
+    sequence = model.sequence()
+    record = model.manifest.model
+    assert record is not None  # model.sequence() refuses a model without it
+    if not model.runs_on_cpu:
+        raise RequestError(
+            f"{model.path}: compiled for {model.manifest.target.name}: profiles are made on CPUs "
+            "only, because IREE's profiler records nothing on this device"
+        )
+    chunk = record.prefill_chunk
+    start = max(len(tokens) // chunk - 1, 0) * chunk
+    if start:
+        sequence.feed(tokens[:start], last_only=True)
+    piece = np.zeros(chunk, np.int32)
+    piece[: len(tokens[start : start + chunk])] = tokens[start : start + chunk]
+    with tempfile.TemporaryDirectory(prefix="mxc-profile-") as folder:
+        work = _Work(model, record, Path(folder))
+        prefill, results = work.profile("prefill", start, piece, sequence.cache)
+        row, _ = work.profile("logits_row", chunk - 1, None, results[0])
+        sequence.feed(tokens[start:], last_only=True)
+        token = np.zeros(1, np.int32)
+        decode, _ = work.profile("decode", len(tokens), token, sequence.cache)
+    return prefill, row, decode
+
+
+@dataclass(frozen=True)
+class _Work:
+    model: Model
+    record: ModelRecord
+    folder: Path
+
+    def profile(
+        self, function: str, number: int, tokens: Any, buffer: Any
+    ) -> tuple[Profile, list[Any]]:
+        """The profile of function(tokens if any, number, buffer), or (buffer, number) without.
+
+        Also the results of the last call.
+        """
+        device = self.model.device
+        kinds = self.model.functions[function].inputs
+        # A copy: the calls write to it, and the sequence goes on with its own.
+        mine = arrays.copy(device, buffer)
+        arguments: list[Any] = [mine, number]
+        inputs = [self._file(mine, kinds[0] if tokens is None else kinds[2]), str(number)]
+        if tokens is not None:
+            arguments = [arrays.to_device(device, tokens, "i32"), number, mine]
+            listed = " ".join(map(str, tokens.tolist()))
+            inputs = [f"{len(tokens)}xi32={listed}", str(number), inputs[0]]
+        fastest, results = float("inf"), []
+        for _ in range(REPETITIONS + 1):
+            begin = time.perf_counter()
+            results = self.model.invoke(function, arguments)
+            fastest = min(fastest, time.perf_counter() - begin)
+        calls = capture(self._program(), function, inputs, REPETITIONS + 1, self.folder)
+        return summarise(
+            min(calls[1:], key=lambda call: call.seconds),
+            operations(self.model.path / REPORT, function),
+            function=function,
+            position=number,
+            tokens=1 if tokens is None else len(tokens),
+            threads=self.model.threads,
+            undisturbed=1e3 * fastest,
+        ), results
+
+    def _program(self) -> Program:
+        model = self.model
+        return Program(
+            module=model.module_file,
+            weights=model.weights_file,
+            device=model.uri,
+            threads=model.threads,
+        )
+
+    def _file(self, buffer: Any, kind: TensorType) -> str:
+        """Write a buffer for the tool; what is zero takes no space on disk."""
+        file = self.folder / "buffer.bin"
+        data = arrays.window(self.model.device, buffer).reshape(-1).view(np.uint8)
+        with file.open("wb") as out:
+            for at in range(0, data.size, _PIECE):
+                part = data[at : at + _PIECE]
+                if part.any():
+                    out.seek(at)
+                    out.write(part.data)
+            out.truncate(data.size)
+        return f"{'x'.join(map(str, kind.shape))}x{kind.dtype}=@{file}"
+
+
+def operations(report: Path, function: str) -> list[dict[str, Any]]:
+    """The operations of one function in an artifact's report, in the order of the program.
+
+    Raises RequestError where the report cannot be read.
+    """
+    try:
+        listed = json.loads(report.read_text(encoding="utf-8"))["operations"]
+        return [each for each in listed if each["function"] == function]
+    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+        raise RequestError(
+            f"{report}: does not say what the dispatches are ({error!r}); compile the model again"
+        ) from error
+
+
+def summarise(
+    call: Call,
+    known: Sequence[dict[str, Any]],
+    *,
+    function: str,
+    position: int,
+    tokens: int,
+    threads: int,
+    undisturbed: float,
+) -> Profile:
+    """The profile of one call; `known` are the operations of the report, in their order.
+
+    The k-th dispatch of a kernel is its k-th operation: where independent dispatches of one kernel
+    were reordered, their rows have equal sizes.
+    """
+    wall = 1e9 * call.seconds
+    span = max((d.end for d in call.dispatches), default=0)
+    span -= min((d.start for d in call.dispatches), default=0)
+    waiting: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
+    for each in known:
+        waiting[each["kernel"]].append(each)
+    shares = []
+    for dispatch, part in zip(call.dispatches, divided(call.dispatches), strict=True):
+        line = waiting[dispatch.kernel].popleft() if waiting[dispatch.kernel] else {}
+        shares.append(
+            _Share(
+                dispatch,
+                part,
+                line.get("name", dispatch.kernel),
+                line.get("bytes_moved"),
+                line.get("flops"),
+            )
+        )
+    rows = []
+    for name, group in _grouped(shares, lambda each: _LAYER.sub("*", each.name)).items():
+        kernels = _grouped(group, lambda each: _KERNEL.sub("", each.dispatch.kernel))
+        inner = [_row(kernel, part, wall, threads) for kernel, part in kernels.items()]
+        rows.append(
+            OperationRow(
+                **asdict(_row(name, group, wall, threads)),
+                kernels=_longest_first(inner) if len(inner) > 1 else (),
+            )
+        )
+    return Profile(
+        function=function,
+        position=position,
+        tokens=tokens,
+        threads=threads,
+        repetitions=REPETITIONS,
+        milliseconds=wall / 1e6,
+        undisturbed=undisturbed,
+        between_operations=(span - sum(share.nanoseconds for share in shares)) / 1e6,
+        around_operations=(wall - span) / 1e6,
+        operations=_longest_first(rows),
+    )
+
+
+def divided(dispatches: Sequence[Dispatch]) -> list[float]:
+    """Nanoseconds of each dispatch, where an instant is split evenly among all that run in it.
+
+    They add up to the time in which any ran. `dispatches` are ordered by their start.
+    """
+    shares = [0.0] * len(dispatches)
+    running: list[tuple[int, int]] = []  # (end, index), the first to end on top
+    now = 0
+
+    def pass_to(then: int) -> None:
+        nonlocal now
+        while running and now < then:
+            until = min(then, running[0][0])
+            for _, index in running:
+                shares[index] += (until - now) / len(running)
+            now = until
+            while running and running[0][0] <= now:
+                heapq.heappop(running)
+        now = max(now, then)
+
+    for index, dispatch in enumerate(dispatches):
+        pass_to(dispatch.start)
+        heapq.heappush(running, (dispatch.end, index))
+    pass_to(max((dispatch.end for dispatch in dispatches), default=0))
+    return shares
+
+
+def _row(name: str, group: list[_Share], wall: float, threads: int) -> Row:
+    nanoseconds = sum(share.nanoseconds for share in group)
+    return Row(
+        name=name,
+        calls=len(group),
+        milliseconds=nanoseconds / 1e6,
+        share=nanoseconds / wall,
+        busy=_per(sum(share.dispatch.busy for share in group), nanoseconds * threads) or 0.0,
+        gigabytes_per_second=_rate([share.bytes_moved for share in group], nanoseconds),
+        gflop_per_second=_rate([share.flops for share in group], nanoseconds),
+    )
+
+
+def _rate(amounts: list[int | None], nanoseconds: float) -> float | None:
+    """A sum per nanosecond: giga per second. None where a part is unknown, or all is nothing."""
+    known = [amount for amount in amounts if amount is not None]
+    if len(known) < len(amounts) or not any(known):
+        return None
+    return _per(sum(known), nanoseconds)
+
+
+def _per(amount: float, time_: float) -> float | None:
+    return amount / time_ if time_ else None
+
+
+def _grouped(shares: Iterable[_Share], key: Callable[[_Share], str]) -> dict[str, list[_Share]]:
+    groups: dict[str, list[_Share]] = {}
+    for share in shares:
+        groups.setdefault(key(share), []).append(share)
+    return groups
+
+
+def _longest_first(rows: Iterable[_R]) -> tuple[_R, ...]:
+    return tuple(sorted(rows, key=lambda row: -row.milliseconds))
