@@ -19,6 +19,7 @@ from typing import Any
 
 from mxc.dialects.errors import RequestError
 from mxc.dialects.manifest import SCOPE
+from mxc.runtime.device import topology
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ def capture(
         f"--module={program.module}",
         "--module_mode=mmap",
         f"--device={program.device}",
-        f"--task_topology_group_count={program.threads}",
+        *topology(program.threads),
         f"--function={function}",
         *(f"--input={value}" for value in inputs),
         f"--benchmark_repetitions={repetitions}",

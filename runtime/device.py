@@ -15,9 +15,17 @@ from iree import runtime as rt
 from iree.runtime import _binding
 
 from mxc.dialects.errors import ArtifactError, RequestError
+from mxc.runtime.machine import is_confined, usable_cores
 
 #: The drivers that run CPU code on this machine's own threads.
 CPU_DRIVERS = ("local-task", "local-sync")
+
+#: What IREE takes where nobody says anything: a driver that another makes shall not be ours.
+_UNCHANGED = (
+    "--task_topology_nodes=current",
+    "--task_topology_group_count=0",
+    "--task_topology_max_group_count=64",
+)
 
 _LOCK = threading.Lock()
 _OPEN: dict[tuple[str, int], Any] = {}
@@ -45,11 +53,29 @@ def open_device(uri: str, threads: int, place: str) -> Any:
         return _OPEN[key]
 
 
+def topology(threads: int) -> list[str]:
+    """Flags of IREE that make `threads` workers.
+
+    One for each usable core: each is bound to a core of its own. Linux wakes a thread on the core
+    of the one that wakes it and takes milliseconds to move it from there: in half of the decode
+    steps one worker of two slept all the time. Fewer are left to Linux, which finds idle cores:
+    bound, the workers of two processes would share the first ones. They are bound nevertheless
+    where the process may not run everywhere, because IREE lets workers that are not bound do so.
+    """
+    cores = usable_cores()
+    bound = threads == cores or (threads < cores and is_confined())
+    return [
+        "--task_topology_nodes=all",
+        f"--task_topology_group_count={0 if bound else threads}",
+        f"--task_topology_max_group_count={threads}",
+    ]
+
+
 def _create(uri: str, threads: int, place: str) -> Any:
     driver = driver_of(uri)
     try:
         if driver == "local-task":
-            rt.flags.parse_flags(f"--task_topology_group_count={threads}")
+            rt.flags.parse_flags(*topology(threads))
         # iree.runtime.get_driver would give the driver of the first request to all.
         owner = _binding.create_hal_driver(driver)
         device = owner.create_device_by_uri(uri)
@@ -61,7 +87,7 @@ def _create(uri: str, threads: int, place: str) -> Any:
         ) from error
     finally:
         if driver == "local-task":
-            rt.flags.parse_flags("--task_topology_group_count=0")
+            rt.flags.parse_flags(*_UNCHANGED)
     # IREE 3.13 crashes when a buffer that a call returned outlives its device, and Python frees
     # in no stated order when it exits: a device, once open, stays for the life of the process.
     _binding.disable_leak_checker()

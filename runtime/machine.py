@@ -7,6 +7,7 @@ process otherwise.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import sys
@@ -17,6 +18,8 @@ from mxc.dialects.errors import ArtifactError
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CPUS = Path("/sys/devices/system/cpu")
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
 
 #: `platform.machine()` in lower case -> architecture as LLVM spells it.
 _ARCHITECTURES = {"amd64": "x86_64", "x86_64": "x86_64", "arm64": "aarch64", "aarch64": "aarch64"}
@@ -129,8 +132,8 @@ def check_cpu(arch: str, features: Iterable[str], place: str) -> None:
         )
 
 
-def physical_cores() -> int:
-    """How many physical cores this process may run on (at least 1).
+def usable_cores() -> int:
+    """How many physical cores this process may be scheduled on (at least 1).
 
     Two hardware threads of one core share its vector units: a worker on each makes neither
     faster.
@@ -145,6 +148,57 @@ def physical_cores() -> int:
         except OSError:
             cores.add(str(cpu))
     return max(1, len(cores))
+
+
+def is_confined() -> bool:
+    """Whether this process was given only some of the machine's CPUs (taskset, a cpuset)."""
+    return hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) < (os.cpu_count() or 1)
+
+
+def physical_cores() -> int:
+    """How many workers make use of what this process gets: usable cores, or a container's quota."""
+    quota = cpu_quota()
+    return usable_cores() if quota is None else max(1, min(usable_cores(), math.ceil(quota)))
+
+
+def cpu_quota() -> float | None:
+    """CPUs' worth of time that the control groups of this process allow; None for no limit.
+
+    A worker beyond it is stopped for the rest of each period, and all others wait for it. Source:
+    Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst of Linux.
+    """
+    try:
+        listed = _OWN_CGROUPS.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    limits = []
+    for line in listed:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = _CGROUPS / controllers if controllers else _CGROUPS
+        # In a container the path may be that of the host; its own limits are then at the root.
+        for folder in (root / path.lstrip("/"), *(root / path.lstrip("/")).parents):
+            limits.append(_limit(folder))
+            if folder == _CGROUPS:
+                break
+    known = [limit for limit in limits if limit is not None]
+    return min(known, default=None)
+
+
+def _limit(cgroup: Path) -> float | None:
+    """The limit of one control group, of version 2 or 1."""
+    try:
+        quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        try:
+            quota = (cgroup / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
+            period = (cgroup / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
+        except OSError:
+            return None
+    if not quota.isdecimal() or not period.isdecimal() or int(period) == 0:
+        return None  # "max", or -1
+    return int(quota) / int(period)
 
 
 def peak_memory_bytes() -> int:

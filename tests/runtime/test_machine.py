@@ -1,6 +1,9 @@
 """CPU features under LLVM's names against flags as Linux prints them."""
 
+import os
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from iree.compiler import tools
@@ -80,6 +83,96 @@ def test_features_that_cannot_be_checked_are_refused(monkeypatch: pytest.MonkeyP
     machine.check_cpu(here, ["shstk", "fast-gather"], "a.mxc")
     with pytest.raises(ArtifactError, match=rf"a\.mxc: the code uses avx2, .* {sys.platform}"):
         machine.check_cpu(here, ["avx2", "shstk"], "a.mxc")
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty system of eight hardware threads on four cores, 0 and 4, 1 and 5, and so on."""
+    cpus, groups = tmp_path / "cpu", tmp_path / "cgroup"
+    for cpu in range(8):
+        folder = cpus / f"cpu{cpu}/topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
+    groups.mkdir()
+    monkeypatch.setattr(machine, "_CPUS", cpus)
+    monkeypatch.setattr(machine, "_CGROUPS", groups)
+    monkeypatch.setattr(machine, "_OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("allowed", "cores", "confined"),
+    [(range(8), 4, False), ({0, 4}, 1, True), ({0, 1, 4}, 2, True), ({7}, 1, True)],
+)
+def test_hardware_threads_share_a_core(
+    system: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    allowed: Iterable[int],
+    cores: int,
+    confined: bool,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(allowed))
+    assert machine.usable_cores() == machine.physical_cores() == cores
+    assert machine.is_confined() is confined
+
+
+def test_cores_without_a_topology(monkeypatch: pytest.MonkeyPatch, system: Path) -> None:
+    monkeypatch.setattr(machine, "_CPUS", system / "nowhere")
+    assert machine.usable_cores() == 8
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert machine.usable_cores() == 8
+    assert not machine.is_confined()
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "quota", "cores"),
+    [
+        ("0::/\n", {}, None, 4),
+        ("0::/\n", {"cpu.max": "max 100000"}, None, 4),
+        ("0::/\n", {"cpu.max": "150000 100000"}, 1.5, 2),
+        ("0::/\n", {"cpu.max": "5000 100000"}, 0.05, 1),
+        ("0::/\n", {"cpu.max": "900000 100000"}, 9.0, 4),
+        # The group above allows less than its own; the limits of others do not count.
+        ("0::/a/b\n", {"a/b/cpu.max": "max 1000", "a/cpu.max": "3000 1000"}, 3.0, 3),
+        ("0::/a\n", {"a/b/cpu.max": "1000 1000", "a/cpu.max": "3000 1000"}, 3.0, 3),
+        # A container that sees its own group as the root, under the name that the host has for it.
+        ("0::/docker/1234\n", {"cpu.max": "200000 100000"}, 2.0, 2),
+        # Version 1, and a kernel with both.
+        (
+            "4:memory:/x\n3:cpu,cpuacct:/x\n0::/\n",
+            {
+                "cpu,cpuacct/x/cpu.cfs_quota_us": "100000",
+                "cpu,cpuacct/x/cpu.cfs_period_us": "100000",
+                "memory/x/cpu.max": "1 100000",
+            },
+            1.0,
+            1,
+        ),
+        (
+            "3:cpu:/\n",
+            {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
+            None,
+            4,
+        ),
+    ],
+)
+def test_the_quota_of_a_container(
+    system: Path, own: str, files: dict[str, str], quota: float | None, cores: int
+) -> None:
+    (system / "own").write_text(own)
+    for name, text in files.items():
+        file = system / "cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    assert machine.cpu_quota() == quota
+    assert machine.physical_cores() == cores
+
+
+def test_without_control_groups(system: Path) -> None:
+    assert machine.cpu_quota() is None
+    assert machine.physical_cores() == 4
 
 
 def test_cores_and_memory() -> None:

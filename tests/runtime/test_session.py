@@ -148,47 +148,6 @@ def test_calls_that_do_not_fit(
         load(plain_artifact).call(name, *arguments)
 
 
-def test_threads_change_nothing_but_threads(plain_artifact: Path) -> None:
-    values = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
-    one, three, default = (load(plain_artifact, threads=n) for n in (1, 3, None))
-    assert (one.threads, three.threads) == (1, 3)
-    assert default.threads == machine.physical_cores()
-    results = [m.call("mixed", values)[0] for m in (one, three, default)]
-    assert results[0] == results[1] == results[2]
-    np.testing.assert_allclose(results[0], values.sum(dtype=np.float64), rtol=0, atol=1e-2)
-
-
-def test_each_number_of_threads_has_its_own_workers(plain_artifact: Path) -> None:
-    if sys.platform != "linux":
-        pytest.fail("counts threads in /proc: written for Linux")
-    code = (
-        "import sys; from mxc.runtime import load\n"
-        "import time; from pathlib import Path\n"
-        "names = lambda: [t.read_text() for t in Path('/proc/self/task').glob('*/comm')]\n"
-        "workers = lambda: sum(n.startswith('iree-worker') for n in names())\n"
-        "def settled(n):\n"
-        "    end = time.monotonic() + 5\n"
-        "    while workers() != n and time.monotonic() < end: time.sleep(0.01)\n"
-        "    return workers()\n"
-        "keep = [load(sys.argv[1], threads=2)]; print(settled(2))\n"
-        "keep += [load(sys.argv[1], threads=2)]; print(settled(2))\n"
-        "keep += [load(sys.argv[1], threads=3)]; print(settled(5))\n"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", code, str(plain_artifact)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert out.stdout.split() == ["2", "2", "5"]
-
-
-@pytest.mark.parametrize("threads", [0, -1])
-def test_threads_below_one(plain_artifact: Path, threads: int) -> None:
-    with pytest.raises(RequestError, match="threads must be at least 1"):
-        load(plain_artifact, threads=threads)
-
-
 def test_device_of_the_same_kind(plain_artifact: Path) -> None:
     ones = np.ones(4, np.float32)
     np.testing.assert_array_equal(
