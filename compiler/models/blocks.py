@@ -6,8 +6,6 @@ heads, G = Q / V, S keys. Values are f32 unless a line says otherwise; weights k
 checkpoint and are extended inside the contraction that reads them.
 """
 
-from dataclasses import dataclass
-
 from iree.compiler import ir
 from iree.compiler.dialects import arith, flow, math, tensor
 
@@ -27,28 +25,6 @@ def to_f32(value: ir.Value) -> ir.Value:
     return value if value.type == f32() else arith.extf(f32(), value)
 
 
-@dataclass(frozen=True)
-class Rounding:
-    """What a contraction with a weight sees of its activations.
-
-    `element` is "f32" (nothing is rounded) or "bf16" (rounded to nearest even, products exact in
-    f32). The mode is recorded in the manifest.
-    """
-
-    element: str
-
-    def type(self) -> ir.Type:
-        """The MLIR type that activations are rounded to."""
-        return {"f32": ir.F32Type, "bf16": ir.BF16Type}[self.element].get()
-
-    def round(self, value: ir.Value) -> ir.Value:
-        """The f32 tensor `value` in the type that contractions read."""
-        if self.type() == element_of(value):
-            return value
-        loops = " ".join("abcdef"[: len(shape_of(value))])
-        return generic([(value, loops)], loops, self.type(), lambda x: arith.truncf(self.type(), x))
-
-
 def linear(x: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
     """x [T, K] times weight [N, K] transposed, plus bias [N]: f32 [T, N]."""
     y = generic(
@@ -57,6 +33,11 @@ def linear(x: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
         f32(),
         lambda a, w, acc: arith.addf(acc, arith.mulf(to_f32(a), to_f32(w))),
     )
+    return add_bias(y, bias)
+
+
+def add_bias(y: ir.Value, bias: ir.Value | None) -> ir.Value:
+    """y [T, N] + bias [N]; y itself where there is none."""
     if bias is None:
         return y
     return generic([(y, "m n"), (bias, "n")], "m n", f32(), lambda a, b: arith.addf(a, to_f32(b)))

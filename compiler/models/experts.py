@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, tensor
 
-from mxc.compiler.models.blocks import Rounding, collapse, expand, f32, to_f32
-from mxc.dialects.boundary import unpack
-from mxc.dialects.generic import constant, fill, generic, loop_index, shape_of
+from mxc.compiler.models.activations import Blocks
+from mxc.compiler.models.blocks import collapse, expand, f32, to_f32
+from mxc.dialects.boundary import pack, unpack
+from mxc.dialects.generic import constant, element_of, fill, generic, loop_index, shape_of
 from mxc.dialects.linalg_ext import gather, top_k
 from mxc.dialects.scaled import scaled_contraction
 
@@ -164,38 +165,44 @@ def group_by_expert(experts: ir.Value, expert_count: int, rows: int = GROUP_ROWS
     return Groups(owner, pair_of_slot, expand(slots, [[0, 1]], [tokens, choices]), rows)
 
 
-def group_rows(x: ir.Value, groups: Groups) -> ir.Value:
-    """Rows of x [T, K] as the groups want them: [G, B, K]."""
-    choices = shape_of(groups.slot_of_pair)[1]
-    slots = shape_of(groups.pair_of_slot)[0]
+def group_rows(x: Blocks, groups: Groups) -> Blocks:
+    """Rows of x [T, KO, 32] as the groups want them: [G, B, KO, 32], and their scales."""
+    scales = None if x.scales is None else _rows(x.scales, groups)
+    return Blocks(_rows(x.elements, groups), scales)
+
+
+def _rows(x: ir.Value, groups: Groups) -> ir.Value:
+    """Rows of x [T, ..], one a slot: [G, B, ..]."""
+    kind, choices = element_of(x), shape_of(groups.slot_of_pair)[1]
+    # Elements of 4 bits have no addresses.
+    packed = isinstance(kind, ir.FloatType) and kind.width < 16
+    x = pack(x) if packed else x
+    inner = [f"k{axis}" for axis in range(1, len(shape_of(x)))]
+    loops = " ".join(["s", *inner])
 
     def row(pair: ir.Value) -> ir.Value:
         token = arith.divui(pair, constant(choices, i32()))
-        return tensor.extract(x, [as_index(token), loop_index("s k", "k")])
+        return tensor.extract(x, [as_index(token), *(loop_index(loops, k) for k in inner)])
 
-    rows = generic([(groups.pair_of_slot, "s")], "s k", f32(), row, sizes={"k": shape_of(x)[1]})
-    return expand(rows, [[0, 1], [2]], [slots // groups.rows, groups.rows, shape_of(x)[1]])
+    sizes = dict(zip(inner, shape_of(x)[1:], strict=True))
+    rows = generic([(groups.pair_of_slot, "s")], loops, element_of(x), row, sizes=sizes)
+    slots, *rest = shape_of(rows)
+    grouped = [[0, 1], *([axis + 2] for axis in range(len(rest)))]
+    rows = expand(rows, grouped, [slots // groups.rows, groups.rows, *rest])
+    return unpack(rows, kind) if packed else rows
 
 
 def expert_linear(
-    x: ir.Value,
-    groups: Groups,
-    blocks: ir.Value,
-    scales: ir.Value,
-    bias: ir.Value,
-    rounding: Rounding,
-    name: str,
+    x: Blocks, groups: Groups, weights: tuple[ir.Value, ir.Value], bias: ir.Value, name: str
 ) -> ir.Value:
-    """x [G, B, K] times the mxfp4 weights of each group's expert, plus bias: f32 [G, B, N].
+    """x [G, B, K] times the weights of each group's expert, plus bias: f32 [G, B, N].
 
-    blocks i8 [E, N, KO, 16]; scales i8 [E, N, KO]; bias [E, N].
+    weights: elements [E, N, KO, 32] and scales [E, N, KO]; bias [E, N].
     """
-    count, rows, depth = shape_of(x)
-    ko = shape_of(scales)[2]
-    lhs = expand(rounding.round(x), [[0], [1], [2, 3]], [count, rows, ko, depth // ko])
-    weights = gather(unpack(blocks, ir.Float4E2M1FNType.get()), groups.experts)
-    weight_scales = gather(unpack(scales, ir.Float8E8M0FNUType.get()), groups.experts)
-    y = scaled_contraction(lhs, weights, rhs_scale=weight_scales, batch=1, name=name)
+    elements, scales = (gather(part, groups.experts) for part in weights)
+    y = scaled_contraction(
+        x.elements, elements, lhs_scale=x.scales, rhs_scale=scales, batch=1, name=name
+    )
     shift = gather(bias, groups.experts)
     return generic(
         [(y, "g m n"), (shift, "g n")],

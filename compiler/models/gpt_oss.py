@@ -14,32 +14,26 @@ from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.gpt_oss_config import GptOssConfig
 from mxc.compiler.models import attention, experts
+from mxc.compiler.models.activations import Activations, Blocks
 from mxc.compiler.models.blocks import (
-    Rounding,
     add,
     collapse,
     embed,
     expand,
     f32,
-    linear,
     rms_norm,
     rotate,
     rows_from,
 )
 from mxc.compiler.models.options import Options
 from mxc.compiler.models.rope import yarn_tables
+from mxc.compiler.models.weights import Weights
 from mxc.dialects.context import new_context
+from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import constant, shape_of
 from mxc.dialects.parameters import Parameters
 
 COS, SIN = "rope.cos", "rope.sin"
-
-#: safetensors dtype -> MLIR element type of the parameter.
-ELEMENTS = {
-    "BF16": ir.BF16Type,
-    "F16": ir.F16Type,
-    "F32": ir.F32Type,
-}
 
 
 def generated_tensors(config: GptOssConfig, options: Options) -> dict[str, NDArray[np.float32]]:
@@ -68,13 +62,13 @@ class GptOssBuilder:
     def __init__(self, config: GptOssConfig, dtypes: dict[str, str], options: Options) -> None:
         """`dtypes`: safetensors dtype of every dense tensor, by name."""
         self._config = config
-        self._dtypes = dtypes
         self._options = options
-        self._rounding = Rounding(options.activations)
+        self._activations = Activations(options.activations, options.floats)
         self._context = new_context()
         with self._context, ir.Location.unknown():
             self._module = ir.Module.create()
         self._parameters = Parameters(self._module)
+        self._weights = Weights(self._parameters, dtypes, self._activations, options.dense_format)
 
     def build(self) -> ir.Module:
         """The module with prefill, decode, logits and logits_row."""
@@ -91,11 +85,11 @@ class GptOssBuilder:
         return self._module
 
     def cache_type(self) -> ir.Type:
-        """The cache of one sequence: [2 * layers, capacity, V, D] in the activations' type."""
+        """The cache of one sequence: [2 * layers, capacity, V, D] of floats."""
         c = self._config
         shape = [2 * c.num_hidden_layers, self._options.capacity]
         shape += [c.num_key_value_heads, c.head_dim]
-        return ir.RankedTensorType.get(shape, self._rounding.type())
+        return ir.RankedTensorType.get(shape, self._activations.float_type())
 
     def _function(
         self, name: str, inputs: list[ir.Type], body: Callable[..., list[ir.Value]]
@@ -121,24 +115,14 @@ class GptOssBuilder:
             [ir.DictAttr.get(consumed if kind == self.cache_type() else {}) for kind in inputs]
         )
 
-    def _weight(self, name: str, *shape: int) -> ir.Value:
-        kind = ELEMENTS[self._dtypes[name]].get()
-        return self._parameters.load(name, shape, kind)
-
-    def _linear(self, x: ir.Value, name: str, outputs: int, bias: bool = True) -> ir.Value:
-        weight = self._weight(f"{name}.weight", outputs, shape_of(x)[1])
-        shift = self._weight(f"{name}.bias", outputs) if bias else None
-        with ir.Location.name(name):
-            return linear(self._rounding.round(x), weight, shift)
-
     def _layers(self, tokens: ir.Value, position: ir.Value, cache: ir.Value) -> list[ir.Value]:
         c = self._config
         count = shape_of(tokens)[0]
         zero = attention.hidden_zero()
         at = arith.index_cast(ir.IndexType.get(), position)
-        table = [self._options.capacity, c.head_dim // 2]
+        turns = [self._options.capacity, c.head_dim // 2]
         cos, sin = (
-            rows_from(self._parameters.load(name, table, f32()), at, count) for name in (COS, SIN)
+            rows_from(self._parameters.load(name, turns, f32()), at, count) for name in (COS, SIN)
         )
         windows = {
             "full_attention": attention.full_window(at, count),
@@ -147,7 +131,9 @@ class GptOssBuilder:
             ),
         }
         state = State(count, zero, at, cos, sin, windows)
-        x = embed(tokens, self._weight("model.embed_tokens.weight", c.vocab_size, c.hidden_size))
+        x = embed(
+            tokens, self._weights.load("model.embed_tokens.weight", c.vocab_size, c.hidden_size)
+        )
         for layer in range(c.num_hidden_layers):
             prefix = f"model.layers.{layer}"
             normed = self._norm(x, f"{prefix}.input_layernorm")
@@ -164,18 +150,19 @@ class GptOssBuilder:
     def _head(self, hidden: ir.Value) -> ir.Value:
         """hidden [T, H] -> logits [T, vocabulary]."""
         c = self._config
-        normed = self._rounding.round(self._norm(hidden, "model.norm"))
-        name = "model.embed_tokens" if c.tie_word_embeddings else "lm_head"
-        weight = self._weight(f"{name}.weight", c.vocab_size, c.hidden_size)
-        with ir.Location.name("lm_head"):
-            return linear(normed, weight, None)
+        normed = self._weights.prepare(self._norm(hidden, "model.norm"))
+        weight = "lm_head.weight"
+        # A tied head that is quantised is a copy of its own: the embedding keeps its type.
+        if c.tie_word_embeddings and self._options.dense_format is None:
+            weight = "model.embed_tokens.weight"
+        return self._weights.linear(normed, "lm_head", weight, (c.vocab_size, c.hidden_size))
 
     def _head_of_row(self, hidden: ir.Value, row: ir.Value) -> list[ir.Value]:
         at = arith.index_cast(ir.IndexType.get(), row)
         return [self._head(rows_from(hidden, at, 1))]
 
     def _norm(self, x: ir.Value, name: str) -> ir.Value:
-        weight = self._weight(f"{name}.weight", shape_of(x)[1])
+        weight = self._weights.load(f"{name}.weight", shape_of(x)[1])
         with ir.Location.name(name):
             return rms_norm(x, weight, self._config.rms_norm_eps)
 
@@ -188,8 +175,10 @@ class GptOssBuilder:
         heads, shared = c.num_attention_heads, c.num_key_value_heads
         group, depth = heads // shared, c.head_dim
         bias = c.attention_bias
+        with ir.Location.name(name):
+            prepared = self._weights.prepare(x)
         q, k, v = (
-            self._linear(x, f"{name}.{part}_proj", count * depth, bias)
+            self._linear(prepared, f"{name}.{part}_proj", (count * depth, c.hidden_size), bias)
             for part, count in (("q", heads), ("k", shared), ("v", shared))
         )
         with ir.Location.name(name):
@@ -206,46 +195,49 @@ class GptOssBuilder:
                 expand(q, [[0], [1, 2], [3]], [state.tokens, shared, group, depth]),
                 keys,
                 values,
-                expand(self._weight(f"{name}.sinks", heads), [[0, 1]], [shared, group]),
+                expand(self._weights.load(f"{name}.sinks", heads), [[0, 1]], [shared, group]),
                 state.position,
                 window,
                 depth**-0.5,
             )
-            mixed = collapse(mixed, [[0], [1, 2, 3]])
-        return self._linear(mixed, f"{name}.o_proj", c.hidden_size, bias), cache
+            mixed = self._weights.prepare(collapse(mixed, [[0], [1, 2, 3]]))
+        shape = (c.hidden_size, heads * depth)
+        return self._linear(mixed, f"{name}.o_proj", shape, bias), cache
+
+    def _linear(
+        self, x: Blocks | ir.Value, name: str, shape: tuple[int, int], bias: bool = True
+    ) -> ir.Value:
+        shift = f"{name}.bias" if bias else None
+        return self._weights.linear(x, name, f"{name}.weight", shape, shift)
 
     def _experts(self, x: ir.Value, name: str) -> ir.Value:
         c = self._config
-        logits = self._linear(x, f"{name}.router", c.num_local_experts)
+        # In every mode: see activations.py.
+        floats = self._activations.round(x)
+        logits = self._linear(floats, f"{name}.router", (c.num_local_experts, c.hidden_size))
         with ir.Location.name(f"{name}.experts"):
             shares, chosen = experts.route(logits, c.num_experts_per_tok)
             if shape_of(x)[0] == 1:
                 groups = experts.one_group_a_pair(chosen)
             else:
                 groups = experts.group_by_expert(chosen, c.num_local_experts)
-            rows = experts.group_rows(x, groups)
+            rows = experts.group_rows(self._activations.blocks(x), groups)
             gate_up = self._expert_linear(
-                rows, groups, f"{name}.experts.gate_up_proj", 2 * c.intermediate_size
+                rows, groups, f"{name}.experts.gate_up_proj", 2 * c.intermediate_size, c.hidden_size
             )
-            inner = experts.gated(gate_up, self._swiglu)
-            out = self._expert_linear(inner, groups, f"{name}.experts.down_proj", c.hidden_size)
+            inner = self._activations.blocks(experts.gated(gate_up, self._swiglu))
+            out = self._expert_linear(
+                inner, groups, f"{name}.experts.down_proj", c.hidden_size, c.intermediate_size
+            )
             return experts.combine(out, shares, groups)
 
     def _expert_linear(
-        self, x: ir.Value, groups: experts.Groups, name: str, outputs: int
+        self, x: Blocks, groups: experts.Groups, name: str, outputs: int, depth: int
     ) -> ir.Value:
-        count, depth = self._config.num_local_experts, shape_of(x)[2]
-        i8 = ir.IntegerType.get_signless(8)
-        load = self._parameters.load
-        return experts.expert_linear(
-            x,
-            groups,
-            load(f"{name}_blocks", [count, outputs, depth // 32, 16], i8),
-            load(f"{name}_scales", [count, outputs, depth // 32], i8),
-            self._weight(f"{name}_bias", count, outputs),
-            self._rounding,
-            name,
-        )
+        count = self._config.num_local_experts
+        weights = self._weights.blocked(name, FORMATS["mxfp4"], [count, outputs], depth)
+        bias = self._weights.load(f"{name}_bias", count, outputs)
+        return experts.expert_linear(x, groups, weights, bias, name)
 
     def _swiglu(self, gate: ir.Value, up: ir.Value) -> ir.Value:
         """(up + 1) * gate * sigmoid(alpha gate), gate at most and up within +-limit."""

@@ -80,7 +80,7 @@ class Model:
             vocab_size=c.vocab_size,
             max_sequence_length=o.max_sequence_length,
             prefill_chunk=o.prefill_chunk,
-            cache=TensorType(shape=shape, dtype=o.activations),
+            cache=TensorType(shape=shape, dtype=o.floats),
             eos_tokens=self.source.eos_tokens,
             bos_token=c.bos_token_id,
             pad_token=c.pad_token_id,
@@ -93,6 +93,8 @@ def open_model(
     max_sequence_length: int | None = None,
     prefill_chunk: int | None = None,
     activations: str | None = None,
+    quantize_dense: str | None = None,
+    recipe: str | None = None,
 ) -> Model:
     """Open the checkpoint in `folder` and settle the options; reads headers only.
 
@@ -105,6 +107,8 @@ def open_model(
         max_sequence_length,
         prefill_chunk,
         activations,
+        quantize_dense,
+        recipe,
         longest=source.config.max_position_embeddings,
         dense=dense,
     )

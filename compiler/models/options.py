@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mxc.compiler.models.activations import FLOATS, INT8, MODES, MX
 from mxc.dialects.errors import CheckpointError
+from mxc.dialects.formats import FORMATS, BlockFormat
+from mxc.dialects.recipes import ScaleRecipe, scale_recipe
 
-#: What activations may be rounded to before they meet a weight.
-ACTIVATIONS = ("f32", "bf16")
+#: What `--quantize-dense` may be -> the format, and the recipe of its scales unless another is
+#: asked for: the one with which nothing saturates.
+DENSE = {
+    "mxfp8": ("mxfp8e4m3", ScaleRecipe.RCEIL),
+    "mxint8": ("mxint8", ScaleRecipe.RCEIL),
+}
 
 #: Tokens that a sequence may hold where neither the user nor the checkpoint asks for fewer.
 DEFAULT_SEQUENCE_LENGTH = 4096
@@ -16,13 +23,26 @@ DEFAULT_SEQUENCE_LENGTH = 4096
 DEFAULT_PREFILL_CHUNK = 128
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
-    """Tokens a sequence may hold, tokens a prefill call takes, what activations are rounded to."""
+    """Tokens a sequence may hold, tokens a prefill call takes, and how numbers are written.
+
+    `activations` is the mode in which they meet MX weights, `floats` what they are rounded to
+    where they meet plain weights and in the cache. `quantize_dense` names the format that dense
+    weights are packed in, `recipe` that of their scales; None where they are packed as they are.
+    """
 
     max_sequence_length: int
     prefill_chunk: int
     activations: str
+    floats: str
+    quantize_dense: str | None = None
+    recipe: str | None = None
+
+    @property
+    def dense_format(self) -> BlockFormat | None:
+        """The format of `quantize_dense`."""
+        return None if self.quantize_dense is None else FORMATS[self.quantize_dense]
 
     @property
     def capacity(self) -> int:
@@ -34,11 +54,13 @@ def choose(
     max_sequence_length: int | None,
     prefill_chunk: int | None,
     activations: str | None,
+    quantize_dense: str | None = None,
+    recipe: str | None = None,
     *,
     longest: int,
     dense: set[str],
 ) -> tuple[Options, tuple[str, ...]]:
-    """The options, and a note for each that was not asked for.
+    """The options, and a note for each that was not asked for or means more than it says.
 
     `longest` is what the checkpoint was trained for; `dense` the safetensors dtypes of its dense
     weights. Raises CheckpointError for options that the model cannot have.
@@ -61,15 +83,59 @@ def choose(
         raise CheckpointError(
             f"--prefill-chunk {chunk}: a sequence holds {length} tokens; give 1 to {length}"
         )
-    rounding = activations
-    if rounding is None:
-        rounding = "bf16" if dense == {"BF16"} else "f32"
+    floats = "bf16" if dense == {"BF16"} else "f32"
+    mode = activations
+    if mode is None:
+        mode = floats
         notes.append(
-            f"activations are {rounding} where they meet weights, as the checkpoint's dense "
+            f"activations are {mode} where they meet weights, as the checkpoint's dense "
             "weights are; choose with --activations"
         )
-    if rounding not in ACTIVATIONS:
+    if mode not in MODES:
         raise CheckpointError(
-            f"--activations {rounding}: not supported; supported are {', '.join(ACTIVATIONS)}"
+            f"--activations {mode}: not supported; supported are {', '.join(MODES)}"
         )
-    return Options(length, chunk, rounding), tuple(notes)
+    floats = mode if mode in FLOATS else floats
+    format, chosen, note = _dense(quantize_dense, recipe)
+    notes += note
+    notes += _quantised(mode, floats, quantize_dense)
+    return Options(
+        max_sequence_length=length,
+        prefill_chunk=chunk,
+        activations=mode,
+        floats=floats,
+        quantize_dense=format,
+        recipe=chosen,
+    ), tuple(notes)
+
+
+def _dense(wanted: str | None, recipe: str | None) -> tuple[str | None, str | None, list[str]]:
+    """The format and the recipe of dense weights, and what is to be said of them."""
+    if wanted is None:
+        if recipe is not None:
+            raise CheckpointError(
+                f"--recipe {recipe}: nothing is quantised; give --quantize-dense, or leave it out"
+            )
+        return None, None, []
+    if wanted not in DENSE:
+        raise CheckpointError(
+            f"--quantize-dense {wanted}: not supported; supported are {', '.join(DENSE)}"
+        )
+    format, default = DENSE[wanted]
+    if recipe is not None:
+        return format, str(scale_recipe(recipe)), []
+    note = f"dense weights are quantised with the recipe {default}; choose with --recipe"
+    return format, str(default), [note]
+
+
+def _quantised(mode: str, floats: str, dense: str | None) -> list[str]:
+    """What a mode that quantises leaves as it is."""
+    if mode in FLOATS:
+        return []
+    how = "int8 with a float32 scale" if mode == INT8 else "{} with recipe {}".format(*MX[mode])
+    plain = "the router" if dense is not None else "dense weights (attention, router, LM head)"
+    also = "" if dense is not None else "; --quantize-dense quantises all but the router"
+    return [
+        f"activations are quantised to {how}, in blocks of 32, where they meet MX weights; {plain} "
+        f"and the key/value cache see {floats}{also}"
+    ]

@@ -41,6 +41,39 @@ class _Bf16(dict[str, str]):
         return "BF16"
 
 
-module = GptOssBuilder(config, _Bf16(), Options(64, 8, "bf16")).build()
-assert module.operation.verify()
-print(module)
+def build(activations: str, dense: str | None = None) -> None:
+    options = Options(
+        max_sequence_length=64,
+        prefill_chunk=8,
+        activations=activations,
+        floats="bf16",
+        quantize_dense=dense,
+    )
+    module = GptOssBuilder(config, _Bf16(), options).build()
+    assert module.operation.verify()
+    print(module)
+
+
+build("bf16")
+
+# int8 activations: the router sees bf16; rows are quantised once, then gathered for their experts.
+# CHECK-LABEL: util.func public @decode
+# CHECK: linalg.generic {{.*}} : tensor<1x64xbf16>, tensor<4x64xbf16>) outs(%{{.*}} : tensor<1x4xf32>)
+# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<1x2xi32>)
+# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<1x2xf32>)
+# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<1x2x32xi8>)
+# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<2x2x32xi8>)
+# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<2x2xf32>)
+# CHECK: linalg.generic {{.*}} : tensor<2x1x2x32xi8>, tensor<2x128x2x32xf4E2M1FN>, tensor<2x1x2xf32>, tensor<2x128x2xf8E8M0FNU>)
+build("i8")
+
+# Dense weights in blocks: Q, K and V read the same elements and scales; so does the head.
+# CHECK: util.global private @model.layers.0.self_attn.q_proj.weight_blocks = {{.*}} : tensor<128x2x32xi8>
+# CHECK-LABEL: util.func public @decode
+# CHECK: %[[SCALES:.*]] = flow.tensor.bitcast %{{.*}} : tensor<1x2xi8> -> tensor<1x2xf8E8M0FNU>
+# CHECK: linalg.generic {{.*}} ins(%[[X:.*]], %{{.*}}, %[[SCALES]], %{{.*}} : tensor<1x2x32xi8>, tensor<128x2x32xi8>, tensor<1x2xf8E8M0FNU>, tensor<128x2xf8E8M0FNU>)
+# CHECK: linalg.generic {{.*}} ins(%[[X]], %{{.*}}, %[[SCALES]], %{{.*}} : tensor<1x2x32xi8>, tensor<64x2x32xi8>,
+# CHECK: linalg.generic {{.*}} ins(%[[X]], %{{.*}}, %[[SCALES]], %{{.*}} : tensor<1x2x32xi8>, tensor<64x2x32xi8>,
+# CHECK: linalg.generic {{.*}} : tensor<1x64xbf16>, tensor<4x64xbf16>) outs(%{{.*}} : tensor<1x4xf32>)
+# CHECK: linalg.generic {{.*}} : tensor<1x2x32xi8>, tensor<512x2x32xi8>, tensor<1x2xf8E8M0FNU>, tensor<512x2xf8E8M0FNU>)
+build("mxint8", "mxint8")
