@@ -1,0 +1,150 @@
+"""Programs of mxfp4 products for each activation mode: one, and a chain over many weights.
+
+    chain:  x -> prepare -> x * w0 -> prepare -> (x * w0) * w1 -> ..
+
+Each product of a chain waits for the one before it, as the layers of a model do, and prepares its
+own activations (rounds them, quantises them). A call of the chain is many products, so that what a
+call from Python costs is nothing beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from iree.compiler import ir
+from iree.compiler.dialects import arith, func, tensor
+from problems import BLOCK, Array, Shape, Weights
+from programs import Loaded, Program, compile_build, laid_out, shape
+
+from mxc.dialects.boundary import unpack
+from mxc.dialects.generic import element_of, generic, shape_of
+from mxc.dialects.parameters import Parameters
+from mxc.dialects.quantise import quantise_int8
+from mxc.dialects.scaled import scaled_contraction
+
+#: What activations are rounded to before they meet a weight.
+MODES = ("f32", "bf16", "i8")
+
+#: Activations and, where they have one, the scale of their blocks.
+Side = tuple[ir.Value, ir.Value | None]
+
+
+def contraction_program(mode: str, problem: Shape, chains: Mapping[int, int]) -> Program:
+    """Functions @one_M and @chain_M for each M of `chains`: f32 [M, k] -> f32 [M, n].
+
+    @one_M multiplies with the weight w0; @chain_M with chains[M] weights w0, w1, ..: it carries
+    the first k columns of each result on.
+    """
+
+    def build(parameters: Parameters) -> None:
+        f32 = ir.F32Type.get()
+        for m, chain in chains.items():
+            for name, count in ((f"one_{m}", 1), (f"chain_{m}", chain)):
+                body = _chain(mode, problem, m, count, parameters)
+                func.FuncOp.from_py_func(shape(m, problem.k, of=f32), name=name)(body)
+
+    return compile_build(build)
+
+
+def load_rotation(program: Program, weights: Weights, copies: int, threads: int) -> Loaded:
+    """The program with `copies` copies of one weight, each at its own place in memory."""
+    given: dict[str, Array] = {}
+    for name, rows in (("w", weights.packed), ("s", weights.scales)):
+        # The layout is the same for all copies of a tensor.
+        data = laid_out(program, f"{name}0", rows)
+        given |= {f"{name}{i}": data.copy() for i in range(copies)}
+    return Loaded(program.code, given, threads)
+
+
+def _chain(
+    mode: str, problem: Shape, m: int, count: int, parameters: Parameters
+) -> Callable[[ir.Value], ir.Value]:
+    blocks = problem.k // BLOCK
+
+    def body(x: ir.Value) -> ir.Value:
+        i8 = ir.IntegerType.get_signless(8)
+        for i in range(count):
+            packed = parameters.load(f"w{i}", (problem.n, blocks, BLOCK // 2), i8)
+            scales = parameters.load(f"s{i}", (problem.n, blocks), i8)
+            lhs, lhs_scale = prepare_activations(mode, _columns(x, m, problem.k))
+            x = scaled_contraction(
+                lhs,
+                unpack(packed, ir.Float4E2M1FNType.get()),
+                lhs_scale=lhs_scale,
+                rhs_scale=unpack(scales, ir.Float8E8M0FNUType.get()),
+                name=f"product{i}",
+            )
+        return x
+
+    return body
+
+
+def _columns(x: ir.Value, m: int, k: int) -> ir.Value:
+    """The first k columns of x [m, ..] in blocks: [m, k / 32, 32]."""
+    kind = ir.RankedTensorType(x.type)
+    blocks, wanted = kind.shape[1] // BLOCK, k // BLOCK
+    split = ir.RankedTensorType.get([m, blocks, BLOCK], kind.element_type)
+    x = tensor.expand_shape(split, x, [[0], [1, 2]], [], [m, blocks, BLOCK])
+    if blocks == wanted:
+        return x
+    kind = ir.RankedTensorType.get([m, wanted, BLOCK], kind.element_type)
+    return tensor.extract_slice(kind, x, [], [], [], [0, 0, 0], [m, wanted, BLOCK], [1, 1, 1])
+
+
+def prepare_activations(mode: str, x: ir.Value) -> Side:
+    """f32 [m, k / 32, 32] as the mode has it: elements of that shape, scales [m, k / 32]."""
+    if mode == "f32":
+        return x, None
+    if mode == "bf16":
+        bf16 = ir.BF16Type.get()
+        return generic([(x, "m o b")], "m o b", bf16, lambda v: arith.truncf(bf16, v)), None
+    m, blocks, _ = shape_of(x)
+    kind = ir.RankedTensorType.get([m, blocks * BLOCK], element_of(x))
+    return quantise_int8(tensor.collapse_shape(kind, x, [[0], [1, 2]]))
+
+
+def both_scaled_program(m: int, problem: Shape) -> Program:
+    """@main: mxfp4 x [m, k / 32, 16] with scales [m, k / 32], times mxfp4 parameters w0, s0."""
+    blocks = problem.k // BLOCK
+
+    def build(parameters: Parameters) -> None:
+        i8 = ir.IntegerType.get_signless(8)
+        kinds = [shape(m, blocks, BLOCK // 2, of=i8), shape(m, blocks, of=i8)]
+
+        def main(x: ir.Value, x_scales: ir.Value) -> ir.Value:
+            packed = parameters.load("w0", (problem.n, blocks, BLOCK // 2), i8)
+            scales = parameters.load("s0", (problem.n, blocks), i8)
+            return f4_by_f4(x, x_scales, packed, scales)
+
+        func.FuncOp.from_py_func(*kinds, name="main")(main)
+
+    return compile_build(build)
+
+
+def f4_by_f4(x: ir.Value, x_scales: ir.Value, w: ir.Value, w_scales: ir.Value) -> ir.Value:
+    """The contraction of two mxfp4 sides, all given as bytes."""
+    f4, e8m0 = ir.Float4E2M1FNType.get(), ir.Float8E8M0FNUType.get()
+    return scaled_contraction(
+        unpack(x, f4),
+        unpack(w, f4),
+        lhs_scale=unpack(x_scales, e8m0),
+        rhs_scale=unpack(w_scales, e8m0),
+        name="f4_by_f4",
+    )
+
+
+def exact_product(x: Weights, w: Weights) -> Array:
+    """[m, n] in float32 from integers: nothing is rounded before the end.
+
+    Elements are halves and scales 2^(s - 127): with 2^-32 as the unit every product of a block is
+    a whole number, and Python's integers hold their sums. Raises ValueError where that does not
+    hold for the scales that are given.
+    """
+    doubled = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int64)
+    blocks = np.einsum("mob,nob->omn", doubled[x.codes], doubled[w.codes])
+    powers = x.scales.T[:, :, None].astype(np.int64) + w.scales.T[:, None, :] - 254 + 30
+    if powers.min() < 0 or powers.max() > 40:
+        raise ValueError("scales are too far from 1 for sums of 64 bits")
+    exact: Array = (blocks << powers).sum(axis=0).astype(np.float64) * 2.0**-32
+    return exact.astype(np.float32)

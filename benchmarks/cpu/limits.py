@@ -1,0 +1,248 @@
+"""What this machine can do at most: dot products, multiply-adds and reading from memory.
+
+    python benchmarks/cpu/limits.py [--threads 1,2] [--seconds 1] [--memory-mib 512] [--json]
+
+Each limit is a kernel of our own pieces: 16 independent chains of one instruction on registers, or
+loads of a buffer that is many times larger than the last level of cache. No C compiler is needed.
+A line is missing where the CPU has not the instruction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from iree.compiler import ir
+from iree.compiler.dialects import arith, func, llvm, math, scf, vector
+from programs import Loaded, compile_build, memref, shape
+from repetitions import interleave
+
+from mxc.compiler import iree
+from mxc.dialects import x86
+from mxc.dialects.targets import target
+from mxc.passes.kernels.executables import dispatch, executable, workgroup
+from mxc.passes.kernels.vectors import (
+    bitcast,
+    i8,
+    i32,
+    index,
+    load,
+    loop,
+    prefetch,
+    splat,
+)
+
+#: Independent chains: more than latency times throughput of any of the instructions.
+CHAINS = 16
+#: Turns of the loop of one workgroup, and workgroups: a millisecond or two in all, long beside a
+#: call and short beside what disturbs a shared machine.
+TURNS = 50_000
+WORKGROUPS = 16
+
+#: The call that reads memory.
+READ = "read"
+#: Bytes that a workgroup reads in one piece, in steps of so many cache lines; lines that it asks
+#: for ahead, a little more than what the hardware finds out by itself.
+PIECE = 1 << 20
+LINES = 4
+AHEAD = 32
+
+#: Bytes of memory, many times those of any cache that is worth the name.
+MEMORY_MIB = 512
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of `threads` threads: 1e9 operations a second by instruction, 1e9 bytes a second read.
+
+    A multiplication and an addition are two operations. None: the CPU has no such instruction.
+    """
+
+    threads: int
+    vpdpbusd: float | None
+    vdpbf16ps: float | None
+    fma: float | None
+    dram_read: float
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction on 512 bits: operations it makes, and how to build it on (acc, a, b)."""
+
+    name: str
+    feature: str
+    operations: int
+    build: Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
+
+
+def _vpdpbusd(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    operands = [bitcast(acc, i32(), 16), bitcast(a, i8(), 64), bitcast(b, i8(), 64)]
+    op = llvm.CallIntrinsicOp(operands[0].type, "llvm.x86.avx512.vpdpbusd.512", operands, [], [])
+    return bitcast(op.operation.results[0], ir.F32Type.get(), 16)
+
+
+def _vdpbf16ps(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    bf16 = ir.BF16Type.get()
+    return x86.dot_bf16(acc, bitcast(a, bf16, 32), bitcast(b, bf16, 32))
+
+
+INSTRUCTIONS = (
+    Instruction("vpdpbusd", "avx512vnni", 128, _vpdpbusd),
+    Instruction("vdpbf16ps", x86.BF16, 64, _vdpbf16ps),
+    Instruction("fma", "avx512f", 32, lambda acc, a, b: math.fma(a, b, acc)),
+)
+
+
+class Machine:
+    """The kernels of the limits, ready on a number of threads.
+
+    `calls` has one for each limit, to be timed beside whatever is to be compared with it.
+    """
+
+    def __init__(self, threads: int, memory_mib: int = MEMORY_MIB) -> None:
+        """Compiles, and fills the memory that is read."""
+        record = iree.resolve(target("cpu"))
+        present = [each for each in INSTRUCTIONS if record.has_any((each.feature,))]
+        code = _code(tuple(present), (memory_mib << 20) // PIECE)
+        self.threads = threads
+        self._memory = memory_mib << 20
+        loaded = Loaded(code, {}, threads)
+        seed = loaded.put(np.full(32, 3.0, np.float32))
+        self.calls = {each.name: loaded.prepare(each.name, seed) for each in present}
+        # Pages that are all alike could be one page.
+        words = np.arange(self._memory // 4, dtype=np.int32).reshape(-1, PIECE // 64, 16)
+        self.calls[READ] = loaded.prepare(READ, loaded.put(words))
+
+    def rate(self, name: str, seconds: float) -> float:
+        """1e9 operations, or bytes, a second of a call that took so long."""
+        done = self._memory
+        if name != READ:
+            (instruction,) = (each for each in INSTRUCTIONS if each.name == name)
+            done = WORKGROUPS * TURNS * CHAINS * instruction.operations
+        return done / seconds / 1e9
+
+    def limits(self, seconds: Mapping[str, float]) -> Limits:
+        """From the least time of each of `calls`."""
+        rates = {name: self.rate(name, time) for name, time in seconds.items()}
+        return Limits(
+            threads=self.threads,
+            vpdpbusd=rates.get("vpdpbusd"),
+            vdpbf16ps=rates.get("vdpbf16ps"),
+            fma=rates.get("fma"),
+            dram_read=rates[READ],
+        )
+
+    def measure(self, seconds: float) -> Limits:
+        """The limits alone, in about so many seconds."""
+        peaks = {name: call for name, call in self.calls.items() if name != READ}
+        found = interleave(peaks, seconds=seconds / 2, rounds=5, most=2000, settle=0)
+        found |= interleave({READ: self.calls[READ]}, seconds=seconds / 2, rounds=5, settle=0)
+        return self.limits({name: time.least for name, time in found.items()})
+
+
+@functools.cache
+def _code(present: tuple[Instruction, ...], pieces: int) -> bytes:
+    return compile_build(lambda parameters: _build(present, pieces)).code
+
+
+def _build(present: tuple[Instruction, ...], pieces: int) -> None:
+    """One function for each instruction, and @read."""
+    f32 = ir.F32Type.get()
+    for each in present:
+        kinds = [memref([32], f32), memref([WORKGROUPS, 16], f32)]
+        _function(each.name, kinds, WORKGROUPS, _chains(each))
+    lines = PIECE // 64
+    kinds = [memref([pieces, lines, 16], i32()), memref([pieces, 16], i32())]
+    _function(READ, kinds, pieces, _read(lines))
+
+
+def _function(name: str, kinds: list[ir.Type], workgroups: int, body: Callable[..., None]) -> None:
+    """A kernel, and a function of the same name that calls it."""
+    source, result = (
+        shape(*ir.MemRefType(kind).shape, of=ir.MemRefType(kind).element_type) for kind in kinds
+    )
+    executable(f"{name}_kernel", kinds, (workgroups, 1), body)
+
+    def call(argument: ir.Value) -> ir.Value:
+        return dispatch(f"{name}_kernel", [argument], result)
+
+    func.FuncOp.from_py_func(source, name=name)(call)
+
+
+def _chains(instruction: Instruction) -> Callable[[ir.Value, ir.Value], None]:
+    def body(seed: ir.Value, result: ir.Value) -> None:
+        f32 = ir.F32Type.get()
+        a, b = load(seed, [index(0)], f32, 16), load(seed, [index(16)], f32, 16)
+        start = [splat(float(i), f32, 16) for i in range(CHAINS)]
+        with loop(index(0), index(TURNS), index(1), start) as (_, chains, op):
+            scf.YieldOp([instruction.build(chain, a, b) for chain in chains])
+        total = op.results[0]
+        for chain in list(op.results)[1:]:
+            total = arith.addf(total, chain)
+        vector.store(total, result, [workgroup(0), index(0)])
+
+    return body
+
+
+def _read(lines: int) -> Callable[[ir.Value, ir.Value], None]:
+    def body(memory: ir.Value, result: ir.Value) -> None:
+        piece, zero = workgroup(0), splat(0, i32(), 16)
+        with loop(index(0), index(lines), index(LINES), [zero] * LINES) as (line, sums, op):
+            for i in range(LINES):
+                prefetch(memory, [piece, arith.addi(line, index(AHEAD + i)), index(0)])
+            read = [
+                load(memory, [piece, arith.addi(line, index(i)), index(0)], i32(), 16)
+                for i in range(LINES)
+            ]
+            scf.YieldOp([arith.xori(*pair) for pair in zip(sums, read, strict=True)])
+        total = op.results[0]
+        for one in list(op.results)[1:]:
+            total = arith.xori(total, one)
+        vector.store(total, result, [piece, index(0)])
+
+    return body
+
+
+def show(limits: list[Limits]) -> None:
+    """A row a limit, a column a number of threads."""
+    print(f"{'machine limits':<28}" + "".join(f"{each.threads:>7} thr" for each in limits))
+    rows: dict[str, list[float | None]] = {
+        "vpdpbusd, GOP/s": [each.vpdpbusd for each in limits],
+        "vdpbf16ps, GFLOP/s": [each.vdpbf16ps for each in limits],
+        "f32 fma, GFLOP/s": [each.fma for each in limits],
+        "DRAM read, GB/s": [each.dram_read for each in limits],
+    }
+    for name, values in rows.items():
+        cells = (f"{'-':>11}" if value is None else f"{value:11.1f}" for value in values)
+        print(f"{name:<28}" + "".join(cells))
+
+
+def numbers(text: str) -> list[int]:
+    """Numbers that are separated by commas."""
+    return [int(word) for word in text.split(",")]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--threads", type=numbers, default=[1, 2], help="separated by commas")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each number of threads")
+    parser.add_argument("--memory-mib", type=int, default=MEMORY_MIB, help="that is read")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found = [
+        Machine(threads, options.memory_mib).measure(options.seconds) for threads in options.threads
+    ]
+    if options.json:
+        print(json.dumps([asdict(each) for each in found]))
+    else:
+        show(found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

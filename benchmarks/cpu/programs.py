@@ -1,0 +1,118 @@
+"""Programs that a benchmark builds with our own pieces, compiled for this CPU and run in place.
+
+A program is compiled the way a model is: our passes, IREE's phases, a worker process. Parameters
+are given as arrays in the canonical order and are laid out for the kernels as packing would do it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from iree import runtime as rt
+from iree.compiler import ir
+from numpy.typing import NDArray
+
+from mxc.compiler.packing.panels import UNITS, to_panels
+from mxc.compiler.steps import Compiled, Request
+from mxc.compiler.worker import compile_program
+from mxc.dialects.context import new_context
+from mxc.dialects.manifest import SCOPE
+from mxc.dialects.parameters import Parameters
+from mxc.runtime.device import open_device
+
+Array = NDArray[Any]
+
+#: Adds functions to the module at the insertion point.
+Build = Callable[[Parameters], None]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Compiled code, in memory; it fits any number of threads."""
+
+    code: bytes
+    compiled: Compiled
+
+
+def compile_build(build: Build) -> Program:
+    """Compile what `build` writes. Raises CompileError, PassError."""
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            build(Parameters(module))
+        text = str(module).encode()
+    with tempfile.TemporaryDirectory(prefix="mxc-bench-") as folder:
+        file = Path(folder) / "module.vmfb"
+        request = Request(
+            program=text, place="benchmark", target="cpu", module=file, parameters=True
+        )
+        compiled = compile_program(request)
+        return Program(file.read_bytes(), compiled)
+
+
+def laid_out(program: Program, name: str, rows: Array) -> Array:
+    """The bytes of parameter `name`, of which [rows, ..] is given, as the program reads them."""
+    data = np.ascontiguousarray(rows).reshape(rows.shape[0], -1).view(np.uint8)
+    layout = program.compiled.panels.get(name)
+    if layout is None:
+        return data.reshape(-1)
+    return np.concatenate([*to_panels([data.reshape(-1)], *data.shape, UNITS[layout])])
+
+
+class Loaded:
+    """A program with its parameters on a number of worker threads."""
+
+    def __init__(self, code: bytes, parameters: Mapping[str, Array], threads: int) -> None:
+        """`parameters`: bytes as the program reads them, by name."""
+        self.device = open_device("local-task", threads, "benchmark")
+        index = rt.ParameterIndex()
+        for name, array in parameters.items():
+            index.add_buffer(name, array)
+        instance = rt.VmInstance()
+        self._module = rt.VmModule.copy_buffer(instance, code)
+        hal = rt.create_hal_module(instance, self.device)
+        provider = rt.create_io_parameters_module(instance, index.create_provider(scope=SCOPE))
+        self._context = rt.VmContext(instance, [hal, provider, self._module])
+
+    def put(self, array: Array) -> Any:
+        """An argument; its dtype is one that numpy has."""
+        return rt.asdevicearray(self.device, array)
+
+    def prepare(self, name: str, *arguments: Any) -> Callable[[], Array]:
+        """A call of function `name` with fixed arguments, which does nothing else than that call.
+
+        The result comes back as it is: reading it is the caller's business.
+        """
+        function = self._module.lookup_function(name)
+        if function is None:
+            raise ValueError(f"the program has no function {name!r}")
+        inputs = rt.VmVariantList(len(arguments))
+        for argument in arguments:
+            inputs.push_ref(argument._buffer_view)
+
+        def call() -> Any:
+            outputs = rt.VmVariantList(1)
+            self._context.invoke(function, inputs, outputs)
+            return outputs
+
+        return call
+
+    def read(self, outputs: Any, index: int = 0) -> Array:
+        """A result of a prepared call as an array of its own."""
+        view = outputs.get_as_object(index, rt.HalBufferView)
+        return np.array(rt.DeviceArray(self.device, view).to_host())
+
+
+def shape(*sizes: int, of: ir.Type) -> ir.Type:
+    """The type of a static tensor."""
+    return ir.RankedTensorType.get(list(sizes), of)
+
+
+def memref(sizes: Sequence[int], of: ir.Type) -> ir.Type:
+    """The type of a static buffer."""
+    return ir.MemRefType.get(list(sizes), of)
