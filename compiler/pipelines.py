@@ -7,7 +7,8 @@ from mxc.dialects.targets import Target
 from mxc.dialects.targets import target as target_record
 from mxc.passes.base import Pass, Pipeline, Stage
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
-from mxc.passes.lower_to_x86_kernels import LowerToX86Kernels
+from mxc.passes.kernels.isa import best_isa
+from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.normalise import NORMALISE
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
@@ -52,13 +53,14 @@ def pipeline(target: str) -> Pipeline:
 
 
 def _kernels(target: Target) -> tuple[Stage, ...]:
-    if not target.has_any(("avx512bw",)):
+    isa = best_isa(target.features)
+    if isa is None:
         return ()
     stage = Stage(
         name="kernels",
         invariant="Each contraction of activations with a parameter is a dispatch of a kernel of "
         "ours, and the parameter has the layout that the kernel reads; the others go on below.",
-        passes=(LowerToX86Kernels(bf16=target.has_any(("avx512bf16",))),),
+        passes=(LowerToCpuKernels(isa=isa),),
     )
     return (stage,)
 

@@ -9,7 +9,7 @@ from mxc.passes.fold_scale_broadcast import FoldScaleBroadcast
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.fuse_dequantize import FuseDequantize
 from mxc.passes.gather_packed import GatherPacked
-from mxc.passes.lower_to_x86_kernels import LowerToX86Kernels
+from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
 from mxc.passes.unpack_before_gather import UnpackBeforeGather
@@ -25,7 +25,7 @@ PASSES: tuple[type[Pass], ...] = (
     FormContractionDispatches,
     FuseDequantize,
     GatherPacked,
-    LowerToX86Kernels,
+    LowerToCpuKernels,
     SetCpuSchedule,
     SetGpuSchedule,
     UnpackBeforeGather,

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.tensors import DTYPES, TensorRecord, dtype_name
 from mxc.compiler.packing.archive import ArchiveTensor, Layout, lay_out
-from mxc.compiler.packing.panels import UNITS, panel_bytes, to_panels
+from mxc.compiler.packing.panels import panel_bytes, to_panels
 from mxc.compiler.packing.streams import Digest, Shard
 from mxc.dialects.errors import ArtifactError, CheckpointError
 from mxc.dialects.manifest import FileRecord
@@ -152,7 +152,7 @@ def _laid_out(item: PackItem, read: _Read) -> Iterator[NDArray[np.uint8]]:
     if item.panels is None:
         return rows
     _, count, row_bytes = item.matrix
-    return to_panels(rows, count, row_bytes, UNITS[item.panels])
+    return to_panels(rows, count, row_bytes, item.panels)
 
 
 def pack(

@@ -6,6 +6,10 @@
     ..                             ..
 
 "panel16xU" has units of U bytes. Rows that are missing in the last panel of an expert are zero.
+
+"panel16x4of6": elements of 6 bits, whose blocks of 24 bytes (a little-endian bit stream) become two
+planes before: 16 bytes of low nibbles (byte i: elements 2i and 2i + 1) and 8 bytes of high bits, so
+that the nibbles of byte b of dword j have theirs in byte b of dword 4 + j / 2, from bit 4 (j % 2).
 """
 
 from __future__ import annotations
@@ -19,7 +23,10 @@ from numpy.typing import NDArray
 PANEL = 16
 
 #: Layout name -> bytes of a unit.
-UNITS = {"panel16x1": 1, "panel16x2": 2, "panel16x4": 4}
+UNITS = {"panel16x1": 1, "panel16x4": 4, "panel16x4of6": 4}
+
+#: The layout whose blocks are split into planes.
+PLANES = "panel16x4of6"
 
 
 def panel_bytes(experts: int, rows: int, row_bytes: int) -> int:
@@ -28,13 +35,14 @@ def panel_bytes(experts: int, rows: int, row_bytes: int) -> int:
 
 
 def to_panels(
-    chunks: Iterable[NDArray[np.uint8]], rows: int, row_bytes: int, unit: int
+    chunks: Iterable[NDArray[np.uint8]], rows: int, row_bytes: int, layout: str
 ) -> Iterator[NDArray[np.uint8]]:
     """Reorder the bytes of a tensor [experts, rows, row], which come in order, in any pieces.
 
-    Holds one piece and less than a panel. Raises ValueError where a row is no whole number of
-    units.
+    `layout` is a key of UNITS. Holds one piece and less than a panel. Raises ValueError where a row
+    is no whole number of units.
     """
+    unit = UNITS[layout]
     if row_bytes % unit:
         raise ValueError(f"a row of {row_bytes} bytes has no whole number of {unit}-byte units")
     held: NDArray[np.uint8] = np.empty(0, np.uint8)
@@ -47,7 +55,10 @@ def to_panels(
             wanted = left if whole else held.size // (PANEL * row_bytes) * PANEL
             if not wanted:
                 break
-            yield _transpose(held[: wanted * row_bytes], wanted, row_bytes, unit)
+            whole_rows = held[: wanted * row_bytes]
+            if layout == PLANES:
+                whole_rows = split_planes(whole_rows)
+            yield _transpose(whole_rows, wanted, row_bytes, unit)
             held = held[wanted * row_bytes :]
             left = left - wanted or rows
 
@@ -58,3 +69,16 @@ def _transpose(data: NDArray[np.uint8], rows: int, row_bytes: int, unit: int) ->
         data = np.concatenate([data, np.zeros(missing * row_bytes, np.uint8)])
     units = data.view(f"u{unit}").reshape(-1, PANEL, row_bytes // unit)
     return np.ascontiguousarray(units.transpose(0, 2, 1)).view(np.uint8).reshape(-1)
+
+
+def split_planes(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Blocks of 32 elements of 6 bits, 24 bytes each, with low nibbles and high bits apart."""
+    triples = data.reshape(-1, 8, 3).astype(np.uint32)
+    words = triples[..., 0] | triples[..., 1] << 8 | triples[..., 2] << 16
+    codes = np.stack([words >> shift & 63 for shift in (0, 6, 12, 18)], -1).reshape(-1, 16, 2)
+    low = (codes[..., 0] & 15) | (codes[..., 1] & 15) << 4
+    # [blocks, pairs of dwords, which of the two, byte, nibble]
+    high = (codes >> 4).reshape(-1, 2, 2, 4, 2)
+    shifts = np.array([[0, 2], [4, 6]], np.uint32)[:, None, :]
+    joined = np.bitwise_or.reduce(np.bitwise_or.reduce(high << shifts, axis=4), axis=2)
+    return np.concatenate([low, joined.reshape(-1, 8)], axis=1).astype(np.uint8).reshape(-1)

@@ -1,18 +1,20 @@
 """Activations times packed weights: one kernel body for decode and prefill, dense and MX.
 
-    result[g, m, n] = sum over k of activations[g, m, k] * weights[e(g), n, k]
+    result[p, n] = sum over k of activations[p, k] * weights[e(p), n, k]
 
-A workgroup has some panels of one group. For each panel it takes the rows in register tiles; for
-each tile it walks K block by block: decode a step of the panel once, use it for every row.
+A workgroup has some columns and some rows of one group. It goes over them in tiles of registers;
+for each tile it walks K block by block: a step of the weights is decoded once, and used for every
+row.
 
-    for panel, for tile of rows:
+    for tile of columns, for tile of rows:
       totals = 0
-      for block in K:                                   # weights are prefetched ahead
-        sums = 0
-        for step: register = decode(panel, block, step)
-                  for row: sums[row] = dot(sums[row], register, activations[row, block, step])
-        totals[row] += sums[row] * scale(panel, block)   # without scales: totals are the sums
-      result[rows, panel] = totals
+      for block in K:                                    # weights are prefetched ahead
+        sums = 0, or what the prepared activations begin with
+        for step:
+          registers = decode(weights[columns, block, step])
+          for row, column: sums = dot(sums, registers[column], activations[row, block, step])
+        totals += sums * scale(columns, block) * scale(row, block)  # no scales: totals are the sums
+      result[rows, columns] = totals
 """
 
 from __future__ import annotations
@@ -21,165 +23,213 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, memref, scf, vector
+from iree.compiler.dialects import arith, math, scf, vector
 
-from mxc.dialects import x86
+from mxc.passes.kernels.activations import Prepared
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.vectors import bitcast, broadcast, i32, index, loop, of, prefetch, splat
-from mxc.passes.kernels.weights import BLOCK, LANES, Weights
+from mxc.passes.kernels.isa import Isa, zero
+from mxc.passes.kernels.rows import Rows, Span
+from mxc.passes.kernels.vectors import bitcast, broadcast, f32, i1, i8, index, loop, of, splat
+from mxc.passes.kernels.weights import PANEL, Column, Weights
 
-#: Rows of a register tile, and chains of dependent dot products that hide their latency.
-TILE_ROWS = 8
+#: Chains of dependent dot products that hide their latency.
 CHAINS = 12
 MAX_SPLIT = 4
 
-#: Blocks ahead that weights are asked for; bytes that come at once.
-PREFETCH_BLOCKS = 32
-CACHE_LINE = 64
-
 
 @dataclass(frozen=True)
-class Shape:
-    """Sizes of one kernel: groups, rows of each, columns, blocks of 32 along K.
+class Tile:
+    """Rows and registers of columns that are computed at once; blocks that weights are asked for
+    ahead; what a workgroup has: registers of columns."""
 
-    `gathered`: a group's weights are those of the expert that its id names.
-    """
-
-    groups: int
     rows: int
     columns: int
-    blocks: int
-    gathered: bool
-    panels_a_workgroup: int
-
-    @property
-    def panels(self) -> int:
-        """Panels of the weights, the last one padded."""
-        return -(-self.columns // LANES)
-
-    @property
-    def workgroups(self) -> tuple[int, int]:
-        """Workgroups along panels and along groups."""
-        return -(-self.panels // self.panels_a_workgroup), self.groups
+    prefetch: int
+    columns_a_workgroup: int
 
 
 @dataclass(frozen=True)
-class Buffers:
-    """The memrefs of a kernel; `scales` and `ids` where it has them."""
+class _Memory:
+    """The memrefs that a tile reads and writes."""
 
     activations: ir.Value
-    ids: ir.Value | None
-    weights: ir.Value
+    elements: ir.Value
     scales: ir.Value | None
     result: ir.Value
 
 
-def gemm(shape: Shape, weights: Weights, buffers: Buffers) -> None:
-    """Build the body at the insertion point."""
-    weights.prepare()
-    group = workgroup(1)
-    place: list[ir.Value] = []
-    if buffers.ids is not None:
-        expert = memref.LoadOp(buffers.ids, [group]).result
-        place = [arith.index_cast(ir.IndexType.get(), expert)]
-    first = arith.muli(workgroup(0), index(shape.panels_a_workgroup))
-    behind = arith.addi(first, index(shape.panels_a_workgroup))
-    last = arith.minui(behind, index(shape.panels))
-    whole = shape.rows // TILE_ROWS * TILE_ROWS
-    with loop(first, last, index(1)) as (panel, _, _):
-        tile = _Tile(shape, weights, buffers, group, [*place, panel], panel)
-        if whole:
-            with loop(index(0), index(whole), index(TILE_ROWS)) as (row, _, _):
-                tile.build(row, TILE_ROWS)
-                scf.YieldOp([])
-        if shape.rows > whole:
-            tile.build(index(whole), shape.rows - whole)
-        scf.YieldOp([])
-
-
 @dataclass(frozen=True)
-class _Tile:
-    shape: Shape
-    weights: Weights
-    buffers: Buffers
-    group: ir.Value
-    place: Sequence[ir.Value]
-    panel: ir.Value
+class Gemm:
+    """One kernel. `columns` of the result, `blocks` of 32 along K."""
 
-    def build(self, row: ir.Value, count: int) -> None:
-        """`count` rows from `row` of the panel."""
-        f32 = ir.F32Type.get()
-        zero = splat(0.0, f32, LANES)
-        rows = [arith.addi(row, index(i)) for i in range(count)]
-        split = min(MAX_SPLIT, -(-CHAINS // count))
-        scaled = self.buffers.scales is not None
-        carried = [zero] * (count if scaled else count * split)
-        with loop(index(0), index(self.shape.blocks), index(1), carried) as (k, totals, op):
-            self._prefetch(k)
-            sums = [zero] * (count * split) if scaled else list(totals)
-            for step in range(self.weights.steps):
-                register = self.weights.decode(step, self.buffers.weights, [*self.place, k])
-                for i in range(count):
-                    chain = i * split + step % split
-                    one = self._activation(rows[i], k, step)
-                    sums[chain] = self._multiply(sums[chain], register, one)
+    isa: Isa
+    weights: Weights
+    prepared: Prepared
+    rows: Rows
+    columns: int
+    blocks: int
+    tile: Tile
+
+    @property
+    def registers(self) -> int:
+        """Registers of the columns, the last panel padded."""
+        return -(-self.columns // PANEL) * PANEL // self.isa.lanes
+
+    @property
+    def workgroups(self) -> tuple[int, int, int]:
+        """Along columns, rows and groups."""
+        return (-(-self.registers // self.tile.columns_a_workgroup), *self.rows.workgroups)
+
+    @property
+    def buffers(self) -> list[ir.Type]:
+        """Memref types: activations, what chooses the rows if anything, weights, scales, result."""
+        return [
+            self.prepared.memref(self.rows.sources, self.blocks),
+            *self.rows.memrefs(),
+            *self.weights.memrefs(self.rows.experts, -(-self.columns // PANEL), self.blocks),
+            ir.MemRefType.get([self.rows.results, self.columns], f32()),
+        ]
+
+    def body(self, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        rest = list(buffers)
+        activations, result = rest.pop(0), rest.pop()
+        span = self.rows.begin(rest.pop(0) if self.rows.memrefs() else None)
+        elements, *scales = rest
+        memory = _Memory(activations, elements, scales[0] if scales else None, result)
+        width = index(self.tile.columns_a_workgroup)
+        first = arith.muli(workgroup(0), width)
+        last = arith.minui(arith.addi(first, width), index(self.registers))
+        whole = self.registers // self.tile.columns * self.tile.columns
+        parts = [(self.tile.columns, whole), (1, self.registers)]
+        for size, limit in parts if whole < self.registers else parts[:1]:
+            stop = arith.minui(last, index(limit))
+            with loop(first, stop, index(size)) as (register, _, _):
+                columns = [arith.addi(register, index(i)) for i in range(size)]
+                for row, rows in self.rows.tiles(span, self.tile.rows):
+                    self._tile(memory, span, row, rows, columns)
+                scf.YieldOp([])
+            first = arith.maxui(first, index(whole))
+
+    def _tile(
+        self, memory: _Memory, span: Span, row: ir.Value, rows: int, registers: list[ir.Value]
+    ) -> None:
+        isa, weights, kind = self.isa, self.weights, self.weights.kind
+        expert = [] if span.expert is None else [span.expert]
+        columns = [weights.column(isa, expert, register) for register in registers]
+        results = [span.row(arith.addi(row, index(i))) for i in range(rows)]
+        sources = [self.rows.source(result) for result in results]
+        cells = [(i, j) for i in range(rows) for j in range(len(columns))]
+        split = min(MAX_SPLIT, -(-CHAINS // len(cells)))
+        scaled = weights.scaled or self.prepared.scaled
+        nothing, none = splat(0.0, f32(), isa.lanes), zero(kind, isa.lanes)
+        carried = [nothing] * (len(cells) * (1 if scaled else split))
+        with loop(index(0), index(self.blocks), index(1), carried) as (block, totals, op):
+            if self.tile.prefetch:
+                ahead = arith.addi(block, index(self.tile.prefetch))
+                for column in columns:
+                    weights.prefetch(isa, memory.elements, column, ahead)
+            sums = list(totals)
             if scaled:
-                scale = self.weights.scale(self.buffers.scales, [*self.place, k])
-                added = [_sum(sums[i * split : (i + 1) * split]) for i in range(count)]
-                sums = [
-                    math.fma(total, scale, before)
-                    for total, before in zip(added, totals, strict=True)
-                ]
+                begun = self._begin(memory, sources, block)
+                sums = [v for i, _ in cells for v in [begun[i], *[none] * (split - 1)]]
+            steps = [weights.steps(isa, memory.elements, column, block) for column in columns]
+            for step, decoded in enumerate(zip(*steps, strict=True)):
+                for i in range(rows):
+                    one = self._operand(memory, sources[i], block, step)
+                    for j, register in enumerate(decoded):
+                        chain = (i * len(columns) + j) * split + step % split
+                        sums[chain] = self._dot(sums[chain], register, one)
+            if scaled:
+                parts = [sums[c * split : (c + 1) * split] for c in range(len(cells))]
+                sums = self._scale(memory, sources, columns, block, parts, totals)
             scf.YieldOp(sums)
         totals = list(op.results)
         if not scaled:
-            totals = [_sum(totals[i * split : (i + 1) * split]) for i in range(count)]
-        self._store(rows, totals)
+            totals = [_sum(totals[c * split : (c + 1) * split]) for c in range(len(cells))]
+        for (i, j), total in zip(cells, totals, strict=True):
+            self._store(memory.result, results[i], registers[j], self._worth(total))
 
-    def _prefetch(self, k: ir.Value) -> None:
-        ahead = arith.addi(k, index(PREFETCH_BLOCKS))
-        kind = ir.MemRefType(self.buffers.weights.type)
-        *_, rows, width = kind.shape
-        row_bytes = width * kind.element_type.width // 8
-        for row in range(0, rows, max(1, CACHE_LINE // row_bytes)):
-            prefetch(self.buffers.weights, [*self.place, ahead, index(row), index(0)])
+    def _begin(
+        self, memory: _Memory, sources: Sequence[ir.Value], block: ir.Value
+    ) -> list[ir.Value]:
+        """What the sums of each row begin with."""
+        lanes, kind = self.isa.lanes, self.weights.kind
+        if kind != "quads":
+            return [zero(kind, lanes)] * len(sources)
+        at = index(self.prepared.start_at)
+        return [broadcast(memory.activations, [source, block, at], lanes) for source in sources]
 
-    def _activation(self, row: ir.Value, k: ir.Value, step: int) -> ir.Value:
-        one = broadcast(self.buffers.activations, [self.group, row, k, index(step)], LANES)
-        return bitcast(one, ir.BF16Type.get(), 2 * LANES) if self.weights.pair else one
+    def _operand(self, memory: _Memory, source: ir.Value, block: ir.Value, step: int) -> ir.Value:
+        lanes = self.isa.lanes
+        one = broadcast(memory.activations, [source, block, index(step)], lanes)
+        kind = self.weights.kind
+        if kind == "pairs":
+            return bitcast(one, ir.BF16Type.get(), 2 * lanes)
+        return bitcast(one, i8(), 4 * lanes) if kind == "quads" else bitcast(one, f32(), lanes)
 
-    def _multiply(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
-        if self.weights.pair:
-            return x86.dot_bf16(total, weight, one)
+    def _dot(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
+        if self.weights.kind == "pairs":
+            return self.isa.dot_pairs(total, weight, one)
+        if self.weights.kind == "quads":
+            return self.isa.dot_quads(total, weight, one)
         return math.fma(weight, one, total)
 
-    def _store(self, rows: Sequence[ir.Value], totals: Sequence[ir.Value]) -> None:
-        column = arith.muli(self.panel, index(LANES))
-        for row, total in zip(rows, totals, strict=True):
-            at = [self.group, row, column]
-            if self.shape.columns % LANES == 0:
-                vector.store(total, self.buffers.result, at)
-                continue
-            left = arith.subi(index(self.shape.columns), column)
-            mask = vector.create_mask(of(ir.IntegerType.get_signless(1), LANES), [left])
-            vector.maskedstore(self.buffers.result, at, mask, total)
+    def _scale(
+        self,
+        memory: _Memory,
+        sources: Sequence[ir.Value],
+        columns: Sequence[Column],
+        block: ir.Value,
+        sums: Sequence[Sequence[ir.Value]],
+        totals: Sequence[ir.Value],
+    ) -> list[ir.Value]:
+        """totals + sums under the scales of the block."""
+        lanes = self.isa.lanes
+        by_column = (
+            [self.weights.scale(self.isa, memory.scales, column, block) for column in columns]
+            if memory.scales is not None
+            else []
+        )
+        found = []
+        for i, source in enumerate(sources):
+            by_row = None
+            if self.prepared.scaled:
+                at = index(self.prepared.scale_at)
+                by_row = broadcast(memory.activations, [source, block, at], lanes)
+                by_row = bitcast(by_row, f32(), lanes)
+            for j in range(len(columns)):
+                cell = i * len(columns) + j
+                total = _sum(sums[cell])
+                if self.weights.kind == "quads":
+                    total = arith.sitofp(of(f32(), lanes), total)
+                scales = [*by_column[j : j + 1], *([] if by_row is None else [by_row])]
+                for scale in scales[:-1]:
+                    total = arith.mulf(total, scale)
+                found.append(math.fma(total, scales[-1], totals[cell]))
+        return found
+
+    def _worth(self, total: ir.Value) -> ir.Value:
+        """The total in ones: quads count in the units of both sides. A power of two: exact."""
+        unit = self.prepared.unit * self.weights.elements.unit
+        if self.weights.kind != "quads" or unit == 1.0:
+            return total
+        return arith.mulf(total, splat(unit, f32(), self.isa.lanes))
+
+    def _store(self, result: ir.Value, row: ir.Value, register: ir.Value, total: ir.Value) -> None:
+        lanes = self.isa.lanes
+        column = arith.muli(register, index(lanes))
+        if self.columns % PANEL == 0:
+            vector.store(total, result, [row, column])
+            return
+        left = arith.subi(index(self.columns), column)
+        mask = vector.create_mask(of(i1(), lanes), [left])
+        vector.maskedstore(result, [row, column], mask, total)
 
 
 def _sum(values: Sequence[ir.Value]) -> ir.Value:
     total = values[0]
     for value in values[1:]:
-        total = arith.addf(total, value)
+        integer = isinstance(ir.VectorType(value.type).element_type, ir.IntegerType)
+        total = arith.addi(total, value) if integer else arith.addf(total, value)
     return total
-
-
-def buffer_types(shape: Shape, weights: Weights, experts: int | None) -> list[ir.Type]:
-    """Memref types in the order activations, ids, weights, scales, result."""
-    f32 = ir.F32Type.get()
-    element, width = (i32(), BLOCK // 2) if weights.pair else (f32, BLOCK)
-    lead = [] if experts is None else [experts]
-    return [
-        ir.MemRefType.get([shape.groups, shape.rows, shape.blocks, width], element),
-        *([] if experts is None else [ir.MemRefType.get([shape.groups], i32())]),
-        *weights.memrefs([*lead, shape.panels, shape.blocks]),
-        ir.MemRefType.get([shape.groups, shape.rows, shape.columns], f32),
-    ]

@@ -7,28 +7,28 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.contractions import read
+from mxc.dialects.formats import FORMATS as mx_formats
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.product import read_product
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
-from mxc.passes.kernels.reshapes import collapse_leading
-from mxc.passes.kernels.weights import BLOCK
+from mxc.passes.kernels.elements import BLOCK, FORMATS
+from mxc.passes.kernels.operands import Operand, operand
+from mxc.passes.kernels.reshapes import reshape
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
     """One contraction: groups x [rows, depth] times [columns, depth] of one of `experts`.
 
-    `parameters`: names of the elements and of the scales, if any; `layouts` theirs. `chain`: the
-    operations between the parameters and the contraction. `pairs`: activations are bf16, two a
-    dword. `batched`: the contraction has a loop over groups.
+    `parameters`: names of the elements and of the scales, if any. `chain`: the operations between
+    the parameters and the contraction. `experts`: 0 where there is one weight for all rows.
     """
 
     op: ir.Operation
-    lhs: ir.Value
+    lhs: Operand
     ids: ir.Value | None
     parameters: tuple[str, ...]
-    layouts: tuple[str, ...]
     chain: tuple[ir.Operation, ...]
     format: str
     groups: int
@@ -36,21 +36,10 @@ class Call:
     columns: int
     depth: int
     experts: int
-    batched: bool
-
-    @property
-    def pairs(self) -> bool:
-        """Whether activations go in pairs of bf16."""
-        return isinstance(element_of(self.lhs), ir.BF16Type)
-
-    @property
-    def activation(self) -> str:
-        """The type of the activations: "bf16" or "f32"."""
-        return str(element_of(self.lhs))
 
     def reshape_result(self, result: ir.Value) -> ir.Value:
-        """The kernel's [groups, rows, columns] as the contraction has it."""
-        return result if self.batched else collapse_leading(result)
+        """The kernel's [groups * rows, columns] as the contraction has it."""
+        return reshape(result, shape_of(self.op.results[0]))
 
 
 def match(op: ir.Operation) -> Call | None:
@@ -60,13 +49,15 @@ def match(op: ir.Operation) -> Call | None:
 
 
 def _match_scaled(found: ScaledContraction) -> Call | None:
-    if not found.is_canonical or found.lhs_scale is not None or found.rhs_scale is None:
+    if not found.is_canonical or found.rhs_scale is None or found.block != BLOCK:
         return None
     if not (found.is_row_major and len(found.maps[0].results) == len(found.batch) + 3):
         return None
-    if str(found.rhs_type) != "f4E2M1FN" or found.block != BLOCK or len(found.batch) > 1:
+    format = _FORMATS.get(str(found.rhs_type))
+    if format is None or str(element_of(found.rhs_scale)) != "f8E8M0FNU" or len(found.batch) > 1:
         return None
-    if not _activations(found.lhs) or not _is_zero(found.acc):
+    lhs = operand(found.lhs, found.lhs_scale)
+    if lhs is None or not _is_zero(found.acc):
         return None
     elements, scales = _source(found.rhs), _source(found.rhs_scale)
     if elements is None or scales is None or elements.ids != scales.ids:
@@ -75,18 +66,16 @@ def _match_scaled(found: ScaledContraction) -> Call | None:
         return None
     return Call(
         op=found.op,
-        lhs=found.lhs,
+        lhs=lhs,
         ids=elements.ids,
         parameters=(elements.parameter, scales.parameter),
-        layouts=("panel16x4", "panel16x1"),
         chain=(*elements.chain, *scales.chain),
-        format="mxfp4",
+        format=format,
         groups=found.batch[0] if found.batch else 1,
         rows=found.m,
         columns=found.n,
         depth=found.k,
         experts=elements.experts,
-        batched=bool(found.batch),
     )
 
 
@@ -102,26 +91,32 @@ def _match_dense(op: ir.Operation) -> Call | None:
     # `read` describes any product of two factors; here it must be the plain one, summed in f32.
     if len(op.operands) != 3 or isinstance(read_product(op), str):
         return None
-    if not isinstance(found.rhs.element, ir.BF16Type) or not _activations(found.lhs.tensor):
+    lhs = operand(found.lhs.tensor, None)
+    if str(found.rhs.element) not in FORMATS or lhs is None:
         return None
     if not _is_zero(op.operands[len(op.operands) - 1]):
         return None
-    pairs = isinstance(found.lhs.element, ir.BF16Type)
     return Call(
         op=op,
-        lhs=found.lhs.tensor,
+        lhs=lhs,
         ids=None,
         parameters=(weight.parameter,),
-        layouts=("panel16x4" if pairs else "panel16x2",),
         chain=(),
-        format="bf16",
+        format=str(found.rhs.element),
         groups=1,
         rows=found.m,
         columns=found.n,
         depth=found.k,
-        experts=1,
-        batched=False,
+        experts=0,
     )
+
+
+#: Element type of a weight -> its format.
+_FORMATS = {
+    str(format.element.mlir): format.name
+    for format in mx_formats.values()
+    if format.name in FORMATS
+}
 
 
 @dataclass(frozen=True)
@@ -137,7 +132,7 @@ class _Source:
 def _source(value: ir.Value) -> _Source | None:
     """Follow gather and bitcast back to the parameter that `value` is read from."""
     chain: list[ir.Operation] = []
-    ids, experts = None, 1
+    ids, experts = None, 0
     op = _owner(value)
     if op is not None and op.name == GATHER:
         if list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"])) != [0]:
@@ -158,11 +153,6 @@ def _source(value: ir.Value) -> _Source | None:
 
 def _owner(value: ir.Value) -> ir.Operation | None:
     return None if isinstance(value, ir.BlockArgument) else value.owner
-
-
-def _activations(value: ir.Value) -> bool:
-    static = all(size >= 0 for size in shape_of(value))
-    return static and isinstance(element_of(value), (ir.F32Type, ir.BF16Type))
 
 
 def _is_zero(value: ir.Value) -> bool:

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from iree.compiler import ir
-from iree.compiler.dialects import tensor
+from iree.compiler.dialects import flow, tensor
 
 from mxc.dialects.generic import element_of, shape_of
 
 
-def split_last(value: ir.Value, sizes: Sequence[int]) -> ir.Value:
-    """[.., K] as [.., *sizes], whose product is K."""
-    lead = shape_of(value)[:-1]
-    groups = [*([i] for i in range(len(lead))), [len(lead) + i for i in range(len(sizes))]]
-    shape = [*lead, *sizes]
-    kind = ir.RankedTensorType.get(shape, element_of(value))
-    return tensor.expand_shape(kind, value, groups, [], shape)
+def reshape(value: ir.Value, sizes: Sequence[int]) -> ir.Value:
+    """The elements of `value`, in their order, as a tensor of `sizes`. Moves nothing."""
+    if list(sizes) == shape_of(value):
+        return value
+    element, rank = element_of(value), len(shape_of(value))
+    flat = value
+    if rank > 1:
+        kind = ir.RankedTensorType.get([math.prod(sizes)], element)
+        flat = tensor.collapse_shape(kind, value, [list(range(rank))])
+    if len(sizes) == 1:
+        return flat
+    kind = ir.RankedTensorType.get(list(sizes), element)
+    return tensor.expand_shape(kind, flat, [list(range(len(sizes)))], [], list(sizes))
 
 
-def add_leading(value: ir.Value) -> ir.Value:
-    """[M, ..] as [1, M, ..]."""
-    shape = shape_of(value)
-    groups = [[0, 1], *([i + 1] for i in range(1, len(shape)))]
-    kind = ir.RankedTensorType.get([1, *shape], element_of(value))
-    return tensor.expand_shape(kind, value, groups, [], [1, *shape])
-
-
-def collapse_leading(value: ir.Value) -> ir.Value:
-    """[1, M, ..] as [M, ..]."""
-    shape = shape_of(value)
-    groups = [[0, 1], *([i] for i in range(2, len(shape)))]
-    kind = ir.RankedTensorType.get([shape[0] * shape[1], *shape[2:]], element_of(value))
-    return tensor.collapse_shape(kind, value, groups)
+def as_bytes(value: ir.Value) -> ir.Value:
+    """The same memory as i8, the last dimension counted in bytes."""
+    element = element_of(value)
+    width: int = element.width
+    if isinstance(element, ir.IntegerType) and width == 8:
+        return value
+    *lead, last = shape_of(value)
+    kind = ir.RankedTensorType.get([*lead, last * width // 8], ir.IntegerType.get_signless(8))
+    return flow.TensorBitCastOp(kind, value, [], []).result

@@ -23,6 +23,11 @@ def of(element: ir.Type, lanes: int) -> ir.Type:
     return ir.VectorType.get([lanes], element)
 
 
+def i1() -> ir.Type:
+    """The i1 type."""
+    return ir.IntegerType.get_signless(1)
+
+
 def i8() -> ir.Type:
     """The i8 type."""
     return ir.IntegerType.get_signless(8)
@@ -36,6 +41,11 @@ def i16() -> ir.Type:
 def i32() -> ir.Type:
     """The i32 type."""
     return ir.IntegerType.get_signless(32)
+
+
+def f32() -> ir.Type:
+    """The f32 type."""
+    return ir.F32Type.get()
 
 
 def table(values: NDArray[np.generic], element: ir.Type) -> ir.Value:

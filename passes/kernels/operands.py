@@ -1,0 +1,111 @@
+"""The activations of a contraction: where they come from, in whatever shape they were written.
+
+The kernel that prepares activations reads f32, rounds and repeats by itself. So what the program
+does between the tensor and the contraction is looked through:
+
+    %r = tensor.expand_shape %x       [4, 2880] -> [4, 90, 32]
+    %b = linalg.generic truncf %r     f32 -> bf16
+    %p = linalg.generic %b            [4, 90, 32] -> [4, 8, 90, 32], each row for 8 experts
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.dialects.dequantize import is_elementwise
+from mxc.dialects.formats import FORMATS
+from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.indexing import dims, indexing_maps
+from mxc.passes.kernels.sources import Format, Source
+
+_RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
+
+#: Element type of quantised activations under E8M0 scales -> format.
+_FORMATS: dict[str, Format] = {
+    FORMATS[name].element.mlir: name
+    for name in ("mxfp4", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
+    if name in FORMATS
+}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """`tensors`: elements, and scales if any, in any static shape of as many elements.
+
+    `share`: so many consecutive rows of the contraction have the same activations.
+    """
+
+    source: Source
+    tensors: tuple[ir.Value, ...]
+    share: int
+
+
+def operand(elements: ir.Value, scales: ir.Value | None) -> Operand | None:
+    """The activations of a contraction, or None where no kernel prepares them."""
+    if any(size < 0 for size in shape_of(elements)):
+        return None
+    kind = str(element_of(elements))
+    if scales is None:
+        if kind not in ("f32", "bf16"):
+            return None
+        value, rounded, share = _look_through(elements, rounds=True)
+        format: Format = "bf16" if kind == "bf16" else "f32"
+        return Operand(Source(format, rounded), (value,), share)
+    scale = str(element_of(scales))
+    quantised: Format | None = "int8" if (kind, scale) == ("i8", "f32") else None
+    if scale == "f8E8M0FNU":
+        quantised = _FORMATS.get(kind)
+    if quantised is None:
+        return None
+    value, _, share = _look_through(elements, rounds=False)
+    factor, _, scale_share = _look_through(scales, rounds=False)
+    if share != scale_share:
+        value, factor, share = elements, scales, 1
+    return Operand(Source(quantised), (value, factor), share)
+
+
+def _look_through(value: ir.Value, *, rounds: bool) -> tuple[ir.Value, bool, int]:
+    """The tensor behind reshapes, a rounding of f32 to bf16 and a repetition of rows."""
+    rounded, share = False, 1
+    while not isinstance(value, ir.BlockArgument):
+        op = value.owner
+        if op.name in _RESHAPES:
+            value = op.operands[0]
+        elif rounds and not rounded and _is_rounding(op):
+            value, rounded = op.operands[0], True
+        elif share == 1 and (repeats := _repeats(op)) > 1:
+            value, share = op.operands[0], repeats
+        else:
+            break
+    return value, rounded, share
+
+
+def _is_rounding(op: ir.Operation) -> bool:
+    """Whether `op` rounds each f32 of its one input to bf16, and does nothing else."""
+    if op.name != "linalg.generic" or len(op.operands) != 2 or not is_elementwise(op):
+        return False
+    maps = indexing_maps(op)
+    names = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
+    return (
+        names == ["arith.truncf", "linalg.yield"]
+        and maps[0] == maps[1]
+        and isinstance(element_of(op.operands[0]), ir.F32Type)
+        and isinstance(element_of(op.results[0]), ir.BF16Type)
+    )
+
+
+def _repeats(op: ir.Operation) -> int:
+    """How often a copy [m, k..] -> [m, j, k..] repeats each row; 1 for any other operation."""
+    if op.name != "linalg.generic" or len(op.operands) != 2 or not is_elementwise(op):
+        return 1
+    names = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
+    source, result = (dims(affine) for affine in indexing_maps(op))
+    rank = len(result)
+    if names != ["linalg.yield"] or list(result) != list(range(rank)):
+        return 1
+    yielded = next(iter(op.regions[0].blocks[0].operations)).operands[0]
+    if yielded != op.regions[0].blocks[0].arguments[0]:
+        return 1
+    return int(shape_of(op.results[0])[1]) if list(source) == [0, *range(2, rank)] else 1

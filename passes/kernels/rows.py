@@ -1,0 +1,116 @@
+"""Which rows of the activations a workgroup multiplies, and by which expert.
+
+all       every row by the one weight
+chosen    `rows` rows a group, group g by expert ids[g]
+sorted    row p by expert ids[p], and the rows of an expert together: routes.py has sorted them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref, scf
+
+from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.vectors import i32, index, loop
+
+
+@dataclass(frozen=True)
+class Span:
+    """The rows of one workgroup: from `start` to `stop`, and where row r is read and written."""
+
+    start: ir.Value
+    stop: ir.Value
+    expert: ir.Value | None
+    row: Callable[[ir.Value], ir.Value]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`groups` groups of `rows` rows; `experts`: 0 where there is one weight for all.
+
+    `sorted`: groups of one row, which the kernel takes expert by expert. `share`: so many
+    consecutive rows of the result have the same activations.
+    """
+
+    groups: int
+    rows: int
+    experts: int = 0
+    sorted: bool = False
+    share: int = 1
+    rows_a_workgroup: int = 1 << 30
+
+    @property
+    def results(self) -> int:
+        """Rows of the result."""
+        return self.groups * self.rows
+
+    @property
+    def sources(self) -> int:
+        """Rows of the activations."""
+        return self.results // self.share
+
+    @property
+    def workgroups(self) -> tuple[int, int]:
+        """Along the rows of a group and along groups."""
+        if self.sorted:
+            return 1, self.experts
+        return -(-self.rows // self.rows_a_workgroup), self.groups
+
+    def memrefs(self) -> list[ir.Type]:
+        """The type of what chooses experts, if anything does."""
+        if not self.experts:
+            return []
+        size = self.experts + 1 + self.groups if self.sorted else self.groups
+        return [ir.MemRefType.get([size], i32())]
+
+    def begin(self, choice: ir.Value | None) -> Span:
+        """The rows of this workgroup."""
+        group = workgroup(2)
+        if self.sorted:
+            assert choice is not None
+            after = arith.addi(group, index(1))
+            first = index(self.experts + 1)
+            return Span(
+                _read(choice, group),
+                _read(choice, after),
+                group,
+                lambda row: _read(choice, arith.addi(first, row)),
+            )
+        expert = None if choice is None else _read(choice, group)
+        base = arith.muli(group, index(self.rows))
+        if self.workgroups[0] == 1:
+            start, stop = index(0), index(self.rows)
+        else:
+            start = arith.muli(workgroup(1), index(self.rows_a_workgroup))
+            stop = arith.minui(arith.addi(start, index(self.rows_a_workgroup)), index(self.rows))
+        return Span(start, stop, expert, lambda row: arith.addi(base, row))
+
+    def tiles(self, span: Span, height: int) -> Iterator[tuple[ir.Value, int]]:
+        """Loops over the span in tiles; yields (first row, rows of the tile) inside of each."""
+        start = span.start
+        for size in self._heights(height):
+            count = arith.divui(arith.subi(span.stop, start), index(size))
+            stop = arith.addi(start, arith.muli(count, index(size)))
+            with loop(start, stop, index(size)) as (row, _, _):
+                yield row, size
+                scf.YieldOp([])
+            start = stop
+
+    def _heights(self, height: int) -> list[int]:
+        """Heights of tiles, whole ones first, that together make every span."""
+        if self.sorted:
+            return [height, *(size for size in (4, 2, 1) if size < height)]
+        rest = self.rows % height
+        return [size for size in (height, rest) if 0 < size <= self.rows]
+
+    def source(self, row: ir.Value) -> ir.Value:
+        """The activations of a row of the result."""
+        return row if self.share == 1 else arith.divui(row, index(self.share))
+
+
+def _read(source: ir.Value, at: ir.Value) -> ir.Value:
+    value = memref.LoadOp(source, [at]).result
+    return arith.index_cast(ir.IndexType.get(), value)

@@ -1,0 +1,285 @@
+"""mxc-lower-to-cpu-kernels: contractions with weights become kernels of our own, on packed panels.
+
+A contraction whose weights are a parameter, MX or dense, becomes one dispatch of a hand-scheduled
+body (passes/kernels/gemm.py), after one that puts its activations in the order of the dot products
+(activations.py), which all contractions of the same activations share. The parameter takes the
+layout that the body reads, which the compiler writes when it packs: nothing is reordered when the
+program loads or runs. Where the experts' weights were gathered, the body reads them in place, by
+the ids; where there are many rows of one expert each, it takes them expert by expert (routes.py).
+
+before:
+    util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<8x96x2x16xi8>
+    %b = flow.tensor.bitcast (util.global.load @w) : .. -> tensor<8x96x2x32xf4E2M1FN>
+    %g = iree_linalg_ext.gather ins(%b, %ids) ..
+    %y = linalg.generic ins(%x, %g, %s) outs(%zero) { scaling_extf, mulf, addf }
+after:
+    stream.executable private @mxc_mxfp4_bf16_4x1x96x64_of_8 { .. }
+    util.global private @w {mxc.layout = "panel16x4"} = .. : tensor<8x6x2x4x64xi8>
+    %p = flow.dispatch @mxc_prepare_..(%x)
+    %y = flow.dispatch @mxc_mxfp4_bf16_..(%p, %ids, %w, %scales) {mxc.contraction = {..}}
+
+Leaves alone: weights that are no parameter, or that something else reads too; dynamic rows; blocks
+other than 32 and K that is no multiple of 32; accumulators other than zero; a batch without
+gathered experts, and one gathered expert, which MLIR makes a slice; pairs of formats that the
+instruction set has no dot product for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.dialects.errors import PassError
+from mxc.dialects.generic import element_of
+from mxc.dialects.kernel_calls import KernelCall
+from mxc.dialects.parameters import LAYOUT
+from mxc.passes.base import Pass
+from mxc.passes.kernels.activations import Prepare, Prepared
+from mxc.passes.kernels.elements import BLOCK, FORMATS
+from mxc.passes.kernels.executables import Body, dispatch, executable
+from mxc.passes.kernels.gemm import Gemm
+from mxc.passes.kernels.isa import ISAS, Isa, Kind
+from mxc.passes.kernels.matches import Call, match
+from mxc.passes.kernels.reshapes import as_bytes, reshape
+from mxc.passes.kernels.routes import Routes
+from mxc.passes.kernels.rows import Rows
+from mxc.passes.kernels.schedule import rows_a_workgroup, tile
+from mxc.passes.kernels.weights import Weights
+from mxc.passes.rebuild import linalg_operations, replace, sweep
+
+#: Rows of one expert each from which on they are taken expert by expert: fewer mostly differ.
+SORTED_ROWS = 8
+
+
+@dataclass(frozen=True)
+class LowerToCpuKernels(Pass):
+    """Give contractions with parameters to kernels for `isa`, a name of kernels/isa.py."""
+
+    name = "mxc-lower-to-cpu-kernels"
+    isa: str = "avx512-bf16"
+
+    def run(self, module: ir.Operation) -> None:
+        """Lower every contraction whose weights no other operation reads."""
+        if self.isa not in ISAS:
+            raise PassError(f"{self.name}: unknown isa {self.isa!r}; known: {', '.join(ISAS)}")
+        isa = ISAS[self.isa]
+        calls = [
+            call
+            for op in linalg_operations(module)
+            if (call := match(op)) is not None and _kind(isa, call) is not None
+        ]
+        named = _parameters(module, {name for call in calls for name in call.parameters})
+        calls = [call for call in calls if named.issuperset(call.parameters)]
+        calls = _with_weights_of_their_own(module, calls)
+        kernels = _Kernels(module, isa)
+        for call in calls:
+            kernels.lower(call)
+        for name, (kind, layout) in kernels.relaid.items():
+            _relay(module, name, kind, layout)
+        sweep(module)
+
+
+def _kind(isa: Isa, call: Call) -> Kind | None:
+    """How the activations of a call meet its weights: integers where both sides are, pairs of bf16
+    where both are exact in it, else f32."""
+    source, elements = call.lhs.source, FORMATS[call.format]
+    possible: list[Kind] = []
+    if source.is_integer and "quads" in elements.kinds:
+        possible.append("quads")
+    if source.format != "f32" and "pairs" in elements.kinds:
+        possible.append("pairs")
+    possible.append("floats")
+    found = [kind for kind in possible if kind in isa.kinds and isa.decodes(call.format, kind)]
+    return found[0] if found else None
+
+
+class _Kernels:
+    """The kernels of a module, each built once, and the calls of them."""
+
+    def __init__(self, module: ir.Operation, isa: Isa) -> None:
+        self.relaid: dict[str, tuple[ir.Type, str]] = {}
+        self._module, self._isa = module, isa
+        self._built: set[str] = set()
+        self._prepared: dict[tuple[str, tuple[ir.Value, ...]], ir.Value] = {}
+        self._routes: dict[ir.Value, ir.Value] = {}
+
+    def lower(self, call: Call) -> None:
+        """Replace the contraction by dispatches."""
+        kind = _kind(self._isa, call)
+        assert kind is not None
+        elements, source, blocks = FORMATS[call.format], call.lhs.source, call.depth // BLOCK
+        quads = kind == "quads"
+        weights = Weights(elements, kind, scaled=len(call.parameters) > 1)
+        prepared = Prepared(
+            kind,
+            scaled=not source.is_float,
+            order=tuple(tuple(step) for step in elements.order(kind)),
+            unit=source.unit if quads else 1.0,
+            offset=elements.offset if quads else 0,
+        )
+        routed = call.ids is not None and call.rows == 1 and call.groups >= SORTED_ROWS
+        shape = tile(self._isa, kind, call.rows, sorted=routed)
+        rows = Rows(
+            call.groups,
+            call.rows,
+            call.experts,
+            routed,
+            call.lhs.share,
+            rows_a_workgroup(prepared, call.rows, blocks, shape.rows),
+        )
+        gemm = Gemm(self._isa, weights, prepared, rows, call.columns, blocks, shape)
+        name = _name(call, routed)
+        types = gemm.buffers
+        self._build(name, types, gemm.workgroups, gemm.body)
+        with ir.InsertionPoint(call.op), call.op.location:
+            operands = [self._prepare(call, Prepare(source, prepared, rows.sources, blocks))]
+            if call.ids is not None:
+                operands.append(self._route(call) if routed else call.ids)
+            for parameter, kind_, layout in zip(
+                call.parameters, types[-1 - len(call.parameters) : -1], weights.layouts, strict=True
+            ):
+                self.relaid[parameter] = (_tensor(kind_), layout)
+                operands.append(_load(parameter, _tensor(kind_)))
+            result = dispatch(name, operands, _tensor(types[-1]))
+            _described(call).write(result.owner)
+            replace(call.op, call.reshape_result(result))
+
+    def _prepare(self, call: Call, kernel: Prepare) -> ir.Value:
+        """The prepared activations, where no earlier call has them."""
+        key = (kernel.name, call.lhs.tensors)
+        if key not in self._prepared:
+            *sources, result = kernel.buffers
+            self._build(kernel.name, kernel.buffers, kernel.workgroups, kernel.body)
+            operands = [
+                _as(value, kind) for value, kind in zip(call.lhs.tensors, sources, strict=True)
+            ]
+            self._prepared[key] = dispatch(kernel.name, operands, _tensor(result))
+        return self._prepared[key]
+
+    def _route(self, call: Call) -> ir.Value:
+        """The rows by expert, where no earlier call has them."""
+        assert call.ids is not None
+        if call.ids not in self._routes:
+            kernel = Routes(call.groups, call.experts)
+            self._build(kernel.name, kernel.buffers, kernel.workgroups, kernel.body)
+            self._routes[call.ids] = dispatch(kernel.name, [call.ids], _tensor(kernel.buffers[-1]))
+        return self._routes[call.ids]
+
+    def _build(
+        self, name: str, types: list[ir.Type], workgroups: Sequence[int], body: Body
+    ) -> None:
+        if name in self._built:
+            return
+        self._built.add(name)
+        with ir.InsertionPoint.at_block_begin(self._module.regions[0].blocks[0]):
+            executable(name, types, workgroups, body)
+
+
+def _name(call: Call, routed: bool) -> str:
+    name = f"mxc_{call.format}_{call.lhs.source.name}"
+    name += f"_{call.groups}x{call.rows}x{call.columns}x{call.depth}"
+    name += f"_of_{call.experts}" if call.experts else ""
+    name += "_sorted" if routed else ""
+    return name + (f"_share_{call.lhs.share}" if call.lhs.share > 1 else "")
+
+
+def _as(value: ir.Value, memref: ir.Type) -> ir.Value:
+    """A tensor as the one that a memref of this type is."""
+    kind = ir.MemRefType(memref)
+    if element_of(value) != kind.element_type:
+        value = as_bytes(value)
+    return reshape(value, list(kind.shape))
+
+
+def _tensor(memref: ir.Type) -> ir.Type:
+    kind = ir.MemRefType(memref)
+    return ir.RankedTensorType.get(kind.shape, kind.element_type)
+
+
+def _load(parameter: str, kind: ir.Type) -> ir.Value:
+    return ir.Operation.create(
+        "util.global.load",
+        results=[kind],
+        attributes={
+            "global": ir.FlatSymbolRefAttr.get(parameter),
+            "is_immutable": ir.UnitAttr.get(),
+        },
+    ).result
+
+
+def _described(call: Call) -> KernelCall:
+    return KernelCall(
+        batch=call.groups,
+        m=call.rows,
+        n=call.columns,
+        k=call.depth,
+        experts=max(call.experts, 1),
+        lhs=call.lhs.source.format,
+        rhs=call.format,
+        out="f32",
+    )
+
+
+def _parameters(module: ir.Operation, names: set[str]) -> set[str]:
+    """Those globals of `names` that are parameters for good: only they are packed by us."""
+    return {
+        name
+        for op in (view.operation for view in module.regions[0].blocks[0].operations)
+        if op.name == "util.global"
+        and (name := ir.StringAttr(op.attributes["sym_name"]).value) in names
+        and "is_mutable" not in op.attributes
+        and "initial_value" in op.attributes
+        and str(op.attributes["initial_value"]).startswith("#flow.parameter.named")
+    }
+
+
+def _with_weights_of_their_own(module: ir.Operation, calls: list[Call]) -> list[Call]:
+    """The calls whose parameters no other operation reads."""
+    lowered = {op for call in calls for op in (call.op, *call.chain)}
+    wanted = {parameter for call in calls for parameter in call.parameters}
+    shared: set[str] = set()
+    for load in _loads(module):
+        name = ir.FlatSymbolRefAttr(load.attributes["global"]).value
+        if name in wanted and not _read_only_by(load, lowered):
+            shared.add(name)
+    kept = [call for call in calls if shared.isdisjoint(call.parameters)]
+    # A call that stays makes its weights shared for those that would have gone.
+    return kept if len(kept) == len(calls) else _with_weights_of_their_own(module, kept)
+
+
+def _read_only_by(load: ir.Operation, lowered: set[ir.Operation]) -> bool:
+    pending = [load]
+    while pending:
+        for use in pending.pop().results[0].uses:
+            user = use.owner.operation
+            if user not in lowered:
+                return False
+            if user.name != "linalg.generic":
+                pending.append(user)
+            elif use.operand_number == 0:
+                return False  # as the activations of a contraction
+    return True
+
+
+def _loads(module: ir.Operation) -> Iterable[ir.Operation]:
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "util.global.load":
+            found.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    module.walk(visit)
+    return found
+
+
+def _relay(module: ir.Operation, name: str, kind: ir.Type, layout: str) -> None:
+    for view in module.regions[0].blocks[0].operations:
+        op = view.operation
+        if op.name == "util.global" and ir.StringAttr(op.attributes["sym_name"]).value == name:
+            source = str(op.attributes["initial_value"]).rpartition(" : ")[0]
+            op.attributes["type"] = ir.TypeAttr.get(kind)
+            op.attributes["initial_value"] = ir.Attribute.parse(f"{source} : {kind}")
+            op.attributes[LAYOUT] = ir.StringAttr.get(layout)
