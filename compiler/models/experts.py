@@ -3,8 +3,10 @@
 Letters: T tokens, J chosen experts a token, E experts, P = T * J pairs (token, choice), B rows of
 a group, G groups, N and K of an expert's weight [N, K], KO = K / 32 blocks.
 
-Decode gathers the weights of each chosen expert. Prefill sorts the pairs by expert into groups of
-B rows, each group of one expert, so that an expert's weights are read once for up to B rows:
+Each pair is a row by its expert's weights, which are gathered: a kernel of ours reads them where
+they are, and takes many pairs expert by expert. Where there is no such kernel (on GPUs), prefill
+sorts the pairs by expert into groups of B rows, each group of one expert, so that an expert's
+weights are read once for up to B rows:
 
     pairs      (t0,e2) (t0,e0) (t1,e2) (t1,e1) ..     P = T * J, in the order of the tokens
     slots      e0: [p1 . . .]  e1: [p3 . . .]  e2: [p0 p2 . .] ..     G groups of B slots
@@ -60,17 +62,18 @@ def route(logits: ir.Value, choices: int) -> tuple[ir.Value, ir.Value]:
 class Groups:
     """Where each pair's row is: group g has rows of pairs that all chose `experts[g]`.
 
-    experts i32 [G]; pair_of_slot i32 [G * B]; slot_of_pair i32 [T, J].
+    experts i32 [G]; pair_of_slot i32 [G * B]; slot_of_pair i32 [T, J]. `in_order`: slot p is pair p.
     """
 
     experts: ir.Value
     pair_of_slot: ir.Value
     slot_of_pair: ir.Value
     rows: int
+    in_order: bool = False
 
 
 def one_group_a_pair(experts: ir.Value) -> Groups:
-    """Decode: each pair is a group of one row, nothing to sort. experts i32 [T, J]."""
+    """Each pair is a group of one row, nothing to sort. experts i32 [T, J]."""
     tokens, choices = shape_of(experts)
     chosen = collapse(experts, [[0, 1]])
     slots = _numbers([tokens, choices])
@@ -80,7 +83,7 @@ def one_group_a_pair(experts: ir.Value) -> Groups:
         chosen = generic([(chosen, "p")], "g p", i32(), lambda e: e, sizes={"g": 2})
         chosen = collapse(chosen, [[0, 1]])
         return Groups(chosen, fill([2], i32(), 0), slots, 1)
-    return Groups(chosen, collapse(slots, [[0, 1]]), slots, 1)
+    return Groups(chosen, collapse(slots, [[0, 1]]), slots, 1, in_order=True)
 
 
 def _numbers(sizes: list[int]) -> ir.Value:
@@ -167,8 +170,25 @@ def group_by_expert(experts: ir.Value, expert_count: int, rows: int = GROUP_ROWS
 
 def group_rows(x: Blocks, groups: Groups) -> Blocks:
     """Rows of x [T, KO, 32] as the groups want them: [G, B, KO, 32], and their scales."""
-    scales = None if x.scales is None else _rows(x.scales, groups)
-    return Blocks(_rows(x.elements, groups), scales)
+    rows = _repeated if groups.in_order else _rows
+    scales = None if x.scales is None else rows(x.scales, groups)
+    return Blocks(rows(x.elements, groups), scales)
+
+
+def _repeated(x: ir.Value, groups: Groups) -> ir.Value:
+    """Rows of x [T, ..], each J times: [T * J, 1, ..]."""
+    kind, choices = element_of(x), shape_of(groups.slot_of_pair)[1]
+    packed = isinstance(kind, ir.FloatType) and kind.width < 16
+    x = pack(x) if packed else x
+    inner = " ".join(f"k{axis}" for axis in range(1, len(shape_of(x))))
+    rows = generic(
+        [(x, f"m {inner}")], f"m j {inner}", element_of(x), lambda e: e, sizes={"j": choices}
+    )
+    tokens, _, *rest = shape_of(rows)
+    rows = collapse(rows, [[0, 1], *([axis + 2] for axis in range(len(rest)))])
+    grouped = [[0, 1], *([axis + 2] for axis in range(len(rest)))]
+    rows = expand(rows, grouped, [tokens * choices, 1, *rest])
+    return unpack(rows, kind) if packed else rows
 
 
 def _rows(x: ir.Value, groups: Groups) -> ir.Value:
@@ -203,18 +223,25 @@ def expert_linear(
     y = scaled_contraction(
         x.elements, elements, lhs_scale=x.scales, rhs_scale=scales, batch=1, name=name
     )
-    shift = gather(bias, groups.experts)
-    return generic(
-        [(y, "g m n"), (shift, "g n")],
-        "g m n",
-        f32(),
-        lambda a, b: arith.addf(a, to_f32(b)),
-    )
+
+    def shifted(value: ir.Value, expert: ir.Value) -> ir.Value:
+        shift = tensor.extract(bias, [as_index(expert), loop_index("g m n", "n")])
+        return arith.addf(value, to_f32(shift))
+
+    return generic([(y, "g m n"), (groups.experts, "g")], "g m n", f32(), shifted)
 
 
 def combine(y: ir.Value, shares: ir.Value, groups: Groups) -> ir.Value:
     """Sum over the choices of share [T, J] times the pair's row of y [G, B, N]: f32 [T, N]."""
     rows = collapse(y, [[0, 1], [2]])
+    if groups.in_order:
+        pairs = expand(rows, [[0, 1], [2]], [*shape_of(shares), shape_of(rows)[1]])
+        return generic(
+            [(pairs, "m j n"), (shares, "m j")],
+            "m n",
+            f32(),
+            lambda value, share, acc: arith.addf(acc, arith.mulf(value, share)),
+        )
 
     def weighted(slot: ir.Value, share: ir.Value, acc: ir.Value) -> ir.Value:
         value = tensor.extract(rows, [as_index(slot), loop_index("m n j", "n")])

@@ -59,8 +59,17 @@ class State:
 class GptOssBuilder:
     """Builds the functions of one gpt-oss model into one module."""
 
-    def __init__(self, config: GptOssConfig, dtypes: dict[str, str], options: Options) -> None:
-        """`dtypes`: safetensors dtype of every dense tensor, by name."""
+    def __init__(
+        self,
+        config: GptOssConfig,
+        dtypes: dict[str, str],
+        options: Options,
+        *,
+        grouped: bool = False,
+    ) -> None:
+        """`dtypes`: safetensors dtype of every dense tensor, by name. `grouped`: prefill sorts
+        rows by expert in the program; see experts.py."""
+        self._grouped = grouped
         self._config = config
         self._options = options
         self._activations = Activations(options.activations, options.floats)
@@ -217,10 +226,10 @@ class GptOssBuilder:
         logits = self._linear(floats, f"{name}.router", (c.num_local_experts, c.hidden_size))
         with ir.Location.name(f"{name}.experts"):
             shares, chosen = experts.route(logits, c.num_experts_per_tok)
-            if shape_of(x)[0] == 1:
-                groups = experts.one_group_a_pair(chosen)
-            else:
+            if self._grouped and shape_of(x)[0] > 1:
                 groups = experts.group_by_expert(chosen, c.num_local_experts)
+            else:
+                groups = experts.one_group_a_pair(chosen)
             rows = experts.group_rows(self._activations.blocks(x), groups)
             gate_up = self._expert_linear(
                 rows, groups, f"{name}.experts.gate_up_proj", 2 * c.intermediate_size, c.hidden_size

@@ -20,7 +20,8 @@ from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps
 from mxc.passes.kernels.sources import Format, Source
 
-_RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
+#: What moves nothing; elements of less than 8 bits are bytes outside of contractions.
+_RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape", "flow.tensor.bitcast")
 
 #: Element type of quantised activations under E8M0 scales -> format.
 _FORMATS: dict[str, Format] = {
