@@ -1,27 +1,30 @@
-// RUN: mxc opt %s --split-input-file --passes mxc-lower-to-x86-kernels | filecheck %s
-// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-to-x86-kernels{bf16=false panels=2}' | filecheck %s --check-prefix=F32
+// RUN: mxc opt %s --split-input-file --passes mxc-lower-to-cpu-kernels | filecheck %s
+// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-to-cpu-kernels{isa=avx512}' | filecheck %s --check-prefix=BASE
 
-// Experts by ids, f32: nothing is gathered, the parameters are panels. 40 columns are three of them.
+// Experts by ids, f32: nothing is gathered, the parameters are panels. 40 columns are three of
+// them, taken two and one at a time; the twelve rows of activations are prepared once.
+// CHECK: stream.executable private @mxc_prepare_f32_floats0_[[ORDER:[0-9a-f.]+]]12x64 {
+// CHECK-NOT: llvm.call_intrinsic
 // CHECK: stream.executable private @mxc_mxfp4_f32_3x4x40x64_of_5 {
-// CHECK: %[[X:.*]] = arith.constant 1 : index
-// CHECK: stream.return %[[X]], %c3, %{{.*}} : index, index, index
+// CHECK: stream.return %c1, %c1_0, %c3 : index, index, index
 // CHECK: translation_info = #translation
 // CHECK: memref<5x3x2x4x64xi8>
 // CHECK: memref.prefetch
 // CHECK: "llvm.x86.avx512.permvar.sf.512"
+// CHECK: math.fma
 // CHECK: vector.maskedstore
 // CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<5x3x2x4x64xi8>
 // CHECK: util.global private @s {mxc.layout = "panel16x1"} = #flow.parameter.named<"model"::"s"> : tensor<5x3x2x16xi8>
 // CHECK-LABEL: func.func @gathered_f32(
 // CHECK-NOT: iree_linalg_ext.gather
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_mxfp4_f32_3x4x40x64_of_5::@mxc_mxfp4_f32_3x4x40x64_of_5(%arg0, %arg1, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 3 : i64, experts = 5 : i64, k = 64 : i64, lhs = "f32", m = 4 : i64, n = 40 : i64, out = "f32", rhs = "mxfp4"}} : (tensor<3x4x2x32xf32>, tensor<3xi32>, tensor<5x3x2x4x64xi8>, tensor<5x3x2x16xi8>) -> tensor<3x4x40xf32>
+// CHECK: %[[P:.*]] = flow.dispatch @mxc_prepare_f32_floats0_{{.*}} : (tensor<12x2x32xf32>) -> tensor<12x3x32xi32>
+// CHECK: %[[Y:.*]] = flow.dispatch @mxc_mxfp4_f32_3x4x40x64_of_5::@mxc_mxfp4_f32_3x4x40x64_of_5(%[[P]], %arg1, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 3 : i64, experts = 5 : i64, k = 64 : i64, lhs = "f32", m = 4 : i64, n = 40 : i64, out = "f32", rhs = "mxfp4"}} : (tensor<12x3x32xi32>, tensor<3xi32>, tensor<5x3x2x4x64xi8>, tensor<5x3x2x16xi8>) -> tensor<12x40xf32>
+// CHECK: tensor.expand_shape %{{.*}} : tensor<480xf32> into tensor<3x4x40xf32>
 // CHECK-NOT: linalg
 // CHECK: return
-// Two panels a workgroup: two workgroups.
-// F32: stream.return %c2, %c3, %{{.*}} : index, index, index
-// F32-LABEL: func.func @gathered_f32(
-// F32: flow.dispatch @mxc_mxfp4_f32_3x4x40x64_of_5
+// BASE-LABEL: func.func @gathered_f32(
+// BASE: flow.dispatch @mxc_mxfp4_f32_3x4x40x64_of_5
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<5x40x2x16xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<5x40x2xi8>
 func.func @gathered_f32(%x: tensor<3x4x2x32xf32>, %ids: tensor<3xi32>) -> tensor<3x4x40xf32> {
@@ -49,23 +52,25 @@ func.func @gathered_f32(%x: tensor<3x4x2x32xf32>, %ids: tensor<3xi32>) -> tensor
 
 // -----
 
-// bf16: the activations are put in the order of the steps, in pairs. 32 columns need no mask.
-// CHECK: stream.executable private @mxc_mxfp4_bf16_3x4x32x64_of_5
+// bf16: the activations are put in the order of the steps, in pairs. 32 columns need no mask. An
+// instruction set without a dot product of pairs takes them as f32.
+// CHECK: stream.executable private @mxc_prepare_bf16_pairs0_
+// CHECK: stream.executable private @mxc_mxfp4_bf16_3x4x32x64_of_5 {
 // CHECK-NOT: vector.maskedstore
 // CHECK: "llvm.x86.avx512.permvar.hi.512"
 // CHECK: "llvm.x86.avx512bf16.dpbf16ps.512"
 // CHECK-NOT: vector.maskedstore
 // CHECK-LABEL: func.func @gathered_bf16(
-// CHECK: %[[P:.*]] = tensor.expand_shape %arg0 {{.*}} output_shape [3, 4, 2, 4, 2, 4]
-// CHECK: linalg.generic {{.*}} ins(%[[P]] : tensor<3x4x2x4x2x4xbf16>) outs({{.*}} : tensor<3x4x2x4x4x2xbf16>)
-// CHECK: flow.dispatch @mxc_mxfp4_bf16_3x4x32x64_of_5
+// CHECK: %[[P:.*]] = flow.dispatch @mxc_prepare_bf16_pairs0_{{.*}} : (tensor<12x2x32xbf16>) -> tensor<12x3x16xi32>
+// CHECK: flow.dispatch @mxc_mxfp4_bf16_3x4x32x64_of_5::@mxc_mxfp4_bf16_3x4x32x64_of_5(%[[P]], %arg1, {{.*}}) -> tensor<12x32xf32>
 // CHECK-NOT: linalg.generic
 // CHECK: return
-// F32-NOT: stream.executable
-// F32: util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<5x32x2x16xi8>
-// F32-LABEL: func.func @gathered_bf16(
-// F32: iree_linalg_ext.gather
-// F32: linalg.generic
+// BASE: stream.executable private @mxc_prepare_bf16_floats0_
+// BASE: stream.executable private @mxc_mxfp4_bf16_3x4x32x64_of_5 {
+// BASE-NOT: dpbf16ps
+// BASE: "llvm.x86.avx512.permvar.sf.512"
+// BASE-NOT: dpbf16ps
+// BASE-LABEL: func.func @gathered_bf16(
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<5x32x2x16xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<5x32x2xi8>
 func.func @gathered_bf16(%x: tensor<3x4x2x32xbf16>, %ids: tensor<3xi32>) -> tensor<3x4x32xf32> {
@@ -97,11 +102,11 @@ func.func @gathered_bf16(%x: tensor<3x4x2x32xbf16>, %ids: tensor<3xi32>) -> tens
 // One weight, no experts.
 // CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x4x64xi8>
 // CHECK-LABEL: func.func @one_weight(
-// CHECK: %[[X:.*]] = tensor.expand_shape %arg0 {{.*}} output_shape [1, 9, 2, 32]
-// CHECK: %[[Y:.*]] = flow.dispatch @mxc_mxfp4_f32_1x9x20x64::@mxc_mxfp4_f32_1x9x20x64(%[[X]], {{.*}}) {{.*}} -> tensor<1x9x20xf32>
-// CHECK: tensor.collapse_shape %[[Y]] {{.*}} : tensor<1x9x20xf32> into tensor<9x20xf32>
-// F32-LABEL: func.func @one_weight(
-// F32: flow.dispatch @mxc_mxfp4_f32_1x9x20x64
+// CHECK: %[[P:.*]] = flow.dispatch @mxc_prepare_f32_floats0_{{.*}}(%arg0)
+// CHECK: %[[Y:.*]] = flow.dispatch @mxc_mxfp4_f32_1x9x20x64::@mxc_mxfp4_f32_1x9x20x64(%[[P]], {{.*}}) {{.*}} -> tensor<9x20xf32>
+// CHECK: return %[[Y]]
+// BASE-LABEL: func.func @one_weight(
+// BASE: flow.dispatch @mxc_mxfp4_f32_1x9x20x64
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x16xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x2xi8>
 func.func @one_weight(%x: tensor<9x2x32xf32>) -> tensor<9x20xf32> {
@@ -125,14 +130,16 @@ func.func @one_weight(%x: tensor<9x2x32xf32>) -> tensor<9x20xf32> {
 
 // -----
 
-// bf16 weights in pairs.
-// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x32xbf16>
+// bf16 weights in pairs: two elements a dword, 64 bytes a unit.
+// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
 // CHECK-LABEL: func.func @dense_pairs(
 // CHECK-NOT: linalg
+// CHECK: flow.dispatch @mxc_prepare_bf16_pairs0_
 // CHECK: flow.dispatch @mxc_bf16_bf16_1x2x20x64
-// F32: util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
-// F32-LABEL: func.func @dense_pairs(
-// F32: linalg.generic
+// BASE: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
+// BASE-LABEL: func.func @dense_pairs(
+// BASE: flow.dispatch @mxc_prepare_bf16_floats0_
+// BASE: flow.dispatch @mxc_bf16_bf16_1x2x20x64
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
 func.func @dense_pairs(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
   %0 = util.global.load immutable @w : tensor<20x64xbf16>
@@ -153,14 +160,14 @@ func.func @dense_pairs(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 
 // -----
 
-// bf16 weights for f32 activations: another layout.
-// CHECK: util.global private @w {mxc.layout = "panel16x2"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x32x16xbf16>
+// bf16 weights for f32 activations: the same layout.
+// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
 // CHECK-LABEL: func.func @dense_f32(
 // CHECK-NOT: linalg
 // CHECK: flow.dispatch @mxc_bf16_f32_1x2x20x64
-// F32: mxc.layout = "panel16x2"
-// F32-LABEL: func.func @dense_f32(
-// F32: flow.dispatch @mxc_bf16_f32_1x2x20x64
+// BASE: mxc.layout = "panel16x4"
+// BASE-LABEL: func.func @dense_f32(
+// BASE: flow.dispatch @mxc_bf16_f32_1x2x20x64
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
 func.func @dense_f32(%x: tensor<2x64xf32>) -> tensor<2x20xf32> {
   %0 = util.global.load immutable @w : tensor<20x64xbf16>
@@ -180,15 +187,20 @@ func.func @dense_f32(%x: tensor<2x64xf32>) -> tensor<2x20xf32> {
 
 // -----
 
-// One weight, three contractions: one parameter; equal shapes share a kernel.
-// CHECK-COUNT-2: stream.executable private
+// One weight, three contractions: one parameter; equal shapes share a kernel, two of a preparation
+// and two of a product.
+// CHECK-COUNT-4: stream.executable private
 // CHECK-NOT: stream.executable private
-// CHECK: util.global private @w {mxc.layout = "panel16x2"}
+// CHECK: util.global private @w {mxc.layout = "panel16x4"}
 // CHECK-LABEL: func.func @shared(
-// CHECK-COUNT-2: flow.dispatch @mxc_bf16_f32_1x1x16x64
+// CHECK: flow.dispatch @mxc_prepare_f32_floats0_[[ORDER:[0-9a-f.]+]]1x64::
+// CHECK: flow.dispatch @mxc_bf16_f32_1x1x16x64
+// CHECK: flow.dispatch @mxc_prepare_f32_floats0_[[ORDER]]1x64::
+// CHECK: flow.dispatch @mxc_bf16_f32_1x1x16x64
+// CHECK: flow.dispatch @mxc_prepare_f32_floats0_[[ORDER]]8x64::
 // CHECK: flow.dispatch @mxc_bf16_f32_1x8x16x64
-// F32-LABEL: func.func @shared(
-// F32-COUNT-3: flow.dispatch
+// BASE-LABEL: func.func @shared(
+// BASE-COUNT-6: flow.dispatch
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<16x64xbf16>
 func.func @shared(%x: tensor<1x64xf32>, %x2: tensor<1x64xf32>, %x8: tensor<8x64xf32>) -> (tensor<1x16xf32>, tensor<1x16xf32>, tensor<8x16xf32>) {
   %w0 = util.global.load immutable @w : tensor<16x64xbf16>
@@ -232,164 +244,19 @@ func.func @shared(%x: tensor<1x64xf32>, %x2: tensor<1x64xf32>, %x8: tensor<8x64x
 
 // -----
 
-// A weight that the caller gives.
-// CHECK-LABEL: func.func @argument(
-// CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
-// CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @argument(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
-func.func @argument(%x: tensor<2x64xbf16>, %0: tensor<20x64xbf16>) -> tensor<2x20xf32> {
-  %z = arith.constant 0.0 : f32
-  %e = tensor.empty() : tensor<2x20xf32>
-  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
-  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
-      ins(%x, %0 : tensor<2x64xbf16>, tensor<20x64xbf16>) outs(%acc : tensor<2x20xf32>) {
-  ^bb0(%a: bf16, %w: bf16, %o: f32):
-    %fa = arith.extf %a : bf16 to f32
-    %fw = arith.extf %w : bf16 to f32
-    %p = arith.mulf %fa, %fw : f32
-    %q = arith.addf %o, %p : f32
-    linalg.yield %q : f32
-  } -> tensor<2x20xf32>
-  func.return %y : tensor<2x20xf32>
-}
-
-// -----
-
-// A weight that is in the program.
-// CHECK-LABEL: func.func @constant(
-// CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
-// CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @constant(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
-util.global private @w = dense<1.0> : tensor<20x64xbf16>
-func.func @constant(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
-  %0 = util.global.load immutable @w : tensor<20x64xbf16>
-  %z = arith.constant 0.0 : f32
-  %e = tensor.empty() : tensor<2x20xf32>
-  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
-  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
-      ins(%x, %0 : tensor<2x64xbf16>, tensor<20x64xbf16>) outs(%acc : tensor<2x20xf32>) {
-  ^bb0(%a: bf16, %w: bf16, %o: f32):
-    %fa = arith.extf %a : bf16 to f32
-    %fw = arith.extf %w : bf16 to f32
-    %p = arith.mulf %fa, %fw : f32
-    %q = arith.addf %o, %p : f32
-    linalg.yield %q : f32
-  } -> tensor<2x20xf32>
-  func.return %y : tensor<2x20xf32>
-}
-
-// -----
-
-// A global that the program may write.
-// CHECK-LABEL: func.func @variable(
-// CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
-// CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @variable(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
-util.global private mutable @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
-func.func @variable(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
-  %0 = util.global.load @w : tensor<20x64xbf16>
-  %z = arith.constant 0.0 : f32
-  %e = tensor.empty() : tensor<2x20xf32>
-  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
-  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
-      ins(%x, %0 : tensor<2x64xbf16>, tensor<20x64xbf16>) outs(%acc : tensor<2x20xf32>) {
-  ^bb0(%a: bf16, %w: bf16, %o: f32):
-    %fa = arith.extf %a : bf16 to f32
-    %fw = arith.extf %w : bf16 to f32
-    %p = arith.mulf %fa, %fw : f32
-    %q = arith.addf %o, %p : f32
-    linalg.yield %q : f32
-  } -> tensor<2x20xf32>
-  func.return %y : tensor<2x20xf32>
-}
-
-// -----
-
-// A global that nothing has set yet.
-// CHECK-LABEL: func.func @unset(
-// CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
-// CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @unset(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
-util.global private mutable @w : tensor<20x64xbf16>
-func.func @unset(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
-  %0 = util.global.load @w : tensor<20x64xbf16>
-  %z = arith.constant 0.0 : f32
-  %e = tensor.empty() : tensor<2x20xf32>
-  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
-  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
-      ins(%x, %0 : tensor<2x64xbf16>, tensor<20x64xbf16>) outs(%acc : tensor<2x20xf32>) {
-  ^bb0(%a: bf16, %w: bf16, %o: f32):
-    %fa = arith.extf %a : bf16 to f32
-    %fw = arith.extf %w : bf16 to f32
-    %p = arith.mulf %fa, %fw : f32
-    %q = arith.addf %o, %p : f32
-    linalg.yield %q : f32
-  } -> tensor<2x20xf32>
-  func.return %y : tensor<2x20xf32>
-}
-
-// -----
-
-// A table that is the embedding too.
-// CHECK-LABEL: func.func @tied(
-// CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
-// CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @tied(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
+// One weight for bf16 and for f32 activations: two kernels, one layout.
+// CHECK: util.global private @w {mxc.layout = "panel16x4"}
+// CHECK-LABEL: func.func @two_activations(
+// CHECK-NOT: linalg
+// CHECK: flow.dispatch @mxc_bf16_bf16_1x2x20x64
+// CHECK: flow.dispatch @mxc_bf16_f32_1x2x20x64
+// CHECK-NOT: linalg
+// CHECK: return
+// BASE-LABEL: func.func @two_activations(
+// BASE: flow.dispatch @mxc_bf16_bf16_1x2x20x64
+// BASE: flow.dispatch @mxc_bf16_f32_1x2x20x64
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
-func.func @tied(%x: tensor<2x64xbf16>, %i: index) -> (bf16, tensor<2x20xf32>) {
-  %0 = util.global.load immutable @w : tensor<20x64xbf16>
-  %c0 = arith.constant 0 : index
-  %row = tensor.extract %0[%i, %c0] : tensor<20x64xbf16>
-  %1 = util.global.load immutable @w : tensor<20x64xbf16>
-  %z = arith.constant 0.0 : f32
-  %e = tensor.empty() : tensor<2x20xf32>
-  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
-  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
-      ins(%x, %1 : tensor<2x64xbf16>, tensor<20x64xbf16>) outs(%acc : tensor<2x20xf32>) {
-  ^bb0(%a: bf16, %w: bf16, %o: f32):
-    %fa = arith.extf %a : bf16 to f32
-    %fw = arith.extf %w : bf16 to f32
-    %p = arith.mulf %fa, %fw : f32
-    %q = arith.addf %o, %p : f32
-    linalg.yield %q : f32
-  } -> tensor<2x20xf32>
-  func.return %row, %y : bf16, tensor<2x20xf32>
-}
-
-// -----
-
-// Two kernels would read two layouts: neither is made. Where only one is to be had, the weight is
-// shared with a contraction that stays.
-// CHECK-LABEL: func.func @two_layouts(
-// CHECK-NOT: flow.dispatch
-// CHECK-COUNT-2: linalg.generic
-// CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @two_layouts(
-// F32-NOT: flow.dispatch
-// F32-COUNT-2: linalg.generic
-// F32-NOT: mxc.layout
-util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
-func.func @two_layouts(%x: tensor<2x64xbf16>, %x2: tensor<2x64xf32>) -> (tensor<2x20xf32>, tensor<2x20xf32>) {
+func.func @two_activations(%x: tensor<2x64xbf16>, %x2: tensor<2x64xf32>) -> (tensor<2x20xf32>, tensor<2x20xf32>) {
   %0 = util.global.load immutable @w : tensor<20x64xbf16>
   %z = arith.constant 0.0 : f32
   %e = tensor.empty() : tensor<2x20xf32>
@@ -416,15 +283,194 @@ func.func @two_layouts(%x: tensor<2x64xbf16>, %x2: tensor<2x64xf32>) -> (tensor<
 
 // -----
 
+// Elements of 8 bits: a lookup of bytes, which the plain AVX-512 has not.
+// CHECK: stream.executable private @mxc_mxfp8e4m3_f32_1x2x20x64 {
+// CHECK: "llvm.x86.avx512.vpermi2var.qi.512"
+// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x8x64xi8>
+// CHECK-LABEL: func.func @eight_bits(
+// CHECK: flow.dispatch @mxc_mxfp8e4m3_f32_1x2x20x64
+// BASE-NOT: flow.dispatch
+// BASE-NOT: mxc.layout
+// BASE-LABEL: func.func @eight_bits(
+// BASE: linalg.generic
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x32xi8>
+util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x2xi8>
+func.func @eight_bits(%x: tensor<2x2x32xf32>) -> tensor<2x20xf32> {
+  %0 = util.global.load immutable @w : tensor<20x2x32xi8>
+  %1 = flow.tensor.bitcast %0 : tensor<20x2x32xi8> -> tensor<20x2x32xf8E4M3FN>
+  %2 = util.global.load immutable @s : tensor<20x2xi8>
+  %3 = flow.tensor.bitcast %2 : tensor<20x2xi8> -> tensor<20x2xf8E8M0FNU>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %1, %3 : tensor<2x2x32xf32>, tensor<20x2x32xf8E4M3FN>, tensor<20x2xf8E8M0FNU>) outs(%acc : tensor<2x20xf32>) {
+  ^bb0(%a: f32, %w: f8E4M3FN, %s: f8E8M0FNU, %o: f32):
+    %v = arith.scaling_extf %w, %s : f8E4M3FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %v : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<2x20xf32>
+  func.return %y : tensor<2x20xf32>
+}
+
+// -----
+
+// A weight that the caller gives.
+// CHECK-LABEL: func.func @argument(
+// CHECK-NOT: flow.dispatch
+// CHECK: linalg.generic
+// CHECK-NOT: mxc.layout
+// BASE-LABEL: func.func @argument(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
+func.func @argument(%x: tensor<2x64xbf16>, %0: tensor<20x64xbf16>) -> tensor<2x20xf32> {
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %0 : tensor<2x64xbf16>, tensor<20x64xbf16>) outs(%acc : tensor<2x20xf32>) {
+  ^bb0(%a: bf16, %w: bf16, %o: f32):
+    %fa = arith.extf %a : bf16 to f32
+    %fw = arith.extf %w : bf16 to f32
+    %p = arith.mulf %fa, %fw : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<2x20xf32>
+  func.return %y : tensor<2x20xf32>
+}
+
+// -----
+
+// A weight that is in the program.
+// CHECK-LABEL: func.func @constant(
+// CHECK-NOT: flow.dispatch
+// CHECK: linalg.generic
+// CHECK-NOT: mxc.layout
+// BASE-LABEL: func.func @constant(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
+util.global private @w = dense<1.0> : tensor<20x64xbf16>
+func.func @constant(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
+  %0 = util.global.load immutable @w : tensor<20x64xbf16>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %0 : tensor<2x64xbf16>, tensor<20x64xbf16>) outs(%acc : tensor<2x20xf32>) {
+  ^bb0(%a: bf16, %w: bf16, %o: f32):
+    %fa = arith.extf %a : bf16 to f32
+    %fw = arith.extf %w : bf16 to f32
+    %p = arith.mulf %fa, %fw : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<2x20xf32>
+  func.return %y : tensor<2x20xf32>
+}
+
+// -----
+
+// A global that the program may write.
+// CHECK-LABEL: func.func @variable(
+// CHECK-NOT: flow.dispatch
+// CHECK: linalg.generic
+// CHECK-NOT: mxc.layout
+// BASE-LABEL: func.func @variable(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
+util.global private mutable @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
+func.func @variable(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
+  %0 = util.global.load @w : tensor<20x64xbf16>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %0 : tensor<2x64xbf16>, tensor<20x64xbf16>) outs(%acc : tensor<2x20xf32>) {
+  ^bb0(%a: bf16, %w: bf16, %o: f32):
+    %fa = arith.extf %a : bf16 to f32
+    %fw = arith.extf %w : bf16 to f32
+    %p = arith.mulf %fa, %fw : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<2x20xf32>
+  func.return %y : tensor<2x20xf32>
+}
+
+// -----
+
+// A global that nothing has set yet.
+// CHECK-LABEL: func.func @unset(
+// CHECK-NOT: flow.dispatch
+// CHECK: linalg.generic
+// CHECK-NOT: mxc.layout
+// BASE-LABEL: func.func @unset(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
+util.global private mutable @w : tensor<20x64xbf16>
+func.func @unset(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
+  %0 = util.global.load @w : tensor<20x64xbf16>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %0 : tensor<2x64xbf16>, tensor<20x64xbf16>) outs(%acc : tensor<2x20xf32>) {
+  ^bb0(%a: bf16, %w: bf16, %o: f32):
+    %fa = arith.extf %a : bf16 to f32
+    %fw = arith.extf %w : bf16 to f32
+    %p = arith.mulf %fa, %fw : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<2x20xf32>
+  func.return %y : tensor<2x20xf32>
+}
+
+// -----
+
+// A table that is the embedding too.
+// CHECK-LABEL: func.func @tied(
+// CHECK-NOT: flow.dispatch
+// CHECK: linalg.generic
+// CHECK-NOT: mxc.layout
+// BASE-LABEL: func.func @tied(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
+func.func @tied(%x: tensor<2x64xbf16>, %i: index) -> (bf16, tensor<2x20xf32>) {
+  %0 = util.global.load immutable @w : tensor<20x64xbf16>
+  %c0 = arith.constant 0 : index
+  %row = tensor.extract %0[%i, %c0] : tensor<20x64xbf16>
+  %1 = util.global.load immutable @w : tensor<20x64xbf16>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %1 : tensor<2x64xbf16>, tensor<20x64xbf16>) outs(%acc : tensor<2x20xf32>) {
+  ^bb0(%a: bf16, %w: bf16, %o: f32):
+    %fa = arith.extf %a : bf16 to f32
+    %fw = arith.extf %w : bf16 to f32
+    %p = arith.mulf %fa, %fw : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<2x20xf32>
+  func.return %row, %y : bf16, tensor<2x20xf32>
+}
+
+// -----
+
 // Scales that go elsewhere too: the elements stay as well.
 // CHECK-LABEL: func.func @scales_elsewhere(
 // CHECK-NOT: flow.dispatch
 // CHECK: linalg.generic
 // CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @scales_elsewhere(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
+// BASE-LABEL: func.func @scales_elsewhere(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x16xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x2xi8>
 func.func @scales_elsewhere(%x: tensor<2x2x32xf32>) -> (tensor<2x20xf32>, tensor<20x2xi8>) {
@@ -453,10 +499,10 @@ func.func @scales_elsewhere(%x: tensor<2x2x32xf32>) -> (tensor<2x20xf32>, tensor
 // CHECK-NOT: flow.dispatch
 // CHECK: linalg.generic
 // CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @dynamic_rows(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
+// BASE-LABEL: func.func @dynamic_rows(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
 func.func @dynamic_rows(%x: tensor<2x64xf32>, %d: tensor<?x64xf32>) -> (tensor<2x20xf32>, tensor<?x20xf32>) {
   %0 = util.global.load immutable @w : tensor<20x64xbf16>
@@ -494,10 +540,10 @@ func.func @dynamic_rows(%x: tensor<2x64xf32>, %d: tensor<?x64xf32>) -> (tensor<2
 // CHECK-NOT: flow.dispatch
 // CHECK: linalg.generic
 // CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @gram(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
+// BASE-LABEL: func.func @gram(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<64x64xbf16>
 func.func @gram() -> tensor<64x64xf32> {
   %0 = util.global.load immutable @w : tensor<64x64xbf16>
@@ -523,10 +569,10 @@ func.func @gram() -> tensor<64x64xf32> {
 // CHECK-NOT: flow.dispatch
 // CHECK: linalg.generic
 // CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @ragged_depth(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
+// BASE-LABEL: func.func @ragged_depth(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x48xbf16>
 func.func @ragged_depth(%x: tensor<2x48xbf16>) -> tensor<2x20xf32> {
   %0 = util.global.load immutable @w : tensor<20x48xbf16>
@@ -552,10 +598,10 @@ func.func @ragged_depth(%x: tensor<2x48xbf16>) -> tensor<2x20xf32> {
 // CHECK-NOT: flow.dispatch
 // CHECK: linalg.generic
 // CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @half_weight(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
+// BASE-LABEL: func.func @half_weight(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xf16>
 func.func @half_weight(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
   %0 = util.global.load immutable @w : tensor<20x64xf16>
@@ -581,10 +627,10 @@ func.func @half_weight(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // CHECK-NOT: flow.dispatch
 // CHECK: linalg.generic
 // CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @half_activations(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
+// BASE-LABEL: func.func @half_activations(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
 func.func @half_activations(%x: tensor<2x64xf16>) -> tensor<2x20xf32> {
   %0 = util.global.load immutable @w : tensor<20x64xbf16>
@@ -610,10 +656,10 @@ func.func @half_activations(%x: tensor<2x64xf16>) -> tensor<2x20xf32> {
 // CHECK-NOT: flow.dispatch
 // CHECK: linalg.generic
 // CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @from_one(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
+// BASE-LABEL: func.func @from_one(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
 func.func @from_one(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
   %0 = util.global.load immutable @w : tensor<20x64xbf16>
@@ -639,10 +685,10 @@ func.func @from_one(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // CHECK-NOT: flow.dispatch
 // CHECK: linalg.generic
 // CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @of_bf16(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
+// BASE-LABEL: func.func @of_bf16(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
 func.func @of_bf16(%x: tensor<2x64xbf16>) -> tensor<2x20xbf16> {
   %0 = util.global.load immutable @w : tensor<20x64xbf16>
@@ -666,10 +712,10 @@ func.func @of_bf16(%x: tensor<2x64xbf16>) -> tensor<2x20xbf16> {
 // CHECK-NOT: flow.dispatch
 // CHECK: linalg.generic
 // CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @product_in_bf16(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
+// BASE-LABEL: func.func @product_in_bf16(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
 func.func @product_in_bf16(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
   %0 = util.global.load immutable @w : tensor<20x64xbf16>
@@ -694,10 +740,10 @@ func.func @product_in_bf16(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // CHECK-NOT: flow.dispatch
 // CHECK: linalg.generic
 // CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @more_than_a_product(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
+// BASE-LABEL: func.func @more_than_a_product(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
 func.func @more_than_a_product(%x: tensor<2x64xf32>) -> tensor<2x20xf32> {
   %0 = util.global.load immutable @w : tensor<20x64xbf16>
@@ -723,10 +769,10 @@ func.func @more_than_a_product(%x: tensor<2x64xf32>) -> tensor<2x20xf32> {
 // CHECK-NOT: flow.dispatch
 // CHECK: linalg.generic
 // CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @blocks_of_16(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
+// BASE-LABEL: func.func @blocks_of_16(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x8xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x2xi8>
 func.func @blocks_of_16(%x: tensor<2x2x16xf32>) -> tensor<2x20xf32> {
@@ -750,47 +796,15 @@ func.func @blocks_of_16(%x: tensor<2x2x16xf32>) -> tensor<2x20xf32> {
 
 // -----
 
-// Elements that are not e2m1.
-// CHECK-LABEL: func.func @eight_bits(
-// CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
-// CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @eight_bits(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
-util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x32xi8>
-util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x2xi8>
-func.func @eight_bits(%x: tensor<2x2x32xf32>) -> tensor<2x20xf32> {
-  %0 = util.global.load immutable @w : tensor<20x2x32xi8>
-  %1 = flow.tensor.bitcast %0 : tensor<20x2x32xi8> -> tensor<20x2x32xf8E4M3FN>
-  %2 = util.global.load immutable @s : tensor<20x2xi8>
-  %3 = flow.tensor.bitcast %2 : tensor<20x2xi8> -> tensor<20x2xf8E8M0FNU>
-  %z = arith.constant 0.0 : f32
-  %e = tensor.empty() : tensor<2x20xf32>
-  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
-  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
-      ins(%x, %1, %3 : tensor<2x2x32xf32>, tensor<20x2x32xf8E4M3FN>, tensor<20x2xf8E8M0FNU>) outs(%acc : tensor<2x20xf32>) {
-  ^bb0(%a: f32, %w: f8E4M3FN, %s: f8E8M0FNU, %o: f32):
-    %v = arith.scaling_extf %w, %s : f8E4M3FN, f8E8M0FNU to f32
-    %p = arith.mulf %a, %v : f32
-    %q = arith.addf %o, %p : f32
-    linalg.yield %q : f32
-  } -> tensor<2x20xf32>
-  func.return %y : tensor<2x20xf32>
-}
-
-// -----
-
 // A batch whose weights are not gathered.
 // CHECK-LABEL: func.func @batch(
 // CHECK-NOT: flow.dispatch
 // CHECK: linalg.generic
 // CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @batch(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
+// BASE-LABEL: func.func @batch(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<3x20x2x16xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<3x20x2xi8>
 func.func @batch(%x: tensor<3x2x2x32xf32>) -> tensor<3x2x20xf32> {
@@ -819,10 +833,10 @@ func.func @batch(%x: tensor<3x2x2x32xf32>) -> tensor<3x2x20xf32> {
 // CHECK-NOT: flow.dispatch
 // CHECK: linalg.generic
 // CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @bytes(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
+// BASE-LABEL: func.func @bytes(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x128xi8>
 func.func @bytes(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
   %1 = util.global.load immutable @w : tensor<20x128xi8>
@@ -849,10 +863,10 @@ func.func @bytes(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // CHECK-NOT: flow.dispatch
 // CHECK: linalg.generic
 // CHECK-NOT: mxc.layout
-// F32-LABEL: func.func @in_a_row(
-// F32-NOT: flow.dispatch
-// F32: linalg.generic
-// F32-NOT: mxc.layout
+// BASE-LABEL: func.func @in_a_row(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x16xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x2xi8>
 util.global private @r = #flow.parameter.named<"model"::"r"> : tensor<20x2xi8>
