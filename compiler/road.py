@@ -12,7 +12,10 @@ from typing import Any
 
 from mxc.compiler.artifact import Artifact, record, writing
 from mxc.compiler.models.model import TEXT_FILES, Model, open_model
-from mxc.compiler.packing.pack import NanScale, Packed, PackItem, pack
+from mxc.compiler.packing.items import PackItem
+from mxc.compiler.packing.nan_scales import NanScale
+from mxc.compiler.packing.pack import Packed, pack
+from mxc.compiler.packing.quantised import describe_loss, loss_rows
 from mxc.compiler.report import Report, require_no_fallback
 from mxc.compiler.steps import Compiled, Progress, Recorder, Request
 from mxc.compiler.worker import compile_program
@@ -43,6 +46,8 @@ def compile(
     max_sequence_length: int | None = None,
     prefill_chunk: int | None = None,
     activations: str | None = None,
+    quantize_dense: str | None = None,
+    recipe: str | None = None,
     weights: str = "packed",
     strict: bool = False,
     allow_nan_scales: bool = False,
@@ -63,10 +68,17 @@ def compile(
         raise ArtifactError(f"--weights {weights}: not known; give packed or none")
     place = _default_output(source) if output is None else Path(output)
     road = Recorder(progress or Progress())
+    given = {
+        "max_sequence_length": max_sequence_length,
+        "prefill_chunk": prefill_chunk,
+        "activations": activations,
+        "quantize_dense": quantize_dense,
+        "recipe": recipe,
+    }
     options: dict[str, Any] = {"target": target, "strict": strict}
     with writing(place, force=force) as folder:
         with road.step("reading"):
-            model = _open(source, max_sequence_length, prefill_chunk, activations)
+            model = _open(source, given)
             sources = {file.name: record(file) for file in model.files} if model else {}
         with road.step("building"):
             program = source.read_bytes() if model is None else model.program()
@@ -96,6 +108,8 @@ def compile(
                 if (model.folder / name).is_file():
                     shutil.copyfile(model.folder / name, folder / name)
         report = {**compiled.report, "steps": [asdict(step) for step in road.done]}
+        if archive is not None and archive.losses:
+            report["quantised"] = loss_rows(archive.losses)
         (folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
         manifest = _manifest(folder, model, compiled, archive, sources, options)
         (folder / MANIFEST).write_text(manifest.to_json())
@@ -120,21 +134,11 @@ def _dump_folder(dump_ir: str | Path | None) -> Path | None:
     return folder
 
 
-def _open(
-    source: Path,
-    max_sequence_length: int | None,
-    prefill_chunk: int | None,
-    activations: str | None,
-) -> Model | None:
+def _open(source: Path, given: dict[str, Any]) -> Model | None:
     """The model in a checkpoint folder; None where `source` is a program."""
     wanted = "give a checkpoint folder (safetensors) or a program (.mlir, .mlirbc)"
     if source.is_dir():
-        return open_model(
-            source,
-            max_sequence_length=max_sequence_length,
-            prefill_chunk=prefill_chunk,
-            activations=activations,
-        )
+        return open_model(source, **given)
     if not source.exists():
         raise CheckpointError(f"{source}: does not exist; {wanted}")
     if source.suffix in (".safetensors", ".json"):
@@ -142,12 +146,9 @@ def _open(
     if source.suffix not in PROGRAMS:
         kind = "GGUF is not supported" if source.suffix == ".gguf" else "of no known kind"
         raise CheckpointError(f"{source}: {kind}; {wanted}")
-    for option, value in (
-        ("--max-sequence-length", max_sequence_length),
-        ("--prefill-chunk", prefill_chunk),
-        ("--activations", activations),
-    ):
+    for name, value in given.items():
         if value is not None:
+            option = "--" + name.replace("_", "-")
             raise CheckpointError(f"{option} has no meaning for a program ({source}); leave it out")
     return None
 
@@ -192,7 +193,10 @@ def _manifest(
         activations="as written" if model is None else model.options.activations,
         functions=compiled.functions,
         files={f.name: known.get(f.name) or record(f) for f in sorted(folder.iterdir())},
-        weights={} if model is None else model.weights(compiled.panels),
+        activation_recipe=None if model is None else model.options.activation_recipe,
+        weights={}
+        if model is None
+        else model.weights(compiled.panels, archive.losses if archive else None),
         weights_present=model is None or archive is not None,
         model=None if model is None else model.record(),
         source=sources,
@@ -207,6 +211,7 @@ def _notes(model: Model, archive: Packed | None) -> tuple[str, ...]:
         notes.append("compiled without weights: it can be inspected, not run")
     else:
         notes += [_describe(nan) for nan in archive.nan_scales]
+        notes += describe_loss(archive.losses)
     if not (model.folder / TOKENIZER).is_file():
         notes.append(
             f"the checkpoint has no {TOKENIZER}: a prompt can only be given as tokens "

@@ -17,10 +17,14 @@ from iree.compiler.dialects import linalg
 
 from mxc.dialects.dispatches import owner, walk
 from mxc.dialects.formats import FORMATS
+from mxc.dialects.quantise import BLOCK
 
 _PRODUCTS = ("arith.mulf", "arith.muli")
 _SUMS = ("arith.addf", "arith.addi")
 _CONSTANT = "arith.constant"
+
+#: The name of i8 elements with an f32 scale a block of 32.
+INT8 = "int8"
 # A factor that is looked up by an index is no element of the operand that holds the index.
 _NO_FACTOR = ("tensor.extract", "linalg.index")
 
@@ -69,6 +73,8 @@ def format_name(side: Side, block: int) -> str:
     for known in FORMATS.values():
         if (known.element.mlir, known.scale.mlir, known.block) == (element, scale, block):
             return known.name
+    if (element, scale, block) == ("i8", "f32", BLOCK):
+        return INT8
     return f"{element} with {scale} per {block}"
 
 

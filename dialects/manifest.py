@@ -29,6 +29,9 @@ CHAT_TEMPLATE = "chat_template.jinja"
 #: The scope of the parameters in WEIGHTS: `#flow.parameter.named<"model"::"key">` in a program.
 SCOPE = "model"
 
+#: A weight in blocks is two tensors there, whose names are its own and these.
+BLOCKS, SCALES = "_blocks", "_scales"
+
 
 def mxc_version() -> str:
     """The installed mxc, as the manifest states it."""
@@ -86,7 +89,8 @@ class WeightRecord:
     `shape` is the logical shape in elements; `format` a name of `mxc list formats` or a plain
     dtype ("bf16"); `layout` names how the bytes of `source` were reordered ("identity" if not),
     `scale_layout` those of its scales, where it has some. `recipe` is the scale recipe, "unstated"
-    where the checkpoint does not say.
+    where the checkpoint does not say. `sqnr` is signal to noise in dB of what was quantised while
+    it was packed.
     """
 
     source: str
@@ -98,6 +102,7 @@ class WeightRecord:
     recipe: str | None = None
     layout: str = "identity"
     scale_layout: str | None = None
+    sqnr: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +128,11 @@ class ModelRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The whole of manifest.json."""
+    """The whole of manifest.json.
+
+    `activations` is the mode in which activations meet MX weights, `activation_recipe` how their
+    scales are chosen where they are MX.
+    """
 
     mxc_version: str
     iree_version: str
@@ -137,6 +146,7 @@ class Manifest:
     source: dict[str, FileRecord] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    activation_recipe: str | None = None
     schema: int = SCHEMA
 
     def to_json(self) -> str:
@@ -198,4 +208,5 @@ def _manifest(raw: dict[str, Any]) -> Manifest:
         source={name: FileRecord(**f) for name, f in raw["source"].items()},
         options=raw["options"],
         notes=tuple(raw["notes"]),
+        activation_recipe=raw.get("activation_recipe"),
     )

@@ -121,8 +121,22 @@ def _compile(
     activations: Annotated[
         str | None,
         typer.Option(
-            help="f32 or bf16: what activations are rounded to where they meet weights.",
+            help="f32, bf16, i8, mxfp4, mxfp8 or mxint8: how activations meet weights.",
             show_default="as the checkpoint's dense weights",
+        ),
+    ] = None,
+    quantize_dense: Annotated[
+        str | None,
+        typer.Option(
+            help="mxfp8 or mxint8: quantise the plain weights of attention and LM head.",
+            show_default="as they are",
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="How scales of --quantize-dense are chosen: `mxc list recipes`.",
+            show_default="rceil",
         ),
     ] = None,
     weights: Annotated[
@@ -155,6 +169,8 @@ def _compile(
         max_sequence_length=max_sequence_length,
         prefill_chunk=prefill_chunk,
         activations=activations,
+        quantize_dense=quantize_dense,
+        recipe=recipe,
         weights=weights,
         strict=strict,
         allow_nan_scales=allow_nan_scales,

@@ -15,11 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.gpt_oss import GENERATION_CONFIG, GptOss, read_gpt_oss
-from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors, plan_weights
+from mxc.compiler.checkpoints.gpt_oss_pack import (
+    Dense,
+    plan_tensors,
+    plan_weights,
+    require_whole_blocks,
+)
 from mxc.compiler.checkpoints.safetensors_files import CONFIG, INDEX
 from mxc.compiler.models.gpt_oss import GptOssBuilder, generated_tensors
 from mxc.compiler.models.options import Options, choose
-from mxc.compiler.packing.pack import PackItem
+from mxc.compiler.packing.items import PackItem
+from mxc.compiler.packing.quantised import Loss
 from mxc.dialects.manifest import (
     CHAT_TEMPLATE,
     TOKENIZER,
@@ -28,6 +34,7 @@ from mxc.dialects.manifest import (
     TensorType,
     WeightRecord,
 )
+from mxc.dialects.recipes import scale_recipe
 
 #: Files of a checkpoint that generation needs; the artifact gets copies.
 TEXT_FILES = (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE)
@@ -62,11 +69,14 @@ class Model:
 
         `panels`: the panel layout of those that kernels read so, by name.
         """
-        return plan_tensors(self.source, self._generated(), panels)
+        return plan_tensors(self.source, self._generated(), panels, _dense(self.options))
 
-    def weights(self, panels: Mapping[str, str]) -> dict[str, WeightRecord]:
-        """What the manifest says of every tensor."""
-        return plan_weights(self.source, self._generated(), panels)
+    def weights(
+        self, panels: Mapping[str, str], losses: Mapping[str, Loss] | None = None
+    ) -> dict[str, WeightRecord]:
+        """What the manifest says of every tensor; `losses`: what quantising changed, by key."""
+        made = self._generated()
+        return plan_weights(self.source, made, panels, _dense(self.options), losses)
 
     def _generated(self) -> dict[str, NDArray[np.float32]]:
         return generated_tensors(self.source.config, self.options)
@@ -112,4 +122,12 @@ def open_model(
         longest=source.config.max_position_embeddings,
         dense=dense,
     )
+    if (quantised := _dense(options)) is not None:
+        require_whole_blocks(source, quantised)
     return Model(folder, source, options, notes)
+
+
+def _dense(options: Options) -> Dense | None:
+    if options.dense_format is None or options.recipe is None:
+        return None
+    return Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))

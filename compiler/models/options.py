@@ -45,6 +45,11 @@ class Options:
         return None if self.quantize_dense is None else FORMATS[self.quantize_dense]
 
     @property
+    def activation_recipe(self) -> str | None:
+        """How scales of activations are chosen, where they are MX."""
+        return str(MX[self.activations][1]) if self.activations in MX else None
+
+    @property
     def capacity(self) -> int:
         """Positions of the cache: a padded last chunk may start at the last token."""
         return self.max_sequence_length + self.prefill_chunk - 1

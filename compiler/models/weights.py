@@ -13,6 +13,7 @@ from mxc.compiler.models.blocks import add_bias, linear
 from mxc.dialects.boundary import unpack
 from mxc.dialects.dequantize import is_byte
 from mxc.dialects.formats import BlockFormat
+from mxc.dialects.manifest import BLOCKS, SCALES
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.scaled import scaled_contraction
 
@@ -22,9 +23,6 @@ ELEMENTS = {
     "F16": ir.F16Type,
     "F32": ir.F32Type,
 }
-
-#: What the names of the parts of a blocked weight end in.
-BLOCKS, SCALES = "_blocks", "_scales"
 
 
 class Weights:

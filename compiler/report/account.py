@@ -21,6 +21,7 @@ from mxc.compiler.report.lowering import explain, lowering_of
 from mxc.compiler.report.preparation import Preparation, hoisted_globals, operand, preparation
 from mxc.dialects import kernel_calls
 from mxc.dialects.contractions import (
+    INT8,
     Contraction,
     Side,
     contractions,
@@ -38,6 +39,7 @@ from mxc.dialects.dispatches import (
 )
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.kernel_calls import KernelCall, read_call
+from mxc.dialects.quantise import BLOCK
 from mxc.dialects.targets import Target
 from mxc.passes import verify_packed_weights, verify_transients
 from mxc.passes.verify_packed_weights import Weights
@@ -142,13 +144,8 @@ def _matmul(
 def _own(dispatch: Dispatch, call: KernelCall, kernel: Kernel | None, target: Target) -> Matmul:
     """A contraction that a kernel of ours computes: what it is stands on the dispatch."""
     packed = call.rhs in FORMATS
-    chosen = min(call.batch, call.experts)
-    if packed:
-        weights = chosen * call.n * FORMATS[call.rhs].packed_bytes(call.k)
-        weights += chosen * call.n * FORMATS[call.rhs].blocks(call.k)
-    else:
-        weights = chosen * call.n * call.k * _WIDTHS[call.rhs]
-    activations = call.batch * call.m * call.k * _WIDTHS[call.lhs]
+    weights = min(call.batch, call.experts) * call.n * _row_bytes(call.rhs, call.k)
+    activations = call.batch * call.m * _row_bytes(call.lhs, call.k)
     out = call.batch * call.m * call.n * _WIDTHS[call.out]
     return Matmul(
         name=next(iter(dispatch.names), dispatch.entry),
@@ -167,6 +164,15 @@ def _own(dispatch: Dispatch, call: KernelCall, kernel: Kernel | None, target: Ta
         bytes_minimum=weights + activations + out,
         fallback=None if kernel is not None else "its kernel is not in the assembly",
     )
+
+
+def _row_bytes(format: str, k: int) -> int:
+    """Bytes of k elements in a row, with their scales."""
+    if format in FORMATS:
+        return FORMATS[format].packed_bytes(k) + FORMATS[format].blocks(k)
+    if format == INT8:
+        return k + k // BLOCK * _WIDTHS["f32"]
+    return k * _WIDTHS[format]
 
 
 def _unread(

@@ -42,7 +42,8 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_compile(given: dict[str, Any]) -> None:
     words = "compile in.d --target gfx950 -o out.mxc --max-sequence-length 64 --prefill-chunk 8"
-    words += " --activations f32 --weights none --strict --allow-nan-scales --force --dump-ir d"
+    words += " --activations f32 --quantize-dense mxfp8 --recipe even"
+    words += " --weights none --strict --allow-nan-scales --force --dump-ir d"
     assert CliRunner().invoke(app, [*words.split(), "--json"]).exit_code == 0
     assert given["cli.compile"] == (
         (Path("in.d"),),
@@ -52,6 +53,8 @@ def test_compile(given: dict[str, Any]) -> None:
             "max_sequence_length": 64,
             "prefill_chunk": 8,
             "activations": "f32",
+            "quantize_dense": "mxfp8",
+            "recipe": "even",
             "weights": "none",
             "strict": True,
             "allow_nan_scales": True,
@@ -67,6 +70,7 @@ def test_compile_wants_a_target_and_an_output(given: dict[str, Any]) -> None:
         result = CliRunner().invoke(app, ["compile", "in.d", *words])
         assert result.exit_code == (0 if len(words) == 4 else 2)
     assert given["cli.compile"][1]["activations"] is None
+    assert given["cli.compile"][1]["quantize_dense"] is None
     assert given["cli.compile"][1]["weights"] == "packed"
 
 
@@ -157,12 +161,12 @@ main()
 SLOW_DISK = FAST_COMPILER.replace(
     "BEFORE",
     """
-from mxc.compiler.packing import pack; write = pack._Archive.write
+from mxc.compiler.packing.archive_file import ArchiveFile; write = ArchiveFile.write
 def slowly(self, data):
     print("writes", self.path, flush=True)
     time.sleep(0.05)
     write(self, data)
-pack._Archive.write = slowly
+ArchiveFile.write = slowly
 """,
 )
 FAST_COMPILER = FAST_COMPILER.replace("BEFORE", "")

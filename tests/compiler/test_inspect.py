@@ -16,7 +16,8 @@ from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors, plan_weights
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli.inspect import command
 from mxc.compiler.inspect import inspect
-from mxc.compiler.packing.pack import PackItem, pack
+from mxc.compiler.packing.items import PackItem
+from mxc.compiler.packing.pack import pack
 from mxc.dialects.errors import ArtifactError, CheckpointError
 from mxc.dialects.manifest import FileRecord, Manifest, TargetRecord
 

@@ -21,9 +21,11 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
 from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors, plan_weights
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
-from mxc.compiler.packing import pack as packing
+from mxc.compiler.packing import items as packing
 from mxc.compiler.packing.archive import ALIGNMENT, read_archive
-from mxc.compiler.packing.pack import NanScale, PackItem, pack
+from mxc.compiler.packing.items import PackItem
+from mxc.compiler.packing.nan_scales import NanScale
+from mxc.compiler.packing.pack import pack
 from mxc.compiler.packing.streams import Shard
 from mxc.dialects.errors import ArtifactError, CheckpointError
 
@@ -283,7 +285,8 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from mxc.compiler.packing.pack import PackItem, pack
+from mxc.compiler.packing.items import PackItem
+from mxc.compiler.packing.pack import pack
 from mxc.dialects.errors import ArtifactError
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:

@@ -16,9 +16,11 @@ from safetensors.numpy import load_file, save_file
 from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
 from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors, plan_weights
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
-from mxc.compiler.packing import pack as packing
+from mxc.compiler.packing import items as packing
 from mxc.compiler.packing.archive import read_archive
-from mxc.compiler.packing.pack import NanScale, PackItem, pack
+from mxc.compiler.packing.items import PackItem
+from mxc.compiler.packing.nan_scales import NanScale
+from mxc.compiler.packing.pack import pack
 from mxc.compiler.packing.panels import PANEL, UNITS, panel_bytes, to_panels
 from mxc.dialects.errors import CheckpointError
 

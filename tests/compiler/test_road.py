@@ -289,7 +289,7 @@ def test_a_full_disk_while_packing(
     def write(handle: int, data: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("mxc.compiler.packing.pack.os.write", write)
+    monkeypatch.setattr("mxc.compiler.packing.archive_file.os.write", write)
     with pytest.raises(ArtifactError, match=r"disk full: packing needs \d+ bytes"):
         mxc.compile(checkpoint)
     monkeypatch.undo()
