@@ -120,7 +120,7 @@ class _Kernels:
             offset=elements.offset if quads else 0,
         )
         routed = call.ids is not None and call.rows == 1 and call.groups >= SORTED_ROWS
-        shape = tile(self._isa, kind, call.rows, sorted=routed)
+        shape = tile(self._isa, weights, call.rows, sorted=routed)
         rows = Rows(
             call.groups,
             call.rows,

@@ -3,15 +3,18 @@
 Measured on Zen 5 with 120 rows of 2880 and 4096 (share of the peak of the dot product, one core,
 mxfp4): pairs in tiles of 8 x 2 registers 86 to 95 %, 6 x 2 84 to 88 %, 12 x 1 77 %; quads 6 x 2
 81 %, 8 x 2 68 %; floats 6 x 2 88 %, 8 x 2 76 %. Taller tiles decode less; what decides is that
-sums, totals and decoded weights stay in registers.
+sums, totals and decoded weights stay in registers. Elements of 8 bits take many operations to
+decode to floats: 69 % where each tile does, 87 % where it is done once for all (pairs, 128 rows);
+for mxfp4 the way through memory costs as much as it saves (95 and 88 %).
 """
 
 from __future__ import annotations
 
 from mxc.passes.kernels.activations import Prepared
+from mxc.passes.kernels.elements import BLOCK
 from mxc.passes.kernels.gemm import Tile
 from mxc.passes.kernels.isa import Isa, Kind
-from mxc.passes.kernels.weights import PANEL
+from mxc.passes.kernels.weights import PANEL, Weights
 
 #: Kind -> rows of a tile, where there are 32 registers; with 16, half of them.
 _ROWS: dict[Kind, int] = {"pairs": 8, "quads": 6, "floats": 6}
@@ -26,8 +29,13 @@ _PANELS = 4
 _ACTIVATION_BYTES = 512 << 10
 
 
-def tile(isa: Isa, kind: Kind, rows: int, *, sorted: bool) -> Tile:
+#: Blocks that are decoded at once where they are decoded to memory: 16 KiB, of pairs.
+_STAGED_BLOCKS = 8
+
+
+def tile(isa: Isa, weights: Weights, rows: int, *, sorted: bool) -> Tile:
     """The tile for so many rows a group; `sorted`: a number that is known when it runs."""
+    kind = weights.kind
     panels = PANEL // isa.lanes * _PANELS
     if rows == 1 and not sorted:
         # One stream of weights a core: what is asked for ahead is the panel that comes next.
@@ -35,7 +43,9 @@ def tile(isa: Isa, kind: Kind, rows: int, *, sorted: bool) -> Tile:
     height = _ROWS[kind] * isa.registers // 32
     if not sorted:
         height = -(-rows // -(-rows // height))
-    return Tile(height, _COLUMNS, _PREFETCH, panels)
+    costly = weights.elements.units == BLOCK * 8 // 32 and kind != "quads"
+    staged = _STAGED_BLOCKS if costly and (sorted or rows > 2 * height) else 0
+    return Tile(height, _COLUMNS, _PREFETCH, panels, staged)
 
 
 def rows_a_workgroup(prepared: Prepared, rows: int, blocks: int, height: int) -> int:

@@ -53,6 +53,11 @@ class Weights:
         planes = "of6" if self.elements.units == 6 else ""
         return [f"panel16x4{planes}", "panel16x1"][: 1 + self.scaled]
 
+    @property
+    def step_count(self) -> int:
+        """Registers that a block is decoded to."""
+        return len(self.elements.order(self.kind))
+
     def column(self, isa: Isa, expert: Sequence[ir.Value], register: ir.Value) -> Column:
         """Where the columns of a register are."""
         if isa.lanes == PANEL:

@@ -1,0 +1,251 @@
+"""Rows of a workgroup by some registers of columns: tiles, steps, scales, stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math, scf, vector
+
+from mxc.passes.kernels.isa import Kind, zero
+from mxc.passes.kernels.rows import Span
+from mxc.passes.kernels.vectors import bitcast, broadcast, f32, i1, i8, index, load, loop, of, splat
+from mxc.passes.kernels.weights import PANEL, Column
+
+if TYPE_CHECKING:
+    from mxc.passes.kernels.gemm import Gemm
+
+#: Chains of dependent dot products that hide their latency.
+CHAINS = 12
+MAX_SPLIT = 4
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memrefs that a tile reads and writes."""
+
+    activations: ir.Value
+    elements: ir.Value
+    scales: ir.Value | None
+    result: ir.Value
+
+
+#: Gives the registers of each step of a block, a list with one for each column.
+Steps = Callable[[ir.Value], Iterator[Sequence[ir.Value]]]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Rows of a workgroup by some registers of columns."""
+
+    gemm: Gemm
+    memory: Memory
+    span: Span
+    registers: Sequence[ir.Value]
+    columns: Sequence[Column]
+
+    def whole(self) -> None:
+        """Every tile of rows decodes the weights by itself, in registers."""
+        gemm = self.gemm
+        for row, rows in gemm.rows.tiles(self.span, gemm.tile.rows):
+            zero, last = index(0), index(gemm.blocks)
+            results = self._results(row, rows)
+            self._store(results, self._totals(results, zero, last, None, self._decoded))
+
+    def staged(self, stage: ir.Value) -> None:
+        """Some blocks are decoded to memory, once for all tiles of rows, whose sums so far wait in
+        the result."""
+        gemm = self.gemm
+        step = index(gemm.tile.staged_blocks)
+        with loop(index(0), index(gemm.blocks), step) as (first, _, _):
+            last = arith.minui(arith.addi(first, step), index(gemm.blocks))
+            with loop(first, last, index(1)) as (block, _, _):
+                place = arith.subi(block, first)
+                for number, decoded in enumerate(self._decoded(block)):
+                    for j, register in enumerate(decoded):
+                        at = [place, index(j), index(number), index(0)]
+                        vector.store(bitcast(register, i8(), 4 * gemm.isa.lanes), stage, at)
+                scf.YieldOp([])
+
+            def read(block: ir.Value) -> Iterator[Sequence[ir.Value]]:
+                place = arith.subi(block, first)
+                for number in range(gemm.weights.step_count):
+                    yield [
+                        self._staged_register(stage, [place, index(j), index(number), index(0)])
+                        for j in range(len(self.columns))
+                    ]
+
+            begun = arith.cmpi(arith.CmpIPredicate.ne, first, index(0))
+            for row, rows in gemm.rows.tiles(self.span, gemm.tile.rows):
+                results = self._results(row, rows)
+                self._store(results, self._totals(results, first, last, begun, read))
+            scf.YieldOp([])
+
+    def _staged_register(self, stage: ir.Value, at: Sequence[ir.Value]) -> ir.Value:
+        lanes = self.gemm.isa.lanes
+        return _as_operand(load(stage, at, i8(), 4 * lanes), self.gemm.weights.kind, lanes)
+
+    def _decoded(self, block: ir.Value) -> Iterator[Sequence[ir.Value]]:
+        gemm = self.gemm
+        elements = self.memory.elements
+        if gemm.tile.prefetch:
+            ahead = arith.addi(block, index(gemm.tile.prefetch))
+            for column in self.columns:
+                gemm.weights.prefetch(gemm.isa, elements, column, ahead)
+        steps = [gemm.weights.steps(gemm.isa, elements, c, block) for c in self.columns]
+        yield from zip(*steps, strict=True)
+
+    def _results(self, row: ir.Value, rows: int) -> list[ir.Value]:
+        """The rows of the result that a tile computes."""
+        return [self.span.row(arith.addi(row, index(i))) for i in range(rows)]
+
+    def _totals(
+        self,
+        results: Sequence[ir.Value],
+        first: ir.Value,
+        last: ir.Value,
+        begun: ir.Value | None,
+        steps: Steps,
+    ) -> list[ir.Value]:
+        """The totals of a tile, cell by cell, row by row; `begun`: the result holds some."""
+        gemm, lanes, kind = self.gemm, self.gemm.isa.lanes, self.gemm.weights.kind
+        sources = [gemm.rows.source(result) for result in results]
+        cells = len(results) * len(self.columns)
+        split = min(MAX_SPLIT, -(-CHAINS // cells))
+        scaled = gemm.weights.scaled or gemm.prepared.scaled
+        nothing, none = splat(0.0, f32(), lanes), zero(kind, lanes)
+        each = 1 if scaled else split
+        carried = [nothing] * (cells * each)
+        if begun is not None:
+            for cell in range(cells):
+                row, register = results[cell // len(self.columns)], cell % len(self.columns)
+                before = self._load(row, self.registers[register])
+                carried[cell * each] = arith.select(begun, before, nothing)
+        with loop(first, last, index(1), carried) as (block, totals, op):
+            sums = list(totals)
+            if scaled:
+                starts = self._begin(sources, block)
+                sums = [
+                    value
+                    for start in starts
+                    for _ in self.columns
+                    for value in [start, *[none] * (split - 1)]
+                ]
+            for step, decoded in enumerate(steps(block)):
+                for i, source in enumerate(sources):
+                    one = self._operand(source, block, step)
+                    for j, register in enumerate(decoded):
+                        chain = (i * len(decoded) + j) * split + step % split
+                        sums[chain] = self._dot(sums[chain], register, one)
+            if scaled:
+                parts = [sums[c * split : (c + 1) * split] for c in range(cells)]
+                sums = self._scale(sources, block, parts, totals)
+            scf.YieldOp(sums)
+        found = list(op.results)
+        return found if scaled else [_sum(found[c * split : (c + 1) * split]) for c in range(cells)]
+
+    def _begin(self, sources: Sequence[ir.Value], block: ir.Value) -> list[ir.Value]:
+        """What the sums of each row begin with."""
+        gemm = self.gemm
+        if gemm.weights.kind != "quads":
+            return [zero(gemm.weights.kind, gemm.isa.lanes)] * len(sources)
+        return [self._dword(source, block, gemm.prepared.start_at) for source in sources]
+
+    def _dword(self, source: ir.Value, block: ir.Value, place: int) -> ir.Value:
+        """A dword of the prepared activations in every lane."""
+        at = [source, block, index(place)]
+        return broadcast(self.memory.activations, at, self.gemm.isa.lanes)
+
+    def _operand(self, source: ir.Value, block: ir.Value, step: int) -> ir.Value:
+        one = self._dword(source, block, step)
+        return _as_operand(one, self.gemm.weights.kind, self.gemm.isa.lanes)
+
+    def _dot(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
+        gemm = self.gemm
+        if gemm.weights.kind == "pairs":
+            return gemm.isa.dot_pairs(total, weight, one)
+        if gemm.weights.kind == "quads":
+            return gemm.isa.dot_quads(total, weight, one)
+        return math.fma(weight, one, total)
+
+    def _scale(
+        self,
+        sources: Sequence[ir.Value],
+        block: ir.Value,
+        sums: Sequence[Sequence[ir.Value]],
+        totals: Sequence[ir.Value],
+    ) -> list[ir.Value]:
+        """totals + sums under the scales of the block."""
+        gemm, lanes = self.gemm, self.gemm.isa.lanes
+        by_column: list[ir.Value] = []
+        if self.memory.scales is not None:
+            scales = self.memory.scales
+            by_column = [gemm.weights.scale(gemm.isa, scales, c, block) for c in self.columns]
+        found = []
+        for i, source in enumerate(sources):
+            by_row: list[ir.Value] = []
+            if gemm.prepared.scaled:
+                bits = self._dword(source, block, gemm.prepared.scale_at)
+                by_row = [bitcast(bits, f32(), lanes)]
+            for j in range(len(self.columns)):
+                cell = i * len(self.columns) + j
+                total = _sum(sums[cell])
+                if gemm.weights.kind == "quads":
+                    total = arith.sitofp(of(f32(), lanes), total)
+                *first, last = [*by_column[j : j + 1], *by_row]
+                for scale in first:
+                    total = arith.mulf(total, scale)
+                found.append(math.fma(total, last, totals[cell]))
+        return found
+
+    def _worth(self, total: ir.Value) -> ir.Value:
+        """The total in ones: quads count in the units of both sides. A power of two: exact."""
+        gemm = self.gemm
+        unit = gemm.prepared.unit * gemm.weights.elements.unit
+        if gemm.weights.kind != "quads" or unit == 1.0:
+            return total
+        return arith.mulf(total, splat(unit, f32(), gemm.isa.lanes))
+
+    def _place(self, register: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+        """The first column of a register, and which of its lanes are columns of the result."""
+        lanes = self.gemm.isa.lanes
+        column = arith.muli(register, index(lanes))
+        if self.gemm.columns % PANEL == 0:
+            return column, None
+        left = arith.subi(index(self.gemm.columns), column)
+        return column, vector.create_mask(of(i1(), lanes), [left])
+
+    def _load(self, row: ir.Value, register: ir.Value) -> ir.Value:
+        column, mask = self._place(register)
+        kind = of(f32(), self.gemm.isa.lanes)
+        if mask is None:
+            return vector.load(kind, self.memory.result, [row, column])
+        nothing = splat(0.0, f32(), self.gemm.isa.lanes)
+        return vector.maskedload(kind, self.memory.result, [row, column], mask, nothing)
+
+    def _store(self, results: Sequence[ir.Value], totals: Sequence[ir.Value]) -> None:
+        for cell, total in enumerate(totals):
+            row = results[cell // len(self.columns)]
+            column, mask = self._place(self.registers[cell % len(self.columns)])
+            value = self._worth(total)
+            if mask is None:
+                vector.store(value, self.memory.result, [row, column])
+            else:
+                vector.maskedstore(self.memory.result, [row, column], mask, value)
+
+
+def _as_operand(dwords: ir.Value, kind: Kind, lanes: int) -> ir.Value:
+    """Dwords (of any element type) as an operand of a dot product."""
+    if kind == "pairs":
+        return bitcast(dwords, ir.BF16Type.get(), 2 * lanes)
+    return bitcast(dwords, *((i8(), 4 * lanes) if kind == "quads" else (f32(), lanes)))
+
+
+def _sum(values: Sequence[ir.Value]) -> ir.Value:
+    total = values[0]
+    for value in values[1:]:
+        integer = isinstance(ir.VectorType(value.type).element_type, ir.IntegerType)
+        total = arith.addi(total, value) if integer else arith.addf(total, value)
+    return total
