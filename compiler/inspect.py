@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mxc.compiler.checkpoints.safetensors_files import CONFIG, read_checkpoint, read_header
 from mxc.compiler.checkpoints.tensors import DTYPES, Checkpoint, TensorRecord
 from mxc.compiler.packing.archive import read_archive
-from mxc.dialects.errors import CheckpointError
+from mxc.dialects.errors import CheckpointError, RequestError
 from mxc.dialects.formats import BlockFormat, block_format
 from mxc.dialects.manifest import MANIFEST, WEIGHTS, Manifest
 from mxc.dialects.packing import unpack_elements
@@ -58,16 +58,17 @@ class _Tensor:
         }
 
 
-def inspect(path: Path, tensor: str | None = None) -> dict[str, Any]:
+def inspect(path: Path, tensor: str | None = None, level: str | None = None) -> dict[str, Any]:
     """Describe `path`, or one tensor of it, in values that JSON can hold.
 
     `path`: a checkpoint folder, a .safetensors or .irpa file, or an artifact folder. The result
     has `path`, `kind` and either `tensors` (one row each: name, format, dtype, shape, bytes,
     layout, file) and their `bytes`, or `tensor`: its row with the first numbers and counts.
-    An artifact adds `manifest`. Raises CheckpointError or ArtifactError: not one of these, bad
-    content, or no such tensor.
+    An artifact adds `manifest`; of one with several levels of CPU features the tensors are those
+    that `level`, the first by default, reads. Raises CheckpointError or ArtifactError: not one of
+    these, bad content, or no such tensor; RequestError: no such level.
     """
-    kind, records, layouts, manifest = _open(path)
+    kind, records, layouts, manifest = _open(path, level)
     tensors = _pair(records, layouts)
     result: dict[str, Any] = {"path": str(path), "kind": kind}
     if tensor is not None:
@@ -89,7 +90,7 @@ def inspect(path: Path, tensor: str | None = None) -> dict[str, Any]:
 
 
 def _open(
-    path: Path,
+    path: Path, level: str | None
 ) -> tuple[str, dict[str, TensorRecord], dict[str, str], dict[str, Any] | None]:
     """Kind, tensors as stored, layouts by tensor where known, and the manifest's summary."""
     if path.is_dir() and (path / MANIFEST).is_file():
@@ -97,9 +98,19 @@ def _open(
         summary = dataclasses.asdict(manifest)
         for long in ("weights", "source"):
             summary[long] = len(summary[long])
+        if level is not None and level not in manifest.every_level:
+            known = ", ".join(manifest.every_level)
+            raise RequestError(f"{path}: no level {level!r}; it has: {known}")
         if not manifest.weights_present:
             return "artifact", {}, {}, summary
-        return "artifact", *_archive(path / WEIGHTS), summary
+        chosen = manifest.every_level[level or next(iter(manifest.every_level))]
+        records: dict[str, TensorRecord] = {}
+        layouts: dict[str, str] = {}
+        for name in chosen.archives if manifest.levels else (WEIGHTS,):
+            of_records, of_layouts = _archive(path / name)
+            records |= of_records
+            layouts |= of_layouts
+        return "artifact", records, layouts, summary
     if path.is_dir():
         return "checkpoint", read_checkpoint(path).tensors, {}, None
     if path.suffix == ".safetensors":

@@ -5,34 +5,40 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mxc.compiler.artifact import Artifact, record, writing
+from mxc.compiler.levels import (
+    Program,
+    Weights,
+    common_target,
+    compile_level,
+    level_records,
+    pack_shared,
+    report_of,
+    target_of,
+    targets_of,
+)
 from mxc.compiler.models.model import TEXT_FILES, Model, open_model
-from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.nan_scales import NanScale
-from mxc.compiler.packing.pack import Packed, pack
 from mxc.compiler.packing.quantised import describe_loss, loss_rows
 from mxc.compiler.report import Report, require_no_fallback
-from mxc.compiler.steps import Compiled, Progress, Recorder, Request
-from mxc.compiler.worker import compile_program
+from mxc.compiler.steps import Progress, Recorder, Request
 from mxc.dialects.errors import ArtifactError, CheckpointError
 from mxc.dialects.manifest import (
     MANIFEST,
-    MODULE,
     REPORT,
+    SCHEMA,
+    SCHEMA_OF_LEVELS,
     TOKENIZER,
-    WEIGHTS,
     FileRecord,
     Manifest,
-    TargetRecord,
     iree_version,
     mxc_version,
 )
-from mxc.dialects.targets import target as target_record
 
 #: What a program may be in: MLIR as text or as bytecode.
 PROGRAMS = (".mlir", ".mlirbc")
@@ -40,7 +46,7 @@ PROGRAMS = (".mlir", ".mlirbc")
 
 def compile(
     source: str | Path,
-    target: str = "cpu",
+    target: str | Sequence[str] = "cpu",
     output: str | Path | None = None,
     *,
     max_sequence_length: int | None = None,
@@ -57,17 +63,21 @@ def compile(
 ) -> Artifact:
     """Compile a checkpoint folder, or a .mlir program, for `target` into the folder `output`.
 
-    `output` defaults to the source's name with .mxc, in the current folder. `weights="none"`
-    leaves the weights out: such an artifact can be inspected, not run. `strict` refuses any
-    fallback. `dump_ir` receives the IR after each pass and phase. Raises MxcError with the place
-    and the cure; nothing is left in the place of the artifact then, nor after an interrupt.
+    Several CPU targets make one artifact that holds the program for each of these levels of CPU
+    features, and runs the best one that the machine may run. `output` defaults to the source's
+    name with .mxc, in the current folder. `weights="none"` leaves the weights out: such an
+    artifact can be inspected, not run. `strict` refuses any fallback. `dump_ir` receives the IR
+    after each pass and phase, of several targets each in a folder of its own. Raises MxcError with
+    the place and the cure; nothing is left in the place of the artifact then, nor after an
+    interrupt.
     """
     source = Path(source)
-    target_record(target)  # refuses an unknown name before anything is touched
+    targets = targets_of(target)  # refuses what is wrong before anything is touched
     if weights not in ("packed", "none"):
         raise ArtifactError(f"--weights {weights}: not known; give packed or none")
     place = _default_output(source) if output is None else Path(output)
     road = Recorder(progress or Progress())
+    names = [record.name for record in targets.values()]
     given = {
         "max_sequence_length": max_sequence_length,
         "prefill_chunk": prefill_chunk,
@@ -75,43 +85,47 @@ def compile(
         "quantize_dense": quantize_dense,
         "recipe": recipe,
     }
-    options: dict[str, Any] = {"target": target, "strict": strict}
+    options: dict[str, Any] = {"target": names if len(names) > 1 else names[0], "strict": strict}
     with writing(place, force=force) as folder:
         with road.step("reading"):
             model = _open(source, given)
             sources = {file.name: record(file) for file in model.files} if model else {}
         with road.step("building"):
-            program = source.read_bytes() if model is None else model.program()
+            grouped = any(record.is_gpu for record in targets.values())
+            code = source.read_bytes() if model is None else model.program(grouped=grouped)
         request = Request(
-            program=program,
+            program=code,
             place=str(source),
-            target=target,
-            module=folder / MODULE,
+            target="",
+            module=folder,
             parameters=model is not None,
             dump_dir=_dump_folder(dump_ir),
         )
-        compiled = compile_program(request, road.saw)
+        programs = {
+            level: compile_level(request, level, each, road, several=len(targets) > 1)
+            for level, each in targets.items()
+        }
         if strict:
-            require_no_fallback(Report.from_dict(compiled.report))
-        archive = None
+            for program in programs.values():
+                require_no_fallback(Report.from_dict(program.compiled.report))
+        archives = None
         if model is None:
-            sources[source.name] = _of_bytes(program)
+            sources[source.name] = _of_bytes(code)
         else:
             options |= asdict(model.options)
             options |= {"weights": weights, "allow_nan_scales": allow_nan_scales}
             if weights == "packed":
-                with road.step("packing"):
-                    items = model.pack_items(compiled.panels)
-                    archive = _pack(items, folder, allow_nan_scales, road.progress)
-                sources |= archive.source
+                archives = pack_shared(model, programs, folder, allow_nan_scales, road)
+                for packed in archives.packed.values():
+                    sources |= packed.source
             for name in TEXT_FILES:
                 if (model.folder / name).is_file():
                     shutil.copyfile(model.folder / name, folder / name)
-        report = {**compiled.report, "steps": [asdict(step) for step in road.done]}
-        if archive is not None and archive.losses:
-            report["quantised"] = loss_rows(archive.losses)
+        report = report_of(programs, archives, road)
+        if archives is not None and archives.losses:
+            report["quantised"] = loss_rows(archives.losses)
         (folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
-        manifest = _manifest(folder, model, compiled, archive, sources, options)
+        manifest = _manifest(folder, model, programs, archives, sources, options)
         (folder / MANIFEST).write_text(manifest.to_json())
     return Artifact(place.absolute(), manifest)
 
@@ -153,17 +167,6 @@ def _open(source: Path, given: dict[str, Any]) -> Model | None:
     return None
 
 
-def _pack(
-    items: Sequence[PackItem], folder: Path, allow_nan_scales: bool, progress: Progress
-) -> Packed:
-    return pack(
-        items,
-        folder / WEIGHTS,
-        allow_nan_scales=allow_nan_scales,
-        progress=progress.packed,
-    )
-
-
 def _of_bytes(data: bytes) -> FileRecord:
     return FileRecord(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
@@ -171,47 +174,52 @@ def _of_bytes(data: bytes) -> FileRecord:
 def _manifest(
     folder: Path,
     model: Model | None,
-    compiled: Compiled,
-    archive: Packed | None,
+    programs: Mapping[str, Program],
+    archives: Weights | None,
     sources: dict[str, FileRecord],
     options: dict[str, Any],
 ) -> Manifest:
     """What the artifact says of itself, once all its other files are in `folder`."""
-    target = target_record(options["target"])
-    # The archive was hashed while it was written.
-    known = {} if archive is None else {WEIGHTS: archive.file}
+    # The archives were hashed while they were written.
+    known = {name: packed.file for name, packed in archives.packed.items()} if archives else {}
+    files = {
+        file.relative_to(folder).as_posix(): file
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+    first, *others = programs.values()
+    if any(each.compiled.functions != first.compiled.functions for each in others):
+        raise ArtifactError(f"{folder}: the levels have different functions; report this")
+    levels = level_records(model, programs, archives) if others else {}
     return Manifest(
         mxc_version=mxc_version(),
         iree_version=iree_version(),
-        target=TargetRecord(
-            name=target.name,
-            device=target.device,
-            architecture=target.architecture,
-            chip=compiled.chip,
-            features=compiled.features,
-        ),
+        target=common_target([target_of(each) for each in programs.values()]),
         activations="as written" if model is None else model.options.activations,
-        functions=compiled.functions,
-        files={f.name: known.get(f.name) or record(f) for f in sorted(folder.iterdir())},
+        functions=first.compiled.functions,
+        files={name: known.get(name) or record(file) for name, file in files.items()},
         activation_recipe=None if model is None else model.options.activation_recipe,
         weights={}
         if model is None
-        else model.weights(compiled.panels, archive.losses if archive else None),
-        weights_present=model is None or archive is not None,
+        else model.weights(first.compiled.panels, archives.losses if archives else None),
+        weights_present=model is None or archives is not None,
         model=None if model is None else model.record(),
         source=sources,
         options=options,
-        notes=() if model is None else _notes(model, archive),
+        notes=() if model is None else _notes(model, archives),
+        levels=levels,
+        schema=SCHEMA_OF_LEVELS if levels else SCHEMA,
     )
 
 
-def _notes(model: Model, archive: Packed | None) -> tuple[str, ...]:
+def _notes(model: Model, archives: Weights | None) -> tuple[str, ...]:
     notes = list(model.notes)
-    if archive is None:
+    if archives is None:
         notes.append("compiled without weights: it can be inspected, not run")
     else:
-        notes += [_describe(nan) for nan in archive.nan_scales]
-        notes += describe_loss(archive.losses)
+        found = [nan for packed in archives.packed.values() for nan in packed.nan_scales]
+        notes += dict.fromkeys(_describe(nan) for nan in found)
+        notes += describe_loss(archives.losses)
     if not (model.folder / TOKENIZER).is_file():
         notes.append(
             f"the checkpoint has no {TOKENIZER}: a prompt can only be given as tokens "

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Any
 
 from mxc.dialects.errors import ArtifactError
 
-#: Bumped when a reader of the old manifest would misread the new one.
+#: Bumped when a reader of the old manifest would misread the new one: it has levels since 2. An
+#: artifact without levels is what it always was, and says 1.
 SCHEMA = 1
+SCHEMA_OF_LEVELS = 2
 
 MANIFEST = "manifest.json"
 MODULE = "module.vmfb"
 WEIGHTS = "weights.irpa"
+#: How the name of every parameter archive ends.
+ARCHIVE = ".irpa"
 REPORT = "report.json"
 TOKENIZER = "tokenizer.json"
 #: Names the special tokens that a chat template prints, and may hold the template itself.
@@ -82,6 +86,26 @@ class TargetRecord:
     features: tuple[str, ...] = ()
 
 
+def level_name(target: str) -> str:
+    """What a level is called: its target without the word "cpu:"."""
+    return target.removeprefix("cpu:")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelRecord:
+    """The program for one level of CPU features, where an artifact holds several.
+
+    `module` and `archives` name files of the artifact: the code, and where its parameters are.
+    `layouts` has the layout and the scale layout of the weights that this level reads in another
+    order than `Manifest.weights` says.
+    """
+
+    target: TargetRecord
+    module: str
+    archives: tuple[str, ...]
+    layouts: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, kw_only=True)
 class WeightRecord:
     """How one packed tensor is meant: the promise that bytes and recipe are explicit.
@@ -131,7 +155,8 @@ class Manifest:
     """The whole of manifest.json.
 
     `activations` is the mode in which activations meet MX weights, `activation_recipe` how their
-    scales are chosen where they are MX.
+    scales are chosen where they are MX. With `levels`, `target` has the names of all of them, and
+    the features that each needs.
     """
 
     mxc_version: str
@@ -147,7 +172,23 @@ class Manifest:
     options: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     activation_recipe: str | None = None
+    levels: dict[str, LevelRecord] = field(default_factory=dict)
     schema: int = SCHEMA
+
+    @property
+    def every_level(self) -> dict[str, LevelRecord]:
+        """The levels by name; the one that is meant where the artifact lists none."""
+        archives = (WEIGHTS,) if WEIGHTS in self.files else ()
+        only = LevelRecord(target=self.target, module=MODULE, archives=archives)
+        return self.levels or {level_name(self.target.name): only}
+
+    def at(self, level: str) -> Manifest:
+        """What holds of one level: its target, and its layouts of the weights."""
+        chosen = self.every_level[level]
+        weights = dict(self.weights)
+        for name, (layout, scale_layout) in chosen.layouts.items():
+            weights[name] = replace(weights[name], layout=layout, scale_layout=scale_layout)
+        return replace(self, target=chosen.target, weights=weights)
 
     def to_json(self) -> str:
         """Text of manifest.json."""
@@ -162,11 +203,11 @@ class Manifest:
             raise ArtifactError(
                 f"{place}: not JSON ({error}); compile the artifact again"
             ) from error
-        if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
-            found = raw.get("schema") if isinstance(raw, dict) else type(raw).__name__
+        found = raw.get("schema") if isinstance(raw, dict) else type(raw).__name__
+        if found not in (SCHEMA, SCHEMA_OF_LEVELS):
             raise ArtifactError(
-                f"{place}: manifest schema {found}, this mxc reads schema {SCHEMA}; "
-                "compile the artifact again with this version"
+                f"{place}: manifest schema {found}, this mxc reads schemas {SCHEMA} and "
+                f"{SCHEMA_OF_LEVELS}; compile the artifact again with this version"
             )
         try:
             return _manifest(raw)
@@ -180,12 +221,29 @@ def _tensor(raw: dict[str, Any]) -> TensorType:
     return TensorType(shape=tuple(raw["shape"]), dtype=raw["dtype"])
 
 
+def _target(raw: dict[str, Any]) -> TargetRecord:
+    return TargetRecord(**{**raw, "features": tuple(raw["features"])})
+
+
+def _level(raw: dict[str, Any]) -> LevelRecord:
+    layouts = {name: (layout, scales) for name, (layout, scales) in raw["layouts"].items()}
+    return LevelRecord(
+        target=_target(raw["target"]),
+        module=raw["module"],
+        archives=tuple(raw["archives"]),
+        layouts=layouts,
+    )
+
+
 def _manifest(raw: dict[str, Any]) -> Manifest:
     model = raw["model"]
+    levels = {name: _level(each) for name, each in raw.get("levels", {}).items()}
+    if bool(levels) != (raw["schema"] == SCHEMA_OF_LEVELS):
+        raise ValueError(f"schema {raw['schema']} with {len(levels)} levels")
     return Manifest(
         mxc_version=raw["mxc_version"],
         iree_version=raw["iree_version"],
-        target=TargetRecord(**{**raw["target"], "features": tuple(raw["target"]["features"])}),
+        target=_target(raw["target"]),
         activations=raw["activations"],
         functions={
             name: Function(
@@ -209,4 +267,6 @@ def _manifest(raw: dict[str, Any]) -> Manifest:
         options=raw["options"],
         notes=tuple(raw["notes"]),
         activation_recipe=raw.get("activation_recipe"),
+        levels=levels,
+        schema=raw["schema"],
     )

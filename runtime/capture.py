@@ -42,10 +42,10 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What is called: an artifact's files (`weights` where it has them), and where it runs."""
+    """What is called: an artifact's code and archives of weights, and where it runs."""
 
     module: Path
-    weights: Path | None
+    archives: tuple[Path, ...]
     device: str
     threads: int
 
@@ -67,6 +67,7 @@ def capture(
         *topology(program.threads),
         f"--function={function}",
         *(f"--input={value}" for value in inputs),
+        *(f"--parameters={SCOPE}={archive}" for archive in program.archives),
         f"--benchmark_repetitions={repetitions}",
         "--benchmark_min_time=1x",
         f"--benchmark_out={timings}",
@@ -74,8 +75,6 @@ def capture(
         "--device_profiling_mode=host-execution",
         f"--device_profiling_output={bundle}",
     ]
-    if program.weights is not None:
-        words.append(f"--parameters={SCOPE}={program.weights}")
     _run("iree-benchmark-module", words)
     text = _run("iree-profile", ["export", "--format=ireeperf-jsonl", str(bundle)])
     measured = json.loads(timings.read_text(encoding="utf-8"))["benchmarks"]

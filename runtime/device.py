@@ -17,9 +17,6 @@ from iree.runtime import _binding
 from mxc.dialects.errors import ArtifactError, RequestError
 from mxc.runtime.machine import is_confined, usable_cores
 
-#: The drivers that run CPU code on this machine's own threads.
-CPU_DRIVERS = ("local-task", "local-sync")
-
 #: What IREE takes where nobody says anything: a driver that another makes shall not be ours.
 _UNCHANGED = (
     "--task_topology_nodes=current",

@@ -10,9 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from mxc.dialects.errors import ArtifactError
 from mxc.dialects.manifest import (
+    ARCHIVE,
     MANIFEST,
-    MODULE,
-    WEIGHTS,
     FileRecord,
     Manifest,
     TensorType,
@@ -91,15 +90,19 @@ def _contradiction(place: str, what: str) -> ArtifactError:
 def check_files(path: Path, manifest: Manifest, *, verify: bool) -> None:
     """Raise ArtifactError where a file of the artifact is missing or altered.
 
-    Sizes of all files are compared, then SHA-256 of all files but weights.irpa; of that one too
-    where it is small (SMALL_WEIGHTS) or `verify` is set.
+    Sizes of all files are compared, then SHA-256 of all files but archives of weights; of these
+    too where one is small (SMALL_WEIGHTS) or `verify` is set.
     """
-    if MODULE not in manifest.files:
-        raise ArtifactError(f"{path / MANIFEST}: lists no {MODULE}; compile the artifact again")
+    for level in manifest.every_level.values():
+        for name in (level.module, *level.archives):
+            if name not in manifest.files:
+                raise ArtifactError(
+                    f"{path / MANIFEST}: lists no {name}; compile the artifact again"
+                )
     for name, record in manifest.files.items():
         _check_size(path, name, record)
     for name, record in manifest.files.items():
-        if name == WEIGHTS and not verify and record.bytes > SMALL_WEIGHTS:
+        if name.endswith(ARCHIVE) and not verify and record.bytes > SMALL_WEIGHTS:
             continue
         found = _sha256(path / name)
         if found != record.sha256:

@@ -14,8 +14,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from mxc.dialects.errors import ArtifactError
-
 _CPUINFO = Path("/proc/cpuinfo")
 _CPUS = Path("/sys/devices/system/cpu")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -97,39 +95,34 @@ def missing_features(features: Iterable[str], arch: str, flags: frozenset[str]) 
     )
 
 
+def relevant(features: Iterable[str]) -> frozenset[str]:
+    """The LLVM features that add instructions which a program of tensors may execute."""
+    return frozenset(feature for feature in features if _matters(feature))
+
+
 def _matters(feature: str) -> bool:
     # v9a, v8.2a: versions, whose extensions are listed beside them.
     version = feature[:1] == "v" and feature[1:2].isdigit()
     return not (version or feature in IGNORABLE or feature.startswith(TUNING))
 
 
-def check_cpu(arch: str, features: Iterable[str], place: str) -> None:
-    """Refuse code for another CPU than this machine's.
+def obstacle(arch: str, features: Iterable[str]) -> str | None:
+    """Why code for such a CPU must not run on this machine, as a clause; None where it may.
 
-    arch and features: as the artifact's manifest states them. Raises ArtifactError that names
-    `place`, each missing feature and what to compile for.
+    arch and features: as the artifact's manifest states them.
     """
     here = architecture()
     if arch != here:
-        raise ArtifactError(
-            f"{place}: compiled for {arch}, this machine is {here}; "
-            "compile the model on this machine or with --target cpu:<name of its CPU>"
-        )
+        return f"is compiled for {arch}, this machine is {here}"
     checked = [feature for feature in features if _matters(feature)]
     flags = cpu_flags()
     if flags is None:
-        if checked:
-            raise ArtifactError(
-                f"{place}: the code uses {', '.join(checked)}, which cannot be checked on "
-                f"{sys.platform} (no {_CPUINFO}); compile for a CPU without them"
-            )
-        return
+        if not checked:
+            return None
+        unchecked = f"which cannot be checked on {sys.platform} (no {_CPUINFO})"
+        return f"uses {', '.join(checked)}, {unchecked}"
     missing = missing_features(checked, arch, flags)
-    if missing:
-        raise ArtifactError(
-            f"{place}: the code uses {', '.join(missing)}, which this CPU does not have; "
-            "compile the model with --target cpu on this machine"
-        )
+    return f"uses {', '.join(missing)}, which this CPU does not have" if missing else None
 
 
 def usable_cores() -> int:

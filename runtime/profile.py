@@ -168,7 +168,7 @@ class _Work:
         calls = capture(self._program(), function, inputs, REPETITIONS + 1, self.folder)
         return summarise(
             min(calls[1:], key=lambda call: call.seconds),
-            operations(self.model.path / REPORT, function),
+            operations(self.model, function),
             function=function,
             position=number,
             tokens=1 if tokens is None else len(tokens),
@@ -180,7 +180,7 @@ class _Work:
         model = self.model
         return Program(
             module=model.module_file,
-            weights=model.weights_file,
+            archives=model.archives,
             device=model.uri,
             threads=model.threads,
         )
@@ -199,17 +199,20 @@ class _Work:
         return f"{'x'.join(map(str, kind.shape))}x{kind.dtype}=@{file}"
 
 
-def operations(report: Path, function: str) -> list[dict[str, Any]]:
-    """The operations of one function in an artifact's report, in the order of the program.
+def operations(model: Model, function: str) -> list[dict[str, Any]]:
+    """The operations of one function in the artifact's report, in the order of the program.
 
     Raises RequestError where the report cannot be read.
     """
+    file = model.path / REPORT
     try:
-        listed = json.loads(report.read_text(encoding="utf-8"))["operations"]
-        return [each for each in listed if each["function"] == function]
+        report = json.loads(file.read_text(encoding="utf-8"))
+        if "levels" in report:
+            report = report["levels"][model.level]
+        return [each for each in report["operations"] if each["function"] == function]
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         raise RequestError(
-            f"{report}: does not say what the dispatches are ({error!r}); compile the model again"
+            f"{file}: does not say what the dispatches are ({error!r}); compile the model again"
         ) from error
 
 

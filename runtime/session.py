@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from iree import runtime as rt
 
 from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.manifest import MODULE, SCOPE, WEIGHTS, Function, Manifest
+from mxc.dialects.manifest import SCOPE, Function, Manifest
 from mxc.runtime import arrays
-from mxc.runtime.device import CPU_DRIVERS, driver_of, open_device
+from mxc.runtime.device import driver_of, open_device
 from mxc.runtime.integrity import check_files, check_model, check_version, read_manifest
-from mxc.runtime.machine import check_cpu, physical_cores
+from mxc.runtime.levels import CPU_DRIVERS, choose_level
+from mxc.runtime.machine import physical_cores
 
 if TYPE_CHECKING:
     from mxc.runtime.sequence import Sequence
@@ -35,18 +36,21 @@ def load(
     *,
     device: str | None = None,
     threads: int | None = None,
+    level: str | None = None,
     verify: bool = False,
 ) -> Model:
     """Map the artifact folder `path` and make it ready to run.
 
     device: an IREE device URI of the kind that the artifact is for ("local-sync", "hip://1");
     the first one by default. threads: CPU worker threads, all physical cores by default; results
-    do not depend on it. verify: checksum large weights too. SHA-256 of every other file, and of
-    weights up to 64 MiB, is always checked; larger weights otherwise by their size alone.
+    do not depend on it. level: of an artifact that holds several levels of CPU features, the one
+    to run; by default the best that this machine may run. verify: checksum large weights too.
+    SHA-256 of every other file, and of weights up to 64 MiB, is always checked; larger weights
+    otherwise by their size alone.
 
     Raises ArtifactError for an artifact that is incomplete, altered, without its weights, of
-    another version, or not for this machine; RequestError for an unknown device or a number of
-    threads below 1.
+    another version, or not for this machine; RequestError for an unknown device or level, or a
+    number of threads below 1.
     """
     folder = Path(path)
     manifest = read_manifest(folder)
@@ -67,25 +71,27 @@ def load(
         )
     if threads is not None and threads < 1:
         raise RequestError(f"threads must be at least 1, got {threads}")
-    if wanted in CPU_DRIVERS:
-        check_cpu(manifest.target.architecture, manifest.target.features, place)
+    chosen = choose_level(manifest, level, place)
     check_model(manifest, place)
     check_files(folder, manifest, verify=verify)
     count = threads or physical_cores()
-    return Model(folder, manifest, open_device(uri, count, place), count, uri)
+    return Model(folder, manifest, chosen, open_device(uri, count, place), count, uri)
 
 
 class Model:
     """A loaded artifact. Calls from several threads wait for each other.
 
-    `manifest` says what it holds; `threads` is the number of CPU worker threads; `device` is the
-    iree.runtime.HalDevice that `uri` names.
+    `manifest` says what it holds, of the `level` that runs; `threads` is the number of CPU worker
+    threads; `device` is the iree.runtime.HalDevice that `uri` names.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, device: Any, threads: int, uri: str) -> None:
+    def __init__(
+        self, path: Path, manifest: Manifest, level: str, device: Any, threads: int, uri: str
+    ) -> None:
         """Map module and weights; `load` is the way to get here."""
         self.path = path
-        self.manifest = manifest
+        self.manifest = manifest.at(level)
+        self.level = level
         self.device = device
         self.threads = threads
         self.uri = uri
@@ -94,8 +100,8 @@ class Model:
         instance = rt.VmInstance()
         try:
             parameters = rt.ParameterIndex()
-            if self.weights_file is not None:
-                parameters.load(str(self.weights_file))
+            for archive in self.archives:
+                parameters.load(str(archive))
             self._module = rt.VmModule.mmap(instance, str(self.module_file))
             self._context = rt.VmContext(
                 instance,
@@ -120,12 +126,12 @@ class Model:
     @property
     def module_file(self) -> Path:
         """The code that runs."""
-        return self.path / MODULE
+        return self.path / self.manifest.every_level[self.level].module
 
     @property
-    def weights_file(self) -> Path | None:
-        """The archive of its parameters; None where it has none."""
-        return self.path / WEIGHTS if WEIGHTS in self.manifest.files else None
+    def archives(self) -> tuple[Path, ...]:
+        """The archives of its parameters."""
+        return tuple(self.path / name for name in self.manifest.every_level[self.level].archives)
 
     @property
     def functions(self) -> dict[str, Function]:

@@ -109,7 +109,11 @@ def _compile(
         Path, typer.Argument(help="A checkpoint folder, or a .mlir file.", show_default=False)
     ],
     target: Annotated[
-        str, typer.Option(help="cpu, cpu:NAME, gfx950, ...: `mxc list targets` has them all.")
+        list[str],
+        typer.Option(
+            help="cpu, cpu:NAME, gfx950, ...: `mxc list targets` has them all. Given several "
+            "times, for CPUs: one artifact that runs the best one that the machine may run."
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Artifact folder to write.")],
     max_sequence_length: Annotated[
@@ -194,6 +198,13 @@ def _inspect(
     tensor: Annotated[
         str | None, typer.Argument(help="One tensor of it.", show_default=False)
     ] = None,
+    level: Annotated[
+        str | None,
+        typer.Option(
+            help="Of an artifact with several levels of CPU features, whose weights to show.",
+            show_default="the one that runs here",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """Show what a checkpoint, tensor file or artifact holds.
@@ -202,7 +213,7 @@ def _inspect(
     """
     from mxc.compiler.cli.inspect import command
 
-    command(path, tensor, json)
+    command(path, tensor, json, level)
 
 
 @app.command("opt")

@@ -28,6 +28,13 @@ def command(
         int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
     ] = None,
     device: Annotated[str | None, typer.Option(help="IREE device URI, e.g. hip://1.")] = None,
+    level: Annotated[
+        str | None,
+        typer.Option(
+            help="Of an artifact with several levels of CPU features, the one to run.",
+            show_default="the best that may run here",
+        ),
+    ] = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Show where the time goes, by operation.")
     ] = False,
@@ -39,8 +46,8 @@ def command(
     computed first and not counted: they read the weights from disk. --profile repeats the last
     whole chunk of the prompt, its row of logits, and the first generated token.
     """
-    result = measure(artifact, prompt, generate, threads, device)
-    profiles = measured_profiles(artifact, prompt, threads, device) if profile else ()
+    result = measure(artifact, prompt, generate, threads, device, level)
+    profiles = measured_profiles(artifact, prompt, threads, device, level) if profile else ()
     if json:
         listed = {"profiles": [each.to_dict() for each in profiles]} if profile else {}
         print(json_text.dumps({**result, **listed}))
@@ -55,6 +62,8 @@ def command(
     table.add_row(f"generate {generate}", f"{result['generate_tokens_per_second']:.2f} tokens/s")
     table.add_row("peak memory", f"{result['peak_memory_bytes'] / (1 << 20):,.0f} MiB")
     table.add_row("threads", str(result["threads"]))
+    if len(result["levels"]) > 1:
+        table.add_row("level", f"{result['level']} of {', '.join(result['levels'])}")
     console = table_console()
     console.print(table)
     for each in profiles:
@@ -100,13 +109,13 @@ def profile_table(profile: Profile) -> Table:
 
 
 def measured_profiles(
-    artifact: Path, prompt: int, threads: int | None, device: str | None
+    artifact: Path, prompt: int, threads: int | None, device: str | None, level: str | None
 ) -> tuple[Profile, ...]:
     """The profiles for a prompt of random tokens; see runtime/profile.py."""
     from mxc.runtime.profile import profile_model
     from mxc.runtime.session import load
 
-    model = load(artifact, device=device, threads=threads)
+    model = load(artifact, device=device, threads=threads, level=level)
     record = model.manifest.model
     assert record is not None  # measured before
     return profile_model(model, _random_tokens(prompt, record.vocab_size))
@@ -120,7 +129,12 @@ def _random_tokens(count: int, vocabulary: int) -> list[int]:
 
 
 def measure(
-    artifact: Path, prompt: int, generate: int, threads: int | None, device: str | None
+    artifact: Path,
+    prompt: int,
+    generate: int,
+    threads: int | None,
+    device: str | None,
+    level: str | None = None,
 ) -> dict[str, Any]:
     """The object that --json prints; rates in tokens a second of wall time, memory in bytes."""
     import numpy as np
@@ -129,7 +143,7 @@ def measure(
     from mxc.runtime.session import load
 
     started = time.perf_counter()
-    model = load(artifact, device=device, threads=threads)
+    model = load(artifact, device=device, threads=threads, level=level)
     load_seconds = time.perf_counter() - started
     sequence = model.sequence()
     record = model.manifest.model
@@ -162,4 +176,6 @@ def measure(
         "prompt": prompt,
         "generate": generate,
         "target": model.manifest.target.name,
+        "level": model.level,
+        "levels": list(model.manifest.every_level),
     }

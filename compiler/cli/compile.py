@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from json import loads
 from pathlib import Path
 
@@ -10,16 +11,15 @@ from rich.console import Console
 from mxc.compiler import road
 from mxc.compiler.artifact import Artifact
 from mxc.compiler.cli.progress import showing
-from mxc.compiler.cli.report_table import bytes_text, print_notes, render, table_console
+from mxc.compiler.cli.report_table import bytes_text, print_notes, show_report, table_console
 from mxc.compiler.cli.signals import ending_cleanly
-from mxc.compiler.report import Report
 from mxc.dialects.manifest import REPORT
 
 
 def command(
     source: Path,
     *,
-    target: str,
+    target: Sequence[str],
     output: Path,
     max_sequence_length: int | None,
     prefill_chunk: int | None,
@@ -61,7 +61,7 @@ def show_artifact(artifact: Artifact, *, json: bool = False) -> None:
         print(text, end="")
         return
     console = table_console()
-    console.print(render(Report.from_dict(loads(text)), console.width))
+    show_report(console, loads(text))
     print_notes(console, artifact.manifest.notes)
     total = sum(file.bytes for file in artifact.manifest.files.values())
     # Not folded to the width: a path is there to be copied.

@@ -82,6 +82,13 @@ def command(
         int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
     ] = None,
     device: Annotated[str | None, typer.Option(help="IREE device URI, e.g. hip://1.")] = None,
+    level: Annotated[
+        str | None,
+        typer.Option(
+            help="Of an artifact with several levels of CPU features, the one to run.",
+            show_default="the best that may run here",
+        ),
+    ] = None,
     json: Annotated[
         bool,
         typer.Option(
@@ -104,7 +111,7 @@ def command(
     sampler = Sampler(temperature, top_k, top_p, min_p, seed)
     ids = None if prompt_tokens is None else _ids(prompt_tokens)
     started = time.perf_counter()
-    model = load(artifact, device=device, threads=threads)
+    model = load(artifact, device=device, threads=threads, level=level)
     loaded = time.perf_counter() - started
     text = _text(model, wanted=prompt is not None or bool(stop))
     if ids is None:

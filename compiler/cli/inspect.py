@@ -11,17 +11,28 @@ from rich.console import Console
 from rich.table import Table
 
 from mxc.compiler.inspect import inspect
+from mxc.dialects.manifest import MANIFEST, Manifest
+from mxc.runtime.levels import choose_level, obstacles
+
+#: What is said of the level that is taken where nobody names one.
+_TAKEN = "runs here"
 
 #: Columns of output that is not a screen.
 _WIDE = 200
 
 
-def command(path: Path, tensor: str | None = None, json: bool = False) -> None:
+def command(
+    path: Path, tensor: str | None = None, json: bool = False, level: str | None = None
+) -> None:
     """Show what a checkpoint, tensor file, archive or artifact holds, or what one tensor is like.
 
     Raises what `mxc.compiler.inspect.inspect` raises.
     """
-    found = inspect(path, tensor)
+    levels = _levels(path)
+    taken = next((name for name, state in levels.items() if state == _TAKEN), None)
+    found = inspect(path, tensor, level or taken)
+    if "manifest" in found and levels:
+        found["levels_here"] = levels
     if json:
         print(json_text.dumps(found, indent=1))
         return
@@ -33,7 +44,7 @@ def command(path: Path, tensor: str | None = None, json: bool = False) -> None:
         _print_tensor(console, found["tensor"])
     else:
         if "manifest" in found:
-            _print_manifest(console, found["manifest"])
+            _print_manifest(console, found["manifest"], found.get("levels_here", {}))
         _print_tensors(console, found)
 
 
@@ -72,10 +83,26 @@ def _print_scales(console: Console, exponents: dict[str, int]) -> None:
     console.print(table)
 
 
-def _print_manifest(console: Console, manifest: dict[str, Any]) -> None:
+def _levels(path: Path) -> dict[str, str]:
+    """What this machine makes of each level of an artifact that has several; {} for others."""
+    if not (path / MANIFEST).is_file():
+        return {}
+    manifest = Manifest.from_json((path / MANIFEST).read_text(), str(path / MANIFEST))
+    if not manifest.levels:
+        return {}
+    reasons = obstacles(manifest)
+    states = {name: reason or "may run here" for name, reason in reasons.items()}
+    if not all(reasons.values()):
+        states[choose_level(manifest, None, str(path))] = _TAKEN
+    return states
+
+
+def _print_manifest(console: Console, manifest: dict[str, Any], levels: dict[str, str]) -> None:
     table = Table(title="artifact", title_justify="left", show_header=False)
     target = manifest["target"]
     table.add_row("target", f"{target['name']} ({target['chip']}, {target['device']})")
+    for name, state in levels.items():
+        table.add_row(f"level {name}", state)
     table.add_row("activations", manifest["activations"])
     table.add_row("functions", ", ".join(manifest["functions"]))
     for name, record in manifest["files"].items():

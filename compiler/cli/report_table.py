@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
@@ -52,6 +53,25 @@ def table_console() -> Console:
     """Standard output; wide where it is no terminal, so that a table in a log is legible."""
     console = Console()
     return console if console.is_terminal else Console(width=_LOG_WIDTH)
+
+
+def show_report(console: Console, raw: Mapping[str, Any]) -> None:
+    """Print the content of report.json: the one report, or that of each level under its name.
+
+    Raises KeyError or TypeError where it is no report.
+    """
+    if "levels" not in raw:
+        console.print(render(Report.from_dict(raw), console.width))
+        return
+    for name, each in raw["levels"].items():
+        console.print(f"level {name}", style="bold", highlight=False)
+        console.print(render(Report.from_dict(each), console.width))
+    for archive in raw["archives"]:
+        readers = " and ".join(archive["levels"])
+        console.print(
+            f"{archive['name']}: {bytes_text(archive['bytes'])}, read by {readers}",
+            highlight=False,
+        )
 
 
 def render(report: Report, width: int = _LOG_WIDTH) -> Group:

@@ -34,6 +34,13 @@ def command(
         int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
     ] = None,
     device: Annotated[str | None, typer.Option(help="IREE device URI, e.g. hip://1.")] = None,
+    level: Annotated[
+        str | None,
+        typer.Option(
+            help="Of an artifact with several levels of CPU features, the one to run.",
+            show_default="the best that may run here",
+        ),
+    ] = None,
 ) -> None:
     """Call a function.
 
@@ -46,7 +53,7 @@ def command(
 
     from mxc.runtime.session import load
 
-    model = load(artifact, device=device, threads=threads)
+    model = load(artifact, device=device, threads=threads, level=level)
     types = model.functions[function].inputs if function in model.functions else ()
     values = [
         _argument(text, types[index] if index < len(types) else None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +113,7 @@ class Report:
         return json.dumps(self.to_dict(), indent=1) + "\n"
 
     @staticmethod
-    def from_dict(raw: dict[str, Any]) -> Report:
+    def from_dict(raw: Mapping[str, Any]) -> Report:
         """The inverse of `to_dict`. Raises KeyError or TypeError for anything else."""
         return Report(
             target=raw["target"],

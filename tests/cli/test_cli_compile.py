@@ -144,7 +144,7 @@ func.func @scale(%x: tensor<f32>, %y: f32, %n: i32) -> (tensor<f32>, f32, i32) {
 #: The command line, with a compiler that is done at once.
 FAST_COMPILER = """
 import sys, time
-from mxc.compiler import road
+from mxc.compiler import levels
 from mxc.compiler.cli import main
 from mxc.compiler.report import Report
 from mxc.compiler.steps import Compiled
@@ -152,7 +152,7 @@ def compile_program(request, on_step):
     request.module.write_bytes(b"module")
     report = Report(target="cpu", matmuls=(), kernels=(), functions=()).to_dict()
     return Compiled(functions={}, report=report, chip="c", features=())
-road.compile_program = compile_program
+levels.compile_program = compile_program
 BEFORE
 main()
 """

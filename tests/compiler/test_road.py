@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import mxc
-from mxc.compiler import road
+from mxc.compiler import levels, road
 from mxc.compiler.checkpoints.safetensors_files import read_checkpoint
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
 from mxc.compiler.report import Matmul, Report
@@ -66,7 +66,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
         report = Report(target="cpu", matmuls=(FALLEN,), kernels=(), functions=()).to_dict()
         return Compiled(functions={}, report=report, chip="znver4", features=("avx2",))
 
-    monkeypatch.setattr(road, "compile_program", compile_program)
+    monkeypatch.setattr(levels, "compile_program", compile_program)
     return asked
 
 
@@ -267,13 +267,13 @@ def test_a_dump_folder_that_cannot_be_made(
 def test_a_full_disk_while_writing(
     checkpoint: Path, out: Path, stub: list[Request], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    inner = road.compile_program
+    inner = levels.compile_program
 
     def and_fill(request: Request, on_step: Callable[[Step], None]) -> Compiled:
         (request.module.parent / name).symlink_to("/dev/full")
         return inner(request, on_step)
 
-    monkeypatch.setattr(road, "compile_program", and_fill)
+    monkeypatch.setattr(levels, "compile_program", and_fill)
     said = r"no space left on the device; free some or choose another --output"
     if name == MANIFEST:
         # It stands among the files when they are recorded, and nobody can read all of /dev/full.

@@ -114,7 +114,7 @@ def test_dispatches_are_dealt_out_to_calls() -> None:
 def test_calls_as_the_profiler_saw_them(toy_artifact: Path, tmp_path: Path) -> None:
     """Four calls of a program with two dispatches, by names that the compiler gave."""
     program = Program(
-        module=toy_artifact / "module.vmfb", weights=None, device="local-task", threads=2
+        module=toy_artifact / "module.vmfb", archives=(), device="local-task", threads=2
     )
     inputs = ["1xi32=3", "2", "19xf32=0"]
     calls = capture.capture(program, "decode", inputs, 4, tmp_path)
@@ -135,7 +135,7 @@ def test_a_missing_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     from iree._runtime import libs
 
     monkeypatch.setattr(libs, "library_path", str(tmp_path))
-    program = Program(module=tmp_path / "m", weights=None, device="local-task", threads=1)
+    program = Program(module=tmp_path / "m", archives=(), device="local-task", threads=1)
     with pytest.raises(RequestError, match="iree-benchmark-module: missing; install iree-base-run"):
         capture.capture(program, "f", [], 1, tmp_path)
 
@@ -162,10 +162,9 @@ def test_profiles_of_a_model(toy_artifact: Path) -> None:
         assert asdict(each)["operations"][0]["calls"] >= 1
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
-def test_a_report_that_names_nothing(tmp_path: Path, content: str | None) -> None:
-    file = tmp_path / REPORT
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"levels": {}}'])
+def test_a_report_that_names_nothing(toy_artifact: Path, content: str | None) -> None:
     if content is not None:
-        file.write_text(content)
+        (toy_artifact / REPORT).write_text(content)
     with pytest.raises(RequestError, match="does not say what the dispatches are"):
-        operations(file, "decode")
+        operations(load(toy_artifact), "decode")

@@ -199,7 +199,7 @@ def test_manifest_and_module_that_disagree(plain_artifact: Path, rewrite) -> Non
         ({"mxc_version": "9.9"}, r"compiled with mxc 9\.9, installed is mxc"),
         ({"iree_version": "1.0"}, r"compiled with IREE 1\.0, installed is IREE 3"),
         ({"weights_present": False}, "compiled with --weights none: it can be inspected"),
-        ({"schema": 7}, "manifest schema 7, this mxc reads schema 1"),
+        ({"schema": 7}, "manifest schema 7, this mxc reads schemas 1 and 2"),
         ({"files": {}}, r"manifest\.json: lists no module\.vmfb"),
         (
             {
@@ -207,7 +207,7 @@ def test_manifest_and_module_that_disagree(plain_artifact: Path, rewrite) -> Non
                     name="c", device="local-task", architecture="riscv64", chip="x"
                 )
             },
-            "compiled for riscv64, this machine is",
+            "the code is compiled for riscv64, this machine is",
         ),
         (
             {

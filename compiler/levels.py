@@ -1,0 +1,180 @@
+"""One program, or one for each level of CPU features, in an artifact.
+
+targets -> compile_level, each -> pack_shared, once for all -> report_of, level_records
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mxc.compiler.models.model import Model
+from mxc.compiler.packing.levels import archive_name, share
+from mxc.compiler.packing.pack import Packed, pack
+from mxc.compiler.packing.quantised import Loss
+from mxc.compiler.steps import Compiled, Progress, Recorder, Request, Step
+from mxc.compiler.worker import compile_program
+from mxc.dialects.errors import TargetError
+from mxc.dialects.manifest import MODULE, LevelRecord, TargetRecord, level_name
+from mxc.dialects.targets import Target
+from mxc.dialects.targets import target as target_record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What was compiled for one target: the code is the file `module` of the artifact."""
+
+    target: Target
+    module: str
+    compiled: Compiled
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """The archives by file name, and the levels that read each."""
+
+    packed: dict[str, Packed]
+    readers: dict[str, tuple[str, ...]]
+
+    @property
+    def losses(self) -> dict[str, Loss]:
+        """What quantising changed, by the key of the elements."""
+        return {key: loss for each in self.packed.values() for key, loss in each.losses.items()}
+
+
+def targets_of(given: str | Sequence[str]) -> dict[str, Target]:
+    """The records by level. Raises TargetError for an unknown name, and for a wrong combination."""
+    names = [given] if isinstance(given, str) else list(given)
+    if not names:
+        raise TargetError("no target was given; `mxc list targets` has them all")
+    records: dict[str, Target] = {}
+    for name in names:
+        each = target_record(name)
+        level = level_name(each.name)
+        if level in records:
+            raise TargetError(f"target {name!r} is given twice; leave one out")
+        if len(names) > 1 and each.is_gpu:
+            raise TargetError(
+                f"{', '.join(names)}: several targets make one artifact of CPU levels, and {name} "
+                "is a GPU; compile it by itself"
+            )
+        records[level] = each
+    return records
+
+
+def compile_level(
+    request: Request, level: str, target: Target, road: Recorder, *, several: bool
+) -> Program:
+    """Compile for one target; the module of one of several is in a folder with its name."""
+    module, dumped, own = MODULE, request.dump_dir, road
+    if several:
+        module, own = f"{level}/{MODULE}", Recorder(_naming(road.progress, level))
+        (request.module / level).mkdir()
+        if dumped is not None:
+            dumped = dumped / level
+            dumped.mkdir(exist_ok=True)
+    asked = replace(request, target=target.name, module=request.module / module, dump_dir=dumped)
+    compiled = compile_program(asked, own.saw)
+    steps = tuple(own.done) if several else ()
+    return Program(target=target, module=module, compiled=compiled, steps=steps)
+
+
+def _naming(progress: Progress, level: str) -> Progress:
+    """Progress that is told with each step which level it is for."""
+    return Progress(
+        step=lambda step: progress.step(replace(step, name=f"{step.name}, {level}")),
+        packed=progress.packed,
+    )
+
+
+def pack_shared(
+    model: Model,
+    programs: Mapping[str, Program],
+    folder: Path,
+    allow_nan_scales: bool,
+    road: Recorder,
+) -> Weights:
+    """Write each weight once for all levels that read it in one layout."""
+    plans = {level: model.pack_items(each.compiled.panels) for level, each in programs.items()}
+    shared = share(plans)
+    found = Weights(packed={}, readers={})
+    for levels, items in shared.items():
+        name = archive_name(levels, tuple(programs))
+        with road.step("packing" if len(shared) == 1 else f"packing {name}"):
+            found.packed[name] = pack(
+                items,
+                folder / name,
+                allow_nan_scales=allow_nan_scales,
+                progress=road.progress.packed,
+            )
+        found.readers[name] = levels
+    return found
+
+
+def report_of(
+    programs: Mapping[str, Program], archives: Weights | None, road: Recorder
+) -> dict[str, Any]:
+    """What report.json holds: one report, or that of each level and the bytes of each archive."""
+    steps = [asdict(step) for step in road.done]
+    if len(programs) == 1:
+        (only,) = programs.values()
+        return {**only.compiled.report, "steps": steps}
+    levels = {
+        level: {**each.compiled.report, "steps": [asdict(step) for step in each.steps]}
+        for level, each in programs.items()
+    }
+    listed = [
+        {"name": name, "bytes": archives.packed[name].file.bytes, "levels": list(readers)}
+        for name, readers in (archives.readers if archives else {}).items()
+        if archives is not None
+    ]
+    return {"levels": levels, "archives": listed, "steps": steps}
+
+
+def target_of(program: Program) -> TargetRecord:
+    """What the manifest says of one target: what was found of it, not what was asked for."""
+    return TargetRecord(
+        name=program.target.name,
+        device=program.target.device,
+        architecture=program.target.architecture,
+        chip=program.compiled.chip,
+        features=program.compiled.features,
+    )
+
+
+def common_target(targets: Sequence[TargetRecord]) -> TargetRecord:
+    """The record of one target; of several their names, and the features that each needs."""
+    first = targets[0]
+    return TargetRecord(
+        name=", ".join(each.name for each in targets),
+        device=first.device,
+        architecture=", ".join(dict.fromkeys(each.architecture for each in targets)),
+        chip=", ".join(each.chip for each in targets),
+        features=tuple(f for f in first.features if all(f in each.features for each in targets)),
+    )
+
+
+def level_records(
+    model: Model | None, programs: Mapping[str, Program], archives: Weights | None
+) -> dict[str, LevelRecord]:
+    """Each level with its files, and the layouts in which it differs from the first."""
+    weights = [
+        {} if model is None else model.weights(each.compiled.panels) for each in programs.values()
+    ]
+    readers = archives.readers if archives else {}
+    return {
+        level: LevelRecord(
+            target=target_of(each),
+            module=each.module,
+            archives=tuple(name for name, levels in readers.items() if level in levels),
+            layouts={
+                name: (one.layout, one.scale_layout)
+                for name, one in own.items()
+                if one != weights[0][name]
+            },
+        )
+        for (level, each), own in zip(programs.items(), weights, strict=True)
+    }

@@ -1,0 +1,55 @@
+"""Which program of an artifact runs on this machine.
+
+An artifact holds the program for one target, or for several levels of CPU features; an instruction
+that the CPU lacks would end the process. Imports no IREE: `mxc inspect` asks the same.
+"""
+
+from __future__ import annotations
+
+from mxc.dialects.errors import ArtifactError, RequestError
+from mxc.dialects.manifest import Manifest
+from mxc.runtime.machine import obstacle, relevant
+
+#: The drivers of IREE that run CPU code on this machine's own threads.
+CPU_DRIVERS = ("local-task", "local-sync")
+
+_CURE = "compile the model with --target cpu on this machine"
+
+
+def choose_level(manifest: Manifest, wanted: str | None, place: str) -> str:
+    """The name of the level to run: `wanted`, or the best that may run here.
+
+    The best is one whose features are not all in another that may run here too; of several such
+    the first in the artifact. Nothing is asked of a GPU. Raises RequestError for a level that the
+    artifact does not have; ArtifactError, naming `place`, what is missing and what to do, where
+    none, or not the wanted one, may run.
+    """
+    levels = manifest.every_level
+    if wanted is not None and wanted not in levels:
+        raise RequestError(f"{place}: no level {wanted!r}; it has: {', '.join(levels)}")
+    if manifest.target.device not in CPU_DRIVERS:
+        return next(iter(levels))
+    reasons = obstacles(manifest)
+    if wanted is not None:
+        reasons = {wanted: reasons[wanted]}
+    fit = {name: relevant(levels[name].target.features) for name in reasons if not reasons[name]}
+    if not fit:
+        raise ArtifactError(f"{place}: {_refusal(reasons, len(levels))}")
+    return next(name for name in fit if not any(fit[name] < other for other in fit.values()))
+
+
+def obstacles(manifest: Manifest) -> dict[str, str | None]:
+    """For each level of a CPU's artifact: why it must not run here, or None."""
+    return {
+        name: obstacle(level.target.architecture, level.target.features)
+        for name, level in manifest.every_level.items()
+    }
+
+
+def _refusal(reasons: dict[str, str | None], levels: int) -> str:
+    if levels == 1:
+        return f"the code {next(iter(reasons.values()))}; {_CURE}"
+    listed = "; ".join(f"{name} {reason}" for name, reason in reasons.items())
+    if len(reasons) == 1:
+        return f"level {listed}; leave --level out, or {_CURE}"
+    return f"none of its levels may run here: {listed}; {_CURE}"
