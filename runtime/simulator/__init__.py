@@ -1,0 +1,1 @@
+"""Execute compiled gfx950 kernels on any machine, one instruction at a time (docs/simulator.md)."""

@@ -1,0 +1,135 @@
+"""Conversions between number formats, with and without a scale.
+
+Source: AMD CDNA4 instruction set architecture, sections on VOP1 and VOP3. Integers saturate and
+NaN becomes 0. fp8 and bf8 results that overflow become NaN and infinity unless MODE.FP16_OVFL is
+set (which is why AMD's libraries clamp before they convert: hipBLASLt's KernelWriterAssembly,
+composable_kernel's amd_ck_fp8.hpp); fp4 saturates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mxc.runtime.simulator.numbers import encode, from_bfloat, pairs, to_bfloat, values
+from mxc.runtime.simulator.operations import Array, Operation, operation
+
+
+def _saturate(low: int, high: int, kind: Any) -> Callable[[Array], Array]:
+    def run(value: Array) -> Array:
+        wide = np.clip(np.trunc(value.astype(np.float64)), low, high)
+        return np.where(np.isnan(wide), 0.0, wide).astype(np.int64).astype(kind)
+
+    return run
+
+
+_TO_I32 = _saturate(-(2**31), 2**31 - 1, np.int32)
+_TO_U32 = _saturate(0, 2**32 - 1, np.uint32)
+
+
+def _byte(place: int) -> Callable[[Array], Array]:
+    return lambda a: (a >> 8 * place & 0xFF).astype(np.float32)
+
+
+def half_bits(value: Array) -> Array:
+    """float32 -> float16 bits in uint32, to nearest even."""
+    return value.astype(np.float16).view(np.uint16).astype(np.uint32)
+
+
+def _half_toward_zero(value: Array) -> Array:
+    nearest = value.astype(np.float16)
+    bits = nearest.view(np.uint16).astype(np.uint32)
+    away = np.abs(nearest.astype(np.float64)) > np.abs(value.astype(np.float64))
+    return np.where(away & np.isfinite(value), bits - 1, bits).astype(np.uint32)
+
+
+CONVERSIONS: dict[str, Operation] = {
+    "v_cvt_f32_i32": operation("f", "i", lambda a: a.astype(np.float32)),
+    "v_cvt_f32_u32": operation("f", "u", lambda a: a.astype(np.float32)),
+    "v_cvt_i32_f32": operation("i", "f", _TO_I32),
+    "v_cvt_u32_f32": operation("u", "f", _TO_U32),
+    "v_cvt_i32_f64": operation("i", "d", _TO_I32),
+    "v_cvt_u32_f64": operation("u", "d", _TO_U32),
+    "v_cvt_f64_i32": operation("d", "i", lambda a: a.astype(np.float64)),
+    "v_cvt_f64_u32": operation("d", "u", lambda a: a.astype(np.float64)),
+    "v_cvt_f64_f32": operation("d", "f", lambda a: a.astype(np.float64)),
+    "v_cvt_f32_f64": operation("f", "d", lambda a: a.astype(np.float32)),
+    "v_cvt_f32_f16": operation("f", "h", lambda a: a.astype(np.float32)),
+    "v_cvt_f16_f32": operation("h", "f", lambda a: a.astype(np.float16)),
+    "v_cvt_f16_u16": operation("h", "w", lambda a: a.astype(np.float16)),
+    "v_cvt_f16_i16": operation("h", "s", lambda a: a.astype(np.float16)),
+    "v_cvt_u16_f16": operation("w", "h", _saturate(0, 65535, np.uint32)),
+    "v_cvt_i16_f16": operation("s", "h", _saturate(-32768, 32767, np.int32)),
+    "v_cvt_rpi_i32_f32": operation(
+        "i", "f", lambda a: _TO_I32(np.floor(a.astype(np.float64) + 0.5))
+    ),
+    "v_cvt_flr_i32_f32": operation("i", "f", lambda a: _TO_I32(np.floor(a))),
+    "v_cvt_f32_ubyte0": operation("f", "u", _byte(0)),
+    "v_cvt_f32_ubyte1": operation("f", "u", _byte(1)),
+    "v_cvt_f32_ubyte2": operation("f", "u", _byte(2)),
+    "v_cvt_f32_ubyte3": operation("f", "u", _byte(3)),
+    "v_cvt_f32_bf16": operation("f", "b", lambda a: a),
+    "v_cvt_pk_bf16_f32": operation("u", "ff", lambda a, b: to_bfloat(a) | to_bfloat(b) << 16),
+    "v_cvt_pkrtz_f16_f32": operation(
+        "u", "ff", lambda a, b: _half_toward_zero(a) | _half_toward_zero(b) << 16
+    ),
+    "v_pack_b32_f16": operation("u", "ww", lambda a, b: a | b << 16),
+    "v_cvt_f32_fp8": operation("f", "u", lambda a: values("fp8")[a & 0xFF]),
+    "v_cvt_f32_bf8": operation("f", "u", lambda a: values("bf8")[a & 0xFF]),
+}
+
+_SMALL = ("fp4", "fp8", "bf8")
+_WIDE = ("f32", "f16", "bf16")
+#: name -> (the small format, the wide one) of v_cvt_scalef32_pk_*.
+WIDEN = {f"v_cvt_scalef32_pk_{w}_{s}": (s, w) for s in _SMALL for w in _WIDE}
+NARROW = {f"v_cvt_scalef32_pk_{s}_{w}": (s, w) for s in _SMALL for w in _WIDE}
+#: The same without a scale.
+WIDEN_UNSCALED = {f"v_cvt_pk_f32_{s}": (s, "f32") for s in ("fp8", "bf8")}
+NARROW_UNSCALED = {f"v_cvt_pk_{s}_f32": (s, "f32") for s in ("fp8", "bf8")}
+
+
+def _exponent(scale: Array) -> Array:
+    """The unbiased exponent field of a float32 scale: all else of it is ignored."""
+    return (scale >> 23 & 0xFF).astype(np.int32) - 127
+
+
+def widen(small: str, wide: str, source: Array, scale: Array | None) -> tuple[Array, ...]:
+    """Two elements times 2**exponent(scale): one packed register, or two for f32.
+
+    source: uint32 with the byte (fp4) or the 16 bits (fp8, bf8) in its low end.
+    """
+    if small == "fp4":
+        both = pairs()[source & 0xFF]
+        first, second = both[..., 0], both[..., 1]
+    else:
+        first, second = values(small)[source & 0xFF], values(small)[source >> 8 & 0xFF]
+    if scale is not None:
+        power = _exponent(scale)
+        first, second = np.ldexp(first, power), np.ldexp(second, power)
+    if wide == "f32":
+        return first.view(np.uint32), second.view(np.uint32)
+    pack = to_bfloat if wide == "bf16" else half_bits
+    return (pack(first) | pack(second) << 16,)
+
+
+def narrow(small: str, a: Array, b: Array, scale: Array | None, *, clamp: bool) -> Array:
+    """float32 a and b divided by 2**exponent(scale), as one byte (fp4) or 16 bits."""
+    first, second = a.astype(np.float64), b.astype(np.float64)
+    if scale is not None:
+        power = -_exponent(scale)
+        first, second = np.ldexp(first, power), np.ldexp(second, power)
+    low, high = encode(first, small, clamp=clamp), encode(second, small, clamp=clamp)
+    result: Array = low | high << (4 if small == "fp4" else 8)
+    return result
+
+
+def halves(wide: str, source: Array) -> tuple[Array, Array]:
+    """The two float32 of a packed register of f16 or bf16."""
+    if wide == "bf16":
+        return from_bfloat(source & 0xFFFF), from_bfloat(source >> 16)
+    return (
+        (source & 0xFFFF).astype(np.uint16).view(np.float16).astype(np.float32),
+        (source >> 16).astype(np.uint16).view(np.float16).astype(np.float32),
+    )

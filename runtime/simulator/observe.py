@@ -1,0 +1,50 @@
+"""What may watch an execution: the sanitizer, counters and traces implement this."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mxc.runtime.simulator.instruction import Instruction
+from mxc.runtime.simulator.operations import Array
+
+if TYPE_CHECKING:
+    from mxc.runtime.simulator.state import Waves
+
+
+class Observer:
+    """Does nothing. `w.at` is the index of the instruction that executes."""
+
+    #: Whether `before` and `after` are wanted for every instruction, or only the other calls.
+    every_instruction = False
+
+    def start(self, w: Waves) -> None:
+        """Waves begin, with the registers that hardware gives them."""
+
+    def before(self, w: Waves, i: Instruction) -> None:
+        """An instruction is about to execute."""
+
+    def after(self, w: Waves, i: Instruction) -> None:
+        """An instruction has executed."""
+
+    def block(self, w: Waves, first: int, count: int) -> None:
+        """`count` instructions from index `first` on are about to execute."""
+
+    def scalar(self, w: Waves, i: Instruction, address: Array, size: int) -> None:
+        """A scalar load of `size` bytes at int64 addresses [waves or 1, 1]."""
+
+    def vector(
+        self, w: Waves, i: Instruction, address: Array, lanes: Array | None, size: int, store: bool
+    ) -> None:
+        """A vector memory access; lanes: those that access, None for all."""
+
+    def scratch(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
+        """An access to scratch at byte offsets of each work item."""
+
+    def local(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
+        """An access to LDS at byte addresses [waves, 64] within the workgroup's allocation."""
+
+    def barrier(self, w: Waves, waiting: Array, places: Array) -> None:
+        """Waves (bool [waves]) leave a barrier; places: the index where each one waited."""
+
+    def finish(self, w: Waves) -> None:
+        """All waves have ended."""

@@ -1,0 +1,58 @@
+"""Instructions that read or write the state of a wave rather than its registers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mxc.runtime.simulator.errors import SimulationError
+from mxc.runtime.simulator.instruction import Instruction, Operand
+from mxc.runtime.simulator.operations import Array
+from mxc.runtime.simulator.state import Waves
+
+Step = Callable[[Waves], None]
+Reader = Callable[[Operand], Callable[[Waves], Array]]
+_HWREG_MODE = 1
+
+
+def special_step(i: Instruction, read: Reader) -> Step | None:
+    """s_getpc_b64, s_setreg of MODE, s_getreg of MODE; None for any other instruction."""
+    if i.name == "s_getpc_b64":
+        return _program_counter(i)
+    if i.name in ("s_setreg_b32", "s_setreg_imm32_b32"):
+        return _set_mode(i, read)
+    return None
+
+
+def _program_counter(i: Instruction) -> Step:
+    target, address = i.results[0].index, i.address + i.size
+    low = np.array([[address & 0xFFFFFFFF]], np.uint32)
+    high = np.array([[address >> 32]], np.uint32)
+
+    def step(w: Waves) -> None:
+        w.s[target] = w.put_scalar(w.s[target], low)
+        w.s[target + 1] = w.put_scalar(w.s[target + 1], high)
+
+    return step
+
+
+def _set_mode(i: Instruction, read: Reader) -> Step | None:
+    """Only MODE bits that the simulator looks at while it runs may change: FP16_OVFL."""
+    word = i.has("hwreg")
+    register, first, size = word & 63, word >> 6 & 31, (word >> 11 & 31) + 1
+    if register != _HWREG_MODE:
+        return None
+    value = read(i.operands[0])
+    mask = ((1 << size) - 1) << first
+
+    def step(w: Waves) -> None:
+        wanted = value(w)
+        if wanted.size != 1:
+            raise SimulationError("waves that set MODE differently are not modelled")
+        new = w.mode & ~mask | int(wanted.flat[0]) << first & mask
+        if (new ^ w.mode) & 0xFF:
+            raise SimulationError("a change of rounding or denormal mode is not modelled")
+        w.mode = new
+
+    return step
