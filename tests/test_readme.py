@@ -177,6 +177,7 @@ def fields_of(section: str) -> list[str]:
     [
         ("manifest.json", manifest.Manifest, ()),
         ("target", manifest.TargetRecord, ()),
+        ("levels", manifest.LevelRecord, ()),
         ("weights", manifest.WeightRecord, ()),
         ("model", manifest.ModelRecord, ()),
         ("report.json", Report, ("dispatches", "transient_bytes")),
