@@ -55,11 +55,11 @@ class Model:
         names = (CONFIG, GENERATION_CONFIG, INDEX, *TEXT_FILES)
         return tuple(file for name in names if (file := self.folder / name).is_file())
 
-    def program(self) -> bytes:
-        """The module as MLIR bytecode; no weight is in it."""
+    def program(self, *, grouped: bool) -> bytes:
+        """The module as MLIR bytecode; no weight is in it. `grouped`: see models/experts.py."""
         tensors = self.source.checkpoint.tensors
         dtypes = {name: record.dtype for name, record in tensors.items()}
-        module = GptOssBuilder(self.source.config, dtypes, self.options).build()
+        module = GptOssBuilder(self.source.config, dtypes, self.options, grouped=grouped).build()
         buffer = io.BytesIO()
         module.operation.write_bytecode(buffer)
         return buffer.getvalue()
