@@ -20,7 +20,7 @@ from mxc.passes.kernels.elements import BLOCK
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.isa import Kind
 from mxc.passes.kernels.sources import Source
-from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, load, loop, of, splat
+from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, index, load, loop, of, splat
 
 #: Dwords of a block's operands.
 _STEPS: dict[Kind, int] = {"pairs": 16, "quads": 8, "floats": 32}
@@ -137,16 +137,15 @@ class Prepare:
             if kind == "pairs":
                 bf16 = of(ir.BF16Type.get(), BLOCK)
                 return values if values.type == bf16 else arith.truncf(bf16, values)
-            values = values if source.memory == f32() else arith.extf(of(f32(), BLOCK), values)
-            if source.rounded and source.memory == f32():
-                rounded = arith.truncf(of(ir.BF16Type.get(), BLOCK), values)
-                values = arith.extf(of(f32(), BLOCK), rounded)
-            return values
+            if source.memory != f32():
+                return arith.extf(of(f32(), BLOCK), values)
+            return _rounded(values) if source.rounded else values
         raw = load(elements, at, i8(), source.block_bytes)
         if source.element.mlir == "i8":
             if kind == "quads":
                 return raw
-            values = arith.sitofp(of(f32(), BLOCK), arith.extsi(of(i32(), BLOCK), raw))
+            whole = arith.sitofp(of(f32(), BLOCK), arith.extsi(of(i32(), BLOCK), raw))
+            values = arith.mulf(whole, splat(source.unit, f32(), BLOCK))
             return _narrow(values, kind)
         codes = arith.extui(of(i32(), source.block_bytes), raw)
         if source.element.bits == 4:
@@ -162,6 +161,13 @@ class Prepare:
 def _narrow(values: ir.Value, kind: Kind) -> ir.Value:
     """f32 that bf16 holds exactly, in the type of `kind`."""
     return arith.truncf(of(ir.BF16Type.get(), BLOCK), values) if kind == "pairs" else values
+
+
+def _rounded(values: ir.Value) -> ir.Value:
+    """f32 rounded to bf16, as f32. Through integers: IREE takes extf of truncf for nothing."""
+    narrow = arith.truncf(of(ir.BF16Type.get(), BLOCK), values)
+    wide = arith.extui(of(i32(), BLOCK), bitcast(narrow, i16(), BLOCK))
+    return bitcast(arith.shli(wide, splat(16, i32(), BLOCK)), f32(), BLOCK)
 
 
 def _i32(value: int) -> ir.Value:
