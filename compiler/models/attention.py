@@ -1,4 +1,4 @@
-"""Attention over a key/value cache: grouped queries, sliding window, sinks.
+"""The key/value cache, the keys of it that a call looks at, and attention over them.
 
 The cache of a sequence is one tensor [2 * layers, capacity, V, D]: keys of layer l at 2l, values
 at 2l + 1. It is an argument that the program updates and returns, so that it stays in place.
@@ -9,10 +9,10 @@ S keys that this call looks at.
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, tensor
+from iree.compiler.dialects import arith, tensor
 
-from mxc.compiler.models.blocks import MASKED, f32, to_f32
-from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
+from mxc.dialects.attention import attention
+from mxc.dialects.generic import constant, element_of, generic, shape_of
 
 
 @dataclass(frozen=True)
@@ -98,65 +98,14 @@ def attend(
     window: Window,
     scale: float,
 ) -> ir.Value:
-    """softmax(scale * q k, with one more logit `sinks` a head) v: f32 [T, V, G, D].
-
-    queries [T, V, G, D] f32; keys, values [S, V, D]; sinks [V, G]. Query m stands at position +
-    m and sees the keys at or before it, inside the window. The sink takes part in the maximum and
-    the sum, and has no value.
-    """
-    loops = "m h g s"
-    products = generic(
-        [(queries, "m h g d"), (keys, "s h d")],
-        loops,
-        f32(),
-        lambda q, k, acc: arith.addf(acc, arith.mulf(q, to_f32(k))),
-    )
-
-    def masked(product: ir.Value) -> ir.Value:
-        query = arith.addi(position, loop_index(loops, "m"))
-        key = loop_index(loops, "s")
-        if window.first is not None:
-            key = arith.addi(window.first, key)
-        seen = arith.cmpi(arith.CmpIPredicate.sle, key, query)
-        if window.width is not None:
-            age = arith.subi(query, key)
-            near = arith.cmpi(arith.CmpIPredicate.slt, age, index(window.width))
-            seen = arith.andi(seen, near)
-        return arith.select(
-            seen, arith.mulf(product, constant(scale, f32())), constant(MASKED, f32())
-        )
-
-    scores = generic([(products, loops)], loops, f32(), masked)
-    tokens = shape_of(queries)[0]
-    first_maximum = generic([(sinks, "h g")], "m h g", f32(), to_f32, sizes={"m": tokens})
-    maximum = generic(
-        [(scores, loops)], "m h g", f32(), lambda x, acc: arith.maximumf(x, acc),
-        initial=first_maximum,
-    )  # fmt: skip
-    weights = generic(
-        [(scores, loops), (maximum, "m h g")],
-        loops,
-        f32(),
-        lambda x, top: math.exp(arith.subf(x, top)),
-    )
-    sink_weight = generic(
-        [(sinks, "h g"), (maximum, "m h g")],
-        "m h g",
-        f32(),
-        lambda x, top: math.exp(arith.subf(to_f32(x), top)),
-    )
-    total = generic(
-        [(weights, loops)], "m h g", f32(), lambda x, acc: arith.addf(x, acc),
-        initial=sink_weight,
-    )  # fmt: skip
-
-    def mix(weight: ir.Value, value: ir.Value, total: ir.Value) -> ir.Value:
-        # What a query does not see has weight zero, and may be NaN: a later token, or padding.
-        zero = constant(0.0, f32())
-        unseen = arith.cmpf(arith.CmpFPredicate.OEQ, weight, zero)
-        return arith.addf(total, arith.select(unseen, zero, arith.mulf(weight, to_f32(value))))
-
-    mixed = generic([(weights, loops), (values, "s h d")], "m h g d", f32(), mix)
-    return generic(
-        [(mixed, "m h g d"), (total, "m h g")], "m h g d", f32(), lambda x, t: arith.divf(x, t)
+    """Attention of queries at `position` over the keys of `window`: see dialects/attention.py."""
+    return attention(
+        queries,
+        keys,
+        values,
+        sinks,
+        position=position,
+        first=window.first,
+        width=window.width,
+        scale=scale,
     )

@@ -11,9 +11,6 @@ from iree.compiler.dialects import arith, flow, math, tensor
 
 from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
 
-#: The least f32 that a softmax may meet: exp(it - anything finite) is exactly zero.
-MASKED = -3.0e38
-
 
 def f32() -> ir.Type:
     """The f32 type of the current context."""

@@ -1,0 +1,241 @@
+"""Attention as linalg: grouped queries, a sliding window, sinks. Built and matched here.
+
+    products = queries . keys                                  [T, V, G, S]
+    scores   = seen ? scale * products : MASKED
+    maximum  = greatest of scores and sink                     [T, V, G]
+    weights  = exp(scores - maximum)
+    total    = sum of weights, and exp(sink - maximum)
+    mixed    = sum of weights * values, over weights that are not zero
+    result   = mixed / total                                   [T, V, G, D]
+
+T tokens of this call, V key/value heads, G query heads a key/value head, D head size, S keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math
+
+from mxc.dialects.dequantize import iterators
+from mxc.dialects.generic import constant, generic, loop_index, shape_of
+from mxc.dialects.indexing import indexing_maps
+from mxc.dialects.scalar_pattern import Found, Pattern, match_scalar, number_of
+
+#: The least f32 that a softmax may meet: exp(it - anything finite) is exactly zero.
+MASKED = -3.0e38
+
+_SCORES, _ROWS, _RESULT, _KEYS, _SINKS = "m h g s", "m h g", "m h g d", "s h d", "h g"
+
+
+def attention(
+    queries: ir.Value,
+    keys: ir.Value,
+    values: ir.Value,
+    sinks: ir.Value,
+    *,
+    position: ir.Value,
+    first: ir.Value | None,
+    width: int | None,
+    scale: float,
+) -> ir.Value:
+    """softmax(scale * q k, with one more logit `sinks` a head) v: f32 [T, V, G, D].
+
+    queries [T, V, G, D] f32; keys, values [S, V, D]; sinks [V, G], floats. Query m stands at
+    position + m, key s at first + s (None: at s), both index values. A query sees the keys at or
+    before it, and of these the last `width` (None: all). The sink takes part in the maximum and
+    the sum, and has no value.
+    """
+    f32 = ir.F32Type.get()
+    products = generic(
+        [(queries, _RESULT), (keys, _KEYS)],
+        _SCORES,
+        f32,
+        lambda q, k, acc: arith.addf(acc, arith.mulf(q, _to_f32(k))),
+    )
+
+    def masked(product: ir.Value) -> ir.Value:
+        query = arith.addi(position, loop_index(_SCORES, "m"))
+        key = loop_index(_SCORES, "s")
+        if first is not None:
+            key = arith.addi(first, key)
+        seen = arith.cmpi(arith.CmpIPredicate.sle, key, query)
+        if width is not None:
+            age = arith.subi(query, key)
+            limit = constant(width, ir.IndexType.get())
+            seen = arith.andi(seen, arith.cmpi(arith.CmpIPredicate.slt, age, limit))
+        scaled = arith.mulf(product, constant(scale, f32))
+        return arith.select(seen, scaled, constant(MASKED, f32))
+
+    scores = generic([(products, _SCORES)], _SCORES, f32, masked)
+    tokens = shape_of(queries)[0]
+    first_maximum = generic([(sinks, _SINKS)], _ROWS, f32, _to_f32, sizes={"m": tokens})
+    maximum = generic(
+        [(scores, _SCORES)], _ROWS, f32, lambda x, acc: arith.maximumf(x, acc),
+        initial=first_maximum,
+    )  # fmt: skip
+    weights = generic(
+        [(scores, _SCORES), (maximum, _ROWS)],
+        _SCORES,
+        f32,
+        lambda x, top: math.exp(arith.subf(x, top)),
+    )
+    sink_weight = generic(
+        [(sinks, _SINKS), (maximum, _ROWS)],
+        _ROWS,
+        f32,
+        lambda x, top: math.exp(arith.subf(_to_f32(x), top)),
+    )
+    total = generic(
+        [(weights, _SCORES)], _ROWS, f32, lambda x, acc: arith.addf(x, acc),
+        initial=sink_weight,
+    )  # fmt: skip
+
+    def mix(weight: ir.Value, value: ir.Value, total: ir.Value) -> ir.Value:
+        # What a query does not see has weight zero, and may be NaN: a later token, or padding.
+        zero = constant(0.0, f32)
+        unseen = arith.cmpf(arith.CmpFPredicate.OEQ, weight, zero)
+        return arith.addf(total, arith.select(unseen, zero, arith.mulf(weight, _to_f32(value))))
+
+    mixed = generic([(weights, _SCORES), (values, _KEYS)], _RESULT, f32, mix)
+    return generic([(mixed, _RESULT), (total, _ROWS)], _RESULT, f32, lambda x, t: arith.divf(x, t))
+
+
+def _to_f32(value: ir.Value) -> ir.Value:
+    f32 = ir.F32Type.get()
+    return value if value.type == f32 else arith.extf(f32, value)
+
+
+@dataclass(frozen=True)
+class MatchedAttention:
+    """The operands of `attention` behind the operation that makes its result.
+
+    `position` and `first` are None where they are zero.
+    """
+
+    op: ir.Operation
+    queries: ir.Value
+    keys: ir.Value
+    values: ir.Value
+    sinks: ir.Value
+    position: ir.Value | None
+    first: ir.Value | None
+    width: int | None
+    scale: float
+
+
+# Scalars of a body: %i an argument, ~%i one that may be extended to f32, ?x a value from outside or
+# a constant; a tuple is an operation over its operands.
+_PRODUCT: Pattern = ("arith.addf", "%2", ("arith.mulf", "~%0", "~%1"))
+_UNSEEN: Pattern = ("arith.cmpf oeq", "%0", "?zero")
+_MIX: Pattern = (
+    "arith.addf", "%2", ("arith.select", _UNSEEN, "?nothing", ("arith.mulf", "~%0", "~%1")),
+)  # fmt: skip
+_EXP: Pattern = ("math.exp", ("arith.subf", "~%0", "%1"))
+
+
+def _masks(tokens: int, keys: int) -> Iterator[Pattern]:
+    """The bodies of the scores: with or without a first key, with or without a window.
+
+    The canonicaliser puts constants behind, and makes nothing of adding zero: where tokens or keys
+    are one, the index is.
+    """
+    for query in _sums("?position", "linalg.index 0", tokens):
+        for key in _sums("?first", "linalg.index 3", keys):
+            causal: Pattern = ("arith.cmpi sle", key, query)
+            near: Pattern = ("arith.cmpi slt", ("arith.subi", query, key), "?width")
+            for seen in (causal, ("arith.andi", causal, near)):
+                yield ("arith.select", seen, ("arith.mulf", "%0", "?scale"), "?masked")
+
+
+def _sums(start: str, step: str, size: int) -> list[Pattern]:
+    if size == 1:
+        return [start, ("arith.addi", start, step), ("arith.addi", step, start)]
+    return [step, ("arith.addi", start, step), ("arith.addi", step, start)]
+
+
+def match_attention(op: ir.Operation) -> MatchedAttention | None:
+    """The attention whose result `op` makes, as `attention` builds it, or None."""
+    divide = _read(op, [_RESULT, _ROWS], _RESULT, [("arith.divf", "%0", "%1")])
+    if divide is None:
+        return None
+    mixed, total = (_owner(value) for value in op.operands[:2])
+    mix = _read(mixed, [_SCORES, _KEYS], _RESULT, [_MIX])
+    added = _read(total, [_SCORES], _ROWS, [("arith.addf", "%0", "%1")])
+    if mixed is None or total is None or mix is None or added is None:
+        return None
+    weights, sink_weight = _owner(mixed.operands[0]), _owner(total.operands[1])
+    if total.operands[0] != mixed.operands[0] or not _starts_at_zero(mixed):
+        return None
+    softened = _read(weights, [_SCORES, _ROWS], _SCORES, [_EXP])
+    sunk = _read(sink_weight, [_SINKS, _ROWS], _ROWS, [_EXP])
+    if weights is None or sink_weight is None or softened is None or sunk is None:
+        return None
+    scores, maximum = (_owner(value) for value in weights.operands[:2])
+    highest = _read(maximum, [_SCORES], _ROWS, [("arith.maximumf", "%0", "%1")])
+    tokens, *_, keys = shape_of(weights.operands[0])
+    mask = _read(scores, [_SCORES], _SCORES, _masks(tokens, keys))
+    if scores is None or maximum is None or highest is None or mask is None:
+        return None
+    products, floor = _owner(scores.operands[0]), _owner(maximum.operands[1])
+    product = _read(products, [_RESULT, _KEYS], _SCORES, [_PRODUCT])
+    start = _read(floor, [_SINKS], _ROWS, ["~%0"])
+    if products is None or floor is None or product is None or start is None:
+        return None
+    same = (
+        maximum.operands[0] == weights.operands[0]
+        and sink_weight.operands[1] == weights.operands[1]
+        and sink_weight.operands[0] == floor.operands[0]
+    )
+    zeros = [number_of(mix[name]) for name in ("zero", "nothing")]
+    scale, masked = number_of(mask["scale"]), number_of(mask["masked"])
+    width = number_of(mask["width"]) if "width" in mask else None
+    if not same or zeros != [0.0, 0.0] or scale is None or not _starts_at_zero(products):
+        return None
+    if masked is None or masked > 0.99 * MASKED or ("width" in mask and width is None):
+        return None
+    return MatchedAttention(
+        op=op,
+        queries=products.operands[0],
+        keys=products.operands[1],
+        values=mixed.operands[1],
+        sinks=floor.operands[0],
+        position=mask.get("position"),
+        first=mask.get("first"),
+        width=None if width is None else int(width),
+        scale=float(scale),
+    )
+
+
+def _read(
+    op: ir.Operation | None, inputs: Sequence[str], output: str, bodies: Iterable[Pattern]
+) -> Found | None:
+    """What the body of `op` binds, if `op` is a generic over these subscripts with such a body."""
+    if op is None or op.name != "linalg.generic" or len(op.operands) != len(inputs) + 1:
+        return None
+    loops = output.split()
+    loops += [letter for text in inputs for letter in text.split() if letter not in loops]
+    loops = list(dict.fromkeys(loops))
+    maps = [
+        ir.AffineMap.get(len(loops), 0, [ir.AffineDimExpr.get(loops.index(i)) for i in s.split()])
+        for s in (*inputs, output)
+    ]
+    parallel = len(output.split())
+    kinds = [str(kind) for kind in iterators(op)]
+    if indexing_maps(op) != maps or any(
+        ("parallel" in kind) != (place < parallel) for place, kind in enumerate(kinds)
+    ):
+        return None
+    found = (match_scalar(op, body) for body in bodies)
+    return next((one for one in found if one is not None), None)
+
+
+def _owner(value: ir.Value) -> ir.Operation | None:
+    return None if isinstance(value.owner, ir.Block) else value.owner.operation
+
+
+def _starts_at_zero(op: ir.Operation) -> bool:
+    fill = _owner(op.operands[len(op.operands) - 1])
+    return fill is not None and fill.name == "linalg.fill" and number_of(fill.operands[0]) == 0.0

@@ -1,0 +1,79 @@
+"""Whether the body of a linalg.generic computes a given expression.
+
+    match_scalar(op, ("arith.addf", "%1", ("arith.mulf", "%0", "?scale")))
+
+is {"scale": value} where the body of `op` yields argument 1 plus argument 0 times something that
+does not come from the body: a value from outside, or a constant wherever it stands.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from iree.compiler import ir
+
+#: "%i" is an argument, "~%i" one that may be extended to f32, "linalg.index d" the index of loop d,
+#: "?name" what is bound (to one value); a tuple is an operation, with its predicate, over patterns.
+Pattern: TypeAlias = "str | tuple[str | Pattern, ...]"
+Found: TypeAlias = dict[str, ir.Value]
+
+_FLOAT_PREDICATES = {1: "oeq", 2: "ogt", 3: "oge", 4: "olt", 5: "ole", 6: "one"}
+_INTEGER_PREDICATES = {0: "eq", 1: "ne", 2: "slt", 3: "sle", 4: "sgt", 5: "sge"}
+
+
+def match_scalar(op: ir.Operation, pattern: Pattern) -> Found | None:
+    """What `pattern` binds in what the body of `op` yields, or None where it does not fit."""
+    block = op.regions[0].blocks[0]
+    *_, end = block.operations
+    found: Found = {}
+    return found if _fits(end.operands[0], pattern, block, found) else None
+
+
+def number_of(value: ir.Value) -> float | int | None:
+    """The number that a constant is, None for anything else."""
+    if isinstance(value.owner, ir.Block) or value.owner.name != "arith.constant":
+        return None
+    attribute = value.owner.attributes["value"]
+    if isinstance(attribute, ir.FloatAttr):
+        return float(attribute.value)
+    return int(attribute.value) if isinstance(attribute, ir.IntegerAttr) else None
+
+
+def _fits(value: ir.Value, pattern: Pattern, block: ir.Block, found: Found) -> bool:
+    owner = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    if isinstance(pattern, tuple):
+        name, *operands = pattern
+        return (
+            owner is not None
+            and _name(owner) == name
+            and len(owner.operands) == len(operands)
+            and all(
+                _fits(operand, each, block, found)
+                for operand, each in zip(owner.operands, operands, strict=True)
+            )
+        )
+    if pattern.startswith("?"):
+        inside = value.owner if owner is None else owner.block
+        constant = owner is not None and owner.name == "arith.constant"
+        if inside == block and not constant:
+            return False
+        return bool(found.setdefault(pattern[1:], value) == value)
+    if pattern.startswith("~"):
+        if owner is not None and owner.name == "arith.extf":
+            value = owner.operands[0]
+        pattern = pattern[1:]
+    if pattern.startswith("%"):
+        if not isinstance(value, ir.BlockArgument) or value.owner != block:
+            return False
+        return bool(value.arg_number == int(pattern[1:]))
+    return owner is not None and _name(owner) == pattern
+
+
+def _name(op: ir.Operation) -> str:
+    """The operation with its predicate, or the loop that its index is of."""
+    if op.name == "linalg.index":
+        return f"linalg.index {ir.IntegerAttr(op.attributes['dim']).value}"
+    if op.name in ("arith.cmpf", "arith.cmpi"):
+        names = _FLOAT_PREDICATES if op.name == "arith.cmpf" else _INTEGER_PREDICATES
+        return f"{op.name} {names.get(ir.IntegerAttr(op.attributes['predicate']).value, '')}"
+    return str(op.name)
