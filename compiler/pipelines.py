@@ -8,6 +8,7 @@ from mxc.dialects.targets import target as target_record
 from mxc.passes.base import Pass, Pipeline, Stage
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.kernels.isa import best_isa
+from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.normalise import NORMALISE
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
@@ -53,16 +54,21 @@ def pipeline(target: str) -> Pipeline:
 
 
 def _kernels(target: Target) -> tuple[Stage, ...]:
+    found: list[Pass] = []
+    if target.has_any(("fma",)) and not target.is_gpu:
+        lanes = 16 if target.has_any(("avx512bw",)) else 8
+        found.append(LowerAttentionToCpuKernels(lanes=lanes))
     isa = best_isa(target.features)
-    if isa is None:
-        return ()
+    if isa is not None:
+        found.append(LowerToCpuKernels(isa=isa))
     stage = Stage(
         name="kernels",
-        invariant="Each contraction of activations with a parameter is a dispatch of a kernel of "
-        "ours, and the parameter has the layout that the kernel reads; the others go on below.",
-        passes=(LowerToCpuKernels(isa=isa),),
+        invariant="Attention over a cache, and each contraction of activations with a parameter, "
+        "is a dispatch of a kernel of ours, where the CPU has one, and the parameter has the "
+        "layout that the kernel reads; the others go on below.",
+        passes=tuple(found),
     )
-    return (stage,)
+    return (stage,) if found else ()
 
 
 def _lower(target: Target) -> Stage:

@@ -9,6 +9,7 @@ from mxc.passes.fold_scale_broadcast import FoldScaleBroadcast
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.fuse_dequantize import FuseDequantize
 from mxc.passes.gather_packed import GatherPacked
+from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
@@ -25,6 +26,7 @@ PASSES: tuple[type[Pass], ...] = (
     FormContractionDispatches,
     FuseDequantize,
     GatherPacked,
+    LowerAttentionToCpuKernels,
     LowerToCpuKernels,
     SetCpuSchedule,
     SetGpuSchedule,

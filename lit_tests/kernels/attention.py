@@ -1,0 +1,95 @@
+# RUN: %python %s | filecheck %s
+"""The loops of an attention kernel in assembly: multiply-adds on whole registers and no spills."""
+
+import re
+import tempfile
+from pathlib import Path
+
+from iree.compiler import ir
+from iree.compiler.dialects import func, tensor
+
+from mxc.compiler import iree
+from mxc.dialects.attention import attention
+from mxc.dialects.context import new_context
+from mxc.dialects.targets import target
+from mxc.passes.base import run
+from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
+
+# Eight rows times two registers: of each step of D, the keys are loaded and the queries broadcast.
+# CHECK: AVX-512: 128 multiply-adds on zmm, 0 on other registers, 0 spills
+# CHECK: vbroadcastss {{.*}}, %zmm
+# CHECK: vfmadd231ps %zmm{{.*}}, %zmm{{.*}}, %zmm
+# bf16 values are extended in registers; a weight is broadcast and used for two of them.
+# CHECK: AVX-512: 16 multiply-adds on zmm, 0 on other registers, 0 spills
+# CHECK: vpmovzxwd {{.*}}, %zmm
+# CHECK: vpslld $16
+# CHECK: vbroadcastss {{.*}}, %zmm
+# CHECK: vfmadd231ps %zmm{{.*}}, %zmm{{.*}}, %zmm
+# The same where a value may be infinite.
+# CHECK: AVX-512: 16 multiply-adds on zmm, 0 on other registers, 0 spills
+
+# Four rows times two registers, which are half as wide.
+# CHECK: AVX2: 64 multiply-adds on ymm, 0 on other registers, 0 spills
+# CHECK: AVX2: 8 multiply-adds on ymm, 0 on other registers, 0 spills
+# CHECK: vpmovzxwd {{.*}}, %ymm
+
+
+def program() -> bytes:
+    """Sixteen tokens of eight query heads over a bf16 cache."""
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        f32, bf16, index = ir.F32Type.get(), ir.BF16Type.get(), ir.IndexType.get()
+        shapes = [([16, 2, 8, 64], f32), ([2, 512, 2, 64], bf16), ([2, 8], f32)]
+        kinds = [ir.RankedTensorType.get(shape, kind) for shape, kind in shapes]
+        keys = ir.RankedTensorType.get([512, 2, 64], bf16)
+
+        def main(q: ir.Value, cache: ir.Value, sinks: ir.Value, position: ir.Value) -> ir.Value:
+            parts = [
+                tensor.extract_slice(
+                    keys, cache, [], [], [], [entry, 0, 0, 0], [1, 512, 2, 64], [1] * 4
+                )
+                for entry in range(2)
+            ]
+            return attention(q, *parts, sinks, position=position, first=None, width=None, scale=0.1)
+
+        with ir.InsertionPoint(module.body):
+            func.FuncOp.from_py_func(*kinds, index, name="main")(main)
+        return str(module).encode()
+
+
+def loops(text: str) -> list[list[str]]:
+    """The instructions of each innermost loop, in the order of the text."""
+    lines = [line.strip() for line in text.splitlines()]
+    at = {line[:-1]: number for number, line in enumerate(lines) if re.match(r"\.LBB\w+:$", line)}
+    found: list[list[str]] = []
+    begun = -1
+    for number, line in enumerate(lines):
+        jump = re.match(r"j\w+\s+(\.LBB\w+)$", line)
+        start = at.get(jump[1], number) if jump else number
+        if begun < start < number:
+            found.append(lines[start : number + 1])
+            begun = start
+    return found
+
+
+def show(title: str, name: str, lanes: int, register: str) -> None:
+    """Compile for a target and print the loops that multiply most."""
+    with tempfile.TemporaryDirectory() as folder:
+        compiler = iree.Compiler(target(name), program(), Path(folder))
+        run((LowerAttentionToCpuKernels(lanes=lanes),), compiler.module)
+        for phase in iree.PHASES[: iree.PHASES.index("hal") + 1]:
+            compiler.run_to(phase)
+        text = next(text for text in iree.assembly(Path(folder)) if "vfmadd" in text)
+    for loop in loops(text):
+        products = [line for line in loop if line.startswith("vfmadd")]
+        whole = sum(register in line for line in products)
+        # Scratch memory is on the stack too, but is read with an index.
+        spills = sum(re.search(r"\(%r[sb]p\)", line) is not None for line in loop)
+        if len(products) >= lanes // 2 and len(products) * 8 > len(loop):
+            print(f"{title}: {whole} multiply-adds on {register}, {len(products) - whole} on other "
+                  f"registers, {spills} spills")  # fmt: skip
+            print("\n".join(re.sub(r"\s+", " ", line) for line in loop))
+
+
+show("AVX-512", "cpu:znver5", 16, "zmm")
+show("AVX2", "cpu:x86-64-v3", 8, "ymm")
