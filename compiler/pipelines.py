@@ -58,7 +58,7 @@ def _kernels(target: Target) -> tuple[Stage, ...]:
     if target.has_any(("fma",)) and not target.is_gpu:
         lanes = 16 if target.has_any(("avx512bw",)) else 8
         found.append(LowerAttentionToCpuKernels(lanes=lanes))
-    isa = best_isa(target.features)
+    isa = best_isa(target.architecture, target.features)
     if isa is not None:
         found.append(LowerToCpuKernels(isa=isa))
     stage = Stage(

@@ -18,6 +18,10 @@ VNNI = "avx512vnni"
 BW = "avx512bw"
 VBMI = "avx512vbmi"
 
+#: Bytes of a register -> how names of intrinsics begin.
+_YMM, _ZMM = 32, 64
+_FAMILY = {_YMM: "avx2", _ZMM: "avx512"}
+
 
 def dot_bf16(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
     """acc[i] + a[2i] b[2i] + a[2i+1] b[2i+1]: vdpbf16ps; acc f32 [16], a and b bf16 [32].
@@ -28,11 +32,44 @@ def dot_bf16(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def dot_u8i8(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-    """acc[i] + sum over t of a[4i+t] b[4i+t]: vpdpbusd; acc i32 [16], a u8 and b i8 [64].
+    """acc[i] + sum over t of a[4i+t] b[4i+t]: vpdpbusd; acc i32 [n], a u8 and b i8 [4n].
 
-    Needs avx512vnni. The sum wraps around at 32 bits.
+    n = 16 needs avx512vnni, n = 8 avxvnni. The sum wraps around at 32 bits.
     """
-    return _call("llvm.x86.avx512.vpdpbusd.512", acc.type, [acc, a, b])
+    bits = 32 * _size(acc)
+    return _call(f"llvm.x86.avx512.vpdpbusd.{bits}", acc.type, [acc, a, b])
+
+
+def multiply_pairs_u8i8(a: ir.Value, b: ir.Value) -> ir.Value:
+    """a[2i] b[2i] + a[2i+1] b[2i+1], saturated: vpmaddubsw; a u8 and b i8 [2n], the result i16 [n].
+
+    n = 16 needs avx2, n = 32 avx512bw.
+    """
+    size = _size(a)
+    name = "pmadd.ub.sw" if size == _YMM else "pmaddubs.w.512"
+    result = ir.VectorType.get([size // 2], ir.IntegerType.get_signless(16))
+    return _call(f"llvm.x86.{_FAMILY[size]}.{name}", result, [a, b])
+
+
+def multiply_pairs_i16(a: ir.Value, b: ir.Value) -> ir.Value:
+    """a[2i] b[2i] + a[2i+1] b[2i+1]: vpmaddwd; a and b i16 [2n], the result i32 [n].
+
+    n = 8 needs avx2, n = 16 avx512bw. Wraps around where all four are -2^15.
+    """
+    size = 2 * _size(a)
+    name = "pmadd.wd" if size == _YMM else "pmaddw.d.512"
+    result = ir.VectorType.get([size // 4], ir.IntegerType.get_signless(32))
+    return _call(f"llvm.x86.{_FAMILY[size]}.{name}", result, [a, b])
+
+
+def shuffle_bytes(table: ir.Value, indices: ir.Value) -> ir.Value:
+    """In each 16 bytes, table[indices & 15], or 0 where bit 7 of the index is set: vpshufb.
+
+    Both i8 [32], which needs avx2, or i8 [64], avx512bw.
+    """
+    size = _size(table)
+    name = "pshuf.b" if size == _YMM else "pshuf.b.512"
+    return _call(f"llvm.x86.{_FAMILY[size]}.{name}", table.type, [table, indices])
 
 
 def permute_bytes(table: ir.Value, indices: ir.Value) -> ir.Value:
@@ -56,8 +93,17 @@ def permute_words(table: ir.Value, indices: ir.Value) -> ir.Value:
 
 
 def permute_floats(table: ir.Value, indices: ir.Value) -> ir.Value:
-    """table[indices & 15]: vpermps; table f32 [16], indices i32 [16]. Needs avx512f."""
-    return _call("llvm.x86.avx512.permvar.sf.512", table.type, [table, indices])
+    """table[indices & (n - 1)]: vpermps; table f32 [n], indices i32 [n].
+
+    n = 16 needs avx512f, n = 8 avx2.
+    """
+    name = "avx512.permvar.sf.512" if _size(table) == 16 else "avx2.permps"
+    return _call(f"llvm.x86.{name}", table.type, [table, indices])
+
+
+def _size(vector: ir.Value) -> int:
+    size: int = ir.VectorType(vector.type).shape[0]
+    return size
 
 
 def _call(intrinsic: str, result: ir.Type, operands: Sequence[ir.Value]) -> ir.Value:

@@ -55,7 +55,7 @@ SORTED_ROWS = 8
 
 @dataclass(frozen=True)
 class LowerToCpuKernels(Pass):
-    """Give contractions with parameters to kernels for `isa`, a name of kernels/isa.py."""
+    """Give contractions with parameters to kernels for `isa`, a name of kernels/isa."""
 
     name = "mxc-lower-to-cpu-kernels"
     isa: str = "avx512-bf16"
@@ -117,7 +117,7 @@ class _Kernels:
             scaled=not source.is_float,
             order=tuple(tuple(step) for step in elements.order(kind)),
             unit=source.unit if quads else 1.0,
-            offset=elements.offset if quads else 0,
+            offset=elements.offset(self._isa) if quads else 0,
         )
         routed = call.ids is not None and call.rows == 1 and call.groups >= SORTED_ROWS
         shape = tile(self._isa, weights, call.rows, sorted=routed)

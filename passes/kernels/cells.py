@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, scf, vector
+from iree.compiler.dialects import arith, scf, vector
 
 from mxc.passes.kernels.isa import Kind, zero
 from mxc.passes.kernels.rows import Span
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: Chains of dependent dot products that hide their latency.
 CHAINS = 12
 MAX_SPLIT = 4
+#: Registers that are not for sums: weights, an activation, a table.
+OTHERS = 4
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,8 @@ class Cells:
         gemm, lanes, kind = self.gemm, self.gemm.isa.lanes, self.gemm.weights.kind
         sources = [gemm.rows.source(result) for result in results]
         cells = len(results) * len(self.columns)
-        split = min(MAX_SPLIT, -(-CHAINS // cells))
+        room = max(1, (gemm.isa.registers - OTHERS) // cells)
+        split = min(MAX_SPLIT, -(-CHAINS // cells), room)
         scaled = gemm.weights.scaled or gemm.prepared.scaled
         nothing, none = splat(0.0, f32(), lanes), zero(kind, lanes)
         each = 1 if scaled else split
@@ -168,7 +171,7 @@ class Cells:
             return gemm.isa.dot_pairs(total, weight, one)
         if gemm.weights.kind == "quads":
             return gemm.isa.dot_quads(total, weight, one)
-        return math.fma(weight, one, total)
+        return gemm.isa.multiply_add(weight, one, total)
 
     def _scale(
         self,
@@ -197,7 +200,7 @@ class Cells:
                 *first, last = [*by_column[j : j + 1], *by_row]
                 for scale in first:
                     total = arith.mulf(total, scale)
-                found.append(math.fma(total, last, totals[cell]))
+                found.append(gemm.isa.multiply_add(total, last, totals[cell]))
         return found
 
     def _worth(self, total: ir.Value) -> ir.Value:

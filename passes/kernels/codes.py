@@ -1,13 +1,14 @@
-"""The value of the codes of a small format by integer operations and one product: any target.
+"""The value of the codes of a small format by integer operations and a few products: any target.
 
-A normal number is its code, shifted to where an f32 has exponent and mantissa, plus the difference
-of the biases. A subnormal is an integer times the smallest positive number. No f32 that comes up
-on the way is subnormal, since targets may read those as zero.
+A code, shifted to where an f32 has exponent and mantissa, is x = (1 + m) 2^(e - bias) once the
+difference of the biases is added. That is the value where e > 0. A subnormal, e = 0, is worth
+m 2^(1 - bias) = 2x - 2^(1 - bias), which is less than x there, and not less for any other e. So
+the value is the lesser of both, and no number on the way is a subnormal f32, which a target may
+read as zero.
 """
 
 from __future__ import annotations
 
-import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
@@ -16,6 +17,7 @@ from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat
 
 _MANTISSA = 23
 _BIAS = 127
+_EXPONENT = 0xFF << _MANTISSA
 
 
 def floats_of_codes(codes: ir.Value, element: ElementFormat, lanes: int) -> ir.Value:
@@ -29,18 +31,22 @@ def floats_of_codes(codes: ir.Value, element: ElementFormat, lanes: int) -> ir.V
         wide = arith.shrsi(arith.shli(codes, top), top)
         value = arith.sitofp(of(f32(), lanes), wide)
         return arith.mulf(value, splat(element.min_positive, f32(), lanes))
-    magnitude = arith.andi(codes, number(element.magnitude_mask))
-    placed = arith.shli(magnitude, number(_MANTISSA - element.mantissa))
-    normal = arith.addi(placed, number((_BIAS - element.bias) << _MANTISSA))
-    whole = arith.sitofp(of(f32(), lanes), magnitude)
-    small = arith.mulf(whole, splat(element.min_positive, f32(), lanes))
-    is_small = arith.cmpi(arith.CmpIPredicate.ult, magnitude, number(1 << element.mantissa))
-    bits = arith.select(is_small, bitcast(small, i32(), lanes), normal)
-    for special, value in ((element.inf_codes, np.inf), (element.nan_codes, np.nan)):
-        for code in {code & element.magnitude_mask for code in special}:
-            hit = arith.cmpi(arith.CmpIPredicate.eq, magnitude, number(code))
-            bits = arith.select(hit, number(int(np.float32(value).view(np.int32))), bits)
+    shift = _MANTISSA - element.mantissa
+    placed = arith.shli(codes, number(shift))
+    magnitude = arith.andi(placed, number(element.magnitude_mask << shift))
+    bits = arith.addi(magnitude, number((_BIAS - element.bias) << _MANTISSA))
+    normal = bitcast(bits, f32(), lanes)
+    twice = arith.addf(normal, normal)
+    small = arith.subf(twice, splat(element.min_normal, f32(), lanes))
+    is_small = arith.cmpf(arith.CmpFPredicate.OLT, small, normal)
+    bits = bitcast(arith.select(is_small, small, normal), i32(), lanes)
+    if element.nan_codes:
+        first = min(element.inf_codes or element.nan_codes)
+        special = arith.cmpi(arith.CmpIPredicate.sge, magnitude, number(first << shift))
+        # Under an exponent of ones, an infinity is the one without mantissa, as in the code.
+        exponent = number(_EXPONENT if element.inf_codes else _EXPONENT | 1 << (_MANTISSA - 1))
+        bits = arith.select(special, arith.ori(magnitude, exponent), bits)
     if element.signed:
-        sign = arith.andi(codes, number(element.sign_bit))
-        bits = arith.ori(bits, arith.shli(sign, number(32 - element.bits)))
+        sign = arith.andi(arith.shli(codes, number(32 - element.bits)), number(-(2**31)))
+        bits = arith.ori(bits, sign)
     return bitcast(bits, f32(), lanes)

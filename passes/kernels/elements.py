@@ -5,7 +5,8 @@ are 16 dwords side by side (compiler/packing/panels.py); a register takes `lanes
 a kernel goes in blocks of 32 elements, and a block in steps; a step gives, in each lane,
 
     pairs    2 elements as bf16
-    quads    4 elements as unsigned bytes: element / `unit` + `offset`, both integers
+    quads    4 elements as bytes: element / `unit` + `offset`, both integers; the offset is 0 where
+             the instruction set takes them as signed
     floats   1 element as f32
 
 `order` says which elements (k in the block) each step has; the activations are prepared in this
@@ -14,7 +15,7 @@ order, so that no step shuffles anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
 from mxc.dialects.formats import ElementFormat, block_format
-from mxc.passes.kernels.isa import Isa, Kind, halves
+from mxc.passes.kernels.isa import Isa, Kind, halves, pair
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, splat
 
 #: Elements along K of one pass of a kernel's inner loop.
@@ -49,9 +50,13 @@ class Elements:
         """The register of every step, built when it is asked for."""
         raise NotImplementedError
 
-    @property
-    def offset(self) -> int:
+    def offset(self, isa: Isa) -> int:
         """What a quad has too much, in every element."""
+        return 0 if isa.signed else self.excess
+
+    @property
+    def excess(self) -> int:
+        """What makes every element of a quad an unsigned number."""
         return 0
 
     @property
@@ -69,32 +74,46 @@ class Nibbles(Elements):
     kinds: tuple[Kind, ...] = ("quads", "pairs", "floats")
 
     def order(self, kind: Kind) -> list[list[int]]:
-        """By bytes and parities, by words and nibbles, by nibbles."""
+        """By bytes and parities; by words and nibbles; f32 as the pairs that they are halves of."""
         if kind == "quads":
             return [[8 * j + 2 * b + p for b in range(4)] for j in range(4) for p in range(2)]
-        if kind == "pairs":
-            return [[8 * j + 4 * w + t for w in range(2)] for j in range(4) for t in range(4)]
-        return [[k] for k in range(BLOCK)]
+        pairs = [[8 * j + 4 * w + t for w in range(2)] for j in range(4) for t in range(4)]
+        return pairs if kind == "pairs" else [[k] for pair in pairs for k in pair]
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
-        """A lookup of shifted dwords: what stands above the four bits is not looked at."""
-        values = _values(self.format)
+        """Lookups of shifted units: what stands above the bits of a code is not looked at."""
+        element = _element(self.format)
         for j in range(4):
-            codes = raw(j)
             if kind == "quads":
-                table = quads_of(values, self.unit, self.offset)
+                table = quads_of(element.values, self.unit, self.offset(isa))
                 for p in range(2):
-                    yield isa.quads(table, _bytes(_right(_words(codes), 4 * p)))
-            elif kind == "pairs":
-                for t in range(4):
-                    yield isa.pairs(values, _right(_words(codes), 4 * t))
-            else:
-                dwords = bitcast(codes, i32(), isa.lanes)
-                for t in range(8):
-                    yield isa.floats(values, _right(dwords, 4 * t))
+                    yield isa.quads(table, _as(i8(), self._codes(raw, j, p, i16())))
+                continue
+            grain = isa.grain(kind, element)
+            if grain == "bytes":
+                codes = [_as(i8(), self._codes(raw, j, p, i16())) for p in range(2)]
+                both = [isa.pairs_of_bytes(element, part) for part in codes]
+                for part in range(2):
+                    for p in range(2):
+                        yield from _pair_as(kind, both[p][part], isa)
+                continue
+            for t in range(4):
+                if grain == "words":
+                    found = isa.pairs_of_words(element, self._codes(raw, j, t, i16()))
+                    yield from _pair_as(kind, found, isa)
+                    continue
+                two = [
+                    isa.floats_of_dwords(element, self._codes(raw, j, t + 4 * w, i32()))
+                    for w in range(2)
+                ]
+                yield from _floats_as(kind, two, isa)
+
+    def _codes(self, raw: Raw, j: int, t: int, width: ir.Type) -> ir.Value:
+        """Nibble t and those above it of each i16 or i32 of dword j."""
+        return _right(_as(width, raw(j)), 4 * t)
 
     @property
-    def offset(self) -> int:
+    def excess(self) -> int:
         """The largest magnitude."""
         return 12
 
@@ -102,6 +121,32 @@ class Nibbles(Elements):
     def unit(self) -> float:
         """The smallest positive value."""
         return 0.5
+
+
+@dataclass(frozen=True)
+class Sixes(Nibbles):
+    """Elements of 6 bits in two planes: dwords 0 to 3 hold the low nibbles as `Nibbles` does,
+    dwords 4 and 5 the two high bits: those of nibble p of byte b in dword j are bits 4 (j % 2) +
+    2p of byte b in dword 4 + j / 2."""
+
+    format: str = "mxfp6e2m3"
+    units: int = 6
+
+    def _codes(self, raw: Raw, j: int, t: int, width: ir.Type) -> ir.Value:
+        """The two planes joined."""
+        low, high = (_as(width, raw(unit)) for unit in (j, 4 + j // 2))
+        place = 8 * (t // 2) + 4 * (j % 2) + 2 * (t % 2)
+        return _join(_right(low, 4 * t), _right(high, place - 4))
+
+    @property
+    def excess(self) -> int:
+        """The largest magnitude of e2m3 in units: 7.5 * 8."""
+        return 60
+
+    @property
+    def unit(self) -> float:
+        """The smallest positive value of e2m3."""
+        return 0.125
 
 
 @dataclass(frozen=True)
@@ -118,16 +163,24 @@ class Bytes(Elements):
         return pairs if kind == "pairs" else [[k] for pair in pairs for k in pair]
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
-        """Quads: the sign bit turned over adds 128. Else a lookup of 256 codes."""
+        """Quads: the sign bit turned over adds 128. Else a lookup of 256 codes, or arithmetic."""
+        element = _element(self.format)
         for j in range(8):
             if kind == "quads":
-                yield arith.xori(raw(j), splat(-128, i8(), 4 * isa.lanes))
-                continue
-            for pair in isa.pairs_of_bytes(_values(self.format), raw(j)):
-                yield from _pair_as(kind, pair, isa)
+                flip = splat(-128, i8(), 4 * isa.lanes)
+                yield raw(j) if isa.signed else arith.xori(raw(j), flip)
+            elif isa.grain(kind, element) == "bytes":
+                for both in isa.pairs_of_bytes(element, raw(j)):
+                    yield from _pair_as(kind, both, isa)
+            else:
+                dwords = _as(i32(), raw(j))
+                for p in range(2):
+                    shifted = (_right(dwords, 8 * p + 16 * w) for w in range(2))
+                    two = [isa.floats_of_dwords(element, codes) for codes in shifted]
+                    yield from _floats_as(kind, two, isa)
 
     @property
-    def offset(self) -> int:
+    def excess(self) -> int:
         """Of int8 as unsigned."""
         return 128
 
@@ -135,47 +188,6 @@ class Bytes(Elements):
     def unit(self) -> float:
         """OCP MX 1.0: int8 counts 64ths."""
         return 2.0**-6
-
-
-@dataclass(frozen=True)
-class Sixes(Elements):
-    """Elements of 6 bits in two planes: dwords 0 to 3 hold the low nibbles as `Nibbles` does,
-    dwords 4 and 5 the two high bits: those of nibble p of byte b in dword j are bits 4 (j % 2) +
-    2p of byte b in dword 4 + j / 2."""
-
-    units: int = 6
-
-    def order(self, kind: Kind) -> list[list[int]]:
-        """As the nibbles; f32 by the pairs that they are taken from."""
-        if kind == "floats":
-            return [[k] for pair in Nibbles().order("pairs") for k in pair]
-        return Nibbles().order(kind)
-
-    def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
-        """The two planes joined, then a lookup of 64 codes."""
-        values = _values(self.format)
-        for j in range(4):
-            low, high = _words(raw(j)), _words(raw(4 + j // 2))
-            if kind == "quads":
-                table = quads_of(values, self.unit, self.offset)
-                for p in range(2):
-                    codes = _join(_right(low, 4 * p), _right(high, 4 * (j % 2) + 2 * p - 4))
-                    yield isa.quads(table, _bytes(codes))
-                continue
-            for t in range(4):
-                place = 8 * (t // 2) + 4 * (j % 2) + 2 * (t % 2)
-                codes = _join(_right(low, 4 * t), _right(high, place - 4))
-                yield from _pair_as(kind, isa.pairs(values, codes), isa)
-
-    @property
-    def offset(self) -> int:
-        """The largest magnitude of e2m3 in units: 7.5 * 8."""
-        return 60
-
-    @property
-    def unit(self) -> float:
-        """The smallest positive value of e2m3."""
-        return 0.125
 
 
 @dataclass(frozen=True)
@@ -197,15 +209,15 @@ class Dense(Elements):
             if self.format == "f32":
                 yield bitcast(raw(unit), f32(), isa.lanes)
             else:
-                pair = bitcast(raw(unit), ir.BF16Type.get(), 2 * isa.lanes)
-                yield from _pair_as(kind, pair, isa)
+                both = bitcast(raw(unit), ir.BF16Type.get(), 2 * isa.lanes)
+                yield from _pair_as(kind, both, isa)
 
 
 FORMATS: dict[str, Elements] = {
     found.format: found
     for found in (
         Nibbles(),
-        Sixes("mxfp6e2m3", kinds=("quads", "pairs", "floats")),
+        Sixes("mxfp6e2m3"),
         Sixes("mxfp6e3m2", kinds=("pairs", "floats")),
         Bytes("mxfp8e4m3", 8, ("pairs", "floats")),
         Bytes("mxfp8e5m2", 8, ("pairs", "floats")),
@@ -216,32 +228,34 @@ FORMATS: dict[str, Elements] = {
 }
 
 
-def quads_of(values: NDArray[np.float32], unit: float, offset: int) -> NDArray[np.uint8]:
-    """The unsigned bytes that stand for `values`."""
+def quads_of(values: NDArray[np.float32], unit: float, offset: int) -> NDArray[np.int8]:
+    """The bytes that stand for `values`: unsigned, or signed where there is no offset."""
     found = values / unit + offset
-    if (found != np.clip(np.rint(found), 0, 255)).any():
+    low, high = (0, 255) if offset else (-128, 127)
+    if (found != np.clip(np.rint(found), low, high)).any():
         raise ValueError("bytes do not hold every value of the format")
-    return found.astype(np.uint8)
+    return found.astype(np.int16).astype(np.int8)
 
 
-def _values(format: str) -> NDArray[np.float32]:
-    element: ElementFormat = block_format(format).element
-    return element.values
+def _element(format: str) -> ElementFormat:
+    return block_format(format).element
 
 
-def _pair_as(kind: Kind, pair: ir.Value, isa: Isa) -> Iterator[ir.Value]:
+def _pair_as(kind: Kind, both: ir.Value, isa: Isa) -> Iterator[ir.Value]:
     """A register of pairs, or the two of f32 that it holds."""
-    yield from [pair] if kind == "pairs" else halves(pair, isa.lanes)
+    yield from [both] if kind == "pairs" else halves(both, isa.lanes)
 
 
-def _words(codes: ir.Value) -> ir.Value:
-    """i8 as i16."""
-    return bitcast(codes, i16(), ir.VectorType(codes.type).shape[0] // 2)
+def _floats_as(kind: Kind, two: Sequence[ir.Value], isa: Isa) -> Iterator[ir.Value]:
+    """Two registers of f32, or the one of pairs that they make."""
+    yield from [pair(two[0], two[1], isa.lanes)] if kind == "pairs" else two
 
 
-def _bytes(words: ir.Value) -> ir.Value:
-    """i16 as i8."""
-    return bitcast(words, i8(), 2 * ir.VectorType(words.type).shape[0])
+def _as(element: ir.Type, value: ir.Value) -> ir.Value:
+    """The same bits as integers of another width."""
+    kind = ir.VectorType(value.type)
+    bits = kind.shape[0] * ir.IntegerType(kind.element_type).width
+    return bitcast(value, element, bits // ir.IntegerType(element).width)
 
 
 def _right(value: ir.Value, bits: int) -> ir.Value:
@@ -254,7 +268,12 @@ def _right(value: ir.Value, bits: int) -> ir.Value:
 
 
 def _join(low: ir.Value, high: ir.Value) -> ir.Value:
-    """i16 whose bytes have the bits 0 to 3 of `low` and the bits 4 and 5 of `high`."""
-    lanes = ir.VectorType(low.type).shape[0]
-    nibbles = arith.andi(low, splat(0x0F0F, i16(), lanes))
-    return arith.ori(nibbles, arith.andi(high, splat(0x3030, i16(), lanes)))
+    """Integers whose bytes have the bits 0 to 3 of `low` and the bits 4 and 5 of `high`."""
+    kind = ir.VectorType(low.type)
+    width, lanes = ir.IntegerType(kind.element_type).width, kind.shape[0]
+
+    def mask(byte: int) -> ir.Value:
+        every = int.from_bytes(bytes([byte]) * (width // 8), "little")
+        return splat(every, kind.element_type, lanes)
+
+    return arith.ori(arith.andi(low, mask(0x0F)), arith.andi(high, mask(0x30)))

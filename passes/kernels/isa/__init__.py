@@ -1,0 +1,55 @@
+"""The instruction sets that kernels are written for.
+
+A kernel is written once, over `lanes` columns a register (protocol.py). An instruction set says
+which kinds of dot product it has, and how a packed code becomes an operand of one. All read the
+same packed panels: a register takes `lanes` columns of the 16 of a panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from mxc.passes.kernels.isa.avx2 import Avx2
+from mxc.passes.kernels.isa.avx512 import Avx512
+from mxc.passes.kernels.isa.portable import Portable
+from mxc.passes.kernels.isa.protocol import Grain, Isa, Kind
+from mxc.passes.kernels.isa.registers import accumulator, halves, pair, zero
+
+__all__ = [
+    "ISAS", "Grain", "Isa", "Kind", "accumulator", "best_isa", "halves", "pair", "zero",
+]  # fmt: skip
+
+#: The instruction sets by name.
+ISAS: dict[str, Isa] = {
+    "avx512-bf16": Avx512(bf16=True, vnni=True, vbmi=True),
+    "avx512-bf16-bw": Avx512(bf16=True, vnni=True, vbmi=False),
+    "avx512-vnni": Avx512(bf16=False, vnni=True, vbmi=True),
+    "avx512-vnni-bw": Avx512(bf16=False, vnni=True, vbmi=False),
+    "avx512": Avx512(bf16=False, vnni=False, vbmi=False),
+    "avx2-vnni": Avx2(vnni=True),
+    "avx2": Avx2(vnni=False),
+    "portable": Portable(),
+}
+
+_V3 = {"avx2", "fma"}
+
+#: Architecture -> the names of its instruction sets, best first, and the LLVM features of each.
+_FEATURES: dict[str, dict[str, set[str]]] = {
+    "x86_64": {
+        "avx512-bf16": {"avx512bw", "avx512bf16", "avx512vnni", "avx512vbmi"},
+        "avx512-bf16-bw": {"avx512bw", "avx512bf16", "avx512vnni"},
+        "avx512-vnni": {"avx512bw", "avx512vnni", "avx512vbmi"},
+        "avx512-vnni-bw": {"avx512bw", "avx512vnni"},
+        "avx512": {"avx512bw"},
+        "avx2-vnni": {*_V3, "avxvnni"},
+        "avx2": _V3,
+        "portable": set(),
+    },
+    "aarch64": {"portable": set()},
+}
+
+
+def best_isa(architecture: str, features: Collection[str]) -> str | None:
+    """The name of the best instruction set of a target with these LLVM features; None for GPUs."""
+    sets = _FEATURES.get(architecture, {})
+    return next((name for name, needed in sets.items() if needed <= set(features)), None)

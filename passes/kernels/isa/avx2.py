@@ -1,0 +1,71 @@
+"""AVX2 with FMA, and AVX-VNNI on it: 8 lanes, 16 registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math
+from numpy.typing import NDArray
+
+from mxc.dialects import x86
+from mxc.dialects.formats import ElementFormat
+from mxc.passes.kernels.codes import floats_of_codes
+from mxc.passes.kernels.isa import x86_bytes
+from mxc.passes.kernels.isa.protocol import Grain, Kind
+from mxc.passes.kernels.vectors import bitcast, f32, i32, splat, table
+
+
+@dataclass(frozen=True)
+class Avx2:
+    """AVX2 and FMA. `vnni`: it has vpdpbusd too."""
+
+    vnni: bool
+    lanes: int = 8
+    registers: int = 16
+    kinds: tuple[Kind, ...] = ("quads", "floats")
+    signed: bool = False
+
+    def decodes(self, format: str, kind: Kind) -> bool:
+        """Products of int8 by int8 do not fit vpmaddubsw; as floats they are exact too."""
+        return kind != "quads" or self.vnni or format != "mxint8"
+
+    def grain(self, kind: Kind, element: ElementFormat) -> Grain:
+        """f32 are made one a lane."""
+        return "dwords"
+
+    def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
+        """vfmadd."""
+        return math.fma(a, b, total)
+
+    def dot_pairs(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
+        """There is none."""
+        raise NotImplementedError
+
+    def dot_quads(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
+        """vpdpbusd, or what it is made of."""
+        dot = x86.dot_u8i8 if self.vnni else x86_bytes.dot
+        return dot(total, weight, one)
+
+    def quads(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
+        """vpshufb."""
+        return x86_bytes.look_up(values, codes)
+
+    def pairs_of_words(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
+        """There are none."""
+        raise NotImplementedError
+
+    def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """There are none."""
+        raise NotImplementedError
+
+    def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
+        """vpermps of 8 magnitudes, then the sign; more bits by arithmetic."""
+        if element.bits != 4:
+            return floats_of_codes(codes, element, self.lanes)
+        magnitude = x86.permute_floats(table(element.values[:8], f32()), codes)
+        bits = bitcast(magnitude, i32(), self.lanes)
+        top = arith.shli(codes, splat(32 - element.bits, i32(), self.lanes))
+        sign = arith.andi(top, splat(-(2**31), i32(), self.lanes))
+        return bitcast(arith.ori(bits, sign), f32(), self.lanes)

@@ -1,0 +1,108 @@
+"""AVX-512 with BW, and the extensions of later years: 16 lanes, 32 registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math
+from numpy.typing import NDArray
+
+from mxc.dialects import x86
+from mxc.dialects.formats import ElementFormat
+from mxc.passes.kernels.codes import floats_of_codes
+from mxc.passes.kernels.isa import x86_bytes
+from mxc.passes.kernels.isa.protocol import Grain, Kind
+from mxc.passes.kernels.isa.registers import bfloat16_bits
+from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, splat, table
+
+
+@dataclass(frozen=True)
+class Avx512:
+    """AVX-512 with BW; the features say which dot products and lookups it has."""
+
+    bf16: bool
+    vnni: bool
+    vbmi: bool
+    lanes: int = 16
+    registers: int = 32
+    signed: bool = False
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Pairs need BF16."""
+        return ("quads", "pairs", "floats") if self.bf16 else ("quads", "floats")
+
+    def decodes(self, format: str, kind: Kind) -> bool:
+        """Products of int8 by int8 do not fit vpmaddubsw; as floats they are exact too."""
+        return kind != "quads" or self.vnni or format != "mxint8"
+
+    def grain(self, kind: Kind, element: ElementFormat) -> Grain:
+        """4 and 6 bits are looked up as words or, f32, as dwords; 8 bits as bytes, with VBMI."""
+        if element.bits == 8:
+            return "bytes" if self.vbmi else "dwords"
+        return "dwords" if kind == "floats" and element.bits == 4 else "words"
+
+    def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
+        """vfmadd."""
+        return math.fma(a, b, total)
+
+    def dot_pairs(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
+        """vdpbf16ps."""
+        return x86.dot_bf16(total, weight, one)
+
+    def dot_quads(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
+        """vpdpbusd, or what it is made of."""
+        dot = x86.dot_u8i8 if self.vnni else x86_bytes.dot
+        return dot(total, weight, one)
+
+    def quads(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
+        """vpermb of a table that fills a register, or vpshufb."""
+        if not self.vbmi:
+            return x86_bytes.look_up(values, codes)
+        return x86.permute_bytes(table(np.resize(values, 64), i8()), codes)
+
+    def pairs_of_words(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
+        """vpermw of a table that stands twice, or vpermi2w of one of 64."""
+        bits = bfloat16_bits(element.values)
+        if bits.size == 16:
+            found = x86.permute_words(table(np.tile(bits, 2), i16()), codes)
+        else:
+            low, high = (table(half, i16()) for half in np.split(bits, 2))
+            found = x86.permute_words_of_two(low, codes, high)
+        return bitcast(found, ir.BF16Type.get(), 2 * self.lanes)
+
+    def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """vpermi2b gives the low and the high bytes by seven bits of the code; the eighth is the
+        sign, or chooses between two tables."""
+        bits = bfloat16_bits(element.values).view(np.uint16)
+        low, high = (bits & 0xFF).astype(np.uint8), (bits >> 8).astype(np.uint8)
+        half = 128
+        signed = np.array_equal(bits[:half] | 0x8000, bits[half:])
+        sign = arith.cmpi(arith.CmpIPredicate.slt, codes, splat(0, i8(), 4 * self.lanes))
+
+        def look_up(part: NDArray[np.uint8]) -> ir.Value:
+            first, second = (table(x.view(np.int8), i8()) for x in np.split(part, 2))
+            return x86.permute_bytes_of_two(first, codes, second)
+
+        lows, highs = look_up(low[:half]), look_up(high[:half])
+        if signed:
+            top = arith.andi(codes, splat(-128, i8(), 4 * self.lanes))
+            highs = arith.ori(highs, top)
+        else:
+            lows = arith.select(sign, look_up(low[half:]), lows)
+            highs = arith.select(sign, look_up(high[half:]), highs)
+        lows, highs = (bitcast(x, i16(), 2 * self.lanes) for x in (lows, highs))
+        eight, byte = splat(8, i16(), 2 * self.lanes), splat(0xFF, i16(), 2 * self.lanes)
+        upper = splat(-256, i16(), 2 * self.lanes)
+        even = arith.ori(arith.andi(lows, byte), arith.shli(highs, eight))
+        odd = arith.ori(arith.shrui(lows, eight), arith.andi(highs, upper))
+        kind = ir.BF16Type.get()
+        return bitcast(even, kind, 2 * self.lanes), bitcast(odd, kind, 2 * self.lanes)
+
+    def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
+        """vpermps of 16 codes; more bits by arithmetic."""
+        if element.bits != 4:
+            return floats_of_codes(codes, element, self.lanes)
+        return x86.permute_floats(table(element.values, f32()), codes)

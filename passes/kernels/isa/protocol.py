@@ -1,0 +1,80 @@
+"""What a kernel asks of an instruction set: lanes, dot products, lookups."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import numpy as np
+from iree.compiler import ir
+from numpy.typing import NDArray
+
+from mxc.dialects.formats import ElementFormat
+
+#: How activations meet weights: as bf16 two a lane, as bytes four a lane, as f32 one a lane.
+Kind = Literal["pairs", "quads", "floats"]
+
+#: How codes are turned into bf16 or f32: two a lane, four a lane, or one a lane.
+Grain = Literal["words", "bytes", "dwords"]
+
+
+class Isa(Protocol):
+    """An instruction set. What a method is not asked for by `kinds` and `grain` is never called."""
+
+    @property
+    def lanes(self) -> int:
+        """f32 elements of a register."""
+        ...
+
+    @property
+    def registers(self) -> int:
+        """Registers that a kernel may hold."""
+        ...
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of dot product that it has."""
+        ...
+
+    @property
+    def signed(self) -> bool:
+        """Whether the weights of quads are signed bytes; else they are unsigned."""
+        ...
+
+    def decodes(self, format: str, kind: Kind) -> bool:
+        """Whether weights of a format can be operands of a kind that it has."""
+        ...
+
+    def grain(self, kind: Kind, element: ElementFormat) -> Grain:
+        """How it turns the codes of an element into operands of a kind other than quads."""
+        ...
+
+    def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
+        """a * b + total, all f32 [lanes]; rounded once or twice."""
+        ...
+
+    def dot_pairs(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
+        """total f32 [lanes] + the products of pairs of bf16 [2 * lanes]."""
+        ...
+
+    def dot_quads(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
+        """total i32 [lanes] + the products of quads: weight i8 or u8, one i8 [4 * lanes]."""
+        ...
+
+    def quads(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
+        """i8 [4 * lanes] of 16 or 64 codes: the low 4 or 6 bits of each i8; others are any."""
+        ...
+
+    def pairs_of_words(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
+        """bf16 [2 * lanes] of codes: the low bits of each i16; others are any."""
+        ...
+
+    def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Two bf16 [2 * lanes] of codes, the low bits of each i8 [4 * lanes]; others are any.
+
+        The first has bytes 0 and 2 of each lane, the second 1 and 3.
+        """
+        ...
+
+    def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
+        """f32 [lanes] of codes: the low bits of each i32; others are any."""
+        ...

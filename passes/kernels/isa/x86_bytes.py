@@ -1,0 +1,48 @@
+"""What AVX2 and AVX-512 do with quads where they have no word for it: the same at both widths."""
+
+from __future__ import annotations
+
+import numpy as np
+from iree.compiler import ir
+from iree.compiler.dialects import arith
+from numpy.typing import NDArray
+
+from mxc.dialects import x86
+from mxc.passes.kernels.vectors import bitcast, i8, i16, splat, table
+
+#: Bytes of the parts of a register that vpshufb does not cross.
+_PART = 16
+
+
+def look_up(values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
+    """values[codes]: vpshufb in tables of 16, which stand in every part of a register.
+
+    It looks at the low 4 bits, and gives zero where bit 7 is set. Tables of 64 are four of 16, of
+    which bits 4 and 5 choose.
+    """
+    size = ir.VectorType(codes.type).shape[0]
+    low = arith.andi(codes, splat(15, i8(), size))
+    found = [
+        x86.shuffle_bytes(table(np.tile(part, size // _PART), i8()), low)
+        for part in values.reshape(-1, _PART)
+    ]
+    words = bitcast(codes, i16(), size // 2)
+    for bit in (4, 5)[: len(found) // 2]:
+        # The bit goes where a byte has its sign; what comes over from the byte below is lower.
+        moved = bitcast(arith.shli(words, splat(7 - bit, i16(), size // 2)), i8(), size)
+        chosen = arith.cmpi(arith.CmpIPredicate.slt, moved, splat(0, i8(), size))
+        found = [
+            arith.select(chosen, second, first)
+            for first, second in zip(found[0::2], found[1::2], strict=True)
+        ]
+    return found[0]
+
+
+def dot(total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
+    """total + the products of quads, in three steps: vpmaddubsw, vpmaddwd by ones, vpaddd.
+
+    The first saturates at 16 bits: weights up to 127 never reach that (2 * 127 * 128 = 32512).
+    """
+    lanes = ir.VectorType(total.type).shape[0]
+    pairs = x86.multiply_pairs_u8i8(weight, one)
+    return arith.addi(total, x86.multiply_pairs_i16(pairs, splat(1, i16(), 2 * lanes)))
