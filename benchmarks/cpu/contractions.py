@@ -34,8 +34,10 @@ def contraction_program(mode: str, problem: Shape, chains: Mapping[int, int]) ->
     """Functions @one_M and @chain_M for each M of `chains`: f32 [M, k] -> f32 [M, n].
 
     @one_M multiplies with the weight w0; @chain_M with chains[M] weights w0, w1, ..: it carries
-    the first k columns of each result on.
+    each result on. Raises ValueError where n is less than k, which leaves nothing to carry.
     """
+    if problem.n < problem.k:
+        raise ValueError(f"{problem}: n must be k at least")
 
     def build(parameters: Parameters) -> None:
         f32 = ir.F32Type.get()
@@ -67,7 +69,7 @@ def _chain(
         for i in range(count):
             packed = parameters.load(f"w{i}", (problem.n, blocks, BLOCK // 2), i8)
             scales = parameters.load(f"s{i}", (problem.n, blocks), i8)
-            lhs, lhs_scale = prepare_activations(mode, _columns(x, m, problem.k))
+            lhs, lhs_scale = prepare_activations(mode, _carried(x, m, problem.k))
             x = scaled_contraction(
                 lhs,
                 unpack(packed, ir.Float4E2M1FNType.get()),
@@ -80,16 +82,22 @@ def _chain(
     return body
 
 
-def _columns(x: ir.Value, m: int, k: int) -> ir.Value:
-    """The first k columns of x [m, ..] in blocks: [m, k / 32, 32]."""
+def _carried(x: ir.Value, m: int, k: int) -> ir.Value:
+    """The first m * k numbers of x [m, ..] as activations [m, k / 32, 32].
+
+    Not the first columns: numbers that lie together need not be copied. Which numbers they are
+    does not matter to a chain, whose result nobody reads.
+    """
     kind = ir.RankedTensorType(x.type)
-    blocks, wanted = kind.shape[1] // BLOCK, k // BLOCK
-    split = ir.RankedTensorType.get([m, blocks, BLOCK], kind.element_type)
-    x = tensor.expand_shape(split, x, [[0], [1, 2]], [], [m, blocks, BLOCK])
-    if blocks == wanted:
-        return x
-    kind = ir.RankedTensorType.get([m, wanted, BLOCK], kind.element_type)
-    return tensor.extract_slice(kind, x, [], [], [], [0, 0, 0], [m, wanted, BLOCK], [1, 1, 1])
+    if kind.shape[1] != k:
+        flat = shape(m * kind.shape[1], of=kind.element_type)
+        part = shape(m * k, of=kind.element_type)
+        x = tensor.collapse_shape(flat, x, [[0, 1]])
+        x = tensor.extract_slice(part, x, [], [], [], [0], [m * k], [1])
+        whole = shape(m, k, of=kind.element_type)
+        x = tensor.expand_shape(whole, x, [[0, 1]], [], [m, k])
+    split = shape(m, k // BLOCK, BLOCK, of=kind.element_type)
+    return tensor.expand_shape(split, x, [[0], [1, 2]], [], [m, k // BLOCK, BLOCK])
 
 
 def prepare_activations(mode: str, x: ir.Value) -> Side:

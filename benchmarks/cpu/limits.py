@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -206,6 +207,15 @@ def _read(lines: int) -> Callable[[ir.Value, ir.Value], None]:
         vector.store(total, result, [piece, index(0)])
 
     return body
+
+
+def read_limit(threads: int) -> float:
+    """DRAM read in 1e9 bytes a second, by a process of its own: its memory is not ours."""
+    words = ["--threads", str(threads), "--seconds", "1", "--json"]
+    run = subprocess.run(
+        [sys.executable, __file__, *words], capture_output=True, text=True, check=True
+    )
+    return float(json.loads(run.stdout)[0]["dram_read"])
 
 
 def show(limits: list[Limits]) -> None:

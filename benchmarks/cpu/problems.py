@@ -49,10 +49,10 @@ class Shape:
         return self.n * self.k // BLOCK * 17
 
     def copies(self, m: int, cold_bytes: int = COLD_BYTES) -> int:
-        """Distinct weights of a rotation at `m` rows of activations: `cold_bytes`, or fewer."""
+        """Distinct weights of a rotation at `m` rows: of `cold_bytes`, or fewer, but never one."""
         sizes = (cold_bytes, min(cold_bytes, SHORT_BYTES))
         cold, short = (size // self.bytes + 1 for size in sizes)
-        return max(short, min(cold, int(SHORT_OPERATIONS / self.operations(m))))
+        return max(2, short, min(cold, int(SHORT_OPERATIONS / self.operations(m))))
 
     def operations(self, m: int) -> float:
         """Multiplications and additions."""

@@ -17,7 +17,7 @@ from iree import runtime as rt
 from iree.compiler import ir
 from numpy.typing import NDArray
 
-from mxc.compiler.packing.panels import UNITS, to_panels
+from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.steps import Compiled, Request
 from mxc.compiler.worker import compile_program
 from mxc.dialects.context import new_context
@@ -61,7 +61,7 @@ def laid_out(program: Program, name: str, rows: Array) -> Array:
     layout = program.compiled.panels.get(name)
     if layout is None:
         return data.reshape(-1)
-    return np.concatenate([*to_panels([data.reshape(-1)], *data.shape, UNITS[layout])])
+    return np.concatenate([*to_panels([data.reshape(-1)], *data.shape, layout)])
 
 
 class Loaded:

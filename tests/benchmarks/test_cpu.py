@@ -52,13 +52,13 @@ def test_limits(run: Run) -> None:
 
 
 def test_products_are_measured_and_checked(run: Run) -> None:
-    words = "--no-peer --no-stock --shapes 48x64,64x32 --rows 1,3 --modes bf16,f32 --threads 1"
+    words = "--no-peer --no-stock --shapes 48x32 --rows 1,3 --modes bf16,f32 --threads 1"
     sizes = "--seconds 0.01 --memory-mib 4 --cold-mib 0 --json"
     result = run("matmul.py", *words.split(), *sizes.split())
     assert not result.stderr
     found = json.loads(result.stdout)
     rows = {(row["shape"], row["m"], row["mode"]): row for row in found["rows"]}
-    assert set(rows) == {(s, m, t) for s in ("48x64", "64x32") for m in (1, 3) for t in TYPES}
+    assert set(rows) == {("48x32", m, mode) for m in (1, 3) for mode in TYPES}
     for (_, m, mode), row in rows.items():
         assert row["ms"] > 0
         assert row["error"] < TYPES[mode]
@@ -114,7 +114,7 @@ def test_rotations_are_colder_than_caches(shape: Shape, m: int) -> None:
     assert shape.bytes == draw_weights(Shape(32, shape.k)).ggml.size * shape.n // 32
     least = COLD_BYTES if m == 1 else 64 << 20
     assert shape.copies(m) * shape.bytes >= least
-    assert shape.copies(m, 0) == 1
+    assert shape.copies(m, 0) == 2
 
 
 def test_repetitions_take_turns() -> None:

@@ -1,0 +1,96 @@
+"""Ours as a user has it: a random checkpoint, `mxc compile`, `mxc bench`, each in its process."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mxc.dialects.formats import FORMATS
+from mxc.dialects.manifest import MANIFEST, REPORT
+
+#: The table of which a token reads one row.
+_EMBEDDING = "embed_tokens"
+
+#: The option of `mxc bench` that decodes so many sequences together, as soon as there is one. Its
+#: generate_tokens_per_second counts the tokens of all of them.
+BATCH_OPTION: str | None = None
+
+_PLAIN_BITS = {"bf16": 16, "f16": 16, "f32": 32}
+
+
+@dataclass(frozen=True)
+class Built:
+    """An artifact: seconds of the command, packing of the weights counted apart, and its bytes."""
+
+    path: Path
+    compile_seconds: float
+    packing_seconds: float
+    bytes_per_token: int
+
+
+def compile_model(
+    checkpoint: Path, output: Path, activations: str, dense: str | None, words: list[str]
+) -> Built:
+    """`mxc compile`; `dense`: --quantize-dense. Raises SystemExit with what it says."""
+    command = ["compile", str(checkpoint), "--target", "cpu", "--output", str(output), "--json"]
+    command += ["--activations", activations, *words]
+    command += [] if dense is None else ["--quantize-dense", dense]
+    run_mxc(command)
+    steps = json.loads((output / REPORT).read_text())["steps"]
+    seconds = dict.fromkeys(("all", "packing"), 0.0)
+    for step in steps:
+        seconds["packing" if step["name"] == "packing" else "all"] += step["seconds"]
+    manifest = json.loads((output / MANIFEST).read_text())
+    options = json.loads((checkpoint / "config.json").read_text())
+    return Built(
+        path=output,
+        compile_seconds=seconds["all"],
+        packing_seconds=seconds["packing"],
+        bytes_per_token=bytes_per_token(
+            manifest["weights"], options["num_experts_per_tok"], options["num_local_experts"]
+        ),
+    )
+
+
+def bench_model(
+    artifact: Path, prompt: int, generate: int, threads: int, sequences: int = 1
+) -> dict[str, Any]:
+    """What `mxc bench --json` says. Several sequences need BATCH_OPTION."""
+    words = ["--prompt", str(prompt), "--generate", str(generate), "--threads", str(threads)]
+    if sequences > 1:
+        assert BATCH_OPTION is not None
+        words += [BATCH_OPTION, str(sequences)]
+    found: dict[str, Any] = json.loads(run_mxc(["bench", str(artifact), *words, "--json"]))
+    return found
+
+
+def run_mxc(words: list[str]) -> str:
+    """Standard output of the command. Raises SystemExit with its errors."""
+    run = subprocess.run([sys.executable, "-m", "mxc", *words], capture_output=True, text=True)
+    if run.returncode:
+        raise SystemExit(f"mxc {' '.join(words)}\n{run.stderr}{run.stdout}")
+    return run.stdout
+
+
+def bytes_per_token(weights: dict[str, dict[str, Any]], chosen: int, experts: int) -> int:
+    """Bytes of weights that one token reads: all but the embedding, of experts the chosen ones."""
+    total = 0.0
+    for name, weight in weights.items():
+        if _EMBEDDING in name:
+            continue
+        part = chosen / experts if ".experts." in name else 1.0
+        total += part * math.prod(weight["shape"]) * bits(weight["format"]) / 8
+    return round(total)
+
+
+def bits(format: str) -> float:
+    """Bits of an element with its part of the scale. Raises KeyError for an unknown format."""
+    if format in _PLAIN_BITS:
+        return _PLAIN_BITS[format]
+    block = FORMATS[format]
+    return block.element.bits + 8 / block.block
