@@ -118,6 +118,7 @@ class _Kernels:
             order=tuple(tuple(step) for step in elements.order(kind)),
             unit=source.unit if quads else 1.0,
             offset=elements.offset(self._isa) if quads else 0,
+            weight_unit=elements.unit if quads else 1.0,
         )
         routed = call.ids is not None and call.rows == 1 and call.groups >= SORTED_ROWS
         shape = tile(self._isa, weights, call.rows, sorted=routed)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
 
+from mxc.dialects.generic import constant
 from mxc.passes.kernels.codes import floats_of_codes
 from mxc.passes.kernels.elements import BLOCK
 from mxc.passes.kernels.executables import workgroup
@@ -32,13 +33,16 @@ _BLOCKS_A_WORKGROUP = 256
 @dataclass(frozen=True)
 class Prepared:
     """Rows as kernels of `kind` read them. `order`: the elements of each step; `unit`: what a one
-    of the operands is worth; `offset`: what the weights have too much."""
+    of the operands is worth; `offset`: what the weights have too much; `weight_unit`: what a one of
+    the weights is worth, which the scales of the rows bring in: so nothing overflows on the way
+    under the largest scale of a weight that does not in the end."""
 
     kind: Kind
     scaled: bool
     order: tuple[tuple[int, ...], ...]
     unit: float = 1.0
     offset: int = 0
+    weight_unit: float = 1.0
 
     @property
     def dwords(self) -> int:
@@ -74,6 +78,7 @@ class Prepare:
         """The symbol of the kernel: the same for the same work."""
         order = "".join(f"{k:x}." for step in self.prepared.order[:3] for k in step)
         kind = f"{self.prepared.kind}{self.prepared.offset}"
+        kind += f"u{1 / self.prepared.weight_unit:g}" if self.prepared.weight_unit != 1 else ""
         return f"mxc_prepare_{self.source.name}_{kind}_{order}{self.rows}x{self.blocks * BLOCK}"
 
     @property
@@ -119,6 +124,10 @@ class Prepare:
         vector.store(bitcast(ordered, i32(), steps), result, [row, block, index(0)])
         if self.prepared.scaled:
             scale = self.source.scale(scales[0], [row, block])
+            worth = self.prepared.unit * self.prepared.weight_unit
+            if worth != 1.0:
+                # A power of two: exact.
+                scale = arith.mulf(scale, constant(worth, f32()))
             bits = arith.bitcast(i32(), scale)
             memref.StoreOp(bits, result, [row, block, index(self.prepared.scale_at)])
         if self.prepared.kind == "quads":

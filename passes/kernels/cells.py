@@ -197,19 +197,12 @@ class Cells:
                 total = _sum(sums[cell])
                 if gemm.weights.kind == "quads":
                     total = arith.sitofp(of(f32(), lanes), total)
-                *first, last = [*by_column[j : j + 1], *by_row]
+                # The scale of the weight last: see `Prepared`.
+                *first, last = [*by_row, *by_column[j : j + 1]]
                 for scale in first:
                     total = arith.mulf(total, scale)
                 found.append(gemm.isa.multiply_add(total, last, totals[cell]))
         return found
-
-    def _worth(self, total: ir.Value) -> ir.Value:
-        """The total in ones: quads count in the units of both sides. A power of two: exact."""
-        gemm = self.gemm
-        unit = gemm.prepared.unit * gemm.weights.elements.unit
-        if gemm.weights.kind != "quads" or unit == 1.0:
-            return total
-        return arith.mulf(total, splat(unit, f32(), gemm.isa.lanes))
 
     def _place(self, register: ir.Value) -> tuple[ir.Value, ir.Value | None]:
         """The first column of a register, and which of its lanes are columns of the result."""
@@ -232,11 +225,10 @@ class Cells:
         for cell, total in enumerate(totals):
             row = results[cell // len(self.columns)]
             column, mask = self._place(self.registers[cell % len(self.columns)])
-            value = self._worth(total)
             if mask is None:
-                vector.store(value, self.memory.result, [row, column])
+                vector.store(total, self.memory.result, [row, column])
             else:
-                vector.maskedstore(self.memory.result, [row, column], mask, value)
+                vector.maskedstore(self.memory.result, [row, column], mask, total)
 
 
 def _as_operand(dwords: ir.Value, kind: Kind, lanes: int) -> ir.Value:
