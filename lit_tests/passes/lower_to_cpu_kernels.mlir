@@ -283,16 +283,16 @@ func.func @two_activations(%x: tensor<2x64xbf16>, %x2: tensor<2x64xf32>) -> (ten
 
 // -----
 
-// Elements of 8 bits: a lookup of bytes, which the plain AVX-512 has not.
+// Elements of 8 bits: a lookup of bytes, where there is one.
 // CHECK: stream.executable private @mxc_mxfp8e4m3_f32_1x2x20x64 {
 // CHECK: "llvm.x86.avx512.vpermi2var.qi.512"
 // CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x8x64xi8>
 // CHECK-LABEL: func.func @eight_bits(
 // CHECK: flow.dispatch @mxc_mxfp8e4m3_f32_1x2x20x64
-// BASE-NOT: flow.dispatch
-// BASE-NOT: mxc.layout
+// BASE: stream.executable private @mxc_mxfp8e4m3_f32_1x2x20x64 {
+// BASE-NOT: vpermi2var.qi
+// BASE: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x8x64xi8>
 // BASE-LABEL: func.func @eight_bits(
-// BASE: linalg.generic
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x32xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x2xi8>
 func.func @eight_bits(%x: tensor<2x2x32xf32>) -> tensor<2x20xf32> {
@@ -312,6 +312,67 @@ func.func @eight_bits(%x: tensor<2x2x32xf32>) -> tensor<2x20xf32> {
     linalg.yield %q : f32
   } -> tensor<2x20xf32>
   func.return %y : tensor<2x20xf32>
+}
+
+// -----
+
+// A repetition inside of a row is done before the activations are prepared, it is none of rows.
+// CHECK-LABEL: func.func @repeat_in_a_row(
+// CHECK: linalg.generic {{.*}} outs({{.*}} : tensor<4x2x32xf32>) {
+// CHECK: %[[P:.*]] = flow.dispatch @mxc_prepare_f32_floats0_{{.*}} : (tensor<4x2x32xf32>) -> tensor<4x3x32xi32>
+// CHECK: flow.dispatch @mxc_bf16_f32_1x4x20x64::@mxc_bf16_f32_1x4x20x64(%[[P]],
+// BASE-LABEL: func.func @repeat_in_a_row(
+// BASE: linalg.generic
+// BASE: flow.dispatch @mxc_bf16_f32_1x4x20x64::
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
+func.func @repeat_in_a_row(%x: tensor<4x32xf32>) -> tensor<4x20xf32> {
+  %0 = util.global.load immutable @w : tensor<20x64xbf16>
+  %er = tensor.empty() : tensor<4x2x32xf32>
+  %r = linalg.generic {indexing_maps = [affine_map<(m, j, k) -> (m, k)>, affine_map<(m, j, k) -> (m, j, k)>], iterator_types = ["parallel", "parallel", "parallel"]}
+      ins(%x : tensor<4x32xf32>) outs(%er : tensor<4x2x32xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    linalg.yield %a : f32
+  } -> tensor<4x2x32xf32>
+  %c = tensor.collapse_shape %r [[0], [1, 2]] : tensor<4x2x32xf32> into tensor<4x64xf32>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<4x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<4x20xf32>) -> tensor<4x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%c, %0 : tensor<4x64xf32>, tensor<20x64xbf16>) outs(%acc : tensor<4x20xf32>) {
+  ^bb0(%a: f32, %w: bf16, %o: f32):
+    %fw = arith.extf %w : bf16 to f32
+    %p = arith.mulf %a, %fw : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x20xf32>
+  func.return %y : tensor<4x20xf32>
+}
+
+// -----
+
+// Floats that the caller gives as bytes.
+// CHECK-LABEL: func.func @activations_in_bytes(
+// CHECK: flow.tensor.bitcast
+// CHECK: flow.dispatch @mxc_prepare_bf16_pairs0_{{.*}} : (tensor<4x2x32xbf16>) -> tensor<4x3x16xi32>
+// BASE-LABEL: func.func @activations_in_bytes(
+// BASE: flow.tensor.bitcast
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
+func.func @activations_in_bytes(%x: tensor<4x128xi8>) -> tensor<4x20xf32> {
+  %0 = util.global.load immutable @w : tensor<20x64xbf16>
+  %c = flow.tensor.bitcast %x : tensor<4x128xi8> -> tensor<4x64xbf16>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<4x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<4x20xf32>) -> tensor<4x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%c, %0 : tensor<4x64xbf16>, tensor<20x64xbf16>) outs(%acc : tensor<4x20xf32>) {
+  ^bb0(%a: bf16, %w: bf16, %o: f32):
+    %fa = arith.extf %a : bf16 to f32
+    %fw = arith.extf %w : bf16 to f32
+    %p = arith.mulf %fa, %fw : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x20xf32>
+  func.return %y : tensor<4x20xf32>
 }
 
 // -----

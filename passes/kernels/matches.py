@@ -56,7 +56,7 @@ def _match_scaled(found: ScaledContraction) -> Call | None:
     format = _FORMATS.get(str(found.rhs_type))
     if format is None or str(element_of(found.rhs_scale)) != "f8E8M0FNU" or len(found.batch) > 1:
         return None
-    lhs = operand(found.lhs, found.lhs_scale)
+    lhs = operand(found.lhs, found.lhs_scale, found.k)
     if lhs is None or not _is_zero(found.acc):
         return None
     elements, scales = _source(found.rhs), _source(found.rhs_scale)
@@ -91,7 +91,7 @@ def _match_dense(op: ir.Operation) -> Call | None:
     # `read` describes any product of two factors; here it must be the plain one, summed in f32.
     if len(op.operands) != 3 or isinstance(read_product(op), str):
         return None
-    lhs = operand(found.lhs.tensor, None)
+    lhs = operand(found.lhs.tensor, None, found.k)
     if str(found.rhs.element) not in FORMATS or lhs is None:
         return None
     if not _is_zero(op.operands[len(op.operands) - 1]):

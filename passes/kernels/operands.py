@@ -10,6 +10,7 @@ does between the tensor and the contraction is looked through:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -18,10 +19,11 @@ from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps
+from mxc.passes.kernels.elements import BLOCK
 from mxc.passes.kernels.sources import Format, Source
 
-#: What moves nothing; elements of less than 8 bits are bytes outside of contractions.
-_RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape", "flow.tensor.bitcast")
+#: What moves nothing. So does a bitcast: elements of 4 bits are bytes outside of contractions.
+_RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
 #: Element type of quantised activations under E8M0 scales -> format.
 _FORMATS: dict[str, Format] = {
@@ -43,15 +45,16 @@ class Operand:
     share: int
 
 
-def operand(elements: ir.Value, scales: ir.Value | None) -> Operand | None:
-    """The activations of a contraction, or None where no kernel prepares them."""
+def operand(elements: ir.Value, scales: ir.Value | None, depth: int) -> Operand | None:
+    """The activations of a contraction over `depth`, or None where no kernel prepares them."""
     if any(size < 0 for size in shape_of(elements)):
         return None
     kind = str(element_of(elements))
+    row_bits = depth * _width(elements)
     if scales is None:
         if kind not in ("f32", "bf16"):
             return None
-        value, rounded, share = _look_through(elements, rounds=True)
+        value, rounded, share = _look_through(elements, row_bits, as_bytes=False)
         format: Format = "bf16" if kind == "bf16" else "f32"
         return Operand(Source(format, rounded), (value,), share)
     scale = str(element_of(scales))
@@ -60,27 +63,37 @@ def operand(elements: ir.Value, scales: ir.Value | None) -> Operand | None:
         quantised = _FORMATS.get(kind)
     if quantised is None:
         return None
-    value, _, share = _look_through(elements, rounds=False)
-    factor, _, scale_share = _look_through(scales, rounds=False)
+    scale_bits = depth // BLOCK * _width(scales)
+    value, _, share = _look_through(elements, row_bits, as_bytes=True)
+    factor, _, scale_share = _look_through(scales, scale_bits, as_bytes=quantised != "int8")
     if share != scale_share:
         value, factor, share = elements, scales, 1
     return Operand(Source(quantised), (value, factor), share)
 
 
-def _look_through(value: ir.Value, *, rounds: bool) -> tuple[ir.Value, bool, int]:
-    """The tensor behind reshapes, a rounding of f32 to bf16 and a repetition of rows."""
+def _look_through(value: ir.Value, row_bits: int, *, as_bytes: bool) -> tuple[ir.Value, bool, int]:
+    """The tensor behind reshapes, a rounding of f32 to bf16 and a repetition of rows.
+
+    `row_bits`: of a row, which is what may be repeated. `as_bytes`: the kernel reads bytes of any
+    type; else it reads floats.
+    """
     rounded, share = False, 1
     while not isinstance(value, ir.BlockArgument):
         op = value.owner
-        if op.name in _RESHAPES:
+        if op.name in _RESHAPES or (as_bytes and op.name == "flow.tensor.bitcast"):
             value = op.operands[0]
-        elif rounds and not rounded and _is_rounding(op):
+        elif not as_bytes and not rounded and _is_rounding(op):
             value, rounded = op.operands[0], True
-        elif share == 1 and (repeats := _repeats(op)) > 1:
+            row_bits *= 2
+        elif share == 1 and (repeats := _repeats(op, row_bits)) > 1:
             value, share = op.operands[0], repeats
         else:
             break
     return value, rounded, share
+
+
+def _width(value: ir.Value) -> int:
+    return int(element_of(value).width)
 
 
 def _is_rounding(op: ir.Operation) -> bool:
@@ -97,7 +110,7 @@ def _is_rounding(op: ir.Operation) -> bool:
     )
 
 
-def _repeats(op: ir.Operation) -> int:
+def _repeats(op: ir.Operation, row_bits: int) -> int:
     """How often a copy [m, k..] -> [m, j, k..] repeats each row; 1 for any other operation."""
     if op.name != "linalg.generic" or len(op.operands) != 2 or not is_elementwise(op):
         return 1
@@ -109,4 +122,7 @@ def _repeats(op: ir.Operation) -> int:
     yielded = next(iter(op.regions[0].blocks[0].operations)).operands[0]
     if yielded != op.regions[0].blocks[0].arguments[0]:
         return 1
-    return int(shape_of(op.results[0])[1]) if list(source) == [0, *range(2, rank)] else 1
+    if list(source) != [0, *range(2, rank)]:
+        return 1
+    _, *row = shape_of(op.operands[0])
+    return shape_of(op.results[0])[1] if math.prod(row) * _width(op.operands[0]) == row_bits else 1
