@@ -79,7 +79,10 @@ class Rows:
                 group,
                 lambda row: _read(choice, arith.addi(first, row)),
             )
-        expert = None if choice is None else _read(choice, group)
+        expert = None
+        if choice is not None:
+            # An id outside of the experts would read outside of the weights: it is the last one.
+            expert = arith.minui(_read(choice, group), index(self.experts - 1))
         base = arith.muli(group, index(self.rows))
         if self.workgroups[0] == 1:
             start, stop = index(0), index(self.rows)
