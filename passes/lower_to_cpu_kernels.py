@@ -47,7 +47,7 @@ from mxc.passes.kernels.routes import Routes
 from mxc.passes.kernels.rows import Rows
 from mxc.passes.kernels.schedule import rows_a_workgroup, tile
 from mxc.passes.kernels.weights import Weights
-from mxc.passes.rebuild import linalg_operations, replace, sweep
+from mxc.passes.rebuild import linalg_operations, sweep
 
 #: Rows of one expert each from which on they are taken expert by expert: fewer mostly differ.
 SORTED_ROWS = 8
@@ -104,6 +104,8 @@ class _Kernels:
         self._built: set[str] = set()
         self._prepared: dict[tuple[str, tuple[ir.Value, ...]], ir.Value] = {}
         self._routes: dict[ir.Value, ir.Value] = {}
+        # Calls were matched before the first was lowered: one may read what another has replaced.
+        self._results: dict[ir.Value, ir.Value] = {}
 
     def lower(self, call: Call) -> None:
         """Replace the contraction by dispatches."""
@@ -145,17 +147,18 @@ class _Kernels:
                 operands.append(_load(parameter, _tensor(kind_)))
             result = dispatch(name, operands, _tensor(types[-1]))
             _described(call).write(result.owner)
-            replace(call.op, call.reshape_result(result))
+            self._results[call.op.results[0]] = call.reshape_result(result)
+        # The contraction stays until the end, as the key of its result; `sweep` erases it.
+        call.op.results[0].replace_all_uses_with(self._results[call.op.results[0]])
 
     def _prepare(self, call: Call, kernel: Prepare) -> ir.Value:
         """The prepared activations, where no earlier call has them."""
-        key = (kernel.name, call.lhs.tensors)
+        tensors = tuple(self._results.get(value, value) for value in call.lhs.tensors)
+        key = (kernel.name, tensors)
         if key not in self._prepared:
             *sources, result = kernel.buffers
             self._build(kernel.name, kernel.buffers, kernel.workgroups, kernel.body)
-            operands = [
-                _as(value, kind) for value, kind in zip(call.lhs.tensors, sources, strict=True)
-            ]
+            operands = [_as(value, kind) for value, kind in zip(tensors, sources, strict=True)]
             self._prepared[key] = dispatch(kernel.name, operands, _tensor(result))
         return self._prepared[key]
 
