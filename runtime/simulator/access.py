@@ -163,7 +163,8 @@ def _buffer(i: Instruction, read: Reader) -> Step | None:
     def step(w: Waves) -> None:
         s = w.s
         base = i64(s[resource]) | i64(s[resource + 1] & 0xFFFF) << 32
-        if (s[resource + 1] >> 31).any():
+        swizzled = s[resource + 1] >> 31 != 0
+        if (swizzled if w.active is None else swizzled & w.active).any():
             raise SimulationError("a swizzled buffer resource is not modelled")
         start = lane_offset(w) + immediate if lane_offset else np.full((1, 1), immediate)
         offset = i64(start) + i64(scalar(w))

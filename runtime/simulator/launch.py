@@ -98,10 +98,9 @@ def _arguments(
         raw = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
         segment[offset : offset + size] = np.frombuffer(raw, np.uint8)
 
-    placed: dict[int, int] = {}
     for argument, binding in zip(pointers, bindings, strict=True):
         part = binding if isinstance(binding, Binding) else Binding(binding)
-        write(argument.offset, 8, _place(kernel, part, memory, placed))
+        write(argument.offset, 8, _place(kernel, part, memory))
     left = list(constants)
     for argument in values:
         for n in range(argument.size // 4):
@@ -117,15 +116,20 @@ def _arguments(
     return segment
 
 
-def _place(kernel: Kernel, part: Binding, memory: Memory, placed: dict[int, int]) -> int:
-    """The address of a binding. Bindings of one array share its address space."""
-    array = part.array
-    if not array.flags.c_contiguous:
+def _place(kernel: Kernel, part: Binding, memory: Memory) -> int:
+    """The address of a binding: each has a space of its own, even where they share an array."""
+    if not part.array.flags.c_contiguous:
         raise SimulationError(f"{kernel.name}: a buffer is not contiguous")
-    key = array.__array_interface__["data"][0]
-    if key not in placed or not array.nbytes:
-        placed[key] = memory.add(array)
-    return placed[key] + part.offset
+    flat = part.array.reshape(-1).view(np.uint8)
+    length = flat.size - part.offset if part.length is None else part.length
+    if part.offset < 0 or length < 0 or part.offset + length > flat.size:
+        raise SimulationError(
+            f"{kernel.name}: a binding of {length} bytes at {part.offset} "
+            f"of a buffer of {flat.size}"
+        )
+    # Whole words can be used in place, so that the bytes behind a short binding come along.
+    whole = min(flat.size, part.offset + (length + 3) // 4 * 4)
+    return memory.add(flat[part.offset : whole], length)
 
 
 def _start(

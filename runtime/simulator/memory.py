@@ -55,11 +55,12 @@ class Memory:
         self._spaces: list[Bytes] = []
         self._copies: list[tuple[Array, Array]] = []
 
-    def add(self, data: Array) -> int:
+    def add(self, data: Array, size: int | None = None) -> int:
         """Make the bytes of an array addressable; gives the address of the first.
 
-        data: any contiguous, writable array. What is stored is stored in it (`finish` is needed
-        where its length does not divide by 4, or it is not aligned).
+        data: any contiguous array. What is stored is stored in it (`finish` is needed where its
+        length does not divide by 4, or it is not aligned). size: how many bytes are addressable,
+        by default all.
         """
         flat = data.reshape(-1).view(np.uint8)
         used = flat
@@ -69,7 +70,7 @@ class Memory:
             self._copies.append((flat, used))
         base = (_FIRST + len(self._spaces)) << _SPACING
         space = Bytes(used, base)
-        space.size = flat.size
+        space.size = flat.size if size is None else size
         self._spaces.append(space)
         return base
 

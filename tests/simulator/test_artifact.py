@@ -1,0 +1,95 @@
+"""Artifacts for gfx950 on the simulator: the host program of the artifact, numbers of the CPU."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mxc
+from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.dialects.errors import RequestError
+from mxc.runtime.simulator.session import SimulatedModel, load
+
+PROGRAM = """
+func.func @main(%a: tensor<20x48xf32>, %b: tensor<24x48xf32>) -> (tensor<20x24xf32>, tensor<20xf32>)
+{
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<20x24xf32>
+  %c = linalg.fill ins(%z : f32) outs(%e : tensor<20x24xf32>) -> tensor<20x24xf32>
+  %p = linalg.matmul indexing_maps = [
+      affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>,
+      affine_map<(m, n, k) -> (m, n)>]
+    ins(%a, %b : tensor<20x48xf32>, tensor<24x48xf32>)
+    outs(%c : tensor<20x24xf32>) -> tensor<20x24xf32>
+  %x = math.exp %p : tensor<20x24xf32>
+  %f = tensor.empty() : tensor<20xf32>
+  %d = linalg.fill ins(%z : f32) outs(%f : tensor<20xf32>) -> tensor<20xf32>
+  %s = linalg.reduce ins(%x : tensor<20x24xf32>) outs(%d : tensor<20xf32>) dimensions = [1]
+    (%i: f32, %o: f32) {
+      %t = arith.addf %i, %o : f32
+      linalg.yield %t : f32
+    }
+  return %x, %s : tensor<20x24xf32>, tensor<20xf32>
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> SimulatedModel:
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "program.mlir").write_text(PROGRAM)
+    mxc.compile(folder / "program.mlir", target="gfx950", output=folder / "program.mxc")
+    return load(folder / "program.mxc")
+
+
+def test_a_program_of_several_kernels(program: SimulatedModel) -> None:
+    rng = np.random.default_rng(1)
+    a = rng.normal(0, 0.3, (20, 48)).astype(np.float32)
+    b = rng.normal(0, 0.3, (24, 48)).astype(np.float32)
+    product, total = program.call("main", a, b)
+    wanted = np.exp(a.astype(np.float64) @ b.T)
+    np.testing.assert_allclose(product, wanted, rtol=1e-5)
+    np.testing.assert_allclose(total, wanted.sum(axis=1), rtol=1e-5)
+    assert len(program.dispatches) >= 2
+    assert all(d.stepped > 0 for d in program.dispatches)
+
+
+def test_arguments_are_checked_as_elsewhere(program: SimulatedModel) -> None:
+    with pytest.raises(RequestError, match="wants f32"):
+        program.call("main", np.zeros((20, 48), np.float64), np.zeros((24, 48), np.float32))
+    with pytest.raises(RequestError, match="no function 'other'"):
+        program.call("other")
+
+
+def test_an_artifact_for_another_target(toy_artifact: Path) -> None:
+    with pytest.raises(RequestError, match="the simulator runs gfx950"):
+        load(toy_artifact)
+
+
+def test_logits_are_those_of_the_cpu(tmp_path: Path) -> None:
+    """A gpt-oss of one layer: prefill, then decode, against the same program on the CPU.
+
+    Activations are bf16 on both, and roundings to it fall differently where sums are in another
+    order, so that the bound is a few of its steps.
+    """
+    options = GptOssOptions(num_hidden_layers=1, layer_types=("sliding_attention",), vocab_size=512)
+    write_gpt_oss(tmp_path / "checkpoint", options)
+    logits = {}
+    for target in ("gfx950", "cpu"):
+        artifact = tmp_path / f"{target}.mxc"
+        mxc.compile(
+            tmp_path / "checkpoint",
+            target=target,
+            output=artifact,
+            max_sequence_length=32,
+            prefill_chunk=16,
+            activations="bf16",
+        )
+        sequence = (load(artifact) if target == "gfx950" else mxc.load(artifact)).sequence()
+        logits[target] = np.concatenate(
+            [sequence.feed([5, 17, 200, 3, 77, 402]), sequence.feed([9])]
+        )
+    largest = np.abs(logits["cpu"]).max()
+    assert largest > 1
+    np.testing.assert_allclose(logits["gfx950"], logits["cpu"], atol=2**-7 * largest, rtol=0)
+    assert (logits["gfx950"].argmax(axis=1) == logits["cpu"].argmax(axis=1)).all()
