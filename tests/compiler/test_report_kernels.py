@@ -52,7 +52,15 @@ def _program() -> bytes:
             with ir.Location.name("head"):
                 return generic([(x, "m k"), (w, "n k")], "m n", f32, multiply)
 
+        def quantised(x: ir.Value, x_scales: ir.Value) -> ir.Value:
+            w = parameters.load("int8", [N, K // 32, 32], i8)
+            bytes = parameters.load("int8_scales", [N, K // 32], i8)
+            scales = unpack(bytes, ir.Float8E8M0FNUType.get())
+            return scaled_contraction(x, w, lhs_scale=x_scales, rhs_scale=scales, name="down")
+
         with ir.InsertionPoint(module.body):
+            x = tensor(i8, 5, K // 32, 32)
+            func.FuncOp.from_py_func(x, tensor(f32, 5, K // 32), name="quantised")(quantised)
             for name, groups, rows in (("decode", 4, 1), ("many", 40, 3)):
                 x = tensor(bf16, groups, rows, K // 32, 32)
                 func.FuncOp.from_py_func(x, tensor(i32, groups), name=name)(experts)
@@ -105,6 +113,15 @@ def test_dense(report: Report) -> None:
     assert one.bytes_moved == activations + PADDED * K * 2
 
 
+def test_quantised_activations(report: Report) -> None:
+    """Elements and a float32 a block of activations; elements and a byte a block of weights."""
+    one = _one(report, "quantised")
+    assert (one.name, one.lhs, one.rhs, one.fallback) == ("down", "int8", "mxint8", None)
+    assert (one.batch, one.m, one.n, one.k) == (1, 5, N, K)
+    blocks = K // 32
+    assert one.bytes_minimum == 5 * (K + 4 * blocks + 4 * N) + N * (K + blocks)
+
+
 def test_instructions(report: Report) -> None:
     """What the assembly has: one product an activation of a block, one look-up a step of it."""
     kernels = {kernel.name: kernel for kernel in report.kernels}
@@ -150,4 +167,4 @@ def test_every_dispatch_is_an_operation(report: Report) -> None:
     assert own[head.name].bytes_moved == head.bytes_moved
     flops = [one.flops for one in report.operations if one.name == up.name and one.flops]
     assert flops == [2 * groups * rows * N * K for groups, rows in ((4, 1), (40, 3))]
-    assert {one.function for one in report.operations} == {"decode", "many", "logits"}
+    assert {one.function for one in report.operations} == {"decode", "many", "logits", "quantised"}

@@ -4,8 +4,9 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, func
 
 from mxc.dialects.context import new_context
-from mxc.dialects.contractions import contractions
+from mxc.dialects.contractions import contractions, format_name
 from mxc.dialects.generic import constant, generic
+from mxc.dialects.scaled import scaled_contraction
 
 
 def test_a_masked_product_is_a_product() -> None:
@@ -29,3 +30,28 @@ def test_a_masked_product_is_a_product() -> None:
         found = contractions(module.operation)
         assert [(one.m, one.n, one.k) for one in found] == [(4, 6, 8)]
         assert [str(side.element) for side in (found[0].lhs, found[0].rhs)] == ["f32", "f32"]
+
+
+def test_bytes_have_the_name_of_what_their_scale_makes_of_them() -> None:
+    """mxint8, int8 a block of 32, and what is neither."""
+    kind = ir.RankedTensorType.get
+    with new_context(), ir.Location.unknown():
+        i8, f32 = ir.IntegerType.get_signless(8), ir.F32Type.get()
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            for block in (32, 16):
+                shapes = [kind([4, 3, block], i8), kind([8, 3, block], i8)]
+                scales = [kind([4, 3], f32), kind([8, 3], ir.Float8E8M0FNUType.get())]
+
+                @func.FuncOp.from_py_func(*shapes, *scales, name=f"of{block}")
+                def _(x: ir.Value, w: ir.Value, xs: ir.Value, ws: ir.Value) -> ir.Value:
+                    return scaled_contraction(x, w, lhs_scale=xs, rhs_scale=ws)
+
+        names = [
+            (format_name(one.lhs, one.block), format_name(one.rhs, one.block))
+            for one in contractions(module.operation)
+        ]
+    assert names == [
+        ("int8", "mxint8"),
+        ("i8 with f32 per 16", "i8 with f8E8M0FNU per 16"),
+    ]
