@@ -32,12 +32,13 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.errors import PassError
-from mxc.dialects.generic import element_of
+from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.kernel_calls import KernelCall
 from mxc.dialects.parameters import LAYOUT
 from mxc.passes.base import Pass
 from mxc.passes.kernels.activations import Prepare, Prepared
 from mxc.passes.kernels.elements import BLOCK, FORMATS
+from mxc.passes.kernels.epilogues import NOTHING, Epilogue, epilogue
 from mxc.passes.kernels.executables import Body, dispatch, executable
 from mxc.passes.kernels.gemm import Gemm
 from mxc.passes.kernels.isa import ISAS, Isa, Kind
@@ -46,8 +47,8 @@ from mxc.passes.kernels.reshapes import as_bytes, reshape
 from mxc.passes.kernels.routes import Routes
 from mxc.passes.kernels.rows import Rows
 from mxc.passes.kernels.schedule import rows_a_workgroup, tile
-from mxc.passes.kernels.weights import Weights
-from mxc.passes.rebuild import linalg_operations, sweep
+from mxc.passes.kernels.weights import PANEL, Weights
+from mxc.passes.rebuild import linalg_operations, replace, sweep
 
 #: Rows of one expert each from which on they are taken expert by expert: fewer mostly differ.
 SORTED_ROWS = 8
@@ -74,8 +75,11 @@ class LowerToCpuKernels(Pass):
         calls = [call for call in calls if named.issuperset(call.parameters)]
         calls = _with_weights_of_their_own(module, calls)
         kernels = _Kernels(module, isa)
-        for call in calls:
-            kernels.lower(call)
+        for op in [call.op for call in calls]:
+            # Matched anew: what an earlier kernel has computed is no longer where it was.
+            again = match(op)
+            assert again is not None
+            kernels.lower(again)
         for name, (kind, layout) in kernels.relaid.items():
             _relay(module, name, kind, layout)
         sweep(module)
@@ -104,8 +108,7 @@ class _Kernels:
         self._built: set[str] = set()
         self._prepared: dict[tuple[str, tuple[ir.Value, ...]], ir.Value] = {}
         self._routes: dict[ir.Value, ir.Value] = {}
-        # Calls were matched before the first was lowered: one may read what another has replaced.
-        self._results: dict[ir.Value, ir.Value] = {}
+        self._epilogues: dict[str, int] = {}
 
     def lower(self, call: Call) -> None:
         """Replace the contraction by dispatches."""
@@ -132,28 +135,33 @@ class _Kernels:
             call.lhs.share,
             rows_a_workgroup(prepared, call.rows, blocks, shape.rows),
         )
-        gemm = Gemm(self._isa, weights, prepared, rows, call.columns, blocks, shape)
-        name = _name(call, routed)
+        # Where sums wait in the result, there is nothing to finish yet.
+        after = epilogue(call.op, PANEL) if not shape.staged_blocks else NOTHING
+        gemm = Gemm(self._isa, weights, prepared, rows, call.columns, blocks, shape, after)
+        name = self._name(call, routed, after)
         types = gemm.buffers
         self._build(name, types, gemm.workgroups, gemm.body)
         with ir.InsertionPoint(call.op), call.op.location:
             operands = [self._prepare(call, Prepare(source, prepared, rows.sources, blocks))]
             if call.ids is not None:
                 operands.append(self._route(call) if routed else call.ids)
-            for parameter, kind_, layout in zip(
-                call.parameters, types[-1 - len(call.parameters) : -1], weights.layouts, strict=True
-            ):
-                self.relaid[parameter] = (_tensor(kind_), layout)
-                operands.append(_load(parameter, _tensor(kind_)))
+        last = after.stages[-1].op if after.stages else call.op
+        with ir.InsertionPoint(last), call.op.location:
+            tensors = iter(types[len(operands) : -1])
+            for parameter, layout in zip(call.parameters, weights.layouts, strict=True):
+                kind_ = _tensor(next(tensors))
+                self.relaid[parameter] = (kind_, layout)
+                operands.append(_load(parameter, kind_))
+            operands += [
+                _as(value, kind_) for (_, value), kind_ in zip(after.operands, tensors, strict=True)
+            ]
             result = dispatch(name, operands, _tensor(types[-1]))
             _described(call).write(result.owner)
-            self._results[call.op.results[0]] = call.reshape_result(result)
-        # The contraction stays until the end, as the key of its result; `sweep` erases it.
-        call.op.results[0].replace_all_uses_with(self._results[call.op.results[0]])
+            replace(last, reshape(result, shape_of(last.results[0])))
 
     def _prepare(self, call: Call, kernel: Prepare) -> ir.Value:
         """The prepared activations, where no earlier call has them."""
-        tensors = tuple(self._results.get(value, value) for value in call.lhs.tensors)
+        tensors = call.lhs.tensors
         key = (kernel.name, tensors)
         if key not in self._prepared:
             *sources, result = kernel.buffers
@@ -179,6 +187,13 @@ class _Kernels:
         self._built.add(name)
         with ir.InsertionPoint.at_block_begin(self._module.regions[0].blocks[0]):
             executable(name, types, workgroups, body)
+
+    def _name(self, call: Call, routed: bool, after: Epilogue) -> str:
+        name = _name(call, routed)
+        if not after.stages:
+            return name
+        number = self._epilogues.setdefault(after.signature, len(self._epilogues))
+        return f"{name}_then_{number}"
 
 
 def _name(call: Call, routed: bool) -> str:

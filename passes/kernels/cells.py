@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
 
+from mxc.passes.kernels.finish import Finish, Place
 from mxc.passes.kernels.isa import Kind, zero
 from mxc.passes.kernels.rows import Span
 from mxc.passes.kernels.vectors import bitcast, broadcast, f32, i1, i8, index, load, loop, of, splat
@@ -32,6 +33,7 @@ class Memory:
     elements: ir.Value
     scales: ir.Value | None
     result: ir.Value
+    finish: Finish
 
 
 #: Gives the registers of each step of a block, a list with one for each column.
@@ -51,9 +53,8 @@ class Cells:
     def whole(self) -> None:
         """Every tile of rows decodes the weights by itself, in registers."""
         gemm = self.gemm
-        for row, rows in gemm.rows.tiles(self.span, gemm.tile.rows):
+        for results in gemm.rows.tiles(self.span, gemm.tile.rows):
             zero, last = index(0), index(gemm.blocks)
-            results = self._results(row, rows)
             self._store(results, self._totals(results, zero, last, None, self._decoded))
 
     def staged(self, stage: ir.Value) -> None:
@@ -80,8 +81,7 @@ class Cells:
                     ]
 
             begun = arith.cmpi(arith.CmpIPredicate.ne, first, index(0))
-            for row, rows in gemm.rows.tiles(self.span, gemm.tile.rows):
-                results = self._results(row, rows)
+            for results in gemm.rows.tiles(self.span, gemm.tile.rows):
                 self._store(results, self._totals(results, first, last, begun, read))
             scf.YieldOp([])
 
@@ -99,10 +99,6 @@ class Cells:
         steps = [gemm.weights.steps(gemm.isa, elements, c, block) for c in self.columns]
         yield from zip(*steps, strict=True)
 
-    def _results(self, row: ir.Value, rows: int) -> list[ir.Value]:
-        """The rows of the result that a tile computes."""
-        return [self.span.row(arith.addi(row, index(i))) for i in range(rows)]
-
     def _totals(
         self,
         results: Sequence[ir.Value],
@@ -116,7 +112,8 @@ class Cells:
         sources = [gemm.rows.source(result) for result in results]
         cells = len(results) * len(self.columns)
         room = max(1, (gemm.isa.registers - OTHERS) // cells)
-        split = min(MAX_SPLIT, -(-CHAINS // cells), room)
+        # Of sorted rows the height of the tile depends on other rows, and no sum may.
+        split = 1 if gemm.rows.sorted else min(MAX_SPLIT, -(-CHAINS // cells), room)
         scaled = gemm.weights.scaled or gemm.prepared.scaled
         nothing, none = splat(0.0, f32(), lanes), zero(kind, lanes)
         each = 1 if scaled else split
@@ -222,13 +219,20 @@ class Cells:
         return vector.maskedload(kind, self.memory.result, [row, column], mask, nothing)
 
     def _store(self, results: Sequence[ir.Value], totals: Sequence[ir.Value]) -> None:
-        for cell, total in enumerate(totals):
-            row = results[cell // len(self.columns)]
-            column, mask = self._place(self.registers[cell % len(self.columns)])
-            if mask is None:
-                vector.store(total, self.memory.result, [row, column])
-            else:
-                vector.maskedstore(self.memory.result, [row, column], mask, total)
+        """Finish and store the cells of each row; of a gate, the two that belong together."""
+        width = len(self.columns)
+        stored = width // (2 if self.memory.finish.epilogue.gated else 1)
+        for i, row in enumerate(results):
+            for j in range(stored):
+                together = range(j, width, stored)
+                places = [Place(row, *self._place(self.registers[k])) for k in together]
+                values = [totals[i * width + k] for k in together]
+                value = self.memory.finish.apply(values, places)
+                at = [row, places[0].column]
+                if places[0].mask is None:
+                    vector.store(value, self.memory.result, at)
+                else:
+                    vector.maskedstore(self.memory.result, at, places[0].mask, value)
 
 
 def _as_operand(dwords: ir.Value, kind: Kind, lanes: int) -> ir.Value:

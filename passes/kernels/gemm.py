@@ -24,9 +24,12 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf
 
+from mxc.dialects.generic import element_of
 from mxc.passes.kernels.activations import Prepared
 from mxc.passes.kernels.cells import Cells, Memory
+from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
 from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.finish import Finish
 from mxc.passes.kernels.isa import Isa
 from mxc.passes.kernels.rows import Rows
 from mxc.passes.kernels.vectors import f32, i8, index, loop
@@ -57,6 +60,7 @@ class Gemm:
     columns: int
     blocks: int
     tile: Tile
+    epilogue: Epilogue = NOTHING
 
     @property
     def registers(self) -> int:
@@ -64,40 +68,69 @@ class Gemm:
         return -(-self.columns // PANEL) * PANEL // self.isa.lanes
 
     @property
+    def _halves(self) -> int:
+        """Parts of the columns that are computed together: two for a gate."""
+        return 2 if self.epilogue.gated else 1
+
+    @property
+    def _registers_a_workgroup(self) -> int:
+        """Of the result."""
+        return max(1, self.tile.columns_a_workgroup // self._halves)
+
+    @property
     def workgroups(self) -> tuple[int, int, int]:
         """Along columns, rows and groups."""
-        return (-(-self.registers // self.tile.columns_a_workgroup), *self.rows.workgroups)
+        registers = self.registers // self._halves
+        return (-(-registers // self._registers_a_workgroup), *self.rows.workgroups)
 
     @property
     def buffers(self) -> list[ir.Type]:
-        """Memref types: activations, what chooses the rows if anything, weights, scales, result."""
+        """Memref types: activations, what chooses the rows if anything, weights, scales, what the
+        epilogue reads, result."""
         return [
             self.prepared.memref(self.rows.sources, self.blocks),
             *self.rows.memrefs(),
             *self.weights.memrefs(self.rows.experts, -(-self.columns // PANEL), self.blocks),
-            ir.MemRefType.get([self.rows.results, self.columns], f32()),
+            *(
+                ir.MemRefType.get(flat_shape(reach, value, self.result_columns), element_of(value))
+                for reach, value in self.epilogue.operands
+            ),
+            ir.MemRefType.get([self.rows.results, self.result_columns], f32()),
         ]
+
+    @property
+    def result_columns(self) -> int:
+        """Columns of the result."""
+        return self.columns // self._halves
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         rest = list(buffers)
         activations, result = rest.pop(0), rest.pop()
         span = self.rows.begin(rest.pop(0) if self.rows.memrefs() else None)
-        elements, *scales = rest
-        memory = Memory(activations, elements, scales[0] if scales else None, result)
+        elements, scales = rest.pop(0), rest.pop(0) if self.weights.scaled else None
+        keys = self.epilogue.operands
+        finish = Finish(self.epilogue, dict(zip(keys, rest, strict=True)), self.isa.lanes)
+        memory = Memory(activations, elements, scales, result, finish)
         stage = self._stage() if self.tile.staged_blocks else None
-        width = index(self.tile.columns_a_workgroup)
+        width = index(self._registers_a_workgroup)
+        registers = self.registers // self._halves
+        together = max(1, self.tile.columns // self._halves)
         first = arith.muli(workgroup(0), width)
-        last = arith.minui(arith.addi(first, width), index(self.registers))
-        whole = self.registers // self.tile.columns * self.tile.columns
-        parts = [(self.tile.columns, whole), (1, self.registers)]
-        for size, limit in parts if whole < self.registers else parts[:1]:
+        last = arith.minui(arith.addi(first, width), index(registers))
+        whole = registers // together * together
+        parts = [(together, whole), (1, registers)]
+        for size, limit in parts if whole < registers else parts[:1]:
             stop = arith.minui(last, index(limit))
             with loop(first, stop, index(size)) as (register, _, _):
-                registers = [arith.addi(register, index(i)) for i in range(size)]
+                numbers = [
+                    arith.addi(register, index(i + half * registers))
+                    for half in range(self._halves)
+                    for i in range(size)
+                ]
                 expert = [] if span.expert is None else [span.expert]
-                columns = [self.weights.column(self.isa, expert, at) for at in registers]
-                cells = Cells(self, memory, span, registers, columns)
+                columns = [self.weights.column(self.isa, expert, at) for at in numbers]
+                cells = Cells(self, memory, span, numbers, columns)
                 if stage is None:
                     cells.whole()
                 else:

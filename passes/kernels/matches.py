@@ -14,7 +14,6 @@ from mxc.dialects.product import read_product
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.kernels.elements import BLOCK, FORMATS
 from mxc.passes.kernels.operands import Operand, operand
-from mxc.passes.kernels.reshapes import reshape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +35,6 @@ class Call:
     columns: int
     depth: int
     experts: int
-
-    def reshape_result(self, result: ir.Value) -> ir.Value:
-        """The kernel's [groups * rows, columns] as the contraction has it."""
-        return reshape(result, shape_of(self.op.results[0]))
 
 
 def match(op: ir.Operation) -> Call | None:

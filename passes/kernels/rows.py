@@ -91,23 +91,39 @@ class Rows:
             stop = arith.minui(arith.addi(start, index(self.rows_a_workgroup)), index(self.rows))
         return Span(start, stop, expert, lambda row: arith.addi(base, row))
 
-    def tiles(self, span: Span, height: int) -> Iterator[tuple[ir.Value, int]]:
-        """Loops over the span in tiles; yields (first row, rows of the tile) inside of each."""
+    def tiles(self, span: Span, height: int) -> Iterator[list[ir.Value]]:
+        """Loops over the span in tiles; yields the rows of the result of a tile inside of each."""
+        if self.sorted:
+            yield from self._ragged_tiles(span, height)
+            return
         start = span.start
-        for size in self._heights(height):
+        for size in (height, self.rows % height):
+            if not 0 < size <= self.rows:
+                continue
             count = arith.divui(arith.subi(span.stop, start), index(size))
             stop = arith.addi(start, arith.muli(count, index(size)))
             with loop(start, stop, index(size)) as (row, _, _):
-                yield row, size
+                yield [span.row(arith.addi(row, index(i))) for i in range(size)]
                 scf.YieldOp([])
             start = stop
 
-    def _heights(self, height: int) -> list[int]:
-        """Heights of tiles, whole ones first, that together make every span."""
-        if self.sorted:
-            return [height, *(size for size in (4, 2, 1) if size < height)]
-        rest = self.rows % height
-        return [size for size in (height, rest) if 0 < size <= self.rows]
+    def _ragged_tiles(self, span: Span, height: int) -> Iterator[list[ir.Value]]:
+        """Whole tiles, then one of half or of whole height for what is left, if anything is.
+
+        Rows that it has too many repeat the last one: they are stored twice, and equal.
+        """
+        count = arith.subi(span.stop, span.start)
+        whole = arith.divui(arith.addi(count, index(height - height // 2 - 1)), index(height))
+        behind = arith.addi(span.start, arith.muli(whole, index(height)))
+        final = arith.subi(span.stop, index(1))
+        for start, stop, size in (
+            (span.start, behind, height),
+            (behind, span.stop, height // 2),
+        ):
+            with loop(start, stop, index(size)) as (row, _, _):
+                numbers = [arith.addi(row, index(i)) for i in range(size)]
+                yield [span.row(arith.minui(number, final)) for number in numbers]
+                scf.YieldOp([])
 
     def source(self, row: ir.Value) -> ir.Value:
         """The activations of a row of the result."""

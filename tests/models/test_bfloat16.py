@@ -1,27 +1,21 @@
-"""What each mode of activations means, and what bf16 costs.
+"""What activations="bf16" means, and what it costs.
 
 The meaning: what meets a weight in a contraction (the inputs of q, k, v, o, of the router, of both
 products of the experts and of the head) and what is kept in the key/value cache is rounded to
-bfloat16, to nearest, ties to even. In the modes that quantise, what meets a weight in blocks is
-quantised in blocks of 32 instead: the inputs of the experts' products, and with --quantize-dense
-all but the router's and the cache. Everything else is float32: products, sums, norms, softmax,
+bfloat16, to nearest, ties to even. Everything else is float32: products, sums, norms, softmax,
 rotation, activation, residual. Two claims follow.
 
 It is that and nothing else. transformers' float32 model that rounds the same operands gives the
 same logits, except where an operand lies so near the middle of two bfloat16 that the last bits of
 a float32 decide. Ties of bfloat16 are 2^-7 apart and two float32 programs differ by some 2^-22,
 relatively, so that a rounding flips once in 2^14; a token has about 1000 of them, so one in twenty
-tokens, and what comes from it, may differ. The ties of int8 lie closer at the top of a block and
-further apart below, those of the other formats further apart everywhere. Leaving one operand
-unrounded changes every token, and so does another format. Only where all that follows is quantised,
-a change of less than half a step goes under: that of the router in the head's input, in about half
-of the tokens.
+tokens, and what comes from it, may differ. Leaving one operand unrounded changes every token.
 
-Rounding to bfloat16 costs no more than its roundings. It has 8 significant bits: numbers in [1, 2)
-are 2^-7 apart, so rounding to nearest changes a number by at most 2^-8 of itself. The float32
-model, with each of the same operands times 1 + d for random d in +-2^-8, shows how far that
-carries: rounding must not carry further. (d is drawn evenly: 0.58 * 2^-8 in root mean square,
-against 0.42 * 2^-8 of rounding to nearest and 0.85 * 2^-8 of cutting off.)
+It costs no more than its roundings. bfloat16 has 8 significant bits: numbers in [1, 2) are 2^-7
+apart, so rounding to nearest changes a number by at most 2^-8 of itself. The float32 model, with
+each of the same operands times 1 + d for random d in +-2^-8, shows how far that carries: rounding
+must not carry further. (d is drawn evenly: 0.58 * 2^-8 in root mean square, against 0.42 * 2^-8 of
+rounding to nearest and 0.85 * 2^-8 of cutting off.)
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +30,6 @@ from transformers import GptOssForCausalLM
 from transformers.models.gpt_oss import modeling_gpt_oss
 
 from mxc.compiler.checkpoints.synthetic import GptOssOptions
-from mxc.dialects.reference import dequantize, quantize
 
 CASES: dict[str, dict[str, Any]] = {
     "bf16-weights": {
@@ -59,28 +52,7 @@ CASES: dict[str, dict[str, Any]] = {
 for _case in CASES.values():
     _case["activations"] = "bf16"
 
-#: Mode of activations, and of dense weights.
-QUANTISED = {
-    "i8": None,
-    "mxfp4": None,
-    "mxint8": "mxfp8",
-    "mxfp8": "mxint8",
-}
-MODES: dict[str, dict[str, Any]] = CASES | {
-    f"{mode}-{dense}": {
-        "options": GptOssOptions(
-            num_hidden_layers=1, vocab_size=131, tie_word_embeddings=dense == "mxint8"
-        ),
-        "length": 32,
-        "chunk": 7,
-        "activations": mode,
-        "quantize_dense": dense,
-    }
-    for mode, dense in QUANTISED.items()
-}
-
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-each_mode = pytest.mark.parametrize("case", MODES.values(), ids=MODES)
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 Rows = NDArray[np.float64]
@@ -105,40 +77,6 @@ def nearest(x: torch.Tensor) -> torch.Tensor:
 
 def cut_off(x: torch.Tensor) -> torch.Tensor:
     return (x.contiguous().view(torch.int32) & -0x10000).view(torch.float32)
-
-
-def int8(x: torch.Tensor) -> torch.Tensor:
-    blocks = x.reshape(*x.shape[:-1], -1, 32)
-    scale = blocks.abs().amax(-1, keepdim=True) / 127
-    elements = torch.where(scale > 0, blocks * (1 / scale), 0).round()
-    return (elements * scale).reshape(x.shape)
-
-
-def mx(format: str, recipe: str) -> Change:
-    def change(x: torch.Tensor) -> torch.Tensor:
-        q = quantize(x.contiguous().numpy(), format, recipe=recipe)
-        return torch.from_numpy(dequantize(q))
-
-    return change
-
-
-#: Mode -> what it does to what meets weights in blocks; and one that is mistaken for it.
-BLOCKS = {
-    "bf16": (nearest, cut_off),
-    "i8": (int8, mx("mxint8", "floor")),
-    "mxfp4": (mx("mxfp4", "even"), mx("mxfp4", "floor")),
-    "mxfp8": (mx("mxfp8e4m3", "rceil"), mx("mxfp8e5m2", "rceil")),
-    "mxint8": (mx("mxint8", "rceil"), int8),
-}
-
-
-def meaning(case: dict[str, Any]) -> dict[str, Change]:
-    """What the mode of a case does to each operand."""
-    blocks, _ = BLOCKS[case["activations"]]
-    floats = ("router", "keys", "values")
-    if not case.get("quantize_dense"):
-        floats = tuple(name for name in OPERANDS if name not in ("gate_up", "down"))
-    return {name: nearest if name in floats else blocks for name in OPERANDS}
 
 
 @contextmanager
@@ -192,7 +130,7 @@ def agreeing(found: NDArray[np.float32], wanted: Rows) -> float:
     return float(np.mean(np.abs(found - wanted).max(axis=-1) <= 2e-5 * rms(wanted)))
 
 
-@each_mode
+@each_case
 def test_every_operand_is_rounded_and_nothing_else(case, compiled) -> None:
     """Texts of one token: no flip of a token can reach another, so nearly all rows agree."""
     built = compiled(case)
@@ -202,15 +140,13 @@ def test_every_operand_is_rounded_and_nothing_else(case, compiled) -> None:
         sequence.reset()
         rows.append(sequence.feed(text)[0])
     found = np.stack(rows)
-    meant = meaning(case)
-    assert agreeing(found, logits(built.reference, texts, meant)[:, 0]) >= 0.8
-    most = 0.75 if case.get("quantize_dense") else 0.2
+    rounded = dict.fromkeys(OPERANDS, nearest)
+    assert agreeing(found, logits(built.reference, texts, rounded)[:, 0]) >= 0.8
     for name in OPERANDS:
-        others = {other: change for other, change in meant.items() if other != name}
-        assert agreeing(found, logits(built.reference, texts, others)[:, 0]) <= most, name
-    right, wrong = BLOCKS[case["activations"]]
-    mistaken = {name: wrong if change is right else change for name, change in meant.items()}
-    assert agreeing(found, logits(built.reference, texts, mistaken)[:, 0]) <= most
+        others = {other: nearest for other in OPERANDS if other != name}
+        assert agreeing(found, logits(built.reference, texts, others)[:, 0]) <= 0.2, name
+    cut = dict.fromkeys(OPERANDS, cut_off)
+    assert agreeing(found, logits(built.reference, texts, cut)[:, 0]) <= 0.2
 
 
 def spread(difference: Rows) -> float:
@@ -222,7 +158,7 @@ def spread(difference: Rows) -> float:
     return float(np.median(np.sqrt(np.mean(difference**2, axis=-1))))
 
 
-@each_mode
+@each_case
 def test_long_texts_agree_too(case, compiled) -> None:
     """Prefill in chunks, and decode. A flip spreads through attention to the tokens behind it.
 
@@ -231,7 +167,8 @@ def test_long_texts_agree_too(case, compiled) -> None:
     """
     built = compiled(case)
     assert built.model.manifest.model.cache.dtype == "bf16"
-    wanted = logits(built.reference, [built.tokens], meaning(case))[0]
+    rounded = dict.fromkeys(OPERANDS, nearest)
+    wanted = logits(built.reference, [built.tokens], rounded)[0]
     one_by_one = built.model.sequence()
     for found in (
         built.model.sequence().feed(built.tokens),

@@ -1,0 +1,254 @@
+"""What follows a contraction, element by element, computed on its totals before they are stored.
+
+    %y = contraction            f32 [P, 1, N]
+    %b = linalg.generic(%y, %ids) { y + extract %bias[id, n] }
+    %g = linalg.generic(%b[.., : N / 2], %b[.., N / 2 :]) { swiglu }
+
+becomes one kernel with the operands ids and bias, whose result is %g. A stage is one such generic;
+it may read, beside the totals, tensors of the result's shape (a residual), of its columns (a bias),
+of its rows (router weights), and rows of a table by a number of the row (a bias an expert). A gated
+stage takes two columns half the width apart.
+"""
+
+from __future__ import annotations
+
+import math as numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from iree.compiler import ir
+
+from mxc.dialects.dequantize import is_elementwise
+from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.indexing import dims, indexing_maps
+
+#: How an operand varies: with rows and columns, with one of them, or as a table of rows.
+Reach = Literal["total", "second", "cell", "column", "row", "table"]
+
+#: Operations of a body that mean the same on vectors.
+_ELEMENTWISE = ("arith.", "math.exp")
+_NOT = ("arith.truncf",)
+
+#: Element types that an operand may have.
+_TYPES = ("f32", "bf16", "i32")
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of a stage: how it varies, and its tensor (None for totals)."""
+
+    reach: Reach
+    tensor: ir.Value | None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One elementwise generic over the totals; `gated`: over two columns half the width apart.
+
+    `inputs`: one for each argument of its body but the last. `tables`: those that it extracts from.
+    """
+
+    op: ir.Operation
+    inputs: tuple[Input, ...]
+    gated: bool
+
+    @property
+    def tables(self) -> tuple[ir.Value, ...]:
+        """The tensors that the body takes rows of."""
+        found: dict[ir.Value, None] = {}
+        for inner in self.op.regions[0].blocks[0].operations:
+            if inner.operation.name == "tensor.extract":
+                found[inner.operation.operands[0]] = None
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """The stages behind a contraction, in their order. At most one is gated, the last."""
+
+    stages: tuple[Stage, ...]
+
+    @property
+    def gated(self) -> bool:
+        """Whether the result has half of the columns."""
+        return any(stage.gated for stage in self.stages)
+
+    @property
+    def signature(self) -> str:
+        """Equal for epilogues that are the same code over operands of the same shapes."""
+        places = {value: number for number, (_, value) in enumerate(self.operands)}
+        lines = [f"{reach} {value.type}" for reach, value in self.operands]
+        for stage in self.stages:
+            body = stage.op.regions[0].blocks[0]
+            names = {v: f"%{i}" for i, v in enumerate(body.arguments)}
+            names |= {table: f"table {places[table]}" for table in stage.tables}
+            inputs = (None if i.tensor is None else places[i.tensor] for i in stage.inputs)
+            lines.append(str([*inputs, stage.gated]))
+            for number, view in enumerate(body.operations):
+                inner = view.operation
+                attributes = [str(inner.attributes[name]) for name in sorted(inner.attributes)]
+                read = [names.get(v) or str(v.owner.attributes["value"]) for v in inner.operands]
+                lines.append(f"{number} {inner.name} {attributes} {read}")
+                names |= {result: str(number) for result in inner.results}
+        return "; ".join(lines)
+
+    @property
+    def operands(self) -> tuple[tuple[Reach, ir.Value], ...]:
+        """Every tensor that the stages read beside the totals, once, with its reach."""
+        found: dict[tuple[Reach, ir.Value], None] = {}
+        for stage in self.stages:
+            for given in stage.inputs:
+                if given.tensor is not None:
+                    found[given.reach, given.tensor] = None
+            for table in stage.tables:
+                found["table", table] = None
+        return tuple(found)
+
+
+#: No stages.
+NOTHING = Epilogue(())
+
+
+def epilogue(op: ir.Operation, panel: int) -> Epilogue:
+    """The stages that can be computed with the contraction `op`; none where nothing fits.
+
+    `panel`: halves of a gated stage are whole panels of so many columns.
+    """
+    stages: list[Stage] = []
+    last = op
+    while (stage := _next(last.results[0], panel)) is not None:
+        stages.append(stage)
+        last = stage.op
+        if stage.gated:
+            break
+    return Epilogue(tuple(stages))
+
+
+def _next(value: ir.Value, panel: int) -> Stage | None:
+    users = [use.owner.operation for use in value.uses]
+    if len(users) == 1:
+        return _stage(users[0], value)
+    if len(users) == 2 and all(user.name == "tensor.extract_slice" for user in users):
+        return _gated(value, users, panel)
+    return None
+
+
+def _gated(value: ir.Value, slices: Sequence[ir.Operation], panel: int) -> Stage | None:
+    width = shape_of(value)[-1]
+    halves: dict[int, ir.Value] = {}
+    for part in slices:
+        offsets = list(ir.DenseI64ArrayAttr(part.attributes["static_offsets"]))
+        wanted = [*shape_of(value)[:-1], width // 2]
+        if any(offsets[:-1]) or shape_of(part.results[0]) != wanted or width % (2 * panel):
+            return None
+        if any(stride != 1 for stride in ir.DenseI64ArrayAttr(part.attributes["static_strides"])):
+            return None
+        halves[offsets[-1]] = part.results[0]
+    users = [list(half.uses) for half in halves.values()]
+    if set(halves) != {0, width // 2} or any(len(uses) != 1 for uses in users):
+        return None
+    owners = [uses[0].owner.operation for uses in users]
+    if owners[0] != owners[1]:
+        return None
+    return _stage(owners[0], halves[0], halves[width // 2])
+
+
+def _stage(op: ir.Operation, first: ir.Value, second: ir.Value | None = None) -> Stage | None:
+    """The generic `op` as a stage over `first` (and `second`), or None where it is none."""
+    if op.name != "linalg.generic" or len(op.results) != 1 or not is_elementwise(op):
+        return None
+    shape = shape_of(first)
+    if shape_of(op.results[0]) != shape or not isinstance(element_of(op.results[0]), ir.F32Type):
+        return None
+    maps = [dims(affine) for affine in indexing_maps(op)]
+    rank = len(shape)
+    whole = list(range(rank))
+    if list(maps[-1]) != whole:
+        return None
+    totals = [first] if second is None else [first, second]
+    inputs = []
+    for value, places in zip(list(op.operands)[:-1], maps, strict=False):
+        reach: Reach | None
+        if value in totals:
+            reach = "total" if value == first else "second"
+            if list(places) != whole:
+                return None
+            inputs.append(Input(reach, None))
+            continue
+        reach = _reach(list(places), shape)
+        if reach is None or str(element_of(value)) not in _TYPES:
+            return None
+        if any(size < 0 for size in shape_of(value)):
+            return None
+        inputs.append(Input(reach, value))
+    body = op.regions[0].blocks[0]
+    rows = {body.arguments[i] for i, given in enumerate(inputs) if given.reach == "row"}
+    if list(body.arguments[len(inputs)].uses) or not _vectors(op, rank, rows):
+        return None
+    return Stage(op, tuple(inputs), second is not None)
+
+
+def _reach(places: list[int | None], shape: list[int]) -> Reach | None:
+    """How an operand read at these dimensions of the result varies."""
+    rank = len(shape)
+    if places == list(range(rank)):
+        return "cell"
+    if places == [rank - 1]:
+        return "column"
+    rows = [axis for axis in range(rank - 1) if axis in places]
+    left_out = [axis for axis in range(rank - 1) if axis not in places]
+    if places == rows and all(shape[axis] == 1 for axis in left_out):
+        return "row"
+    return None
+
+
+def _vectors(op: ir.Operation, rank: int, rows: set[ir.Value]) -> bool:
+    """Whether a body is made of what is known on vectors; `rows`: what it has of the row alone.
+
+    Columns are numbered, and rows of tables chosen, only to extract from tables.
+    """
+    body = op.regions[0].blocks[0]
+    own = set(body.arguments) | {result for view in body.operations for result in view.results}
+    for view in body.operations:
+        inner = view.operation
+        for value in inner.operands:
+            outside = value not in own
+            tables = inner.name == "tensor.extract" and value == inner.operands[0]
+            if outside and not tables and (_is_argument(value) or not _is_constant(value)):
+                return False
+        if inner.name == "linalg.index":
+            if ir.IntegerAttr(inner.attributes["dim"]).value != rank - 1:
+                return False
+            if any(use.owner.operation.name != "tensor.extract" for use in inner.results[0].uses):
+                return False
+        elif inner.name == "tensor.extract":
+            table, *at = inner.operands
+            if len(at) != 2 or str(element_of(table)) not in _TYPES or min(shape_of(table)) < 0:
+                return False
+            number, column = (value.owner for value in at if not _is_argument(value))
+            if column.name != "linalg.index" or number.name != "arith.index_cast":
+                return False
+            if number.operands[0] not in rows:
+                return False
+        elif inner.name != "linalg.yield" and (
+            not inner.name.startswith(_ELEMENTWISE) or inner.name in _NOT
+        ):
+            return False
+    return True
+
+
+def _is_constant(value: ir.Value) -> bool:
+    return bool(value.owner.name == "arith.constant")
+
+
+def _is_argument(value: ir.Value) -> bool:
+    return isinstance(value, ir.BlockArgument)
+
+
+def flat_shape(reach: Reach, value: ir.Value, columns: int) -> list[int]:
+    """The shape in which a kernel reads an operand."""
+    shape = shape_of(value)
+    if reach == "cell":
+        return [numbers.prod(shape) // columns, columns]
+    return shape if reach == "table" else [numbers.prod(shape)]
