@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, scf, vector
+from iree.compiler.dialects import arith, math, memref, scf, vector
 
 from mxc.passes.kernels.attention_shape import KEY_REGISTERS, Attention, Seen, Source
 from mxc.passes.kernels.attention_staging import extended
@@ -134,16 +134,18 @@ class Tile:
         last = seen.behind(self._tokens[-1])
         some = arith.andi(_less(first, behind), _less(start, last))
         with when(some):
-            scores = self._mask(self._scores(), seen, start, behind)
+            scores = self._mask(self._scores(start), seen, start, behind)
             self._soften(scores)
             self._mix(start, arith.maxsi(start, first), arith.minsi(behind, last))
 
-    def _scores(self) -> list[list[ir.Value]]:
+    def _scores(self, start: ir.Value) -> list[list[ir.Value]]:
         """[row][register of keys]."""
         lanes, f32 = self._shape.lanes, ir.F32Type.get()
         split = max(1, CHAINS // (KEY_REGISTERS * self._count))
         zero = [splat(0.0, f32, lanes)] * (split * self._count * KEY_REGISTERS)
         with loop(index(0), index(self._shape.depth), index(UNROLL), zero) as (at, sums, op):
+            if self._memory.copied is None:
+                self._ask_for_values(start, at)
             for step in range(UNROLL):
                 here = arith.addi(at, index(step))
                 keys = [
@@ -266,7 +268,7 @@ class Tile:
         with loop(first, behind, index(1), sums) as (key, totals, op):
             number = arith.subi(key, start)
             if self._memory.copied is None:
-                self._prefetch(key, columns)
+                self._ask_for_next(key, columns)
             values = [self._value(key, number, at) for at in columns]
             for i in range(self._count):
                 weight = broadcast(memory.weights, [index(i), number], lanes)
@@ -277,19 +279,37 @@ class Tile:
             scf.YieldOp(totals)
         return list(op.results)
 
-    def _prefetch(self, key: ir.Value, columns: Sequence[ir.Value]) -> None:
-        """Ask for what the next head needs of a key: evenly, since only some lines can be asked for
-        at a time, and not earlier than the first-level cache can hold it."""
-        line = 512 // self._shape.element_type().width
+    def _ask_for_next(self, key: ir.Value, columns: Sequence[ir.Value]) -> None:
+        """Ask for what the next head needs of a key.
+
+        Evenly, since only some lines can be asked for at a time. Keys alone for the first-level
+        cache: rows of a head are heads * D apart, so that few of its sets take them all.
+        """
         ahead, head = arith.addi(key, index(self._shape.block_keys)), self._head
         if self._shape.heads_a_workgroup > 1:
             following = arith.addi(head, index(1))
             last = arith.cmpi(arith.CmpIPredicate.eq, following, index(self._shape.heads))
             ahead = arith.select(last, ahead, key)
             head = arith.select(last, index(0), following)
-        for at in columns[:: max(1, line // self._shape.lanes)]:
-            for source in (self._memory.keys, self._memory.values):
-                prefetch(source.memref, source.at(ahead, head, at))
+        for at in columns[:: max(1, self._line // self._shape.lanes)]:
+            keys, values = self._memory.keys, self._memory.values
+            prefetch(keys.memref, keys.at(ahead, head, at))
+            memref.PrefetchOp(values.memref, values.at(ahead, head, at), False, 2, True)
+
+    def _ask_for_values(self, start: ir.Value, at: ir.Value) -> None:
+        """Ask for a part of the values of the block, in the loop over its scores from `at`."""
+        keys, depth = self._shape.block_keys, self._shape.depth
+        first = arith.addi(start, arith.divui(arith.muli(at, index(keys)), index(depth)))
+        for row in range(max(1, keys * UNROLL // depth)):
+            key = arith.addi(first, index(row))
+            for column in range(0, depth, self._line):
+                values = self._memory.values
+                prefetch(values.memref, values.at(key, self._head, index(column)))
+
+    @property
+    def _line(self) -> int:
+        """Elements of a cache line."""
+        return 512 // int(self._shape.element_type().width)
 
     def _value(self, key: ir.Value, number: ir.Value, at: ir.Value) -> ir.Value:
         kind, lanes = self._shape.element_type(), self._shape.lanes
