@@ -6,6 +6,7 @@ step in a file first: after a crash, that file is the IR that caused it.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from mxc.compiler.pipelines import pipeline
 from mxc.compiler.report import build_report
 from mxc.compiler.signatures import require_no_parameters, signatures
 from mxc.compiler.steps import Compiled, Request, Step
+from mxc.dialects.dispatches import walk
 from mxc.dialects.parameters import take_layouts
 from mxc.dialects.targets import Target, target
 from mxc.passes.base import dump, run
@@ -27,6 +29,10 @@ Tell = Callable[[Step], None]
 
 #: Phases after which the report reads the program.
 _FLOW, _STREAM = "flow", "stream"
+#: The phase that writes the table of kernels beside their code.
+_TARGETS = "executable-targets"
+_EXPORT = "hal.executable.export"
+_IN_A_FILE = re.compile(r'":\d+:\d+')
 
 
 @dataclass
@@ -73,6 +79,19 @@ class _Compilation:
         return None if folder is None else folder / f"{self.number + 1:02d}-{name}"
 
 
+def _place_exports(module: ir.Operation) -> None:
+    """Give each kernel a place in a file, so that two builds are the same bytes.
+
+    IREE 3.13 writes a line number for each kernel: of one without a file what happens to be on its
+    stack. tests/sentinels/test_builds.py tells when that ends.
+    """
+    for op in walk(module):
+        if op.name == _EXPORT and not _IN_A_FILE.search(str(op.location)):
+            name = str(ir.StringAttr(op.attributes["sym_name"]).value)
+            with module.context:
+                op.location = ir.Location.name(name, ir.Location.file("kernels", 0, 0))
+
+
 def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) -> Compiled:
     """Compile `request` in this process; kernels leave their text in the folder `assembly`, the
     program of the current step is in the file `program`.
@@ -93,6 +112,8 @@ def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) ->
     work.run_stages(None)
     panels = take_layouts(compiler.module)
     for phase in iree.PHASES:
+        if phase == _TARGETS:
+            _place_exports(compiler.module.operation)
         work.run_phase(phase)
         work.run_stages(phase)
         if phase in (_FLOW, _STREAM):

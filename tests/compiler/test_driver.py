@@ -169,3 +169,19 @@ def test_the_host_is_named_as_llvm_names_it(
     assert record.chip == result.chip
     assert set(record.features) <= set(result.features)
     assert bool(record.features) == bool({"avx2", "neon"} & set(result.features))
+
+
+def test_builds_of_a_program_without_files_are_the_same_bytes(
+    compiled: Callable[..., Compiled], tmp_path: Path
+) -> None:
+    """As models are built: operations have names, and no place in a file."""
+    program = (
+        'module {\n  func.func @f(%a: tensor<64xf32> loc("a")) -> tensor<64xf32> {\n'
+        '    %0 = arith.addf %a, %a : tensor<64xf32> loc("x")\n'
+        '    return %0 : tensor<64xf32> loc("r")\n  } loc("f")\n} loc("m")\n'
+    )
+    modules = set()
+    for _ in range(3):
+        compiled(program, target="cpu:x86-64")
+        modules.add((tmp_path / "m.vmfb").read_bytes())
+    assert len(modules) == 1

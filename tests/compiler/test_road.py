@@ -85,6 +85,9 @@ def test_manifest_and_report_say_what_was_chosen(
         "max_sequence_length": 16,
         "prefill_chunk": 4,
         "activations": "f32",
+        "floats": "f32",
+        "quantize_dense": None,
+        "recipe": None,
         "weights": "packed",
         "strict": False,
         "allow_nan_scales": False,
@@ -188,7 +191,7 @@ def test_inputs_of_other_kinds(out: Path, tmp_path: Path, name: str, said: str) 
         ({"max_sequence_length": 0}, "--max-sequence-length 0: .* is 64; give 1 to 64"),
         ({"max_sequence_length": 65}, "--max-sequence-length 65: .* is 64; give 1 to 64"),
         ({"max_sequence_length": 8, "prefill_chunk": 9}, "--prefill-chunk 9: .*; give 1 to 8"),
-        ({"activations": "i8"}, "--activations i8: not supported; supported are f32, bf16"),
+        ({"activations": "i4"}, "--activations i4: not supported; .* f32, bf16, i8, mxfp4"),
         ({"weights": "some"}, "--weights some: not known; give packed or none"),
     ],
 )

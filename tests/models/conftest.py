@@ -4,7 +4,8 @@ A test asks for a model by a `case`: a dict of
 
     options         GptOssOptions, what the checkpoint is
     length, chunk   max_sequence_length and prefill_chunk of the artifact
-    activations     "f32" or "bf16"
+    activations     the mode, as --activations takes it
+    quantize_dense  as --quantize-dense takes it, None where it is not given
     seed            of the weights, 0 where it is not given
 """
 
@@ -23,6 +24,7 @@ from transformers import GptOssForCausalLM, Mxfp4Config
 
 import mxc
 from mxc.compiler.checkpoints.synthetic import write_gpt_oss
+from mxc.dialects.reference import dequantize, quantize
 from mxc.runtime import Model
 
 
@@ -34,6 +36,7 @@ class Compiled:
     artifact: Path
     vocabulary: int
     length: int
+    quantize_dense: str | None = None
 
     @cached_property
     def model(self) -> Model:
@@ -42,14 +45,24 @@ class Compiled:
 
     @cached_property
     def reference(self) -> GptOssForCausalLM:
-        """transformers' model of the checkpoint: float32, plain attention, plain experts."""
-        return GptOssForCausalLM.from_pretrained(
+        """transformers' model of the checkpoint: float32, plain attention, plain experts.
+
+        Its dense weights are what `quantize_dense` makes of them.
+        """
+        model = GptOssForCausalLM.from_pretrained(
             self.checkpoint,
             quantization_config=Mxfp4Config(dequantize=True),
             dtype=torch.float32,
             attn_implementation="eager",
             experts_implementation="eager",
         )
+        for path, module in model.named_modules() if self.quantize_dense else ():
+            if path.endswith("_proj") or path == "lm_head":
+                format = {"mxfp8": "mxfp8e4m3"}.get(self.quantize_dense, self.quantize_dense)
+                q = quantize(module.weight.detach().numpy(), format, recipe="rceil")
+                # A parameter of its own, where the head is the embedding too.
+                module.weight = torch.nn.Parameter(torch.from_numpy(dequantize(q)))
+        return model
 
     @cached_property
     def tokens(self) -> list[int]:
@@ -78,10 +91,13 @@ def _compile(folder: Path, case: dict[str, Any]) -> Compiled:
         "cpu",
         artifact,
         activations=case["activations"],
+        quantize_dense=case.get("quantize_dense"),
         max_sequence_length=case["length"],
         prefill_chunk=case["chunk"],
     )
-    return Compiled(checkpoint, artifact, options.vocab_size, case["length"])
+    return Compiled(
+        checkpoint, artifact, options.vocab_size, case["length"], case.get("quantize_dense")
+    )
 
 
 @pytest.fixture(scope="session")

@@ -82,7 +82,7 @@ def test_bf16_is_rounded_without_kernels_too(case, compiled, tmp_path) -> None:
 
     Sums differ in order alone. One that comes out on the other side of a rounding to bf16 moves
     all that follows by up to 2^-8 of its size: in texts of one token few do, most agree as in f32
-    (test_bfloat16.py derives both). Without a rounding every token is off.
+    (test_activations.py derives both). Without a rounding every token is off.
     """
     here = compiled(case)
     mxc.compile(

@@ -1,0 +1,88 @@
+"""The exponential of the kernels against float64, in registers of AVX-512 and of AVX2."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from iree import runtime as rt
+from iree.compiler import ir
+from iree.compiler.dialects import func, scf, vector
+from numpy.typing import NDArray
+
+from mxc.compiler.driver import compile_here
+from mxc.compiler.steps import Request
+from mxc.dialects.context import new_context
+from mxc.passes.kernels.attention_vectors import exponential
+from mxc.passes.kernels.executables import dispatch, executable
+from mxc.passes.kernels.vectors import f32, index, load, loop
+from mxc.runtime.device import open_device
+
+#: Lanes of the registers for which the exponential is built.
+LANES = (8, 16)
+#: Points at which it is taken.
+POINTS = 1 << 16
+
+
+def program() -> bytes:
+    """A function for each of LANES: POINTS numbers through a kernel of `exponential` alone."""
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            for lanes in LANES:
+                _function(lanes)
+        return str(module).encode()
+
+
+def _function(lanes: int) -> None:
+    def body(x: ir.Value, y: ir.Value) -> None:
+        with loop(index(0), index(POINTS), index(lanes)) as (at, _, _):
+            vector.store(exponential(load(x, [at], f32(), lanes)), y, [at])
+            scf.YieldOp([])
+
+    executable(f"exp{lanes}", [ir.MemRefType.get([POINTS], f32())] * 2, (1,), body)
+    kind = ir.RankedTensorType.get([POINTS], f32())
+    func.FuncOp.from_py_func(kind, name=f"call{lanes}")(
+        lambda x: dispatch(f"exp{lanes}", [x], kind)
+    )
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exponential")
+    request = Request(
+        program=program(), place="exponential", target="cpu", module=folder / "module.vmfb"
+    )
+    compile_here(request, folder / "assembly", folder / "program", lambda step: None)
+    return folder / "module.vmfb"
+
+
+def call(file: Path, lanes: int, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    device, instance = open_device("local-task", 2, "test"), rt.VmInstance()
+    module = rt.VmModule.mmap(instance, str(file))
+    context = rt.VmContext(instance, [rt.create_hal_module(instance, device), module])
+    entry = rt.FunctionInvoker(context, device, module.lookup_function(f"call{lanes}"))
+    return np.array(entry(x).to_host())
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_exponential(lanes: int, module: Path) -> None:
+    """Every binade down to the least normal number, both ends of every step, and what is beyond."""
+    rng = np.random.default_rng(0)
+    steps = np.arange(-126, 128)[:, None] * np.log(2) / 2 + np.array([-1e-6, 0, 1e-6])
+    x = np.concatenate([
+        -np.geomspace(1e-30, 87.3, POINTS // 4),
+        -rng.uniform(0, 87.3, POINTS // 4),
+        rng.uniform(-1, 88, POINTS // 4),
+        np.clip(steps.reshape(-1), -87.3, 88),
+    ])  # fmt: skip
+    edges = [0.0, -0.0, -88.0, -89.0, -1e30, -3e38, -np.inf, np.nan, -np.nan]
+    x = np.pad(x, (0, POINTS - len(edges) - x.size)).astype(np.float32)
+    x = np.concatenate([x, np.array(edges, np.float32)])
+    found = call(module, lanes, x)
+    assert found[-len(edges) :].tolist()[:2] == [1.0, 1.0]
+    assert not found[-7:-2].any()
+    assert np.isnan(found[-2:]).all()
+    x, found = x[: -len(edges)].astype(np.float64), found[: -len(edges)]
+    wanted = np.exp(x)
+    error = np.abs(found - wanted) / np.spacing(wanted.astype(np.float32))
+    assert error.max() <= 1.0, (error.max(), x[error.argmax()])
