@@ -11,6 +11,7 @@ from collections.abc import Collection
 
 from mxc.passes.kernels.isa.avx2 import Avx2
 from mxc.passes.kernels.isa.avx512 import Avx512
+from mxc.passes.kernels.isa.neon import Neon
 from mxc.passes.kernels.isa.portable import Portable
 from mxc.passes.kernels.isa.protocol import Grain, Isa, Kind
 from mxc.passes.kernels.isa.registers import accumulator, halves, pair, zero
@@ -28,6 +29,9 @@ ISAS: dict[str, Isa] = {
     "avx512": Avx512(bf16=False, vnni=False, vbmi=False),
     "avx2-vnni": Avx2(vnni=True),
     "avx2": Avx2(vnni=False),
+    "neon-bf16": Neon(dotprod=True, bf16=True),
+    "neon-dotprod": Neon(dotprod=True, bf16=False),
+    "neon": Neon(dotprod=False, bf16=False),
     "portable": Portable(),
 }
 
@@ -45,7 +49,8 @@ _FEATURES: dict[str, dict[str, set[str]]] = {
         "avx2": _V3,
         "portable": set(),
     },
-    "aarch64": {"portable": set()},
+    # Armv8-A has NEON; LLVM does not list it for "generic".
+    "aarch64": {"neon-bf16": {"dotprod", "bf16"}, "neon-dotprod": {"dotprod"}, "neon": set()},
 }
 
 

@@ -17,10 +17,11 @@ from mxc.passes.kernels.isa.protocol import Grain, Kind
 @dataclass(frozen=True)
 class Portable:
     """f32 vectors of 128 bits. Products are rounded before they are added: a CPU may lack fma,
-    which would then be a call of a function that no kernel can reach."""
+    which would then be a call of a function that no kernel can reach. Of 16 registers, which is the
+    fewest that any CPU has, four are for such products."""
 
     lanes: int = 4
-    registers: int = 16
+    registers: int = 12
     kinds: tuple[Kind, ...] = ("floats",)
     signed: bool = False
 

@@ -1,0 +1,89 @@
+"""AArch64 with NEON, and its dot products: 4 lanes, 32 registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math, vector
+from numpy.typing import NDArray
+
+from mxc.dialects import aarch64
+from mxc.dialects.formats import ElementFormat
+from mxc.passes.kernels.codes import floats_of_codes
+from mxc.passes.kernels.isa.protocol import Grain, Kind
+from mxc.passes.kernels.isa.registers import bfloat16_bits
+from mxc.passes.kernels.vectors import bitcast, i8, splat, table
+
+#: Bytes of a register; TBL looks up to four of them.
+_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Neon:
+    """NEON, which every AArch64 CPU has. `dotprod`: SDOT. `bf16`: BFDOT."""
+
+    dotprod: bool
+    bf16: bool
+    lanes: int = 4
+    registers: int = 32
+    signed: bool = True
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What the features give."""
+        found: list[Kind] = ["quads"] if self.dotprod else []
+        return (*found, *(["pairs"] if self.bf16 else []), "floats")
+
+    def decodes(self, format: str, kind: Kind) -> bool:
+        """Every format."""
+        return True
+
+    def grain(self, kind: Kind, element: ElementFormat) -> Grain:
+        """TBL looks bytes up, but not 256 of them."""
+        return "dwords" if element.bits == 8 else "bytes"
+
+    def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
+        """FMLA."""
+        return math.fma(a, b, total)
+
+    def dot_pairs(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
+        """BFDOT."""
+        return aarch64.dot_bf16(total, weight, one)
+
+    def dot_quads(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
+        """SDOT."""
+        return aarch64.dot_i8(total, weight, one)
+
+    def quads(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
+        """TBL of one register, or of four."""
+        return self._look_up(values, codes)
+
+    def pairs_of_words(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
+        """There are none."""
+        raise NotImplementedError
+
+    def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """TBL gives the low and the high bytes; TRN1 and TRN2 bring them together."""
+        bits = bfloat16_bits(element.values)
+        low, high = (
+            self._look_up(half.astype(np.uint8).view(np.int8), codes)
+            for half in (bits & 0xFF, bits >> 8 & 0xFF)
+        )
+        first, second = (
+            vector.shuffle(low, high, [at for i in range(p, _BYTES, 2) for at in (i, _BYTES + i)])
+            for p in range(2)
+        )
+        kind = ir.BF16Type.get()
+        return bitcast(first, kind, 2 * self.lanes), bitcast(second, kind, 2 * self.lanes)
+
+    def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
+        """Arithmetic."""
+        return floats_of_codes(codes, element, self.lanes)
+
+    def _look_up(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
+        """values[codes]; bits of the codes above their own are cleared first."""
+        tables = [table(part, i8()) for part in values.reshape(-1, _BYTES)]
+        mask = splat(values.size - 1, i8(), _BYTES)
+        return aarch64.look_up_bytes(tables, arith.andi(codes, mask))
