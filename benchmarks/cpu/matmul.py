@@ -4,9 +4,8 @@
         [--modes i8,bf16,f32] [--seconds 1] [--no-peer] [--json]
 
 Weights are cold: each call goes through more of them than caches hold. Ours, the peer's and the
-limits' repetitions take turns, and the least time of each counts: what a row has of a limit is of
-that which was measured between its own repetitions. Ends with 1 where a row is below what is wanted
-of it, or where the peer is missing.
+limits' repetitions take turns; the least time of each counts, and of a limit the best of the whole
+run. Ends with 1 where a row is below what is wanted of it, or where the peer is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from contractions import MODES, contraction_program, load_rotation
@@ -87,7 +86,7 @@ class Bench:
                     calls["peer"]()
                     errors["peer"] = relative_error(read(), x, weights)
                     assert errors["peer"] < LARGEST_ERROR, f"{shape}, {m} rows, peer: {errors}"
-                times, limits = self._take_turns(calls, m, copies)
+                times = self._take_turns(calls, m, copies)
                 for mode in self.modes:
                     yield Row(
                         shape=shape,
@@ -95,7 +94,6 @@ class Bench:
                         mode=mode,
                         ours=times[mode],
                         peer=times.get("peer"),
-                        limit=limits[mode],
                         error=errors[mode],
                         peer_error=errors.get("peer"),
                     )
@@ -104,27 +102,25 @@ class Bench:
         """The best of each limit in this run."""
         return self.machine.limits(self.best)
 
+    def with_limit(self, row: Row) -> Row:
+        """The row with the best of its limit in this run."""
+        name = _limit_of(row.mode, row.m)
+        rate = self.machine.rate(name, self.best[name]) if name in self.best else None
+        return replace(row, limit=rate)
+
     def measure_limits(self) -> None:
         """All limits at once, alone."""
         self._keep(interleave(self.machine.calls, seconds=self.seconds, rounds=5, settle=0))
 
     def _take_turns(
         self, calls: Mapping[str, Callable[[], Any]], m: int, copies: int
-    ) -> tuple[dict[str, Time], dict[str, float | None]]:
-        """Times of one product by name, and the limit of each mode."""
-        machine = self.machine.calls
-        names = {mode: READ if m == 1 else PEAKS[mode] for mode in self.modes}
-        limits = {name: machine[name] for name in names.values() if name in machine}
+    ) -> dict[str, Time]:
+        """Times of one product by name; the limits that it may meet are measured between them."""
+        names = {_limit_of(mode, m) for mode in self.modes}
+        limits = {name: call for name, call in self.machine.calls.items() if name in names}
         times = interleave({**limits, **calls}, seconds=self.seconds)
         self._keep({name: times[name] for name in limits})
-        each = {
-            name: Time(
-                times[name].least / copies, times[name].median / copies, times[name].repetitions
-            )
-            for name in calls
-        }
-        rates = {name: self.machine.rate(name, times[name].least) for name in limits}
-        return each, {mode: rates.get(name) for mode, name in names.items()}
+        return {name: times[name].each_of(copies) for name in calls}
 
     def _keep(self, times: Mapping[str, Time]) -> None:
         for name, time in times.items():
@@ -137,6 +133,10 @@ class Bench:
             return
         with Rotation(self.library, shape.n, shape.k, weights.ggml, copies) as rotation:
             yield rotation
+
+
+def _limit_of(mode: str, m: int) -> str:
+    return READ if m == 1 else PEAKS[mode]
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -181,6 +181,7 @@ def main() -> int:
         return 1
     stock = None if options.no_stock else measure_stock(options.threads, options.seconds)
     limits = bench.limits()
+    rows = [bench.with_limit(row) for row in rows]
     if options.json:
         print(
             json.dumps(

@@ -32,8 +32,8 @@ def wanted(mode: str, m: int) -> Wanted:
 class Row:
     """One product: seconds of ours and of the peer's, and the errors of both.
 
-    `limit`: 1e9 bytes a second where m is 1, else 1e9 operations a second, of this machine
-    between the repetitions of this row; None where the CPU has not the mode's instruction.
+    `limit`: what this machine can do, 1e9 bytes a second where m is 1, else 1e9 operations; None
+    where the CPU has not the mode's instruction.
     """
 
     shape: Shape
@@ -41,9 +41,9 @@ class Row:
     mode: str
     ours: Time
     peer: Time | None
-    limit: float | None
     error: float
     peer_error: float | None
+    limit: float | None = None
 
     @property
     def gflops(self) -> float:

@@ -52,13 +52,13 @@ def test_limits(run: Run) -> None:
 
 
 def test_products_are_measured_and_checked(run: Run) -> None:
-    words = "--no-peer --no-stock --shapes 48x32 --rows 1,3 --modes bf16,f32 --threads 1"
+    words = "--no-peer --no-stock --shapes 48x32,32x32 --rows 1,3 --modes bf16,f32 --threads 1"
     sizes = "--seconds 0.01 --memory-mib 4 --cold-mib 0 --json"
     result = run("matmul.py", *words.split(), *sizes.split())
     assert not result.stderr
     found = json.loads(result.stdout)
     rows = {(row["shape"], row["m"], row["mode"]): row for row in found["rows"]}
-    assert set(rows) == {("48x32", m, mode) for m in (1, 3) for mode in TYPES}
+    assert set(rows) == {(s, m, t) for s in ("48x32", "32x32") for m in (1, 3) for t in TYPES}
     for (_, m, mode), row in rows.items():
         assert row["ms"] > 0
         assert row["error"] < TYPES[mode]
@@ -137,7 +137,7 @@ def test_others_are_not_this_process() -> None:
 
 def row(mode: str, m: int, seconds: float, peer: float | None, limit: float | None) -> Row:
     time = None if peer is None else Time(peer, peer, 1)
-    return Row(Shape(4096, 4096), m, mode, Time(seconds, seconds, 1), time, limit, 0.0, None)
+    return Row(Shape(4096, 4096), m, mode, Time(seconds, seconds, 1), time, 0.0, None, limit)
 
 
 def test_a_row_passes_where_all_is_as_wanted() -> None:
