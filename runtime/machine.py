@@ -34,8 +34,22 @@ _X86_FLAGS = {
     "amx-tile": "amx_tile", "bmi": "bmi1", "crc32": "sse4_2", "lzcnt": "abm",
     "pclmul": "pclmulqdq", "rdrnd": "rdrand", "sahf": "lahf_lm", "sha": "sha_ni", "sse3": "pni",
     "sse4.1": "sse4_1", "sse4.2": "sse4_2", "x87": "fpu",
+    # The parts of APX have one bit in CPUID, and one flag.
+    "ccmp": "apx", "cf": "apx", "egpr": "apx", "jmpabs": "apx", "ndd": "apx", "nf": "apx",
+    "ppx": "apx", "push2pop2": "apx", "zu": "apx",
+}  # fmt: skip
+#: Features that Linux has no flag for, because they are others together. Intel AVX10 Architecture
+#: Specification (361050), section 3: AVX10.1 is AVX-512 as Sapphire Rapids has it, and no more.
+_TOGETHER = {
+    "avx10.1": (
+        "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "avx512_vbmi2", "avx512_vnni",
+        "avx512_bf16", "avx512_bitalg", "avx512_fp16", "avx512_vpopcntdq", "avx512ifma",
+        "avx512vbmi",
+    ),
 }  # fmt: skip
 _AARCH64_FLAGS = {
+    "altnzcv": "flagm2", "fptoint": "frint", "sme-f64f64": "smef64f64",
+    "sme-i16i64": "smei16i64",
     "bf16": "bf16", "complxnum": "fcma", "crc": "crc32", "dotprod": "asimddp", "fp-armv8": "fp",
     "fp16fml": "asimdfhm", "fullfp16": "asimdhp", "jsconv": "jscvt", "lse": "atomics",
     "neon": "asimd", "pauth": "paca", "rand": "rng", "rcpc": "lrcpc", "rdm": "asimdrdm",
@@ -54,8 +68,8 @@ IGNORABLE = frozenset({
     "rdpid", "rdpru", "rdrnd", "rdseed", "rtm", "serialize", "sgx", "shstk", "tsxldtrk", "uintr",
     "waitpkg", "wbnoinvd", "widekl", "xsave", "xsavec", "xsaveopt", "xsaves",
     # aarch64
-    "ccdp", "ccidx", "ccpp", "ete", "fpac", "mte", "perfmon", "ras", "reserve-x18", "spe",
-    "ssbs", "trbe",
+    "brbe", "ccdp", "ccidx", "ccpp", "ete", "fpac", "ls64", "mte", "perfmon", "predres", "ras",
+    "reserve-x18", "rme", "spe", "spe-eef", "specrestrict", "ssbs", "trbe",
 })  # fmt: skip
 #: Prefixes of LLVM features that tune the code and add no instruction.
 TUNING = ("fast-", "slow-", "prefer-", "tuning-", "false-deps-", "no-")
@@ -87,11 +101,15 @@ def missing_features(features: Iterable[str], arch: str, flags: frozenset[str]) 
     "_": a feature that is not known is thereby missing, never assumed.
     """
     spelled = _AARCH64_FLAGS if arch == "aarch64" else _X86_FLAGS
+
+    def needed(feature: str) -> tuple[str, ...]:
+        plain = feature.replace("-", "_").replace(".", "_")
+        return _TOGETHER.get(feature, (spelled.get(feature, plain),))
+
     return tuple(
         feature
         for feature in features
-        if _matters(feature)
-        and spelled.get(feature, feature.replace("-", "_").replace(".", "_")) not in flags
+        if _matters(feature) and not flags.issuperset(needed(feature))
     )
 
 

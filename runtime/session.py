@@ -74,7 +74,8 @@ def load(
     chosen = choose_level(manifest, level, place)
     check_model(manifest, place)
     check_files(folder, manifest, verify=verify)
-    count = threads or physical_cores()
+    # local-sync has no workers: the thread that calls does the work.
+    count = 1 if driver_of(uri) == "local-sync" else threads or physical_cores()
     return Model(folder, manifest, chosen, open_device(uri, count, place), count, uri)
 
 

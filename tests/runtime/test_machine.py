@@ -59,12 +59,31 @@ def test_x86_features_as_the_compiler_names_them(cpu: str, missing: tuple[str, .
 
 @pytest.mark.parametrize(
     ("cpu", "missing"),
-    [("neoverse-n1", ()), ("neoverse-v1", ()), ("neoverse-v2", ("sve-bitperm", "sve2"))],
+    [
+        ("neoverse-n1", ()),
+        ("neoverse-v1", ()),
+        ("neoverse-v2", ("sve-bitperm", "sve2")),
+        ("cortex-x4", ("sb", "sve-bitperm", "sve2")),
+    ],
 )
 def test_aarch64_features_as_the_compiler_names_them(cpu: str, missing: tuple[str, ...]) -> None:
     features = features_of(cpu, "aarch64-unknown-linux-gnu")
     assert len(features) > 10
     assert machine.missing_features(features, "aarch64", frozenset(GRAVITON3.split())) == missing
+
+
+def test_features_that_are_others_together_or_one_of_many() -> None:
+    sapphire = {*ZEN4.split(), "avx512_fp16"}
+    assert machine.missing_features(["avx10.1"], "x86_64", frozenset(sapphire)) == ()
+    for flag in ("avx512_fp16", "avx512vbmi", "avx512f"):
+        short = frozenset(sapphire - {flag})
+        assert machine.missing_features(["avx10.1"], "x86_64", short) == ("avx10.1",)
+    apx = ["egpr", "ndd", "avx10.2"]
+    assert machine.missing_features(apx, "x86_64", frozenset({"apx"})) == ("avx10.2",)
+    assert machine.missing_features(apx, "x86_64", frozenset(sapphire)) == tuple(apx)
+    arm = ["altnzcv", "fptoint", "brbe"]
+    assert machine.missing_features(arm, "aarch64", frozenset({"flagm2", "frint"})) == ()
+    assert machine.missing_features(arm, "aarch64", frozenset({"flagm2"})) == ("fptoint",)
 
 
 def test_a_feature_of_no_table_is_missing() -> None:

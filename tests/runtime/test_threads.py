@@ -17,6 +17,7 @@ def test_threads_change_nothing_but_threads(plain_artifact: Path) -> None:
     one, three, default = (load(plain_artifact, threads=n) for n in (1, 3, None))
     assert (one.threads, three.threads) == (1, 3)
     assert default.threads == machine.physical_cores()
+    assert load(plain_artifact, device="local-sync", threads=3).threads == 1
     results = [m.call("mixed", values)[0] for m in (one, three, default)]
     assert results[0] == results[1] == results[2]
     np.testing.assert_allclose(results[0], values.sum(dtype=np.float64), rtol=0, atol=1e-2)
