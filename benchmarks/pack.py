@@ -1,6 +1,6 @@
 """Packing: rate in MB/s and peak resident memory of a fresh process, for a checkpoint of any size.
 
-    python benchmarks/pack.py [--gib 1] [--folder DIR] [--json]
+    python benchmarks/pack.py [--gib 1] [--quantize-dense mxfp8|mxint8] [--folder DIR] [--json]
 
 Writes a random checkpoint with the layers of gpt-oss-20b (about 0.4 GiB each) into DIR, packs it
 in a process of its own, and removes both. The file system cache is warm, as after a download.
@@ -37,10 +37,17 @@ PACK = """
 import json, sys, time
 from pathlib import Path
 from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
-from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors
+from mxc.compiler.checkpoints.gpt_oss_pack import Dense, plan_tensors
 from mxc.compiler.packing.pack import pack
+from mxc.dialects.formats import FORMATS
+from mxc.dialects.recipes import ScaleRecipe
+dense = None
+if sys.argv[3]:
+    # Not from the options of models, which load MLIR: that would be most of the memory.
+    format = FORMATS[{"mxfp8": "mxfp8e4m3"}.get(sys.argv[3], sys.argv[3])]
+    dense = Dense(format=format, recipe=ScaleRecipe.RCEIL)
 start = time.perf_counter()
-packed = pack(plan_tensors(read_gpt_oss(Path(sys.argv[1]))), Path(sys.argv[2]))
+packed = pack(plan_tensors(read_gpt_oss(Path(sys.argv[1])), dense=dense), Path(sys.argv[2]))
 seconds = time.perf_counter() - start
 # Not ru_maxrss: that survives exec and would count the pages of the parent.
 status = Path("/proc/self/status").read_text()
@@ -54,14 +61,14 @@ print(json.dumps({
 """
 
 
-def measure(folder: Path, gib: float) -> dict[str, float]:
+def measure(folder: Path, gib: float, dense: str) -> dict[str, float]:
     layers = max(1, round(gib * (1 << 30) / LAYER_BYTES))
     options = GptOssOptions(num_hidden_layers=layers, **OPTIONS)
     start = time.perf_counter()
     write_gpt_oss(folder / "checkpoint", options, shards=2 * layers, tokenizer=False)
     print(f"{layers} layers written in {time.perf_counter() - start:.1f} s", file=sys.stderr)
     run = subprocess.run(
-        [sys.executable, "-c", PACK, folder / "checkpoint", folder / "weights.irpa"],
+        [sys.executable, "-c", PACK, folder / "checkpoint", folder / "weights.irpa", dense],
         check=True,
         capture_output=True,
         text=True,
@@ -73,11 +80,12 @@ def measure(folder: Path, gib: float) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gib", type=float, default=1.0, help="size of the checkpoint")
+    parser.add_argument("--quantize-dense", default="", help="mxfp8 or mxint8 (default: bf16)")
     parser.add_argument("--folder", type=Path, help="where to write (default: temporary)")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        result = measure(Path(folder), arguments.gib)
+        result = measure(Path(folder), arguments.gib, arguments.quantize_dense)
     if arguments.json:
         print(json.dumps(result))
     else:

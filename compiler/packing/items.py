@@ -114,7 +114,7 @@ def archive_bytes(item: PackItem, read: Read, loss: Loss) -> Iterator[NDArray[np
             item.quantised,
             loss,
             # In float32, with what is compared to it, a piece is several times as large.
-            chunk=CHUNK // 4,
+            chunk=CHUNK // 16,
             place=item.place,
         )
     if item.panels is None:
