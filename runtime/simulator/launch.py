@@ -67,7 +67,7 @@ def launch(
         w = _start(kernel, memory, base, arguments, numbers, workgroups, per_workgroup)
         w.observer = observer
         if observer is not None:
-            observer.start(w)
+            observer.start(w, program)
         stepped += execute(program, w, limit=_LIMIT)
         if observer is not None:
             observer.finish(w)

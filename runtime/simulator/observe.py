@@ -9,6 +9,7 @@ from mxc.runtime.simulator.operations import Array
 
 if TYPE_CHECKING:
     from mxc.runtime.simulator.state import Waves
+    from mxc.runtime.simulator.translate import Program
 
 
 class Observer:
@@ -17,7 +18,7 @@ class Observer:
     #: Whether `before` and `after` are wanted for every instruction, or only the other calls.
     every_instruction = False
 
-    def start(self, w: Waves) -> None:
+    def start(self, w: Waves, program: Program) -> None:
         """Waves begin, with the registers that hardware gives them."""
 
     def before(self, w: Waves, i: Instruction) -> None:

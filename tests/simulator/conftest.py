@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -125,3 +125,56 @@ def scaled(compiled: Callable[..., Compiled]) -> Callable[..., Compiled]:
 @pytest.fixture(scope="session")
 def printed() -> Callable[[str, str], list[str]]:
     return assembly_lines
+
+
+ASSEMBLED = """
+#layout = #hal.pipeline.layout<bindings = [{bindings}]>
+#target = #hal.executable.target<"rocm", "rocm-hsaco-fb", {{
+  abi = "hip", iree_codegen.target_info = #iree_gpu.target<arch = "gfx950", features = "",
+    wgp = <compute = fp32, storage = b32, subgroup = none, dot = none, mma = [],
+      subgroup_size_choices = [64], max_workgroup_sizes = [1024, 1024, 1024],
+      max_thread_count_per_workgroup = 1024, max_workgroup_memory_bytes = 65536,
+      max_workgroup_counts = [2147483647, 2147483647, 2147483647]>>, ukernels = "none"}}>
+hal.executable public @assembled {{
+  hal.executable.variant public @gfx950 target(#target) {{
+    hal.executable.export public @kernel ordinal(0) layout(#layout)
+        count(%device: !hal.device) -> (index, index, index) {{
+      %one = arith.constant 1 : index
+      hal.return %one, %one, %one : index, index, index
+    }}
+    builtin.module {{
+      llvm.mlir.global internal @lds() {{addr_space = 3 : i32, alignment = 16 : i64}}
+        : !llvm.array<{lds} x i8>
+      llvm.func @kernel({arguments}) {{
+        %lds = llvm.mlir.addressof @lds : !llvm.ptr<3>
+        llvm.inline_asm has_side_effects "{text}", "s,~{{v127}},~{{a31}},~{{s96}},~{{memory}}" %lds
+          : (!llvm.ptr<3>) -> ()
+        llvm.return
+      }}
+    }}
+  }}
+}}
+"""
+
+
+@pytest.fixture(scope="session")
+def assemble(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Kernel]:
+    """A kernel of the given instructions, assembled by LLVM.
+
+    It starts with the addresses of its buffers in s[2:3], s[4:5] and so on, the workgroup's number
+    in the scalar register after them, the work item in v0.
+    """
+
+    @cache
+    def make(text: str, buffers: int = 1, workgroup: int = 64, lds: int = 1024) -> Kernel:
+        folder = tmp_path_factory.mktemp("assembled")
+        program = ASSEMBLED.format(
+            bindings=", ".join(["#hal.pipeline.binding<storage_buffer>"] * buffers),
+            arguments=", ".join(f"%b{n}: !llvm.ptr<1>" for n in range(buffers)),
+            lds=lds,
+            text="\\0A".join(line.strip() for line in text.strip().splitlines()),
+        )
+        kernel = compile_for_gfx950(program, folder, "--compile-mode=hal-executable").kernel
+        return replace(kernel, workgroup=(workgroup, 1, 1))
+
+    return make

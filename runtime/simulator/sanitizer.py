@@ -1,0 +1,321 @@
+"""Finds what hardware does not report: races, missing waits, reads of what was never written.
+
+Findings name the instruction. What is looked for, and by which rule:
+
+wait       an instruction uses a register of a load that no s_waitcnt has waited for (vmcnt counts
+           vector memory in order; lgkmcnt counts LDS in order, scalar loads in no order, so that
+           only lgkmcnt(0) is sure of these)
+race       two waves of a workgroup access the same LDS byte, at least one writes, and the write was
+           not both waited for by its wave and followed by a barrier; or another wave has read the
+           byte since the last barrier
+dma        a wave reads LDS that its own load to LDS fills and has not waited for
+undefined  a value computed from a register that was never written is stored, is an address, or
+           decides a branch or which lanes are active (compilers copy and mask out undefined values,
+           which is right); a byte of LDS that was never written is read
+bounds     LDS beyond the workgroup's allocation (addresses outside of every buffer are an error of
+           the simulator itself, with or without a sanitizer)
+alignment  an LDS or scratch address that is not a multiple of 4 bytes, or of the access where it is
+           smaller; global memory only with `Sanitizer(unaligned=True)`, as ROCm lets kernels access
+           it unaligned (LLVM: unaligned-access-mode)
+barrier    waves of a workgroup wait at different barriers
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mxc.runtime.simulator.instruction import EXEC, M0, VCC, Instruction
+from mxc.runtime.simulator.observe import Observer
+from mxc.runtime.simulator.operations import Array
+from mxc.runtime.simulator.salu import SALU
+from mxc.runtime.simulator.shadow import Shadow
+from mxc.runtime.simulator.signatures import VALU
+from mxc.runtime.simulator.state import Waves
+from mxc.runtime.simulator.text import text, waits
+from mxc.runtime.simulator.translate import Program
+
+Register = tuple[str, int]
+_ALWAYS = frozenset(("s", n) for n in (EXEC, EXEC + 1))
+_SCC = ("scc", 0)
+_VECTOR, _LOCAL, _SCALAR = "vmcnt", "lgkmcnt", "scalar"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`kind` is one of those above; `place` names kernel, address and instruction."""
+
+    kind: str
+    place: str
+    detail: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.kind}: {self.place}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What an instruction does to registers and counters; `decides`: reads that must be defined."""
+
+    reads: frozenset[Register]
+    decides: frozenset[Register]
+    writes: frozenset[Register]
+    counter: str | None
+    loads: bool
+
+
+class _Count:
+    """One counter of each wave: how many operations were issued, and how many are done."""
+
+    def __init__(self, waves: int) -> None:
+        self.issued: Array = np.zeros(waves, np.int64)
+        self.done: Array = np.zeros(waves, np.int64)
+
+    def issue(self, active: Array) -> Array:
+        self.issued = self.issued + active
+        return self.issued
+
+    def wait(self, left: int, active: Array) -> None:
+        reached = np.maximum(self.done, self.issued - left)
+        self.done = np.where(active, reached, self.done)
+
+
+class Sanitizer(Observer):
+    """Watches one run of a kernel; `findings` holds the first of each kind at each instruction.
+
+    `counts` says how often each was seen.
+    """
+
+    every_instruction = True
+
+    def __init__(self, *, unaligned: bool = False) -> None:
+        """With nothing found. unaligned: report unaligned global memory too."""
+        self.findings: list[Finding] = []
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self._unaligned = unaligned
+        self._uses: dict[int, _Use] = {}
+
+    def start(self, w: Waves, program: Program) -> None:
+        """A batch of workgroups begins."""
+        self._program = program
+        self._everyone: Array = np.ones(w.count, bool)
+        self._active = self._everyone
+        self._counts = {name: _Count(w.count) for name in (_VECTOR, _LOCAL, _SCALAR)}
+        self._pending: dict[Register, tuple[str, Array]] = {}
+        self._shadow = Shadow(w)
+        self._stores: list[tuple[str, Array, Array, int]] = []
+        d = program.kernel.descriptor
+        given = {("s", n) for n in range(d.user_sgprs + sum(d.workgroup_ids))}
+        #: Registers that every wave has defined, and for others the waves that have.
+        self._full: set[Register] = given | {("v", 0)} | _ALWAYS
+        self._partly: dict[Register, Array] = {}
+        self._undefined: Array | None = None
+
+    def before(self, w: Waves, i: Instruction) -> None:
+        """Check what the instruction reads."""
+        use = self._uses.get(i.address)
+        if use is None:
+            use = self._uses[i.address] = _use(i)
+        self._active = self._everyone if w.active is None else w.active[:, 0]
+        if self._pending:
+            for register in self._pending.keys() & (use.reads | use.writes):
+                self._check_pending(i, register)
+        self._undefined = None
+        if not use.reads <= self._full:
+            self._find_undefined(w, i, use)
+        if i.name == "s_waitcnt":
+            self._wait(i, w)
+
+    def _find_undefined(self, w: Waves, i: Instruction, use: _Use) -> None:
+        """The waves in which an operand is undefined, and whether that matters here."""
+        bad = np.zeros_like(self._everyone)
+        for register in use.reads - self._full:
+            known = self._partly.get(register)
+            here = self._active if known is None else self._active & ~known
+            if register in use.decides and (here & w.lanes.any(axis=1)).any():
+                self._report("undefined", i, f"{_name(register)} comes from what nobody wrote")
+                self._full.add(register)
+                continue
+            bad |= here
+        self._undefined = bad if bad.any() else None
+
+    def after(self, w: Waves, i: Instruction) -> None:
+        """Note what the instruction wrote, and what it left outstanding."""
+        use = self._uses[i.address]
+        if self._undefined is not None or w.active is not None:
+            for register in use.writes:
+                known = self._partly.get(register)
+                if register in self._full:
+                    known = self._everyone
+                elif known is None:
+                    known = np.zeros_like(self._everyone)
+                known = known | self._active
+                if self._undefined is not None:
+                    known = known & ~self._undefined
+                self._full.discard(register)
+                self._partly[register] = known
+                if known.all():
+                    self._full.add(register)
+        else:
+            self._full |= use.writes
+        if use.counter is None:
+            return
+        sequence = self._counts[use.counter].issue(self._active)
+        if use.loads:
+            for register in use.writes:
+                self._pending[register] = (use.counter, sequence)
+
+    def _check_pending(self, i: Instruction, register: Register) -> None:
+        counter, sequence = self._pending[register]
+        late = self._active & (sequence > self._counts[counter].done)
+        if late.any():
+            self._report("wait", i, f"{_name(register)} is loaded and no s_waitcnt waited for it")
+            del self._pending[register]
+
+    def _wait(self, i: Instruction, w: Waves) -> None:
+        vector, _, local = waits(i.has("simm16"))
+        counts = self._counts
+        counts[_VECTOR].wait(vector, self._active)
+        unordered = counts[_SCALAR].issued > counts[_SCALAR].done
+        counts[_LOCAL].wait(local, self._active & (~unordered | (local == 0)))
+        if local == 0:
+            counts[_SCALAR].wait(0, self._active)
+        self._pending = {
+            register: (name, sequence)
+            for register, (name, sequence) in self._pending.items()
+            if (sequence > counts[name].done).any()
+        }
+        left = []
+        for name, sequence, places, size in self._stores:
+            done = (sequence <= counts[name].done) & (sequence > 0)
+            if done.any():
+                self._shadow.complete(w, places, size, done)
+            if not done.all():
+                left.append((name, np.where(done, 0, sequence), places, size))
+        self._stores = [entry for entry in left if entry[1].any()]
+
+    # Memory
+
+    def vector(
+        self, w: Waves, i: Instruction, address: Array, lanes: Array | None, size: int, store: bool
+    ) -> None:
+        """Alignment; bounds are the simulator's own errors."""
+        if not self._unaligned:
+            return
+        unit = min(size, 4) - 1
+        off = (address & unit) != 0
+        if (
+            off.any()
+            and (np.broadcast_to(off, w.shape) & (w.lanes if lanes is None else lanes)).any()
+        ):
+            self._report("alignment", i, f"an address is not a multiple of {unit + 1} bytes")
+
+    def scratch(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
+        """Alignment."""
+        unit = min(size, 4) - 1
+        if ((place & unit != 0) & w.lanes).any():
+            self._report("alignment", i, f"a scratch offset is not a multiple of {unit + 1} bytes")
+
+    def local(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
+        """Races, bounds and alignment of LDS."""
+        unit = min(size, 4) - 1
+        lanes: Array = w.lanes
+        outside = lanes & ((place < 0) | (place + size > w.lds_size))
+        if outside.any():
+            first = int(place[outside][0])
+            self._report(
+                "bounds", i, f"{size} bytes at {first} of {w.lds_size} that the workgroup has"
+            )
+            lanes = lanes & ~outside
+        if ((place & unit != 0) & lanes).any():
+            self._report("alignment", i, f"an LDS address is not a multiple of {unit + 1} bytes")
+        if not lanes.any():
+            return
+        found = (self._shadow.store if store else self._shadow.load)(
+            w, place, lanes, size, direct=i.encoding != "DS"
+        )
+        for kind, detail in found:
+            self._report(kind, i, detail)
+        if store:
+            name = _LOCAL if i.encoding == "DS" else _VECTOR
+            sequence = self._counts[name].issued + self._active
+            places = np.where(lanes, place + w.lds_base, -1)
+            self._stores.append((name, np.where(self._active, sequence, 0), places, size))
+
+    def barrier(self, w: Waves, waiting: Array, places: Array) -> None:
+        """Every workgroup waits at one place, and what was stored before is seen after it."""
+        groups = w.workgroup[waiting]
+        at = places[waiting]
+        low = np.full(int(w.workgroup.max()) + 1, np.iinfo(np.int64).max)
+        high = np.full_like(low, -1)
+        np.minimum.at(low, groups, at)
+        np.maximum.at(high, groups, at)
+        if ((low < high) & (high >= 0)).any():
+            index = int(high[(low < high) & (high >= 0)][0]) - 1
+            i = self._program.instructions[index]
+            self._report("barrier", i, "waves of a workgroup wait at different barriers")
+        self._shadow.barrier(np.unique(groups))
+
+    def _report(self, kind: str, i: Instruction, detail: str) -> None:
+        place = f"{self._program.kernel.name}, 0x{i.address:x}: {text(i)}"
+        if not self.counts[kind, place]:
+            self.findings.append(Finding(kind, place, detail))
+        self.counts[kind, place] += 1
+
+
+def _name(register: Register) -> str:
+    return f"{register[0]}{register[1]}"
+
+
+def _use(i: Instruction) -> _Use:
+    """Registers and counter of an instruction."""
+    reads = {r for operand in i.operands for r in operand.registers()}
+    writes = {r for result in i.results for r in result.registers()}
+    entry = SALU.get(i.name) or VALU.get(i.name)
+    if entry is not None:
+        reads |= writes if entry.tied else set()
+        reads |= {_SCC} if "c" in entry.ins else set()
+        writes |= {_SCC} if "c" in entry.outs else set()
+    if i.name.endswith("_saveexec_b64"):
+        writes |= {*_ALWAYS, _SCC}
+    if i.name.startswith("s_cbranch"):
+        reads |= (
+            {_SCC}
+            if "scc" in i.name
+            else {("s", VCC), ("s", VCC + 1)}
+            if "vcc" in i.name
+            else set()
+        )
+    if i.has("lds") or "_load_lds_" in i.name:
+        reads.add(("s", M0))
+    counter, loads = _counter(i)
+    decides: set[Register] = set()
+    if i.name.startswith("s_cbranch") or writes & _ALWAYS:
+        decides = reads
+    elif counter is not None:
+        # The address; of global stores the data too. What is stored to LDS may be padding.
+        decides = set(i.operands[0].registers()) if i.encoding == "DS" and i.operands else reads
+    return _Use(frozenset(reads), frozenset(decides), frozenset(writes), counter, loads)
+
+
+def _counter(i: Instruction) -> tuple[str | None, bool]:
+    if i.encoding == "SMEM":
+        return _SCALAR, bool(i.results)
+    if i.encoding in ("MUBUF", "FLAT"):
+        return _VECTOR, bool(i.results)
+    if i.encoding == "DS":
+        return _LOCAL, bool(i.results)
+    return None, False
+
+
+def findings_of(sanitizers: list[Sanitizer]) -> list[Finding]:
+    """All findings of several runs, each once."""
+    seen: dict[Any, Finding] = {}
+    for sanitizer in sanitizers:
+        for finding in sanitizer.findings:
+            seen.setdefault((finding.kind, finding.place), finding)
+    return list(seen.values())

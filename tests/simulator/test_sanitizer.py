@@ -1,0 +1,261 @@
+"""Each detector has a kernel that trips it and one, a few instructions away, that must not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxc.runtime.simulator.code_object import Kernel
+from mxc.runtime.simulator.errors import SimulationError
+from mxc.runtime.simulator.launch import launch
+from mxc.runtime.simulator.sanitizer import Finding, Sanitizer
+from mxc.runtime.simulator.translate import Program
+
+Assemble = Callable[..., Kernel]
+
+
+def sanitize(kernel: Kernel, **options: bool) -> list[Finding]:
+    sanitizer = Sanitizer(**options)
+    data = np.arange(1024, dtype=np.uint32)
+    launch(Program(kernel, observed=True), (2, 1, 1), [data], observer=sanitizer)
+    return sanitizer.findings
+
+
+def kinds(findings: list[Finding]) -> set[str]:
+    return {finding.kind for finding in findings}
+
+
+LOAD = """
+v_lshlrev_b32 v1, 2, v0
+global_load_dword v2, v1, s[2:3]
+{wait}
+v_add_u32 v3, v2, v2
+global_store_dword v1, v3, s[2:3]
+s_endpgm
+"""
+SCALAR_LOAD = """
+s_load_dwordx2 s[6:7], s[2:3], 0x10
+{wait}
+s_add_u32 s8, s6, s7
+s_endpgm
+"""
+ORDERED = """
+v_lshlrev_b32 v1, 2, v0
+global_load_dword v2, v1, s[2:3]
+global_load_dword v3, v1, s[2:3] offset:4
+s_waitcnt vmcnt(1)
+v_mov_b32 v4, {first}
+s_endpgm
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "early"),
+    [
+        (LOAD.format(wait="s_nop 0"), "v2"),
+        (LOAD.format(wait="s_waitcnt lgkmcnt(0)"), "v2"),
+        (LOAD.format(wait="s_waitcnt vmcnt(0)"), None),
+        (SCALAR_LOAD.format(wait="s_waitcnt lgkmcnt(1)"), "s6"),
+        (SCALAR_LOAD.format(wait="s_waitcnt lgkmcnt(0)"), None),
+        (ORDERED.format(first="v3"), "v3"),
+        (ORDERED.format(first="v2"), None),
+    ],
+)
+def test_use_before_wait(kernel: str, early: str | None, assemble: Assemble) -> None:
+    findings = sanitize(assemble(kernel))
+    assert kinds(findings) == ({"wait"} if early else set())
+    assert all(f"{early} is loaded" in f.detail for f in findings if early == "v2")
+
+
+NEIGHBOUR = """
+v_lshlrev_b32 v1, 2, v0
+v_xor_b32 v2, 0x100, v1
+ds_write_b32 v1, v0
+{between}
+ds_read_b32 v3, v2
+s_waitcnt lgkmcnt(0)
+{after}
+v_add_u32 v3, v3, v0
+s_endpgm
+"""
+READ_THEN_WRITE = """
+v_lshlrev_b32 v1, 2, v0
+v_xor_b32 v2, 0x100, v1
+ds_write_b32 v1, v0
+s_waitcnt lgkmcnt(0)
+s_barrier
+ds_read_b32 v3, v2
+s_waitcnt lgkmcnt(0)
+{between}
+ds_write_b32 v1, v3
+s_endpgm
+"""
+BOTH = "s_waitcnt lgkmcnt(0)\ns_barrier"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "races"),
+    [
+        (NEIGHBOUR.format(between="s_waitcnt lgkmcnt(0)", after=""), True),
+        (NEIGHBOUR.format(between="s_barrier", after=""), True),
+        (NEIGHBOUR.format(between=BOTH, after=""), False),
+        (READ_THEN_WRITE.format(between=""), True),
+        (READ_THEN_WRITE.format(between="s_barrier"), False),
+        ("v_and_b32 v1, 60, v0\nds_write_b32 v1, v0\ns_endpgm", True),
+        ("v_lshlrev_b32 v1, 2, v0\nds_write_b32 v1, v0\ns_endpgm", False),
+    ],
+)
+def test_races_in_lds(kernel: str, races: bool, assemble: Assemble) -> None:
+    findings = sanitize(assemble("\n".join(filter(None, kernel.splitlines())), 1, 128))
+    # A neighbour's bytes may not be there yet: then they are undefined, and no race is proved.
+    assert ("race" in kinds(findings)) == races
+    assert kinds(findings) <= {"race", "undefined"}
+
+
+DIRECT = """
+s_mov_b32 s6, 0
+s_mov_b32 m0, s6
+v_lshlrev_b32 v1, 2, v0
+s_mov_b32 s4, 4096
+s_mov_b32 s5, 0x27000
+s_mov_b64 s[8:9], s[2:3]
+s_mov_b64 s[10:11], s[4:5]
+buffer_load_dword v1, s[8:11], 0 offen lds
+{wait}
+ds_read_b32 v2, v1
+s_waitcnt lgkmcnt(0)
+s_endpgm
+"""
+
+
+@pytest.mark.parametrize(
+    ("wait", "expected"), [("s_nop 0", {"dma"}), ("s_waitcnt vmcnt(0)", set())]
+)
+def test_loads_to_lds(wait: str, expected: set[str], assemble: Assemble) -> None:
+    assert kinds(sanitize(assemble(DIRECT.format(wait=wait)))) == expected
+
+
+UNDEFINED = """
+{define}
+v_lshlrev_b32 v1, 2, v0
+v_add_u32 v3, v2, v0
+global_store_dword v1, v3, s[2:3]
+s_endpgm
+"""
+MASKED = """
+v_lshlrev_b32 v1, 2, v0
+v_add_u32 v3, v2, v0
+s_mov_b64 vcc, 0
+v_cndmask_b32 v3, v3, v0, vcc
+v_mov_b32 v3, v0
+global_store_dword v1, v3, s[2:3]
+s_endpgm
+"""
+READ_LDS = """
+v_lshlrev_b32 v1, 2, v0
+{define}
+s_waitcnt lgkmcnt(0)
+ds_read_b32 v2, v1
+s_waitcnt lgkmcnt(0)
+s_endpgm
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (UNDEFINED.format(define="s_nop 0"), {"undefined"}),
+        (UNDEFINED.format(define="v_mov_b32 v2, 7"), set()),
+        (MASKED, set()),
+        ("v_add_u32 v1, v9, v9\nds_write_b32 v1, v0\ns_endpgm", {"undefined"}),
+        ("s_cmp_eq_u32 s40, 0\ns_cbranch_scc1 1f\ns_nop 0\n1:\ns_endpgm", {"undefined"}),
+        (READ_LDS.format(define="s_nop 0"), {"undefined"}),
+        (READ_LDS.format(define="ds_write_b32 v1, v0"), set()),
+    ],
+)
+def test_undefined_values(kernel: str, expected: set[str], assemble: Assemble) -> None:
+    assert expected <= kinds(sanitize(assemble(kernel))) <= expected | {"bounds", "alignment"}
+
+
+def test_bounds_and_alignment(assemble: Assemble) -> None:
+    store = "v_lshlrev_b32 v1, 2, v0\nds_write_b32 v1, v0 offset:{}\ns_endpgm"
+    assert not sanitize(assemble(store.format(768)))
+    assert kinds(sanitize(assemble(store.format(772)))) == {"bounds"}
+    assert kinds(sanitize(assemble(store.format(6)))) == {"alignment"}
+    load = "v_lshlrev_b32 v1, 2, v0\nglobal_load_dword v2, v1, s[2:3] offset:{}\ns_endpgm"
+    assert not sanitize(assemble(load.format(2)))
+    assert kinds(sanitize(assemble(load.format(2)), unaligned=True)) == {"alignment"}
+    assert not sanitize(assemble(load.format(4)), unaligned=True)
+    with pytest.raises(SimulationError, match=r"byte 4096 of binding 0, which has 4096"):
+        sanitize(
+            assemble(
+                "v_lshlrev_b32 v1, 2, v0\n"
+                + "global_load_dword v2, v1, s[2:3] offset:3844\ns_endpgm"
+            )
+        )
+
+
+def test_barrier_divergence(assemble: Assemble) -> None:
+    kernel = """
+    v_readfirstlane_b32 s6, v0
+    s_cmp_eq_u32 s6, 0
+    s_cbranch_scc1 1f
+    s_barrier
+    s_endpgm
+    1:
+    {first}
+    s_endpgm
+    """
+    assert kinds(sanitize(assemble(kernel.format(first="s_barrier"), 1, 128))) == {"barrier"}
+    # A wave that has ended is not waited for.
+    assert not sanitize(assemble(kernel.format(first="s_nop 0"), 1, 128))
+
+
+def test_a_finding_names_kernel_address_and_instruction(assemble: Assemble) -> None:
+    (finding,) = sanitize(assemble(LOAD.format(wait="s_nop 0")))
+    assert "kernel, 0x" in finding.place
+    assert finding.place.endswith("v_add_u32 v3, v2, v2")
+
+
+@pytest.mark.parametrize(("shape", "workgroups"), [((128, 256, 512), 1), ((100, 96, 2880), 3)])
+def test_stock_kernels_are_clean(
+    shape: tuple[int, ...], workgroups: int, scaled: Callable[..., Any]
+) -> None:
+    m, n, k = shape
+    sizes = ((m, k // 2), (n, k // 2), (m, k // 32), (n, k // 32), (m, n * 4))
+    buffers = [np.full(size, 0x66, np.uint8) for size in sizes]
+    program = Program(scaled(*shape).kernel, observed=True)
+    sanitizer = Sanitizer()
+    launch(program, (workgroups, 1, 1), buffers, observer=sanitizer)
+    assert not sanitizer.findings
+
+
+@pytest.mark.parametrize(
+    ("removed", "kind"),
+    [("s_barrier", "race"), ("s_waitcnt vmcnt", "wait"), ("ds_write_b8", "undefined")],
+)
+def test_a_stock_kernel_with_an_instruction_removed(
+    removed: str, kind: str, scaled: Callable[..., Any]
+) -> None:
+    """A needed instruction of a right kernel becomes s_nop."""
+    from dataclasses import replace
+
+    from mxc.runtime.simulator.text import text
+
+    m, n, k = 128, 256, 512
+    kernel = scaled(m, n, k).kernel
+    code = bytearray(kernel.code)
+    for i in Program(kernel).instructions:
+        if text(i).startswith(removed):
+            at = i.address - kernel.address
+            code[at : at + i.size] = bytes.fromhex("000080bf") * (i.size // 4)
+    sizes = ((m, k // 2), (n, k // 2), (m, k // 32), (n, k // 32), (m, n * 4))
+    sanitizer = Sanitizer()
+    launch(
+        Program(replace(kernel, code=bytes(code)), observed=True),
+        (1, 1, 1),
+        [np.full(size, 0x66, np.uint8) for size in sizes],
+        observer=sanitizer,
+    )
+    assert kind in kinds(sanitizer.findings)
