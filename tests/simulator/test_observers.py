@@ -1,0 +1,103 @@
+"""Traces and counts of kernels whose every step is known."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxc.runtime.simulator.code_object import Kernel
+from mxc.runtime.simulator.count import Counter, Counts
+from mxc.runtime.simulator.launch import launch
+from mxc.runtime.simulator.simulate import simulate
+from mxc.runtime.simulator.trace import Trace
+from mxc.runtime.simulator.translate import Program
+
+Assemble = Callable[..., Kernel]
+STRIDED = """
+v_lshlrev_b32 v1, {shift}, v0
+ds_write_b32 v1, v0
+s_waitcnt lgkmcnt(0)
+s_endpgm
+"""
+
+
+def count(kernel: Kernel, workgroups: int = 1) -> Counts:
+    counter = Counter()
+    launch(Program(kernel), (workgroups, 1, 1), [np.zeros(256, np.uint32)], observer=counter)
+    return counter.counts
+
+
+def test_trace_of_one_wave(assemble: Assemble) -> None:
+    kernel = assemble(
+        """
+        v_lshlrev_b32 v1, 2, v0
+        s_mov_b32 s6, 5
+        s_mov_b64 exec, 3
+        v_add_u32 v2, s6, v0
+        s_endpgm
+        """,
+        1,
+        128,
+    )
+    file = io.StringIO()
+    launch(
+        Program(kernel, observed=True),
+        (2, 1, 1),
+        [np.zeros(4, np.uint32)],
+        observer=Trace(file, wave=3),
+    )
+    head, *lines = file.getvalue().splitlines()
+    assert head == "# kernel, workgroup size (128, 1, 1), wave 3"
+    shift = next(line for line in lines if "v_lshlrev_b32 v1, 2, v0" in line)
+    values = shift.partition("v1=")[2].split()
+    assert [int(v, 16) for v in values] == [4 * (64 + lane) for lane in range(64)]
+    assert any(line.endswith("s_mov_b32 s6, 5 ; s6=00000005") for line in lines)
+    add = next(line for line in lines if "v_add_u32" in line)
+    assert add.partition("v2=")[2].split()[:2] == ["00000045", "00000046"]
+    assert add.endswith("exec=0000000000000003")
+    assert lines[-1].split(": ")[1].startswith("s_endpgm")
+
+
+@pytest.mark.parametrize(
+    ("shift", "conflicts"),
+    # Every lane its own bank; two lanes a bank; all in one bank.
+    [(2, 0), (3, 1), (8, 63)],
+)
+def test_bank_conflicts(shift: int, conflicts: int, assemble: Assemble) -> None:
+    counts = count(assemble(STRIDED.format(shift=shift), 1, 64, 1 << 15))
+    assert counts.bank_conflicts == conflicts
+    assert counts.lds_written == 256
+    assert counts.lds_cycles == 2 * (conflicts + 1)
+
+
+def test_lanes_that_read_one_word_do_not_conflict(assemble: Assemble) -> None:
+    counts = count(assemble("v_mov_b32 v1, 0\nds_read_b32 v2, v1\ns_endpgm"))
+    assert (counts.bank_conflicts, counts.lds_read) == (0, 256)
+
+
+def test_counts_of_a_scaled_product(scaled: Callable[..., Any]) -> None:
+    m, n, k = 128, 256, 512
+    counter = Counter()
+    sizes = ((m, k // 2), (n, k // 2), (m, k // 32), (n, k // 32), (m, n * 4))
+    program = Program(scaled(m, n, k).kernel)
+    launch(program, (1, 1, 1), [np.zeros(s, np.uint8) for s in sizes], observer=counter)
+    counts = counter.counts
+    # 16x16x128 each, on four matrix cores, 16 cycles for f4.
+    products = m * n * k // (16 * 16 * 128)
+    assert counts.instructions["matrix"] == products
+    assert counts.matrix_cycles == products // 4 * 16
+    assert counts.memory_written == m * n * 4
+    # Every operand is read once: one workgroup does all.
+    assert counts.memory_read == sum(a * b for a, b in sizes[:4])
+    assert counts.waves == 8
+    assert set(counts.to_dict()) >= {"bank_conflicts", "lds_read", "vector_cycles"}
+
+
+def test_simulate_with_an_observer(scaled: Callable[..., Any]) -> None:
+    (code,) = scaled(16, 16, 128).code
+    sizes = ((16, 64), (16, 64), (16, 4), (16, 4), (16, 64))
+    file = io.StringIO()
+    simulate(code, (1, 1, 1), [np.zeros(s, np.uint8) for s in sizes], observer=Trace(file))
+    assert "v_mfma_scale_f32_16x16x128_f8f6f4" in file.getvalue()
