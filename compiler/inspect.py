@@ -22,8 +22,8 @@ from mxc.compiler.checkpoints.safetensors_files import CONFIG, read_checkpoint, 
 from mxc.compiler.checkpoints.tensors import DTYPES, Checkpoint, TensorRecord
 from mxc.compiler.packing.archive import read_archive
 from mxc.dialects.errors import CheckpointError, RequestError
-from mxc.dialects.formats import BlockFormat, block_format
-from mxc.dialects.manifest import MANIFEST, WEIGHTS, Manifest
+from mxc.dialects.formats import FORMATS, BlockFormat, block_format
+from mxc.dialects.manifest import BLOCKS, MANIFEST, SCALES, WEIGHTS, Manifest
 from mxc.dialects.packing import unpack_elements
 from mxc.dialects.reference import Quantized, dequantize
 
@@ -32,6 +32,17 @@ _CHUNK = 1 << 20
 
 #: How many numbers of a tensor are shown: one block.
 _SHOWN = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Note:
+    """What packing said of a tensor: how its bytes lie, and what blocks and scales are together."""
+
+    layout: str = "identity"
+    format: str = "mxfp4"
+
+
+_UNSAID = _Note()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +79,12 @@ def inspect(path: Path, tensor: str | None = None, level: str | None = None) -> 
     that `level`, the first by default, reads. Raises CheckpointError or ArtifactError: not one of
     these, bad content, or no such tensor; RequestError: no such level.
     """
-    kind, records, layouts, manifest = _open(path, level)
-    tensors = _pair(records, layouts)
+    kind, records, notes, manifest = _open(path, level)
+    tensors = _pair(records, notes)
     result: dict[str, Any] = {"path": str(path), "kind": kind}
     if tensor is not None:
         # The parts of a pair can be asked for by their own names too.
-        parts = {name: _dense(record, layouts.get(name, "")) for name, record in records.items()}
+        parts = {name: _dense(record, notes.get(name, _UNSAID)) for name, record in records.items()}
         found = tensors.get(tensor) or parts.get(tensor)
         if found is None:
             near = difflib.get_close_matches(tensor, [*tensors, *parts], n=3)
@@ -91,8 +102,8 @@ def inspect(path: Path, tensor: str | None = None, level: str | None = None) -> 
 
 def _open(
     path: Path, level: str | None
-) -> tuple[str, dict[str, TensorRecord], dict[str, str], dict[str, Any] | None]:
-    """Kind, tensors as stored, layouts by tensor where known, and the manifest's summary."""
+) -> tuple[str, dict[str, TensorRecord], dict[str, _Note], dict[str, Any] | None]:
+    """Kind, tensors as stored, notes by tensor where there are some, and the manifest's summary."""
     if path.is_dir() and (path / MANIFEST).is_file():
         manifest = Manifest.from_json((path / MANIFEST).read_text(), str(path / MANIFEST))
         summary = dataclasses.asdict(manifest)
@@ -105,12 +116,12 @@ def _open(
             return "artifact", {}, {}, summary
         chosen = manifest.every_level[level or next(iter(manifest.every_level))]
         records: dict[str, TensorRecord] = {}
-        layouts: dict[str, str] = {}
+        notes: dict[str, _Note] = {}
         for name in chosen.archives if manifest.levels else (WEIGHTS,):
-            of_records, of_layouts = _archive(path / name)
+            of_records, of_notes = _archive(path / name)
             records |= of_records
-            layouts |= of_layouts
-        return "artifact", records, layouts, summary
+            notes |= of_notes
+        return "artifact", records, notes, summary
     if path.is_dir():
         return "checkpoint", read_checkpoint(path).tensors, {}, None
     if path.suffix == ".safetensors":
@@ -124,13 +135,15 @@ def _open(
     )
 
 
-def _archive(path: Path) -> tuple[dict[str, TensorRecord], dict[str, str]]:
-    records, layouts = {}, {}
+def _archive(path: Path) -> tuple[dict[str, TensorRecord], dict[str, _Note]]:
+    records, notes = {}, {}
     for key, entry in read_archive(path).items():
         dtype, shape = "U8", (entry.bytes,)
         try:  # the note that packing leaves; archives of other tools have none, or another
             note = json.loads(entry.metadata)
-            layouts[key] = str(note["layout"])
+            notes[key] = _Note(
+                layout=str(note["layout"]), format=str(note.get("format", _UNSAID.format))
+            )
             dtype, shape = str(note["dtype"]), tuple(note["shape"])
         except (json.JSONDecodeError, KeyError, TypeError):
             pass
@@ -139,34 +152,35 @@ def _archive(path: Path) -> tuple[dict[str, TensorRecord], dict[str, str]]:
         records[key] = TensorRecord(
             name=key, dtype=dtype, shape=shape, file=path, offset=entry.offset, bytes=entry.bytes
         )
-    return records, layouts
+    return records, notes
 
 
-def _pair(records: dict[str, TensorRecord], layouts: dict[str, str]) -> dict[str, _Tensor]:
-    """Tensors by name, in the order of their names; mxfp4 blocks and scales become one."""
-    mxfp4 = block_format("mxfp4")
+def _pair(records: dict[str, TensorRecord], notes: dict[str, _Note]) -> dict[str, _Tensor]:
+    """Tensors by name, in the order of their names; blocks and their scales become one."""
     tensors: dict[str, _Tensor] = {}
     for name, record in records.items():
-        stem = name.removesuffix("_blocks").removesuffix("_scales")
-        data, scales = records.get(f"{stem}_blocks"), records.get(f"{stem}_scales")
-        block_bytes = mxfp4.block * mxfp4.element.bits // 8
+        stem = name.removesuffix(BLOCKS).removesuffix(SCALES)
+        data, scales = records.get(f"{stem}{BLOCKS}"), records.get(f"{stem}{SCALES}")
+        note = notes.get(f"{stem}{BLOCKS}", _UNSAID)
+        format = FORMATS.get(note.format)
         if (
             stem != name
             and data is not None
             and scales is not None
-            and data.shape == (*scales.shape, block_bytes)
+            and format is not None
+            and data.shape == (*scales.shape, format.block_bytes)
             and data.dtype == scales.dtype == "U8"
         ):
             tensors[stem] = _Tensor(
                 name=stem,
-                format=mxfp4.name,
-                shape=(*scales.shape[:-1], scales.shape[-1] * mxfp4.block),
-                layout=layouts.get(data.name, "identity"),
+                format=format.name,
+                shape=(*scales.shape[:-1], scales.shape[-1] * format.block),
+                layout=note.layout,
                 data=data,
                 scales=scales,
             )
         else:
-            tensors[name] = _dense(record, layouts.get(name, "identity"))
+            tensors[name] = _dense(record, notes.get(name, _UNSAID))
     return dict(sorted(tensors.items(), key=lambda item: _natural(item[0])))
 
 
@@ -175,12 +189,12 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _dense(record: TensorRecord, layout: str) -> _Tensor:
+def _dense(record: TensorRecord, note: _Note) -> _Tensor:
     return _Tensor(
         name=record.name,
         format=record.dtype.lower(),
         shape=record.shape,
-        layout=layout or "identity",
+        layout=note.layout,
         data=record,
     )
 
@@ -225,7 +239,7 @@ def _block_statistics(
     per_byte = unpack_elements(np.arange(256, dtype=np.uint8)[:, None], format)
     for count, pair in zip(_byte_counts(files, data), per_byte, strict=True):
         np.add.at(codes, pair, count)
-    magnitude = np.arange(codes.size) & element.magnitude_mask
+    magnitude = np.abs(element.values)
     exponents: dict[str, int] = {}
     nan = 0
     for count, value in zip(_byte_counts(files, scales), format.scale.values.tolist(), strict=True):
@@ -233,10 +247,9 @@ def _block_statistics(
             nan += count
         elif count:
             exponents[str(math.frexp(value)[1] - 1)] = count
-    block_bytes = format.block * element.bits // 8
     first = dequantize(
         Quantized(
-            elements=next(_chunks(files, data), np.empty(0, np.uint8))[:block_bytes],
+            elements=next(_chunks(files, data), np.empty(0, np.uint8))[: format.block_bytes],
             scales=next(_chunks(files, scales), np.empty(0, np.uint8))[:1],
             format=format,
             recipe=None,
@@ -251,7 +264,7 @@ def _block_statistics(
         "scale_exponents": exponents,
         "nan_scales": nan,
         "zero": int(codes[magnitude == 0].sum()),
-        "saturated": int(codes[magnitude == element.max_code].sum()),
+        "saturated": int(codes[magnitude == element.max].sum()),
     }
 
 

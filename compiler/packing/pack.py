@@ -146,4 +146,6 @@ def _source_order(item: PackItem) -> tuple[bool, str, int]:
 
 def _archive_tensor(item: PackItem) -> ArchiveTensor:
     note = {"dtype": item.dtype, "shape": list(item.shape), "layout": item.full_layout}
+    if item.quantised is not None:
+        note["format"] = item.quantised.format.name
     return ArchiveTensor(key=item.key, bytes=item.bytes, metadata=json.dumps(note))

@@ -12,14 +12,17 @@ from safetensors.numpy import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
-from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors, plan_weights
+from mxc.compiler.checkpoints.gpt_oss_pack import Dense, plan_tensors, plan_weights
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli.inspect import command
 from mxc.compiler.inspect import inspect
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.pack import pack
 from mxc.dialects.errors import ArtifactError, CheckpointError
+from mxc.dialects.formats import block_format
 from mxc.dialects.manifest import FileRecord, Manifest, TargetRecord
+from mxc.dialects.recipes import ScaleRecipe
+from mxc.dialects.reference import dequantize, quantize
 
 STEM = "model.layers.0.mlp.experts.gate_up_proj"
 
@@ -115,6 +118,24 @@ def test_an_archive(folder, tmp_path):
     ours, theirs = (inspect(p, STEM)["tensor"] for p in (path, folder))
     for key in ("scale_exponents", "nan_scales", "saturated", "zero"):
         assert ours[key] == theirs[key]
+
+
+@pytest.mark.parametrize(
+    ("format", "dtype"), [("mxfp8e4m3", ml_dtypes.float8_e4m3fn), ("mxint8", np.int8)]
+)
+def test_an_archive_with_quantised_weights(folder, tmp_path, format, dtype):
+    """Blocks and scales of the format that packing wrote are one weight of that format."""
+    dense = Dense(format=block_format(format), recipe=ScaleRecipe.FLOOR)
+    model, name = read_gpt_oss(folder), "model.layers.0.self_attn.o_proj.weight"
+    pack(plan_tensors(model, dense=dense), tmp_path / "w.irpa", allow_nan_scales=True)
+    source = load_file(folder / "model.safetensors")[name].astype(np.float32)
+    row = inspect(tmp_path / "w.irpa", name)["tensor"]
+    q = quantize(source, format, recipe="floor")
+    assert (row["format"], row["shape"]) == (format, list(source.shape))
+    assert row["first"] == dequantize(q).reshape(-1)[:32].tolist()
+    codes = q.elements.view(dtype).astype(np.float32)
+    assert row["zero"] == int((codes == 0).sum())
+    assert row["saturated"] == int((abs(codes) == {"mxint8": 127}.get(format, 448)).sum()) > 0
 
 
 def test_an_archive_of_another_tool(tmp_path):
