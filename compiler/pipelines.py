@@ -53,11 +53,15 @@ def pipeline(target: str) -> Pipeline:
     return Pipeline(record.name, (*before, _VERIFY_WEIGHTS, _VERIFY_TRANSIENTS))
 
 
+#: f32 elements of the widest register that a feature stands for, and multiply-adds of them.
+_F32_LANES = ((16, "avx512bw"), (8, "fma"), (4, "neon"))
+
+
 def _kernels(target: Target) -> tuple[Stage, ...]:
     found: list[Pass] = []
-    if target.has_any(("fma",)) and not target.is_gpu:
-        lanes = 16 if target.has_any(("avx512bw",)) else 8
-        found.append(LowerAttentionToCpuKernels(lanes=lanes))
+    lanes = [n for n, feature in _F32_LANES if target.has_any((feature,))]
+    if lanes:
+        found.append(LowerAttentionToCpuKernels(lanes=lanes[0]))
     isa = best_isa(target.architecture, target.features)
     if isa is not None:
         found.append(LowerToCpuKernels(isa=isa))

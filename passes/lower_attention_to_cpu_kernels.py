@@ -24,7 +24,7 @@ after:
 Leaves alone: attention in another form than dialects/attention.py builds; queries that are not
 f32; keys, values or sinks of other types than bf16, f16 and f32; keys and values that are no slices
 of static tensors, or slices at other keys than each other; head sizes that are no multiple of 16,
-or more than 128 with 16 lanes, or 256 with 8.
+or more than 128 with 16 lanes, 256 with 8, 512 with 4.
 """
 
 from __future__ import annotations
@@ -39,12 +39,9 @@ from mxc.dialects.generic import constant, element_of, shape_of
 from mxc.passes.base import Pass
 from mxc.passes.kernels.attention import attention
 from mxc.passes.kernels.attention_pieces import join_pieces, pieces_buffers
-from mxc.passes.kernels.attention_shape import PIECE_KEYS, Attention, most_pieces
+from mxc.passes.kernels.attention_shape import MOST_STAGED, PIECE_KEYS, Attention, most_pieces
 from mxc.passes.kernels.executables import dispatch, executable
 from mxc.passes.rebuild import linalg_operations, replace, sweep
-
-#: Bytes of a block of keys in f32: what the stack of a workgroup has room for.
-_MOST_STAGED = 16384
 
 #: Types that are extended to f32 exactly, on the way to the registers.
 _FLOATS = ("bf16", "f16", "f32")
@@ -52,7 +49,7 @@ _FLOATS = ("bf16", "f16", "f32")
 
 @dataclass(frozen=True)
 class LowerAttentionToCpuKernels(Pass):
-    """Give attention to kernels of registers of `lanes` f32: 16 for AVX-512, 8 for AVX2."""
+    """Give attention to kernels of registers of `lanes` f32: 16 AVX-512, 8 AVX2, 4 NEON."""
 
     name = "mxc-lower-attention-to-cpu-kernels"
     lanes: int = 16
@@ -133,7 +130,7 @@ def _shape(found: MatchedAttention, keys: _Slice, values: _Slice, lanes: int) ->
         return None
     if element not in _FLOATS or sinks not in _FLOATS:
         return None
-    if depth % 16 or 2 * lanes * depth * 4 > _MOST_STAGED:
+    if depth % 16 or 2 * lanes * depth * 4 > MOST_STAGED:
         return None
     most = keys.size if isinstance(keys.size, int) else shape_of(keys.source)[-3]
     return Attention(

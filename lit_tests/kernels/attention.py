@@ -33,6 +33,14 @@ from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
 # CHECK: AVX2: 8 multiply-adds on ymm, 0 on other registers, 0 spills
 # CHECK: vpmovzxwd {{.*}}, %ymm
 
+# Registers of four lanes.
+# CHECK: NEON: 64 multiply-adds on .4s, 0 on other registers, 0 spills
+# CHECK: NEON: 8 multiply-adds on .4s, 0 on other registers, 0 spills
+
+
+#: A multiply-add.
+PRODUCT = "vfmadd|fmla"
+
 
 def program() -> bytes:
     """Sixteen tokens of eight query heads over a bf16 cache."""
@@ -64,7 +72,7 @@ def loops(text: str) -> list[list[str]]:
     found: list[list[str]] = []
     begun = -1
     for number, line in enumerate(lines):
-        jump = re.match(r"j\w+\s+(\.LBB\w+)$", line)
+        jump = re.match(r"(?:j\w+|b\.\w+|cbn?z|tbn?z)\s.*?(\.LBB\w+)$", line)
         start = at.get(jump[1], number) if jump else number
         if begun < start < number:
             found.append(lines[start : number + 1])
@@ -79,13 +87,13 @@ def show(title: str, name: str, lanes: int, register: str) -> None:
         run((LowerAttentionToCpuKernels(lanes=lanes),), compiler.module)
         for phase in iree.PHASES[: iree.PHASES.index("hal") + 1]:
             compiler.run_to(phase)
-        text = next(text for text in iree.assembly(Path(folder)) if "vfmadd" in text)
+        text = next(text for text in iree.assembly(Path(folder)) if re.search(PRODUCT, text))
     for loop in loops(text):
-        products = [line for line in loop if line.startswith("vfmadd")]
+        products = [line for line in loop if re.match(PRODUCT, line)]
         whole = sum(register in line for line in products)
         # Scratch memory is on the stack too, but is read with an index.
-        spills = sum(re.search(r"\(%r[sb]p\)", line) is not None for line in loop)
-        if len(products) >= lanes // 2 and len(products) * 8 > len(loop):
+        spills = sum(re.search(r"\(%r[sb]p\)|\[sp", line) is not None for line in loop)
+        if len(products) >= max(8, lanes // 2) and len(products) * 8 > len(loop):
             print(f"{title}: {whole} multiply-adds on {register}, {len(products) - whole} on other "
                   f"registers, {spills} spills")  # fmt: skip
             print("\n".join(re.sub(r"\s+", " ", line) for line in loop))
@@ -93,3 +101,4 @@ def show(title: str, name: str, lanes: int, register: str) -> None:
 
 show("AVX-512", "cpu:znver5", 16, "zmm")
 show("AVX2", "cpu:x86-64-v3", 8, "ymm")
+show("NEON", "cpu:neoverse-n1", 4, ".4s")

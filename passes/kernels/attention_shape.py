@@ -18,6 +18,10 @@ BLOCK_ROWS = 128
 #: pieces of no fewer keys than that.
 ENOUGH_WORKGROUPS = 64
 PIECE_KEYS = 128
+#: Bytes of a workgroup's memory, which is its stack. IREE refuses more than 32 KiB in all: keys of
+#: a block in f32, values of a block, and maxima and totals of heads that a workgroup has together;
+#: those of the tiles of one head, and the weights, are 4 KiB at most.
+MOST_STAGED, MOST_COPIED, MOST_STATE = 16384, 12288, 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +75,17 @@ class Attention:
     @property
     def copies_values(self) -> bool:
         """Whether values are copied from the cache, where their lines displace each other."""
-        return self.rows > self.tile_rows
+        block = self.block_keys * self.depth * int(self.element_type().width) // 8
+        return self.rows > self.tile_rows and block <= MOST_COPIED
 
     @property
     def heads_a_workgroup(self) -> int:
         """Heads of a workgroup: all of a piece where each has one tile, since the cache has the
         heads of a key side by side."""
-        return 1 if self.pieces is None or self.copies_values else self.heads
+        state = 2 * 4 * self.heads * self.lanes
+        if self.pieces is None or self.rows > self.tile_rows or state > MOST_STATE:
+            return 1
+        return self.heads
 
     @property
     def workgroups(self) -> tuple[int | None, ...]:

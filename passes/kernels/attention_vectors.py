@@ -1,7 +1,7 @@
 """Words that attention needs over those of vectors.py: exp, transposition, reductions of rows.
 
 All are written with generic operations of the vector and arith dialects, for any number of lanes
-that is a power of two from 4: 16 for AVX-512, 8 for AVX2.
+that is a power of two from 4: 16 for AVX-512, 8 for AVX2, 4 for NEON.
 """
 
 from __future__ import annotations

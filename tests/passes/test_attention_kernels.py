@@ -9,7 +9,7 @@ values, so that it is off by that times the largest of them. Eight times as much
 too many or too few is a thousand times more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -33,6 +33,7 @@ from mxc.dialects.attention import attention
 from mxc.dialects.context import new_context
 from mxc.dialects.targets import target
 from mxc.passes.base import run
+from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
 from mxc.runtime.device import open_device
 
 Floats = NDArray[np.float64]
@@ -86,7 +87,7 @@ class Case:
 #: One token over pieces of keys, with a group that is a tile, less than one and more than one; a
 #: window that is one workgroup a head; tiles of several tokens, of parts of one and of neither;
 #: several blocks of rows; head sizes of one register to eight, in pairs of bf16 or not; a tile of
-#: every rest of rows.
+#: every rest of rows; values that are too many to copy, and heads for one workgroup.
 CASES = [
     Case(1, 2, 8, 64, 700),
     Case(1, 1, 3, 80, 300, "f16"),
@@ -98,6 +99,8 @@ CASES = [
     Case(3, 3, 2, 112, 60, "f16", size=60),
     Case(33, 2, 8, 64, 120, width=20, size=52),
     Case(20, 1, 16, 64, 600),
+    Case(9, 1, 4, 128, 40, "f32"),
+    Case(1, 70, 1, 16, 300),
 ]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -125,12 +128,12 @@ def build(case: Case) -> Callable[..., ir.Value]:
     return body
 
 
-def program() -> bytes:
+def program(cases: Sequence[Case] = CASES) -> bytes:
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         i32 = ir.IntegerType.get_signless(32)
         with ir.InsertionPoint(module.body):
-            for case in CASES:
+            for case in cases:
                 shape = [ENTRIES, case.capacity, case.heads, case.depth]
                 kinds = [
                     ir.RankedTensorType.get(case.queries, ir.F32Type.get()),
@@ -219,14 +222,26 @@ class Loaded:
 
 Load = Callable[..., Loaded]
 
+#: Some cases in the four lanes of NEON, which run anywhere that has multiply-adds.
+NARROW, NARROW_CASES = "four lanes", [case for case in CASES if case.heads == 1]
+
+
+def narrow() -> bytes:
+    compiler = iree.Compiler(HOST, program(NARROW_CASES))
+    run((LowerAttentionToCpuKernels(lanes=4),), compiler.module)
+    return str(compiler.module).encode()
+
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Load:
     """The program for a target, with so many threads."""
-    source = program()
+    whole = program()
 
     @cache
     def compiled(name: str) -> Path:
+        source = whole
+        if name == NARROW:
+            source, name = narrow(), "cpu"
         folder = tmp_path_factory.mktemp("attention")
         request = Request(
             program=source, place="attention", target=name, module=folder / "module.vmfb"
@@ -267,6 +282,12 @@ def test_kernels_are_used_where_the_cpu_has_them() -> None:
 def test_last_tokens(case: Case, name: str, loaded: Load) -> None:
     given = at_the_end(case)
     check(loaded(name).attend(case, given), case, given)
+
+
+@pytest.mark.parametrize("case", NARROW_CASES, ids=str)
+def test_four_lanes(case: Case, loaded: Load) -> None:
+    given = at_the_end(case)
+    check(loaded(NARROW).attend(case, given), case, given)
 
 
 @each_target
