@@ -1,0 +1,160 @@
+"""Numbers in the formats that kernels read: packed, drawn at random, and in float64.
+
+What elements and scales mean is taken from ml_dtypes; how they are packed is written out here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+
+BLOCK = 32
+FLOATS = {"bf16": ml_dtypes.bfloat16, "f32": np.float32, "bf16r": np.float32}
+#: Elements under scales; int8 and mxint8 are integers.
+ELEMENTS = {
+    "mxfp4": ml_dtypes.float4_e2m1fn,
+    "mxfp6e2m3": ml_dtypes.float6_e2m3fn,
+    "mxfp6e3m2": ml_dtypes.float6_e3m2fn,
+    "mxfp8e4m3": ml_dtypes.float8_e4m3fn,
+    "mxfp8e5m2": ml_dtypes.float8_e5m2,
+}
+BITS = {"mxfp4": 4, "mxfp6e2m3": 6, "mxfp6e3m2": 6}
+
+
+def bits(format: str) -> int:
+    return BITS.get(format, 8)
+
+
+def elements_of(format: str) -> Floats:
+    """The value of every code."""
+    codes = np.arange(1 << bits(format), dtype=np.uint8)
+    if format in ELEMENTS:
+        return codes.view(ELEMENTS[format]).astype(np.float64)
+    return codes.view(np.int8) * (1.0 if format == "int8" else 2.0**-6)
+
+
+@dataclass(frozen=True)
+class Side:
+    """Weights or activations [.., blocks, 32]: `codes` under `scales` [.., blocks], or floats.
+
+    codes: uint8, or bf16 or f32 where there are no scales; scales: E8M0 bytes, for int8 f32.
+    """
+
+    format: str
+    codes: Array
+    scales: Array | None = None
+
+    @property
+    def values(self) -> Floats:
+        """What they mean, [.., depth]."""
+        if self.scales is None:
+            rounded = self.format == "bf16r"
+            found = self.codes.astype(ml_dtypes.bfloat16) if rounded else self.codes
+            found = found.astype(np.float64)
+        else:
+            scales = self.scales
+            if scales.dtype == np.uint8:
+                scales = scales.view(ml_dtypes.float8_e8m0fnu)
+            with np.errstate(invalid="ignore"):
+                scales = scales.astype(np.float64)[..., None]
+                found = elements_of(self.format)[self.codes] * scales
+        return found.reshape(*found.shape[:-2], -1)
+
+    @property
+    def arrays(self) -> list[Array]:
+        """As a checkpoint or a caller has them: elements in bytes, then scales."""
+        if self.scales is None:
+            return [self.codes]
+        width = bits(self.format)
+        flags = np.unpackbits(self.codes[..., None], axis=-1, bitorder="little", count=width)
+        stream = flags.reshape(*self.codes.shape[:-1], -1)
+        packed = np.packbits(stream, axis=-1, bitorder="little")
+        return [
+            packed.view(np.int8),
+            self.scales.view(np.int8) if self.scales.dtype == np.uint8 else self.scales,
+        ]
+
+    def with_scale(self, at: tuple[Any, ...], scale: float) -> "Side":
+        """The same with another scale, or byte of one, at some blocks."""
+        scales = np.array(self.scales)
+        scales[at] = scale
+        return Side(self.format, self.codes, scales)
+
+
+class Formats:
+    """Makes sides of contractions. Tests get it as the fixture `formats`."""
+
+    def elements(self, format: str) -> Floats:
+        """The value of every code."""
+        return elements_of(format)
+
+    def codes(self, format: str) -> int:
+        """How many there are."""
+        return 1 << bits(format)
+
+    def mx(self, format: str, codes: Array, scales: Array) -> Side:
+        """Codes [.., blocks, 32] under scales [.., blocks]."""
+        return Side(format, codes, scales)
+
+    def side(self, format: str, values: Array) -> Side:
+        """Values that the format holds under the scale 1, [.., blocks, 32]."""
+        if format in FLOATS:
+            return Side(format, values.astype(FLOATS[format]))
+        table = elements_of(format)
+        codes = np.array(
+            [int(np.flatnonzero(table == value)[0]) for value in values.flat], np.uint8
+        )
+        one = np.float32(1) if format == "int8" else np.uint8(127)
+        return Side(format, codes.reshape(values.shape), np.full(values.shape[:-1], one))
+
+    def floats(self, format: str, values: Array) -> Side:
+        """Values [.., blocks, 32], rounded to the type of the format."""
+        return Side(format, values.astype(FLOATS[format]))
+
+    def draw(self, rng: np.random.Generator, format: str, shape: list[int], *, exact: bool) -> Side:
+        """[*shape, 32] of a format, with scales [*shape] if it has any.
+
+        exact: quarters up to 4, scales 1 and 2. Else all finite codes, scales 2^-12 to 2^12.
+        """
+        if format in FLOATS:
+            kind = FLOATS[format]
+            whole = rng.integers(-8, 9, [*shape, BLOCK])
+            return Side(format, (whole if exact else rng.normal(size=whole.shape)).astype(kind))
+        values = elements_of(format)
+        allowed = np.isfinite(values)
+        if exact:
+            quarters = np.where(allowed, values * 4, 0.5)
+            allowed &= (quarters == np.rint(quarters)) & (np.abs(values) <= 4)
+        codes = rng.choice(np.flatnonzero(allowed), [*shape, BLOCK]).astype(np.uint8)
+        scales = rng.integers(*((127, 129) if exact else (115, 140)), shape, dtype=np.uint8)
+        if format == "int8":
+            wide = np.ldexp(np.float32(1), scales.astype(np.int32) - 127)
+            return Side(format, codes, wide if exact else wide * np.float32(rng.normal()))
+        return Side(format, codes, scales)
+
+    def not_finite(self, x: Side, row: int) -> Iterator[Side]:
+        """`x` with something in one row that makes it infinite or NaN."""
+        at = row, -1, 5
+        if x.scales is None:
+            for value in (np.inf, -np.inf, np.nan):
+                codes = x.codes.copy()
+                codes[at] = value
+                yield Side(x.format, codes)
+            return
+        yield x.with_scale(at[:2], np.nan if x.format == "int8" else 255)
+        for code in np.flatnonzero(~np.isfinite(elements_of(x.format))):
+            codes = x.codes.copy()
+            codes[at] = code
+            yield Side(x.format, codes, x.scales)
+
+
+@pytest.fixture(scope="session")
+def formats() -> Formats:
+    return Formats()

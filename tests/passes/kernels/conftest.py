@@ -1,0 +1,370 @@
+"""Programs of contractions with parameters, their data, and what they mean in float64.
+
+A test names its contractions and compiles them together, the way a model is compiled:
+
+    mxfp4 int8 12x1x40x64 of 5 share 4
+
+is the format of the weights and of the activations, groups x rows x columns x depth, the experts
+that groups choose from, and how many consecutive rows have the same activations. "bf16r" are f32
+activations that the program rounds to bf16. Where the CPU has the instructions, contractions are
+kernels of ours; elsewhere they take the portable road and must give the same numbers.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from iree import runtime as rt
+from iree.compiler import ir
+from iree.compiler.dialects import arith, func
+from numpy.typing import NDArray
+
+from mxc.compiler import iree
+from mxc.compiler.driver import compile_here
+from mxc.compiler.models.blocks import collapse, expand
+from mxc.compiler.packing.panels import to_panels
+from mxc.compiler.steps import Compiled, Request
+from mxc.dialects.boundary import unpack
+from mxc.dialects.context import new_context
+from mxc.dialects.generic import element_of, generic
+from mxc.dialects.linalg_ext import gather
+from mxc.dialects.parameters import SCOPE, Parameters
+from mxc.dialects.scaled import scaled_contraction
+from mxc.dialects.targets import target
+from mxc.runtime.device import open_device
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+#: An expert for each group; None for those of the case.
+Ids = NDArray[np.int32] | None
+
+#: Half a unit in the last place of f32, relative.
+U = 2.0**-24
+BLOCK = 32
+
+FLOATS = {"bf16": ml_dtypes.bfloat16, "f32": np.float32}
+#: Activations without scales.
+PLAIN = (*FLOATS, "bf16r")
+#: Bytes of a block; others have one for each element.
+BYTES = {"mxfp4": 16, "mxfp6e2m3": 24, "mxfp6e3m2": 24}
+MLIR = {
+    "mxfp4": ir.Float4E2M1FNType,
+    "mxfp6e2m3": ir.Float6E2M3FNType,
+    "mxfp6e3m2": ir.Float6E3M2FNType,
+    "mxfp8e4m3": ir.Float8E4M3FNType,
+    "mxfp8e5m2": ir.Float8E5M2Type,
+    "bf16": ir.BF16Type,
+    "f32": ir.F32Type,
+}
+#: Formats whose elements are integers of a byte, times this unit; who multiplies those exactly.
+UNITS = {"mxfp4": 0.5, "mxfp6e2m3": 0.125, "mxint8": 2.0**-6, "int8": 1.0}
+QUADS = iree.resolve(target("cpu")).has_any(("avx512vnni", "avxvnni"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One contraction; see the top of the file."""
+
+    name: str
+    weight: str
+    activation: str
+    groups: int
+    rows: int
+    columns: int
+    depth: int
+    experts: int = 0
+    share: int = 1
+
+    @staticmethod
+    def parse(name: str) -> "Case":
+        found = re.fullmatch(
+            r"(\w+) (\w+) (\d+)x(\d+)x(\d+)x(\d+)(?: of (\d+))?(?: share (\d+))?", name
+        )
+        assert found is not None, name
+        weight, activation, *numbers, experts, share = found.groups()
+        return Case(
+            name, weight, activation, *map(int, numbers), int(experts or 0), int(share or 1)
+        )
+
+    @property
+    def blocks(self) -> int:
+        return self.depth // BLOCK
+
+    @property
+    def source_rows(self) -> int:
+        return self.groups * self.rows // self.share
+
+    @property
+    def in_bytes(self) -> bool:
+        """Whether both sides are integers that a dot product of bytes takes exactly."""
+        return QUADS and self.weight in UNITS and self.activation in UNITS
+
+    @property
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        if self.weight in FLOATS:
+            return {f"{self.name}.w": (self.columns, self.depth)}
+        lead = (self.experts,) if self.experts else ()
+        shape = (*lead, self.columns, self.blocks)
+        return {f"{self.name}.w": (*shape, BYTES.get(self.weight, BLOCK)), f"{self.name}.s": shape}
+
+    def draw(self, formats: Any, *, exact: bool, seed: int = 0) -> tuple[Any, Any]:
+        """Weights [experts, columns, ..] and activations [source rows, ..], at random.
+
+        exact: such that every sum is exact in f32 in any order of its terms.
+        """
+        rng = np.random.default_rng([seed, len(self.name), self.rows, self.columns, self.depth])
+        lead = [max(self.experts, 1), self.columns]
+        weight = formats.draw(rng, self.weight, [*lead, self.blocks], exact=exact)
+        x = formats.draw(rng, self.activation, [self.source_rows, self.blocks], exact=exact)
+        if exact:
+            self.require_exact(weight, x)
+        return weight, x
+
+    def require_exact(self, weight: Any, x: Any) -> None:
+        """Sums are whole numbers of a unit, and below 2^24 of it in any order."""
+        unit, largest = 1.0, float(self.depth)
+        for side in (weight, x):
+            values = side.values
+            unit *= next(u for u in 2.0 ** np.arange(0, -20, -1) if not (values % u).any())
+            largest *= np.abs(values).max()
+        assert largest / unit < 2**24, self.name
+
+    def ids(self, seed: int = 0) -> NDArray[np.int32]:
+        """An expert for each group: some twice, some never where there are enough."""
+        rng = np.random.default_rng([seed, self.groups, self.experts])
+        return rng.integers(0, max(self.experts, 1), self.groups).astype(np.int32)
+
+    def factors(self, weight: Any, x: Any, ids: Ids = None) -> tuple[Floats, Floats]:
+        """x [groups, rows, depth] and the weights of each group [groups, columns, depth]."""
+        rows = np.repeat(x.values, self.share, axis=0).reshape(self.groups, self.rows, -1)
+        return rows, weight.values[self.ids() if ids is None else ids]
+
+
+def body(case: Case, parameters: Parameters) -> Callable[..., ir.Value]:
+    """The function of a case over elements, scales if any, ids if any."""
+    lead = [case.groups] if case.experts else []
+    rows = [*lead, case.rows]
+
+    def repeated(x: ir.Value) -> ir.Value:
+        inner = "k b" if len(ir.RankedTensorType(x.type).shape) == 3 else "k"
+        _, *rest = ir.RankedTensorType(x.type).shape
+        if case.share > 1:
+            sizes = {"j": case.share}
+            x = generic(
+                [(x, f"m {inner}")], f"m j {inner}", element_of(x), lambda e: e, sizes=sizes
+            )
+            x = collapse(x, [[0, 1], *([axis + 2] for axis in range(len(rest)))])
+        if case.experts:
+            x = expand(x, [[0, 1], *([axis + 2] for axis in range(len(rest)))], [*rows, *rest])
+        return x
+
+    def build(*inputs: ir.Value) -> ir.Value:
+        i8, f32, bf16 = ir.IntegerType.get_signless(8), ir.F32Type.get(), ir.BF16Type.get()
+        arguments = [*inputs]
+        x, scale, names = arguments.pop(0), None, list(case.parameters.items())
+        if case.activation == "bf16r":
+            x = generic([(x, "m k b")], "m k b", bf16, lambda e: arith.truncf(bf16, e))
+        x = repeated(x)
+        if case.activation not in PLAIN:
+            scale = repeated(arguments.pop(0))
+            if case.activation in MLIR:
+                x = unpack(x, MLIR[case.activation].get())
+            if case.activation != "int8":
+                scale = unpack(scale, ir.Float8E8M0FNUType.get())
+        if case.weight in FLOATS:
+
+            def multiply(a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
+                a, b = (v if v.type == f32 else arith.extf(f32, v) for v in (a, b))
+                return arith.addf(total, arith.mulf(a, b))
+
+            weight = parameters.load(*names[0], MLIR[case.weight].get())
+            return generic(
+                [(collapse(x, [[0], [1, 2]]), "m k"), (weight, "n k")], "m n", f32, multiply
+            )
+        elements, scales = (parameters.load(*name, i8) for name in names)
+        if case.weight in MLIR:
+            elements = unpack(elements, MLIR[case.weight].get())
+        scales = unpack(scales, ir.Float8E8M0FNUType.get())
+        if case.experts:
+            elements, scales = (gather(value, arguments[0]) for value in (elements, scales))
+        return scaled_contraction(
+            x, elements, lhs_scale=scale, rhs_scale=scales, batch=len(lead), name=case.name
+        )
+
+    return build
+
+
+def program(cases: Sequence[Case]) -> bytes:
+    """The cases as functions of one module."""
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        parameters = Parameters(module)
+        i8, i32 = (ir.IntegerType.get_signless(width) for width in (8, 32))
+        with ir.InsertionPoint(module.body):
+            for case in cases:
+                shape = [case.source_rows, case.blocks]
+                kinds = [ir.RankedTensorType.get([*shape, BYTES.get(case.activation, BLOCK)], i8)]
+                if case.activation in PLAIN:
+                    kind = MLIR.get(case.activation, ir.F32Type).get()
+                    kinds = [ir.RankedTensorType.get([*shape, BLOCK], kind)]
+                elif case.activation == "int8":
+                    kinds.append(ir.RankedTensorType.get(shape, ir.F32Type.get()))
+                else:
+                    kinds.append(ir.RankedTensorType.get(shape, i8))
+                if case.experts:
+                    kinds.append(ir.RankedTensorType.get([case.groups], i32))
+                func.FuncOp.from_py_func(*kinds, name=case.name)(body(case, parameters))
+        return str(module).encode()
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A program on some weights, ready to be called."""
+
+    program: "Program"
+    context: rt.VmContext
+    module: rt.VmModule
+    device: Any
+
+    def __call__(self, name: str, x: Any, ids: Ids = None) -> NDArray[np.float32]:
+        """The result of a case, [groups, rows, columns]."""
+        case = self.program.cases[name]
+        arguments = list(x.arrays)
+        if case.experts:
+            arguments.append(case.ids() if ids is None else ids)
+        function = self.module.lookup_function(name)
+        entry = rt.FunctionInvoker(self.context, self.device, function)
+        found = entry(*arguments).to_host()
+        return found.reshape(case.groups, case.rows, case.columns)
+
+
+@dataclass(frozen=True)
+class Program:
+    """Compiled cases, by name."""
+
+    cases: dict[str, Case]
+    file: Path
+    compiled: Compiled
+    formats: Any
+
+    def layouts(self, name: str) -> list[str | None]:
+        """The layout of each parameter of a case: None where the portable road reads it."""
+        return [self.compiled.panels.get(name) for name in self.cases[name].parameters]
+
+    def draw(self, *, exact: bool) -> "Data":
+        """Data for every case; see `Case.draw`."""
+        sides = {name: case.draw(self.formats, exact=exact) for name, case in self.cases.items()}
+        weights = {name: side[0] for name, side in sides.items()}
+        return Data(self, weights, {name: side[1] for name, side in sides.items()})
+
+    def load(self, weights: dict[str, Any], threads: int = 2) -> Loaded:
+        """Give cases their weights; those that are not named are zeros."""
+        device = open_device("local-task", threads, "test")
+        index = rt.ParameterIndex()
+        for case in self.cases.values():
+            arrays = weights[case.name].arrays if case.name in weights else None
+            for place, (name, shape) in enumerate(case.parameters.items()):
+                kind = FLOATS.get(case.weight, np.int8)
+                array = np.zeros(shape, kind) if arrays is None else arrays[place]
+                index.add_buffer(name, self._packed(case, name, array))
+        instance = rt.VmInstance()
+        module = rt.VmModule.mmap(instance, str(self.file))
+        hal = rt.create_hal_module(instance, device)
+        parameters = rt.create_io_parameters_module(instance, index.create_provider(scope=SCOPE))
+        return Loaded(self, rt.VmContext(instance, [hal, parameters, module]), module, device)
+
+    def _packed(self, case: Case, name: str, array: Array) -> NDArray[np.uint8]:
+        """The bytes of a parameter in the layout that the program reads."""
+        flat = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+        layout = self.compiled.panels.get(name)
+        if layout is None:
+            return flat
+        row_bytes = flat.size // (max(case.experts, 1) * case.columns)
+        return np.concatenate([*to_panels([flat], case.columns, row_bytes, layout)])
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Weights and activations of every case of a program, what is found and what is wanted."""
+
+    program: Program
+    weights: dict[str, Any]
+    activations: dict[str, Any]
+    threads: int = 2
+
+    def on(self, threads: int) -> "Data":
+        """The same on another number of threads."""
+        return replace(self, threads=threads)
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        return self.program.load(self.weights, self.threads)
+
+    def found(self, name: str, x: Any | None = None, ids: Ids = None) -> NDArray[np.float32]:
+        """What the program computes, [groups, rows, columns]."""
+        return self.loaded(name, self.activations[name] if x is None else x, ids)
+
+    def wanted(self, name: str, ids: Ids = None, x: Any | None = None) -> Floats:
+        """The same in float64."""
+        return np.einsum("gmk,gnk->gmn", *self._factors(name, ids, x))
+
+    def check(self, name: str, ids: Ids = None, x: Any | None = None) -> None:
+        """Whether the result is what f32 makes of it.
+
+        A sum of T terms t rounds partial sums, which are random walks, by u = 2^-24: its error is
+        about u * sqrt(T / 2) * |t|, |t| the root of the sum of squares. Four times that is allowed,
+        for T products; where a dot product of bytes is exact, for the sums of blocks, each rounded
+        once more by its scale. One term too few is a thousand times more.
+        """
+        case = self.program.cases[name]
+        rows, columns = self._factors(name, ids, x)
+        if case.in_bytes:
+            split = [side.reshape(*side.shape[:-1], -1, BLOCK) for side in (rows, columns)]
+            terms, count = np.einsum("gmkb,gnkb->gmnk", *split), 2 * case.blocks
+            size = np.sqrt((terms**2).sum(axis=-1))
+        else:
+            size, count = np.sqrt(np.einsum("gmk,gnk->gmn", rows**2, columns**2)), case.depth
+        wanted = np.einsum("gmk,gnk->gmn", rows, columns)
+        found = self.found(name, self.activations[name] if x is None else x, ids)
+        error = np.abs(found - wanted)
+        limit = 4 * U * np.sqrt(count / 2) * size
+        assert (error <= limit).all(), f"{(error / limit).max():.3g} of what is allowed"
+
+    def _factors(self, name: str, ids: Ids, x: Any | None) -> tuple[Floats, Floats]:
+        x = self.activations[name] if x is None else x
+        return self.program.cases[name].factors(self.weights[name], x, ids)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Compiles cases. Tests get it as the fixture `kernels`."""
+
+    folders: pytest.TempPathFactory
+    formats: Any
+
+    def __call__(self, *names: str, target: str = "cpu") -> Program:
+        """The cases of these names as one program."""
+        cases = [Case.parse(name) for name in names]
+        folder = self.folders.mktemp("kernels")
+        request = Request(
+            program=program(cases), place="kernels", target=target, module=folder / "m.vmfb",
+            parameters=True,
+        )  # fmt: skip
+        made = compile_here(request, folder / "assembly", folder / "program", lambda step: None)
+        return Program({case.name: case for case in cases}, folder / "m.vmfb", made, self.formats)
+
+    def units(self, case: Case) -> float:
+        """What one is worth in a sum of integers."""
+        return math.prod(UNITS[side] for side in (case.weight, case.activation))
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory, formats: Any) -> Kernels:
+    return Kernels(tmp_path_factory, formats)

@@ -1,0 +1,75 @@
+"""Every format of weights by every format of activations, with every number of columns to 40."""
+
+import numpy as np
+import pytest
+
+WEIGHTS = ("mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
+FLOATS = ("f32", "bf16")
+QUANTISED = ("int8", "mxfp4", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
+PAIRS = [(weight, activation) for weight in WEIGHTS for activation in (*FLOATS, *QUANTISED)]
+#: Activations that the program rounds, where dot products are of bf16 and where they are of f32.
+PAIRS += [("mxfp4", "bf16r"), ("bf16", "bf16r"), ("f32", "bf16r")]
+PAIRS += [(weight, activation) for weight in FLOATS for activation in FLOATS]
+#: One block, odd numbers of them, and more than are asked for ahead.
+DEPTHS = (32, 96, 64, 2880, 160)
+
+
+def name(place, weight, activation):
+    columns = place * 7 % 40 + 1
+    # One row is computed a register of columns at a time, however many they are.
+    rows = 1 if columns > 16 else place % 3 + 1
+    return f"{weight} {activation} 1x{rows}x{columns}x{DEPTHS[place % len(DEPTHS)]}"
+
+
+CASES = [name(place, *pair) for place, pair in enumerate(PAIRS)]
+each_case = pytest.mark.parametrize("case", CASES)
+
+
+@pytest.fixture(scope="module")
+def program(kernels):
+    return kernels(*CASES)
+
+
+@pytest.fixture(scope="module")
+def exact(program):
+    return program.draw(exact=True)
+
+
+@pytest.fixture(scope="module")
+def usual(program):
+    return program.draw(exact=False)
+
+
+def test_every_number_of_columns_is_there(program):
+    assert {case.columns for case in program.cases.values()} == {*range(1, 41)}
+
+
+@each_case
+def test_kernels_are_used(case, program):
+    layouts = program.layouts(case)
+    planes = "of6" if case.startswith("mxfp6") else ""
+    assert layouts == [f"panel16x4{planes}", "panel16x1"][: len(layouts)]
+
+
+@each_case
+def test_sums_that_are_exact(case, exact):
+    np.testing.assert_array_equal(exact.found(case), exact.wanted(case))
+
+
+@each_case
+def test_sums_that_are_rounded(case, usual):
+    usual.check(case)
+
+
+@each_case
+def test_what_is_not_finite_stays_in_its_row(case, exact, formats):
+    """Infinities and NaNs of floats and of codes, NaN scales; the other rows are not touched."""
+    rows = exact.program.cases[case].rows
+    for row in range(rows):
+        for x in formats.not_finite(exact.activations[case], row):
+            wanted = exact.wanted(case)
+            wanted[0, row] = np.nan
+            found = exact.found(case, x)
+            # An infinity times the zero or the sign of a weight is infinite or NaN.
+            found = np.where(np.isfinite(found), found, np.nan)
+            np.testing.assert_array_equal(found, wanted)

@@ -1,0 +1,130 @@
+"""Every code of every format under every scale byte, read back one element at a time.
+
+Activations are rows of an identity matrix: each number of the result is one element under its
+scale, alone. It is their product in f32, with two differences, since what multiplies block sums
+reads and writes subnormal numbers as zero: a result below 2^-126 is zero, and so is everything
+under scale byte 0, 2^-127.
+"""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+#: Rows of a call: one tile of rows of each kind of kernel.
+ROWS = 8
+COLUMNS = 256
+SMALLEST = 2.0**-126
+NAN = 255
+
+#: Each format, by each kind of dot product that it has.
+MEET = {
+    "mxfp4": ("f32", "bf16", "int8", "mxfp4", "mxint8"),
+    "mxfp6e2m3": ("f32", "bf16", "int8"),
+    "mxfp6e3m2": ("f32", "bf16"),
+    "mxfp8e4m3": ("f32", "bf16"),
+    "mxfp8e5m2": ("f32", "bf16"),
+    "mxint8": ("f32", "bf16", "int8"),
+}
+CASES = [
+    f"{weight} {activation} 1x{ROWS}x{COLUMNS}x32"
+    for weight, activations in MEET.items()
+    for activation in activations
+]
+each_case = pytest.mark.parametrize("case", CASES)
+
+
+@pytest.fixture(scope="module")
+def program(kernels):
+    return kernels(*CASES)
+
+
+def ones(case, formats):
+    """The identity [32, 32] as activations of a case, by calls of ROWS rows."""
+    for first in range(0, 32, ROWS):
+        values = np.eye(32)[first : first + ROWS].reshape(ROWS, 1, 32)
+        yield first, formats.side(case.activation, values)
+
+
+def read_back(loaded, case, formats):
+    """[columns, 32]: each element of the weights under its scale."""
+    found = np.empty((COLUMNS, 32), np.float32)
+    for first, x in ones(case, formats):
+        found[:, first : first + ROWS] = loaded(case.name, x)[0].T
+    return found
+
+
+@each_case
+def test_every_code_under_every_scale(case, program, formats):
+    case = program.cases[case]
+    codes = np.arange(formats.codes(case.weight), dtype=np.uint8)
+    # A block with an element that is not finite is the next test's.
+    codes[~np.isfinite(formats.elements(case.weight))] = 0
+    # So many columns hold all codes; a load has so many scales.
+    width = max(1, codes.size // 32)
+    codes = np.resize(codes, (COLUMNS // width, width, 1, 32)).reshape(1, COLUMNS, 1, 32)
+    for first in range(0, 256, COLUMNS // width):
+        scales = np.repeat(np.arange(first, first + COLUMNS // width), width).astype(np.uint8)
+        weight = formats.mx(case.weight, codes, scales.reshape(1, COLUMNS, 1))
+        with np.errstate(all="ignore"):
+            wanted = weight.values[0].astype(np.float32)
+        wanted[np.abs(wanted) < SMALLEST] = 0
+        wanted[scales == 0] = np.where(np.isfinite(wanted[scales == 0]), 0, np.nan)
+        found = read_back(program.load({case.name: weight}), case, formats)
+        np.testing.assert_array_equal(found, wanted, err_msg=f"scales from {first}")
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("mxfp8")])
+def test_codes_that_are_not_finite(case, program, formats):
+    """Each in its column: times one it is itself, times zero NaN; others are not touched."""
+    case = program.cases[case]
+    elements = formats.elements(case.weight)
+    special = np.flatnonzero(~np.isfinite(elements))
+    one = int(np.flatnonzero(elements == 1)[0])
+    codes = np.full((1, COLUMNS, 1, 32), one, np.uint8)
+    places = np.arange(len(special))
+    codes[0, 3 * places, 0, 5 * places % 32] = special
+    weight = formats.mx(case.weight, codes, np.full((1, COLUMNS, 1), 130, np.uint8))
+    loaded = program.load({case.name: weight})
+    wanted = np.full((ROWS, COLUMNS), 32 * 8.0)
+    wanted[:, 3 * places] = elements[special]
+    x = np.ones((ROWS, 1, 32))
+    np.testing.assert_array_equal(loaded(case.name, formats.side(case.activation, x))[0], wanted)
+    wanted = np.zeros((ROWS, COLUMNS))
+    wanted[:, 3 * places] = np.nan
+    np.testing.assert_array_equal(
+        loaded(case.name, formats.side(case.activation, 0 * x))[0], wanted
+    )
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if not case.split()[1].endswith(("f32", "bf16"))]
+)
+def test_scales_of_activations(case, program, kernels, formats):
+    """The same of the other side: one row a scale."""
+    case = program.cases[case]
+    rng = np.random.default_rng(5)
+    codes = rng.integers(0, formats.codes(case.activation), (256, 1, 32), dtype=np.uint8)
+    scales = np.arange(256, dtype=np.uint8).reshape(256, 1)
+    if case.activation == "int8":
+        scales = np.ldexp(np.float32(1.5), np.minimum(scales, 254).astype(np.int32) - 127)
+        scales[255] = np.nan
+    # The identity as weights, 1.0 under 2^0, for the first 32 columns.
+    one = int(np.flatnonzero(formats.elements(case.weight) == 1)[0])
+    eye = np.where(np.resize(np.eye(32, dtype=bool), (1, COLUMNS, 1, 32)), one, 0).astype(np.uint8)
+    weight = formats.mx(case.weight, eye, np.full((1, COLUMNS, 1), 127, np.uint8))
+    loaded = program.load({case.name: weight})
+    unit = kernels.units(case)
+    for first in range(0, 256, ROWS):
+        at = slice(first, first + ROWS)
+        x = formats.mx(case.activation, codes[at], scales[at])
+        with np.errstate(all="ignore"):
+            wanted = x.values.astype(np.float32)
+            # What a row is multiplied by: its scale times the units of both sides.
+            in_bytes = x.scales.dtype == np.uint8
+            factor = x.scales.view(ml_dtypes.float8_e8m0fnu) if in_bytes else x.scales
+            factor = factor.astype(np.float64)
+        lost = np.minimum(factor, factor * unit) < SMALLEST
+        wanted[lost[:, 0]] = 0
+        wanted[np.abs(wanted) < SMALLEST] = 0
+        found = loaded(case.name, x)[0][:, :32]
+        np.testing.assert_array_equal(found, wanted, err_msg=f"rows from {first}")
