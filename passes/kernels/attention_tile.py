@@ -22,6 +22,7 @@ from mxc.passes.kernels.attention_vectors import (
     choose,
     exponential,
     greater,
+    lanes_of,
     reduce_rows,
     row_lanes,
     shuffle,
@@ -354,16 +355,14 @@ def _split_rows(
 
 def _unless_zero(weight: ir.Value, value: ir.Value) -> ir.Value:
     """The value, or zero where its weight is zero: what is not seen may be NaN."""
-    zero = arith.ConstantOp(
-        weight.type, ir.DenseElementsAttr.get_splat(weight.type, ir.FloatAttr.get_f32(0.0))
-    ).result
+    zero = splat(0.0, ir.F32Type.get(), lanes_of(value))
     unseen = arith.cmpf(arith.CmpFPredicate.OEQ, weight, zero)
     return arith.select(unseen, zero, value)
 
 
 def _any_not_finite(values: Sequence[ir.Value]) -> ir.Value:
     """Whether a lane is infinite or NaN: x - x is zero of all others."""
-    lanes = int(ir.VectorType(values[0].type).shape[0])
+    lanes = lanes_of(values[0])
     bits = [bitcast(arith.subf(value, value), i32(), lanes) for value in values]
     over = arith.cmpi(arith.CmpIPredicate.ne, _fold(bits, arith.ori), splat(0, i32(), lanes))
     flag = ir.IntegerType.get_signless(1)
