@@ -18,11 +18,10 @@ from mxc.passes.kernels.weights import PANEL, Column
 if TYPE_CHECKING:
     from mxc.passes.kernels.gemm import Gemm
 
-#: Chains of dependent dot products that hide their latency.
-CHAINS = 12
+#: Sums of one cell, at most.
 MAX_SPLIT = 4
 #: Registers that are not for sums: weights, an activation, a table.
-OTHERS = 4
+OTHERS = 6
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,8 @@ class Cells:
         elements = self.memory.elements
         if gemm.tile.prefetch:
             ahead = arith.addi(block, index(gemm.tile.prefetch))
-            for column in self.columns:
+            # Columns of one panel are in the same cache lines.
+            for column in self.columns[:: PANEL // gemm.isa.lanes]:
                 gemm.weights.prefetch(gemm.isa, elements, column, ahead)
         steps = [gemm.weights.steps(gemm.isa, elements, c, block) for c in self.columns]
         yield from zip(*steps, strict=True)
@@ -113,7 +113,7 @@ class Cells:
         cells = len(results) * len(self.columns)
         room = max(1, (gemm.isa.registers - OTHERS) // cells)
         # Of sorted rows the height of the tile depends on other rows, and no sum may.
-        split = 1 if gemm.rows.sorted else min(MAX_SPLIT, -(-CHAINS // cells), room)
+        split = 1 if gemm.rows.sorted else min(MAX_SPLIT, -(-gemm.isa.chains(kind) // cells), room)
         scaled = gemm.weights.scaled or gemm.prepared.scaled
         nothing, none = splat(0.0, f32(), lanes), zero(kind, lanes)
         each = 1 if scaled else split

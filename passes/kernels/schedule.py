@@ -26,8 +26,8 @@ _ROWS: dict[int, dict[Kind, int]] = {
     16: {"quads": 5, "floats": 6},
     12: {"floats": 4},
 }
-#: Rows where each tile decodes what is costly, with fewer than 32 registers.
-_ROWS_OF_COSTLY = 4
+#: Registers -> rows where each tile decodes what is costly; with fewer registers, none does.
+_ROWS_OF_COSTLY = {32: 8, 16: 4}
 _COLUMNS = 2
 
 #: Blocks that weights are asked for ahead of their use.
@@ -49,17 +49,18 @@ def tile(isa: Isa, weights: Weights, rows: int, *, sorted: bool) -> Tile:
     panels = PANEL // isa.lanes * _PANELS
     if rows == 1 and not sorted:
         # One stream of weights a core: what is asked for ahead is the panel that comes next.
-        return Tile(1, PANEL // isa.lanes, _PREFETCH, panels)
+        return Tile(1, min(_COLUMNS, PANEL // isa.lanes), _PREFETCH, panels)
     height = _ROWS[isa.registers][kind]
     costly = kind != "quads" and weights.scaled
     # Registers of a whole panel have lookups that cost little, but for codes of 8 bits.
     costly = costly and (isa.lanes < PANEL or weights.elements.units == BLOCK * 8 // 32)
-    staged = _STAGED_BLOCKS if costly and (sorted or rows > 2 * height) else 0
-    if costly and not staged and isa.registers < 32:
-        height = _ROWS_OF_COSTLY
+    most = _ROWS_OF_COSTLY.get(isa.registers)
+    staged = costly and (sorted or most is None or rows > 2 * height)
+    if costly and not staged and most is not None:
+        height = min(height, most)
     if not sorted:
         height = -(-rows // -(-rows // height))
-    return Tile(height, _COLUMNS, _PREFETCH, panels, staged)
+    return Tile(height, _COLUMNS, _PREFETCH, panels, _STAGED_BLOCKS if staged else 0)
 
 
 def rows_a_workgroup(prepared: Prepared, rows: int, blocks: int, height: int) -> int:

@@ -31,6 +31,10 @@ class Avx2:
         """Products of int8 by int8 do not fit vpmaddubsw; as floats they are exact too."""
         return kind != "quads" or self.vnni or format != "mxint8"
 
+    def chains(self, kind: Kind) -> int:
+        """Latency by throughput, and some more; what vpdpbusd is made of ends in an addition."""
+        return 4 if kind == "quads" and not self.vnni else 12
+
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
         """f32 are made one a lane."""
         return "dwords"

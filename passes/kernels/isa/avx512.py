@@ -38,6 +38,10 @@ class Avx512:
         """Products of int8 by int8 do not fit vpmaddubsw; as floats they are exact too."""
         return kind != "quads" or self.vnni or format != "mxint8"
 
+    def chains(self, kind: Kind) -> int:
+        """Latency by throughput, and some more; what vpdpbusd is made of ends in an addition."""
+        return 4 if kind == "quads" and not self.vnni else 12
+
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
         """4 and 6 bits are looked up as words or, f32, as dwords; 8 bits as bytes, with VBMI."""
         if element.bits == 8:

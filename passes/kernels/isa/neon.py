@@ -33,12 +33,18 @@ class Neon:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """What the features give."""
-        found: list[Kind] = ["quads"] if self.dotprod else []
-        return (*found, *(["pairs"] if self.bf16 else []), "floats")
+        found: list[Kind] = []
+        found += ["quads"] if self.dotprod else []
+        found += ["pairs"] if self.bf16 else []
+        return (*found, "floats")
 
     def decodes(self, format: str, kind: Kind) -> bool:
         """Every format."""
         return True
+
+    def chains(self, kind: Kind) -> int:
+        """Latency by throughput, and some more."""
+        return 12
 
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
         """TBL looks bytes up, but not 256 of them."""

@@ -29,6 +29,10 @@ class Portable:
         """Every format, as floats."""
         return kind == "floats"
 
+    def chains(self, kind: Kind) -> int:
+        """Few: decoding takes longer than a product, and what it needs is in registers."""
+        return 4
+
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
         """f32 are made one a lane."""
         return "dwords"

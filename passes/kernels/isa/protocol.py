@@ -44,6 +44,10 @@ class Isa(Protocol):
         """Whether weights of a format can be operands of a kind that it has."""
         ...
 
+    def chains(self, kind: Kind) -> int:
+        """Chains of dependent dot products that hide their latency."""
+        ...
+
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
         """How it turns the codes of an element into operands of a kind other than quads."""
         ...
