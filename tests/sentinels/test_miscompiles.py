@@ -69,3 +69,19 @@ def test_scaling_truncf_rounds_wrongly(program: Program, element: str, dtype: An
         f"IREE fixed arith.scaling_truncf to {element} on llvm-cpu: activations need no longer be "
         "quantised with integer operations there"
     )
+
+
+def test_stores_of_six_bits_are_wrong(program: Program) -> None:
+    module = program("narrow_stores.mlir")
+    codes = np.random.default_rng(0).integers(0, 64, 64, dtype=np.uint8)
+    for bits in (4, 6):
+        rows = np.unpackbits(codes[:, None], axis=1, count=bits, bitorder="little")
+        wanted = np.packbits(rows.reshape(-1), bitorder="little")
+        found = module[f"i{bits}"](codes.view(np.int8)).to_host().view(np.uint8)
+        right = np.array_equal(found, wanted)
+        if bits == 4:
+            assert right, "elements of 4 bits must be right"
+    assert not right, (
+        "IREE fixed the writing of 6-bit elements: activations may be quantised to mxfp6 "
+        "(MX_FORMATS in dialects/quantise.py)"
+    )
