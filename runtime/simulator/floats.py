@@ -88,16 +88,42 @@ def _fraction(value: Array) -> Array:
     return result
 
 
+def _signalling(value: Array) -> Array:
+    """Which elements are signalling NaN."""
+    kind = value.dtype
+    quiet = value.view(f"u{kind.itemsize}") >> (np.finfo(kind).nmant - 1) & 1
+    return np.isnan(value) & (quiet == 0)
+
+
+def _quietened(result: Array, a: Array, b: Array) -> Array:
+    """In IEEE mode a signalling NaN makes the result NaN; a quiet one counts as missing."""
+    if not (np.isnan(a).any() or np.isnan(b).any()):
+        return result
+    return np.where(_signalling(a) | _signalling(b), result.dtype.type(np.nan), result)
+
+
+def least(a: Array, b: Array) -> Array:
+    """The smaller one; -0 is smaller than +0."""
+    equal = np.where(np.signbit(b), b, a)
+    return _quietened(np.where(a == b, equal, np.fmin(a, b)), a, b)
+
+
+def most(a: Array, b: Array) -> Array:
+    """The larger one; +0 is larger than -0."""
+    equal = np.where(np.signbit(b), a, b)
+    return _quietened(np.where(a == b, equal, np.fmax(a, b)), a, b)
+
+
 def _least3(a: Array, b: Array, c: Array) -> Array:
-    return np.fmin(np.fmin(a, b), c)
+    return least(least(a, b), c)
 
 
 def _most3(a: Array, b: Array, c: Array) -> Array:
-    return np.fmax(np.fmax(a, b), c)
+    return most(most(a, b), c)
 
 
 def _middle(a: Array, b: Array, c: Array) -> Array:
-    middle = np.fmax(np.fmin(a, b), np.fmin(np.fmax(a, b), c))
+    middle = most(least(a, b), least(most(a, b), c))
     return np.where(np.isnan(a) | np.isnan(b) | np.isnan(c), _least3(a, b, c), middle)
 
 
@@ -173,8 +199,14 @@ def _scale_for_division(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
 
 
 def _divide_fused(a: Array, b: Array, c: Array, mask: Array) -> Array:
-    result = fused32(a, b, c)
-    return np.where(mask, result * np.float32(2.0**32), result).astype(np.float32)
+    """v_div_fmas_f32: a fused multiply-add, scaled back by 2**64 or 2**-64 where the mask says so.
+
+    The direction is that of the RDNA3 document: by the exponent of c, the quotient so far. CDNA's
+    says 2**32, which does not undo the 2**64 of v_div_scale: LLVM's divisions would be wrong.
+    """
+    wide = a.astype(np.float64) * b + c
+    factor = np.where(_exponent_bits(c) > 127, 2.0**64, 2.0**-64)
+    return np.where(mask, (wide * factor).astype(np.float32), fused32(a, b, c))
 
 
 def _finish_division(quotient: Array, denominator: Array, numerator: Array) -> Array:
@@ -238,8 +270,8 @@ def _of_every_width() -> dict[str, Operation]:
             f"v_sub_{width}": operation(kind, two, operator.sub),
             f"v_subrev_{width}": operation(kind, two, lambda a, b: b - a),
             f"v_mul_{width}": operation(kind, two, operator.mul),
-            f"v_min_{width}": operation(kind, two, np.fmin),
-            f"v_max_{width}": operation(kind, two, np.fmax),
+            f"v_min_{width}": operation(kind, two, least),
+            f"v_max_{width}": operation(kind, two, most),
             f"v_fma_{width}": operation(kind, three, fused),
             f"v_fmac_{width}": operation(kind, two, fused, tied=True),
             f"v_min3_{width}": operation(kind, three, _least3),

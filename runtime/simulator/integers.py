@@ -60,7 +60,8 @@ def _multiply_add_u64(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
 def _multiply_add_i64(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
     product = i64(a) * i64(b)
     total = product + c
-    return total, ((product ^ total) & (c ^ total)) < 0
+    # The mask is bit 64 of the sum: its sign.
+    return total, (((product ^ total) & (c ^ total)) ^ total) < 0
 
 
 def permute_bytes(a: Array, b: Array, select: Array) -> Array:

@@ -102,10 +102,13 @@ def field(value: Array, offset: Array, width: Array) -> Array:
 
 
 def signed_field(value: Array, offset: Array, width: Array) -> Array:
-    """Sign-extended bit field of uint32, as uint32; offset and width modulo 32."""
+    """Sign-extended bit field of uint32, as uint32; offset and width modulo 32.
+
+    The value is shifted as a signed one: a field that reaches beyond it has its sign there.
+    """
     width = width & 31
-    rest = (np.uint32(32) - width) & 31
-    cut = (field(value, offset, width) << rest).view(np.int32) >> rest.view(np.int32)
+    rest = ((np.uint32(32) - width) & 31).view(np.int32)
+    cut = (value.view(np.int32) >> (offset & 31).view(np.int32)) << rest >> rest
     return np.where(width == 0, 0, cut).astype(np.int32).view(np.uint32)
 
 
@@ -117,7 +120,7 @@ def _packed_field(value: Array, spec: Array) -> Array:
 
 def _packed_signed_field(value: Array, spec: Array) -> Array:
     width = np.minimum(spec >> 16 & 127, 32)
-    cut = i64(_packed_field(value.view(np.uint32), spec))
+    cut = i64(value) >> i64(spec & 31)
     rest = 64 - i64(width)
     # A shift by 64 is not defined in numpy.
     return np.where(width == 0, 0, cut << (rest & 63) >> (rest & 63)).astype(np.int32)
