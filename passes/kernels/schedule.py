@@ -49,7 +49,9 @@ def tile(isa: Isa, weights: Weights, rows: int, *, sorted: bool) -> Tile:
     panels = PANEL // isa.lanes * _PANELS
     if rows == 1 and not sorted:
         # One stream of weights a core: what is asked for ahead is the panel that comes next.
-        return Tile(1, min(_COLUMNS, PANEL // isa.lanes), _PREFETCH, panels)
+        # Two narrow registers of columns, so that each cache line is read about once.
+        columns = 1 if isa.lanes == PANEL else _COLUMNS
+        return Tile(1, columns, _PREFETCH, panels)
     height = _ROWS[isa.registers][kind]
     costly = kind != "quads" and weights.scaled
     # Registers of a whole panel have lookups that cost little, but for codes of 8 bits.

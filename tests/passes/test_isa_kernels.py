@@ -59,13 +59,15 @@ CASES = [Case("f32", 1), Case("f32", 17), Case("bf16", 4), Case("mxfp4", 4), Cas
 
 @dataclass(frozen=True)
 class Expected:
-    """A CPU; the dot products of f32, bf16 and integer activations; how registers are called."""
+    """A CPU; the dot products of f32, bf16 and integer activations; how registers are called; what
+    may go to the stack for each dot product."""
 
     cpu: str
     floats: str
     pairs: str
     quads: str
     register: str
+    stack: float = 0.75
 
 
 _FMA = r"vfmadd\d+ps"
@@ -77,7 +79,7 @@ SETS = [
     Expected("x86-64-v4", _FMA, _FMA, "vpmaddubsw", "zmm"),
     Expected("alderlake", _FMA, _FMA, _VEX, "ymm"),
     Expected("x86-64-v3", _FMA, _FMA, "vpmaddubsw", "ymm"),
-    Expected("x86-64", "mulps", "mulps", "mulps", "xmm"),
+    Expected("x86-64", "mulps", "mulps", "mulps", "xmm", stack=1.25),
     Expected("neoverse-n2", "fmla", "bfdot", "sdot", r"v\d+\."),
     Expected("neoverse-n1", "fmla", "fmla", "sdot", r"v\d+\."),
     Expected("generic", "fmla", "fmla", "fmla", r"v\d+\."),
@@ -184,9 +186,9 @@ def test_the_loop_has_the_dot_products_of_a_tile_and_keeps_its_sums(built: Built
         assert len(dots) >= step_count * min(case.rows, 4), (name, len(dots))
         assert all(re.search(built.expected.register, line) for line in dots), dots[0]
         # Totals, addresses and some decoded weights may wait in memory. Sums that did would go
-        # there and back at each step.
+        # there and back at each step. Arithmetic that decodes takes most of 16 registers.
         stack = [line for line in run if re.search(r"\(%[re][sb]p\)|\[sp\b|\[x29\b", line)]
-        assert len(stack) <= len(dots) * 3 / 4, (name, len(stack), len(dots))
+        assert len(stack) <= len(dots) * built.expected.stack, (name, len(stack), len(dots))
 
 
 @each_set
