@@ -211,7 +211,7 @@ def _read(lines: int) -> Callable[[ir.Value, ir.Value], None]:
 
 def read_limit(threads: int) -> float:
     """DRAM read in 1e9 bytes a second, by a process of its own: its memory is not ours."""
-    words = ["--threads", str(threads), "--seconds", "1", "--json"]
+    words = ["--threads", str(threads), "--seconds", "2", "--json"]
     run = subprocess.run(
         [sys.executable, __file__, *words], capture_output=True, text=True, check=True
     )

@@ -1,7 +1,7 @@
 """A model in llama.cpp as its llama-bench runs it: a prompt at once, then token by token.
 
     python benchmarks/cpu/llama.py MODEL.gguf [--prompt 128] [--generate 32] [--threads 2]
-        [--batch 1] [--repeat 3] [--serve] [--json]
+        [--batch 1] [--repeat 3] [--no-mmap] [--serve] [--json]
 
 The defaults of llama-bench: batches of 2048, micro-batches of 512, weights repacked, only the
 logits of the last token. Tokens are random, sampling is not part of it. With --serve a line
@@ -22,6 +22,10 @@ from typing import Any
 
 import numpy as np
 from ggml import PACKAGE, PeerMissing, folder
+
+#: `LLAMA_LOAD_MODE_NONE` (llama.h): the file is read, not mapped. The default maps it, and then
+#: holds the pages that were read beside the repacked copies.
+_LOAD_MODE_NONE = 0
 
 #: llama-bench's --batch-size and --ubatch-size.
 BATCH, MICRO_BATCH = 2048, 512
@@ -45,7 +49,9 @@ class Run:
 class Llama:
     """A model and a context for `length` tokens of each of `sequences` sequences."""
 
-    def __init__(self, file: Path, threads: int, length: int, sequences: int = 1) -> None:
+    def __init__(
+        self, file: Path, threads: int, length: int, sequences: int = 1, *, mmap: bool = True
+    ) -> None:
         """Raises PeerMissing where the package is not there or does not load the file."""
         folder()
         try:
@@ -56,9 +62,10 @@ class Llama:
         self._silent = api.llama_log_callback(lambda level, text, data: None)
         api.llama_log_set(self._silent, ctypes.c_void_p(0))
         api.llama_backend_init()
-        self._model = api.llama_model_load_from_file(
-            str(file).encode(), api.llama_model_default_params()
-        )
+        model = api.llama_model_default_params()
+        if not mmap:
+            model.load_mode = _LOAD_MODE_NONE
+        self._model = api.llama_model_load_from_file(str(file).encode(), model)
         if not self._model:
             raise PeerMissing(f"{PACKAGE}: does not load {file}")
         parameters = api.llama_context_default_params()
@@ -126,12 +133,14 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=1, help="sequences decoded together")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--no-mmap", action="store_true", help="read the file, do not map it")
     parser.add_argument("--serve", action="store_true", help="answer lines of standard input")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     try:
         length = options.prompt + options.generate
-        model = Llama(options.model, options.threads, length, options.batch)
+        mmap = not options.no_mmap
+        model = Llama(options.model, options.threads, length, options.batch, mmap=mmap)
     except PeerMissing as error:
         print(error, file=sys.stderr)
         return 1

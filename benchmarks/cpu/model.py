@@ -2,7 +2,8 @@
 
     python benchmarks/cpu/model.py [--quick] [--layers 2] [--activations bf16,i8]
         [--quantize-dense mxint8|none] [--prompts 128,512] [--generate 32] [--rounds 5]
-        [--threads 2] [--no-peer] [--folder DIR] [--json] [-- words for mxc compile]
+        [--threads 2] [--no-peer] [--peer-no-mmap] [--folder DIR] [--json]
+        [-- words for mxc compile]
 
 Both models are random, with mxfp4 experts and dense layers of 8 bits. The peer runs as its
 llama-bench does, ours by `mxc bench`; they take turns, and the best of each counts, as does the
@@ -131,7 +132,7 @@ def measure(options: argparse.Namespace, place: Path) -> Result:
     ours = {mode: Best() for mode in built}
     peer = None if model is None else Best()
     dram = 0.0
-    with serving(model, options.threads, longest) as served:
+    with serving(model, options.threads, longest, mmap=not options.peer_no_mmap) as served:
         for _ in range(options.rounds):
             dram = max(dram, read_limit(options.threads))
             for prompt in options.prompts:
@@ -195,6 +196,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--no-peer", action="store_true", help="measure without llama.cpp")
+    parser.add_argument(
+        "--peer-no-mmap", action="store_true", help="the peer reads its file: less memory"
+    )
     parser.add_argument("--folder", type=Path, help="where to write (default: temporary)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("words", nargs="*", help="further words for mxc compile, after --")

@@ -18,9 +18,12 @@ _SCRIPT = Path(__file__).resolve().parent / "llama.py"
 class Served:
     """The peer in a process of its own, which answers one run at a time."""
 
-    def __init__(self, model: Path, threads: int, length: int, sequences: int = 1) -> None:
+    def __init__(
+        self, model: Path, threads: int, length: int, sequences: int = 1, *, mmap: bool = True
+    ) -> None:
         """Raises PeerMissing with what the process says."""
         words = ["--threads", threads, "--prompt", length, "--generate", 0, "--batch", sequences]
+        words += [] if mmap else ["--no-mmap"]
         command = [sys.executable, _SCRIPT, model, "--serve", *words]
         self._process = subprocess.Popen(
             list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -48,13 +51,13 @@ class Served:
 
 @contextlib.contextmanager
 def serving(
-    model: Path | None, threads: int, length: int, sequences: int = 1
+    model: Path | None, threads: int, length: int, sequences: int = 1, *, mmap: bool = True
 ) -> Iterator[Served | None]:
     """The peer with a model, if there is one."""
     if model is None:
         yield None
         return
-    served = Served(model, threads, length, sequences)
+    served = Served(model, threads, length, sequences, mmap=mmap)
     try:
         yield served
     finally:
