@@ -1,0 +1,148 @@
+"""Code objects and host modules: what is read, and that what is broken is refused in words."""
+
+import contextlib
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mxc.runtime.simulator.code_object import read_kernels
+from mxc.runtime.simulator.errors import CodeObjectError, SimulationError
+from mxc.runtime.simulator.launch import Binding, launch
+from mxc.runtime.simulator.msgpack import unpack
+from mxc.runtime.simulator.simulate import simulate
+from mxc.runtime.simulator.translate import Program
+from mxc.runtime.simulator.vm_module import read_executable, read_module
+
+SHAPE = (16, 16, 128)
+FUZZ = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture(scope="module")
+def code(scaled: Callable[..., Any]) -> bytes:
+    return scaled(*SHAPE).code[0]
+
+
+@pytest.fixture(scope="module")
+def module(scaled: Callable[..., Any]) -> bytes:
+    return scaled(*SHAPE).module
+
+
+def test_what_a_kernel_wants(code: bytes, scaled: Callable[..., Any]) -> None:
+    (kernel,) = read_kernels(code).values()
+    assembly = scaled(*SHAPE).assembly
+
+    def stated(name: str) -> int:
+        return int(assembly.split(f".amdhsa_{name} ")[1].split()[0])
+
+    d = kernel.descriptor
+    assert kernel.workgroup == (64, 1, 1)
+    assert [a.kind for a in kernel.arguments] == ["global_buffer"] * 5
+    assert d.lds_bytes == stated("group_segment_fixed_size")
+    assert d.kernarg_bytes == stated("kernarg_size")
+    assert d.user_sgprs == stated("user_sgpr_count")
+    assert d.first_agpr == stated("accum_offset")
+    assert d.preload_dwords == stated("user_sgpr_kernarg_preload_length")
+    assert d.vgprs >= stated("next_free_vgpr")
+    # Round to nearest even, denormals kept, DX10_CLAMP and IEEE set.
+    assert d.mode == 0x3F0
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda c: b"", "wanted a 64-bit little-endian ELF"),
+        (lambda c: c[:-200], "outside of the file"),
+        (lambda c: c[:48] + b"\x4c" + c[49:], "found machine 224 with 0x4c"),
+        (lambda c: c.replace(b"AMDGPU\0", b"OTHERS\0"), "no metadata note"),
+        (lambda c: c.replace(b".workgroup", b".workgruop"), None),
+        (lambda c: c.replace(b"amdhsa.kernels", b"amdhsa.kernelz"), "no 'amdhsa.kernels'"),
+        (lambda c: c.replace(b".reqd_workgroup_size", b".reqd_workgroup_siez"), "workgroup size"),
+    ],
+)
+def test_broken_code_objects(
+    code: bytes, change: Callable[[bytes], bytes], reason: str | None
+) -> None:
+    if reason is None:
+        assert read_kernels(change(code))
+        return
+    with pytest.raises(CodeObjectError, match=reason):
+        read_kernels(change(code))
+
+
+@FUZZ
+@given(st.integers(0, 1 << 30), st.integers(0, 255), st.booleans())
+def test_any_damage_is_refused_or_harmless(code: bytes, place: int, value: int, cut: bool) -> None:
+    at = place % len(code)
+    damaged = code[:at] if cut else code[:at] + bytes([value]) + code[at + 1 :]
+    try:
+        for kernel in read_kernels(damaged).values():
+            Program(kernel)
+    except (CodeObjectError, SimulationError):
+        pass
+
+
+@FUZZ
+@given(st.integers(0, 1 << 30), st.integers(0, 255), st.booleans())
+def test_any_damage_to_a_module(module: bytes, place: int, value: int, cut: bool) -> None:
+    at = place % len(module)
+    damaged = module[:at] if cut else module[:at] + bytes([value]) + module[at + 1 :]
+    try:
+        for constant in read_module(damaged).constants:
+            if bytes(constant[:4]) == b"HIP1":
+                read_executable(constant)
+    except CodeObjectError:
+        pass
+
+
+@FUZZ
+@given(st.binary(max_size=60))
+def test_any_metadata(data: bytes) -> None:
+    with contextlib.suppress(CodeObjectError):
+        unpack(data)
+
+
+def test_metadata_values() -> None:
+    packed = b"\x83\xa1a\x92\xcc\xff\xd1\xff\xfe\xa1b\xc3\xa1c\xc0"
+    assert unpack(packed) == {"a": [255, -2], "b": True, "c": None}
+    with pytest.raises(CodeObjectError, match="nested deeper"):
+        unpack(b"\x91" * 100)
+    with pytest.raises(CodeObjectError, match="ends within a string"):
+        unpack(b"\xa5ab")
+    with pytest.raises(CodeObjectError, match="type 0xcb"):
+        unpack(b"\xcb" + bytes(8))
+
+
+def test_arguments_that_do_not_fit(code: bytes) -> None:
+    buffers = [np.zeros(1024, np.uint8) for _ in range(5)]
+    with pytest.raises(SimulationError, match="takes 5 buffers, got 4"):
+        simulate(code, (1, 1, 1), buffers[:4])
+    with pytest.raises(SimulationError, match="takes 0 constants, got 1"):
+        simulate(code, (1, 1, 1), buffers, [3])
+    with pytest.raises(SimulationError, match="no kernel 'other'"):
+        simulate(code, (1, 1, 1), buffers, kernel="other")
+    (kernel,) = read_kernels(code).values()
+    bad = [*buffers[:4], Binding(buffers[4], 1000, 100)]
+    with pytest.raises(SimulationError, match="100 bytes at 1000 of a buffer of 1024"):
+        launch(Program(kernel), (1, 1, 1), bad)
+
+
+def test_a_buffer_that_is_too_short_is_a_fault_with_its_place(code: bytes) -> None:
+    sizes = (1024, 1000, 64, 64, 1024)
+    with pytest.raises(SimulationError, match=r"buffer_load_dwordx4 .*byte .* of binding 1"):
+        simulate(code, (1, 1, 1), [np.zeros(size, np.uint8) for size in sizes])
+
+
+def test_modules_of_another_version(module: bytes) -> None:
+    with pytest.raises(CodeObjectError, match="not a module of IREE"):
+        read_module(b"\x7fELF" + bytes(100))
+    at = module.index(b"IREE") - 8
+    length = struct.unpack_from("<I", module, at)[0]
+    with pytest.raises(CodeObjectError, match="cut short"):
+        read_module(module[: at + length // 2])
