@@ -75,7 +75,7 @@ def test_compile_wants_a_target_and_an_output(given: dict[str, Any]) -> None:
 def test_inspect_opt_and_demo(given: dict[str, Any]) -> None:
     runner = CliRunner()
     assert runner.invoke(app, ["inspect", "m.gguf", "a.b", "--json"]).exit_code == 0
-    assert given["cli.inspect"] == ((Path("m.gguf"), "a.b", True), {})
+    assert given["cli.inspect"] == ((Path("m.gguf"), "a.b", True, None), {})
     words = "opt x.mlir --passes a{b=1},c --output y.mlir --split-input-file --verify-diagnostics"
     assert runner.invoke(app, words.split()).exit_code == 3
     assert given["opt"][0] == (Path("x.mlir"),)
