@@ -42,17 +42,22 @@ def load(
     """Map the artifact folder `path` and make it ready to run.
 
     device: an IREE device URI of the kind that the artifact is for ("local-sync", "hip://1");
-    the first one by default. threads: CPU worker threads, all physical cores by default; results
-    do not depend on it. level: of an artifact that holds several levels of CPU features, the one
-    to run; by default the best that this machine may run. verify: checksum large weights too.
-    SHA-256 of every other file, and of weights up to 64 MiB, is always checked; larger weights
-    otherwise by their size alone.
+    the first one by default; or "simulator" for an artifact for gfx950, which takes neither
+    threads nor level. threads: CPU worker threads, all physical cores by default; results do not
+    depend on it. level: of an artifact that holds several levels of CPU features, the one to run;
+    by default the best that this machine may run. verify: checksum large weights too. SHA-256 of
+    every other file, and of weights up to 64 MiB, is always checked; larger weights otherwise by
+    their size alone.
 
     Raises ArtifactError for an artifact that is incomplete, altered, without its weights, of
     another version, or not for this machine; RequestError for an unknown device or level, or a
     number of threads below 1.
     """
     folder = Path(path)
+    if device == "simulator":
+        from mxc.runtime.simulator.session import load as simulated
+
+        return simulated(folder, verify=verify)
     manifest = read_manifest(folder)
     place = str(folder)
     check_version(manifest, place)

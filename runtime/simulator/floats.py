@@ -92,7 +92,8 @@ def _signalling(value: Array) -> Array:
     """Which elements are signalling NaN."""
     kind = value.dtype
     quiet = value.view(f"u{kind.itemsize}") >> (np.finfo(kind).nmant - 1) & 1
-    return np.isnan(value) & (quiet == 0)
+    result: Array = np.isnan(value) & (quiet == 0)
+    return result
 
 
 def _quietened(result: Array, a: Array, b: Array) -> Array:

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -84,6 +85,10 @@ class _Count:
         self.done = np.where(active, reached, self.done)
 
 
+#: By program and address: found once, whoever watches.
+_USES: WeakKeyDictionary[Program, dict[int, _Use]] = WeakKeyDictionary()
+
+
 class Sanitizer(Observer):
     """Watches one run of a kernel; `findings` holds the first of each kind at each instruction.
 
@@ -97,11 +102,11 @@ class Sanitizer(Observer):
         self.findings: list[Finding] = []
         self.counts: Counter[tuple[str, str]] = Counter()
         self._unaligned = unaligned
-        self._uses: dict[int, _Use] = {}
 
     def start(self, w: Waves, program: Program) -> None:
         """A batch of workgroups begins."""
         self._program = program
+        self._uses = _USES.setdefault(program, {})
         self._everyone: Array = np.ones(w.count, bool)
         self._active = self._everyone
         self._counts = {name: _Count(w.count) for name in (_VECTOR, _LOCAL, _SCALAR)}

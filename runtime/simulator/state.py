@@ -100,7 +100,7 @@ class Waves:
 
     def _refresh(self, bits: Array) -> None:
         lanes = bits if self.active is None else bits & self.active
-        self.lanes: Array = np.broadcast_to(lanes, self.shape)
+        self.lanes: Array = self.wide(lanes)
         self.every = bool(lanes.all())
         self.full = self.every or bool((lanes | ~self.alive).all())
 
@@ -137,7 +137,7 @@ class Waves:
 
     def wide(self, value: Array) -> Array:
         """The value with all its extents: [waves, 64]."""
-        return np.broadcast_to(value, self.shape)
+        return value if value.shape == self.shape else np.broadcast_to(value, self.shape)
 
     def first_lane(self, value: Array) -> Array:
         """The value of the first active lane of each wave (lane 0 where none is): [waves, 1]."""

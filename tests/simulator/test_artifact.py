@@ -1,13 +1,17 @@
 """Artifacts for gfx950 on the simulator: the host program of the artifact, numbers of the CPU."""
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import mxc
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.cli import app
 from mxc.dialects.errors import RequestError
+from mxc.runtime.simulator.sanitizer import Sanitizer
 from mxc.runtime.simulator.session import SimulatedModel, load
 
 PROGRAM = """
@@ -39,7 +43,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> SimulatedModel:
     folder = tmp_path_factory.mktemp("program")
     (folder / "program.mlir").write_text(PROGRAM)
     mxc.compile(folder / "program.mlir", target="gfx950", output=folder / "program.mxc")
-    return load(folder / "program.mxc")
+    return cast(SimulatedModel, mxc.load(folder / "program.mxc", device="simulator"))
 
 
 def test_a_program_of_several_kernels(program: SimulatedModel) -> None:
@@ -59,6 +63,33 @@ def test_arguments_are_checked_as_elsewhere(program: SimulatedModel) -> None:
         program.call("main", np.zeros((20, 48), np.float64), np.zeros((24, 48), np.float32))
     with pytest.raises(RequestError, match="no function 'other'"):
         program.call("other")
+
+
+def test_on_the_command_line(program: SimulatedModel, tmp_path: Path) -> None:
+    a, b = np.full((20, 48), 0.25, np.float32), np.full((24, 48), 0.125, np.float32)
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    arguments = ["run", str(program.path), "--device", "simulator"]
+    for name in ("a", "b"):
+        arguments += ["--input", str(tmp_path / f"{name}.npy")]
+    for name in ("x", "s"):
+        arguments += ["--output", str(tmp_path / f"{name}.npy")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), np.exp(48 / 32), rtol=1e-6)
+
+
+def test_every_dispatch_under_a_sanitizer(program: SimulatedModel) -> None:
+    sanitizers: list[Sanitizer] = []
+
+    def observe(_: object) -> Sanitizer:
+        sanitizers.append(Sanitizer())
+        return sanitizers[-1]
+
+    watched = load(program.path, observe=observe)
+    watched.call("main", np.zeros((20, 48), np.float32), np.zeros((24, 48), np.float32))
+    assert len(sanitizers) == len(watched.dispatches)
+    assert not [finding for s in sanitizers for finding in s.findings]
 
 
 def test_an_artifact_for_another_target(toy_artifact: Path) -> None:
@@ -85,7 +116,8 @@ def test_logits_are_those_of_the_cpu(tmp_path: Path) -> None:
             prefill_chunk=16,
             activations="bf16",
         )
-        sequence = (load(artifact) if target == "gfx950" else mxc.load(artifact)).sequence()
+        device = "simulator" if target == "gfx950" else None
+        sequence = mxc.load(artifact, device=device).sequence()
         logits[target] = np.concatenate(
             [sequence.feed([5, 17, 200, 3, 77, 402]), sequence.feed([9])]
         )
