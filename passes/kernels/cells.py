@@ -92,12 +92,25 @@ class Cells:
         gemm = self.gemm
         elements = self.memory.elements
         if gemm.tile.prefetch:
-            ahead = arith.addi(block, index(gemm.tile.prefetch))
-            # Columns of one panel are in the same cache lines.
-            for column in self.columns[:: PANEL // gemm.isa.lanes]:
-                gemm.weights.prefetch(gemm.isa, elements, column, ahead)
+            self._prefetch(block)
         steps = [gemm.weights.steps(gemm.isa, elements, c, block) for c in self.columns]
         yield from zip(*steps, strict=True)
+
+    def _prefetch(self, block: ir.Value) -> None:
+        """Ask for what is multiplied some blocks later: at the end of K, of the next columns."""
+        gemm, memory = self.gemm, self.memory
+        ahead = arith.addi(block, index(gemm.tile.prefetch))
+        limit = index(gemm.blocks)
+        behind = arith.cmpi(arith.CmpIPredicate.uge, ahead, limit)
+        ahead = arith.select(behind, arith.subi(ahead, limit), ahead)
+        # Columns of one panel are in the same cache lines.
+        narrow = PANEL // gemm.isa.lanes
+        panels = self.columns[::narrow]
+        step = arith.select(behind, index(max(1, gemm.tile.columns // narrow)), index(0))
+        for column in panels:
+            *expert, panel = column.place
+            place = [*expert, arith.addi(panel, step)]
+            gemm.weights.prefetch(gemm.isa, memory.elements, memory.scales, place, ahead)
 
     def _totals(
         self,

@@ -86,8 +86,16 @@ class Weights:
         is_nan = arith.cmpi(arith.CmpIPredicate.eq, wide, splat(255, i32(), isa.lanes))
         return arith.select(is_nan, splat(float("nan"), f32(), isa.lanes), power)
 
-    def prefetch(self, isa: Isa, elements: ir.Value, column: Column, block: ir.Value) -> None:
-        """Ask for the elements of a block."""
-        at = arith.muli(column.lane, index(4))
+    def prefetch(
+        self,
+        isa: Isa,
+        elements: ir.Value,
+        scales: ir.Value | None,
+        place: Sequence[ir.Value],
+        block: ir.Value,
+    ) -> None:
+        """Ask for a block of the panel at `place`, its scales too: one line for four blocks."""
         for unit in range(self.elements.units):
-            prefetch(elements, [*column.place, block, index(unit), at])
+            prefetch(elements, [*place, block, index(unit), index(0)])
+        if scales is not None:
+            prefetch(scales, [*place, block, index(0)])
