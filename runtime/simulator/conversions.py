@@ -38,7 +38,8 @@ def half_bits(value: Array) -> Array:
     return value.astype(np.float16).view(np.uint16).astype(np.uint32)
 
 
-def _half_toward_zero(value: Array) -> Array:
+def half_toward_zero(value: Array) -> Array:
+    """float32 -> float16 bits in uint32, toward zero; no finite number becomes infinite."""
     nearest = value.astype(np.float16)
     bits = nearest.view(np.uint16).astype(np.uint32)
     away = np.abs(nearest.astype(np.float64)) > np.abs(value.astype(np.float64))
@@ -72,8 +73,9 @@ CONVERSIONS: dict[str, Operation] = {
     "v_cvt_f32_ubyte3": operation("f", "u", _byte(3)),
     "v_cvt_f32_bf16": operation("f", "b", lambda a: a),
     "v_cvt_pk_bf16_f32": operation("u", "ff", lambda a, b: to_bfloat(a) | to_bfloat(b) << 16),
+    "v_cvt_pk_f16_f32": operation("u", "ff", lambda a, b: half_bits(a) | half_bits(b) << 16),
     "v_cvt_pkrtz_f16_f32": operation(
-        "u", "ff", lambda a, b: _half_toward_zero(a) | _half_toward_zero(b) << 16
+        "u", "ff", lambda a, b: half_toward_zero(a) | half_toward_zero(b) << 16
     ),
     "v_pack_b32_f16": operation("u", "ww", lambda a, b: a | b << 16),
     "v_cvt_f32_fp8": operation("f", "u", lambda a: values("fp8")[a & 0xFF]),

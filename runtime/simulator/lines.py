@@ -11,27 +11,58 @@ from dataclasses import replace
 
 import numpy as np
 
+from mxc.runtime.simulator.conversions import half_toward_zero
 from mxc.runtime.simulator.errors import SimulationError
 from mxc.runtime.simulator.instruction import EXEC, Instruction, Operand
 from mxc.runtime.simulator.integers import bit_operation
-from mxc.runtime.simulator.operands import DTYPES, HALF_READERS, Operands, read_kind
-from mxc.runtime.simulator.operations import Operation, operation
+from mxc.runtime.simulator.operands import DTYPES, HALF_READERS, Operands, flush, read_kind
+from mxc.runtime.simulator.operations import Array, Operation, operation
 from mxc.runtime.simulator.packed import MIXED, PACKED16, PACKED32
 from mxc.runtime.simulator.salu import SALU
 from mxc.runtime.simulator.signatures import VALU
+from mxc.runtime.simulator.state import Waves
 
 _FLOATS = "fhdb"
 #: MODE bits: rounding of f32, of f16 and f64; denormals of f32, of f16 and f64.
 _ROUND32, _ROUND16, _DENORM32, _DENORM16 = 0, 2, 4, 6
+#: The MODE bits that an operand of a kind is subject to; denormals of f32 are looked at each time.
+_SUBJECT = {"f": 0x03, "h": 0xCC, "d": 0xCC}
+
+
+def _steady(w: Waves, mask: int, start: int) -> None:
+    """Refuse an instruction where the program has changed MODE bits that it is subject to."""
+    if (w.mode ^ start) & mask:
+        raise SimulationError(f"MODE is 0x{w.mode:x}: this is modelled for 0x{start:x} only")
+
+
+def _flush_input(w: Waves, value: Array) -> Array:
+    return value if w.mode >> _DENORM32 & 1 else flush(value)
+
+
+def _flush_output(w: Waves, value: Array) -> Array:
+    return value if w.mode >> _DENORM32 & 2 else flush(value)
+
+
+def _to_half(w: Waves, value: Array) -> Array:
+    """float32 to float16, to nearest even or toward zero as MODE says."""
+    rounding = w.mode >> _ROUND16 & 3
+    if rounding == 0:
+        return value.astype(np.float16)
+    if rounding != 3:
+        raise SimulationError(f"rounding mode {rounding} of f16 is not modelled")
+    return half_toward_zero(value).astype(np.uint16).view(np.float16)
 
 
 class Lines(Operands):
     """Translates instructions to lines; `names` is what the lines refer to."""
 
-    def __init__(self, mode: int) -> None:
-        """mode: the MODE register with which the kernel starts."""
+    def __init__(self, mode: int, *, changes_mode: bool = False) -> None:
+        """mode: the MODE register with which the kernel starts, and whether it changes it."""
         super().__init__()
         self._mode = mode
+        self._changes_mode = changes_mode
+        self.names |= {"steady": _steady, "to_half": _to_half}
+        self.names |= {"flush_input": _flush_input, "flush_output": _flush_output}
 
     def translate(self, i: Instruction) -> list[str] | None:
         """The lines of an instruction; None where no Operation describes it."""
@@ -50,6 +81,14 @@ class Lines(Operands):
         if i.name.endswith("_saveexec_b64"):
             return self._save_exec(i)
         return self._vector(i, VALU[i.name]) if i.name in VALU else None
+
+    def _guard(self, kinds: str, handled: int = 0) -> list[str]:
+        """A line that refuses the instruction where MODE was changed; none where it never is."""
+        mask = 0
+        for kind in kinds:
+            mask |= _SUBJECT.get(kind, 0)
+        mask &= ~handled
+        return [f"steady(w, {mask}, {self._mode})"] if self._changes_mode and mask else []
 
     def _source(self, i: Instruction, n: int, kind: str) -> str:
         """The n-th operand of a vector instruction with all its modifiers."""
@@ -73,6 +112,8 @@ class Lines(Operands):
 
     def _input(self, value: str, kind: str) -> str:
         """Flush denormal operands where MODE says so."""
+        if kind == "f" and self._changes_mode:
+            return f"flush_input(w, {value})"
         shift = _DENORM32 if kind == "f" else _DENORM16
         return value if kind == "b" or self._mode >> shift & 1 else f"flush({value})"
 
@@ -86,7 +127,9 @@ class Lines(Operands):
     def _result(self, i: Instruction, value: str, kind: str) -> str:
         """A result with clamp, output modifier and denormal flushing, as uint32 (or 64 bits)."""
         if kind in _FLOATS:
-            if not self._mode >> ((_DENORM32 if kind == "f" else _DENORM16) + 1) & 1:
+            if kind == "f" and self._changes_mode:
+                value = f"flush_output(w, {value})"
+            elif not self._mode >> ((_DENORM32 if kind == "f" else _DENORM16) + 1) & 1:
                 value = f"flush({value})"
             if i.has("omod"):
                 factor = (1.0, 2.0, 4.0, 0.5)[i.has("omod")]
@@ -134,13 +177,16 @@ class Lines(Operands):
 
     def _vector(self, i: Instruction, entry: Operation) -> list[str]:
         self._check_mode(entry.ins + entry.outs)
-        lines = []
+        to_half = i.name == "v_cvt_f16_f32"
+        lines = self._guard(entry.ins + entry.outs, 3 << _ROUND16 if to_half else 0)
         if i.has("dpp"):
             lines.append(f"moved, keep = dpp(w, {self.bits(i.operands[0])}, {self.bind(i)})")
         arguments = [self._source(i, n, kind) for n, kind in enumerate(entry.ins)]
         if entry.tied:
             arguments.append(self.get(i.results[0], entry.outs[0]))
         call = f"{self.bind(entry.run)}({', '.join(arguments)})"
+        if to_half:
+            call = f"to_half(w, {arguments[0]})"
         if len(entry.outs) == 1:
             return lines + self._store(i, i.results[0], call, entry.outs)
         lines.append(f"r0, r1 = {call}")
@@ -207,7 +253,8 @@ class Lines(Operands):
             call = f"{self.bind(entry.run)}({', '.join(arguments)})"
             halves.append(self._result(i, call, entry.outs))
         place = f"v[{i.results[0].index}]"
-        return [f"{place} = w.put({place}, {halves[0]} | ({halves[1]} << 16))"]
+        lines = self._guard(entry.ins)
+        return [*lines, f"{place} = w.put({place}, {halves[0]} | ({halves[1]} << 16))"]
 
     def _packed32(self, i: Instruction, entry: Operation) -> list[str]:
         kind = entry.outs
@@ -230,7 +277,11 @@ class Lines(Operands):
             call = f"{self.bind(entry.run)}({', '.join(arguments)})"
             calls.append(f"r{half} = {self._result(i, call, kind)}")
         index = i.results[0].index
-        return [*calls, *(f"v[{index + n}] = w.put(v[{index + n}], r{n})" for n in (0, 1))]
+        return [
+            *self._guard(kind),
+            *calls,
+            *(f"v[{index + n}] = w.put(v[{index + n}], r{n})" for n in (0, 1)),
+        ]
 
     def _mixed(self, i: Instruction, entry: Operation) -> list[str]:
         self._check_mode("fh")
@@ -249,7 +300,7 @@ class Lines(Operands):
             bits = f"(({place} & 0xFFFF0000) | {bits})"
         if i.name == "v_mad_mixhi_f16":
             bits = f"(({place} & 0xFFFF) | ({bits} << 16))"
-        return [f"{place} = w.put({place}, {bits})"]
+        return [*self._guard("fh"), f"{place} = w.put({place}, {bits})"]
 
 
 _PACKED_HALVES = (("op_sel", "neg", 0), ("op_sel_hi", "neg_hi", 7))

@@ -30,7 +30,7 @@ _TINY = {np.dtype(np.float32): 2.0**-126, np.dtype(np.float16): 2.0**-14}
 _TINY[np.dtype(np.float64)] = 2.0**-1022
 
 
-def _flush(value: Array) -> Array:
+def flush(value: Array) -> Array:
     """Denormals become zeros of their sign."""
     tiny = value.dtype.type(_TINY[value.dtype])
     return np.where(np.abs(value) < tiny, np.copysign(value.dtype.type(0), value), value)
@@ -103,7 +103,7 @@ NAMES: dict[str, Any] = {
     "short": _short,
     "bfloat": _bfloat,
     "from_half": _from_half,
-    "flush": _flush,
+    "flush": flush,
     "clamp": _clamp,
     "select": _select,
     "insert": _insert,

@@ -95,7 +95,8 @@ class Program:
         return sorted(s for s in starts if s < len(self.instructions))
 
     def _translate(self) -> dict[int, Block]:
-        lines = Lines(self.kernel.descriptor.mode)
+        changes = any(i.name.startswith("s_setreg") for i in self.instructions)
+        lines = Lines(self.kernel.descriptor.mode, changes_mode=changes)
         starts = self._starts()
         source: list[str] = []
         for first, follow in zip(starts, [*starts[1:], len(self.instructions)], strict=True):
