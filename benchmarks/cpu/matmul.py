@@ -4,8 +4,9 @@
         [--modes i8,bf16,f32] [--seconds 1] [--no-peer] [--json]
 
 Weights are cold: each call goes through more of them than caches hold. Ours, the peer's and the
-limits' repetitions take turns; the least time of each counts, and of a limit the best of the whole
-run. Ends with 1 where a row is below what is wanted of it, or where the peer is missing.
+limits' repetitions take turns; the least time of each counts, of a limit that of the same turns:
+what a shared machine can do changes within minutes. Ends with 1 where a row is below what is wanted
+of it, or where the peer is missing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from contractions import MODES, contraction_program, load_rotation
@@ -96,17 +97,16 @@ class Bench:
                         peer=times.get("peer"),
                         error=errors[mode],
                         peer_error=errors.get("peer"),
+                        limit=self._limit(_limit_of(mode, m), times),
                     )
 
     def limits(self) -> Limits:
         """The best of each limit in this run."""
         return self.machine.limits(self.best)
 
-    def with_limit(self, row: Row) -> Row:
-        """The row with the best of its limit in this run."""
-        name = _limit_of(row.mode, row.m)
-        rate = self.machine.rate(name, self.best[name]) if name in self.best else None
-        return replace(row, limit=rate)
+    def _limit(self, name: str, times: Mapping[str, Time]) -> float | None:
+        """What the machine could do in these turns; None where it has no such instruction."""
+        return self.machine.rate(name, times[name].least) if name in times else None
 
     def measure_limits(self) -> None:
         """All limits at once, alone."""
@@ -120,7 +120,9 @@ class Bench:
         limits = {name: call for name, call in self.machine.calls.items() if name in names}
         times = interleave({**limits, **calls}, seconds=self.seconds)
         self._keep({name: times[name] for name in limits})
-        return {name: times[name].each_of(copies) for name in calls}
+        return {name: times[name].each_of(copies) for name in calls} | {
+            name: times[name] for name in limits
+        }
 
     def _keep(self, times: Mapping[str, Time]) -> None:
         for name, time in times.items():
@@ -181,7 +183,6 @@ def main() -> int:
         return 1
     stock = None if options.no_stock else measure_stock(options.threads, options.seconds)
     limits = bench.limits()
-    rows = [bench.with_limit(row) for row in rows]
     if options.json:
         print(
             json.dumps(

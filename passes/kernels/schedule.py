@@ -7,15 +7,15 @@ sums, totals and decoded weights stay in registers. Elements of 8 bits take many
 decode to floats: 69 % where each tile does, 87 % where it is done once for all (pairs, 128 rows);
 for mxfp4 the way through memory costs as much as it saves (95 and 88 %).
 
-With AVX2's 16 registers of 8 lanes (120 rows of 2880): mxfp4 as floats 89 % in tiles of 4 x 2 that
-decode for themselves, 96 to 99 % of 6 x 2 decoded once for all; mxfp8 43 and 96 %; dense 6 x 2 over
-97 %; quads with AVX-VNNI 5 x 2 79 %, 6 x 2 67 %. Sums have to be in registers; totals may wait.
+With AVX2's 16 registers of 8 lanes (120 rows of 2880): mxfp4 as floats in tiles of 6 x 2 that
+decode for themselves 85 %, 4 x 2 81 %, decoded once for all 92 % (of 12 rows, mxfp6: 55 and 71 %);
+dense 6 x 2 97 %; quads with AVX-VNNI 5 x 2 79 %, 6 x 2 67 %; mxfp6 as quads 38 and 73 %. Sums have
+to be in registers; totals may wait in memory.
 """
 
 from __future__ import annotations
 
 from mxc.passes.kernels.activations import Prepared
-from mxc.passes.kernels.elements import BLOCK
 from mxc.passes.kernels.gemm import Tile
 from mxc.passes.kernels.isa import Isa, Kind
 from mxc.passes.kernels.weights import PANEL, Weights
@@ -26,15 +26,14 @@ _ROWS: dict[int, dict[Kind, int]] = {
     16: {"quads": 5, "floats": 6},
     12: {"floats": 4},
 }
-#: Registers -> rows where each tile decodes what is costly; with fewer registers, none does.
-_ROWS_OF_COSTLY = {32: 8, 16: 4}
 _COLUMNS = 2
 
 #: Blocks that weights are asked for ahead of their use.
 _PREFETCH = 32
 
-#: Panels of a workgroup, with one row and with many.
+#: Panels of a workgroup, with many rows and with one, where a long stretch of memory counts.
 _PANELS = 4
+_PANELS_OF_ONE_ROW = 8
 #: Bytes of prepared activations that stay in the cache of a core while columns go by.
 _ACTIVATION_BYTES = 512 << 10
 
@@ -51,15 +50,10 @@ def tile(isa: Isa, weights: Weights, rows: int, *, sorted: bool) -> Tile:
         # One stream of weights a core: what is asked for ahead is the panel that comes next.
         # Two narrow registers of columns, so that each cache line is read about once.
         columns = 1 if isa.lanes == PANEL else _COLUMNS
-        return Tile(1, columns, _PREFETCH, panels)
+        return Tile(1, columns, _PREFETCH, PANEL // isa.lanes * _PANELS_OF_ONE_ROW)
     height = _ROWS[isa.registers][kind]
-    costly = kind != "quads" and weights.scaled
-    # Registers of a whole panel have lookups that cost little, but for codes of 8 bits.
-    costly = costly and (isa.lanes < PANEL or weights.elements.units == BLOCK * 8 // 32)
-    most = _ROWS_OF_COSTLY.get(isa.registers)
-    staged = costly and (sorted or most is None or rows > 2 * height)
-    if costly and not staged and most is not None:
-        height = min(height, most)
+    costly = weights.scaled and isa.costly(weights.elements.format, kind)
+    staged = costly and (sorted or rows > height)
     if not sorted:
         height = -(-rows // -(-rows // height))
     return Tile(height, _COLUMNS, _PREFETCH, panels, _STAGED_BLOCKS if staged else 0)
