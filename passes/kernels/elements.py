@@ -30,6 +30,9 @@ from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, splat
 #: Elements along K of one pass of a kernel's inner loop.
 BLOCK = 32
 
+#: The nibbles of a word, low and high byte in turn, as a lookup of bytes gives them.
+_TURNS = (0, 2, 1, 3)
+
 #: Reads unit i of the block: the bytes i8 [4 * lanes] of 16 (or fewer) rows.
 Raw = Callable[[int], ir.Value]
 
@@ -77,7 +80,7 @@ class Nibbles(Elements):
         """By bytes and parities; by words and nibbles; f32 as the pairs that they are halves of."""
         if kind == "quads":
             return [[8 * j + 2 * b + p for b in range(4)] for j in range(4) for p in range(2)]
-        pairs = [[8 * j + 4 * w + t for w in range(2)] for j in range(4) for t in range(4)]
+        pairs = [[8 * j + 4 * w + t for w in range(2)] for j in range(4) for t in _TURNS]
         return pairs if kind == "pairs" else [[k] for pair in pairs for k in pair]
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
@@ -91,13 +94,12 @@ class Nibbles(Elements):
                 continue
             grain = isa.grain(kind, element)
             if grain == "bytes":
-                codes = [_as(i8(), self._codes(raw, j, p, i16())) for p in range(2)]
-                both = [isa.pairs_of_bytes(element, part) for part in codes]
-                for part in range(2):
-                    for p in range(2):
-                        yield from _pair_as(kind, both[p][part], isa)
+                for p in range(2):
+                    codes = _as(i8(), self._codes(raw, j, p, i16()))
+                    for both in isa.pairs_of_bytes(element, codes):
+                        yield from _pair_as(kind, both, isa)
                 continue
-            for t in range(4):
+            for t in _TURNS:
                 if grain == "words":
                     found = isa.pairs_of_words(element, self._codes(raw, j, t, i16()))
                     yield from _pair_as(kind, found, isa)

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math
+from iree.compiler.dialects import math
 from numpy.typing import NDArray
 
 from mxc.dialects import x86
-from mxc.dialects.formats import ElementFormat
+from mxc.dialects.formats import ElementFormat, block_format
 from mxc.passes.kernels.codes import floats_of_codes
 from mxc.passes.kernels.isa import x86_bytes
 from mxc.passes.kernels.isa.protocol import Grain, Kind
-from mxc.passes.kernels.vectors import bitcast, f32, i32, splat, table
+from mxc.passes.kernels.isa.registers import bfloat16_bits, pairs_of_halves
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,13 @@ class Avx2:
         """Latency by throughput, and some more; what vpdpbusd is made of ends in an addition."""
         return 4 if kind == "quads" and not self.vnni else 12
 
+    def costly(self, format: str, kind: Kind) -> bool:
+        """All but quads of 4 and 8 bits."""
+        return kind != "quads" or block_format(format).element.bits == 6
+
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
-        """f32 are made one a lane."""
-        return "dwords"
+        """4 and 6 bits are looked up as bytes; more are computed."""
+        return "dwords" if element.bits == 8 else "bytes"
 
     def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
         """vfmadd."""
@@ -61,15 +65,14 @@ class Avx2:
         raise NotImplementedError
 
     def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """There are none."""
-        raise NotImplementedError
+        """vpshufb gives the low and the high bytes."""
+        bits = bfloat16_bits(element.values).view(np.uint16)
+        lows, highs = (
+            x86_bytes.look_up(half.astype(np.uint8).view(np.int8), codes)
+            for half in (bits & 0xFF, bits >> 8)
+        )
+        return pairs_of_halves(lows, highs, self.lanes)
 
     def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """vpermps of 8 magnitudes, then the sign; more bits by arithmetic."""
-        if element.bits != 4:
-            return floats_of_codes(codes, element, self.lanes)
-        magnitude = x86.permute_floats(table(element.values[:8], f32()), codes)
-        bits = bitcast(magnitude, i32(), self.lanes)
-        top = arith.shli(codes, splat(32 - element.bits, i32(), self.lanes))
-        sign = arith.andi(top, splat(-(2**31), i32(), self.lanes))
-        return bitcast(arith.ori(bits, sign), f32(), self.lanes)
+        """Arithmetic."""
+        return floats_of_codes(codes, element, self.lanes)

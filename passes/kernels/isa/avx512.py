@@ -10,11 +10,11 @@ from iree.compiler.dialects import arith, math
 from numpy.typing import NDArray
 
 from mxc.dialects import x86
-from mxc.dialects.formats import ElementFormat
+from mxc.dialects.formats import ElementFormat, block_format
 from mxc.passes.kernels.codes import floats_of_codes
 from mxc.passes.kernels.isa import x86_bytes
 from mxc.passes.kernels.isa.protocol import Grain, Kind
-from mxc.passes.kernels.isa.registers import bfloat16_bits
+from mxc.passes.kernels.isa.registers import bfloat16_bits, pairs_of_halves
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, splat, table
 
 
@@ -41,6 +41,11 @@ class Avx512:
     def chains(self, kind: Kind) -> int:
         """Latency by throughput, and some more; what vpdpbusd is made of ends in an addition."""
         return 4 if kind == "quads" and not self.vnni else 12
+
+    def costly(self, format: str, kind: Kind) -> bool:
+        """Floats of 8 bits; quads of 6 bits without vpermb."""
+        bits = block_format(format).element.bits
+        return bits == 6 and not self.vbmi if kind == "quads" else bits == 8
 
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
         """4 and 6 bits are looked up as words or, f32, as dwords; 8 bits as bytes, with VBMI."""
@@ -97,13 +102,7 @@ class Avx512:
         else:
             lows = arith.select(sign, look_up(low[half:]), lows)
             highs = arith.select(sign, look_up(high[half:]), highs)
-        lows, highs = (bitcast(x, i16(), 2 * self.lanes) for x in (lows, highs))
-        eight, byte = splat(8, i16(), 2 * self.lanes), splat(0xFF, i16(), 2 * self.lanes)
-        upper = splat(-256, i16(), 2 * self.lanes)
-        even = arith.ori(arith.andi(lows, byte), arith.shli(highs, eight))
-        odd = arith.ori(arith.shrui(lows, eight), arith.andi(highs, upper))
-        kind = ir.BF16Type.get()
-        return bitcast(even, kind, 2 * self.lanes), bitcast(odd, kind, 2 * self.lanes)
+        return pairs_of_halves(lows, highs, self.lanes)
 
     def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
         """vpermps of 16 codes; more bits by arithmetic."""

@@ -46,6 +46,10 @@ class Neon:
         """Latency by throughput, and some more."""
         return 12
 
+    def costly(self, format: str, kind: Kind) -> bool:
+        """All but quads."""
+        return kind != "quads"
+
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
         """TBL looks bytes up, but not 256 of them."""
         return "dwords" if element.bits == 8 else "bytes"

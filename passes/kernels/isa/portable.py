@@ -33,6 +33,10 @@ class Portable:
         """Few: decoding takes longer than a product, and what it needs is in registers."""
         return 4
 
+    def costly(self, format: str, kind: Kind) -> bool:
+        """Always: arithmetic."""
+        return True
+
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
         """f32 are made one a lane."""
         return "dwords"

@@ -48,6 +48,10 @@ class Isa(Protocol):
         """Chains of dependent dot products that hide their latency."""
         ...
 
+    def costly(self, format: str, kind: Kind) -> bool:
+        """Whether decoding a format takes so long that tiles had better share it."""
+        ...
+
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
         """How it turns the codes of an element into operands of a kind other than quads."""
         ...

@@ -10,7 +10,7 @@ from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
 from mxc.passes.kernels.isa.protocol import Kind
-from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat
+from mxc.passes.kernels.vectors import bitcast, f32, i16, i32, of, splat
 
 
 def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.int16]:
@@ -35,6 +35,18 @@ def pair(first: ir.Value, second: ir.Value, lanes: int) -> ir.Value:
     low = arith.shrui(low, splat(16, i32(), lanes))
     high = arith.andi(high, splat(-65536, i32(), lanes))
     return bitcast(arith.ori(low, high), ir.BF16Type.get(), 2 * lanes)
+
+
+def pairs_of_halves(lows: ir.Value, highs: ir.Value, lanes: int) -> tuple[ir.Value, ir.Value]:
+    """Two bf16 [2 * lanes] of their low and their high bytes, i8 [4 * lanes]: the bf16 of bytes 0
+    and 2 of each lane, and of 1 and 3."""
+    size = 2 * lanes
+    lows, highs = (bitcast(value, i16(), size) for value in (lows, highs))
+    eight, byte, upper = (splat(value, i16(), size) for value in (8, 0xFF, -256))
+    even = arith.ori(arith.andi(lows, byte), arith.shli(highs, eight))
+    odd = arith.ori(arith.shrui(lows, eight), arith.andi(highs, upper))
+    kind = ir.BF16Type.get()
+    return bitcast(even, kind, size), bitcast(odd, kind, size)
 
 
 def zero(kind: Kind, lanes: int) -> ir.Value:
