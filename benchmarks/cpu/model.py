@@ -18,6 +18,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from artifacts import Built, bench_model, compile_model
@@ -41,13 +42,22 @@ class Best:
     """The best of several runs, in tokens a second, and the largest resident set in bytes."""
 
     prompt: dict[int, float] = field(default_factory=dict)
-    generate: float = 0.0
+    generations: list[float] = field(default_factory=list)
     memory: int = 0
+
+    @property
+    def generate(self) -> float:
+        """The best rate of generation."""
+        return max(self.generations)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For --json."""
+        return {**vars(self), "generate": self.generate}
 
     def add(self, tokens: int, prompt: float, generate: float, memory: int) -> None:
         """One run."""
         self.prompt[tokens] = max(self.prompt.get(tokens, 0.0), prompt)
-        self.generate = max(self.generate, generate)
+        self.generations.append(generate)
         self.memory = max(self.memory, memory)
 
 
@@ -76,10 +86,15 @@ class Check:
 
 
 def checks(mode: str, built: Built, ours: Best, peer: Best | None, dram: float) -> list[Check]:
-    """What is wanted of one artifact; `dram`: 1e9 bytes a second."""
+    """What is wanted of one artifact; `dram`: 1e9 bytes a second, as usual in this run.
+
+    A generation lasts for some tenths of a second, in which the rate of reading changes: what it
+    has as a rule is compared with what reading has as a rule.
+    """
     bound = dram * 1e9 / built.bytes_per_token
+    usual = median(ours.generations)
     found = [
-        Check(f"{mode}: generation, of the bound {bound:.0f}/s", ours.generate / bound, BOUND),
+        Check(f"{mode}: generation, of the bound {bound:.0f}/s", usual / bound, BOUND),
         Check(f"{mode}: compile, s without packing", built.compile_seconds, COMPILE_SECONDS, True),
     ]
     if peer is not None:
@@ -131,10 +146,10 @@ def measure(options: argparse.Namespace, place: Path) -> Result:
     }
     ours = {mode: Best() for mode in built}
     peer = None if model is None else Best()
-    dram = 0.0
+    readings = []
     with serving(model, options.threads, longest, mmap=not options.peer_no_mmap) as served:
         for _ in range(options.rounds):
-            dram = max(dram, read_limit(options.threads))
+            readings.append(read_limit(options.threads))
             for prompt in options.prompts:
                 if served is not None and peer is not None:
                     run = served.run(prompt, options.generate)
@@ -152,7 +167,7 @@ def measure(options: argparse.Namespace, place: Path) -> Result:
                         found["generate_tokens_per_second"],
                         found["peak_memory_bytes"],
                     )
-    return Result(built, ours, peer, dram)
+    return Result(built, ours, peer, median(readings))
 
 
 def dimensions(layers: int, tiny: bool) -> GptOssOptions:
@@ -173,7 +188,7 @@ def show(result: Result) -> None:
     for name, best in rows.items():
         cells = "".join(f"{best.prompt[tokens]:13.1f}" for tokens in lengths)
         print(f"{name:<18}{cells}{best.generate:13.1f}{best.memory / (1 << 20):10.0f}")
-    print(f"DRAM read {result.dram:.1f} GB/s")
+    print(f"DRAM read {result.dram:.1f} GB/s (median of all rounds)")
     for mode, built in result.built.items():
         print(
             f"{mode}: {built.bytes_per_token / 1e6:.0f} MB of weights a token, compiled in "
@@ -222,8 +237,8 @@ def main() -> int:
         print(
             json.dumps(
                 {
-                    "peer": None if result.peer is None else vars(result.peer),
-                    "ours": {mode: vars(best) for mode, best in result.ours.items()},
+                    "peer": None if result.peer is None else result.peer.to_dict(),
+                    "ours": {mode: best.to_dict() for mode, best in result.ours.items()},
                     "dram_read": result.dram,
                     "built": {
                         mode: {**vars(built), "path": built.path.name}

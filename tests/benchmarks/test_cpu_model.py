@@ -133,8 +133,8 @@ def test_bytes_of_a_token() -> None:
 
 def test_what_is_wanted_of_a_model() -> None:
     built = Built(Path("m.mxc"), compile_seconds=20, packing_seconds=50, bytes_per_token=10**8)
-    ours = Best({128: 900.0}, generate=380.0, memory=5)
-    peer = Best({128: 300.0}, generate=100.0, memory=5)
+    ours = Best({128: 900.0}, generations=[380.0], memory=5)
+    peer = Best({128: 300.0}, generations=[100.0], memory=5)
     found = checks("bf16", built, ours, peer, dram=40.0)
     assert len(found) == 5
     assert all(check.passes for check in found)
@@ -148,7 +148,7 @@ def test_what_is_wanted_of_a_model() -> None:
     ]
     for best, artifact in worse:
         assert [c.passes for c in checks("", artifact, best, peer, 40.0)].count(False) == 1
-    slow = replace(ours, generate=99.0)
+    slow = replace(ours, generations=[99.0])
     assert [c.passes for c in checks("", built, slow, peer, 1.0)].count(False) == 1
     assert len(checks("", built, ours, None, 40.0)) == 2
 
