@@ -158,4 +158,5 @@ def test_the_best_of_several_runs() -> None:
     best.add(128, 10.0, 3.0, 100)
     best.add(128, 9.0, 4.0, 90)
     best.add(512, 8.0, 2.0, 120)
-    assert best == Best({128: 10.0, 512: 8.0}, 4.0, 120)
+    assert best == Best({128: 10.0, 512: 8.0}, [3.0, 4.0, 2.0], 120)
+    assert best.generate == 4.0
