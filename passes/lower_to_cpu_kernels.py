@@ -6,6 +6,8 @@ body (passes/kernels/gemm.py), after one that puts its activations in the order 
 layout that the body reads, which the compiler writes when it packs: nothing is reordered when the
 program loads or runs. Where the experts' weights were gathered, the body reads them in place, by
 the ids; where there are many rows of one expert each, it takes them expert by expert (routes.py).
+What follows element by element (bias, gate, residual, row weights) is computed on its totals
+(epilogues.py).
 
 before:
     util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<8x96x2x16xi8>

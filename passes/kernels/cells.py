@@ -106,7 +106,8 @@ class Cells:
         # Columns of one panel are in the same cache lines.
         narrow = PANEL // gemm.isa.lanes
         panels = self.columns[::narrow]
-        step = arith.select(behind, index(max(1, gemm.tile.columns // narrow)), index(0))
+        together = len(self.columns) // (2 if memory.finish.epilogue.gated else 1)
+        step = arith.select(behind, index(max(1, together // narrow)), index(0))
         for column in panels:
             *expert, panel = column.place
             place = [*expert, arith.addi(panel, step)]
