@@ -54,6 +54,7 @@ def compile(
     activations: str | None = None,
     quantize_dense: str | None = None,
     recipe: str | None = None,
+    batch: Sequence[int] | None = None,
     weights: str = "packed",
     strict: bool = False,
     allow_nan_scales: bool = False,
@@ -64,7 +65,8 @@ def compile(
     """Compile a checkpoint folder, or a .mlir program, for `target` into the folder `output`.
 
     Several CPU targets make one artifact that holds the program for each of these levels of CPU
-    features, and runs the best one that the machine may run. `output` defaults to the source's
+    features, and runs the best one that the machine may run. `batch` lists the numbers of sequences
+    that can be decoded together; see runtime/batch.py. `output` defaults to the source's
     name with .mxc, in the current folder. `weights="none"` leaves the weights out: such an
     artifact can be inspected, not run. `strict` refuses any fallback. `dump_ir` receives the IR
     after each pass and phase, of several targets each in a folder of its own. Raises MxcError with
@@ -84,6 +86,7 @@ def compile(
         "activations": activations,
         "quantize_dense": quantize_dense,
         "recipe": recipe,
+        "batch": batch or None,
     }
     options: dict[str, Any] = {"target": names if len(names) > 1 else names[0], "strict": strict}
     with writing(place, force=force) as folder:

@@ -129,6 +129,11 @@ class WeightRecord:
     sqnr: float | None = None
 
 
+def batch_function(size: int) -> str:
+    """The function that decodes one token of each of `size` sequences."""
+    return f"decode_batch_{size}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelRecord:
     """What generation needs to know of a language model.
@@ -137,7 +142,9 @@ class ModelRecord:
     prefill(tokens i32 [T], position i32, cache C) -> (hidden [T, hidden_size] f32, cache C);
     decode(tokens i32 [1], position i32, cache C) -> (logits f32 [1, V], cache C);
     logits(hidden [T, hidden_size]) -> f32 [T, V];
-    logits_row(hidden [T, hidden_size], row i32) -> f32 [1, V].
+    logits_row(hidden [T, hidden_size], row i32) -> f32 [1, V];
+    for each N of `batches`, ascending, decode_batch_N(tokens i32 [N], N positions i32, N caches C)
+    -> (logits f32 [N, V], N caches C).
     """
 
     architecture: str
@@ -148,6 +155,7 @@ class ModelRecord:
     eos_tokens: tuple[int, ...] = ()
     bos_token: int | None = None
     pad_token: int | None = None
+    batches: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +269,12 @@ def _manifest(raw: dict[str, Any]) -> Manifest:
         model=None
         if model is None
         else ModelRecord(
-            **{**model, "cache": _tensor(model["cache"]), "eos_tokens": tuple(model["eos_tokens"])}
+            **{
+                **model,
+                "cache": _tensor(model["cache"]),
+                "eos_tokens": tuple(model["eos_tokens"]),
+                "batches": tuple(model.get("batches", ())),
+            }
         ),
         source={name: FileRecord(**f) for name, f in raw["source"].items()},
         options=raw["options"],

@@ -8,12 +8,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mxc.runtime.batch import Batch
     from mxc.runtime.generation import generate
     from mxc.runtime.sampling import Sampler
     from mxc.runtime.sequence import Sequence
     from mxc.runtime.session import Model, load
 
 _HOME = {
+    "Batch": "mxc.runtime.batch",
     "Model": "mxc.runtime.session",
     "Sampler": "mxc.runtime.sampling",
     "Sequence": "mxc.runtime.sequence",
@@ -21,7 +23,7 @@ _HOME = {
     "load": "mxc.runtime.session",
 }
 
-__all__ = ["Model", "Sampler", "Sequence", "generate", "load"]
+__all__ = ["Batch", "Model", "Sampler", "Sequence", "generate", "load"]
 
 
 def __getattr__(name: str) -> Any:

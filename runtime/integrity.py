@@ -15,6 +15,7 @@ from mxc.dialects.manifest import (
     FileRecord,
     Manifest,
     TensorType,
+    batch_function,
     iree_version,
     mxc_version,
 )
@@ -73,6 +74,17 @@ def check_model(manifest: Manifest, place: str) -> None:
             raise _contradiction(place, f"model and function {name} disagree")
         if function.outputs[-1] != model.cache:
             raise _contradiction(place, f"function {name} does not return the cache")
+    for size in model.batches:
+        name, caches = batch_function(size), (model.cache,) * size
+        function = manifest.functions.get(name)
+        ids = TensorType(shape=(size,), dtype="i32")
+        if function is None or function.inputs != (ids, *(number,) * size, *caches):
+            raise _contradiction(place, f"model and function {name} disagree")
+        if function.outputs != (
+            TensorType(shape=(size, model.vocab_size), dtype="f32"),
+            *caches,
+        ):
+            raise _contradiction(place, f"function {name} does not return what the model says")
     logits = TensorType(shape=(1, model.vocab_size), dtype="f32")
     if manifest.functions["decode"].outputs[0] != logits:
         raise _contradiction(place, f"vocab_size {model.vocab_size} is not that of decode")

@@ -55,6 +55,11 @@ class Sequence:
         )
 
     @property
+    def model(self) -> Model:
+        """The model that the tokens are fed to."""
+        return self._model
+
+    @property
     def position(self) -> int:
         """How many tokens have been fed."""
         return self._position
@@ -76,7 +81,7 @@ class Sequence:
         multiplications. Raises RequestError, and appends nothing, where there is no token, a token
         is outside of the vocabulary, or the sequence would be longer than its maximum.
         """
-        ids = self._checked(tokens)
+        ids = self.checked(tokens)
         rows: list[NDArray[np.float32]] = []
         chunk = self._record.prefill_chunk
         tail = decoded_tail(chunk, self._model.runs_on_cpu)
@@ -106,7 +111,8 @@ class Sequence:
         other._cache, other._memory = arrays.copy(self._model.device, self._cache), None
         return other
 
-    def _checked(self, tokens: Iterable[int]) -> NDArray[np.int32]:
+    def checked(self, tokens: Iterable[int]) -> NDArray[np.int32]:
+        """The tokens as int32, if they can be appended; raises RequestError as `feed` does."""
         given = np.asarray(list(tokens))
         if given.size == 0:
             raise RequestError("feed wants at least one token, got none")
@@ -132,17 +138,22 @@ class Sequence:
             )
         return given.astype(np.int32)
 
+    def appended(self, count: int, cache: Any) -> None:
+        """Note that a call wrote `count` tokens to the cache, which it returned as `cache`."""
+        self._position += count
+        self._cache = cache
+
     def _prefill(self, ids: NDArray[np.int32]) -> Any:
         """Feed up to one chunk; the hidden states of all its T rows stay on the device."""
         padded = np.zeros(self._record.prefill_chunk, np.int32)
         padded[: len(ids)] = ids
-        hidden, self._cache = self._run("prefill", padded)
-        self._position += len(ids)
+        hidden, cache = self._run("prefill", padded)
+        self.appended(len(ids), cache)
         return hidden
 
     def _decode(self, token: np.int32) -> NDArray[np.float32]:
-        logits, self._cache = self._run("decode", np.array([token], np.int32))
-        self._position += 1
+        logits, cache = self._run("decode", np.array([token], np.int32))
+        self.appended(1, cache)
         return self._rows(logits)
 
     def _run(self, function: str, ids: NDArray[np.int32]) -> list[Any]:

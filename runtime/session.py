@@ -25,6 +25,7 @@ from mxc.runtime.levels import CPU_DRIVERS, choose_level
 from mxc.runtime.machine import physical_cores
 
 if TYPE_CHECKING:
+    from mxc.runtime.batch import Batch
     from mxc.runtime.sequence import Sequence
 
 # One argument or result in IREE's reflection: "sync func @f(%input0: tensor<4xf32>, ...) -> (...)".
@@ -217,6 +218,12 @@ class Model:
         from mxc.runtime.sequence import Sequence
 
         return Sequence(self)
+
+    def batch(self) -> Batch:
+        """What decodes several sequences together; RequestError where it was not compiled in."""
+        from mxc.runtime.batch import Batch
+
+        return Batch(self)
 
     def _entry(self, name: str) -> _Entry:
         if name not in self._entries:

@@ -143,6 +143,15 @@ def _compile(
             show_default="rceil",
         ),
     ] = None,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=2,
+            help="Sequences to be decoded together, which reads the weights once for all of them. "
+            "May be given several times: a call takes the smallest that is large enough.",
+            show_default="each alone",
+        ),
+    ] = None,
     weights: Annotated[
         str, typer.Option(help="packed, or none: code only, to be inspected but not run.")
     ] = "packed",
@@ -175,6 +184,7 @@ def _compile(
         activations=activations,
         quantize_dense=quantize_dense,
         recipe=recipe,
+        batch=batch,
         weights=weights,
         strict=strict,
         allow_nan_scales=allow_nan_scales,

@@ -49,11 +49,16 @@ def full_window(position: ir.Value, tokens: int) -> Window:
     return Window(None, arith.addi(position, index(tokens)), None)
 
 
-def write_cache(cache: ir.Value, entry: int, position: ir.Value, rows: ir.Value) -> ir.Value:
-    """cache with rows [T, V, D] (rounded to the cache's type) at [entry, position]."""
+def as_cached(rows: ir.Value, cache: ir.Value) -> ir.Value:
+    """rows [T, V, D] rounded to the type of `cache`."""
     kind = element_of(cache)
-    if element_of(rows) != kind:
-        rows = generic([(rows, "m h d")], "m h d", kind, lambda x: arith.truncf(kind, x))
+    if element_of(rows) == kind:
+        return rows
+    return generic([(rows, "m h d")], "m h d", kind, lambda x: arith.truncf(kind, x))
+
+
+def write_cache(cache: ir.Value, entry: int, position: ir.Value, rows: ir.Value) -> ir.Value:
+    """cache with rows [T, V, D], of the cache's type, at [entry, position]."""
     dynamic = ir.ShapedType.get_dynamic_size()
     return tensor.insert_slice(
         rows, cache, [position], [], [], [entry, dynamic, 0, 0], [1, *shape_of(rows)], [1] * 4

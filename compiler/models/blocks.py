@@ -134,6 +134,33 @@ def rows_from(x: ir.Value, start: ir.Value, rows: int) -> ir.Value:
     )  # fmt: skip
 
 
+def rows_at(x: ir.Value, places: list[ir.Value]) -> ir.Value:
+    """Rows `places` (index values) of x [.., R]: [len(places), R], in one dispatch."""
+    loops = "m r"
+
+    def row() -> ir.Value:
+        number, place = loop_index(loops, "m"), places[0]
+        for other in range(1, len(places)):
+            here = arith.cmpi(arith.CmpIPredicate.eq, number, constant(other, ir.IndexType.get()))
+            place = arith.select(here, places[other], place)
+        return tensor.extract(x, [place, loop_index(loops, "r")])
+
+    sizes = {"m": len(places), "r": shape_of(x)[1]}
+    return generic([], loops, element_of(x), row, sizes=sizes)
+
+
+def joined(parts: list[ir.Value]) -> ir.Value:
+    """Static parts [1, ..] below one another; the part itself where there is one."""
+    if len(parts) == 1:
+        return parts[0]
+    _, *rest = shape_of(parts[0])
+    whole = tensor.empty([len(parts), *rest], element_of(parts[0]))
+    zeros, ones = [0] * len(rest), [1] * (len(rest) + 1)
+    for number, part in enumerate(parts):
+        whole = tensor.insert_slice(part, whole, [], [], [], [number, *zeros], [1, *rest], ones)
+    return whole
+
+
 def bitcast(x: ir.Value, kind: ir.Type) -> ir.Value:
     """The bytes of a static tensor seen as another type."""
     return flow.TensorBitCastOp(kind, x, [], []).result

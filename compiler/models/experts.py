@@ -62,7 +62,8 @@ def route(logits: ir.Value, choices: int) -> tuple[ir.Value, ir.Value]:
 class Groups:
     """Where each pair's row is: group g has rows of pairs that all chose `experts[g]`.
 
-    experts i32 [G]; pair_of_slot i32 [G * B]; slot_of_pair i32 [T, J]. `in_order`: slot p is pair p.
+    experts i32 [G]; pair_of_slot i32 [G * B]; slot_of_pair i32 [T, J]. `in_order`: slot p is
+    pair p.
     """
 
     experts: ir.Value

@@ -4,7 +4,7 @@ Source of the architecture: openai/gpt-oss (gpt_oss/torch/model.py) and transfor
 models/gpt_oss. The functions of the module are those that `ModelRecord` describes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +21,10 @@ from mxc.compiler.models.blocks import (
     embed,
     expand,
     f32,
+    joined,
     rms_norm,
     rotate,
+    rows_at,
     rows_from,
 )
 from mxc.compiler.models.options import Options
@@ -31,6 +33,7 @@ from mxc.compiler.models.weights import Weights
 from mxc.dialects.context import new_context
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import constant, shape_of
+from mxc.dialects.manifest import batch_function
 from mxc.dialects.parameters import Parameters
 
 COS, SIN = "rope.cos", "rope.sin"
@@ -45,15 +48,28 @@ def generated_tensors(config: GptOssConfig, options: Options) -> dict[str, NDArr
 
 
 @dataclass(frozen=True)
+class Span:
+    """Where the rows of one sequence stand: the first at `position`, an index.
+
+    `windows` are the keys that they look at, by the type of the layer.
+    """
+
+    position: ir.Value
+    windows: dict[str, attention.Window]
+
+
+@dataclass(frozen=True)
 class State:
-    """What the layers of one call share; `position` is an index, `cos` and `sin` its rows."""
+    """What the layers of one call share: `cos` and `sin` [T, D / 2] of its T rows.
+
+    The rows are those of the sequences one after the other, equally many of each in `spans`.
+    """
 
     tokens: int
     zero: ir.Value
-    position: ir.Value
     cos: ir.Value
     sin: ir.Value
-    windows: dict[str, attention.Window]
+    spans: tuple[Span, ...]
 
 
 class GptOssBuilder:
@@ -80,15 +96,18 @@ class GptOssBuilder:
         self._weights = Weights(self._parameters, dtypes, self._activations, options.dense_format)
 
     def build(self) -> ir.Module:
-        """The module with prefill, decode, logits and logits_row."""
-        chunk = self._options.prefill_chunk
+        """The module with prefill, decode, logits and logits_row, and decode_batch_N of each N."""
+        chunk, batches = self._options.prefill_chunk, self._options.batches
         with self._context, ir.Location.name("gpt_oss"):
             i32 = ir.IntegerType.get_signless(32)
             cache = self.cache_type()
             hidden = ir.RankedTensorType.get([chunk, self._config.hidden_size], f32())
-            tokens = {n: ir.RankedTensorType.get([n], i32) for n in (1, chunk)}
+            tokens = {n: ir.RankedTensorType.get([n], i32) for n in (1, chunk, *batches)}
             self._function("prefill", [tokens[chunk], i32, cache], self._layers)
             self._function("decode", [tokens[1], i32, cache], self._decode)
+            for size in batches:
+                kinds = [tokens[size], *[i32] * size, *[cache] * size]
+                self._function(batch_function(size), kinds, self._decode)
             self._function("logits", [hidden], lambda x: [self._head(x)])
             self._function("logits_row", [hidden, i32], self._head_of_row)
         return self._module
@@ -124,37 +143,45 @@ class GptOssBuilder:
             [ir.DictAttr.get(consumed if kind == self.cache_type() else {}) for kind in inputs]
         )
 
-    def _layers(self, tokens: ir.Value, position: ir.Value, cache: ir.Value) -> list[ir.Value]:
+    def _layers(self, tokens: ir.Value, *where: ir.Value) -> list[ir.Value]:
+        """tokens [T] of S sequences, T / S each; `where`: S positions, S caches."""
         c = self._config
+        sequences = len(where) // 2
+        positions, caches = where[:sequences], list(where[sequences:])
         count = shape_of(tokens)[0]
         zero = attention.hidden_zero()
-        at = arith.index_cast(ir.IndexType.get(), position)
+        starts = [arith.index_cast(ir.IndexType.get(), position) for position in positions]
         turns = [self._options.capacity, c.head_dim // 2]
+        tables = (self._parameters.load(name, turns, f32()) for name in (COS, SIN))
         cos, sin = (
-            rows_from(self._parameters.load(name, turns, f32()), at, count) for name in (COS, SIN)
+            rows_at(table, starts) if sequences > 1 else rows_from(table, starts[0], count)
+            for table in tables
         )
-        windows = {
-            "full_attention": attention.full_window(at, count),
-            "sliding_attention": attention.sliding_window(
-                at, count, c.sliding_window, self._options.capacity
-            ),
-        }
-        state = State(count, zero, at, cos, sin, windows)
+        spans = tuple(self._span(at, count // sequences) for at in starts)
+        state = State(count, zero, cos, sin, spans)
         x = embed(
             tokens, self._weights.load("model.embed_tokens.weight", c.vocab_size, c.hidden_size)
         )
         for layer in range(c.num_hidden_layers):
             prefix = f"model.layers.{layer}"
             normed = self._norm(x, f"{prefix}.input_layernorm")
-            mixed, cache = self._attention(normed, layer, state, cache)
+            mixed = self._attention(normed, layer, state, caches)
             x = add(x, mixed)
             normed = self._norm(x, f"{prefix}.post_attention_layernorm")
             x = add(x, self._experts(normed, f"{prefix}.mlp"))
-        return [x, cache]
+        return [x, *caches]
 
-    def _decode(self, tokens: ir.Value, position: ir.Value, cache: ir.Value) -> list[ir.Value]:
-        hidden, cache = self._layers(tokens, position, cache)
-        return [self._head(hidden), cache]
+    def _span(self, position: ir.Value, rows: int) -> Span:
+        width, capacity = self._config.sliding_window, self._options.capacity
+        windows = {
+            "full_attention": attention.full_window(position, rows),
+            "sliding_attention": attention.sliding_window(position, rows, width, capacity),
+        }
+        return Span(position, windows)
+
+    def _decode(self, tokens: ir.Value, *where: ir.Value) -> list[ir.Value]:
+        hidden, *caches = self._layers(tokens, *where)
+        return [self._head(hidden), *caches]
 
     def _head(self, hidden: ir.Value) -> ir.Value:
         """hidden [T, H] -> logits [T, vocabulary]."""
@@ -175,12 +202,10 @@ class GptOssBuilder:
         with ir.Location.name(name):
             return rms_norm(x, weight, self._config.rms_norm_eps)
 
-    def _attention(
-        self, x: ir.Value, layer: int, state: State, cache: ir.Value
-    ) -> tuple[ir.Value, ir.Value]:
+    def _attention(self, x: ir.Value, layer: int, state: State, caches: list[ir.Value]) -> ir.Value:
+        """x [T, H] -> [T, H]; the caches in the list become those with the new keys and values."""
         c = self._config
         name = f"model.layers.{layer}.self_attn"
-        window = state.windows[c.layer_types[layer]]
         heads, shared = c.num_attention_heads, c.num_key_value_heads
         group, depth = heads // shared, c.head_dim
         bias = c.attention_bias
@@ -194,24 +219,42 @@ class GptOssBuilder:
             q = rotate(q, heads, state.cos, state.sin)
             k = rotate(k, shared, state.cos, state.sin)
             v = expand(v, [[0], [1, 2]], [state.tokens, shared, depth])
-            for entry, rows in enumerate((k, v)):
-                cache = attention.write_cache(cache, 2 * layer + entry, state.position, rows)
-            keys, values = (
-                attention.read_cache(cache, state.zero, 2 * layer + entry, window)
-                for entry in range(2)
-            )
-            mixed = attention.attend(
-                expand(q, [[0], [1, 2], [3]], [state.tokens, shared, group, depth]),
-                keys,
-                values,
-                expand(self._weights.load(f"{name}.sinks", heads), [[0, 1]], [shared, group]),
-                state.position,
-                window,
-                depth**-0.5,
+            q = expand(q, [[0], [1, 2], [3]], [state.tokens, shared, group, depth])
+            k, v = (attention.as_cached(rows, caches[0]) for rows in (k, v))
+            sinks = expand(self._weights.load(f"{name}.sinks", heads), [[0, 1]], [shared, group])
+            mixed = joined(
+                [
+                    self._attend(part, sinks, layer, state.zero, span, caches, number)
+                    for number, (span, part) in enumerate(
+                        zip(state.spans, _parts((q, k, v), len(state.spans)), strict=True)
+                    )
+                ]
             )
             mixed = self._weights.prepare(collapse(mixed, [[0], [1, 2, 3]]))
         shape = (c.hidden_size, heads * depth)
-        return self._linear(mixed, f"{name}.o_proj", shape, bias), cache
+        return self._linear(mixed, f"{name}.o_proj", shape, bias)
+
+    def _attend(
+        self,
+        rows: tuple[ir.Value, ...],
+        sinks: ir.Value,
+        layer: int,
+        zero: ir.Value,
+        span: Span,
+        caches: list[ir.Value],
+        number: int,
+    ) -> ir.Value:
+        """Attention of the queries, keys and values `rows` of the sequence of this number."""
+        queries, *new = rows
+        window = span.windows[self._config.layer_types[layer]]
+        for entry, part in enumerate(new, start=2 * layer):
+            caches[number] = attention.write_cache(caches[number], entry, span.position, part)
+        keys, values = (
+            attention.read_cache(caches[number], zero, entry, window)
+            for entry in (2 * layer, 2 * layer + 1)
+        )
+        scale = self._config.head_dim**-0.5
+        return attention.attend(queries, keys, values, sinks, span.position, window, scale)
 
     def _linear(
         self, x: Blocks | ir.Value, name: str, shape: tuple[int, int], bias: bool = True
@@ -257,3 +300,12 @@ class GptOssBuilder:
         growth = math.exp(arith.negf(arith.mulf(gate, constant(self._config.swiglu_alpha, f32()))))
         sigmoid = arith.divf(one, arith.addf(one, growth))
         return arith.mulf(arith.addf(up, one), arith.mulf(gate, sigmoid))
+
+
+def _parts(values: tuple[ir.Value, ...], count: int) -> Iterator[tuple[ir.Value, ...]]:
+    """The rows of each of `count` sequences, of every value."""
+    if count == 1:
+        yield values
+        return
+    for number in range(count):
+        yield tuple(rows_from(value, attention.index(number), 1) for value in values)

@@ -7,7 +7,7 @@ the manifest says of the weights and of the model.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,6 +94,7 @@ class Model:
             eos_tokens=self.source.eos_tokens,
             bos_token=c.bos_token_id,
             pad_token=c.pad_token_id,
+            batches=o.batches,
         )
 
 
@@ -105,6 +106,7 @@ def open_model(
     activations: str | None = None,
     quantize_dense: str | None = None,
     recipe: str | None = None,
+    batch: Sequence[int] | None = None,
 ) -> Model:
     """Open the checkpoint in `folder` and settle the options; reads headers only.
 
@@ -119,6 +121,7 @@ def open_model(
         activations,
         quantize_dense,
         recipe,
+        batch or (),
         longest=source.config.max_position_embeddings,
         dense=dense,
     )

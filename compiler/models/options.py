@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxc.compiler.models.activations import FLOATS, INT8, MODES, MX
@@ -23,6 +24,10 @@ DEFAULT_SEQUENCE_LENGTH = 4096
 DEFAULT_PREFILL_CHUNK = 128
 
 
+#: Sequences that one call may decode: each has its own dispatches of attention in the program.
+LARGEST_BATCH = 64
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Tokens a sequence may hold, tokens a prefill call takes, and how numbers are written.
@@ -30,6 +35,7 @@ class Options:
     `activations` is the mode in which they meet MX weights, `floats` what they are rounded to
     where they meet plain weights and in the cache. `quantize_dense` names the format that dense
     weights are packed in, `recipe` that of their scales; None where they are packed as they are.
+    `batches`: the numbers of sequences that can be decoded together, ascending.
     """
 
     max_sequence_length: int
@@ -38,6 +44,7 @@ class Options:
     floats: str
     quantize_dense: str | None = None
     recipe: str | None = None
+    batches: tuple[int, ...] = ()
 
     @property
     def dense_format(self) -> BlockFormat | None:
@@ -61,6 +68,7 @@ def choose(
     activations: str | None,
     quantize_dense: str | None = None,
     recipe: str | None = None,
+    batches: Sequence[int] = (),
     *,
     longest: int,
     dense: set[str],
@@ -101,6 +109,12 @@ def choose(
             f"--activations {mode}: not supported; supported are {', '.join(MODES)}"
         )
     floats = mode if mode in FLOATS else floats
+    for size in batches:
+        if not 2 <= size <= LARGEST_BATCH:
+            raise CheckpointError(
+                f"--batch {size}: sequences that are decoded together are 2 to {LARGEST_BATCH}; "
+                "one alone needs no --batch"
+            )
     format, chosen, note = _dense(quantize_dense, recipe)
     notes += note
     notes += _quantised(mode, floats, quantize_dense)
@@ -111,6 +125,7 @@ def choose(
         floats=floats,
         quantize_dense=format,
         recipe=chosen,
+        batches=tuple(sorted(set(batches))),
     ), tuple(notes)
 
 

@@ -41,20 +41,27 @@ class _Bf16(dict[str, str]):
         return "BF16"
 
 
-def build(activations: str, dense: str | None = None) -> None:
+def build(
+    activations: str,
+    dense: str | None = None,
+    batches: tuple[int, ...] = (),
+    *,
+    grouped: bool = False,
+) -> None:
     options = Options(
         max_sequence_length=64,
         prefill_chunk=8,
         activations=activations,
         floats="bf16",
         quantize_dense=dense,
+        batches=batches,
     )
-    module = GptOssBuilder(config, _Bf16(), options).build()
+    module = GptOssBuilder(config, _Bf16(), options, grouped=grouped).build()
     assert module.operation.verify()
     print(module)
 
 
-build("bf16")
+build("bf16", grouped=True)
 
 # int8 activations: the router sees bf16; rows are quantised once, then gathered for their experts.
 # CHECK-LABEL: util.func public @decode
@@ -62,8 +69,8 @@ build("bf16")
 # CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<1x2xi32>)
 # CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<1x2xf32>)
 # CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<1x2x32xi8>)
-# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<2x2x32xi8>)
-# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<2x2xf32>)
+# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<1x2x2x32xi8>)
+# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<1x2x2xf32>)
 # CHECK: linalg.generic {{.*}} : tensor<2x1x2x32xi8>, tensor<2x128x2x32xf4E2M1FN>, tensor<2x1x2xf32>, tensor<2x128x2xf8E8M0FNU>)
 build("i8")
 
@@ -77,3 +84,18 @@ build("i8")
 # CHECK: linalg.generic {{.*}} : tensor<1x64xbf16>, tensor<4x64xbf16>) outs(%{{.*}} : tensor<1x4xf32>)
 # CHECK: linalg.generic {{.*}} : tensor<1x2x32xi8>, tensor<512x2x32xi8>, tensor<1x2xf8E8M0FNU>, tensor<512x2xf8E8M0FNU>)
 build("mxint8", "mxint8")
+
+# Two sequences decoded together: one product for both rows, a cache and a position of each.
+# CHECK-LABEL: util.func public @decode_batch_2
+# CHECK-SAME: (%arg0: tensor<2xi32>, %arg1: i32, %arg2: i32, %arg3: tensor<4x71x2x32xbf16> {iree.abi.consume}, %arg4: tensor<4x71x2x32xbf16> {iree.abi.consume}) -> (tensor<2x512xf32>, tensor<4x71x2x32xbf16>, tensor<4x71x2x32xbf16>)
+# CHECK: linalg.generic {{.*}} : tensor<2x64xbf16>, tensor<128x64xbf16>) outs(%{{.*}} : tensor<2x128xf32>)
+# CHECK: tensor.insert_slice {{.*}} into %arg3[0, %{{.*}}, 0, 0] [1, 1, 2, 32]
+# CHECK: tensor.extract_slice {{.*}} [1, 8, 2, 32]
+# CHECK: tensor.insert_slice {{.*}} into %arg4[0, %{{.*}}, 0, 0] [1, 1, 2, 32]
+# CHECK: tensor.extract_slice {{.*}} [1, 8, 2, 32]
+# CHECK: linalg.generic {{.*}} : tensor<2x128xbf16>, tensor<64x128xbf16>) outs(%{{.*}} : tensor<2x64xf32>)
+# Experts: a row for each of four pairs.
+# CHECK: linalg.generic {{.*}} : tensor<4x1x2x32xbf16>, tensor<4x128x2x32xf4E2M1FN>, tensor<4x128x2xf8E8M0FNU>)
+# CHECK: linalg.generic {{.*}} : tensor<2x64xbf16>, tensor<512x64xbf16>) outs(%{{.*}} : tensor<2x512xf32>)
+# CHECK-LABEL: util.func public @logits(
+build("bf16", batches=(2,))

@@ -103,3 +103,14 @@ def test_refusals_of_dense(
 ) -> None:
     with pytest.raises(error, match=said):
         choose(8, 8, "bf16", wanted, recipe, longest=64, dense={"BF16"})
+
+
+def test_batches_are_in_order_and_there_once() -> None:
+    options, _ = choose(8, 8, "f32", batches=[16, 2, 16], longest=8, dense=set())
+    assert options.batches == (2, 16)
+
+
+@pytest.mark.parametrize("size", [1, 65])
+def test_a_batch_of_no_use_is_refused(size: int) -> None:
+    with pytest.raises(CheckpointError, match=f"--batch {size}: .* are 2 to 64; one alone"):
+        choose(8, 8, "f32", batches=[2, size], longest=8, dense=set())

@@ -7,6 +7,7 @@ A test asks for a model by a `case`: a dict of
     activations     the mode, as --activations takes it
     quantize_dense  as --quantize-dense takes it, None where it is not given
     seed            of the weights, 0 where it is not given
+    batch           as --batch takes it, None where it is not given
 """
 
 from collections.abc import Callable, Iterator
@@ -94,6 +95,7 @@ def _compile(folder: Path, case: dict[str, Any]) -> Compiled:
         quantize_dense=case.get("quantize_dense"),
         max_sequence_length=case["length"],
         prefill_chunk=case["chunk"],
+        batch=case.get("batch"),
     )
     return Compiled(
         checkpoint, artifact, options.vocab_size, case["length"], case.get("quantize_dense")
