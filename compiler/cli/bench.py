@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from mxc.dialects.errors import RequestError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from mxc.runtime import Model, Sequence
     from mxc.runtime.profile import Profile, Row
 
 #: The smallest part of a call that a kernel of an operation gets a line for.
@@ -35,6 +37,9 @@ def command(
             show_default="the best that may run here",
         ),
     ] = None,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Sequences, decoded together where there are several.")
+    ] = 1,
     profile: Annotated[
         bool, typer.Option("--profile", help="Show where the time goes, by operation.")
     ] = False,
@@ -42,11 +47,12 @@ def command(
 ) -> None:
     """Measure load, prompt and generation.
 
-    The tokens are random, the choice is greedy. One chunk of the prompt and one token are
-    computed first and not counted: they read the weights from disk. --profile repeats the last
-    whole chunk of the prompt, its row of logits, and the first generated token.
+    The tokens are random, the choice is greedy. With --batch, each sequence has a prompt and
+    tokens of its own, and tokens a second are those of all of them. One chunk of the prompt and
+    one token are computed first and not counted: they read the weights from disk. --profile
+    repeats the last whole chunk of the prompt, its row of logits, and the first generated token.
     """
-    result = measure(artifact, prompt, generate, threads, device, level)
+    result = measure(artifact, prompt, generate, threads, device, level, batch)
     profiles = measured_profiles(artifact, prompt, threads, device, level) if profile else ()
     if json:
         listed = {"profiles": [each.to_dict() for each in profiles]} if profile else {}
@@ -60,6 +66,9 @@ def command(
     table.add_row("load", f"{1e3 * result['load_seconds']:.1f} ms")
     table.add_row(f"prompt of {prompt}", f"{result['prompt_tokens_per_second']:.2f} tokens/s")
     table.add_row(f"generate {generate}", f"{result['generate_tokens_per_second']:.2f} tokens/s")
+    if batch > 1:
+        each_rate = result["generate_tokens_per_second_each"]
+        table.add_row(f"each of {batch}", f"{each_rate:.2f} tokens/s")
     table.add_row("peak memory", f"{result['peak_memory_bytes'] / (1 << 20):,.0f} MiB")
     table.add_row("threads", str(result["threads"]))
     if len(result["levels"]) > 1:
@@ -128,6 +137,19 @@ def _random_tokens(count: int, vocabulary: int) -> list[int]:
     return tokens
 
 
+def _decoder(model: Model, batch: int) -> Callable[[list[Sequence], list[int]], Any]:
+    """What appends a token to each of `batch` sequences and gives their logits [batch, V]."""
+    if batch == 1:
+        return lambda sequences, tokens: sequences[0].feed(tokens)
+    together = model.batch()
+    if batch not in together.sizes:
+        raise RequestError(
+            f"--batch {batch}: the artifact decodes {', '.join(map(str, together.sizes))} "
+            "sequences together; ask for one of these, or compile with this --batch"
+        )
+    return together.feed
+
+
 def measure(
     artifact: Path,
     prompt: int,
@@ -135,8 +157,12 @@ def measure(
     threads: int | None,
     device: str | None,
     level: str | None = None,
+    batch: int = 1,
 ) -> dict[str, Any]:
-    """The object that --json prints; rates in tokens a second of wall time, memory in bytes."""
+    """The object that --json prints; rates in tokens a second of wall time, memory in bytes.
+
+    Rates count the tokens of all `batch` sequences, but for that of each.
+    """
     import numpy as np
 
     from mxc.runtime.machine import peak_memory_bytes
@@ -146,6 +172,7 @@ def measure(
     model = load(artifact, device=device, threads=threads, level=level)
     load_seconds = time.perf_counter() - started
     sequence = model.sequence()
+    decode = _decoder(model, batch)
     record = model.manifest.model
     assert record is not None  # model.sequence() refuses a model without it
     if prompt + generate > record.max_sequence_length:
@@ -154,27 +181,36 @@ def measure(
             f"{record.max_sequence_length} tokens that the artifact holds; ask for less, or "
             "compile with a larger --max-sequence-length"
         )
-    tokens = _random_tokens(prompt, record.vocab_size)
+    tokens = _random_tokens(batch * prompt, record.vocab_size)
     sequence.feed(tokens[: record.prefill_chunk], last_only=True)
     sequence.reset()
-    sequence.feed(tokens[:1])
-    sequence.reset()
+    sequences = [sequence, *(model.sequence() for _ in range(batch - 1))]
+    decode(sequences, tokens[:batch])
+    for each in sequences:
+        each.reset()
 
     started = time.perf_counter()
-    logits = sequence.feed(tokens, last_only=True)
+    logits = np.concatenate(
+        [
+            each.feed(tokens[number * prompt : (number + 1) * prompt], last_only=True)
+            for number, each in enumerate(sequences)
+        ]
+    )
     prompt_seconds = time.perf_counter() - started
     started = time.perf_counter()
     for _ in range(generate):
-        logits = sequence.feed([int(np.argmax(logits))])
+        logits = decode(sequences, np.argmax(logits, axis=1).tolist())
     generate_seconds = time.perf_counter() - started
     return {
-        "prompt_tokens_per_second": prompt / prompt_seconds,
-        "generate_tokens_per_second": generate / generate_seconds,
+        "prompt_tokens_per_second": batch * prompt / prompt_seconds,
+        "generate_tokens_per_second": batch * generate / generate_seconds,
+        "generate_tokens_per_second_each": generate / generate_seconds,
         "load_seconds": load_seconds,
         "peak_memory_bytes": peak_memory_bytes(),
         "threads": model.threads,
         "prompt": prompt,
         "generate": generate,
+        "batch": batch,
         "target": model.manifest.target.name,
         "level": model.level,
         "levels": list(model.manifest.every_level),
