@@ -16,9 +16,9 @@ from mxc.dialects.manifest import MANIFEST, REPORT
 #: The table of which a token reads one row.
 _EMBEDDING = "embed_tokens"
 
-#: The option of `mxc bench` that decodes so many sequences together, as soon as there is one. Its
-#: generate_tokens_per_second counts the tokens of all of them.
-BATCH_OPTION: str | None = None
+#: The option of `mxc bench` that decodes so many sequences together, and of `mxc compile` that
+#: makes the artifact able to. Tokens a second count the tokens of all of them.
+BATCH_OPTION = "--batch"
 
 _PLAIN_BITS = {"bf16": 16, "f16": 16, "f32": 32}
 
@@ -60,10 +60,9 @@ def compile_model(
 def bench_model(
     artifact: Path, prompt: int, generate: int, threads: int, sequences: int = 1
 ) -> dict[str, Any]:
-    """What `mxc bench --json` says. Several sequences need BATCH_OPTION."""
+    """What `mxc bench --json` says. Several sequences need an artifact compiled for as many."""
     words = ["--prompt", str(prompt), "--generate", str(generate), "--threads", str(threads)]
     if sequences > 1:
-        assert BATCH_OPTION is not None
         words += [BATCH_OPTION, str(sequences)]
     found: dict[str, Any] = json.loads(run_mxc(["bench", str(artifact), *words, "--json"]))
     return found

@@ -76,7 +76,10 @@ def measure(options: argparse.Namespace, place: Path) -> Iterator[Line]:
     checkpoint = place / "checkpoint"
     write_gpt_oss(checkpoint, shape, tokenizer=False)
     longest = max(*options.lengths, SHORT) + options.generate
-    words = ["--max-sequence-length", str(longest), *options.words]
+    words = ["--max-sequence-length", str(longest)]
+    for batch in options.batches:
+        words += [BATCH_OPTION, str(batch)] if batch > 1 else []
+    words += options.words
     dense = None if options.quantize_dense == "none" else options.quantize_dense
     built = compile_model(checkpoint, place / "model.mxc", options.activations, dense, words)
     for setting in settings(options.threads, options.lengths, options.batches):
@@ -100,9 +103,8 @@ def _best(
                     batch * generate / run["generate_seconds"],
                 )
             )
-        if batch == 1 or BATCH_OPTION is not None:
-            found = bench_model(artifact, length, generate, setting.threads, batch)
-            ours.append((found["prompt_tokens_per_second"], found["generate_tokens_per_second"]))
+        found = bench_model(artifact, length, generate, setting.threads, batch)
+        ours.append((found["prompt_tokens_per_second"], found["generate_tokens_per_second"]))
     return Line(setting.threads, length, batch, *_maxima(ours), *_maxima(peers))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scaling
-from artifacts import BATCH_OPTION, Built, bits, bytes_per_token
+from artifacts import Built, bits, bytes_per_token
 from ggml import MISSING
 from gguf_model import Tensor, draw, tensors
 from model import Best, checks, dimensions
@@ -55,12 +55,13 @@ def test_what_the_compiler_refuses_is_shown(run: Run) -> None:
 
 
 def test_lines_of_scaling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One line a setting, with the best of its rounds; what ours cannot do yet stays empty."""
+    """One line a setting, with the best of its rounds."""
     rates = iter(range(100))
 
     def compiled(checkpoint: Path, output: Path, *rest: object) -> Built:
         assert (checkpoint / "config.json").is_file()
-        assert rest == ("bf16", None, ["--max-sequence-length", "34", "--prefill-chunk", "2"])
+        words = ["--max-sequence-length", "34", "--batch", "2", "--prefill-chunk", "2"]
+        assert rest == ("bf16", None, words)
         return Built(output, 1.0, 1.0, 1)
 
     def measured(artifact: Path, *rest: int) -> dict[str, float]:
@@ -73,7 +74,7 @@ def test_lines_of_scaling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert list(scaling.measure(options, tmp_path)) == [
         Line(1, 3, 1, 1, -3, None, None),
         Line(1, 32, 1, 3, -32, None, None),
-        Line(1, 32, 2, *([5, -32] if BATCH_OPTION else [None, None]), None, None),
+        Line(1, 32, 2, 5, -32, None, None),
     ]
 
 
