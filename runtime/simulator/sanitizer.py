@@ -32,6 +32,7 @@ import numpy as np
 from mxc.runtime.simulator.instruction import EXEC, M0, VCC, Instruction
 from mxc.runtime.simulator.observe import Observer
 from mxc.runtime.simulator.operations import Array
+from mxc.runtime.simulator.packed import PACKED32
 from mxc.runtime.simulator.salu import SALU
 from mxc.runtime.simulator.shadow import Shadow
 from mxc.runtime.simulator.signatures import VALU
@@ -90,9 +91,10 @@ _USES: WeakKeyDictionary[Program, dict[int, _Use]] = WeakKeyDictionary()
 
 
 class Sanitizer(Observer):
-    """Watches one run of a kernel; `findings` holds the first of each kind at each instruction.
+    """Watches a run of a kernel, or several one after the other.
 
-    `counts` says how often each was seen.
+    `findings` holds the first of each kind at each instruction; `counts` says how often each was
+    seen, by kind and place.
     """
 
     every_instruction = True
@@ -279,6 +281,8 @@ def _name(register: Register) -> str:
 def _use(i: Instruction) -> _Use:
     """Registers and counter of an instruction."""
     reads = {r for operand in i.operands for r in operand.registers()}
+    if i.name in PACKED32:
+        reads = _chosen_halves(i)
     writes = {r for result in i.results for r in result.registers()}
     entry = SALU.get(i.name) or VALU.get(i.name)
     if entry is not None:
@@ -305,6 +309,16 @@ def _use(i: Instruction) -> _Use:
         # The address; of global stores the data too. What is stored to LDS may be padding.
         decides = set(i.operands[0].registers()) if i.encoding == "DS" and i.operands else reads
     return _Use(frozenset(reads), frozenset(decides), frozenset(writes), counter, loads)
+
+
+def _chosen_halves(i: Instruction) -> set[Register]:
+    """What a packed instruction reads of its pairs: it may take one register for both halves."""
+    found = set()
+    for half, chosen in enumerate((i.has("op_sel"), i.has("op_sel_hi") ^ 7)):
+        for n, operand in enumerate(i.operands):
+            if operand.is_register and not (i.name == "v_pk_mov_b32" and n != half):
+                found.add((operand.bank, operand.index + (chosen >> n & 1)))
+    return found
 
 
 def _counter(i: Instruction) -> tuple[str | None, bool]:

@@ -136,6 +136,14 @@ def test_loads_to_lds(wait: str, expected: set[str], assemble: Assemble) -> None
     assert kinds(sanitize(assemble(DIRECT.format(wait=wait)))) == expected
 
 
+# The upper register of a pair is read only where op_sel_hi says so.
+PAIR = """
+v_mov_b32 v8, 1.0
+v_pk_add_f32 v[10:11], v[8:9], v[8:9] op_sel_hi:[{upper}]
+v_lshlrev_b32 v1, 3, v0
+global_store_dwordx2 v1, v[10:11], s[2:3]
+s_endpgm
+"""
 UNDEFINED = """
 {define}
 v_lshlrev_b32 v1, 2, v0
@@ -170,6 +178,8 @@ s_endpgm
         (MASKED, set()),
         ("v_add_u32 v1, v9, v9\nds_write_b32 v1, v0\ns_endpgm", {"undefined"}),
         ("s_cmp_eq_u32 s40, 0\ns_cbranch_scc1 1f\ns_nop 0\n1:\ns_endpgm", {"undefined"}),
+        (PAIR.format(upper="0,0"), set()),
+        (PAIR.format(upper="0,1"), {"undefined"}),
         (READ_LDS.format(define="s_nop 0"), {"undefined"}),
         (READ_LDS.format(define="ds_write_b32 v1, v0"), set()),
     ],
