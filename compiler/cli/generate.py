@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mxc.compiler.cli.observation import Count, Observation, Sanitize, TraceFile, Wave
 from mxc.dialects.errors import RequestError
 from mxc.dialects.manifest import TOKENIZER
 
@@ -81,7 +82,10 @@ def command(
     threads: Annotated[
         int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="IREE device URI, e.g. hip://1.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="IREE device URI, e.g. hip://1; or simulator, for gfx950 without one."),
+    ] = None,
     level: Annotated[
         str | None,
         typer.Option(
@@ -94,24 +98,28 @@ def command(
         typer.Option(
             "--json",
             help="Print one object at the end: prompt_tokens, tokens, text, finish_reason "
-            "(stop or length), timings (seconds).",
+            "(stop or length), timings (seconds), and simulator where that is watched.",
         ),
     ] = False,
+    trace: TraceFile = None,
+    wave: Wave = None,
+    count: Count = False,
+    sanitize: Sanitize = False,
 ) -> None:
     """Generate text. Tokens are printed as they come.
 
     Example: mxc generate gpt-oss-20b.mxc --prompt "Why is the sky blue?"
     """
     from mxc.runtime.sampling import Sampler
-    from mxc.runtime.session import load
 
     if (prompt is None) == (prompt_tokens is None):
         raise RequestError("give either --prompt TEXT or --prompt-tokens 1,2,3")
     # What can be refused without the model is refused before it is loaded.
+    watched = Observation(trace=trace, wave=wave, count=count, sanitize=sanitize)
     sampler = Sampler(temperature, top_k, top_p, min_p, seed)
     ids = None if prompt_tokens is None else _ids(prompt_tokens)
     started = time.perf_counter()
-    model = load(artifact, device=device, threads=threads, level=level)
+    model = watched.load(artifact, device=device, threads=threads, level=level)
     loaded = time.perf_counter() - started
     text = _text(model, wanted=prompt is not None or bool(stop))
     if ids is None:
@@ -127,8 +135,13 @@ def command(
         model, text, ids, sampler, max_new_tokens, stop or [], special=special, show=not json
     )
     outcome.timings = {"load_seconds": loaded, **outcome.timings}
+    watched.close()
     if json:
-        print(json_text.dumps(vars(outcome)))
+        seen = {"simulator": watched.to_dict()} if watched.wanted else {}
+        print(json_text.dumps({**vars(outcome), **seen}))
+    else:
+        watched.show()
+    watched.refuse_findings()
 
 
 def _ids(listed: str) -> list[int]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mxc.compiler.cli.observation import Count, Observation, Sanitize, TraceFile, Wave
 from mxc.dialects.errors import RequestError
 
 if TYPE_CHECKING:
@@ -33,7 +34,10 @@ def command(
     threads: Annotated[
         int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="IREE device URI, e.g. hip://1.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="IREE device URI, e.g. hip://1; or simulator, for gfx950 without one."),
+    ] = None,
     level: Annotated[
         str | None,
         typer.Option(
@@ -41,6 +45,10 @@ def command(
             show_default="the best that may run here",
         ),
     ] = None,
+    trace: TraceFile = None,
+    wave: Wave = None,
+    count: Count = False,
+    sanitize: Sanitize = False,
 ) -> None:
     """Call a function.
 
@@ -51,9 +59,8 @@ def command(
     """
     import numpy as np
 
-    from mxc.runtime.session import load
-
-    model = load(artifact, device=device, threads=threads, level=level)
+    watched = Observation(trace=trace, wave=wave, count=count, sanitize=sanitize)
+    model = watched.load(artifact, device=device, threads=threads, level=level)
     types = model.functions[function].inputs if function in model.functions else ()
     values = [
         _argument(text, types[index] if index < len(types) else None)
@@ -61,10 +68,10 @@ def command(
     ]
     files = output or []
     if function in model.functions and files:
-        count = len(model.functions[function].outputs)
-        if len(files) != count:
+        wanted = len(model.functions[function].outputs)
+        if len(files) != wanted:
             raise RequestError(
-                f"{function} has {count} results, --output was given {len(files)} times"
+                f"{function} has {wanted} results, --output was given {len(files)} times"
             )
     results = model.call(function, *values)
     for file, result in zip(files, results, strict=False):
@@ -76,6 +83,9 @@ def command(
     if not files:
         for index, result in enumerate(results):
             print(f"result {index}: {result.dtype} {list(result.shape)}\n{result}")
+    watched.close()
+    watched.show()
+    watched.refuse_findings()
 
 
 def _argument(text: str, wanted: TensorType | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mxc.runtime.simulator.instruction import Instruction
@@ -49,3 +50,65 @@ class Observer:
 
     def finish(self, w: Waves) -> None:
         """All waves have ended."""
+
+
+class Several(Observer):
+    """Tells several observers of one execution, in their order."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        """observers: those that are told."""
+        self._observers = tuple(observers)
+        self.every_instruction = any(o.every_instruction for o in observers)
+        self._close = tuple(o for o in observers if o.every_instruction)
+
+    def start(self, w: Waves, program: Program) -> None:
+        """Tell all."""
+        for each in self._observers:
+            each.start(w, program)
+
+    def before(self, w: Waves, i: Instruction) -> None:
+        """Tell those that want every instruction."""
+        for each in self._close:
+            each.before(w, i)
+
+    def after(self, w: Waves, i: Instruction) -> None:
+        """Tell those that want every instruction."""
+        for each in self._close:
+            each.after(w, i)
+
+    def block(self, w: Waves, first: int, count: int) -> None:
+        """Tell all."""
+        for each in self._observers:
+            each.block(w, first, count)
+
+    def scalar(self, w: Waves, i: Instruction, address: Array, size: int) -> None:
+        """Tell all."""
+        for each in self._observers:
+            each.scalar(w, i, address, size)
+
+    def vector(
+        self, w: Waves, i: Instruction, address: Array, lanes: Array | None, size: int, store: bool
+    ) -> None:
+        """Tell all."""
+        for each in self._observers:
+            each.vector(w, i, address, lanes, size, store)
+
+    def scratch(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
+        """Tell all."""
+        for each in self._observers:
+            each.scratch(w, i, place, size, store)
+
+    def local(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
+        """Tell all."""
+        for each in self._observers:
+            each.local(w, i, place, size, store)
+
+    def barrier(self, w: Waves, waiting: Array, places: Array) -> None:
+        """Tell all."""
+        for each in self._observers:
+            each.barrier(w, waiting, places)
+
+    def finish(self, w: Waves) -> None:
+        """Tell all."""
+        for each in self._observers:
+            each.finish(w)

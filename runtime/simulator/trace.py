@@ -55,6 +55,11 @@ class Trace(Observer):
             words.append(f"exec={mask:016x}")
         self._file.write(" ; ".join(words) + "\n")
 
+    @property
+    def waves(self) -> int:
+        """How many waves have begun: a wave of a higher number was not there to be written."""
+        return self._before + self._count
+
     def _here(self) -> bool:
         return self._before <= self._wanted < self._before + self._count
 

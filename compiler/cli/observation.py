@@ -1,0 +1,237 @@
+"""Options that watch an artifact on the simulator, and what they print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from mxc.dialects.errors import RequestError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mxc.runtime.session import Model
+    from mxc.runtime.simulator.code_object import Kernel
+    from mxc.runtime.simulator.count import Counter
+    from mxc.runtime.simulator.observe import Observer
+    from mxc.runtime.simulator.sanitizer import Sanitizer
+    from mxc.runtime.simulator.trace import Trace
+
+TraceFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        help="On the simulator: write each instruction of one wave, with what it wrote.",
+        show_default=False,
+    ),
+]
+Wave = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="The wave of each dispatch that --trace writes, counted over its workgroups.",
+        show_default="0",
+    ),
+]
+Count = Annotated[
+    bool,
+    typer.Option(
+        "--count", help="On the simulator: instructions, bytes, bank conflicts, least cycles."
+    ),
+]
+Sanitize = Annotated[
+    bool,
+    typer.Option(
+        "--sanitize",
+        help="On the simulator: look for races, missing waits, undefined values; "
+        "status 1 where there are any.",
+    ),
+]
+
+#: Columns of the second table: its head and the field of Counts.
+_MEMORY = (
+    ("read", "memory_read"),
+    ("written", "memory_written"),
+    ("LDS read", "lds_read"),
+    ("LDS written", "lds_written"),
+    ("bank conflicts", "bank_conflicts"),
+    ("matrix cycles", "matrix_cycles"),
+    ("vector cycles", "vector_cycles"),
+    ("LDS cycles", "lds_cycles"),
+)
+
+
+class Observation:
+    """What is watched of the dispatches of one command, and what was seen."""
+
+    def __init__(
+        self, *, trace: Path | None, wave: int | None, count: bool, sanitize: bool
+    ) -> None:
+        """As the options say; nothing has run yet. Raises RequestError for --wave alone."""
+        if wave is not None and trace is None:
+            raise RequestError("--wave is for --trace FILE, which is not given")
+        self._trace, self._wave = trace, wave or 0
+        self._count, self._sanitize = count, sanitize
+        self._file: TextIO | None = None
+        self._traces: list[Trace] = []
+        self._counters: dict[str, Counter] = {}
+        self._runs: dict[str, int] = {}
+        self._sanitizer: Sanitizer | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything is watched."""
+        return self._trace is not None or self._count or self._sanitize
+
+    def load(
+        self, artifact: Path, *, device: str | None, threads: int | None, level: str | None
+    ) -> Model:
+        """The artifact, with its dispatches watched.
+
+        Raises as `mxc.load`, and RequestError where there is something to watch and the device is
+        not the simulator, or where the file of the trace cannot be written.
+        """
+        if not self.wanted:
+            from mxc.runtime.session import load
+
+            return load(artifact, device=device, threads=threads, level=level)
+        if device != "simulator":
+            raise RequestError(
+                "--trace, --count and --sanitize watch the simulator; "
+                f"they need --device simulator, got {device or 'no --device'}"
+            )
+        from mxc.runtime.simulator.session import load as simulated
+
+        model = simulated(artifact, observe=self._observe)
+        if self._trace is not None:
+            try:
+                self._file = self._trace.open("w")
+            except OSError as error:
+                raise RequestError(
+                    f"--trace {self._trace}: cannot be written ({error.strerror})"
+                ) from error
+        return model
+
+    def _observe(self, kernel: Kernel) -> Observer:
+        """What watches the next dispatch."""
+        from mxc.runtime.simulator.count import Counter
+        from mxc.runtime.simulator.observe import Several
+        from mxc.runtime.simulator.sanitizer import Sanitizer
+        from mxc.runtime.simulator.trace import Trace
+
+        chosen: list[Observer] = []
+        if self._file is not None:
+            # The one before has ended: how far it counted is all that is still wanted of it.
+            self._traces = [*_longest(self._traces), Trace(self._file, self._wave)]
+            chosen.append(self._traces[-1])
+        if self._count:
+            chosen.append(self._counters.setdefault(kernel.name, Counter()))
+            self._runs[kernel.name] = self._runs.get(kernel.name, 0) + 1
+        if self._sanitize:
+            self._sanitizer = self._sanitizer or Sanitizer()
+            chosen.append(self._sanitizer)
+        return chosen[0] if len(chosen) == 1 else Several(chosen)
+
+    def close(self) -> None:
+        """End the trace. Raises RequestError where no dispatch had the wave."""
+        if self._file is None:
+            return
+        self._file.close()
+        waves = max((trace.waves for trace in self._traces), default=0)
+        if waves <= self._wave:
+            raise RequestError(
+                f"--wave {self._wave}: no dispatch has it, the largest has {waves} waves, "
+                "counted from 0"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For --json: only what was asked for."""
+        found: dict[str, Any] = {}
+        if self._trace is not None:
+            found["trace"] = str(self._trace)
+        if self._count:
+            found["counts"] = [
+                {"kernel": name, "runs": self._runs[name], **counter.counts.to_dict()}
+                for name, counter in self._counters.items()
+            ]
+        if self._sanitize:
+            found["findings"] = [
+                {**vars(finding), "times": times} for finding, times in self._findings()
+            ]
+        return found
+
+    def show(self) -> None:
+        """Print tables of what was counted and found."""
+        from mxc.compiler.cli.report_table import table_console
+
+        console = table_console()
+        if self._count:
+            console.print(self._instructions())
+            console.print(self._memory())
+        if self._sanitize and not self._findings():
+            print("the sanitizer found nothing")
+        elif self._sanitize:
+            console.print(self._found())
+
+    def refuse_findings(self) -> None:
+        """Raise RequestError where the sanitizer found something."""
+        found = self._findings()
+        if found:
+            raise RequestError(f"the sanitizer reports {len(found)} places in these kernels")
+
+    def _findings(self) -> list[tuple[Any, int]]:
+        if self._sanitizer is None:
+            return []
+        counts = self._sanitizer.counts
+        return [(each, counts[each.kind, each.place]) for each in self._sanitizer.findings]
+
+    def _instructions(self) -> Table:
+        classes = sorted({c for k in self._counters.values() for c in k.counts.instructions})
+        table = _table("instructions, of all waves", ("runs", "waves", *classes))
+        for name, counter in self._counters.items():
+            counts = counter.counts
+            numbers = [counts.instructions.get(each, 0) for each in classes]
+            _row(table, name, [self._runs[name], counts.waves, *numbers])
+        return table
+
+    def _memory(self) -> Table:
+        table = _table("bytes, and the least cycles", [head for head, _ in _MEMORY])
+        for name, counter in self._counters.items():
+            counts = counter.counts.to_dict()
+            _row(table, name, [counts[field] for _, field in _MEMORY])
+        return table
+
+    def _found(self) -> Table:
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+
+        table = Table(title="the sanitizer found", title_justify="left", box=SIMPLE_HEAD)
+        for head in ("kind", "place", "what"):
+            table.add_column(head, overflow="fold")
+        table.add_column("times", justify="right")
+        for finding, times in self._findings():
+            table.add_row(finding.kind, finding.place, finding.detail, f"{times:,}")
+        return table
+
+
+def _longest(traces: Sequence[Trace]) -> list[Trace]:
+    return [max(traces, key=lambda trace: trace.waves)] if traces else []
+
+
+def _table(title: str, heads: Sequence[str]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("kernel", overflow="fold")
+    for head in heads:
+        table.add_column(head, justify="right")
+    return table
+
+
+def _row(table: Table, name: str, numbers: Sequence[int]) -> None:
+    table.add_row(name, *(f"{number:,}" for number in numbers))
