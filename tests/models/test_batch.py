@@ -1,0 +1,180 @@
+"""Sequences that are decoded together: against transformers, and against each alone."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import mxc
+from mxc.compiler.checkpoints.synthetic import GptOssOptions
+from mxc.compiler.cli import app
+from mxc.dialects.errors import ArtifactError, RequestError
+from mxc.runtime import Model, arrays
+from mxc.runtime.integrity import check_model
+
+#: Of the root mean square of all logits, as in test_logits.py.
+TOLERANCE = 2e-5
+
+#: Rounded to bf16, a last bit of an f32 sum may become a last bit of bf16, 2^-8.
+TOLERANCE_BF16 = 2e-2
+
+#: Tokens that the sequences begin with, and those that are then decoded together: one sequence
+#: is shorter than its window, and one is filled to its last position.
+STARTS, STEPS = (3, 29, 17), 4
+
+
+def _case(activations: str, sizes: list[int]) -> dict[str, Any]:
+    return {
+        "options": GptOssOptions(vocab_size=257),
+        "activations": activations,
+        "length": max(STARTS) + STEPS,
+        "chunk": 8,
+        "batch": sizes,
+    }
+
+
+CASES = {"f32": _case("f32", [2, 4]), "bf16": _case("bf16", [4])}
+
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+f32_case = pytest.mark.parametrize("case", [CASES["f32"]], ids=["f32"])
+
+
+def deviation(found: np.ndarray, wanted: np.ndarray) -> float:
+    """The largest difference, in units of the root mean square of what is wanted."""
+    assert found.shape == wanted.shape
+    return float(np.abs(found - wanted).max() / np.sqrt(np.mean(wanted.astype(np.float64) ** 2)))
+
+
+def _together(model: Model, texts: list[list[int]], starts: tuple[int, ...]) -> np.ndarray:
+    """Logits [sequences, STEPS, V] of what follows the first `starts` tokens of each text."""
+    batch, sequences = model.batch(), [model.sequence() for _ in texts]
+    for sequence, text, start in zip(sequences, texts, starts, strict=True):
+        sequence.feed(text[:start])
+    steps = [
+        batch.feed(sequences, [t[s + step] for t, s in zip(texts, starts, strict=True)])
+        for step in range(STEPS)
+    ]
+    assert [sequence.position for sequence in sequences] == [start + STEPS for start in starts]
+    return np.stack(steps, axis=1)
+
+
+@f32_case
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_transformers(case, compiled, count: int) -> None:
+    """Every size, and rows that no sequence fills. The texts are one at different lengths."""
+    built = compiled(case)
+    found = _together(built.model, [built.tokens] * count, STARTS[:count])
+    wanted = np.stack([built.wanted[start : start + STEPS] for start in STARTS[:count]])
+    assert deviation(found, wanted) <= TOLERANCE
+
+
+@each_case
+def test_each_is_what_it_is_alone(case, compiled) -> None:
+    """Different texts, up to the order of f32 sums; what is fed afterwards goes on from there."""
+    built = compiled(case)
+    texts = [built.draw(seed) for seed in range(len(STARTS))]
+    alone = []
+    for text, start in zip(texts, STARTS, strict=True):
+        sequence = built.model.sequence()
+        sequence.feed(text[:start])
+        tokens = text[start : start + STEPS]
+        alone.append(np.concatenate([sequence.feed([token]) for token in tokens]))
+    tolerance = TOLERANCE if case["activations"] == "f32" else TOLERANCE_BF16
+    found = _together(built.model, texts, STARTS)
+    assert deviation(found, np.stack(alone)) <= tolerance
+
+
+@each_case
+def test_the_others_do_not_change_a_bit(case, compiled) -> None:
+    """Other texts, other lengths, other neighbours that choose other experts."""
+    built = compiled(case)
+    texts = [built.draw(seed) for seed in range(6)]
+    one = _together(built.model, texts[:3], STARTS)
+    other = _together(built.model, [texts[3], texts[1], texts[5]], (9, STARTS[1], 1))
+    assert np.array_equal(one[1], other[1])
+    assert not np.array_equal(one[0], other[0])
+
+
+@f32_case
+def test_together_and_alone_take_turns(case, compiled) -> None:
+    """The cache is one: a sequence may leave the others and come back, and be forked."""
+    built = compiled(case)
+    batch, sequences = built.model.batch(), [built.model.sequence() for _ in range(2)]
+    rows = [batch.feed(sequences, [token] * 2)[1] for token in built.tokens[:3]]
+    rows += list(sequences[1].feed(built.tokens[3:9]))
+    fork = sequences[1].fork()
+    rows += [batch.feed([sequences[0], fork, sequences[1]], [5, 6, built.tokens[9]])[2]]
+    rows += [batch.feed([sequences[1]], [built.tokens[10]])[0]]
+    assert deviation(np.stack(rows), built.wanted[:11]) <= TOLERANCE
+    assert [fork.position, sequences[0].position] == [10, 4]
+
+
+@f32_case
+def test_what_cannot_be_fed_is_refused(case, compiled) -> None:
+    built = compiled(case)
+    model = built.model
+    batch, sequences = model.batch(), [model.sequence() for _ in range(5)]
+    full = model.sequence()
+    full.feed(built.tokens)
+    stranger = mxc.load(built.artifact).sequence()
+    assert batch.sizes == (2, 4)
+    for rows, tokens, said in (
+        ([], [], "got 0 sequences, the artifact decodes 1 to 4 together"),
+        (sequences, [1] * 5, "got 5 sequences.*compile with a larger --batch"),
+        (sequences[:2], [1], "one token for each of 2 sequences, got 1"),
+        ([sequences[0]] * 2, [1, 2], "a sequence is there twice"),
+        ([sequences[0], stranger], [1, 2], "sequence 1 is of .*loaded apart"),
+        (sequences[:2], [1, 257], "token 257 .*outside of the vocabulary"),
+        ([sequences[0], full], [1, 2], "would be 34 tokens long, the artifact holds 33"),
+    ):
+        with pytest.raises(RequestError, match=said):
+            batch.feed(rows, tokens)
+    assert [sequence.position for sequence in sequences] == [0] * 5
+
+
+@f32_case
+def test_nan_stays_in_its_sequence(case, compiled) -> None:
+    """A cache of nothing but NaN: all that follows in its sequence is NaN, which no other sees."""
+    model = compiled(case).model
+    batch = model.batch()
+
+    def rows(poisoned: bool) -> np.ndarray:
+        sequences = [model.sequence() for _ in range(3)]
+        if poisoned:
+            cache = np.full(model.manifest.model.cache.shape, np.nan, np.float32)
+            sequences[1].appended(5, arrays.to_device(model.device, cache, "f32"))
+        steps = [batch.feed(sequences, [step, step + 9, step + 5]) for step in range(STEPS)]
+        return np.stack(steps, axis=1)
+
+    clean, found = rows(False), rows(True)
+    assert np.isnan(found[1]).all()
+    assert np.isfinite(clean).all()
+    assert np.array_equal(found[[0, 2]], clean[[0, 2]])
+
+
+@f32_case
+@pytest.mark.parametrize("sizes", [(2, 3), (8,)])
+def test_a_size_that_the_program_does_not_have_is_refused(case, compiled, sizes) -> None:
+    manifest = compiled(case).model.manifest
+    check_model(manifest, "a.mxc")
+    altered = replace(manifest, model=replace(manifest.model, batches=sizes))
+    with pytest.raises(ArtifactError, match=r"a\.mxc: model and function decode_batch_\d disagree"):
+        check_model(altered, "a.mxc")
+
+
+@f32_case
+def test_bench(case, compiled) -> None:
+    """The rate of all is that of each, as often; a size that is not there is said."""
+    words = ["bench", str(compiled(case).artifact), "--prompt", "5", "--generate", "3"]
+    result = CliRunner().invoke(app, [*words, "--batch", "4", "--json"])
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["batch"] == 4
+    each = found["generate_tokens_per_second_each"]
+    assert found["generate_tokens_per_second"] == pytest.approx(4 * each)
+    result = CliRunner().invoke(app, [*words, "--batch", "3"])
+    assert result.exit_code == 1
+    assert "--batch 3: the artifact decodes 2, 4 sequences together" in result.stderr
