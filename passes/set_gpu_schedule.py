@@ -5,6 +5,9 @@ from IREE; its default tiles then promote whole rows of decoded weights to share
 does not fit at real sizes, and use scratch memory. Here a lane takes one column and some rows: it
 decodes a block of its own row of weights in registers, once for all those rows.
 
+One row of f32 times bf16 or f16 weights gets a schedule too, because IREE's own gives wrong numbers
+(row_products.py).
+
 before:
     linalg.generic {..} ins(%x, %w, %s) outs(%zero) { scaling_extf, mulf, addf }
 after:
@@ -28,6 +31,7 @@ from iree.compiler import ir
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.base import Pass
 from mxc.passes.rebuild import linalg_operations
+from mxc.passes.row_products import schedule_row_product
 from mxc.passes.set_cpu_schedule import ATTRIBUTE, refuse_elements
 
 
@@ -50,6 +54,8 @@ class SetGpuSchedule(Pass):
         """Set the schedule of every scaled contraction that needs one."""
         for op in linalg_operations(module):
             refuse_elements(op, f8=self.f8)
+            if schedule_row_product(op, self.subgroup):
+                continue
             found = match_scaled_contraction(op)
             if found is None or ATTRIBUTE in op.attributes or self._has_instruction(found):
                 continue

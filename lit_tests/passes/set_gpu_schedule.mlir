@@ -66,3 +66,48 @@ func.func @both_scaled_one_row(%x: tensor<1x2x32xf4E2M1FN>, %xs: tensor<1x2xf8E8
   } -> tensor<1x96xf32>
   func.return %y : tensor<1x96xf32>
 }
+
+// -----
+
+// IREE's own schedule for one row of f32 and narrower weights gives wrong numbers. The loop of one
+// iteration goes, or the schedule would be lost with it.
+// CHECK: thread = [0, 1], workgroup = [8, 0]
+// CHECK-LABEL: @one_row_of_f32
+// CHECK: %[[X:.*]] = tensor.collapse_shape %{{.*}} {{\[}}[0, 1]] : tensor<1x128xf32> into tensor<128xf32>
+// CHECK: %[[Y:.*]] = linalg.generic {{.*}} iterator_types = ["parallel", "reduction"]} ins(%[[X]], %{{.*}} : tensor<128xf32>, tensor<64x128xbf16>) {{.*}}compilation_info
+// CHECK: tensor.expand_shape %[[Y]] {{.*}} into tensor<1x64xf32>
+func.func @one_row_of_f32(%x: tensor<1x128xf32>, %w: tensor<64x128xbf16>, %acc: tensor<1x64xf32>) -> tensor<1x64xf32> {
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w : tensor<1x128xf32>, tensor<64x128xbf16>) outs(%acc : tensor<1x64xf32>) {
+  ^bb0(%a: f32, %b: bf16, %o: f32):
+    %r = arith.extf %b : bf16 to f32
+    %p = arith.mulf %a, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<1x64xf32>
+  func.return %y : tensor<1x64xf32>
+}
+
+// -----
+
+// Of equal widths IREE's schedule is right.
+// CHECK-LABEL: @one_row_of_bf16
+// CHECK-NOT: collapse_shape
+// CHECK: linalg.generic
+// CHECK-NOT: compilation_info
+func.func @one_row_of_bf16(%x: tensor<1x128xbf16>, %w: tensor<64x128xbf16>, %acc: tensor<1x64xf32>) -> tensor<1x64xf32> {
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w : tensor<1x128xbf16>, tensor<64x128xbf16>) outs(%acc : tensor<1x64xf32>) {
+  ^bb0(%a: bf16, %b: bf16, %o: f32):
+    %l = arith.extf %a : bf16 to f32
+    %r = arith.extf %b : bf16 to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<1x64xf32>
+  func.return %y : tensor<1x64xf32>
+}

@@ -1,6 +1,8 @@
 """Kernels that the stock compiler makes of plain programs, run through their own host programs."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import mxc
 from mxc.runtime.simulator.hal import Buffer, Device, View
 from mxc.runtime.simulator.translate import Program
 from mxc.runtime.simulator.vm import Machine
@@ -141,3 +144,25 @@ def test_stock_products_of_one_row_with_mixed_widths_are_wrong(
     with np.errstate(invalid="ignore"):
         wrong = ~np.isclose(found, wanted, rtol=1e-3, atol=1e-2)
     assert wrong.sum() > 32
+
+
+@pytest.mark.parametrize("rows", ["1", "1x1"])
+@pytest.mark.parametrize(("columns", "depth"), [(64, 128), (66, 256)])
+@pytest.mark.parametrize("narrow", ["bf16", "f16"])
+def test_our_products_of_one_row_with_mixed_widths_are_right(
+    narrow: str, columns: int, depth: int, rows: str, tmp_path: Path
+) -> None:
+    """The pipeline for gfx950 has a schedule of its own for them, also with a batch of one."""
+    text = product(1, columns, depth, "f32", narrow)
+    if rows == "1x1":
+        text = text.replace("tensor<", "tensor<1x").replace("(m, n, k) ->", "(b, m, n, k) ->")
+        text = re.sub(r"-> \((\w, \w)\)>", r"-> (b, \1)>", text)
+        text = text.replace("iterator_types = [", 'iterator_types = ["parallel", ')
+    (tmp_path / "row.mlir").write_text(text)
+    mxc.compile(tmp_path / "row.mlir", target="gfx950", output=tmp_path / "row.mxc")
+    a, b = operands(1, columns, depth, "f32", narrow)
+    batch = (1,) if rows == "1x1" else ()
+    model = mxc.load(tmp_path / "row.mxc", device="simulator")
+    (found,) = model.call("main", a.reshape(*batch, *a.shape), b.reshape(*batch, *b.shape))
+    wanted = a.astype(np.float64) @ b.astype(np.float64).T
+    np.testing.assert_allclose(found.reshape(1, columns), wanted, rtol=1e-4, atol=1e-4)

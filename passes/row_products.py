@@ -1,0 +1,130 @@
+"""One row of f32 times a matrix of bf16 or f16 weights on a GPU: the schedule that is right there.
+
+IREE 3.13 gives a lane several elements of a row of weights; where the other operand is wider, the
+rows of a workgroup are added up and one of them is stored. With one element a lane each row has its
+own sum. Schedules are lost where loops of one iteration are dropped, so that these go here first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iree.compiler import ir
+from iree.compiler.dialects import linalg, tensor
+
+from mxc.dialects.dequantize import iterators
+from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
+from mxc.passes.rebuild import discardable, replace
+
+ATTRIBUTE = "compilation_info"
+#: Rows of weights that a workgroup takes at most, as IREE has it.
+_ROWS = 8
+_NARROW = ("bf16", "f16")
+
+
+def schedule_row_product(op: ir.Operation, subgroup: int) -> bool:
+    """Rebuild `op` as a product of a vector and a matrix, with its schedule.
+
+    False, and nothing is changed, where it is none, or has sizes for which IREE gives a lane one
+    element itself.
+    """
+    loops = _loops(op)
+    if loops is None:
+        return False
+    n, k = loops
+    ranges = loop_ranges(op)
+    columns, depth = ranges[n] or 0, ranges[k] or 0
+    if columns < 2 or depth % (2 * subgroup):
+        return False
+    kept = {n: 0, k: 1}
+    maps = []
+    with ir.InsertionPoint(op), op.location:
+        values = []
+        for value, affine in zip(op.operands, indexing_maps(op), strict=True):
+            read = [loop for loop in dims(affine) if loop in kept]
+            values.append(_without_ones(value, len(read)))
+            expressions = [ir.AffineExpr.get_dim(kept[loop]) for loop in read if loop is not None]
+            maps.append(ir.AffineMapAttr.get(ir.AffineMap.get(2, 0, expressions)))
+        kinds = [iterators(op)[loop] for loop in loops]
+        new = linalg.GenericOp(
+            [values[-1].type],
+            values[:-1],
+            values[-1:],
+            ir.ArrayAttr.get(maps),
+            ir.ArrayAttr.get(kinds),
+        )
+        for name in discardable(op):
+            new.attributes[name] = op.attributes[name]
+        new.attributes[ATTRIBUTE] = _schedule(columns, subgroup)
+        op.regions[0].blocks[0].append_to(new.regions[0])
+        whole = ir.RankedTensorType(op.results[0].type)
+        result = (
+            new.results[0]
+            if whole.rank == 1
+            else tensor.ExpandShapeOp(
+                whole,
+                new.results[0],
+                _groups(whole.shape),
+                output_shape=[],
+                static_output_shape=whole.shape,
+            ).result
+        )
+    replace(op, result)
+    return True
+
+
+def _loops(op: ir.Operation) -> tuple[int, int] | None:
+    """The loops n and k of f32 [.. k] times narrow [.. n, k]; all others have one iteration."""
+    if op.name != "linalg.generic" or ATTRIBUTE in op.attributes or len(op.operands) != 3:
+        return None
+    ranges, maps = loop_ranges(op), [dims(affine) for affine in indexing_maps(op)]
+    if any(loop is None for read in maps for loop in read):
+        return None
+    real = [[loop for loop in read if ranges[loop or 0] != 1] for read in maps]
+    wide, narrow = (0, 1) if len(real[0]) < len(real[1]) else (1, 0)
+    if [len(read) for read in (real[wide], real[narrow], real[2])] != [1, 2, 1]:
+        return None
+    (k,), (n,) = real[wide], real[2]
+    kinds = [str(kind) for kind in iterators(op)]
+    others = [loop for loop in range(len(ranges)) if ranges[loop] != 1]
+    if n is None or k is None or real[narrow] != [n, k] or sorted(others) != sorted({n, k}):
+        return None
+    if "reduction" not in kinds[k] or "reduction" in kinds[n]:
+        return None
+    types = [str(ir.RankedTensorType(value.type).element_type) for value in op.operands]
+    return (n, k) if types[wide] == "f32" and types[narrow] in _NARROW else None
+
+
+def _without_ones(value: ir.Value, rank: int) -> ir.Value:
+    """`value` of `rank` dimensions: those of size one become part of others."""
+    source = ir.RankedTensorType(value.type)
+    if source.rank == rank:
+        return value
+    sizes = [size for size in source.shape if size != 1]
+    shape = ir.RankedTensorType.get(sizes, source.element_type)
+    return tensor.CollapseShapeOp(shape, value, _groups(source.shape)).result
+
+
+def _groups(sizes: Sequence[int]) -> ir.ArrayAttr:
+    """Dimensions in groups that have one of a size other than one each."""
+    i64 = ir.IntegerType.get_signless(64)
+    groups: list[list[ir.Attribute]] = [[]]
+    begun = False
+    for axis, size in enumerate(sizes):
+        if begun and size != 1:
+            groups.append([])
+        groups[-1].append(ir.IntegerAttr.get(i64, axis))
+        begun = begun or size != 1
+    return ir.ArrayAttr.get([ir.ArrayAttr.get(group) for group in groups])
+
+
+def _schedule(columns: int, subgroup: int) -> ir.Attribute:
+    rows = next(rows for rows in (_ROWS, 4, 2, 1) if columns % rows == 0)
+    return ir.Attribute.parse(
+        "#iree_codegen.compilation_info<lowering_config = #iree_gpu.lowering_config<{"
+        f"lane_basis = [[1, {subgroup}], [0, 1]], partial_reduction = [0, {subgroup}], "
+        f"subgroup_basis = [[1, 1], [0, 1]], thread = [0, 1], workgroup = [{rows}, 0]}}>, "
+        "translation_info = #iree_codegen.translation_info<"
+        "pipeline = #iree_gpu.pipeline<VectorDistribute> "
+        f"workgroup_size = [{subgroup}, 1, 1] subgroup_size = {subgroup}>>"
+    )
