@@ -39,7 +39,8 @@ lit: $(VENV)/test.stamp ## IR in, IR out
 	$(BIN)/lit -v lit_tests
 
 pytest: $(VENV)/test.stamp ## Behaviour and numbers
-	$(BIN)/python -m pytest
+	@# A worker for each core; the tests of a file share what they compile.
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 clean: ## Remove the environment, caches and what demo wrote
 	rm -rf $(VENV) .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build demo *.egg-info
