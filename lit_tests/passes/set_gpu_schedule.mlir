@@ -111,3 +111,28 @@ func.func @one_row_of_bf16(%x: tensor<1x128xbf16>, %w: tensor<64x128xbf16>, %acc
   } -> tensor<1x64xf32>
   func.return %y : tensor<1x64xf32>
 }
+
+// -----
+
+// 8-bit elements on both sides: the instruction would take the scales of other rows. They are
+// decoded, and say so.
+// CHECK: // -----
+// CHECK: @both_f8(
+// CHECK: linalg.generic {{.*}}compilation_info = {{.*}}mxc.fallback = "IREE 3.13 gives the scaled matrix instruction the scales of other rows
+// NO-MATRIX: @both_f8(
+// NO-MATRIX-NOT: mxc.fallback
+// NO-MATRIX: return
+func.func @both_f8(%x: tensor<16x2x32xf8E4M3FN>, %xs: tensor<16x2xf8E8M0FNU>, %w: tensor<96x2x32xf8E4M3FN>, %s: tensor<96x2xf8E8M0FNU>, %acc: tensor<16x96xf32>) -> tensor<16x96xf32> {
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %xs, %s : tensor<16x2x32xf8E4M3FN>, tensor<96x2x32xf8E4M3FN>, tensor<16x2xf8E8M0FNU>, tensor<96x2xf8E8M0FNU>) outs(%acc : tensor<16x96xf32>) {
+  ^bb0(%a: f8E4M3FN, %b: f8E4M3FN, %c: f8E8M0FNU, %d: f8E8M0FNU, %o: f32):
+    %l = arith.scaling_extf %a, %c : f8E4M3FN, f8E8M0FNU to f32
+    %r = arith.scaling_extf %b, %d : f8E4M3FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<16x96xf32>
+  func.return %y : tensor<16x96xf32>
+}
