@@ -115,7 +115,11 @@ def compile(
         if model is None:
             sources[source.name] = _of_bytes(code)
         else:
-            options |= asdict(model.options)
+            # As JSON has them.
+            options |= {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in asdict(model.options).items()
+            }
             options |= {"weights": weights, "allow_nan_scales": allow_nan_scales}
             if weights == "packed":
                 archives = pack_shared(model, programs, folder, allow_nan_scales, road)

@@ -45,7 +45,7 @@ def test_limits(run: Run) -> None:
     assert result.returncode == 0, result.stderr
     (limits,) = json.loads(result.stdout)
     assert limits.pop("threads") == 1
-    assert set(limits) == {"vpdpbusd", "vdpbf16ps", "fma", "dram_read"}
+    assert set(limits) == {"vpdpbusd", "vdpbf16ps", "fma", "dram_read", "dram_sustained"}
     assert limits["dram_read"] > 0
     # A multiply-add of 16 lanes, as often as a slow CPU can and no CPU does.
     assert limits["fma"] is None or 1 < limits["fma"] < 10_000

@@ -53,6 +53,7 @@ def test_compile(given: dict[str, Any]) -> None:
             "activations": "f32",
             "quantize_dense": "mxfp8",
             "recipe": "even",
+            "batch": None,
             "weights": "none",
             "strict": True,
             "allow_nan_scales": True,

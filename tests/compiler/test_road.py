@@ -88,6 +88,7 @@ def test_manifest_and_report_say_what_was_chosen(
         "floats": "f32",
         "quantize_dense": None,
         "recipe": None,
+        "batches": [],
         "weights": "packed",
         "strict": False,
         "allow_nan_scales": False,
