@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -27,14 +28,14 @@ _DUMP_ELEMENTS = 16
 
 
 @dataclass(frozen=True)
-class Pass:
+class Pass(ABC):
     """One rewrite. `str(p)` is its spec, `name{option=value}`, which parses back to `p`."""
 
     name: ClassVar[str]
 
+    @abstractmethod
     def run(self, module: ir.Operation) -> None:
         """Rewrite `module` (builtin.module) in place. Raises PassError with a location."""
-        raise NotImplementedError(f"{type(self).__name__}.run")
 
     def __str__(self) -> str:
         """The spec: options that differ from their default, in the order of the fields."""

@@ -15,6 +15,7 @@ order, so that no step shuffles anything.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -38,20 +39,20 @@ Raw = Callable[[int], ir.Value]
 
 
 @dataclass(frozen=True)
-class Elements:
+class Elements(ABC):
     """A format of weights. `units`: dwords of a block in each row."""
 
     format: str = ""
     units: int = 0
     kinds: tuple[Kind, ...] = ("pairs", "floats")
 
+    @abstractmethod
     def order(self, kind: Kind) -> list[list[int]]:
         """The elements of each step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
         """The register of every step, built when it is asked for."""
-        raise NotImplementedError
 
     def offset(self, isa: Isa) -> int:
         """What a quad has too much, in every element."""

@@ -13,12 +13,12 @@ from mxc.dialects import x86
 from mxc.dialects.formats import ElementFormat, block_format
 from mxc.passes.kernels.codes import floats_of_codes
 from mxc.passes.kernels.isa import x86_bytes
-from mxc.passes.kernels.isa.protocol import Grain, Kind
+from mxc.passes.kernels.isa.protocol import Grain, Isa, Kind
 from mxc.passes.kernels.isa.registers import bfloat16_bits, pairs_of_halves
 
 
 @dataclass(frozen=True)
-class Avx2:
+class Avx2(Isa):
     """AVX2 and FMA. `vnni`: it has vpdpbusd too."""
 
     vnni: bool
@@ -47,10 +47,6 @@ class Avx2:
         """vfmadd."""
         return math.fma(a, b, total)
 
-    def dot_pairs(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
-        """There is none."""
-        raise NotImplementedError
-
     def dot_quads(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
         """vpdpbusd, or what it is made of."""
         dot = x86.dot_u8i8 if self.vnni else x86_bytes.dot
@@ -59,10 +55,6 @@ class Avx2:
     def quads(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
         """vpshufb."""
         return x86_bytes.look_up(values, codes)
-
-    def pairs_of_words(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """There are none."""
-        raise NotImplementedError
 
     def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
         """vpshufb gives the low and the high bytes."""

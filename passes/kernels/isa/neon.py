@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mxc.dialects import aarch64
 from mxc.dialects.formats import ElementFormat
 from mxc.passes.kernels.codes import floats_of_codes
-from mxc.passes.kernels.isa.protocol import Grain, Kind
+from mxc.passes.kernels.isa.protocol import Grain, Isa, Kind
 from mxc.passes.kernels.isa.registers import bfloat16_bits
 from mxc.passes.kernels.vectors import bitcast, i8, splat, table
 
@@ -21,7 +21,7 @@ _BYTES = 16
 
 
 @dataclass(frozen=True)
-class Neon:
+class Neon(Isa):
     """NEON, which every AArch64 CPU has. `dotprod`: SDOT. `bf16`: BFDOT."""
 
     dotprod: bool
@@ -69,10 +69,6 @@ class Neon:
     def quads(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
         """TBL of one register, or of four."""
         return self._look_up(values, codes)
-
-    def pairs_of_words(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """There are none."""
-        raise NotImplementedError
 
     def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
         """TBL gives the low and the high bytes; TRN1 and TRN2 bring them together."""

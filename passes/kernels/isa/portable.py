@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith
-from numpy.typing import NDArray
 
 from mxc.dialects.formats import ElementFormat
 from mxc.passes.kernels.codes import floats_of_codes
-from mxc.passes.kernels.isa.protocol import Grain, Kind
+from mxc.passes.kernels.isa.protocol import Grain, Isa, Kind
 
 
 @dataclass(frozen=True)
-class Portable:
+class Portable(Isa):
     """f32 vectors of 128 bits. Products are rounded before they are added: a CPU may lack fma,
     which would then be a call of a function that no kernel can reach. Of 16 registers, which is the
     fewest that any CPU has, four are for such products."""
@@ -44,26 +42,6 @@ class Portable:
     def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
         """Rounded twice."""
         return arith.addf(arith.mulf(a, b), total)
-
-    def dot_pairs(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
-        """There is none."""
-        raise NotImplementedError
-
-    def dot_quads(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
-        """There is none."""
-        raise NotImplementedError
-
-    def quads(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
-        """There are none."""
-        raise NotImplementedError
-
-    def pairs_of_words(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """There are none."""
-        raise NotImplementedError
-
-    def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """There are none."""
-        raise NotImplementedError
 
     def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
         """Arithmetic."""

@@ -18,7 +18,8 @@ Grain = Literal["words", "bytes", "dwords"]
 
 
 class Isa(Protocol):
-    """An instruction set. What a method is not asked for by `kinds` and `grain` is never called."""
+    """An instruction set. Operations that it has not are those below, which `kinds` and `grain`
+    keep kernels from asking for."""
 
     @property
     def lanes(self) -> int:
@@ -62,27 +63,31 @@ class Isa(Protocol):
 
     def dot_pairs(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
         """total f32 [lanes] + the products of pairs of bf16 [2 * lanes]."""
-        ...
+        raise self._lacks("dot product of pairs")
 
     def dot_quads(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
         """total i32 [lanes] + the products of quads: weight i8 or u8, one i8 [4 * lanes]."""
-        ...
+        raise self._lacks("dot product of quads")
 
     def quads(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
         """i8 [4 * lanes] of 16 or 64 codes: the low 4 or 6 bits of each i8; others are any."""
-        ...
+        raise self._lacks("lookup of quads")
 
     def pairs_of_words(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
         """bf16 [2 * lanes] of codes: the low bits of each i16; others are any."""
-        ...
+        raise self._lacks("lookup of pairs by words")
 
     def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Two bf16 [2 * lanes] of codes, the low bits of each i8 [4 * lanes]; others are any.
 
         The first has bytes 0 and 2 of each lane, the second 1 and 3.
         """
-        ...
+        raise self._lacks("lookup of pairs by bytes")
 
     def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
         """f32 [lanes] of codes: the low bits of each i32; others are any."""
         ...
+
+    def _lacks(self, operation: str) -> AssertionError:
+        """A kernel asked for what `kinds` and `grain` do not offer: a bug of the caller."""
+        return AssertionError(f"{type(self).__name__} has no {operation}; its kinds: {self.kinds}")
