@@ -25,7 +25,7 @@ from iree.compiler import ir
 from mxc.dialects.indexing import substitute
 from mxc.dialects.scaled import ScaledContraction, contraction_into, match_scaled_contraction
 from mxc.passes.base import Pass
-from mxc.passes.rebuild import discardable, linalg_operations, replace, sweep
+from mxc.passes.rewriting.rebuild import discardable, linalg_operations, replace, sweep
 
 
 @dataclass(frozen=True)

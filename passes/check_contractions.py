@@ -26,7 +26,7 @@ from mxc.dialects.indexing import trace
 from mxc.dialects.scaled import explain_mismatch, match_scaled_contraction
 from mxc.passes.base import FALLBACK, Pass
 from mxc.passes.fuse_dequantize import is_decoding
-from mxc.passes.rebuild import has_reduction, linalg_operations
+from mxc.passes.rewriting.rebuild import has_reduction, linalg_operations
 
 
 @dataclass(frozen=True)

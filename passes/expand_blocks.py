@@ -27,8 +27,8 @@ from iree.compiler import ir
 from mxc.dialects.dequantize import is_element
 from mxc.dialects.indexing import indexing_maps
 from mxc.passes.base import Pass
-from mxc.passes.rebuild import Read, linalg_operations, rebuild, sweep
-from mxc.passes.split_loops import is_plain
+from mxc.passes.rewriting.rebuild import Read, linalg_operations, rebuild, sweep
+from mxc.passes.rewriting.split_loops import is_plain
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
 from mxc.dialects.product import read_product
 from mxc.dialects.scaled import NO_ROWS, explain_mismatch
 from mxc.passes.base import Pass
-from mxc.passes.rebuild import discardable, linalg_operations, replace, sweep
-from mxc.passes.split_loops import Plan, reassociation, reshape
+from mxc.passes.rewriting.rebuild import discardable, linalg_operations, replace, sweep
+from mxc.passes.rewriting.split_loops import Plan, reassociation, reshape
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from iree.compiler import ir
 
 from mxc.dialects.indexing import indexing_maps, loop_ranges, trace
 from mxc.passes.base import Pass
-from mxc.passes.rebuild import Read, linalg_operations, rebuild, sweep
+from mxc.passes.rewriting.rebuild import Read, linalg_operations, rebuild, sweep
 
 
 @dataclass(frozen=True)

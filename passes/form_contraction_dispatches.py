@@ -39,7 +39,7 @@ from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.base import Pass
-from mxc.passes.rebuild import linalg_operations
+from mxc.passes.rewriting.rebuild import linalg_operations
 
 REGION = "flow.dispatch.region"
 

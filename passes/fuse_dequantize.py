@@ -30,7 +30,14 @@ from iree.compiler import ir
 from mxc.dialects.dequantize import is_element, is_elementwise
 from mxc.dialects.indexing import indexing_maps, loop_ranges, read_through, trace
 from mxc.passes.base import Pass
-from mxc.passes.rebuild import Inlined, Read, has_reduction, linalg_operations, rebuild, sweep
+from mxc.passes.rewriting.rebuild import (
+    Inlined,
+    Read,
+    has_reduction,
+    linalg_operations,
+    rebuild,
+    sweep,
+)
 
 _DECODING = frozenset(
     ("arith.scaling_extf", "arith.extf", "arith.truncf", "arith.mulf", "linalg.yield")

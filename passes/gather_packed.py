@@ -29,7 +29,7 @@ from mxc.dialects.indexing import dim_of, dims, indexing_maps, trace
 from mxc.dialects.linalg_ext import GATHER
 from mxc.passes.base import Pass
 from mxc.passes.fuse_dequantize import is_decoding
-from mxc.passes.rebuild import discardable, replace, sweep
+from mxc.passes.rewriting.rebuild import discardable, replace, sweep
 
 
 @dataclass(frozen=True)

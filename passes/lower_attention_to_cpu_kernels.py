@@ -41,7 +41,7 @@ from mxc.passes.kernels.attention import attention
 from mxc.passes.kernels.attention_pieces import join_pieces, pieces_buffers
 from mxc.passes.kernels.attention_shape import MOST_STAGED, PIECE_KEYS, Attention, most_pieces
 from mxc.passes.kernels.executables import dispatch, executable
-from mxc.passes.rebuild import linalg_operations, replace, sweep
+from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 
 #: Types that are extended to f32 exactly, on the way to the registers.
 _FLOATS = ("bf16", "f16", "f32")

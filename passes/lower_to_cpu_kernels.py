@@ -50,7 +50,7 @@ from mxc.passes.kernels.routes import Routes
 from mxc.passes.kernels.rows import Rows
 from mxc.passes.kernels.schedule import rows_a_workgroup, tile
 from mxc.passes.kernels.weights import PANEL, Weights
-from mxc.passes.rebuild import linalg_operations, replace, sweep
+from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 
 #: Rows of one expert each from which on they are taken expert by expert: fewer mostly differ.
 SORTED_ROWS = 8

@@ -26,7 +26,7 @@ from iree.compiler import ir
 from mxc.dialects.errors import PassError
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.base import Pass
-from mxc.passes.rebuild import linalg_operations
+from mxc.passes.rewriting.rebuild import linalg_operations
 
 ATTRIBUTE = "compilation_info"
 

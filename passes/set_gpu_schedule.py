@@ -6,7 +6,7 @@ does not fit at real sizes, and use scratch memory. Here a lane takes one column
 decodes a block of its own row of weights in registers, once for all those rows.
 
 One row of f32 times bf16 or f16 weights gets a schedule too, because IREE's own gives wrong numbers
-(row_products.py).
+(rewriting/row_products.py).
 
 before:
     linalg.generic {..} ins(%x, %w, %s) outs(%zero) { scaling_extf, mulf, addf }
@@ -32,8 +32,8 @@ from iree.compiler import ir
 
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.base import FALLBACK, Pass
-from mxc.passes.rebuild import linalg_operations
-from mxc.passes.row_products import schedule_row_product
+from mxc.passes.rewriting.rebuild import linalg_operations
+from mxc.passes.rewriting.row_products import schedule_row_product
 from mxc.passes.set_cpu_schedule import ATTRIBUTE, refuse_elements
 
 #: Why 8-bit elements get no matrix instruction.

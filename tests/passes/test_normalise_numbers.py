@@ -15,7 +15,7 @@ from mxc.dialects.context import new_context
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.base import run
 from mxc.passes.normalise import NORMALISE
-from mxc.passes.rebuild import has_reduction, linalg_operations
+from mxc.passes.rewriting.rebuild import has_reduction, linalg_operations
 
 Floats = npt.NDArray[np.float32]
 

@@ -11,7 +11,7 @@ from iree.compiler.dialects import linalg, tensor
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.indexing import indexing_maps, loop_ranges
 from mxc.dialects.linalg_ext import GATHER
-from mxc.passes.split_loops import plan_split, reassociation, reshape
+from mxc.passes.rewriting.split_loops import plan_split, reassociation, reshape
 
 #: Prefixes of operations that do nothing but make their results.
 _PURE = ("linalg.", "tensor.", "flow.tensor.bitcast", "util.global.load", GATHER)

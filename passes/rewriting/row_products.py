@@ -14,7 +14,7 @@ from iree.compiler.dialects import linalg, tensor
 
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
-from mxc.passes.rebuild import discardable, replace
+from mxc.passes.rewriting.rebuild import discardable, replace
 
 ATTRIBUTE = "compilation_info"
 #: Rows of weights that a workgroup takes at most, as IREE has it.
