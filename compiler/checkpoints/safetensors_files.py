@@ -11,6 +11,7 @@ header, then the tensors back to back, without holes and in the order of their o
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -26,6 +27,9 @@ CONFIG = "config.json"
 #: The safetensors library refuses longer headers too (MAX_HEADER_SIZE in tensor.rs).
 _MAX_HEADER = 100_000_000
 
+#: No tensor of a model has more dimensions; the product of very many sizes takes long.
+_MAX_RANK = 16
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises CheckpointError: absent, not JSON, not an object."""
@@ -38,7 +42,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_header(path: Path) -> dict[str, TensorRecord]:
-    """The tensors of one .safetensors file, in file order.
+    """The tensors of one .safetensors file, in file order. Raises as `read_file`."""
+    return read_file(path)[0]
+
+
+def read_file(path: Path) -> tuple[dict[str, TensorRecord], dict[str, str]]:
+    """The tensors of one .safetensors file, in file order, and its metadata.
 
     Raises CheckpointError: truncated file, header that is not what the format asks for, unknown
     dtype, offsets that overlap, leave holes or disagree with dtype and shape.
@@ -60,11 +69,16 @@ def read_header(path: Path) -> dict[str, TensorRecord]:
         raise CheckpointError(f"{path}: not found; fetch the missing file") from error
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    header.pop("__metadata__", None)
+    metadata = header.pop("__metadata__", None) or {}
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise CheckpointError(
+            f"{path} (header): wanted texts in __metadata__, found {str(metadata)[:80]!r}; the "
+            "file is damaged: fetch it again"
+        )
     records = [_record(path, name, entry, 8 + length) for name, entry in header.items()]
     records.sort(key=lambda r: (r.offset, r.bytes))
     _check_extent(path, records, 8 + length, size)
-    return {record.name: record for record in records}
+    return {record.name: record for record in records}, metadata
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -80,17 +94,18 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         raise CheckpointError(
             f"{folder}: holds both {SINGLE} and {INDEX}; which one is meant? Remove the other"
         )
+    metadata: dict[str, str] = {}
     if index.exists():
-        tensors = _read_shards(folder, index)
+        tensors = _read_shards(folder, index, metadata)
     elif single.exists():
-        tensors = read_header(single)
+        tensors, metadata = read_file(single)
     else:
         raise CheckpointError(
             f"{folder}: no weights; wanted {SINGLE}, or {INDEX} with its shards "
             "(other containers must be converted to safetensors first)"
         )
     files = tuple(dict.fromkeys(record.file for record in tensors.values()))
-    return Checkpoint(folder=folder, config=config, tensors=tensors, files=files)
+    return Checkpoint(folder=folder, config=config, tensors=tensors, files=files, metadata=metadata)
 
 
 def _object(text: bytes, place: str) -> dict[str, Any]:
@@ -98,14 +113,14 @@ def _object(text: bytes, place: str) -> dict[str, Any]:
         # json keeps the last of two equal keys without a word; here that would drop a tensor.
         result = dict(pairs)
         if len(result) != len(pairs):
-            names = [key for key, _ in pairs]
-            twice = next(key for key in names if names.count(key) > 1)
+            counts = Counter(key for key, _ in pairs)
+            twice = next(key for key, count in counts.items() if count > 1)
             raise CheckpointError(f"{place}: key {twice!r} is there twice; the file is damaged")
         return result
 
     try:
         value = json.loads(text, object_pairs_hook=unique)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of too many digits is a ValueError
         raise CheckpointError(f"{place}: not JSON ({error}); fetch it again") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{place}: wanted a JSON object, found {type(value).__name__}")
@@ -118,16 +133,16 @@ def _record(path: Path, name: str, entry: Any, data_start: int) -> TensorRecord:
         dtype, shape = entry["dtype"], tuple(entry["shape"])
         begin, end = entry["data_offsets"]
         numbers = (*shape, begin, end)
-        if not all(type(n) is int and n >= 0 for n in numbers):
-            raise ValueError(f"not all of {numbers} are sizes")
+        if len(shape) > _MAX_RANK or not all(type(n) is int and 0 <= n < 1 << 63 for n in numbers):
+            raise ValueError(f"not all of {str(numbers)[:80]} are sizes")
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{place}: header entry needs dtype, shape and data_offsets, found {entry!r} "
-            f"({error}); the file is damaged: fetch it again"
+            f"{place}: header entry needs dtype, shape and data_offsets, found "
+            f"{repr(entry)[:80]} ({error}); the file is damaged: fetch it again"
         ) from error
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise CheckpointError(
-            f"{place}: dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}"
+            f"{place}: dtype {str(dtype)[:80]!r} is not supported; supported: {', '.join(DTYPES)}"
         )
     wanted = prod(shape) * DTYPES[dtype].itemsize
     if end - begin != wanted:
@@ -163,7 +178,7 @@ def _check_extent(path: Path, records: list[TensorRecord], start: int, size: int
             )
 
 
-def _read_shards(folder: Path, index: Path) -> dict[str, TensorRecord]:
+def _read_shards(folder: Path, index: Path, metadata: dict[str, str]) -> dict[str, TensorRecord]:
     # metadata.total_size is not compared: published indices are known to state sizes of another
     # dtype, and every shard is checked against its own header here.
     weight_map = read_json(index).get("weight_map")
@@ -187,7 +202,9 @@ def _read_shards(folder: Path, index: Path) -> dict[str, TensorRecord]:
         )
     tensors: dict[str, TensorRecord] = {}
     for name in names:
-        for record in read_header(folder / name).values():
+        records, told_beside = read_file(folder / name)
+        metadata.update(told_beside)
+        for record in records.values():
             told = weight_map.get(record.name)
             if told != name:
                 says = "does not name it" if told is None else f"says it is in {told}"

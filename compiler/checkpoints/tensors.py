@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -95,17 +95,34 @@ def read_exactly(handle: int, offset: int, size: int, place: str) -> NDArray[np.
     return out
 
 
+def read_bytes(record: TensorRecord, start: int, size: int) -> NDArray[np.uint8]:
+    """`size` bytes of a tensor from its byte `start` on.
+
+    Raises CheckpointError for a file that is gone or was cut since it was opened.
+    """
+    try:
+        handle = os.open(record.file, os.O_RDONLY)
+    except OSError as error:
+        raise CheckpointError(f"{record.file}: {error.strerror}; fetch it again") from error
+    try:
+        return read_exactly(handle, record.offset + start, size, f"{record.file}: {record.name}")
+    finally:
+        os.close(handle)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A folder: config.json parsed, every tensor by name, and the files that hold them in order.
 
-    `config` is empty for a bare .safetensors file.
+    `config` is empty for a bare .safetensors file. `metadata` is what the headers of the files
+    say beside tensors, put together.
     """
 
     folder: Path
     config: dict[str, Any]
     tensors: dict[str, TensorRecord]
     files: tuple[Path, ...]
+    metadata: dict[str, str] = field(default_factory=dict)
 
     def record(self, name: str) -> TensorRecord:
         """The record of `name`. Raises CheckpointError naming the closest tensors."""
@@ -132,17 +149,5 @@ class Checkpoint:
             raise IndexError(f"{record.name}: rows {start_row}+{count} of {total}")
         dtype = DTYPES[record.dtype]
         row_bytes = prod(record.shape[1:]) * dtype.itemsize
-        try:
-            handle = os.open(record.file, os.O_RDONLY)
-        except OSError as error:
-            raise CheckpointError(f"{record.file}: {error.strerror}; fetch it again") from error
-        try:
-            raw = read_exactly(
-                handle,
-                record.offset + start_row * row_bytes,
-                count * row_bytes,
-                f"{record.file}: {record.name}",
-            )
-        finally:
-            os.close(handle)
+        raw = read_bytes(record, start_row * row_bytes, count * row_bytes)
         return raw.view(dtype).reshape((count, *record.shape[1:]) if record.shape else ())

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mxc.compiler.checkpoints.canonical import Stored
 from mxc.compiler.checkpoints.tensors import DTYPES, TensorRecord, dtype_name
 from mxc.compiler.packing.panels import panel_bytes, to_panels
 from mxc.compiler.packing.quantised import Loss, Quantised, quantised_rows
@@ -30,15 +31,16 @@ Read = Callable[[int, int], NDArray[np.uint8]]
 class PackItem:
     """One tensor of the archive: `key`, where its bytes come from, and how they are reordered.
 
-    `source` is a tensor of a checkpoint, or an array that the compiler made; with `quantised`, one
-    of floats [rows, K], of which the elements or the scales are packed. `layout` is a key of
+    `source` is a tensor of a checkpoint, a part of a canonical one, which is decoded first, or an
+    array that the compiler made; with `quantised`, one of floats [rows, K], of which the elements
+    or the scales are packed. `layout` is a key of
     LAYOUTS; `panels`, if given, a key of panels.UNITS, applied to what that gives. `experts` says
     that the first dimension counts experts; `scales` that the source's bytes are E8M0 scales
     [experts, rows, blocks]: a NaN among them is found and named.
     """
 
     key: str
-    source: TensorRecord | NDArray[Any]
+    source: TensorRecord | Stored | NDArray[Any]
     layout: str = "identity"
     panels: str | None = None
     experts: bool = False
@@ -53,15 +55,24 @@ class PackItem:
     @property
     def source_dtype(self) -> str:
         """The safetensors dtype of what is read."""
-        if isinstance(self.source, TensorRecord):
+        if isinstance(self.source, TensorRecord | Stored):
             return self.source.dtype
         return dtype_name(self.source.dtype)
 
     @property
+    def record(self) -> TensorRecord | None:
+        """The tensor of a file that is read; None for an array that the compiler made."""
+        return (
+            self.source.record
+            if isinstance(self.source, Stored)
+            else (self.source if isinstance(self.source, TensorRecord) else None)
+        )
+
+    @property
     def place(self) -> str:
         """The file and the tensor, for messages."""
-        if isinstance(self.source, TensorRecord):
-            return f"{self.source.file}: tensor {self.source.name}"
+        if (record := self.record) is not None:
+            return f"{record.file}: tensor {record.name}"
         return f"generated: tensor {self.key}"
 
     @property

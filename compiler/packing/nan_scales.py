@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.tensors import TensorRecord
 from mxc.compiler.packing.items import PackItem
 from mxc.dialects.errors import CheckpointError
 
@@ -55,7 +54,7 @@ class NanSearch:
             for (expert, row), count in sorted(self._found.items())
         ]
         if result and not allowed:
-            file = item.source.file if isinstance(item.source, TensorRecord) else "generated"
+            file = "generated" if item.record is None else item.record.file
             first = "; ".join(f"expert {n.expert} row {n.row} ({n.count})" for n in result[:4])
             more = f"; and {len(result) - 4} more rows" if len(result) > 4 else ""
             raise CheckpointError(

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.tensors import TensorRecord
+from mxc.compiler.checkpoints.canonical import Stored
 from mxc.compiler.packing import items as packing
 from mxc.compiler.packing.archive import ArchiveTensor, Layout, lay_out
 from mxc.compiler.packing.archive_file import ArchiveFile, archive_file
@@ -117,9 +117,9 @@ def _reader(
     search: NanSearch,
 ) -> Read:
     """Reads of the item's bytes, by offset and size, which `search` sees on the way."""
-    source = item.source
-    if not isinstance(source, TensorRecord):
-        flat = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
+    source = item.record
+    if source is None:
+        flat = np.ascontiguousarray(item.source).reshape(-1).view(np.uint8)
         return lambda start, size: flat[start : start + size]
     if source.file not in shards:
         shards[source.file] = stack.enter_context(Shard(source.file, pool))
@@ -127,10 +127,15 @@ def _reader(
     last: tuple[int, int] = (-1, -1)
     data: NDArray[np.uint8] = np.empty(0, np.uint8)
 
+    def stored(start: int, size: int) -> NDArray[np.uint8]:
+        return shard.read(source.offset + start, size, packing.CHUNK, source.name)
+
+    decoded = item.source.reader(stored) if isinstance(item.source, Stored) else stored
+
     def read(start: int, size: int) -> NDArray[np.uint8]:
         nonlocal last, data
         if (start, size) != last:
-            data = shard.read(source.offset + start, size, packing.CHUNK, source.name)
+            data = decoded(start, size)
             last = (start, size)
             search.look(start, data)
         return data
@@ -139,8 +144,8 @@ def _reader(
 
 
 def _source_order(item: PackItem) -> tuple[bool, str, int]:
-    if isinstance(item.source, TensorRecord):
-        return (False, str(item.source.file), item.source.offset)
+    if (record := item.record) is not None:
+        return (False, str(record.file), record.offset)
     return (True, item.key, 0)
 
 

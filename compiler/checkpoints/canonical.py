@@ -1,0 +1,390 @@
+"""The one form that weights of every checkpoint dialect have here: the canonical tensor.
+
+It says what a weight means (format, block, axis, recipe, tensor scale) and where its bytes lie.
+Nothing is read before it is asked for, and then a few rows at a time. Value of an element:
+
+    scale of its block * element * tensor scale         (MULTIPLY)
+    (scale of its block / tensor scale) * element       (DIVIDE)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.compiler.checkpoints.codecs import PLAIN, Bytes, Codec
+from mxc.compiler.checkpoints.tensors import DTYPES, TensorRecord, read_bytes
+from mxc.dialects.errors import CheckpointError
+from mxc.dialects.formats import FORMATS, BlockFormat
+from mxc.dialects.packing import decode_elements, decode_scales
+
+#: What a recipe is called where the files do not say.
+UNSTATED = "unstated"
+
+#: Bytes of elements that are read together where nobody says otherwise.
+CHUNK = 8 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """One part of a weight, elements or scales: what it is once decoded, and where it lies.
+
+    `shape` is in elements of `dtype` (a key of DTYPES) after decoding; `rows` of them are decoded
+    one by one. `order`, if given, is applied to each len(order) rows after `codec`: row i is
+    stored row order[i]. Raises CheckpointError where the record has another size.
+    """
+
+    record: TensorRecord
+    shape: tuple[int, ...]
+    dtype: str
+    rows: int
+    codec: Codec = PLAIN
+    order: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that the stored bytes are as many as the shape asks for."""
+        wanted = self._groups(self.rows) * self.codec.stored_bytes(self.row_bytes)
+        if wanted != self.record.bytes or (self.order and self.rows % len(self.order)):
+            raise CheckpointError(
+                f"{self.record.file}: tensor {self.record.name} is {self.record.describe()}, "
+                f"{self.record.bytes} bytes; wanted {wanted} for {self.dtype} "
+                f"{list(self.shape)} stored as {self.codec.name}; fetch the files again, or the "
+                "config that belongs to them"
+            )
+
+    @property
+    def name(self) -> str:
+        """The tensor in the file."""
+        return self.record.name
+
+    @property
+    def bytes(self) -> int:
+        """Size after decoding."""
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of one row after decoding."""
+        return self.bytes // self.rows if self.rows else 0
+
+    @property
+    def direct(self) -> bool:
+        """Whether the bytes of the file are those of the canonical tensor, in this order."""
+        return self.codec is PLAIN and not self.order
+
+    def read(self, start: int = 0, count: int | None = None) -> Bytes:
+        """Rows [start, start + count), uint8 [count, row_bytes].
+
+        Raises CheckpointError where the file was cut, IndexError for rows outside.
+        """
+        count = self.rows - start if count is None else count
+        if start < 0 or count < 0 or start + count > self.rows:
+            raise IndexError(f"{self.name}: rows {start}+{count} of {self.rows}")
+        return self._rows(start, count, lambda at, size: read_bytes(self.record, at, size))
+
+    def reader(
+        self, raw: Callable[[int, int], NDArray[np.uint8]]
+    ) -> Callable[[int, int], NDArray[np.uint8]]:
+        """Reads of the decoded bytes, by offset and size, made of `raw`: those of the record."""
+        if self.direct:
+            return raw
+
+        def read(start: int, size: int) -> NDArray[np.uint8]:
+            first, last = start // self.row_bytes, -(-(start + size) // self.row_bytes)
+            flat = self._rows(first, last - first, raw).reshape(-1)
+            begin = start - first * self.row_bytes
+            return flat[begin : begin + size]
+
+        return read
+
+    def _groups(self, rows: int) -> int:
+        return -(-rows // self.codec.group)
+
+    def _rows(self, start: int, count: int, raw: Callable[[int, int], Bytes]) -> Bytes:
+        row_bytes = self.row_bytes
+        if not count or not row_bytes:
+            return np.empty((count, row_bytes), np.uint8)
+        unit = math.lcm(self.codec.group, len(self.order) or 1)
+        first = start // unit * unit
+        last = min(-(-(start + count) // unit) * unit, self.rows)
+        group_bytes = self.codec.stored_bytes(row_bytes)
+        groups = self._groups(last - first)
+        data = raw(first // self.codec.group * group_bytes, groups * group_bytes)
+        rows = self.codec.decode(data.reshape(groups, group_bytes), row_bytes)[: last - first]
+        if self.order:
+            rows = rows.reshape(-1, len(self.order), row_bytes)[:, list(self.order)]
+            rows = rows.reshape(-1, row_bytes)
+        return np.ascontiguousarray(rows[start - first : start - first + count])
+
+
+class Convention(StrEnum):
+    """What a tensor scale does to the scales of the blocks."""
+
+    MULTIPLY = "multiply"
+    DIVIDE = "divide"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorScale:
+    """A float factor of a whole tensor, or of each of its leading slices (experts), in a file."""
+
+    record: TensorRecord
+    convention: Convention = Convention.MULTIPLY
+
+    def read(self) -> NDArray[np.float32]:
+        """float32 [slices], as stored: see `convention`."""
+        raw = read_bytes(self.record, 0, self.record.bytes)
+        return raw.view(DTYPES[self.record.dtype]).astype(np.float32).reshape(-1)
+
+    def factors(self) -> NDArray[np.float32]:
+        """float32 [slices] to multiply with; rounded where the convention is DIVIDE."""
+        values = self.read()
+        return values if self.convention is Convention.MULTIPLY else np.float32(1) / values
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of a tensor from `start` on: elements uint8 [n, bytes], scales uint8 [m, bytes]."""
+
+    start: int
+    elements: Bytes
+    scales: Bytes | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanonicalTensor:
+    """A weight [.., out, in] (or a plain tensor of any rank), whatever dialect it is from.
+
+    `name` is that of transformers' parameter. `format` is a name of FORMATS; or "bf16", "f16",
+    "f32" or another dtype of DTYPES in lower case; or "q8_0" (int8 elements, f16 scales).
+    Blocks of `block` = (rows, elements of a row) share a scale; None without scales.
+    `axis` counts from 0 and is always the last one; None without blocks.
+    MX and nvfp4 elements are U8 [.., out, in / b, bytes of a block] and their scales U8
+    [.., out, in / b]; other elements have the tensor's shape and their scales that of the blocks.
+    `recipe` is a ScaleRecipe's name or UNSTATED; `stated_in` says where recipe and format stand.
+    `input_scale` is the static scale of what this weight is multiplied with.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    elements: Stored
+    scales: Stored | None = None
+    block: tuple[int, int] | None = None
+    tensor_scale: TensorScale | None = None
+    recipe: str = UNSTATED
+    stated_in: str = ""
+    input_scale: TensorScale | None = None
+
+    @property
+    def axis(self) -> int | None:
+        """Where the blocks lie along."""
+        return None if self.block is None else len(self.shape) - 1
+
+    @property
+    def block_format(self) -> BlockFormat | None:
+        """The record of an MX or nvfp4 format; None for others."""
+        return FORMATS.get(self.format)
+
+    @property
+    def dtype(self) -> str:
+        """The safetensors dtype of the decoded elements: "U8" for MX and nvfp4."""
+        return self.elements.dtype
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix, all leading dimensions counted; a vector is one row."""
+        return math.prod(self.shape[:-1])
+
+    @property
+    def records(self) -> tuple[TensorRecord, ...]:
+        """Every tensor of a file that is part of this one."""
+        parts = [self.elements.record]
+        if self.scales is not None and self.scales.record != self.elements.record:
+            parts.append(self.scales.record)
+        parts += [s.record for s in (self.tensor_scale, self.input_scale) if s is not None]
+        return tuple(parts)
+
+    @property
+    def place(self) -> str:
+        """File and tensor, for messages."""
+        return f"{self.elements.record.file}: tensor {self.elements.record.name}"
+
+    def renamed(self, name: str) -> CanonicalTensor:
+        """The same weight under another name."""
+        return replace(self, name=name)
+
+    def pieces(self, chunk: int = CHUNK) -> Iterator[Piece]:
+        """All rows, about `chunk` bytes of elements at a time, with the scales that they need."""
+        step = max(1, chunk // max(1, self.elements.row_bytes))
+        height = 1 if self.block is None else self.block[0]
+        step = max(height, step // height * height)
+        for start in range(0, self.rows, step):
+            yield self.piece(start, min(step, self.rows - start))
+
+    def piece(self, start: int, count: int) -> Piece:
+        """Rows [start, start + count) and the rows of scales that they need."""
+        scales = None
+        if self.scales is not None and self.block is not None:
+            first, last = self._scale_row(start), self._scale_row(max(start, start + count - 1))
+            scales = self.scales.read(first, last - first + 1 if count else 0)
+        return Piece(start, self.elements.read(start, count), scales)
+
+    def values(self, start: int = 0, count: int | None = None) -> NDArray[np.float32]:
+        """What rows [start, start + count) mean: float32 [count, in], each product rounded once.
+
+        Plain tensors are converted to float32.
+        """
+        count = self.rows - start if count is None else count
+        return self.decode(self.piece(start, count))
+
+    def decode(self, piece: Piece) -> NDArray[np.float32]:
+        """The numbers of a piece: float32 [n, in]."""
+        numbers = self._element_numbers(piece.elements)
+        whole = None if self.tensor_scale is None else self._tensor_scales(piece, len(numbers))
+        with np.errstate(over="ignore", invalid="ignore"):
+            if piece.scales is None or self.scales is None or self.block is None:
+                if whole is None:
+                    return numbers
+                return self._scaled(numbers, np.ones_like(whole), whole)
+            scales = self._scale_numbers(piece.scales)
+            here = np.arange(piece.start, piece.start + len(numbers))
+            rows = np.array([self._scale_row(int(r)) for r in here], np.int64)
+            scales = scales[rows - (rows[0] if len(rows) else 0)]
+            if self.block[0] == 1 and self.shape[-1] % self.block[1] == 0:
+                blocks = numbers.reshape(len(numbers), -1, self.block[1])
+                factors = scales[..., None]
+                if whole is not None:
+                    factors = self._factors(factors, whole[..., None])
+                return (blocks * factors).reshape(numbers.shape)
+            wide = np.repeat(scales, self.block[1], axis=1)[:, : self.shape[-1]]
+            return self._scaled(numbers, wide, whole)
+
+    def _scaled(
+        self,
+        numbers: NDArray[np.float32],
+        scales: NDArray[np.float32],
+        whole: NDArray[np.float32] | None,
+    ) -> NDArray[np.float32]:
+        return numbers * (scales if whole is None else self._factors(scales, whole))
+
+    def _factors(
+        self, scales: NDArray[np.float32], whole: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        scale = self.tensor_scale
+        if scale is not None and scale.convention is Convention.DIVIDE:
+            return scales / whole
+        return scales * whole
+
+    def _tensor_scales(self, piece: Piece, count: int) -> NDArray[np.float32]:
+        """float32 [count, 1]: the tensor scale of each row."""
+        if self.tensor_scale is None:
+            raise AssertionError(f"{self.name} has no tensor scale")
+        values = self.tensor_scale.read()
+        each = max(1, self.rows // max(1, values.size))
+        index = (piece.start + np.arange(count)) // each
+        return values[index][:, None]
+
+    def _scale_row(self, row: int) -> int:
+        """The row of scales of a row: tiles begin anew in every leading slice."""
+        height = 1 if self.block is None else self.block[0]
+        if height == 1:
+            return row
+        out = self.shape[-2]
+        lead, inside = divmod(row, out)
+        return lead * -(-out // height) + inside // height
+
+    def _element_numbers(self, raw: Bytes) -> NDArray[np.float32]:
+        format = self.block_format
+        if format is not None:
+            return decode_elements(raw, format)
+        return _numbers(raw, DTYPES[self.elements.dtype])
+
+    def _scale_numbers(self, raw: Bytes) -> NDArray[np.float32]:
+        format = self.block_format
+        if format is not None:
+            return decode_scales(raw, format)
+        if self.scales is None:
+            raise AssertionError(f"{self.name} has no scales")
+        return _numbers(raw, DTYPES[self.scales.dtype])
+
+
+def _numbers(raw: Bytes, dtype: np.dtype[Any]) -> NDArray[np.float32]:
+    wide: NDArray[np.float32] = raw.view(dtype).astype(np.float32)
+    return wide
+
+
+def plain(record: TensorRecord, name: str | None = None) -> CanonicalTensor:
+    """A tensor without scales, as it lies in its file."""
+    return CanonicalTensor(
+        name=record.name if name is None else name,
+        shape=record.shape,
+        format=record.dtype.lower(),
+        elements=Stored(
+            record=record,
+            shape=record.shape,
+            dtype=record.dtype,
+            rows=math.prod(record.shape[:-1]),
+        ),
+        stated_in="the dtype of the tensor",
+    )
+
+
+def blocked(
+    name: str,
+    shape: tuple[int, ...],
+    format: BlockFormat,
+    elements: TensorRecord,
+    scales: TensorRecord,
+    *,
+    element_codec: Codec = PLAIN,
+    scale_codec: Codec = PLAIN,
+    order: tuple[int, ...] = (),
+    tensor_scale: TensorScale | None = None,
+    recipe: str = UNSTATED,
+    stated_in: str = "",
+    input_scale: TensorScale | None = None,
+) -> CanonicalTensor:
+    """A weight [.., out, in] in blocks of `format` along its last axis.
+
+    Raises CheckpointError where the files hold another number of bytes, or a block is partial.
+    """
+    if shape[-1] % format.block:
+        raise CheckpointError(
+            f"{elements.file}: tensor {elements.name} has rows of {shape[-1]} elements, wanted a "
+            f"multiple of the {format.block} of {format}; the file or its config is damaged"
+        )
+    rows, blocks = math.prod(shape[:-1]), shape[-1] // format.block
+    lead = shape[:-1]
+    return CanonicalTensor(
+        name=name,
+        shape=shape,
+        format=format.name,
+        elements=Stored(
+            record=elements,
+            shape=(*lead, blocks, format.block_bytes),
+            dtype="U8",
+            rows=rows,
+            codec=element_codec,
+            order=order,
+        ),
+        scales=Stored(
+            record=scales,
+            shape=(*lead, blocks),
+            dtype="U8",
+            rows=rows,
+            codec=scale_codec,
+            order=order,
+        ),
+        block=(1, format.block),
+        tensor_scale=tensor_scale,
+        recipe=recipe,
+        stated_in=stated_in,
+        input_scale=input_scale,
+    )

@@ -1,0 +1,61 @@
+"""A checkpoint of whatever dialect, opened: what is in it, as canonical tensors.
+
+    path -> container (safetensors, GGUF) -> dialect, recognised by config and names -> tensors
+
+Only headers and configs are read. Nothing that would run code (a pickle) is ever loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from mxc.compiler.checkpoints.canonical import CanonicalTensor
+from mxc.compiler.checkpoints.quantisation import Quantisation
+from mxc.dialects.errors import CheckpointError
+
+__all__ = ["Source"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """An opened checkpoint. `tensors` has the names that transformers has for the parameters.
+
+    `dialect` is a name of dialects.DIALECTS. `config` is config.json, or what a GGUF says in its
+    place under its own keys (`general.architecture`, ..). `files` hold the tensors, in order.
+    """
+
+    path: Path
+    dialect: str
+    config: Mapping[str, Any]
+    tensors: Mapping[str, CanonicalTensor]
+    quantisation: Quantisation
+    files: tuple[Path, ...]
+
+    def tensor(self, name: str) -> CanonicalTensor:
+        """The tensor of that name. Raises CheckpointError naming the closest ones."""
+        if name in self.tensors:
+            return self.tensors[name]
+        near = difflib.get_close_matches(name, self.tensors, n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise CheckpointError(
+            f"{self.path}: no tensor {name} among {len(self.tensors)}{hint} "
+            "(`mxc inspect` lists them)"
+        )
+
+
+def by_name(tensors: list[CanonicalTensor], path: Path) -> Mapping[str, CanonicalTensor]:
+    """Tensors by their names. Raises CheckpointError where two have one name."""
+    found: dict[str, CanonicalTensor] = {}
+    for tensor in tensors:
+        if (other := found.get(tensor.name)) is not None:
+            raise CheckpointError(
+                f"{path}: {other.place} and {tensor.place} are both {tensor.name}; "
+                "remove the one that is not meant"
+            )
+        found[tensor.name] = tensor
+    return MappingProxyType(found)

@@ -1,0 +1,134 @@
+"""The canonical tensor: what it gives of a part, and how it is packed."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from mxc.compiler.checkpoints.canonical import TensorScale, blocked, plain
+from mxc.compiler.checkpoints.canonical_pack import pack_items
+from mxc.compiler.checkpoints.codecs import tiles
+from mxc.compiler.checkpoints.dialects import open_checkpoint
+from mxc.compiler.checkpoints.safetensors_files import read_header
+from mxc.compiler.packing.archive import read_archive
+from mxc.compiler.packing.pack import pack
+from mxc.dialects.errors import CheckpointError
+from mxc.dialects.formats import block_format
+from mxc.dialects.reference import Quantized, dequantize
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def records(tmp_path):
+    def write(**arrays):
+        save_file(arrays, tmp_path / "model.safetensors")
+        return read_header(tmp_path / "model.safetensors")
+
+    return write
+
+
+def test_values_are_those_of_the_reference(records):
+    elements = RNG.integers(0, 256, (3, 10, 48), np.uint8)
+    scales = RNG.integers(100, 140, (3, 10, 3), np.uint8)
+    found = records(w=elements, s=scales)
+    weight = blocked("w", (3, 10, 96), block_format("mxfp4"), found["w"], found["s"])
+    whole = dequantize(
+        Quantized(elements, scales, block_format("mxfp4"), None, 2, (3, 10, 96))
+    ).reshape(30, 96)
+    assert np.array_equal(weight.values(), whole)
+    assert np.array_equal(weight.values(11, 7), whole[11:18])
+    pieces = [weight.decode(piece) for piece in weight.pieces(chunk=100)]
+    assert [len(p) for p in pieces] == [2] * 15
+    assert np.array_equal(np.concatenate(pieces), whole)
+    assert (weight.axis, weight.block, weight.rows) == (2, (1, 32), 30)
+
+
+def test_tiles_of_scales_become_rows_of_blocks(records):
+    """A scale of a tile of 4 x 64 is the scale of the two blocks of each of its four rows."""
+    scales = RNG.integers(100, 140, (3, 2), np.uint8)
+    found = records(w=RNG.integers(0, 120, (10, 96), np.uint8), s=scales)
+    weight = blocked(
+        "w", (10, 96), block_format("mxfp8e4m3"), found["w"], found["s"], scale_codec=tiles(4, 2)
+    )
+    wide = np.kron(scales, np.ones((4, 2), np.uint8))[:10, :3]
+    assert np.array_equal(weight.scales.read(), wide)
+    assert np.array_equal(weight.scales.read(3, 3), wide[3:6])
+
+
+def test_rows_in_another_order(records):
+    found = records(w=np.arange(12 * 4, dtype=np.float32).reshape(12, 4))
+    weight = plain(found["w"])
+    order = (0, 2, 1, 3)
+    mixed = dataclasses.replace(weight, elements=dataclasses.replace(weight.elements, order=order))
+    expected = weight.values().reshape(3, 4, 4)[:, list(order)].reshape(12, 4)
+    assert np.array_equal(mixed.values(), expected)
+    assert np.array_equal(mixed.values(5, 6), expected[5:11])
+
+
+def test_one_tensor_scale_for_each_expert(records):
+    elements = RNG.integers(0, 256, (2, 3, 8), np.uint8)
+    found = records(
+        w=elements,
+        s=np.full((2, 3, 1), 0x38, np.uint8),
+        g=np.array([2, 0.5], np.float32),
+    )
+    weight = blocked(
+        "w",
+        (2, 3, 16),
+        block_format("nvfp4"),
+        found["w"],
+        found["s"],
+        tensor_scale=TensorScale(record=found["g"]),
+    )
+    one = dataclasses.replace(weight, tensor_scale=None).values()
+    assert np.array_equal(weight.values(), one * np.repeat(np.float32([2, 0.5]), 3)[:, None])
+    assert np.array_equal(weight.values(2, 2), weight.values()[2:4])
+
+
+def test_a_wrong_size_is_refused(records):
+    found = records(w=np.zeros((4, 16), np.uint8), s=np.zeros((4, 2), np.uint8))
+    with pytest.raises(CheckpointError, match=r"tensor s is U8 \[4, 2\], 8 bytes; wanted 4 for U8"):
+        blocked("w", (4, 32), block_format("mxfp4"), found["w"], found["s"])
+    with pytest.raises(CheckpointError, match="rows of 40 elements, wanted a multiple of the 32"):
+        blocked("w", (4, 40), block_format("mxfp4"), found["w"], found["s"])
+
+
+@pytest.mark.parametrize("layout", ["identity", "gate-then-up"])
+def test_what_is_decoded_is_packed_like_what_is_stored(records, tmp_path, layout, monkeypatch):
+    """Whatever reads the archive cannot tell in which dialect the weights were."""
+    monkeypatch.setattr("mxc.compiler.packing.items.CHUNK", 40)
+    scales = RNG.integers(100, 140, (2, 1), np.uint8)
+    found = records(
+        w=RNG.integers(0, 120, (8, 64), np.uint8),
+        s=scales,
+        wide=np.repeat(np.repeat(scales, 4, 0), 2, 1),
+    )
+    format = block_format("mxfp8e4m3")
+    coded = blocked("a", (8, 64), format, found["w"], found["s"], scale_codec=tiles(4, 2))
+    direct = blocked("b", (8, 64), format, found["w"], found["wide"])
+    items = [*pack_items(coded, layout=layout), *pack_items(direct, layout=layout)]
+    pack(items, tmp_path / "w.irpa")
+    archive = read_archive(tmp_path / "w.irpa")
+    data = (tmp_path / "w.irpa").read_bytes()
+    entry = {k: data[e.offset : e.offset + e.bytes] for k, e in archive.items()}
+    assert entry["a_scales"] == entry["b_scales"]
+    assert entry["a_blocks"] == entry["b_blocks"]
+    if layout == "identity":
+        assert entry["a_scales"] == np.repeat(np.repeat(scales, 4, 0), 2, 1).tobytes()
+    assert items[0].shape == (8, 2, 32)
+
+
+def test_what_no_kernel_takes_is_not_packed(records):
+    found = records(w=np.zeros((4, 64), np.int8), g=np.ones(1, np.float32))
+    weight = dataclasses.replace(plain(found["w"]), tensor_scale=TensorScale(record=found["g"]))
+    with pytest.raises(CheckpointError, match="no kernel takes weights in i8 with scales"):
+        pack_items(weight)
+
+
+def test_pickles_are_not_loaded(tmp_path):
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    with pytest.raises(CheckpointError, match="a pickle"):
+        open_checkpoint(path)
