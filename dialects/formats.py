@@ -25,6 +25,7 @@ class Specials(Enum):
     NONE = "none"
     NAN = "all ones is NaN"
     IEEE = "all ones in the exponent is Inf or NaN"
+    FNUZ = "the code of the negative zero is NaN"
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,16 @@ class ElementFormat:
         """Name of the MLIR type, e.g. "f4E2M1FN", "f8E5M2", "f8E8M0FNU", "i8"."""
         if not self.exponent:
             return f"i{self.bits}"
-        suffix = "" if self.specials is Specials.IEEE else "FN"
+        suffix = {Specials.IEEE: "", Specials.FNUZ: "FNUZ"}.get(self.specials, "FN")
         sign = "" if self.signed else "U"
         return f"f{self.bits}E{self.exponent}M{self.mantissa}{suffix}{sign}"
 
     @property
     def bias(self) -> int:
         """Subtracted from the exponent field; with 1, fixed point is all subnormals."""
-        return (1 << (self.exponent - 1)) - 1 if self.exponent else 1
+        if not self.exponent:
+            return 1
+        return (1 << (self.exponent - 1)) - (self.specials is not Specials.FNUZ)
 
     @property
     def sign_bit(self) -> int:
@@ -78,8 +81,8 @@ class ElementFormat:
     @property
     def max_code(self) -> int:
         """Code of the largest finite number."""
-        taken = {Specials.NONE: 0, Specials.NAN: 1, Specials.IEEE: 1 << self.mantissa}
-        return self.magnitude_mask - taken[self.specials]
+        taken = {Specials.NAN: 1, Specials.IEEE: 1 << self.mantissa}
+        return self.magnitude_mask - taken.get(self.specials, 0)
 
     @property
     def max(self) -> float:
@@ -111,6 +114,8 @@ class ElementFormat:
     @property
     def nan_codes(self) -> tuple[int, ...]:
         """Codes that are not a number, in ascending order."""
+        if self.specials is Specials.FNUZ:
+            return (self.sign_bit,)
         first = self.max_code + (2 if self.specials is Specials.IEEE else 1)
         positive = range(first, self.magnitude_mask + 1)
         signs = sorted({0, self.sign_bit})
@@ -151,6 +156,10 @@ E3M2 = ElementFormat("e3m2", 3, 2)
 E4M3 = ElementFormat("e4m3", 4, 3, Specials.NAN)
 E5M2 = ElementFormat("e5m2", 5, 2, Specials.IEEE)
 INT8 = ElementFormat("int8", 0, 6)
+# The 8-bit types of gfx942, with one exponent more on either side of OCP's: LLVM Float8E4M3FNUZ and
+# Float8E5M2FNUZ. https://arxiv.org/abs/2206.02915, section 3.2.
+E4M3FNUZ = ElementFormat("e4m3fnuz", 4, 3, Specials.FNUZ)
+E5M2FNUZ = ElementFormat("e5m2fnuz", 5, 2, Specials.FNUZ)
 E8M0 = ElementFormat("e8m0", 8, 0, Specials.NAN, signed=False)
 
 

@@ -1,7 +1,8 @@
 """Quantise and dequantise in numpy, bit for bit as OCP MX 1.0 says: the reference of all targets.
 
     scale byte   from the largest magnitude of a block, by a recipe (recipes.py)
-    element      value / scale, to nearest, ties to even, saturating (rounding.py, section 6.3)
+    element      value / scale, to nearest, ties to even unless it is asked otherwise, saturating
+                 (rounding.py, section 6.3)
     value        scale * element in float32: exact, subnormals kept. Above float32's range it is
                  Inf (section 5.1 leaves that open); a NaN scale makes the whole block NaN.
 
@@ -23,7 +24,7 @@ from mxc.dialects.nvfp4 import block_scales, tensor_scale
 from mxc.dialects.packing import decode_elements, decode_scales, pack_elements
 from mxc.dialects.pieces import Piece, pieces
 from mxc.dialects.recipes import ScaleRecipe, scale_bytes, scale_recipe
-from mxc.dialects.rounding import encode, round_to_odd
+from mxc.dialects.rounding import Ties, encode, round_to_odd, tie_rule
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -82,17 +83,21 @@ def quantize(
     *,
     recipe: ScaleRecipe | str | None = None,
     axis: int = -1,
+    ties: Ties | str = Ties.EVEN,
+    negative_zero: bool = True,
 ) -> Quantized:
     """Quantise `x`, float16, bfloat16, float32 or float64 of any shape, in blocks along `axis`.
 
-    Without `recipe` it is FLOOR, the one of OCP MX 1.0; nvfp4 takes none. float64 is not rounded
-    twice. Memory beyond the result: a few MiB.
+    Without `recipe` it is FLOOR, the one of OCP MX 1.0; nvfp4 takes none. `ties` is for elements;
+    the E4M3 scales of nvfp4 round to even always. Without `negative_zero` all that rounds to zero
+    has the code 0, as ggml writes it. float64 is not rounded twice. Memory beyond the result: a
+    few MiB.
 
-    Raises FormatError for an unknown format, recipe or dtype, an axis that is not a multiple of
-    the block, a float64 beyond float32, and, for nvfp4 alone, NaN or Inf in `x`.
+    Raises FormatError for an unknown format, recipe, ties or dtype, an axis that is not a multiple
+    of the block, a float64 beyond float32, and, for nvfp4 alone, NaN or Inf in `x`.
     """
     format = block_format(format)
-    chosen = _recipe(format, recipe)
+    chosen, ties = chosen_recipe(format, recipe), tie_rule(ties)
     x = np.asarray(x)
     _require_float(x)
     if not -x.ndim <= axis < x.ndim:
@@ -107,7 +112,9 @@ def quantize(
     for part in parts:
         piece = _float32(moved[part.values])
         blocks = piece.reshape(*piece.shape[:-1], -1, format.block)
-        codes, scales[part.scales] = _quantize_blocks(blocks, format, chosen, whole)
+        codes, scales[part.scales] = _quantize_blocks(blocks, format, chosen, whole, ties)
+        if not negative_zero:
+            codes[codes == format.element.sign_bit] = 0
         elements[part.elements] = pack_elements(codes.reshape(piece.shape), format)
     factor = None if whole is None else float(whole)
     return Quantized(elements, scales, format, chosen, axis, x.shape, factor)
@@ -129,7 +136,8 @@ def dequantize(q: Quantized) -> Floats:
     return out
 
 
-def _recipe(format: BlockFormat, recipe: ScaleRecipe | str | None) -> ScaleRecipe | None:
+def chosen_recipe(format: BlockFormat, recipe: ScaleRecipe | str | None) -> ScaleRecipe | None:
+    """The recipe that `quantize` takes: FLOOR unless said, None for nvfp4. Raises FormatError."""
     if format.scale == E8M0:
         return ScaleRecipe.FLOOR if recipe is None else scale_recipe(recipe)
     if recipe is not None:
@@ -171,19 +179,23 @@ def _tensor_amax(moved: npt.NDArray[np.generic], parts: list[Piece]) -> np.float
 
 
 def _quantize_blocks(
-    blocks: Floats, format: BlockFormat, recipe: ScaleRecipe | None, whole: np.float32 | None
+    blocks: Floats,
+    format: BlockFormat,
+    recipe: ScaleRecipe | None,
+    whole: np.float32 | None,
+    ties: Ties,
 ) -> tuple[Bytes, Bytes]:
     """Codes uint8 [.., n, block] and scale bytes uint8 [.., n] of `blocks` float32."""
     amax = _amax(blocks)
     if whole is not None:
         scales, multiplier = block_scales(amax, whole, format)
-        return encode(blocks * multiplier[..., None], format.element), scales
+        return encode(blocks * multiplier[..., None], format.element, ties), scales
     if recipe is None:
         raise AssertionError(f"{format} has neither recipe nor tensor scale")
     scales = scale_bytes(amax, format.element, recipe)
     # A power of two: exact, save that a product below 2^-126 may round, which is far below half
     # of any type's smallest number before and after. Inf and NaN have their meaning from encode.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        codes = encode(blocks * _RECIPROCAL[scales][..., None], format.element)
+        codes = encode(blocks * _RECIPROCAL[scales][..., None], format.element, ties)
     codes[np.isnan(amax)] = 0
     return codes, scales

@@ -12,7 +12,9 @@ from mxc.dialects.formats import (
     E2M3,
     E3M2,
     E4M3,
+    E4M3FNUZ,
     E5M2,
+    E5M2FNUZ,
     E8M0,
     FORMATS,
     INT8,
@@ -30,8 +32,10 @@ FLOATS = {
     E5M2: (ml_dtypes.float8_e5m2, gf.format_info_ocp_e5m2),
     E8M0: (ml_dtypes.float8_e8m0fnu, gf.format_info_ocp_e8m0),
 }
-# Types that no format uses: the derivation must hold for a type that somebody adds, too.
+# Types that no block format uses, and some that somebody may add: the derivation must hold.
 OTHERS = {
+    E4M3FNUZ: ml_dtypes.float8_e4m3fnuz,
+    E5M2FNUZ: ml_dtypes.float8_e5m2fnuz,
     ElementFormat("e3m4", 3, 4, Specials.IEEE): ml_dtypes.float8_e3m4,
     ElementFormat("e4m3 with Inf", 4, 3, Specials.IEEE): ml_dtypes.float8_e4m3,
 }

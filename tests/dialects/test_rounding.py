@@ -7,8 +7,19 @@ import pytest
 from gfloat import RoundMode, round_float
 
 from mxc.dialects.errors import FormatError
-from mxc.dialects.formats import E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, INT8, ElementFormat
-from mxc.dialects.rounding import encode, round_to_odd
+from mxc.dialects.formats import (
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E4M3FNUZ,
+    E5M2,
+    E5M2FNUZ,
+    E8M0,
+    INT8,
+    ElementFormat,
+)
+from mxc.dialects.rounding import Ties, encode, nearest_integers, round_to_odd, tie_rule
 
 DTYPES = {
     E2M1: ml_dtypes.float4_e2m1fn,
@@ -16,6 +27,8 @@ DTYPES = {
     E3M2: ml_dtypes.float6_e3m2fn,
     E4M3: ml_dtypes.float8_e4m3fn,
     E5M2: ml_dtypes.float8_e5m2,
+    E4M3FNUZ: ml_dtypes.float8_e4m3fnuz,
+    E5M2FNUZ: ml_dtypes.float8_e5m2fnuz,
 }
 INFOS = {
     E2M1: gf.format_info_ocp_e2m1,
@@ -47,6 +60,59 @@ def test_int8_is_symmetric_and_to_nearest_even():
         steps = np.clip(np.round(values.astype(np.float64) * 64), -127, 127)
     np.testing.assert_array_equal(encode(values, INT8).view(np.int8), steps)
     assert not (encode(values, INT8) == 0x80).any()
+
+
+def nearest_by_search(values, element, last):
+    """Codes of |values| by trying all, the first of the nearest or the last; float64."""
+    finite = element.values[: element.max_code + 1].astype(np.float64)
+    distance = np.abs(np.abs(values.astype(np.float64))[:, None] - finite)
+    if last:
+        return element.max_code - distance[:, ::-1].argmin(1)
+    return distance.argmin(1)
+
+
+@pytest.mark.parametrize("element", [E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, INT8], ids=str)
+def test_ties_to_zero_and_away_are_the_first_and_the_last_of_the_nearest(element):
+    grid = element.values[: element.max_code + 1].astype(np.float64)
+    midpoints = (grid[1:] + grid[:-1]) / 2
+    around = midpoints.astype(np.float32).view(np.uint32)[:, None] + np.arange(-1, 2)
+    rng = np.random.default_rng(5)
+    random = rng.uniform(0, 1.2 * element.max, 2000).astype(np.float32)
+    values = np.concatenate([around.astype(np.uint32).view(np.float32).reshape(-1), random])
+    for ties, last in ((Ties.ZERO, False), (Ties.AWAY, True)):
+        for signed in (values, -values):
+            found = element.values[encode(signed, element, ties)]
+            wanted = grid[nearest_by_search(values, element, last)]
+            np.testing.assert_array_equal(found, np.copysign(wanted, signed) + 0.0)
+    # On each midpoint the two differ.
+    zero, away = (encode(midpoints.astype(np.float32), element, t) for t in (Ties.ZERO, Ties.AWAY))
+    np.testing.assert_array_equal(zero.astype(int) + 1, away)
+
+
+@pytest.mark.parametrize("info", INFOS.values(), ids=lambda info: info.name)
+def test_ties_away_is_gfloat(info):
+    element = next(e for e, i in INFOS.items() if i is info)
+    values = near_ties(element)
+    wanted = [round_float(info, v, RoundMode.TiesToAway, sat=True) for v in values]
+    found = element.values[encode(round_to_odd(values), element, Ties.AWAY)]
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_integers():
+    steps = np.array([0.5, 1.5, 2.5, -0.5, -2.5, 0.49999997, 2.75, -0.0, 2.0**23 + 1], np.float32)
+    big = 2.0**23 + 1
+    for ties, wanted in (
+        (Ties.EVEN, [0, 2, 2, 0, -2, 0, 3, 0, big]),
+        (Ties.ZERO, [0, 1, 2, 0, -2, 0, 3, 0, big]),
+        (Ties.AWAY, [1, 2, 3, -1, -3, 0, 3, 0, big]),
+    ):
+        assert nearest_integers(steps, ties).tolist() == wanted
+
+
+def test_unknown_ties_are_refused_with_the_known_ones():
+    assert tie_rule("away") is Ties.AWAY
+    with pytest.raises(FormatError, match=r"'up'.*even, zero, away"):
+        tie_rule("up")
 
 
 def test_nan_is_code_zero():
