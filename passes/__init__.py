@@ -11,6 +11,7 @@ from mxc.passes.fuse_dequantize import FuseDequantize
 from mxc.passes.gather_packed import GatherPacked
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
+from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
 from mxc.passes.unpack_before_gather import UnpackBeforeGather
@@ -28,6 +29,7 @@ PASSES: tuple[type[Pass], ...] = (
     GatherPacked,
     LowerAttentionToCpuKernels,
     LowerToCpuKernels,
+    LowerToGpuKernels,
     SetCpuSchedule,
     SetGpuSchedule,
     UnpackBeforeGather,

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.errors import PassError
-from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import KernelCall
 from mxc.dialects.parameters import LAYOUT
 from mxc.passes.base import Pass
@@ -45,7 +45,7 @@ from mxc.passes.kernels.executables import Body, dispatch, executable
 from mxc.passes.kernels.gemm import Gemm
 from mxc.passes.kernels.isa import ISAS, Isa, Kind
 from mxc.passes.kernels.matches import Call, match
-from mxc.passes.kernels.reshapes import as_bytes, reshape
+from mxc.passes.kernels.reshapes import as_memref, as_tensor, reshape
 from mxc.passes.kernels.routes import Routes
 from mxc.passes.kernels.rows import Rows
 from mxc.passes.kernels.schedule import rows_a_workgroup, tile
@@ -151,13 +151,14 @@ class _Kernels:
         with ir.InsertionPoint(last), call.op.location:
             tensors = iter(types[len(operands) : -1])
             for parameter, layout in zip(call.parameters, weights.layouts, strict=True):
-                kind_ = _tensor(next(tensors))
+                kind_ = as_tensor(next(tensors))
                 self.relaid[parameter] = (kind_, layout)
                 operands.append(_load(parameter, kind_))
             operands += [
-                _as(value, kind_) for (_, value), kind_ in zip(after.operands, tensors, strict=True)
+                as_memref(value, kind_)
+                for (_, value), kind_ in zip(after.operands, tensors, strict=True)
             ]
-            result = dispatch(name, operands, _tensor(types[-1]))
+            result = dispatch(name, operands, as_tensor(types[-1]))
             _described(call).write(result.owner)
             replace(last, reshape(result, shape_of(last.results[0])))
 
@@ -168,8 +169,10 @@ class _Kernels:
         if key not in self._prepared:
             *sources, result = kernel.buffers
             self._build(kernel.name, kernel.buffers, kernel.workgroups, kernel.body)
-            operands = [_as(value, kind) for value, kind in zip(tensors, sources, strict=True)]
-            self._prepared[key] = dispatch(kernel.name, operands, _tensor(result))
+            operands = [
+                as_memref(value, kind) for value, kind in zip(tensors, sources, strict=True)
+            ]
+            self._prepared[key] = dispatch(kernel.name, operands, as_tensor(result))
         return self._prepared[key]
 
     def _route(self, call: Call) -> ir.Value:
@@ -178,7 +181,9 @@ class _Kernels:
         if call.ids not in self._routes:
             kernel = Routes(call.groups, call.experts)
             self._build(kernel.name, kernel.buffers, kernel.workgroups, kernel.body)
-            self._routes[call.ids] = dispatch(kernel.name, [call.ids], _tensor(kernel.buffers[-1]))
+            self._routes[call.ids] = dispatch(
+                kernel.name, [call.ids], as_tensor(kernel.buffers[-1])
+            )
         return self._routes[call.ids]
 
     def _build(
@@ -204,19 +209,6 @@ def _name(call: Call, routed: bool) -> str:
     name += f"_of_{call.experts}" if call.experts else ""
     name += "_sorted" if routed else ""
     return name + (f"_share_{call.lhs.share}" if call.lhs.share > 1 else "")
-
-
-def _as(value: ir.Value, memref: ir.Type) -> ir.Value:
-    """A tensor as the one that a memref of this type is."""
-    kind = ir.MemRefType(memref)
-    if element_of(value) != kind.element_type:
-        value = as_bytes(value)
-    return reshape(value, list(kind.shape))
-
-
-def _tensor(memref: ir.Type) -> ir.Type:
-    kind = ir.MemRefType(memref)
-    return ir.RankedTensorType.get(kind.shape, kind.element_type)
 
 
 def _load(parameter: str, kind: ir.Type) -> ir.Value:

@@ -11,16 +11,33 @@ IREE's code generator takes such a body as it is (`no_pipeline`): vectors, loops
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from iree.compiler import ir
 
 from mxc.passes.kernels.vectors import index
 
-_NO_PIPELINE = "#iree_codegen.translation_info<pipeline = #iree_codegen.no_pipeline>"
+_NO_PIPELINE = "#iree_codegen.no_pipeline"
 
 #: Builds a body from the memrefs of the operands and the result, in this order.
 Body = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Lanes of a workgroup, `subgroup` of them a wave; `attributes` of the function for LLVM."""
+
+    count: int
+    subgroup: int
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """As it stands in a translation info."""
+        size = f" workgroup_size = [{self.count}, 1, 1] subgroup_size = {self.subgroup}"
+        listed = ", ".join(f'"{name}" = "{value}"' for name, value in self.attributes.items())
+        return f"{size}, {{llvm_func_attrs = {{{listed}}}}}" if listed else size
 
 
 def executable(
@@ -29,11 +46,13 @@ def executable(
     workgroups: Sequence[int | None],
     body: Body,
     scalars: int = 0,
+    threads: Threads | None = None,
 ) -> ir.Operation:
     """Build @name at the insertion point. `buffers`: the memref type of each binding.
 
     `workgroups`: up to three counts; one that is None is given with each dispatch, as its workload.
-    `scalars`: index operands behind the tensors, which the body gets behind the memrefs.
+    `scalars`: index operands behind the tensors, which the body gets behind the memrefs. `threads`:
+    of a workgroup, on a GPU.
     """
     executable = ir.Operation.create(
         "stream.executable",
@@ -47,7 +66,7 @@ def executable(
         _export(name, workgroups)
         module = ir.Operation.create("builtin.module", regions=1)
         with ir.InsertionPoint(module.regions[0].blocks.append()):
-            _function(name, buffers, body, scalars)
+            _function(name, buffers, body, scalars, threads)
         ir.Operation.create("stream.executable.end")
     return executable
 
@@ -71,7 +90,9 @@ def _export(name: str, workgroups: Sequence[int | None]) -> None:
         ir.Operation.create("stream.return", operands=counts)
 
 
-def _function(name: str, buffers: Sequence[ir.Type], body: Body, scalars: int) -> None:
+def _function(
+    name: str, buffers: Sequence[ir.Type], body: Body, scalars: int, threads: Threads | None
+) -> None:
     binding = ir.Type.parse("!stream.binding")
     kinds = [binding] * len(buffers) + [ir.IndexType.get()] * scalars
     function = ir.Operation.create(
@@ -79,7 +100,7 @@ def _function(name: str, buffers: Sequence[ir.Type], body: Body, scalars: int) -
         attributes={
             "sym_name": ir.StringAttr.get(name),
             "function_type": ir.TypeAttr.get(ir.FunctionType.get(kinds, [])),
-            "translation_info": ir.Attribute.parse(_NO_PIPELINE),
+            "translation_info": _translation(threads),
         },
         regions=1,
     )
@@ -94,6 +115,12 @@ def _function(name: str, buffers: Sequence[ir.Type], body: Body, scalars: int) -
         ]
         body(*memrefs, *list(block.arguments)[len(buffers) :])
         ir.Operation.create("func.return")
+
+
+def _translation(threads: Threads | None) -> ir.Attribute:
+    """How IREE is to make code of a body: as it is."""
+    given = "" if threads is None else threads.text
+    return ir.Attribute.parse(f"#iree_codegen.translation_info<pipeline = {_NO_PIPELINE}{given}>")
 
 
 def workgroup(dimension: int) -> ir.Value:

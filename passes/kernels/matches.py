@@ -14,6 +14,7 @@ from mxc.dialects.product import read_product
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.kernels.elements import BLOCK, FORMATS
 from mxc.passes.kernels.operands import Operand, operand
+from mxc.passes.kernels.values import is_zero, producer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ def _match_scaled(found: ScaledContraction) -> Call | None:
     if format is None or str(element_of(found.rhs_scale)) != "f8E8M0FNU" or len(found.batch) > 1:
         return None
     lhs = operand(found.lhs, found.lhs_scale, found.k)
-    if lhs is None or not _is_zero(found.acc):
+    if lhs is None or not is_zero(found.acc):
         return None
     elements, scales = _source(found.rhs), _source(found.rhs_scale)
     if elements is None or scales is None or elements.ids != scales.ids:
@@ -89,7 +90,7 @@ def _match_dense(op: ir.Operation) -> Call | None:
     lhs = operand(found.lhs.tensor, None, found.k)
     if str(found.rhs.element) not in FORMATS or lhs is None:
         return None
-    if not _is_zero(op.operands[len(op.operands) - 1]):
+    if not is_zero(op.operands[len(op.operands) - 1]):
         return None
     return Call(
         op=op,
@@ -128,7 +129,7 @@ def _source(value: ir.Value) -> _Source | None:
     """Follow gather and bitcast back to the parameter that `value` is read from."""
     chain: list[ir.Operation] = []
     ids, experts = None, 0
-    op = _owner(value)
+    op = producer(value)
     if op is not None and op.name == GATHER:
         if list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"])) != [0]:
             return None
@@ -136,26 +137,11 @@ def _source(value: ir.Value) -> _Source | None:
         if str(element_of(ids)) != "i32" or len(shape_of(ids)) != 1:
             return None
         chain.append(op)
-        op = _owner(op.operands[0])
+        op = producer(op.operands[0])
     if op is not None and op.name == "flow.tensor.bitcast":
         chain.append(op)
-        op = _owner(op.operands[0])
+        op = producer(op.operands[0])
     if op is None or op.name != "util.global.load":
         return None
     name = ir.FlatSymbolRefAttr(op.attributes["global"]).value
     return _Source(name, ids, experts, tuple(chain))
-
-
-def _owner(value: ir.Value) -> ir.Operation | None:
-    return None if isinstance(value, ir.BlockArgument) else value.owner
-
-
-def _is_zero(value: ir.Value) -> bool:
-    fill = _owner(value)
-    if fill is None or fill.name != "linalg.fill":
-        return False
-    constant = _owner(fill.operands[0])
-    if constant is None or constant.name != "arith.constant":
-        return False
-    number = constant.attributes["value"]
-    return isinstance(number, ir.FloatAttr) and ir.FloatAttr(number).value == 0.0

@@ -11,6 +11,7 @@ does between the tensor and the contraction is looked through:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -45,8 +46,16 @@ class Operand:
     share: int
 
 
-def operand(elements: ir.Value, scales: ir.Value | None, depth: int) -> Operand | None:
-    """The activations of a contraction over `depth`, or None where no kernel prepares them."""
+def operand(
+    elements: ir.Value,
+    scales: ir.Value | None,
+    depth: int,
+    formats: Mapping[str, Format] = _FORMATS,
+) -> Operand | None:
+    """The activations of a contraction over `depth`, or None where no kernel takes them.
+
+    `formats`: those under E8M0 scales that a kernel takes, by the type of their elements.
+    """
     if any(size < 0 for size in shape_of(elements)):
         return None
     kind = str(element_of(elements))
@@ -60,7 +69,7 @@ def operand(elements: ir.Value, scales: ir.Value | None, depth: int) -> Operand 
     scale = str(element_of(scales))
     quantised: Format | None = "int8" if (kind, scale) == ("i8", "f32") else None
     if scale == "f8E8M0FNU":
-        quantised = _FORMATS.get(kind)
+        quantised = formats.get(kind)
     if quantised is None:
         return None
     scale_bits = depth // BLOCK * _width(scales)

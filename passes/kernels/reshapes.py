@@ -35,3 +35,17 @@ def as_bytes(value: ir.Value) -> ir.Value:
     *lead, last = shape_of(value)
     kind = ir.RankedTensorType.get([*lead, last * width // 8], ir.IntegerType.get_signless(8))
     return flow.TensorBitCastOp(kind, value, [], []).result
+
+
+def as_memref(value: ir.Value, memref: ir.Type) -> ir.Value:
+    """A tensor as the one that a memref of this type is."""
+    kind = ir.MemRefType(memref)
+    if element_of(value) != kind.element_type:
+        value = as_bytes(value)
+    return reshape(value, list(kind.shape))
+
+
+def as_tensor(memref: ir.Type) -> ir.Type:
+    """The type of the tensor that a memref of this type is."""
+    kind = ir.MemRefType(memref)
+    return ir.RankedTensorType.get(kind.shape, kind.element_type)

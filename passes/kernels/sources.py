@@ -14,7 +14,17 @@ from mxc.passes.kernels.elements import BLOCK
 from mxc.passes.kernels.vectors import f32, i8, i32
 
 #: Activations by name: floats, int8 under an f32 scale a block, and MX blocks.
-Format = Literal["f32", "bf16", "int8", "mxfp4", "mxfp8e4m3", "mxfp8e5m2", "mxint8"]
+Format = Literal[
+    "f32",
+    "bf16",
+    "int8",
+    "mxfp4",
+    "mxfp6e2m3",
+    "mxfp6e3m2",
+    "mxfp8e4m3",
+    "mxfp8e5m2",
+    "mxint8",
+]
 
 
 @dataclass(frozen=True)

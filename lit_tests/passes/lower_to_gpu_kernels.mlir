@@ -1,0 +1,82 @@
+// RUN: mxc opt %s --split-input-file --passes mxc-lower-to-gpu-kernels | filecheck %s
+
+// Few rows: eight waves share the 16 steps of 512, and add up in shared memory.
+// CHECK: workgroup_size = [512, 1, 1] subgroup_size = 64
+// CHECK: stream.executable private @mxc_mxfp8e4m3_mxfp4_1x4x32x8192 {
+// CHECK: stream.return %c2, %c1, %c1_0 : index, index, index
+// CHECK: memref<32768xi8, #hal.descriptor_type<storage_buffer>>
+// CHECK: gpu.thread_id x
+// CHECK: rocdl.readfirstlane
+// CHECK: amdgpu.fat_raw_buffer_cast %{{.*}} resetOffset : memref<32768xi8, #hal.descriptor_type<storage_buffer>> to memref<32768xi8, #amdgpu.address_space<fat_raw_buffer>>
+// The two runs of 16 of an 8-bit element, 32 consecutive ones of a 4-bit one, four scales at once.
+// CHECK: vector.load {{.*}} vector<16xi8>
+// CHECK: vector.load {{.*}} vector<4xi8>
+// CHECK: amdgpu.scaled_mfma 16x16x128 (%{{.*}}[0] * %{{.*}}) * (%{{.*}}[0] * %{{.*}}) + %{{.*}} : vector<4xf8E8M0FNU>, vector<32xf4E2M1FN>, vector<4xf8E8M0FNU>, vector<32xf8E4M3FN>, vector<4xf32>
+// CHECK: amdgpu.scaled_mfma 16x16x128 (%{{.*}}[3] * %{{.*}}) * (%{{.*}}[3] * %{{.*}})
+// CHECK: memref.alloc() : memref<8x1x64x4xf32, #gpu.address_space<workgroup>>
+// CHECK: amdgpu.lds_barrier
+// CHECK: vector.store {{.*}} memref<4x32xf32, #hal.descriptor_type<storage_buffer>>, vector<4xf32>
+// CHECK-LABEL: func.func @mixed_pair(
+// CHECK-NOT: linalg
+// CHECK: flow.dispatch @mxc_mxfp8e4m3_mxfp4_1x4x32x8192::@mxc_mxfp8e4m3_mxfp4_1x4x32x8192(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 1 : i64, experts = 1 : i64, k = 8192 : i64, lhs = "mxfp8e4m3", m = 4 : i64, n = 32 : i64, out = "f32", rhs = "mxfp4"}} : (tensor<32768xi8>, tensor<1024xi8>, tensor<131072xi8>, tensor<8192xi8>) -> tensor<4x32xf32>
+func.func @mixed_pair(%x: tensor<4x256x32xf8E4M3FN>, %xs: tensor<4x256xf8E8M0FNU>, %w: tensor<32x256x32xf4E2M1FN>, %s: tensor<32x256xf8E8M0FNU>) -> tensor<4x32xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<4x32xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<4x32xf32>) -> tensor<4x32xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %xs, %s : tensor<4x256x32xf8E4M3FN>, tensor<32x256x32xf4E2M1FN>, tensor<4x256xf8E8M0FNU>, tensor<32x256xf8E8M0FNU>) outs(%acc : tensor<4x32xf32>) {
+  ^bb0(%a: f8E4M3FN, %b: f4E2M1FN, %as: f8E8M0FNU, %c: f8E8M0FNU, %o: f32):
+    %l = arith.scaling_extf %a, %as : f8E4M3FN, f8E8M0FNU to f32
+    %r = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x32xf32>
+  func.return %y : tensor<4x32xf32>
+}
+
+// -----
+
+// Experts by ids, in place, and a bias an expert as part of the kernel.
+// CHECK: stream.executable private @mxc_mxfp4_mxfp4_3x1x32x64_of_5_then_0 {
+// CHECK: stream.return %c2, %c1, %c3 : index, index, index
+// CHECK: arith.minui
+// CHECK: amdgpu.scaled_mfma
+// CHECK: vector.load %{{.*}} : memref<5x32xf32, #hal.descriptor_type<storage_buffer>>, vector<4xf32>
+// CHECK: arith.addf %{{.*}} : vector<4xf32>
+// CHECK-LABEL: func.func @experts(
+// CHECK-NOT: iree_linalg_ext.gather
+// CHECK-NOT: linalg.generic
+// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_3x1x32x64_of_5_then_0
+func.func @experts(%x: tensor<3x1x2x32xf4E2M1FN>, %xs: tensor<3x1x2xf8E8M0FNU>, %w: tensor<5x32x2x32xf4E2M1FN>, %s: tensor<5x32x2xf8E8M0FNU>, %bias: tensor<5x32xf32>, %ids: tensor<3xi32>) -> tensor<3x1x32xf32> {
+  %e0 = tensor.empty() : tensor<3x32x2x32xf4E2M1FN>
+  %g0 = iree_linalg_ext.gather dimension_map = [0] ins(%w, %ids : tensor<5x32x2x32xf4E2M1FN>, tensor<3xi32>) outs(%e0 : tensor<3x32x2x32xf4E2M1FN>) -> tensor<3x32x2x32xf4E2M1FN>
+  %e1 = tensor.empty() : tensor<3x32x2xf8E8M0FNU>
+  %g1 = iree_linalg_ext.gather dimension_map = [0] ins(%s, %ids : tensor<5x32x2xf8E8M0FNU>, tensor<3xi32>) outs(%e1 : tensor<3x32x2xf8E8M0FNU>) -> tensor<3x32x2xf8E8M0FNU>
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<3x1x32xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<3x1x32xf32>) -> tensor<3x1x32xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(e, m, n, k, b) -> (e, m, k, b)>, affine_map<(e, m, n, k, b) -> (e, n, k, b)>, affine_map<(e, m, n, k, b) -> (e, m, k)>, affine_map<(e, m, n, k, b) -> (e, n, k)>, affine_map<(e, m, n, k, b) -> (e, m, n)>],
+      iterator_types = ["parallel", "parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %g0, %xs, %g1 : tensor<3x1x2x32xf4E2M1FN>, tensor<3x32x2x32xf4E2M1FN>, tensor<3x1x2xf8E8M0FNU>, tensor<3x32x2xf8E8M0FNU>) outs(%acc : tensor<3x1x32xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f4E2M1FN, %as: f8E8M0FNU, %c: f8E8M0FNU, %o: f32):
+    %l = arith.scaling_extf %a, %as : f4E2M1FN, f8E8M0FNU to f32
+    %r = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<3x1x32xf32>
+  %e = tensor.empty() : tensor<3x1x32xf32>
+  %z = linalg.generic {indexing_maps = [affine_map<(p, i, n) -> (p, i, n)>, affine_map<(p, i, n) -> (p)>, affine_map<(p, i, n) -> (p, i, n)>], iterator_types = ["parallel", "parallel", "parallel"]} ins(%y, %ids : tensor<3x1x32xf32>, tensor<3xi32>) outs(%e : tensor<3x1x32xf32>) {
+  ^bb0(%t: f32, %id: i32, %o: f32):
+    %n = linalg.index 2 : index
+    %i = arith.index_cast %id : i32 to index
+    %v = tensor.extract %bias[%i, %n] : tensor<5x32xf32>
+    %r = arith.addf %t, %v : f32
+    linalg.yield %r : f32
+  } -> tensor<3x1x32xf32>
+  func.return %z : tensor<3x1x32xf32>
+}

@@ -1,0 +1,96 @@
+"""Which contractions a kernel for GPUs computes, and what it needs to know of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from iree.compiler import ir
+
+from mxc.dialects.formats import FORMATS
+from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.linalg_ext import GATHER
+from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
+from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.operands import Operand, operand
+from mxc.passes.kernels.sources import Format
+from mxc.passes.kernels.values import is_zero, producer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One contraction: groups x [rows, depth] times [columns, depth] of one of `experts`.
+
+    `rhs`: elements and scales, of all experts if `ids` chooses one a group. `experts`: 0 where
+    there is one rhs for all.
+    """
+
+    op: ir.Operation
+    lhs: Operand
+    rhs: tuple[ir.Value, ir.Value]
+    ids: ir.Value | None
+    format: str
+    groups: int
+    rows: int
+    columns: int
+    depth: int
+    experts: int
+
+
+#: Element types of scaled matrix instructions -> format.
+_FORMATS: dict[str, Format] = {
+    FORMATS[name].element.mlir: name
+    for name in get_args(Format)
+    if name in FORMATS and FORMATS[name].element.exponent
+}
+
+
+def match(op: ir.Operation) -> Call | None:
+    """The call that computes `op`, or None where no kernel does."""
+    found = match_scaled_contraction(op)
+    if found is None or not _has_our_shape(found):
+        return None
+    assert found.rhs_scale is not None
+    format = _FORMATS.get(str(found.rhs_type))
+    lhs = operand(found.lhs, found.lhs_scale, found.k, _FORMATS)
+    if format is None or lhs is None or lhs.source.format not in _FORMATS.values():
+        return None
+    elements, ids, experts = _chosen(found.rhs)
+    scales, same, _ = _chosen(found.rhs_scale)
+    if ids != same or bool(found.batch) != (ids is not None) or not is_zero(found.acc):
+        return None
+    return Call(
+        op=found.op,
+        lhs=lhs,
+        rhs=(elements, scales),
+        ids=ids,
+        format=format,
+        groups=found.batch[0] if found.batch else 1,
+        rows=found.m,
+        columns=found.n,
+        depth=found.k,
+        experts=experts,
+    )
+
+
+def _has_our_shape(found: ScaledContraction) -> bool:
+    if not found.is_canonical or found.rhs_scale is None or found.block != BLOCK:
+        return False
+    if str(element_of(found.rhs_scale)) != "f8E8M0FNU" or len(found.batch) > 1:
+        return False
+    if not found.is_row_major or len(found.maps[0].results) != len(found.batch) + 3:
+        return False
+    static = min(found.m, found.n, found.k, *found.batch) > 0
+    return static and found.n % 4 == 0
+
+
+def _chosen(value: ir.Value) -> tuple[ir.Value, ir.Value | None, int]:
+    """The tensor that a gather takes experts of, its ids and the number of experts."""
+    op = producer(value)
+    if op is None or op.name != GATHER:
+        return value, None, 0
+    ids = op.operands[1]
+    first = list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"])) == [0]
+    if not first or str(element_of(ids)) != "i32" or len(shape_of(ids)) != 1:
+        return value, None, 0
+    return op.operands[0], ids, shape_of(op.operands[0])[0]

@@ -1,0 +1,89 @@
+"""Which elements a lane holds of a scaled matrix instruction, and where their scale comes from.
+
+v_mfma_scale_f32_{16x16x128,32x32x64}_f8f6f4 multiplies a tile of 16 (32) rows by one of 16
+(32) columns, over 4 (2) blocks of 32 along K. Lane l has row l % 16 (32) of its tile, in group
+g = l / 16 (32):
+
+    4 and 6 bits    its 32 elements are block g
+    8 bits          elements 0-15 are run g of 16, 16-31 are run g + 4 (2): a block is two runs
+    the scale       that it gives is the scale of block g of its row
+
+Sources: AMD, "Matrix Core Programming on AMD CDNA3 and CDNA4 architecture";
+composable_kernel test/mx_mfma_op/mx_mfma_op.hpp (045a71bc14e9), a test on hardware. The stock
+compiler holds 8-bit elements to be contiguous as well, which pairs them with wrong scales.
+
+The sum over K may take the blocks in any order, as long as both sides take the same. Four
+instructions, a *step*, go over 16 (8) blocks, and instruction x takes
+
+    block b of the instruction = block 4 b + x of the step
+
+so that the scales which lane group g gives to the four instructions are four bytes in a row, one
+dword of the scales as they lie in memory; `op_sel` chooses x. Nothing is packed beforehand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Elements that share a scale.
+BLOCK = 32
+#: Instructions of a step: the scales in a dword.
+TURNS = 4
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A scaled matrix instruction by the rows of a tile."""
+
+    rows: int
+
+    @property
+    def groups(self) -> int:
+        """Lane groups, and blocks along K."""
+        return 64 // self.rows
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """m, n, k."""
+        return self.rows, self.rows, BLOCK * self.groups
+
+    @property
+    def step(self) -> int:
+        """Blocks of a step."""
+        return TURNS * self.groups
+
+    @property
+    def totals(self) -> int:
+        """Sums that a lane holds: of one column, rows as `row_of` says."""
+        return self.rows * self.rows // 64
+
+    def row(self, quad: int) -> int:
+        """Sums 4 quad .. 4 quad + 3 of a lane belong to rows 4 group + this, and the next three."""
+        return 4 * self.groups * quad
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes of a lane's fragment that lie together: a part of a block.
+
+    Block `first + group // share` of the instruction, from `start + stride * (group % share)` bytes
+    of it on.
+    """
+
+    bytes: int
+    first: int = 0
+    share: int = 1
+    start: int = 0
+    stride: int = 0
+
+
+def pieces(bits: int, instruction: Instruction) -> tuple[Piece, ...]:
+    """What a lane loads of its row for one instruction, in the order of its registers."""
+    if bits == 8:
+        runs = 2  # of 16 elements, in a block
+        half = instruction.groups // runs
+        return tuple(Piece(16, first=part * half, share=runs, stride=16) for part in range(2))
+    whole = BLOCK * bits // 8
+    # Blocks of 24 bytes lie on multiples of 8.
+    size = 16 if whole % 16 == 0 else 8
+    return tuple(Piece(size, start=at) for at in range(0, whole, size))

@@ -1,0 +1,75 @@
+"""Where a lane stands: in its wave, its wave in the workgroup, and small sums of indices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith
+
+from mxc.dialects.amdgpu import thread, uniform
+from mxc.passes.kernels.gpu.fragments import Instruction
+from mxc.passes.kernels.vectors import index
+
+LANES = 64
+
+
+def plus(a: ir.Value, b: ir.Value | int) -> ir.Value:
+    """a + b."""
+    if isinstance(b, int):
+        return a if b == 0 else arith.addi(a, index(b))
+    return arith.addi(a, b)
+
+
+def times(a: ir.Value, b: int) -> ir.Value:
+    """a * b."""
+    return a if b == 1 else arith.muli(a, index(b))
+
+
+def divided(a: ir.Value, b: int) -> ir.Value:
+    """a / b, rounded down, of what is not negative."""
+    return a if b == 1 else arith.divui(a, index(b))
+
+
+def rest(a: ir.Value, b: int) -> ir.Value:
+    """a % b of what is not negative."""
+    return index(0) if b == 1 else arith.remui(a, index(b))
+
+
+def below(a: ir.Value, b: ir.Value | int) -> ir.Value:
+    """Whether a < b, of what is not negative."""
+    bound = index(b) if isinstance(b, int) else b
+    return arith.cmpi(arith.CmpIPredicate.ult, a, bound)
+
+
+def signed_below(a: ir.Value, b: ir.Value | int) -> ir.Value:
+    """Whether a < b."""
+    bound = index(b) if isinstance(b, int) else b
+    return arith.cmpi(arith.CmpIPredicate.slt, a, bound)
+
+
+def at_most(a: ir.Value, b: ir.Value | int) -> ir.Value:
+    """The lesser of both, of what is not negative."""
+    return arith.minui(a, index(b) if isinstance(b, int) else b)
+
+
+@dataclass(frozen=True)
+class Lane:
+    """`row` of its tile and `group` along K; `wave` of the workgroup, a scalar."""
+
+    lane: ir.Value
+    row: ir.Value
+    group: ir.Value
+    wave: ir.Value
+
+
+def lane_of(instruction: Instruction) -> Lane:
+    """The lane that runs, at the insertion point."""
+    own = thread()
+    lane = rest(own, LANES)
+    return Lane(
+        lane,
+        rest(lane, instruction.rows),
+        divided(lane, instruction.rows),
+        uniform(divided(own, LANES)),
+    )

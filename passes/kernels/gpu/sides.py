@@ -1,0 +1,150 @@
+"""One side of a product in memory, and how a lane takes its part of it: bytes, then fragments.
+
+Elements lie row after row, as the program has them: nothing is packed beforehand. `Side.load` reads
+what a lane needs for one step along K, `Side.fragments` makes registers of the instructions of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, vector
+
+from mxc.dialects.amdgpu import BEYOND, joined
+from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS, Instruction, Piece, pieces
+from mxc.passes.kernels.gpu.lanes import (
+    Lane,
+    at_most,
+    below,
+    divided,
+    plus,
+    rest,
+    signed_below,
+    times,
+)
+from mxc.passes.kernels.vectors import bitcast, i8, i32, index, of
+
+#: What was loaded for one step: vectors, in an order of the side's own.
+Loaded = list[ir.Value]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """`blocks` a row, with E8M0 scales, of elements of the MLIR type `element`, of so many bits."""
+
+    element: str
+    bits: int
+    blocks: int
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block's elements."""
+        return BLOCK * self.bits // 8
+
+    def memrefs(self, rows: int) -> list[ir.Type]:
+        """Types of the elements and of the scales of so many rows."""
+        return [
+            ir.MemRefType.get([rows * self.blocks * self.block_bytes], i8()),
+            ir.MemRefType.get([rows * self.blocks], i8()),
+        ]
+
+
+@dataclass(frozen=True)
+class ScaledSide:
+    """Rows of a scaled operand, for the tiles of one wave.
+
+    `buffers`: bounded memrefs of the elements and the scales; `rows`: the row that this lane has of
+    each tile, somewhere inside.
+    """
+
+    kind: Scaled
+    instruction: Instruction
+    lane: Lane
+    buffers: tuple[ir.Value, ir.Value]
+    rows: tuple[ir.Value, ...]
+
+    @property
+    def _pieces(self) -> tuple[Piece, ...]:
+        return pieces(self.kind.bits, self.instruction)
+
+    def load(self, step: ir.Value, *, masked: bool) -> Loaded:
+        """Everything of one step. `masked`: blocks that the row does not have are zero."""
+        kind, group = self.kind, self.lane.group
+        first = times(step, self.instruction.step)
+        found: Loaded = []
+        offsets = [
+            plus(
+                times(self._block(piece), kind.block_bytes),
+                plus(times(rest(group, piece.share), piece.stride), piece.start),
+            )
+            for piece in self._pieces
+        ]
+        own = plus(first, times(group, TURNS))
+        for row in self.rows:
+            start = times(plus(times(row, kind.blocks), first), kind.block_bytes)
+            for turn in range(TURNS):
+                for piece, offset in zip(self._pieces, offsets, strict=True):
+                    at = plus(plus(start, offset), turn * kind.block_bytes)
+                    if masked:
+                        block = plus(plus(first, self._block(piece)), turn)
+                        at = arith.select(below(block, kind.blocks), at, index(BEYOND))
+                    found.append(vector.load(of(i8(), piece.bytes), self.buffers[0], [at]))
+            found.append(self._scales(row, own, masked=masked))
+        return found
+
+    def _block(self, piece: Piece) -> ir.Value:
+        """The block of a step, for its first instruction, that a piece of this lane is of."""
+        return times(plus(divided(self.lane.group, piece.share), piece.first), TURNS)
+
+    def _scales(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
+        """The scales of blocks `own` and the next three of a row; zero where it has none.
+
+        What they would scale is zero too; but the bytes there are another row's, and may be NaN.
+        """
+        memory, blocks = self.buffers[1], self.kind.blocks
+        at = plus(times(row, blocks), own)
+        left = blocks % TURNS
+        if not masked:
+            return vector.load(of(i8(), TURNS), memory, [at])
+        if blocks < TURNS:
+            scales = [
+                vector.load(of(i8(), 1), memory, [arith.select(valid, byte, index(BEYOND))])
+                for turn in range(TURNS)
+                for byte, valid in ((plus(at, turn), below(plus(own, turn), blocks)),)
+            ]
+            return joined(scales)
+        at = arith.select(below(own, blocks), at, index(BEYOND))
+        if not left:
+            return vector.load(of(i8(), TURNS), memory, [at])
+        # The row ends within these four: they are read with those before them, because a load that
+        # goes beyond the end of the buffer gives nothing at all.
+        whole = signed_below(plus(own, TURNS - 1), blocks)
+        at = arith.select(whole, at, arith.subi(at, index(TURNS - left)))
+        word = bitcast(vector.load(of(i8(), TURNS), memory, [at]), i32(), 1)
+        shift = arith.select(whole, _i32(0), _i32(8 * (TURNS - left)))
+        moved = arith.shrui(vector.extract(word, [], [0]), shift)
+        return bitcast(vector.broadcast(of(i32(), 1), moved), i8(), TURNS)
+
+    def fragment(self, loaded: Sequence[ir.Value], tile: int, turn: int) -> ir.Value:
+        """The elements of a tile for one instruction of the step."""
+        count = len(self._pieces)
+        start = tile * (TURNS * count + 1) + turn * count
+        whole = joined(loaded[start : start + count])
+        return bitcast(whole, ir.Type.parse(self.kind.element), BLOCK)
+
+    def scales(self, loaded: Sequence[ir.Value], tile: int) -> ir.Value:
+        """The scales of a tile for the instructions of the step."""
+        count = len(self._pieces)
+        word = loaded[(tile + 1) * (TURNS * count + 1) - 1]
+        return bitcast(word, ir.Float8E8M0FNUType.get(), TURNS)
+
+
+def clamped(row: ir.Value, rows: int) -> ir.Value:
+    """A row that exists: those beyond the end are computed for nothing, and not stored."""
+    return at_most(row, rows - 1)
+
+
+def _i32(value: int) -> ir.Value:
+    return arith.ConstantOp(i32(), ir.IntegerAttr.get(i32(), value)).result

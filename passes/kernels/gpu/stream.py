@@ -1,0 +1,274 @@
+"""Scaled products straight from memory to registers: no operand goes through shared memory.
+
+    result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
+
+A wave has some tiles of the result. Along K it goes in steps (fragments.py); what the next step
+needs is on its way while this one is computed. Waves may share the steps between them, and add up
+in shared memory at the end.
+
+    loaded = load(first step)
+    for step of this wave:
+      next = load(next step)                          # the last one masked behind the end of K
+      for turn, tile of rows, tile of columns: totals = scaled_mfma(rhs, lhs, totals, scales[turn])
+      loaded = next
+    totals = sum over the waves along K
+    result = epilogue(totals)
+
+The sides are swapped, so that a lane has four columns in a row of the result, which it stores at
+once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, scf, vector
+
+from mxc.dialects.amdgpu import GLOBAL, barrier, bounded, scaled_mfma, shared, zeros
+from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
+from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.finish import Finish, Place
+from mxc.passes.kernels.gpu.lanes import LANES, Lane, below, divided, lane_of, plus, rest, times
+from mxc.passes.kernels.gpu.schedule import Schedule
+from mxc.passes.kernels.gpu.sides import Loaded, Scaled, ScaledSide, clamped
+from mxc.passes.kernels.vectors import f32, i32, index, loop, of
+
+#: Totals of a tile that lie together in the result.
+QUAD = 4
+
+
+@dataclass(frozen=True)
+class Stream:
+    """`groups` products of [rows, K] and [columns, K]; `experts`: 0 where there is one rhs for all.
+
+    `share`: so many consecutive rows of the result have the same row of lhs.
+
+    Buffers, in order: elements and scales of lhs, the ids of the groups' experts if any, elements
+    and scales of rhs, what the epilogue reads, the result.
+    """
+
+    lhs: Scaled
+    rhs: Scaled
+    groups: int
+    rows: int
+    columns: int
+    experts: int
+    schedule: Schedule
+    share: int = 1
+    after: Epilogue = NOTHING
+
+    @property
+    def width(self) -> int:
+        """Columns of the result."""
+        return self.columns // 2 if self.after.gated else self.columns
+
+    @property
+    def workgroups(self) -> list[int]:
+        """Along columns, rows and groups."""
+        across = self.schedule.columns // (2 if self.after.gated else 1)
+        return [-(-self.width // across), -(-self.rows // self.schedule.rows), self.groups]
+
+    @property
+    def buffers(self) -> list[ir.Type]:
+        """Memref types of the operands and of the result."""
+        results = self.groups * self.rows
+        found = self.lhs.memrefs(results // self.share)
+        if self.experts:
+            found.append(ir.MemRefType.get([self.groups], i32()))
+        found += self.rhs.memrefs(max(self.experts, 1) * self.columns)
+        for reach, value in self.after.operands:
+            shape = flat_shape(reach, value, self.columns)
+            found.append(ir.MemRefType.get(shape, ir.RankedTensorType(value.type).element_type))
+        found.append(ir.MemRefType.get([results, self.width], f32()))
+        space = ir.Attribute.parse(GLOBAL)
+        return [
+            ir.MemRefType.get(kind.shape, kind.element_type, memory_space=space) for kind in found
+        ]
+
+    def body(self, *given: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        _Body(self, list(given)).build()
+
+
+class _Body:
+    """The values of a body while it is built."""
+
+    def __init__(self, kernel: Stream, given: list[ir.Value]) -> None:
+        self.kernel, self.schedule = kernel, kernel.schedule
+        self.instruction = self.schedule.instruction
+        self.lane: Lane = lane_of(self.instruction)
+        waves_m, waves_n, self.waves_k = self.schedule.waves
+        wave = self.lane.wave
+        self.wave_k = rest(wave, self.waves_k)
+        wave_n = rest(divided(wave, self.waves_k), waves_n)
+        wave_m = divided(wave, self.waves_k * waves_n)
+        self.group = workgroup(2)
+        lhs, self.result = given[:2], given[-1]
+        after = given[2:-1]
+        expert = None
+        if kernel.experts:
+            expert, after = self._expert(after[0]), after[1:]
+        rhs, after = after[:2], after[2:]
+        size = self.instruction.rows
+        self.tiles_m, self.tiles_n = self.schedule.tiles
+        first = plus(times(workgroup(1), waves_m), wave_m)
+        self.rows = [
+            plus(times(plus(times(first, self.tiles_m), tile), size), self.lane.row)
+            for tile in range(self.tiles_m)
+        ]
+        base = times(self.group, kernel.rows)
+        self.lhs = ScaledSide(
+            kernel.lhs,
+            self.instruction,
+            self.lane,
+            (bounded(lhs[0]), bounded(lhs[1])),
+            tuple(
+                divided(plus(base, clamped(row, kernel.rows)), kernel.share) for row in self.rows
+            ),
+        )
+        # A gated result has its halves in the first and in the second half of the tiles.
+        self.halves = 2 if kernel.after.gated else 1
+        across = self.tiles_n // self.halves
+        first = plus(times(workgroup(0), waves_n), wave_n)
+        self.columns = [times(plus(times(first, across), tile), size) for tile in range(across)]
+        starts = [
+            plus(clamped(plus(column, self.lane.row), kernel.width), half * kernel.width)
+            for half in range(self.halves)
+            for column in self.columns
+        ]
+        if expert is not None:
+            base = times(expert, kernel.columns)
+            starts = [plus(base, start) for start in starts]
+        self.rhs = ScaledSide(
+            kernel.rhs,
+            self.instruction,
+            self.lane,
+            (bounded(rhs[0]), bounded(rhs[1])),
+            tuple(starts),
+        )
+        memrefs = dict(zip(kernel.after.operands, after, strict=True))
+        self.finish = Finish(kernel.after, memrefs, QUAD)
+
+    def _expert(self, ids: ir.Value) -> ir.Value:
+        """The expert of this group. An id outside of the experts would read outside of them."""
+        chosen = arith.index_cast(
+            ir.IndexType.get(),
+            ir.Operation.create("memref.load", results=[i32()], operands=[ids, self.group]).result,
+        )
+        return arith.minui(chosen, index(self.kernel.experts - 1))
+
+    def build(self) -> None:
+        """The whole body."""
+        kind = of(f32(), self.instruction.totals)
+        totals = self._steps([zeros(kind)] * (self.tiles_m * self.tiles_n))
+        if self.waves_k > 1:
+            self._add_up(totals)
+        else:
+            for m in range(self.tiles_m):
+                for n in range(self.tiles_n // self.halves):
+                    self._store(self.rows[m], self.columns[n], self._pair(totals, m, n))
+
+    def _pair(self, totals: list[ir.Value], m: int, n: int) -> list[ir.Value]:
+        across = self.tiles_n // self.halves
+        return [totals[m * self.tiles_n + half * across + n] for half in range(self.halves)]
+
+    def _steps(self, totals: list[ir.Value]) -> list[ir.Value]:
+        blocks, size = self.kernel.lhs.blocks, self.instruction.step
+        turns = -(-blocks // (size * self.waves_k))
+        ragged = blocks != turns * size * self.waves_k
+
+        def load(turn: ir.Value, *, masked: bool) -> tuple[Loaded, Loaded]:
+            step = plus(times(turn, self.waves_k), self.wave_k)
+            return self.lhs.load(step, masked=masked), self.rhs.load(step, masked=masked)
+
+        lhs, rhs = load(index(0), masked=ragged and turns == 1)
+        if turns > 2:
+            carried = [*totals, *lhs, *rhs]
+            with loop(index(0), index(turns - 2), index(1), carried) as (turn, given, op):
+                now, left = given[: len(totals)], given[len(totals) :]
+                lhs_now, rhs_now = left[: len(lhs)], left[len(lhs) :]
+                lhs_next, rhs_next = load(plus(turn, 1), masked=False)
+                scf.YieldOp([*self._multiply(now, lhs_now, rhs_now), *lhs_next, *rhs_next])
+            results = list(op.results)
+            totals, left = results[: len(totals)], results[len(totals) :]
+            lhs, rhs = left[: len(lhs)], left[len(lhs) :]
+        if turns > 1:
+            lhs_next, rhs_next = load(index(turns - 1), masked=ragged)
+            totals = self._multiply(totals, lhs, rhs)
+            lhs, rhs = lhs_next, rhs_next
+        return self._multiply(totals, lhs, rhs)
+
+    def _multiply(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded) -> list[ir.Value]:
+        totals = list(totals)
+        for turn in range(4):
+            right = [self.rhs.fragment(rhs, n, turn) for n in range(self.tiles_n)]
+            for m in range(self.tiles_m):
+                left = self.lhs.fragment(lhs, m, turn)
+                for n in range(self.tiles_n):
+                    at = m * self.tiles_n + n
+                    scales = (self.rhs.scales(rhs, n), self.lhs.scales(lhs, m))
+                    totals[at] = scaled_mfma(
+                        self.instruction.shape, right[n], left, totals[at], scales, turn
+                    )
+        return totals
+
+    def _add_up(self, totals: list[ir.Value]) -> None:
+        """Sum over the waves along K through shared memory; tiles are shared out among them."""
+        across = self.tiles_n // self.halves
+        pairs = self.tiles_m * across
+        waves = self.schedule.waves[0] * self.schedule.waves[1]
+        assert waves == 1, "waves along K have the workgroup for themselves"
+        size = self.instruction.totals
+        memory = shared([self.waves_k, len(totals), LANES, size], f32())
+        for at, total in enumerate(totals):
+            vector.store(
+                total, memory, [self.wave_k, index(at), self.lane.lane, index(0)], alignment=16
+            )
+        barrier()
+        kind = of(f32(), size)
+        for start in range(0, pairs, self.waves_k):
+            own = plus(self.wave_k, start)
+
+            def sums(own: ir.Value = own) -> None:
+                m, n = divided(own, across), rest(own, across)
+                pair = []
+                for half in range(self.halves):
+                    tile = plus(plus(times(m, self.tiles_n), n), half * across)
+                    at = [tile, self.lane.lane, index(0)]
+                    total = vector.load(kind, memory, [index(0), *at], alignment=16)
+                    for k in range(1, self.waves_k):
+                        part = vector.load(kind, memory, [index(k), *at], alignment=16)
+                        total = arith.addf(total, part)
+                    pair.append(total)
+                row = plus(self.rows[0], times(m, self.instruction.rows))
+                column = plus(self.columns[0], times(n, self.instruction.rows))
+                self._store(row, column, pair)
+
+            if start + self.waves_k <= pairs:
+                sums()
+                continue
+            branch = scf.IfOp(below(own, pairs))
+            with ir.InsertionPoint(branch.then_block):
+                sums()
+                scf.YieldOp([])
+
+    def _store(self, row: ir.Value, column: ir.Value, pair: list[ir.Value]) -> None:
+        """Finish and store a tile; `row` is this lane's, `column` the tile's first."""
+        inside = below(row, self.kernel.rows)
+        for quad in range(self.instruction.totals // QUAD):
+            at = plus(column, plus(times(self.lane.group, QUAD), self.instruction.row(quad)))
+            branch = scf.IfOp(arith.andi(inside, below(at, self.kernel.width)))
+            with ir.InsertionPoint(branch.then_block):
+                place = plus(times(self.group, self.kernel.rows), row)
+                parts = [
+                    vector.extract_strided_slice(of(f32(), QUAD), total, [QUAD * quad], [QUAD], [1])
+                    for total in pair
+                ]
+                places = [
+                    Place(place, plus(at, half * self.kernel.width), None)
+                    for half in range(self.halves)
+                ]
+                found = self.finish.apply(parts, places)
+                vector.store(found, self.result, [place, at])
+                scf.YieldOp([])

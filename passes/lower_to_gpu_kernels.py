@@ -1,0 +1,117 @@
+"""mxc-lower-to-gpu-kernels: scaled contractions become kernels of our own on scaled MFMA.
+
+before:
+    %y = linalg.generic ins(%x, %w, %p, %s) outs(%zero) { scaling_extf, scaling_extf, mulf, addf }
+after:
+    stream.executable private @mxc_mxfp4_mxfp4_16x96x64 { .. amdgpu.scaled_mfma .. }
+    %y = flow.dispatch @mxc_mxfp4_mxfp4_16x96x64(%x, %p, %w, %s) {mxc.contraction = {..}}
+
+Leaves alone: all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.dialects.formats import FORMATS
+from mxc.dialects.generic import shape_of
+from mxc.dialects.kernel_calls import KernelCall
+from mxc.passes.base import Pass
+from mxc.passes.kernels.epilogues import Epilogue, epilogue
+from mxc.passes.kernels.executables import Threads, dispatch, executable
+from mxc.passes.kernels.gpu.calls import Call, match
+from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.gpu.schedule import choose
+from mxc.passes.kernels.gpu.sides import Scaled
+from mxc.passes.kernels.gpu.stream import Stream
+from mxc.passes.kernels.reshapes import as_memref, as_tensor, reshape
+from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
+
+
+@dataclass(frozen=True)
+class LowerToGpuKernels(Pass):
+    """Give scaled contractions to kernels of scaled matrix instructions."""
+
+    name = "mxc-lower-to-gpu-kernels"
+
+    def run(self, module: ir.Operation) -> None:
+        """Lower every contraction that a kernel computes."""
+        kernels = _Kernels(module)
+        for op in [op for op in linalg_operations(module) if match(op) is not None]:
+            # Matched anew: what an earlier kernel has computed is no longer where it was.
+            again = match(op)
+            assert again is not None
+            kernels.lower(again)
+        sweep(module)
+
+
+class _Kernels:
+    def __init__(self, module: ir.Operation) -> None:
+        self._module = module
+        self._built: set[str] = set()
+        self._epilogues: dict[str, int] = {}
+
+    def lower(self, call: Call) -> None:
+        """Replace the contraction by a dispatch."""
+        after = epilogue(call.op, 16)
+        kernel = Stream(
+            _scaled(call.lhs.source.format, call.depth),
+            _scaled(call.format, call.depth),
+            groups=call.groups,
+            rows=call.rows,
+            columns=call.columns,
+            experts=call.experts,
+            schedule=choose(call.rows, call.columns, call.depth // BLOCK),
+            share=call.lhs.share,
+            after=after,
+        )
+        name = self._name(call, after)
+        types = kernel.buffers
+        self._build(name, types, kernel)
+        last = after.stages[-1].op if after.stages else call.op
+        with ir.InsertionPoint(last), call.op.location:
+            ids = [] if call.ids is None else [call.ids]
+            given = [*call.lhs.tensors, *ids, *call.rhs, *(v for _, v in after.operands)]
+            operands = [as_memref(v, kind) for v, kind in zip(given, types[:-1], strict=True)]
+            result = dispatch(name, operands, as_tensor(types[-1]))
+            _described(call).write(result.owner)
+            replace(last, reshape(result, shape_of(last.results[0])))
+
+    def _build(self, name: str, types: Sequence[ir.Type], kernel: Stream) -> None:
+        if name in self._built:
+            return
+        self._built.add(name)
+        with ir.InsertionPoint.at_block_begin(self._module.regions[0].blocks[0]):
+            threads = Threads(kernel.schedule.threads, 64)
+            executable(name, types, kernel.workgroups, kernel.body, threads=threads)
+
+    def _name(self, call: Call, after: Epilogue) -> str:
+        name = f"mxc_{call.lhs.source.format}_{call.format}"
+        name += f"_{call.groups}x{call.rows}x{call.columns}x{call.depth}"
+        name += f"_of_{call.experts}" if call.experts else ""
+        name += f"_share_{call.lhs.share}" if call.lhs.share > 1 else ""
+        if not after.stages:
+            return name
+        number = self._epilogues.setdefault(after.signature, len(self._epilogues))
+        return f"{name}_then_{number}"
+
+
+def _scaled(name: str, depth: int) -> Scaled:
+    element = FORMATS[name].element
+    return Scaled(element.mlir, element.bits, depth // BLOCK)
+
+
+def _described(call: Call) -> KernelCall:
+    return KernelCall(
+        batch=call.groups,
+        m=call.rows,
+        n=call.columns,
+        k=call.depth,
+        experts=max(call.experts, 1),
+        lhs=call.lhs.source.format,
+        rhs=call.format,
+        out="f32",
+    )
