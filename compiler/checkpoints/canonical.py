@@ -10,7 +10,7 @@ Nothing is read before it is asked for, and then a few rows at a time. Value of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.codecs import PLAIN, Bytes, Codec
+from mxc.compiler.checkpoints.stored import Stored, Woven
 from mxc.compiler.checkpoints.tensors import DTYPES, TensorRecord, read_bytes
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import FORMATS, BlockFormat
@@ -29,98 +30,6 @@ UNSTATED = "unstated"
 
 #: Bytes of elements that are read together where nobody says otherwise.
 CHUNK = 8 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stored:
-    """One part of a weight, elements or scales: what it is once decoded, and where it lies.
-
-    `shape` is in elements of `dtype` (a key of DTYPES) after decoding; `rows` of them are decoded
-    one by one. `order`, if given, is applied to each len(order) rows after `codec`: row i is
-    stored row order[i]. Raises CheckpointError where the record has another size.
-    """
-
-    record: TensorRecord
-    shape: tuple[int, ...]
-    dtype: str
-    rows: int
-    codec: Codec = PLAIN
-    order: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Check that the stored bytes are as many as the shape asks for."""
-        wanted = self._groups(self.rows) * self.codec.stored_bytes(self.row_bytes)
-        if wanted != self.record.bytes or (self.order and self.rows % len(self.order)):
-            raise CheckpointError(
-                f"{self.record.file}: tensor {self.record.name} is {self.record.describe()}, "
-                f"{self.record.bytes} bytes; wanted {wanted} for {self.dtype} "
-                f"{list(self.shape)} stored as {self.codec.name}; fetch the files again, or the "
-                "config that belongs to them"
-            )
-
-    @property
-    def name(self) -> str:
-        """The tensor in the file."""
-        return self.record.name
-
-    @property
-    def bytes(self) -> int:
-        """Size after decoding."""
-        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
-
-    @property
-    def row_bytes(self) -> int:
-        """Size of one row after decoding."""
-        return self.bytes // self.rows if self.rows else 0
-
-    @property
-    def direct(self) -> bool:
-        """Whether the bytes of the file are those of the canonical tensor, in this order."""
-        return self.codec is PLAIN and not self.order
-
-    def read(self, start: int = 0, count: int | None = None) -> Bytes:
-        """Rows [start, start + count), uint8 [count, row_bytes].
-
-        Raises CheckpointError where the file was cut, IndexError for rows outside.
-        """
-        count = self.rows - start if count is None else count
-        if start < 0 or count < 0 or start + count > self.rows:
-            raise IndexError(f"{self.name}: rows {start}+{count} of {self.rows}")
-        return self._rows(start, count, lambda at, size: read_bytes(self.record, at, size))
-
-    def reader(
-        self, raw: Callable[[int, int], NDArray[np.uint8]]
-    ) -> Callable[[int, int], NDArray[np.uint8]]:
-        """Reads of the decoded bytes, by offset and size, made of `raw`: those of the record."""
-        if self.direct:
-            return raw
-
-        def read(start: int, size: int) -> NDArray[np.uint8]:
-            first, last = start // self.row_bytes, -(-(start + size) // self.row_bytes)
-            flat = self._rows(first, last - first, raw).reshape(-1)
-            begin = start - first * self.row_bytes
-            return flat[begin : begin + size]
-
-        return read
-
-    def _groups(self, rows: int) -> int:
-        return -(-rows // self.codec.group)
-
-    def _rows(self, start: int, count: int, raw: Callable[[int, int], Bytes]) -> Bytes:
-        row_bytes = self.row_bytes
-        if not count or not row_bytes:
-            return np.empty((count, row_bytes), np.uint8)
-        unit = math.lcm(self.codec.group, len(self.order) or 1)
-        first = start // unit * unit
-        last = min(-(-(start + count) // unit) * unit, self.rows)
-        group_bytes = self.codec.stored_bytes(row_bytes)
-        groups = self._groups(last - first)
-        data = raw(first // self.codec.group * group_bytes, groups * group_bytes)
-        rows = self.codec.decode(data.reshape(groups, group_bytes), row_bytes)[: last - first]
-        if self.order:
-            rows = rows.reshape(-1, len(self.order), row_bytes)[:, list(self.order)]
-            rows = rows.reshape(-1, row_bytes)
-        return np.ascontiguousarray(rows[start - first : start - first + count])
 
 
 class Convention(StrEnum):
@@ -174,8 +83,8 @@ class CanonicalTensor:
     name: str
     shape: tuple[int, ...]
     format: str
-    elements: Stored
-    scales: Stored | None = None
+    elements: Stored | Woven
+    scales: Stored | Woven | None = None
     block: tuple[int, int] | None = None
     tensor_scale: TensorScale | None = None
     recipe: str = UNSTATED
@@ -205,11 +114,10 @@ class CanonicalTensor:
     @property
     def records(self) -> tuple[TensorRecord, ...]:
         """Every tensor of a file that is part of this one."""
-        parts = [self.elements.record]
-        if self.scales is not None and self.scales.record != self.elements.record:
-            parts.append(self.scales.record)
-        parts += [s.record for s in (self.tensor_scale, self.input_scale) if s is not None]
-        return tuple(parts)
+        parts = [p for p in (self.elements, self.scales) if p is not None]
+        found = [s for p in parts for s in (p.parts if isinstance(p, Woven) else (p,))]
+        factors = [s.record for s in (self.tensor_scale, self.input_scale) if s is not None]
+        return tuple(dict.fromkeys([*(s.record for s in found), *factors]))
 
     @property
     def place(self) -> str:
@@ -222,7 +130,8 @@ class CanonicalTensor:
 
     def pieces(self, chunk: int = CHUNK) -> Iterator[Piece]:
         """All rows, about `chunk` bytes of elements at a time, with the scales that they need."""
-        step = max(1, chunk // max(1, self.elements.row_bytes))
+        row_bytes = self.elements.bytes // max(1, self.rows)
+        step = max(1, chunk // max(1, row_bytes))
         height = 1 if self.block is None else self.block[0]
         step = max(height, step // height * height)
         for start in range(0, self.rows, step):
@@ -234,7 +143,10 @@ class CanonicalTensor:
         if self.scales is not None and self.block is not None:
             first, last = self._scale_row(start), self._scale_row(max(start, start + count - 1))
             scales = self.scales.read(first, last - first + 1 if count else 0)
-        return Piece(start, self.elements.read(start, count), scales)
+        # The rows of a vector that is put in order are its elements.
+        each = self.elements.rows // self.rows if self.rows else 1
+        elements = self.elements.read(start * each, count * each)
+        return Piece(start, elements.reshape(count, each * elements.shape[1]), scales)
 
     def values(self, start: int = 0, count: int | None = None) -> NDArray[np.float32]:
         """What rows [start, start + count) mean: float32 [count, in], each product rounded once.

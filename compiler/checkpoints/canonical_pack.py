@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mxc.compiler.checkpoints.canonical import CanonicalTensor, Stored
+from mxc.compiler.checkpoints.canonical import CanonicalTensor
+from mxc.compiler.checkpoints.stored import Stored, Woven
 from mxc.compiler.checkpoints.tensors import TensorRecord
 from mxc.compiler.packing.items import PackItem
 from mxc.dialects.errors import CheckpointError
@@ -79,7 +80,7 @@ def weight_record(
     )
 
 
-def _source(stored: Stored) -> TensorRecord | Stored:
+def _source(stored: Stored | Woven) -> TensorRecord | Stored | Woven:
     # What needs no decoding is read as it lies.
     same = stored.direct and stored.shape == stored.record.shape
     return stored.record if same and stored.dtype == stored.record.dtype else stored

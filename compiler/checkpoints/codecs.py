@@ -13,6 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mxc.dialects.packing import pack_elements
+
+#: Formats of four and of six bits: how codes are packed depends on nothing else.
+_FOUR, _SIX = "mxfp4", "mxfp6e2m3"
+
 Bytes = NDArray[np.uint8]
 
 
@@ -45,3 +50,107 @@ def tiles(rows: int, columns: int) -> Codec:
         return np.repeat(wide, rows, axis=0)
 
     return Codec(f"tiles {rows}x{columns}", rows, lambda row: -(-row // columns), decode)
+
+
+def _blocks(stored: Bytes, size: int) -> Bytes:
+    """Rows of blocks of `size` bytes: uint8 [rows, blocks, size]."""
+    return stored.reshape(len(stored), -1, size)
+
+
+def _after_log2(stored: Bytes, row: int) -> Bytes:
+    return _blocks(stored, 17)[:, :, 1:].reshape(len(stored), row)
+
+
+def _six_after_log2(stored: Bytes, row: int) -> Bytes:
+    # Four codes in three bytes: their high two bits in the first, first code highest, then their
+    # low four bits, two codes a byte, the first one high.
+    three = _blocks(stored, 25)[:, :, 1:].reshape(len(stored), -1, 3)
+    high, ab, cd = three[..., 0], three[..., 1], three[..., 2]
+    low = (ab >> 4, ab & 15, cd >> 4, cd & 15)
+    codes = np.stack([(high >> (6 - 2 * i) & 3) << 4 | low[i] for i in range(4)], axis=-1)
+    return pack_elements(codes.reshape(len(stored), -1), _SIX)
+
+
+#: Quark's older packing: a byte of scale, then the block as it is.
+MX_AFTER_LOG2 = Codec("17 bytes a block", 1, lambda row: row // 16 * 17, _after_log2)
+
+#: The same of six bits, whose codes are taken apart into two and four bits.
+MX6_AFTER_LOG2 = Codec("25 bytes a block", 1, lambda row: row // 24 * 25, _six_after_log2)
+
+
+def log2_scales(block_bytes: int) -> Codec:
+    """The scales of those: int8 logarithms before the `block_bytes` of each block.
+
+    -128 stands for no power of two that E8M0 has; it becomes NaN, 0xFF, by the same addition.
+    """
+
+    def decode(stored: Bytes, row: int) -> Bytes:
+        scales: Bytes = _blocks(stored, 1 + block_bytes)[:, :, 0] + np.uint8(127)
+        return scales
+
+    size = 1 + block_bytes
+    return Codec(f"int8 logarithms, one in {size} bytes", 1, lambda row: row * size, decode)
+
+
+def _halves(stored: Bytes, size: int, start: int, block: int, row: int) -> Bytes:
+    """Codes of blocks whose first half lies in the low nibbles, the second in the high ones."""
+    low = _blocks(stored, size)[:, :, start:].reshape(len(stored), -1, block // 2)
+    codes = np.concatenate((low & 15, low >> 4), axis=-1)
+    return pack_elements(codes.reshape(len(stored), -1), _FOUR)
+
+
+def _ue4m3(stored: Bytes, row: int) -> Bytes:
+    scales = _blocks(stored, 36)[:, :, :4].reshape(len(stored), row)
+    if (wrong := scales[scales >= 0x7F]).size:
+        raise ValueError(f"found the byte {wrong[0]:#04x}, which is no scale of NVFP4")
+    return scales
+
+
+#: ggml's block_mxfp4: the scale, then 16 bytes, elements 0..15 low and 16..31 high.
+GGML_MXFP4 = Codec(
+    "block_mxfp4", 1, lambda row: row // 16 * 17, lambda s, row: _halves(s, 17, 1, 32, row)
+)
+GGML_MXFP4_SCALES = Codec(
+    "block_mxfp4", 1, lambda row: row * 17, lambda s, row: _blocks(s, 17)[:, :, 0]
+)
+
+#: ggml's block_nvfp4, 64 elements: 4 scales, then 4 times 8 bytes, elements 0..7 low, 8..15 high.
+GGML_NVFP4 = Codec(
+    "block_nvfp4", 1, lambda row: row // 32 * 36, lambda s, row: _halves(s, 36, 4, 16, row)
+)
+GGML_NVFP4_SCALES = Codec("block_nvfp4", 1, lambda row: row // 4 * 36, _ue4m3)
+
+#: ggml's block_q8_0: an f16 scale, then 32 int8.
+GGML_Q8_0 = Codec(
+    "block_q8_0",
+    1,
+    lambda row: row // 32 * 34,
+    lambda s, row: _blocks(s, 34)[:, :, 2:].reshape(len(s), row),
+)
+GGML_Q8_0_SCALES = Codec(
+    "block_q8_0",
+    1,
+    lambda row: row // 2 * 34,
+    lambda s, row: _blocks(s, 34)[:, :, :2].reshape(len(s), row),
+)
+
+
+def _swizzled(stored: Bytes, row: int) -> Bytes:
+    tiles = stored.reshape(len(stored), -1, 32, 4, 4)
+    wide = tiles.transpose(0, 3, 2, 1, 4).reshape(len(stored) * 128, -1)
+    return wide[:, :row]
+
+
+#: Scales as NVIDIA's matrix instructions read them: tiles of 128 rows and 4 blocks, row r of a
+#: tile at 16 * (r % 32) + 4 * (r // 32); rows and blocks are padded to whole tiles.
+SWIZZLED = Codec("swizzled 128x4", 128, lambda row: -(-row // 4) * 512, _swizzled)
+
+
+def _one_a_byte(stored: Bytes, row: int) -> Bytes:
+    if (wrong := stored[stored > 63]).size:
+        raise ValueError(f"found the byte {wrong[0]:#04x} where six bits were wanted")
+    return pack_elements(stored, _SIX)
+
+
+#: Codes of six bits, one in each byte.
+SIX_IN_EIGHT = Codec("six bits a byte", 1, lambda row: row // 3 * 4, _one_a_byte)

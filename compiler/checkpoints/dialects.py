@@ -7,8 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mxc.compiler.checkpoints import gpt_oss_experts
+from mxc.compiler.checkpoints import (
+    compressed_tensors,
+    deepseek,
+    gpt_oss_experts,
+    gpt_oss_original,
+    modelopt,
+    quark,
+    torchao_tensors,
+)
 from mxc.compiler.checkpoints.canonical import CanonicalTensor, plain
+from mxc.compiler.checkpoints.gguf_dialect import open_gguf
 from mxc.compiler.checkpoints.quantisation import Quantisation
 from mxc.compiler.checkpoints.safetensors_files import CONFIG, read_checkpoint, read_file
 from mxc.compiler.checkpoints.source import Source, by_name
@@ -18,7 +27,9 @@ from mxc.dialects.errors import CheckpointError
 #: Files that hold pickles: to load one is to run the program in it.
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
-Read = Callable[[Checkpoint], tuple[list[CanonicalTensor], Quantisation]]
+#: What a dialect finds: tensors, declarations, and config.json as transformers would have it.
+Found = tuple[list[CanonicalTensor], Quantisation, Mapping[str, Any]]
+Read = Callable[[Checkpoint], Found]
 
 
 @dataclass(frozen=True)
@@ -45,36 +56,87 @@ def quantization_config(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None
 
 
-def _read_gpt_oss(checkpoint: Checkpoint) -> tuple[list[CanonicalTensor], Quantisation]:
-    declared = gpt_oss_experts.quantisation(quantization_config(checkpoint.config) or {})
-    return gpt_oss_experts.read(checkpoint, declared), declared
+def _config(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    return quantization_config(checkpoint.config) or {}
 
 
-def _read_plain(checkpoint: Checkpoint) -> tuple[list[CanonicalTensor], Quantisation]:
-    return [plain(record) for record in checkpoint.tensors.values()], Quantisation()
+def _read_gpt_oss(checkpoint: Checkpoint) -> Found:
+    declared = gpt_oss_experts.quantisation(_config(checkpoint))
+    return gpt_oss_experts.read(checkpoint, declared), declared, checkpoint.config
 
 
-#: Asked in this order; the first that recognises a checkpoint reads it.
+def _read_quark(checkpoint: Checkpoint) -> Found:
+    declared = quark.quantisation(_config(checkpoint))
+    return quark.read(checkpoint, declared), declared, checkpoint.config
+
+
+def _read_compressed_tensors(checkpoint: Checkpoint) -> Found:
+    declared = compressed_tensors.quantisation(_config(checkpoint))
+    return compressed_tensors.read(checkpoint, declared), declared, checkpoint.config
+
+
+def _read_modelopt(checkpoint: Checkpoint) -> Found:
+    beside = modelopt.quant_config(checkpoint.folder)
+    inside = _config(checkpoint) if _method(checkpoint) == modelopt.METHOD else None
+    declared = modelopt.quantisation(beside, inside)
+    return modelopt.read(checkpoint, declared), declared, checkpoint.config
+
+
+def _is_modelopt(checkpoint: Checkpoint) -> bool:
+    if _method(checkpoint) == modelopt.METHOD:
+        return True
+    return _method(checkpoint) is None and modelopt.quant_config(checkpoint.folder) is not None
+
+
+def _read_deepseek(checkpoint: Checkpoint) -> Found:
+    raw = _config(checkpoint)
+    declared = deepseek.quantisation(raw, checkpoint.config)
+    experts = checkpoint.config.get("expert_dtype", raw.get("expert_dtype"))
+    return deepseek.read(checkpoint, declared, experts), declared, checkpoint.config
+
+
+def _read_torchao(checkpoint: Checkpoint) -> Found:
+    return *torchao_tensors.read(checkpoint), checkpoint.config
+
+
+def _read_plain(checkpoint: Checkpoint) -> Found:
+    tensors = [plain(record) for record in checkpoint.tensors.values()]
+    return tensors, Quantisation(), checkpoint.config
+
+
+def _by_method(name: str, read: Read) -> Dialect:
+    return Dialect(name, lambda checkpoint: _method(checkpoint) == name, read)
+
+
+#: Asked in this order; the first that recognises a checkpoint reads it. GGUF is told by its file.
 DIALECTS: tuple[Dialect, ...] = (
+    Dialect("gpt-oss-original", gpt_oss_original.recognises, gpt_oss_original.read_original),
     Dialect("gpt-oss", lambda c: _method(c) == gpt_oss_experts.METHOD, _read_gpt_oss),
+    _by_method(quark.METHOD, _read_quark),
+    _by_method(compressed_tensors.METHOD, _read_compressed_tensors),
+    Dialect(modelopt.METHOD, _is_modelopt, _read_modelopt),
+    Dialect("deepseek", lambda c: _method(c) == deepseek.METHOD, _read_deepseek),
+    Dialect(torchao_tensors.METHOD, torchao_tensors.recognises, _read_torchao),
     Dialect("plain", lambda c: _method(c) is None, _read_plain),
 )
 
 
 def open_checkpoint(path: Path) -> Source:
-    """Open a checkpoint: a folder with config.json and safetensors, or one .safetensors file.
+    """Open a checkpoint: a folder with config.json and safetensors, a .safetensors or .gguf file.
 
     Reads headers and configs only. Raises CheckpointError: none of these, an unknown dialect,
     damaged files, or a config that contradicts the tensors.
     """
+    if _is_gguf(path):
+        return open_gguf(path)
     checkpoint = _container(path)
     for dialect in DIALECTS:
         if dialect.recognises(checkpoint):
-            tensors, quantisation = dialect.read(checkpoint)
+            tensors, quantisation, config = dialect.read(checkpoint)
             return Source(
                 path=path,
                 dialect=dialect.name,
-                config=checkpoint.config,
+                config=config,
                 tensors=by_name(tensors, path),
                 quantisation=quantisation,
                 files=checkpoint.files,
@@ -83,6 +145,10 @@ def open_checkpoint(path: Path) -> Source:
         f"{path}: quantisation method {_method(checkpoint)!r} is not supported; supported: "
         f"{', '.join(d.name for d in DIALECTS)}"
     )
+
+
+def _is_gguf(path: Path) -> bool:
+    return path.suffix == ".gguf" and not path.is_dir()
 
 
 def _container(path: Path) -> Checkpoint:
@@ -97,6 +163,7 @@ def _container(path: Path) -> Checkpoint:
     if path.is_dir() and (path / CONFIG).is_file():
         return read_checkpoint(path)
     raise CheckpointError(
-        f"{path}: wanted a checkpoint folder (with {CONFIG}) or a .safetensors file; found "
+        f"{path}: wanted a checkpoint folder (with {CONFIG}), a .safetensors or a .gguf file; "
+        f"found "
         f"{'another kind of file' if path.exists() else 'nothing there'}"
     )

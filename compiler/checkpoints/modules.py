@@ -36,22 +36,23 @@ def split(checkpoint: Checkpoint) -> dict[str, dict[str, TensorRecord]]:
 def read_layers(
     checkpoint: Checkpoint,
     quantisation: Quantisation,
-    marks: Collection[str],
+    quantised: Callable[[Parts], str | None],
     build: Callable[[str, Parts, Scheme], tuple[CanonicalTensor, Collection[str]]],
 ) -> list[CanonicalTensor]:
     """Every tensor of a checkpoint; `build` makes the weight of a quantised layer.
 
-    A layer is quantised where it has a part named in `marks`. `build(module, parts, scheme)`
-    gives the weight and the parts that it is made of; the others are plain tensors.
+    `quantised(parts)` is the part by which a layer is seen to be quantised, None for others.
+    `build(module, parts, scheme)` gives the weight and the parts that it is made of; what is left
+    are plain tensors.
     Raises CheckpointError where config and tensors contradict each other.
     """
     tensors: list[CanonicalTensor] = []
     for module, parts in split(checkpoint).items():
         scheme = quantisation.scheme(module)
         used: Collection[str] = ()
-        if present := [mark for mark in marks if mark in parts]:
+        if (mark := quantised(parts)) is not None:
             if scheme is None:
-                record = parts[present[0]]
+                record = parts[mark]
                 raise CheckpointError(
                     f"{record.file}: tensor {record.name} says that {module} is quantised, the "
                     f"config of {quantisation.method} excludes it; fetch the config that belongs "

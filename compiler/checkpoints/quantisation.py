@@ -57,11 +57,15 @@ class Activations:
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """How the weights of a layer are declared to be, and its activations; None: as they are."""
+    """How the weights of a layer are declared to be, and its activations; None: as they are.
+
+    `packing` is the dialect's own word for how their bytes lie, where it has several ways.
+    """
 
     format: str
     recipe: str = UNSTATED
     activations: Activations | None = None
+    packing: str = ""
     stated_in: str = ""
 
 

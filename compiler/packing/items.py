@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.canonical import Stored
+from mxc.compiler.checkpoints.stored import Stored, Woven
 from mxc.compiler.checkpoints.tensors import DTYPES, TensorRecord, dtype_name
 from mxc.compiler.packing.panels import panel_bytes, to_panels
 from mxc.compiler.packing.quantised import Loss, Quantised, quantised_rows
@@ -40,7 +40,7 @@ class PackItem:
     """
 
     key: str
-    source: TensorRecord | Stored | NDArray[Any]
+    source: TensorRecord | Stored | Woven | NDArray[Any]
     layout: str = "identity"
     panels: str | None = None
     experts: bool = False
@@ -55,18 +55,16 @@ class PackItem:
     @property
     def source_dtype(self) -> str:
         """The safetensors dtype of what is read."""
-        if isinstance(self.source, TensorRecord | Stored):
+        if isinstance(self.source, TensorRecord | Stored | Woven):
             return self.source.dtype
         return dtype_name(self.source.dtype)
 
     @property
     def record(self) -> TensorRecord | None:
         """The tensor of a file that is read; None for an array that the compiler made."""
-        return (
-            self.source.record
-            if isinstance(self.source, Stored)
-            else (self.source if isinstance(self.source, TensorRecord) else None)
-        )
+        if isinstance(self.source, Stored | Woven):
+            return self.source.record
+        return self.source if isinstance(self.source, TensorRecord) else None
 
     @property
     def place(self) -> str:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.canonical import Stored
+from mxc.compiler.checkpoints.tensors import TensorRecord
 from mxc.compiler.packing import items as packing
 from mxc.compiler.packing.archive import ArchiveTensor, Layout, lay_out
 from mxc.compiler.packing.archive_file import ArchiveFile, archive_file
@@ -117,20 +118,22 @@ def _reader(
     search: NanSearch,
 ) -> Read:
     """Reads of the item's bytes, by offset and size, which `search` sees on the way."""
-    source = item.record
-    if source is None:
-        flat = np.ascontiguousarray(item.source).reshape(-1).view(np.uint8)
+    source, first = item.source, item.record
+    if isinstance(source, np.ndarray) or first is None:
+        flat = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
         return lambda start, size: flat[start : start + size]
-    if source.file not in shards:
-        shards[source.file] = stack.enter_context(Shard(source.file, pool))
-    shard = shards[source.file]
+
+    def stored(record: TensorRecord, start: int, size: int) -> NDArray[np.uint8]:
+        if record.file not in shards:
+            shards[record.file] = stack.enter_context(Shard(record.file, pool))
+        shard = shards[record.file]
+        return shard.read(record.offset + start, size, packing.CHUNK, record.name)
+
+    decoded: Read = partial(stored, first)
+    if not isinstance(source, TensorRecord):
+        decoded = source.reader(stored)
     last: tuple[int, int] = (-1, -1)
     data: NDArray[np.uint8] = np.empty(0, np.uint8)
-
-    def stored(start: int, size: int) -> NDArray[np.uint8]:
-        return shard.read(source.offset + start, size, packing.CHUNK, source.name)
-
-    decoded = item.source.reader(stored) if isinstance(item.source, Stored) else stored
 
     def read(start: int, size: int) -> NDArray[np.uint8]:
         nonlocal last, data

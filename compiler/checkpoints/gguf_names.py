@@ -1,0 +1,124 @@
+"""GGUF's names of tensors and transformers' names of the same parameters, by architecture.
+
+Source: gguf 0.19.0 (tensor_mapping.py) and transformers 5.23 (modeling_gguf_pytorch_utils.py);
+the tests hold both against this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+_TOP = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+
+_ATTENTION = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+}
+_DENSE = {
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """The layers of one architecture: `layers` what follows `blk.N.`, without `.weight`.
+
+    `experts` are tensors [experts, out, in] and the name of one expert's, with {} for its number.
+    `pairs`: rows of queries and keys lie as pairs of a rotation, not as its two halves.
+    """
+
+    layers: Mapping[str, str]
+    experts: Mapping[str, str] = field(default_factory=dict)
+    pairs: bool = False
+
+
+_MIXTRAL = {
+    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
+    "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
+}
+_QWEN_MOE = {
+    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj",
+    "ffn_down_exps": "mlp.experts.{}.down_proj",
+}
+
+#: `general.architecture` -> names. Mistral and Mixtral call themselves llama.
+ARCHITECTURES: Mapping[str, Names] = MappingProxyType(
+    {
+        "llama": Names(
+            layers=_ATTENTION | _DENSE | {"ffn_gate_inp": "block_sparse_moe.gate"},
+            experts=_MIXTRAL,
+            pairs=True,
+        ),
+        "qwen2": Names(layers=_ATTENTION | _DENSE),
+        "qwen3": Names(layers=_ATTENTION | _DENSE),
+        "qwen3moe": Names(
+            layers=_ATTENTION | _DENSE | {"ffn_gate_inp": "mlp.gate"}, experts=_QWEN_MOE
+        ),
+        "gpt-oss": Names(
+            layers=_ATTENTION
+            | {
+                "attn_sinks": "self_attn.sinks",
+                "post_attention_norm": "post_attention_layernorm",
+                "ffn_gate_inp": "mlp.router",
+                "ffn_gate_exps": "mlp.experts.gate_proj",
+                "ffn_up_exps": "mlp.experts.up_proj",
+                "ffn_down_exps": "mlp.experts.down_proj",
+            }
+        ),
+    }
+)
+
+_LAYER = re.compile(r"blk\.(\d{1,6})\.([a-z_]+)\.(weight|bias|scale|input_scale)")
+
+
+def parameter(name: str, names: Names) -> str | None:
+    """transformers' name of a tensor; None where it has none. Of experts the name has a {}."""
+    stem, _, kind = name.rpartition(".")
+    if stem in _TOP:
+        return f"{_TOP[stem]}.{kind}"
+    match = _LAYER.fullmatch(name)
+    if match is None:
+        return None
+    layer, what, kind = match.groups()
+    found = names.experts.get(what) or names.layers.get(what)
+    if found is None:
+        return None
+    if found == "self_attn.sinks":
+        return f"model.layers.{layer}.{found}"
+    return f"model.layers.{layer}.{found}.{kind}"
+
+
+def tensor(name: str, names: Names) -> str | None:
+    """GGUF's name of a parameter `model.layers.N...weight`; None where it has none."""
+    stem, _, kind = name.rpartition(".")
+    for theirs, ours in _TOP.items():
+        if ours == stem:
+            return f"{theirs}.{kind}"
+    match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
+    if match is None:
+        return None
+    layer, rest = match.groups()
+    if rest == "self_attn.sinks":
+        return f"blk.{layer}.attn_sinks.weight"
+    stem, _, kind = rest.rpartition(".")
+    return next(
+        (f"blk.{layer}.{theirs}.{kind}" for theirs, ours in names.layers.items() if ours == stem),
+        None,
+    )
