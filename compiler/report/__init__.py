@@ -118,7 +118,7 @@ class Report:
         return Report(
             target=raw["target"],
             matmuls=tuple(Matmul(**each) for each in raw["matmuls"]),
-            kernels=tuple(Kernel(**each) for each in raw["kernels"]),
+            kernels=tuple(Kernel.from_dict(each) for each in raw["kernels"]),
             functions=tuple(FunctionCost(**each) for each in raw["functions"]),
             findings=tuple(raw["findings"]),
             operations=tuple(Operation(**each) for each in raw["operations"]),

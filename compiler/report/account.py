@@ -20,6 +20,7 @@ from mxc.compiler.report.assembly import Kernel, parse_all
 from mxc.compiler.report.lowering import explain, lowering_of
 from mxc.compiler.report.preparation import Preparation, hoisted_globals, operand, preparation
 from mxc.dialects import kernel_calls
+from mxc.dialects.compute_units import compute_unit
 from mxc.dialects.contractions import (
     INT8,
     Contraction,
@@ -57,7 +58,7 @@ def account(
     """The report of one compilation; the arguments are those of `report.build_report`."""
     every = dispatches(flow)
     weights, stores = Weights(every), hoisted_globals(flow)
-    kernels = parse_all(assembly)
+    kernels = parse_all(assembly, compute_unit(target.name))
     users = Counter(dispatch.entry for dispatch in every)
     code = {dispatch.entry: dispatch.body for dispatch in every}
     bodies = {entry: contractions(body) for entry, body in code.items() if body is not None}

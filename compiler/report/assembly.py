@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from mxc.compiler.report.hot_loop import HotLoop, describe
+from mxc.dialects.compute_units import ComputeUnit, Occupancy
 
 # A name with characters that an assembler does not expect is quoted.
 _FUNCTION = re.compile(r"^\s*\.type\s+\"?([^\",\s]+)\"?,\s*[@%]function\s*$", re.MULTILINE)
@@ -31,6 +35,8 @@ class Kernel:
     On a CPU `spills` counts the vector registers that are stored to the stack, and
     `scratch_bytes` is the fixed part of the stack frame. `instructions` maps mnemonics to how
     often they stand in the text, x86 vector ones with their width: "vfmadd231ps zmm".
+    `vgpr` has accumulation registers in it where both are one file (gfx942, gfx950). `occupancy`
+    and `hot_loop` are there for a GPU that dialects/compute_units.py has.
     """
 
     name: str
@@ -42,27 +48,39 @@ class Kernel:
     sgpr: int | None = None
     lds_bytes: int | None = None
     workgroup_size: int | None = None
+    occupancy: Occupancy | None = None
+    hot_loop: HotLoop | None = None
+
+    @staticmethod
+    def from_dict(raw: Mapping[str, Any]) -> Kernel:
+        """From report.json, of older versions too. Raises TypeError for anything else."""
+        held, loop = raw.get("occupancy"), raw.get("hot_loop")
+        own = {
+            "occupancy": None if held is None else Occupancy(**held),
+            "hot_loop": None if loop is None else HotLoop.from_dict(loop),
+        }
+        return Kernel(**{**raw, **own})
 
 
-def parse(text: str) -> list[Kernel]:
-    """The kernels of one assembly file, in order.
+def parse(text: str, unit: ComputeUnit | None = None) -> list[Kernel]:
+    """The kernels of one assembly file, in order; with a `unit` also how they run on it.
 
     AMDGPU: the kernels of the metadata. CPU: all functions, helpers of the run time included; the
     caller knows the exported names. A text without any function gives an empty list.
     """
-    bodies = _bodies(text)
+    bodies = bodies_of(text)
     metadata = _METADATA.search(text)
     if metadata is not None:
-        return [_gpu_kernel(entry, bodies) for entry in _entries(metadata[1])]
+        return [_gpu_kernel(entry, bodies, unit) for entry in _entries(metadata[1])]
     return [_cpu_kernel(name, body) for name, body in bodies.items()]
 
 
-def parse_all(texts: Iterable[str]) -> dict[str, Kernel]:
+def parse_all(texts: Iterable[str], unit: ComputeUnit | None = None) -> dict[str, Kernel]:
     """Kernels of several files by name."""
-    return {kernel.name: kernel for text in texts for kernel in parse(text)}
+    return {kernel.name: kernel for text in texts for kernel in parse(text, unit)}
 
 
-def _bodies(text: str) -> dict[str, str]:
+def bodies_of(text: str) -> dict[str, str]:
     """Text of each function, from its label to its end marker."""
     found: dict[str, str] = {}
     for match in _FUNCTION.finditer(text):
@@ -89,17 +107,25 @@ def _entries(metadata: str) -> list[dict[str, str]]:
     return entries
 
 
-def _gpu_kernel(entry: dict[str, str], bodies: dict[str, str]) -> Kernel:
+def _gpu_kernel(entry: dict[str, str], bodies: dict[str, str], unit: ComputeUnit | None) -> Kernel:
+    body = bodies.get(entry["name"], "")
+    vgpr, lds = int(entry["vgpr_count"]), int(entry["group_segment_fixed_size"])
+    size = int(entry["max_flat_workgroup_size"])
+    held = None
+    if unit is not None:
+        held = unit.occupancy(registers=vgpr, lds_bytes=lds, workgroup_size=size)
     return Kernel(
         name=entry["name"],
-        instructions=_count(bodies.get(entry["name"], ""), ";"),
+        instructions=_count(body, ";"),
         spills=int(entry["vgpr_spill_count"]) + int(entry["sgpr_spill_count"]),
         scratch_bytes=int(entry["private_segment_fixed_size"]),
-        vgpr=int(entry["vgpr_count"]),
+        vgpr=vgpr,
         agpr=int(entry.get("agpr_count", "0")),
         sgpr=int(entry["sgpr_count"]),
-        lds_bytes=int(entry["group_segment_fixed_size"]),
-        workgroup_size=int(entry["max_flat_workgroup_size"]),
+        lds_bytes=lds,
+        workgroup_size=size,
+        occupancy=held,
+        hot_loop=describe(body, unit, held, size) if unit is not None and held else None,
     )
 
 

@@ -1,0 +1,76 @@
+"""The hot loop of a GPU kernel as the report has it: its instructions, and the model of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from mxc.compiler.report.issue_model import TURNS, Estimate, estimate
+from mxc.compiler.report.issue_steps import Step, read_steps
+from mxc.compiler.report.loops import hot_loop
+from mxc.dialects.compute_units import ComputeUnit, Occupancy, compute_unit
+
+#: Steps that the model may take for one kernel, about half a second; of what is larger it runs
+#: fewer workgroups.
+_MOST_STEPS = 200_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class HotLoop:
+    """The hot loop of a kernel, or the whole of one without a loop (`is_loop` False).
+
+    census: instructions by kind (`loops.KINDS`). The rest is the issue model's, None where there
+    is no loop or no model of the machine: clocks of one turn of all waves on a compute unit; the
+    shares of them in which the matrix cores, vector units, LDS and the memory path work; the pipe
+    that works most; bytes that are asked of memory and not yet there, of a unit.
+    """
+
+    is_loop: bool
+    instructions: int
+    census: Mapping[str, int]
+    clocks: float | None = None
+    shares: Mapping[str, float] | None = None
+    bound_by: str | None = None
+    bytes_in_flight: int | None = None
+
+    @property
+    def matrix_share(self) -> float | None:
+        """The share of the time in which the matrix cores work; None where they are not used."""
+        used = self.shares is not None and "matrix" in self.census
+        return self.shares["matrix"] if used and self.shares is not None else None
+
+    @staticmethod
+    def from_dict(raw: Mapping[str, Any]) -> HotLoop:
+        """From report.json. Raises TypeError for anything else."""
+        return HotLoop(**raw)
+
+
+def describe(body: str, unit: ComputeUnit, held: Occupancy, workgroup_size: int) -> HotLoop:
+    """The hot loop of the kernel with the text `body`, of which a unit holds `held`."""
+    loop = hot_loop(body)
+    found = HotLoop(is_loop=loop.is_loop, instructions=len(loop.lines), census=dict(loop.census))
+    if not loop.is_loop or unit.rates is None:
+        return found
+    steps = tuple(read_steps(loop.lines, unit.rates))
+    waves = -(-workgroup_size // unit.wave)
+    groups = max(1, min(held.workgroups, _MOST_STEPS // (len(steps) * waves * TURNS)))
+    model = _estimate(steps, unit.targets[0], workgroup_size, groups)
+    return HotLoop(
+        is_loop=True,
+        instructions=found.instructions,
+        census=found.census,
+        clocks=round(model.clocks, 1),
+        shares={pipe: round(share, 3) for pipe, share in model.shares.items()},
+        bound_by=model.bound_by,
+        bytes_in_flight=model.bytes_in_flight,
+    )
+
+
+@lru_cache(maxsize=256)
+def _estimate(steps: tuple[Step, ...], target: str, workgroup_size: int, groups: int) -> Estimate:
+    """The same kernel for many layers is modelled once."""
+    unit = compute_unit(target)
+    assert unit is not None
+    return estimate(steps, unit, workgroup_size=workgroup_size, workgroups=groups)

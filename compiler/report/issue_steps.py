@@ -1,0 +1,77 @@
+"""What each instruction of a hot loop asks of a compute unit: the input of the issue model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from mxc.compiler.report.loops import Line
+from mxc.dialects.compute_units import Rates, matrix_clocks
+
+Pipe = Literal["matrix", "vector", "scalar", "lds", "memory", "wait", "barrier", "nop"]
+_TRANSCENDENTAL = ("v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_")
+_DWORDS = re.compile(r"dwordx(\d)")
+_BITS = re.compile(r"_b(\d+)")
+_COUNTER = re.compile(r"(\w+cnt)\((\d+)\)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What an instruction asks of the unit.
+
+    clocks: of the matrix core or the vector unit, or idle ones of s_nop; lane_bytes: moved by a
+    lane; to_lds: a load that goes there; vm, lgkm: what the counters must have come down to.
+    """
+
+    pipe: Pipe
+    clocks: int = 0
+    lane_bytes: int = 0
+    to_lds: bool = False
+    vm: int | None = None
+    lgkm: int | None = None
+
+
+def read_steps(lines: Iterable[Line], rates: Rates) -> list[Step]:
+    """What the instructions of a loop ask. Raises KeyError for an unknown matrix instruction."""
+    return [_step(line, rates) for line in lines]
+
+
+def _step(line: Line, rates: Rates) -> Step:
+    kind, mnemonic = line.kind, line.mnemonic
+    if kind == "matrix":
+        clocks = matrix_clocks(mnemonic, line.operands)
+        if clocks is None:
+            raise KeyError(mnemonic)
+        return Step(pipe="matrix", clocks=clocks)
+    if kind in ("ds_read", "ds_write"):
+        return Step(pipe="lds", lane_bytes=_lds_bytes(mnemonic))
+    if kind in ("load_to_lds", "global_load", "global_store", "scratch"):
+        return Step(pipe="memory", lane_bytes=_bytes(mnemonic), to_lds=kind == "load_to_lds")
+    if kind == "wait":
+        counters = {name: int(value) for name, value in _COUNTER.findall(line.operands)}
+        return Step(pipe="wait", vm=counters.get("vmcnt"), lgkm=counters.get("lgkmcnt"))
+    if kind == "barrier":
+        return Step(pipe="barrier")
+    if kind == "nop":
+        idle = int(line.operands or "0", 0) + 1 if mnemonic == "s_nop" else 1
+        return Step(pipe="nop", clocks=rates.issue * idle)
+    if kind in ("salu", "branch", "scalar_load"):
+        return Step(pipe="scalar", lane_bytes=4 if kind == "scalar_load" else 0)
+    slow = mnemonic.startswith(_TRANSCENDENTAL)
+    return Step(pipe="vector", clocks=rates.transcendental if slow else rates.issue)
+
+
+def _bytes(mnemonic: str) -> int:
+    """A lane of a memory instruction; less than a dword takes as long as a dword."""
+    found = _DWORDS.search(mnemonic)
+    if found is not None:
+        return 4 * int(found[1])
+    bits = _BITS.search(mnemonic)
+    return max(4, int(bits[1]) // 8) if bits is not None else 4
+
+
+def _lds_bytes(mnemonic: str) -> int:
+    twice = 2 if "read2" in mnemonic or "write2" in mnemonic else 1
+    return twice * _bytes(mnemonic)

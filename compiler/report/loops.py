@@ -1,0 +1,135 @@
+"""The hot loop of a GPU kernel, and what it is made of.
+
+A loop is what lies between a label and a branch back to it. The hot one is, of those that hold no
+other, the one with the most matrix instructions; where no loop has any, the one with the most
+loads. A kernel without a loop is taken as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_LABEL = re.compile(r"^(\.?\w+):")
+_INSTRUCTION = re.compile(r"^\s+([a-z]\w*)(?:\s+(.*))?$")
+_BRANCH = ("s_cbranch", "s_branch")
+
+#: What a line of a GPU kernel does, in the order in which a census lists it.
+KINDS = (
+    "matrix", "ds_read", "ds_write", "load_to_lds", "global_load", "global_store", "scratch",
+    "v_perm", "convert", "accvgpr", "valu", "scalar_load", "salu", "wait", "barrier", "nop",
+    "branch",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """One instruction: its mnemonic and its operands as they are written."""
+
+    mnemonic: str
+    operands: str = ""
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`."""
+        return _kind(self.mnemonic, self.operands)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Instructions `first` to `last`, both included, of a kernel; `is_loop` unless it has none."""
+
+    lines: tuple[Line, ...]
+    is_loop: bool = True
+
+    @property
+    def census(self) -> dict[str, int]:
+        """How many of each kind, in the order of `KINDS`; kinds that do not occur are left out."""
+        counts = Counter(line.kind for line in self.lines)
+        return {kind: counts[kind] for kind in KINDS if kind in counts}
+
+
+def hot_loop(body: str) -> Loop:
+    """The hot loop of a kernel, given the text from its label to its end."""
+    lines, labels = _read(body)
+    ranges = _ranges(lines, labels)
+    inner = [r for r in ranges if not any(_within(other, r) for other in ranges)]
+    matrices = [r for r in ranges if _count(lines, r, ("matrix",))]
+    if matrices and not any(r in inner for r in matrices):
+        inner = [r for r in matrices if not any(_within(other, r) for other in matrices)]
+    if not inner:
+        return Loop(tuple(lines), is_loop=False)
+    loads = ("global_load", "load_to_lds")
+    first, last = max(
+        inner, key=lambda r: (_count(lines, r, ("matrix",)), _count(lines, r, loads), r)
+    )
+    return Loop(tuple(lines[first : last + 1]))
+
+
+def _read(body: str) -> tuple[list[Line], dict[str, int]]:
+    """Instructions in their order, and the number of the one that follows each label."""
+    lines: list[Line] = []
+    labels: dict[str, int] = {}
+    for text in body.splitlines():
+        text = text.split(";", 1)[0].rstrip()
+        label = _LABEL.match(text)
+        if label is not None:
+            labels[label[1]] = len(lines)
+            continue
+        found = _INSTRUCTION.match(text)
+        if found is not None:
+            lines.append(Line(found[1], found[2] or ""))
+    return lines, labels
+
+
+def _ranges(lines: Sequence[Line], labels: dict[str, int]) -> list[tuple[int, int]]:
+    """First and last instruction of each loop; branches back to one label make one loop."""
+    ends: dict[int, int] = {}
+    for number, line in enumerate(lines):
+        target = labels.get(line.operands.strip()) if line.mnemonic.startswith(_BRANCH) else None
+        if target is not None and target <= number:
+            ends[target] = max(number, ends.get(target, number))
+    return sorted(ends.items())
+
+
+def _within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
+    return inner != outer and outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def _count(lines: Sequence[Line], within: tuple[int, int], kinds: Iterable[str]) -> int:
+    wanted = set(kinds)
+    return sum(line.kind in wanted for line in lines[within[0] : within[1] + 1])
+
+
+def _kind(mnemonic: str, operands: str) -> str:
+    if mnemonic.startswith(("v_mfma", "v_smfmac", "v_wmma", "v_swmmac")):
+        return "matrix"
+    if mnemonic.startswith("ds_"):
+        stores = "write" in mnemonic or "store" in mnemonic
+        return "ds_write" if stores else "ds_read"
+    if mnemonic.startswith("scratch_"):
+        return "scratch"
+    if mnemonic.startswith(("buffer_", "global_", "flat_")):
+        return _memory_kind(mnemonic, operands)
+    if mnemonic.startswith("v_"):
+        if mnemonic.startswith("v_perm"):
+            return "v_perm"
+        return "accvgpr" if "accvgpr" in mnemonic else "convert" if "cvt" in mnemonic else "valu"
+    if mnemonic.startswith(("s_waitcnt", "s_wait_")):
+        return "wait"
+    if mnemonic.startswith("s_barrier"):
+        return "barrier"
+    if mnemonic.startswith(("s_nop", "s_delay_alu", "s_sleep", "s_setprio", "s_sched")):
+        return "nop"
+    if mnemonic.startswith(_BRANCH) or mnemonic == "s_endpgm":
+        return "branch"
+    return "scalar_load" if mnemonic.startswith(("s_load", "s_buffer_load")) else "salu"
+
+
+def _memory_kind(mnemonic: str, operands: str) -> str:
+    if "load" not in mnemonic:
+        return "global_store"
+    to_lds = "_lds_" in mnemonic or re.search(r"\blds\b", operands) is not None
+    return "load_to_lds" if to_lds else "global_load"
