@@ -11,6 +11,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.compiler.models.blocks import expand, f32
+from mxc.dialects.formats import BlockFormat
 from mxc.dialects.generic import generic, shape_of
 from mxc.dialects.quantise import BLOCK, quantise_int8, quantise_mx
 from mxc.dialects.recipes import ScaleRecipe
@@ -36,7 +37,7 @@ MODES = (*FLOATS, INT8, *MX)
 
 @dataclass(frozen=True)
 class Blocks:
-    """Activations for MX weights: elements [.., KO, 32], scales [.., KO] where quantised."""
+    """Activations for weights in blocks: elements [.., KO, KB], scales [.., KO] where quantised."""
 
     elements: ir.Value
     scales: ir.Value | None
@@ -65,8 +66,13 @@ class Activations:
         loops = " ".join("abcdef"[: len(shape_of(x))])
         return generic([(x, loops)], loops, kind, lambda a: arith.truncf(kind, a))
 
-    def blocks(self, x: ir.Value) -> Blocks:
-        """x f32 [.., K] as MX weights see it."""
+    def blocks(self, x: ir.Value, format: BlockFormat) -> Blocks:
+        """x f32 [.., K] as weights of `format` see it.
+
+        Quantised only for blocks of 32: two scales of a product share their block.
+        """
+        if format.block != BLOCK:
+            return Blocks(in_blocks(self.round(x), format.block), None)
         if self.mode == INT8:
             return Blocks(*quantise_int8(x))
         if self.mode in MX:
@@ -74,8 +80,8 @@ class Activations:
         return Blocks(in_blocks(self.round(x)), None)
 
 
-def in_blocks(x: ir.Value) -> ir.Value:
-    """[.., K] as [.., K / 32, 32]."""
+def in_blocks(x: ir.Value, block: int = BLOCK) -> ir.Value:
+    """[.., K] as [.., K / block, block]."""
     *lead, depth = shape_of(x)
     groups = [*([axis] for axis in range(len(lead))), [len(lead), len(lead) + 1]]
-    return expand(x, groups, [*lead, depth // BLOCK, BLOCK])
+    return expand(x, groups, [*lead, depth // block, block])

@@ -1,4 +1,4 @@
-"""Mixture of experts over MX weights: routing, grouping, gathered contractions.
+"""Mixture of experts: routing, grouping, gathered contractions.
 
 Letters: T tokens, J chosen experts a token, E experts, P = T * J pairs (token, choice), B rows of
 a group, G groups, N and K of an expert's weight [N, K], KO = K / 32 blocks.
@@ -42,18 +42,27 @@ def as_index(value: ir.Value) -> ir.Value:
     return arith.index_cast(ir.IndexType.get(), value)
 
 
-def route(logits: ir.Value, choices: int) -> tuple[ir.Value, ir.Value]:
-    """Router logits [T, E] -> (softmax over the chosen, f32 [T, J]; experts, i32 [T, J])."""
+def route(logits: ir.Value, choices: int, *, of_all: bool = False) -> tuple[ir.Value, ir.Value]:
+    """Router logits [T, E] -> (shares, f32 [T, J]; experts, i32 [T, J]).
+
+    Shares are the softmax over the chosen; that over all experts divided by its sum over the chosen
+    is the same. `of_all`: that over all, which do not add up to one.
+    """
     values, experts = top_k(logits, choices)
     rows = shape_of(values)[0]
     top = generic(
         [(values, "m j")], "m", f32(), lambda x, acc: arith.maximumf(x, acc),
         initial=fill([rows], f32(), float("-inf")),
     )  # fmt: skip
-    weights = generic(
-        [(values, "m j"), (top, "m")], "m j", f32(), lambda x, t: math.exp(arith.subf(x, t))
-    )
-    total = generic([(weights, "m j")], "m", f32(), lambda x, acc: arith.addf(x, acc))
+
+    def exponentials(of: ir.Value) -> ir.Value:
+        return generic(
+            [(of, "m j"), (top, "m")], "m j", f32(), lambda x, t: math.exp(arith.subf(x, t))
+        )
+
+    weights = exponentials(values)
+    summed = exponentials(logits) if of_all else weights
+    total = generic([(summed, "m j")], "m", f32(), lambda x, acc: arith.addf(x, acc))
     shares = generic([(weights, "m j"), (total, "m")], "m j", f32(), lambda x, t: arith.divf(x, t))
     return shares, experts
 
@@ -213,23 +222,58 @@ def _rows(x: ir.Value, groups: Groups) -> ir.Value:
     return unpack(rows, kind) if packed else rows
 
 
-def expert_linear(
-    x: Blocks, groups: Groups, weights: tuple[ir.Value, ir.Value], bias: ir.Value, name: str
-) -> ir.Value:
+@dataclass(frozen=True)
+class ExpertWeight:
+    """Elements [E, N, KO, KB] and scales [E, N, KO], or plain elements [E, N, K].
+
+    `bias` and `factors` [E, N], where there are some: what products are multiplied with, then what
+    is added.
+    """
+
+    elements: ir.Value
+    scales: ir.Value | None = None
+    factors: ir.Value | None = None
+    bias: ir.Value | None = None
+
+
+def expert_linear(x: Blocks, groups: Groups, weight: ExpertWeight, name: str) -> ir.Value:
     """x [G, B, K] times the weights of each group's expert, plus bias: f32 [G, B, N].
 
-    weights: elements [E, N, KO, 32] and scales [E, N, KO]; bias [E, N].
+    Without blocks, x.elements is [G, B, K] too.
     """
-    elements, scales = (gather(part, groups.experts) for part in weights)
-    y = scaled_contraction(
-        x.elements, elements, lhs_scale=x.scales, rhs_scale=scales, batch=1, name=name
-    )
+    elements = gather(weight.elements, groups.experts)
+    if weight.scales is None:
+        with ir.Location.name(name):
+            y = generic(
+                [(x.elements, "g m k"), (elements, "g n k")],
+                "g m n",
+                f32(),
+                lambda a, w, acc: arith.addf(acc, arith.mulf(to_f32(a), to_f32(w))),
+            )
+    else:
+        scales = gather(weight.scales, groups.experts)
+        y = scaled_contraction(
+            x.elements, elements, lhs_scale=x.scales, rhs_scale=scales, batch=1, name=name
+        )
+    for numbers, operation in ((weight.factors, arith.mulf), (weight.bias, arith.addf)):
+        if numbers is not None:
+            y = _by_expert(y, groups, numbers, operation)
+    return y
 
-    def shifted(value: ir.Value, expert: ir.Value) -> ir.Value:
-        shift = tensor.extract(bias, [as_index(expert), loop_index("g m n", "n")])
-        return arith.addf(value, to_f32(shift))
 
-    return generic([(y, "g m n"), (groups.experts, "g")], "g m n", f32(), shifted)
+def _by_expert(
+    y: ir.Value,
+    groups: Groups,
+    numbers: ir.Value,
+    operation: Callable[[ir.Value, ir.Value], ir.Value],
+) -> ir.Value:
+    """operation(y [G, B, N], the row of numbers [E, N] of each group's expert)."""
+
+    def change(value: ir.Value, expert: ir.Value) -> ir.Value:
+        number = tensor.extract(numbers, [as_index(expert), loop_index("g m n", "n")])
+        return operation(value, to_f32(number))
+
+    return generic([(y, "g m n"), (groups.experts, "g")], "g m n", f32(), change)
 
 
 def combine(y: ir.Value, shares: ir.Value, groups: Groups) -> ir.Value:
@@ -261,16 +305,27 @@ Activation = Callable[[ir.Value, ir.Value], ir.Value]
 
 
 def gated(y: ir.Value, activation: Activation) -> ir.Value:
-    """activation(gate, up) of y [G, B, 2 I], whose first I columns are gate: f32 [G, B, I]."""
-    count, rows, width = shape_of(y)
-    halves = []
-    for half in range(2):
-        kind = ir.RankedTensorType.get([count, rows, width // 2], f32())
-        halves.append(
-            tensor.extract_slice(
-                kind, y, [], [], [],
-                [0, 0, half * (width // 2)], [count, rows, width // 2], [1, 1, 1],
-            )
-        )  # fmt: skip
-    gate, up = halves
-    return generic([(gate, "g m i"), (up, "g m i")], "g m i", f32(), activation)
+    """activation(gate, up) of y [.., 2 I], whose first I columns are gate: f32 [.., I]."""
+    *lead, width = shape_of(y)
+    sizes = [*lead, width // 2]
+    kind = ir.RankedTensorType.get(sizes, f32())
+    halves = [
+        tensor.extract_slice(
+            kind, y, [], [], [], [*[0] * len(lead), half * (width // 2)], sizes, [1] * len(sizes)
+        )
+        for half in range(2)
+    ]
+    return combined(halves[0], halves[1], activation)
+
+
+def combined(gate: ir.Value, up: ir.Value, activation: Activation) -> ir.Value:
+    """activation(gate, up), both [.., I]: f32 [.., I]."""
+    loops = " ".join("gmi"[-len(shape_of(gate)) :])
+    return generic([(gate, loops), (up, loops)], loops, f32(), activation)
+
+
+def silu(gate: ir.Value, up: ir.Value) -> ir.Value:
+    """gate * sigmoid(gate) * up."""
+    one = constant(1.0, f32())
+    sigmoid = arith.divf(one, arith.addf(one, math.exp(arith.negf(gate))))
+    return arith.mulf(arith.mulf(gate, sigmoid), up)

@@ -14,18 +14,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.gpt_oss import GENERATION_CONFIG, GptOss, read_gpt_oss
-from mxc.compiler.checkpoints.gpt_oss_pack import (
-    Dense,
-    plan_tensors,
-    plan_weights,
-    require_whole_blocks,
-)
-from mxc.compiler.checkpoints.safetensors_files import CONFIG, INDEX
-from mxc.compiler.models.gpt_oss import GptOssBuilder, generated_tensors
+from mxc.compiler.checkpoints.dialects import open_checkpoint
+from mxc.compiler.checkpoints.gpt_oss import GENERATION_CONFIG
+from mxc.compiler.checkpoints.safetensors_files import CONFIG, INDEX, read_json
+from mxc.compiler.checkpoints.source import Source
+from mxc.compiler.models.architectures import read_decoder
+from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
+from mxc.compiler.models.config import Fields
+from mxc.compiler.models.decoder import Builder, Decoder
 from mxc.compiler.models.options import Options, choose
+from mxc.compiler.models.packed import array_items, pack_items, weight_records
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.quantised import Loss
+from mxc.dialects.errors import CheckpointError
 from mxc.dialects.manifest import (
     CHAT_TEMPLATE,
     TOKENIZER,
@@ -42,10 +43,12 @@ TEXT_FILES = (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE)
 
 @dataclass(frozen=True)
 class Model:
-    """A gpt-oss checkpoint with the options that it is compiled with."""
+    """A checkpoint with the options that it is compiled with; every tensor has its place."""
 
     folder: Path
-    source: GptOss
+    decoder: Decoder
+    bound: tuple[Bound, ...]
+    eos_tokens: tuple[int, ...]
     options: Options
     notes: tuple[str, ...]
 
@@ -57,9 +60,8 @@ class Model:
 
     def program(self, *, grouped: bool) -> bytes:
         """The module as MLIR bytecode; no weight is in it. `grouped`: see models/experts.py."""
-        tensors = self.source.checkpoint.tensors
-        dtypes = {name: record.dtype for name, record in tensors.items()}
-        module = GptOssBuilder(self.source.config, dtypes, self.options, grouped=grouped).build()
+        formats = formats_of(self.bound, self._generated())
+        module = Builder(self.decoder, formats, self.options, grouped=grouped).build()
         buffer = io.BytesIO()
         module.operation.write_bytecode(buffer)
         return buffer.getvalue()
@@ -69,31 +71,35 @@ class Model:
 
         `panels`: the panel layout of those that kernels read so, by name.
         """
-        return plan_tensors(self.source, self._generated(), panels, _dense(self.options))
+        items = [item for each in self.bound for item in pack_items(each, panels)]
+        return (*items, *array_items(self._generated()))
 
     def weights(
         self, panels: Mapping[str, str], losses: Mapping[str, Loss] | None = None
     ) -> dict[str, WeightRecord]:
         """What the manifest says of every tensor; `losses`: what quantising changed, by key."""
-        made = self._generated()
-        return plan_weights(self.source, made, panels, _dense(self.options), losses)
+        records: dict[str, WeightRecord] = {}
+        for each in self.bound:
+            records |= weight_records(each, panels, losses or {})
+        for key, array in self._generated().items():
+            records[key] = WeightRecord(source="generated", shape=array.shape, format="f32")
+        return records
 
     def _generated(self) -> dict[str, NDArray[np.float32]]:
-        return generated_tensors(self.source.config, self.options)
+        return self.decoder.generated(self.options.capacity)
 
     def record(self) -> ModelRecord:
         """What generation needs to know."""
-        c, o = self.source.config, self.options
-        shape = (2 * c.num_hidden_layers, o.capacity, c.num_key_value_heads, c.head_dim)
+        decoder, o = self.decoder, self.options
         return ModelRecord(
-            architecture="gpt_oss",
-            vocab_size=c.vocab_size,
+            architecture=decoder.architecture,
+            vocab_size=decoder.vocab_size,
             max_sequence_length=o.max_sequence_length,
             prefill_chunk=o.prefill_chunk,
-            cache=TensorType(shape=shape, dtype=o.floats),
-            eos_tokens=self.source.eos_tokens,
-            bos_token=c.bos_token_id,
-            pad_token=c.pad_token_id,
+            cache=TensorType(shape=decoder.cache_shape(o.capacity), dtype=o.floats),
+            eos_tokens=self.eos_tokens,
+            bos_token=decoder.bos_token,
+            pad_token=decoder.pad_token,
             batches=o.batches,
         )
 
@@ -113,8 +119,9 @@ def open_model(
     Raises CheckpointError for a checkpoint that cannot be read, and for options that it cannot
     have.
     """
-    source = read_gpt_oss(folder)
-    dense = {r.dtype for r in source.checkpoint.tensors.values() if r.dtype != "U8"}
+    source = open_checkpoint(folder)
+    decoder = read_decoder(source.config, str(folder / CONFIG))
+    eos_tokens = _eos_tokens(folder, decoder)
     options, notes = choose(
         max_sequence_length,
         prefill_chunk,
@@ -122,15 +129,42 @@ def open_model(
         quantize_dense,
         recipe,
         batch or (),
-        longest=source.config.max_position_embeddings,
-        dense=dense,
+        longest=decoder.max_position_embeddings,
+        dense=_plain_dtypes(source),
     )
-    if (quantised := _dense(options)) is not None:
-        require_whole_blocks(source, quantised)
-    return Model(folder, source, options, notes)
+    dense = None
+    if options.dense_format is not None and options.recipe is not None:
+        dense = Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))
+    bound = bind(decoder, source, dense)
+    return Model(folder, decoder, bound, eos_tokens, options, (*notes, *_decoded(bound)))
 
 
-def _dense(options: Options) -> Dense | None:
-    if options.dense_format is None or options.recipe is None:
-        return None
-    return Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))
+def _plain_dtypes(source: Source) -> set[str]:
+    """The dtypes of the numbers that are in no blocks, but those of single vectors."""
+    return {t.dtype for t in source.tensors.values() if t.scales is None and len(t.shape) > 1}
+
+
+def _decoded(bound: Sequence[Bound]) -> list[str]:
+    """What is to be said of weights whose scales no kernel reads."""
+    found = sorted({tensor.format for each in bound if each.decoded for tensor in each.tensors})
+    count = sum(each.decoded for each in bound)
+    return [
+        f"{count} weights are {format} in the checkpoint: no kernel reads their scales, so that "
+        "their numbers are packed as f32"
+        for format in found
+    ]
+
+
+def _eos_tokens(folder: Path, decoder: Decoder) -> tuple[int, ...]:
+    """Those of generation_config.json where it states some, else of config.json."""
+    path, found = folder / GENERATION_CONFIG, decoder.eos_tokens
+    if path.exists():
+        found = Fields(read_json(path), str(path)).tokens("eos_token_id") or found
+    for token in found:
+        if token >= decoder.vocab_size:
+            raise CheckpointError(
+                f"{folder}: eos_token_id {token} is outside of the vocabulary, which is 0 to "
+                f"{decoder.vocab_size - 1}; generation would never end. Fetch the config.json and "
+                "generation_config.json that belong to the checkpoint"
+            )
+    return found

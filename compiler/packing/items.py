@@ -19,6 +19,7 @@ from mxc.compiler.checkpoints.stored import Stored, Woven
 from mxc.compiler.checkpoints.tensors import DTYPES, TensorRecord, dtype_name
 from mxc.compiler.packing.panels import panel_bytes, to_panels
 from mxc.compiler.packing.quantised import Loss, Quantised, quantised_rows
+from mxc.compiler.packing.stacked import Stacked
 
 #: Bytes read, hashed and written at a time. At most five such buffers are alive at once.
 CHUNK = 8 << 20
@@ -31,16 +32,16 @@ Read = Callable[[int, int], NDArray[np.uint8]]
 class PackItem:
     """One tensor of the archive: `key`, where its bytes come from, and how they are reordered.
 
-    `source` is a tensor of a checkpoint, a part of a canonical one, which is decoded first, or an
-    array that the compiler made; with `quantised`, one of floats [rows, K], of which the elements
-    or the scales are packed. `layout` is a key of
-    LAYOUTS; `panels`, if given, a key of panels.UNITS, applied to what that gives. `experts` says
-    that the first dimension counts experts; `scales` that the source's bytes are E8M0 scales
+    `source` is a tensor of a checkpoint, a part of a canonical one, which is decoded first, several
+    below one another, or an array that the compiler made; with `quantised`, one of floats
+    [.., rows, K], of which the elements or the scales are packed. `layout` is a key of LAYOUTS;
+    `panels`, if given, a key of panels.UNITS, applied to what that gives. `experts` says that the
+    first dimension counts experts; `scales` that the source's bytes are E8M0 scales
     [experts, rows, blocks]: a NaN among them is found and named.
     """
 
     key: str
-    source: TensorRecord | Stored | Woven | NDArray[Any]
+    source: TensorRecord | Stored | Woven | Stacked | NDArray[Any]
     layout: str = "identity"
     panels: str | None = None
     experts: bool = False
@@ -49,20 +50,20 @@ class PackItem:
 
     def __post_init__(self) -> None:
         """Raise ValueError for steps that do not go together."""
-        if self.quantised is not None and (self.layout != "identity" or self.experts):
+        if self.quantised is not None and self.layout != "identity":
             raise ValueError(f"{self.key}: only rows as they are can be quantised")
 
     @property
     def source_dtype(self) -> str:
         """The safetensors dtype of what is read."""
-        if isinstance(self.source, TensorRecord | Stored | Woven):
+        if isinstance(self.source, TensorRecord | Stored | Woven | Stacked):
             return self.source.dtype
         return dtype_name(self.source.dtype)
 
     @property
     def record(self) -> TensorRecord | None:
-        """The tensor of a file that is read; None for an array that the compiler made."""
-        if isinstance(self.source, Stored | Woven):
+        """The tensor of a file that is read first; None for an array that the compiler made."""
+        if isinstance(self.source, Stored | Woven | Stacked):
             return self.source.record
         return self.source if isinstance(self.source, TensorRecord) else None
 

@@ -31,17 +31,17 @@ class Part(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Quantised:
-    """A part of a tensor [rows, K] in blocks of `format` along K, their scales by `recipe`."""
+    """A part of a tensor [.., rows, K] in blocks of `format` along K, their scales by `recipe`."""
 
     format: BlockFormat
     recipe: ScaleRecipe
     part: Part
 
     def shape(self, source: tuple[int, ...]) -> tuple[int, ...]:
-        """In bytes, of a source [rows, K]: [rows, K / 32, bytes of a block], or [rows, K / 32]."""
-        rows, depth = source
-        blocks = self.format.blocks(depth)
-        return (rows, blocks, self.format.block_bytes)[: 3 if self.part is Part.ELEMENTS else 2]
+        """In bytes, of a source [.., K]: [.., K / 32, bytes of a block], or [.., K / 32]."""
+        *rows, depth = source
+        blocks = (*rows, self.format.blocks(depth))
+        return (*blocks, self.format.block_bytes) if self.part is Part.ELEMENTS else blocks
 
 
 @dataclass(kw_only=True)
@@ -97,7 +97,7 @@ def describe_loss(losses: Mapping[str, Loss]) -> list[str]:
 
 def quantised_rows(
     read: Callable[[int, int], NDArray[np.uint8]],
-    shape: tuple[int, int],
+    shape: tuple[int, ...],
     dtype: np.dtype[Any],
     quantised: Quantised,
     loss: Loss,
@@ -110,7 +110,8 @@ def quantised_rows(
     `loss` grows with the elements. Raises CheckpointError, with the `place` of the tensor, where a
     number is NaN or Inf: in its block nothing else would be left.
     """
-    rows, depth = shape
+    *lead, depth = shape
+    rows = int(np.prod(lead))
     row_bytes = depth * dtype.itemsize
     step = max(1, chunk // max(row_bytes, 1))
     for row in range(0, rows if depth else 0, step):

@@ -5,7 +5,8 @@ import tempfile
 from pathlib import Path
 
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
-from mxc.compiler.models.gpt_oss import GptOssBuilder
+from mxc.compiler.models.decoder import Builder
+from mxc.compiler.models.gpt_oss import decoder
 from mxc.compiler.models.options import Options
 
 # Weights are parameters; of the packed ones nothing but their bytes is known here.
@@ -36,11 +37,6 @@ with tempfile.TemporaryDirectory() as folder:
     config = write_gpt_oss(Path(folder), GptOssOptions(), hollow=True)
 
 
-class _Bf16(dict[str, str]):
-    def __missing__(self, name: str) -> str:
-        return "BF16"
-
-
 def build(
     activations: str,
     dense: str | None = None,
@@ -56,7 +52,16 @@ def build(
         quantize_dense=dense,
         batches=batches,
     )
-    module = GptOssBuilder(config, _Bf16(), options, grouped=grouped).build()
+    model = decoder(config)
+    formats = {
+        each.key: "mxfp4"
+        if each.experts and each.matrix
+        else dense
+        if dense and each.quantisable
+        else "bf16"
+        for each in model.parameters(lambda name: None, head=dense is not None)
+    }
+    module = Builder(model, formats, options, grouped=grouped).build()
     assert module.operation.verify()
     print(module)
 

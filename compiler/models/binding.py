@@ -1,0 +1,144 @@
+"""The parameters of a model and the tensors of a checkpoint, held against each other.
+
+Every tensor that the model asks for must be there, in the shape that config.json implies and in a
+format that the program can read, and no tensor may be left over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mxc.compiler.checkpoints.canonical import CanonicalTensor
+from mxc.compiler.checkpoints.source import Source
+from mxc.compiler.models.decoder import Decoder
+from mxc.compiler.models.parameters import Parameter, Rows
+from mxc.compiler.models.weights import ELEMENTS
+from mxc.dialects.errors import CheckpointError
+from mxc.dialects.formats import FORMATS, BlockFormat
+from mxc.dialects.recipes import ScaleRecipe
+
+#: Ends of the names of tensors that older libraries stored and that follow from config.json.
+_COMPUTED = (".rotary_emb.inv_freq",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense:
+    """What plain matrices are quantised to while they are packed."""
+
+    format: BlockFormat
+    recipe: ScaleRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A parameter with the tensors that its rows are in, all of one format.
+
+    `format` is how the program reads it: a name of FORMATS or a plain one. `dense` is how it comes
+    to that where the tensors are plain; `decoded` says that the tensors have scales which no
+    kernel reads, so that their numbers are packed as f32.
+    """
+
+    parameter: Parameter
+    tensors: tuple[CanonicalTensor, ...]
+    format: str
+    dense: Dense | None = None
+    decoded: bool = False
+
+    @property
+    def key(self) -> str:
+        """The name of the parameter."""
+        return self.parameter.key
+
+
+def bind(decoder: Decoder, source: Source, dense: Dense | None = None) -> tuple[Bound, ...]:
+    """Every parameter of the model with its tensors, in the order of the model.
+
+    Raises CheckpointError: a tensor that is missing, unknown, of another shape than config.json
+    says, or of a format that cannot be read where it stands.
+    """
+
+    def format_of(name: str) -> str | None:
+        tensor = source.tensors.get(name)
+        return None if tensor is None else tensor.format
+
+    parameters = list(decoder.parameters(format_of, head=dense is not None))
+    bound = tuple(_bind(each, source, dense) for each in parameters)
+    used = {rows.tensor for each in parameters for rows in each.rows}
+    left = sorted(name for name in source.tensors if name not in used)
+    left = [name for name in left if not name.endswith(_COMPUTED)]
+    if left:
+        _refuse_left(decoder, source, left)
+    return bound
+
+
+def formats_of(bound: Sequence[Bound], generated: Mapping[str, object]) -> dict[str, str]:
+    """The format of every parameter of the program, by key."""
+    return {each.key: each.format for each in bound} | dict.fromkeys(generated, "f32")
+
+
+def _bind(parameter: Parameter, source: Source, dense: Dense | None) -> Bound:
+    tensors = tuple(_tensor(parameter, rows, source) for rows in parameter.rows)
+    first, *others = tensors
+    for other in others:
+        if other.format != first.format:
+            raise CheckpointError(
+                f"{first.place} is {first.format}, {other.place} is {other.format}: they are read "
+                f"as one weight, {parameter.key}, and must be of one format"
+            )
+    if first.format in FORMATS:
+        if not parameter.matrix:
+            raise CheckpointError(
+                f"{first.place} is {first.format}: wanted plain numbers "
+                f"({', '.join(ELEMENTS)}) for {parameter.key}, which is no matrix that "
+                "activations are multiplied with; exclude it when the checkpoint is quantised"
+            )
+        return Bound(parameter=parameter, tensors=tensors, format=first.format)
+    decoded = first.scales is not None or first.tensor_scale is not None
+    if not decoded and first.format not in ELEMENTS:
+        raise CheckpointError(
+            f"{first.place} is {first.format}: wanted one of {', '.join((*ELEMENTS, *FORMATS))} "
+            f"for {parameter.key}"
+        )
+    if dense is not None and parameter.quantisable and not decoded:
+        _require_whole_blocks(parameter, first, dense)
+        return Bound(parameter=parameter, tensors=tensors, format=dense.format.name, dense=dense)
+    format = "f32" if decoded else first.format
+    return Bound(parameter=parameter, tensors=tensors, format=format, decoded=decoded)
+
+
+def _tensor(parameter: Parameter, rows: Rows, source: Source) -> CanonicalTensor:
+    tensor = source.tensors.get(rows.tensor)
+    if tensor is None:
+        raise CheckpointError(
+            f"{source.path}: tensor {rows.tensor} is missing; config.json asks for it with the "
+            f"shape {rows.describe()}; fetch the checkpoint again, or the config.json that belongs "
+            "to it"
+        )
+    if tensor.shape != rows.shape:
+        raise CheckpointError(
+            f"config.json says tensor {rows.tensor} is {rows.describe()}; in "
+            f"{tensor.elements.record.file} it is {tensor.format} {list(tensor.shape)}; fetch the "
+            "config.json that belongs to these weights"
+        )
+    return tensor
+
+
+def _require_whole_blocks(parameter: Parameter, tensor: CanonicalTensor, dense: Dense) -> None:
+    if parameter.shape[-1] % dense.format.block:
+        raise CheckpointError(
+            f"{tensor.place} is {tensor.elements.record.describe()}: {dense.format} wants rows "
+            f"that are a multiple of {dense.format.block}; leave --quantize-dense out"
+        )
+
+
+def _refuse_left(decoder: Decoder, source: Source, left: Sequence[str]) -> None:
+    name = left[0]
+    why = f"a {decoder.architecture} of {len(decoder.layers)} layers has no such tensor"
+    if name == "lm_head.weight":
+        why = "config.json says tie_word_embeddings, so the model has none"
+    more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
+    raise CheckpointError(
+        f"{source.tensors[name].elements.record.file}: unknown tensor {name}{more}: {why}; "
+        "leaving it out would change the model without a word"
+    )

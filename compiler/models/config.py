@@ -1,0 +1,156 @@
+"""config.json as a record of checked reads: what is not understood is refused by its name.
+
+An architecture reads the fields that it knows; `finish` refuses what is left over. A field that
+nobody has read might change the numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mxc.dialects.errors import CheckpointError
+
+#: Fields that say nothing about what the model computes: of training, of generation, of files and
+#: of transformers itself (PreTrainedConfig and the defaults of GenerationConfig, 5.23).
+INERT = frozenset({
+    "_name_or_path", "architectures", "attention_dropout", "auto_map", "bos_token_id",
+    "decoder_start_token_id", "dtype", "eos_token_id", "finetuning_task", "id2label",
+    "initializer_range", "is_encoder_decoder", "label2id", "max_length", "model_type",
+    "name_or_path", "num_labels", "output_attentions", "output_hidden_states",
+    "output_router_logits", "pad_token_id", "pretraining_tp", "problem_type",
+    "quantization_config", "return_dict", "router_aux_loss_coef", "router_jitter_noise",
+    "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "unsloth_fixed",
+    "unsloth_version", "use_cache", "do_sample", "temperature", "top_k", "top_p", "typical_p",
+    "repetition_penalty", "max_new_tokens", "min_length", "num_beams", "num_beam_groups",
+    "num_return_sequences", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "early_stopping", "diversity_penalty", "bad_words_ids",
+    "begin_suppress_tokens", "suppress_tokens", "forced_bos_token_id", "forced_eos_token_id",
+    "remove_invalid_values", "exponential_decay_length_penalty", "output_scores",
+    "return_dict_in_generate",
+})  # fmt: skip
+
+#: Fields of PreTrainedConfig that are inert where they have their default, and there alone.
+_DEFAULTS: dict[str, object] = {
+    "add_cross_attention": False,
+    "chunk_size_feed_forward": 0,
+    "cross_attention_hidden_size": None,
+    "is_decoder": False,
+    "prefix": None,
+    "pruned_heads": {},
+    "sep_token_id": None,
+    "task_specific_params": None,
+    "tf_legacy_loss": False,
+    "tie_encoder_decoder": False,
+    "use_bfloat16": False,
+}
+
+
+class Fields:
+    """The fields of a JSON object; `place` names the file in refusals."""
+
+    def __init__(self, raw: dict[str, Any], place: str) -> None:
+        """Nothing is read yet."""
+        self._raw, self._place = raw, place
+        self._read: set[str] = set()
+
+    def raw(self, key: str) -> Any:
+        """The value as it is; None where there is none."""
+        self._read.add(key)
+        return self._raw.get(key)
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A positive integer."""
+        value = self._get(key, default)
+        if type(value) is not int or value <= 0:
+            raise self.refuse(key, "a positive integer", value)
+        return value
+
+    def one_of(self, *keys: str) -> int:
+        """A positive integer under any of several names, which must agree."""
+        found = {key: self.size(key) for key in keys if self.raw(key) is not None}
+        if not found:
+            return self.size(keys[0])
+        first, value = next(iter(found.items()))
+        for key, other in found.items():
+            if other != value:
+                raise self.refuse(key, f"the {value} of {first}", other)
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive number."""
+        value = self._get(key, default)
+        # bool is an int in Python, and True would pass for 1.0.
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise self.refuse(key, "a positive number", value)
+        return float(value)
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        """True or false."""
+        value = self._get(key, default)
+        if type(value) is not bool:
+            raise self.refuse(key, "true or false", value)
+        return value
+
+    def token(self, key: str) -> int | None:
+        """A token number, or None."""
+        value = self.raw(key)
+        if value is not None and (type(value) is not int or value < 0):
+            raise self.refuse(key, "a token number or null", value)
+        return value
+
+    def tokens(self, key: str) -> tuple[int, ...]:
+        """A token number or a list of them; empty for null."""
+        value = self.raw(key)
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(type(i) is int and i >= 0 for i in ids):
+            raise self.refuse(key, "a token number or a list of them", value)
+        return tuple(ids)
+
+    def known(self, key: str, supported: tuple[object, ...], default: object = None) -> Any:
+        """One of the values that are supported."""
+        value = self._get(key, default)
+        # 1 == True: a flag is no number.
+        if not any(value == one and type(value) is type(one) for one in supported):
+            names = ", ".join(repr(one) for one in supported)
+            raise CheckpointError(
+                f"{self._place}: {key} {value!r} is not supported; supported: {names}"
+            )
+        return value
+
+    def inner(self, key: str) -> Fields | None:
+        """An object inside of this one; None where there is none."""
+        value = self.raw(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.refuse(key, "an object or null", value)
+        return Fields(value, f"{self._place} ({key})")
+
+    def names(self) -> tuple[str, ...]:
+        """Every field that is there."""
+        return tuple(self._raw)
+
+    def finish(self) -> None:
+        """Raise CheckpointError for the first field that was not read and may mean something."""
+        for key, value in self._raw.items():
+            default = key in _DEFAULTS and value == _DEFAULTS[key]
+            if key in self._read or key in INERT or default or value is None:
+                continue
+            raise CheckpointError(
+                f"{self._place}: field {key} = {value!r} is not known for this architecture, and "
+                "might change what the model computes; remove it if it does not"
+            )
+
+    def refuse(self, key: str, wanted: str, found: object) -> CheckpointError:
+        """The refusal of a value."""
+        return CheckpointError(f"{self._place}: wanted {wanted} for {key}, found {found!r}")
+
+    def _get(self, key: str, default: Any = None) -> Any:
+        value = self.raw(key)
+        value = default if value is None else value
+        if value is None:
+            raise CheckpointError(
+                f"{self._place}: {key} is missing; fetch config.json again, or add the key"
+            )
+        return value

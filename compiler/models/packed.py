@@ -1,0 +1,145 @@
+"""What goes into the archive for each parameter of a model, and what the manifest says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.compiler.checkpoints.canonical import CanonicalTensor
+from mxc.compiler.checkpoints.stored import Stored, Woven
+from mxc.compiler.checkpoints.tensors import TensorRecord
+from mxc.compiler.models.binding import Bound
+from mxc.compiler.models.weights import TENSOR_SCALES
+from mxc.compiler.packing.items import PackItem
+from mxc.compiler.packing.quantised import Loss, Part, Quantised
+from mxc.compiler.packing.stacked import Numbers, Stacked
+from mxc.dialects.formats import FORMATS
+from mxc.dialects.manifest import BLOCKS, SCALES, WeightRecord
+
+#: How many tensors of one parameter the manifest names, before it says the first and the last.
+_NAMED = 4
+
+
+def pack_items(bound: Bound, panels: Mapping[str, str]) -> tuple[PackItem, ...]:
+    """One item of a plain parameter; of one in blocks its elements, its scales, its tensor scales.
+
+    `panels`: the panel layout of those that kernels read so, by key.
+    """
+    key, parameter, tensors = bound.key, bound.parameter, bound.tensors
+    format = FORMATS.get(bound.format)
+
+    def item(suffix: str, source: Any, **more: Any) -> PackItem:
+        return PackItem(
+            key=key + suffix,
+            source=source,
+            layout=parameter.layout,
+            panels=panels.get(key + suffix),
+            experts=parameter.experts,
+            **more,
+        )
+
+    if bound.decoded:
+        parts = tuple(Numbers(tensor) for tensor in tensors)
+        return (item("", Stacked(parts, parameter.shape, "F32")),)
+    elements = [tensor.elements for tensor in tensors]
+    if format is None:
+        return (item("", _source(elements, parameter.shape)),)
+    if (dense := bound.dense) is not None:
+        source = _source(elements, parameter.shape)
+        return tuple(
+            item(
+                suffix,
+                source,
+                quantised=Quantised(format=dense.format, recipe=dense.recipe, part=part),
+            )
+            for suffix, part in ((BLOCKS, Part.ELEMENTS), (SCALES, Part.SCALES))
+        )
+    shape = (*parameter.shape[:-1], format.blocks(parameter.shape[-1]))
+    scales = [tensor.scales for tensor in tensors if tensor.scales is not None]
+    items = [
+        item(BLOCKS, _source(elements, (*shape, format.block_bytes))),
+        item(SCALES, _source(scales, shape), scales=not format.tensor_scale),
+    ]
+    if format.tensor_scale:
+        factors = np.concatenate([_factors(tensor) for tensor in tensors])
+        items.append(PackItem(key=key + TENSOR_SCALES, source=factors.reshape(shape[:-1])))
+    return tuple(items)
+
+
+def weight_records(
+    bound: Bound, panels: Mapping[str, str], losses: Mapping[str, Loss]
+) -> dict[str, WeightRecord]:
+    """The manifest's word on a parameter: elements and scales are one record, by its key.
+
+    `losses`: what quantising changed, by the key of the elements.
+    """
+    items = {item.key: item for item in pack_items(bound, panels)}
+    format = FORMATS.get(bound.format)
+    if format is None:
+        whole = items[bound.key]
+        record = WeightRecord(
+            source=_names([tensor.elements.name for tensor in bound.tensors]),
+            shape=bound.parameter.shape,
+            format=bound.format,
+            layout=whole.full_layout,
+        )
+        return {bound.key: record}
+    elements, scales = items[bound.key + BLOCKS], items[bound.key + SCALES]
+    recipes = sorted({tensor.recipe for tensor in bound.tensors})
+    loss = losses.get(elements.key)
+    found = {
+        bound.key: WeightRecord(
+            source=_names([r.name for tensor in bound.tensors for r in tensor.records]),
+            shape=bound.parameter.shape,
+            format=format.name,
+            block=format.block,
+            axis=len(bound.parameter.shape) - 1,
+            nibble_order="low-even" if format.element.bits == 4 else None,
+            recipe=" or ".join(recipes) if bound.dense is None else str(bound.dense.recipe),
+            layout=elements.full_layout,
+            scale_layout=scales.full_layout,
+            sqnr=None if loss is None else loss.sqnr,
+        )
+    }
+    if (key := bound.key + TENSOR_SCALES) in items:
+        found[key] = WeightRecord(
+            source=f"the tensor scales of {bound.key}, a factor for each row",
+            shape=items[key].shape,
+            format="f32",
+        )
+    return found
+
+
+def array_items(arrays: Mapping[str, NDArray[Any]]) -> tuple[PackItem, ...]:
+    """The parameters that the compiler computes."""
+    return tuple(PackItem(key=key, source=array) for key, array in arrays.items())
+
+
+def _source(
+    parts: Sequence[Stored | Woven], shape: tuple[int, ...]
+) -> TensorRecord | Stored | Woven | Stacked:
+    if len(parts) > 1:
+        return Stacked(tuple(parts), shape, parts[0].dtype)
+    # What needs no decoding is read as it lies.
+    (part,) = parts
+    plain = part.direct and part.record.shape == shape and part.record.dtype == part.dtype
+    return part.record if plain else part
+
+
+def _factors(tensor: CanonicalTensor) -> NDArray[np.float32]:
+    """The tensor scale of each row of a tensor, float32 [rows]."""
+    rows = prod(tensor.shape[:-1])
+    if tensor.tensor_scale is None:
+        return np.ones(rows, np.float32)
+    factors = tensor.tensor_scale.factors()
+    return np.repeat(factors, rows // factors.size)
+
+
+def _names(names: Sequence[str]) -> str:
+    if len(names) <= _NAMED:
+        return ", ".join(names)
+    return f"{names[0]} .. {names[-1]} ({len(names)} tensors)"

@@ -1,0 +1,114 @@
+"""Rows of several tensors below one another, as one tensor of the archive: the experts of a layer.
+
+gate 0 [I, K], up 0 [I, K], gate 1 [I, K], ..    ->    [E, 2 I, K]
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.compiler.checkpoints import stored
+from mxc.compiler.checkpoints.canonical import CanonicalTensor
+from mxc.compiler.checkpoints.stored import Raw
+from mxc.compiler.checkpoints.tensors import TensorRecord
+
+
+class Part(Protocol):
+    """What rows are taken of: a part of a canonical tensor as it is stored, or its numbers."""
+
+    @property
+    def record(self) -> TensorRecord:
+        """The tensor of a file."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+
+    def reader(self, raw: Raw) -> stored.Decoded:
+        """Reads of its bytes, made of reads of the files."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of a weight as float32 [rows, K], each rounded once."""
+
+    tensor: CanonicalTensor
+
+    @property
+    def record(self) -> TensorRecord:
+        """Where the elements are."""
+        return self.tensor.elements.record
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of float32."""
+        return 4 * self.tensor.shape[-1]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix."""
+        return self.tensor.rows
+
+    def reader(self, raw: Raw) -> stored.Decoded:
+        """Reads of the numbers. `raw` sees every file, and does not read what is read here."""
+        for record in self.tensor.records:
+            raw(record, 0, 0)
+
+        def read(start: int, size: int) -> NDArray[np.uint8]:
+            first, last = start // self.row_bytes, -(-(start + size) // self.row_bytes)
+            values = np.ascontiguousarray(self.tensor.values(first, last - first))
+            begin = start - first * self.row_bytes
+            return values.reshape(-1).view(np.uint8)[begin : begin + size]
+
+        return read
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Parts below one another, `shape` in elements of `dtype` (a safetensors name)."""
+
+    parts: tuple[Part, ...]
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where the parts have rows of different sizes."""
+        if len({part.row_bytes for part in self.parts}) != 1:
+            raise ValueError(f"{self.parts[0].record.name}: rows of different sizes")
+
+    @property
+    def record(self) -> TensorRecord:
+        """The first tensor that is read."""
+        return self.parts[0].record
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        """Where each part begins, in bytes, and where the last one ends."""
+        sizes = [part.row_bytes * part.rows for part in self.parts]
+        return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
+
+    def reader(self, raw: Raw) -> stored.Decoded:
+        """Reads of the bytes, made of reads of the files."""
+        readers = [part.reader(raw) for part in self.parts]
+        begins = self._begins
+
+        def read(start: int, size: int) -> NDArray[np.uint8]:
+            found, stop = [], start + size
+            while start < stop:
+                number = bisect_right(begins, start) - 1
+                count = min(stop, begins[number + 1]) - start
+                found.append(readers[number](start - begins[number], count))
+                start += count
+            return found[0] if len(found) == 1 else np.concatenate(found or [np.empty(0, np.uint8)])
+
+        return read
