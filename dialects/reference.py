@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from mxc.dialects.errors import FormatError
 from mxc.dialects.formats import E8M0, BlockFormat, block_format
-from mxc.dialects.nvfp4 import block_scales, tensor_scale
+from mxc.dialects.nvfp4 import Tensor, quantize_blocks, tensor_scale
 from mxc.dialects.packing import decode_elements, decode_scales, pack_elements
 from mxc.dialects.pieces import Piece, pieces
 from mxc.dialects.recipes import ScaleRecipe, scale_bytes, scale_recipe
@@ -116,7 +116,7 @@ def quantize(
         if not negative_zero:
             codes[codes == format.element.sign_bit] = 0
         elements[part.elements] = pack_elements(codes.reshape(piece.shape), format)
-    factor = None if whole is None else float(whole)
+    factor = None if whole is None else float(whole.number)
     return Quantized(elements, scales, format, chosen, axis, x.shape, factor)
 
 
@@ -182,14 +182,13 @@ def _quantize_blocks(
     blocks: Floats,
     format: BlockFormat,
     recipe: ScaleRecipe | None,
-    whole: np.float32 | None,
+    whole: Tensor | None,
     ties: Ties,
 ) -> tuple[Bytes, Bytes]:
     """Codes uint8 [.., n, block] and scale bytes uint8 [.., n] of `blocks` float32."""
-    amax = _amax(blocks)
     if whole is not None:
-        scales, multiplier = block_scales(amax, whole, format)
-        return encode(blocks * multiplier[..., None], format.element, ties), scales
+        return quantize_blocks(blocks, whole, format, ties)
+    amax = _amax(blocks)
     if recipe is None:
         raise AssertionError(f"{format} has neither recipe nor tensor scale")
     scales = scale_bytes(amax, format.element, recipe)
