@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -110,7 +111,7 @@ class BlockKernel:
         columns = np.ascontiguousarray(bits.view(np.uint64).T).view(np.uint16)
         values = columns.reshape(self.format.block // _BESIDE, count, _BESIDE)
         magnitude = values & np.uint16(0x7FFF)
-        amax = magnitude.max(axis=0).max(axis=1)
+        amax = _over_four(np.maximum, magnitude.max(axis=0))
         if count and amax.max() >= _INFINITY:
             raise FormatError("wanted finite numbers, found NaN or Inf")
         scales = self._bytes.take(amax)
@@ -122,7 +123,7 @@ class BlockKernel:
         small = np.flatnonzero((scales <= self._depth) & (amax > 0))
         place[:, small] = 0
         elements = self._packed(self._signed(self._codes.take(place), values))
-        sums = self._squares.take(place).sum(axis=0).sum(axis=1)
+        sums = _over_four(np.add, self._squares.take(place).sum(axis=0))
         unit = np.exp2(2.0 * (scales.astype(np.float64) - 127))
         loss = Loss(
             elements=bits.size,
@@ -175,3 +176,10 @@ class BlockKernel:
         out[small] = q.elements
         loss.signal += sum_of_squares(values)
         loss.noise += sum_of_squares(dequantize(q) - values.astype(np.float32))
+
+
+def _over_four(operation: np.ufunc, rows: NDArray[Any]) -> NDArray[Any]:
+    """[n, 4] -> [n]: numpy's own reduction begins anew with each row, which takes longer."""
+    first, second = operation(rows[:, 0], rows[:, 1]), operation(rows[:, 2], rows[:, 3])
+    found: NDArray[Any] = operation(first, second)
+    return found

@@ -1,0 +1,132 @@
+"""`mxc quantize`: a checkpoint to MX, with progress, and a table of the error of each tensor."""
+
+from __future__ import annotations
+
+import json as json_text
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from mxc.compiler.cli.report_table import bytes_text, table_console
+from mxc.compiler.cli.signals import ending_cleanly
+from mxc.compiler.quantize.checkpoint import Result, quantize_checkpoint
+from mxc.compiler.quantize.plot import plot
+from mxc.dialects.errors import CheckpointError
+
+#: Rows of the table of errors that a terminal is given: the worst.
+_WORST = 20
+
+
+def command(
+    source: Path,
+    *,
+    output: Path,
+    format: str,
+    recipe: str | None,
+    ties: str | None,
+    dialect: str | None,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    workers: int | None,
+    picture: Path | None,
+    full: bool,
+    json: bool,
+) -> None:
+    """Quantise `source` and print what was lost: a table, or all of it with `json`."""
+    if picture is not None:
+        _require_place(picture)
+    live = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not Console(stderr=True).is_terminal,
+    )
+    with ending_cleanly(), live:
+        task = live.add_task("quantise", total=None)
+
+        def advance(done: int, total: int, tensor: str) -> None:
+            live.update(task, completed=done, total=total, description=tensor[-48:])
+
+        result = quantize_checkpoint(
+            source,
+            output,
+            format,
+            recipe=recipe,
+            ties=ties,
+            dialect=dialect,
+            include=include,
+            exclude=exclude,
+            workers=workers,
+            progress=advance,
+        )
+    if picture is not None:
+        plot(result.losses, _title(result), picture)
+    if json:
+        print(json_text.dumps(result.to_json(), indent=1))
+        return
+    _show(result, full=full)
+
+
+def _show(result: Result, *, full: bool) -> None:
+    console = table_console()
+    known = [(name, loss) for name, loss in result.losses.items()]
+    shown = known
+    if not full and len(known) > _WORST:
+        shown = sorted(known, key=lambda each: each[1].sqnr or float("inf"))[:_WORST]
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("tensor", overflow="fold")
+    for heading in ("elements", "SQNR dB", "saturated"):
+        table.add_column(heading, justify="right")
+    for name, loss in shown:
+        table.add_row(name, *_cells(loss.elements, loss.sqnr, loss.saturated_share))
+    total = result.total
+    table.add_section()
+    cells = _cells(total.elements, total.sqnr, total.saturated_share)
+    table.add_row(f"all {len(known)}", *cells)
+    console.print(table)
+    if len(shown) < len(known):
+        console.print(f"the {len(shown)} worst of {len(known)}; --full shows all", highlight=False)
+    kept: dict[str, int] = {}
+    for item in result.items:
+        if item.parts is None:
+            kept[item.kept] = kept.get(item.kept, 0) + 1
+    if kept:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in kept.items())
+        console.print(f"as they were: {reasons}", highlight=False)
+    rate = bytes_text(round(result.bytes_read / max(result.seconds, 1e-9)))
+    # Not folded to the width: a path is there to be copied.
+    print(
+        f"{_title(result)}, dialect {result.dialect}, {bytes_text(result.bytes_read)} in "
+        f"{result.seconds:.1f} s ({rate}/s)"
+    )
+    print(f"wrote {result.output} ({bytes_text(result.bytes_written)})")
+
+
+def _cells(elements: int, sqnr: float | None, saturated: float) -> tuple[str, str, str]:
+    return f"{elements:,}", "exact" if sqnr is None else f"{sqnr:.2f}", f"{saturated:.3%}"
+
+
+def _title(result: Result) -> str:
+    recipe = "" if result.recipe is None else f", recipe {result.recipe}"
+    return f"{result.format}{recipe}, ties {result.ties}"
+
+
+def _require_place(picture: Path) -> None:
+    if not picture.parent.is_dir() or not os.access(picture.parent, os.W_OK):
+        raise CheckpointError(f"{picture}: cannot be written; choose another --plot")

@@ -1,0 +1,244 @@
+"""From a checkpoint in full precision to a quantised one: plan, write, and say what was lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mxc.compiler.checkpoints.safetensors_files import (
+    CONFIG,
+    INDEX,
+    SINGLE,
+    read_checkpoint,
+    read_file,
+)
+from mxc.compiler.checkpoints.tensors import Checkpoint
+from mxc.compiler.quantize.loss import Loss
+from mxc.compiler.quantize.outputs import output_dialect
+from mxc.compiler.quantize.plan import Item, plan
+from mxc.compiler.quantize.rows import RowQuantizer
+from mxc.compiler.quantize.write import Writer
+from mxc.dialects.errors import CheckpointError
+from mxc.dialects.formats import block_format
+from mxc.dialects.reference import chosen_recipe
+from mxc.dialects.rounding import tie_rule
+
+#: Files that hold weights, which are not copied beside the new ones.
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".index.json")
+
+#: Where the files themselves say how they were made: a key of safetensors' metadata.
+METADATA = "mxc.quantize"
+
+#: Called with the bytes of the source that are done, all of them, and the tensor that was last.
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A quantised checkpoint: what became of every tensor. Bytes and seconds of the whole."""
+
+    source: Path
+    output: Path
+    format: str
+    recipe: str | None
+    ties: str
+    dialect: str
+    losses: Mapping[str, Loss]
+    items: Sequence[Item]
+    bytes_read: int
+    bytes_written: int
+    seconds: float
+
+    @property
+    def total(self) -> Loss:
+        """All tensors that were quantised, together."""
+        whole = Loss()
+        for loss in self.losses.values():
+            whole.add(loss)
+        return whole
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        total = self.total
+        return {
+            "source": str(self.source),
+            "output": str(self.output),
+            "format": self.format,
+            "recipe": self.recipe,
+            "ties": self.ties,
+            "dialect": self.dialect,
+            "bytes_read": self.bytes_read,
+            "bytes_written": self.bytes_written,
+            "seconds": round(self.seconds, 3),
+            "mb_per_second": round(self.bytes_read / max(self.seconds, 1e-9) / 1e6, 1),
+            "sqnr": total.sqnr,
+            "saturated_share": total.saturated_share,
+            "tensors": [
+                {
+                    "name": item.source.name,
+                    "shape": list(item.source.shape),
+                    "elements": self.losses[item.source.name].elements,
+                    "sqnr": self.losses[item.source.name].sqnr,
+                    "saturated_share": self.losses[item.source.name].saturated_share,
+                }
+                for item in self.items
+                if item.parts is not None
+            ],
+            "kept": [
+                {"name": item.source.name, "reason": item.kept}
+                for item in self.items
+                if item.parts is None
+            ],
+        }
+
+
+def quantize_checkpoint(
+    source: str | Path,
+    output: str | Path,
+    format: str,
+    *,
+    recipe: str | None = None,
+    ties: str | None = None,
+    dialect: str | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Write the folder `output`: `source` with its matrices in blocks of `format`.
+
+    `source` is a checkpoint folder or a .safetensors file in bf16, f16 or f32. Without `recipe`
+    it is FLOOR; without `ties` and `dialect` the default of the dialect, and of the format.
+    `include`, `exclude`: see `plan`. The output is the same for any number of `workers`, by
+    default one a CPU, and takes about 30 MiB for each. The folder appears when all is in it.
+
+    Raises FormatError for names that are unknown or do not go together; CheckpointError for
+    a source that is damaged, quantised, or holds NaN or Inf, an output that exists or cannot be
+    written, and as `plan`.
+    """
+    started = time.perf_counter()
+    source, output = Path(source), Path(output)
+    block = block_format(format)
+    spoken = output_dialect(dialect, block)
+    chosen = chosen_recipe(block, recipe)
+    rule = spoken.ties if ties is None else tie_rule(ties)
+    checkpoint = _open(source)
+    items = plan(checkpoint, spoken, block, include=include, exclude=exclude)
+    quantizer = RowQuantizer(format=block, recipe=chosen, ties=rule, reciprocal=spoken.reciprocal)
+    how = {"format": block.name, "recipe": None if chosen is None else chosen.value, "ties": rule}
+    metadata = {"format": "pt", METADATA: json.dumps(how)}
+    kept = [
+        item.source.name.removesuffix(".weight")
+        for item in items
+        if item.parts is None
+        and len(item.source.shape) == 2
+        and item.source.name.endswith(".weight")
+    ]
+    config = {**checkpoint.config, "quantization_config": spoken.config(block, chosen, kept)}
+    total = sum(item.source.bytes for item in items)
+    done = 0
+
+    def advance(size: int, tensor: str) -> None:
+        nonlocal done
+        done += size
+        if progress is not None:
+            progress(done, total, tensor)
+
+    with (
+        _appearing(output) as folder,
+        Writer(quantizer, workers or _cpus(), advance) as writer,
+    ):
+        written = _write_files(checkpoint, items, folder, writer, metadata)
+        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+        if source.is_dir():
+            _copy_others(source, folder)
+    return Result(
+        source=source,
+        output=output,
+        format=block.name,
+        recipe=None if chosen is None else chosen.value,
+        ties=rule.value,
+        dialect=spoken.name,
+        losses=writer.losses,
+        items=items,
+        bytes_read=total,
+        bytes_written=written,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _open(source: Path) -> Checkpoint:
+    if source.is_dir():
+        return read_checkpoint(source)
+    if source.suffix == ".safetensors":
+        records, metadata = read_file(source)
+        return Checkpoint(
+            folder=source, config={}, tensors=records, files=(source,), metadata=metadata
+        )
+    raise CheckpointError(
+        f"{source}: wanted a checkpoint folder (with {CONFIG}) or a .safetensors file; found "
+        f"{'another kind of file' if source.exists() else 'nothing there'}"
+    )
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+
+
+def _write_files(
+    checkpoint: Checkpoint,
+    items: Sequence[Item],
+    folder: Path,
+    writer: Writer,
+    metadata: dict[str, str],
+) -> int:
+    """The tensors, in files of the names that the source's have; the index where it has one."""
+    weight_map: dict[str, str] = {}
+    written = 0
+    alone = len(checkpoint.files) == 1
+    for file in checkpoint.files:
+        name = SINGLE if alone else file.name
+        here = [item for item in items if item.source.file == file]
+        written += writer.write(folder / name, here, metadata)
+        weight_map |= {tensor.name: name for item in here for tensor in item.tensors}
+    if not alone:
+        total = sum((folder / name).stat().st_size for name in set(weight_map.values()))
+        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    return written
+
+
+def _copy_others(source: Path, folder: Path) -> None:
+    """Tokenizer, generation settings and what else lies beside the weights."""
+    for path in sorted(source.iterdir()):
+        if path.is_file() and path.name != CONFIG and not path.name.endswith(_WEIGHTS):
+            shutil.copyfile(path, folder / path.name)
+
+
+@contextmanager
+def _appearing(output: Path) -> Iterator[Path]:
+    """A hidden folder beside `output` that takes its name when the block ends well, else goes."""
+    if os.path.lexists(output):
+        raise CheckpointError(f"{output}: exists; remove it, or choose another --output")
+    partial = output.with_name(f".{output.name}.partial-{secrets.token_hex(4)}")
+    try:
+        partial.mkdir()
+    except OSError as error:
+        raise CheckpointError(
+            f"{output}: cannot be written ({error.strerror}); choose another --output"
+        ) from error
+    try:
+        yield partial
+        if os.path.lexists(output):  # rename would put a folder in the place of an empty one
+            raise CheckpointError(f"{output}: came into being meanwhile; choose another --output")
+        partial.rename(output)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

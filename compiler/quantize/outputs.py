@@ -1,0 +1,258 @@
+"""The dialects that `mxc quantize` writes: names, dtypes and shapes of the parts, and the config.
+
+What a dialect's own library does where a value lies halfway between two elements is its default
+here. Sources: amd-quark 0.13 torch/utils/pack.py and torch/quantization/config/config.py;
+compressed-tensors 0.20 compressors/ and quantization/quant_scheme.py; transformers 5.23
+integrations/mxfp4.py.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mxc.compiler.checkpoints.tensors import TensorRecord
+from mxc.dialects.errors import FormatError
+from mxc.dialects.formats import BlockFormat
+from mxc.dialects.recipes import ScaleRecipe
+from mxc.dialects.rounding import Ties
+
+#: How safetensors types elements of 8 bits; narrower ones are bytes.
+_ELEMENT_DTYPES = {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2", "int8": "I8"}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that will be written: `dtype` as safetensors has it, `shape` in elements of it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a weight becomes. `transposed`: the source is [.., in, out], the parts are not."""
+
+    elements: Tensor
+    scales: Tensor
+    tensor_scale: Tensor | None = None
+    transposed: bool = False
+
+
+class Output(ABC):
+    """A dialect to write. `formats` are names of FORMATS, the first of `default_for` its own."""
+
+    name: ClassVar[str]
+    formats: ClassVar[tuple[str, ...]]
+    ties: ClassVar[Ties] = Ties.EVEN
+    #: Whether nvfp4's tensor scale is stored as its reciprocal.
+    reciprocal: ClassVar[bool] = False
+
+    def check(self, format: BlockFormat) -> None:
+        """Raises FormatError for a format that the dialect has no name for."""
+        if format.name not in self.formats:
+            able = [each.name for each in OUTPUTS.values() if format.name in each.formats]
+            raise FormatError(
+                f"the dialect {self.name} holds {', '.join(self.formats)}, wanted {format}; "
+                f"choose --dialect {' or '.join(able)}"
+            )
+
+    @abstractmethod
+    def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
+        """What a weight becomes; None for a tensor that the dialect cannot hold quantised."""
+
+    @abstractmethod
+    def config(
+        self, format: BlockFormat, recipe: ScaleRecipe | None, kept: Sequence[str]
+    ) -> dict[str, Any]:
+        """The `quantization_config`; `kept` are the modules whose weights stay as they are."""
+
+
+def _matrix(weight: TensorRecord) -> bool:
+    return len(weight.shape) == 2 and weight.name.endswith(".weight")
+
+
+def _elements(name: str, weight: TensorRecord, format: BlockFormat) -> Tensor:
+    rows, depth = weight.shape
+    dtype = _ELEMENT_DTYPES.get(format.element.name, "U8")
+    return Tensor(name, dtype, (rows, format.packed_bytes(depth)))
+
+
+class Quark(Output):
+    """AMD Quark's: `X.weight` packed and `X.weight_scale`, the recipe in the config."""
+
+    name = "quark"
+    formats = ("mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
+    _dtypes: ClassVar = {
+        "mxfp4": "fp4",
+        "mxfp6e2m3": "fp6_e2m3",
+        "mxfp6e3m2": "fp6_e3m2",
+        "mxfp8e4m3": "fp8_e4m3",
+        "mxfp8e5m2": "fp8_e5m2",
+        "mxint8": "int8",
+    }
+
+    def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
+        """Of a linear layer's weight."""
+        if not _matrix(weight):
+            return None
+        rows, depth = weight.shape
+        scales = Tensor(f"{weight.name}_scale", "U8", (rows, format.blocks(depth)))
+        return Parts(_elements(weight.name, weight, format), scales)
+
+    def config(
+        self, format: BlockFormat, recipe: ScaleRecipe | None, kept: Sequence[str]
+    ) -> dict[str, Any]:
+        """Weights alone; activations stay as they are."""
+        weight = {
+            "dtype": self._dtypes[format.name],
+            "is_dynamic": False,
+            "qscheme": "per_group",
+            "ch_axis": -1,
+            "group_size": format.block,
+            "symmetric": None,
+            "round_method": "half_even",
+            "scale_type": "float",
+            "scale_format": "e8m0",
+            "scale_calculation_mode": None if recipe is None else recipe.value,
+            "mx_element_dtype": None,
+            "observer_cls": "PerBlockMXObserver",
+        }
+        layer = {"weight": weight, "input_tensors": None, "output_tensors": None, "bias": None}
+        return {
+            "quant_method": "quark",
+            "quant_mode": "eager_mode",
+            "global_quant_config": layer,
+            "layer_quant_config": {},
+            "layer_type_quant_config": {},
+            "kv_cache_quant_config": {},
+            "softmax_quant_spec": None,
+            "exclude": list(kept),
+            "export": {
+                "kv_cache_group": [],
+                "min_kv_scale": 0.0,
+                "pack_method": "reorder",
+                "weight_format": "real_quantized",
+                "weight_merge_groups": None,
+            },
+        }
+
+
+class CompressedTensors(Output):
+    """compressed-tensors': `X.weight_packed` (8 bits: `X.weight`) and `X.weight_scale`."""
+
+    name = "compressed-tensors"
+    formats = ("mxfp4", "mxfp6e2m3", "mxfp8e4m3", "nvfp4")
+    reciprocal = True
+    _containers: ClassVar = {
+        "mxfp4": "mxfp4-pack-quantized",
+        "mxfp6e2m3": "mxfp6-pack-quantized",
+        "mxfp8e4m3": "mxfp8-quantized",
+        "nvfp4": "nvfp4-pack-quantized",
+    }
+
+    def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
+        """Of a linear layer's weight."""
+        if not _matrix(weight):
+            return None
+        rows, depth = weight.shape
+        packed = weight.name if format.element.bits == 8 else f"{weight.name}_packed"
+        dtype = "F8_E4M3" if format.tensor_scale else "U8"
+        whole = Tensor(f"{weight.name}_global_scale", "F32", (1,)) if format.tensor_scale else None
+        return Parts(
+            _elements(packed, weight, format),
+            Tensor(f"{weight.name}_scale", dtype, (rows, format.blocks(depth))),
+            whole,
+        )
+
+    def config(
+        self, format: BlockFormat, recipe: ScaleRecipe | None, kept: Sequence[str]
+    ) -> dict[str, Any]:
+        """Weights alone; activations stay as they are. It has no place for the recipe."""
+        container = self._containers[format.name]
+        scale = "torch.float8_e4m3fn" if format.tensor_scale else "torch.uint8"
+        weights = {
+            "num_bits": format.element.bits,
+            "type": "float",
+            "strategy": "tensor_group" if format.tensor_scale else "group",
+            "group_size": format.block,
+            "symmetric": True,
+            "dynamic": False,
+            "scale_dtype": scale,
+            "zp_dtype": scale,
+        }
+        group = {
+            "targets": ["Linear"],
+            "format": container,
+            "weights": weights,
+            "input_activations": None,
+            "output_activations": None,
+        }
+        return {
+            "quant_method": "compressed-tensors",
+            "format": container,
+            "quantization_status": "compressed",
+            "config_groups": {"group_0": group},
+            "ignore": list(kept),
+            "kv_cache_scheme": None,
+        }
+
+
+class GptOss(Output):
+    """gpt-oss': the experts' weights alone, `X_blocks` and `X_scales`.
+
+    transformers has them as [experts, in, out], the blocks are [experts, out, in / 32, 16].
+    """
+
+    name = "gpt-oss"
+    formats = ("mxfp4",)
+
+    def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
+        """Of the fused weights of all experts of a layer."""
+        stem, _, last = weight.name.rpartition(".")
+        known = last in ("gate_up_proj", "down_proj") and stem.endswith(".experts")
+        if not known or len(weight.shape) != 3:
+            return None
+        experts, depth, rows = weight.shape
+        shape = (experts, rows, format.blocks(depth))
+        return Parts(
+            Tensor(f"{weight.name}_blocks", "U8", (*shape, format.block_bytes)),
+            Tensor(f"{weight.name}_scales", "U8", shape),
+            transposed=True,
+        )
+
+    def config(
+        self, format: BlockFormat, recipe: ScaleRecipe | None, kept: Sequence[str]
+    ) -> dict[str, Any]:
+        """As the published models have it. It has no place for the recipe."""
+        return {
+            "quant_method": "mxfp4",
+            "modules_to_not_convert": [
+                "model.layers.*.self_attn",
+                "model.layers.*.mlp.router",
+                "model.embed_tokens",
+                "lm_head",
+            ],
+        }
+
+
+#: By name; the first that holds a format is its default.
+OUTPUTS: Mapping[str, Output] = {
+    output.name: output for output in (Quark(), CompressedTensors(), GptOss())
+}
+
+
+def output_dialect(name: str | None, format: BlockFormat) -> Output:
+    """The dialect called `name`, or the default of `format`.
+
+    Raises FormatError for an unknown name, or a dialect that does not hold the format.
+    """
+    if name is None:
+        return next(output for output in OUTPUTS.values() if format.name in output.formats)
+    if name not in OUTPUTS:
+        raise FormatError(f"unknown dialect {name!r}; mxc writes {', '.join(OUTPUTS)}")
+    OUTPUTS[name].check(format)
+    return OUTPUTS[name]

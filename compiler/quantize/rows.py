@@ -1,0 +1,136 @@
+"""Rows of weights to elements, scales and what was lost: the kernel where it serves, else numpy.
+
+bfloat16 to an MX format    blocks.py, in integers
+all else                    reference.py, which takes every float type and nvfp4
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.compiler.quantize.blocks import BlockKernel, Bytes
+from mxc.compiler.quantize.loss import Loss, sum_of_squares
+from mxc.dialects.errors import CheckpointError
+from mxc.dialects.formats import BlockFormat
+from mxc.dialects.nvfp4 import Tensor, quantize_blocks, tensor_scale
+from mxc.dialects.packing import decode_elements, decode_scales, pack_elements
+from mxc.dialects.recipes import ScaleRecipe
+from mxc.dialects.reference import quantize
+from mxc.dialects.rounding import Ties
+
+Values = NDArray[np.generic]
+
+#: Elements that are worked on at once, so that what lies between stays in the cache.
+_PIECE = 1 << 17
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowQuantizer:
+    """Quantises rows [n, K] of bfloat16, float16 or float32 in blocks along K. Threads share it.
+
+    `reciprocal`: the tensor scale of nvfp4 is kept, and computed with, as its reciprocal.
+    `remedy` is what a refusal advises.
+    """
+
+    format: BlockFormat
+    recipe: ScaleRecipe | None
+    ties: Ties = Ties.EVEN
+    negative_zero: bool = True
+    reciprocal: bool = False
+    remedy: str = "leave this tensor as it is with --exclude"
+
+    def __str__(self) -> str:
+        """As the report says it."""
+        recipe = "" if self.recipe is None else f" with recipe {self.recipe}"
+        return f"{self.format}{recipe}"
+
+    @cached_property
+    def _kernel(self) -> BlockKernel:
+        if self.recipe is None:
+            raise AssertionError(f"{self.format} has no recipe")
+        return BlockKernel(self.format, self.recipe, self.ties, self.negative_zero)
+
+    def tensor(self, amax: np.float32) -> Tensor | None:
+        """What the whole tensor contributes, from its largest magnitude; None for MX formats."""
+        if not self.format.tensor_scale:
+            return None
+        return tensor_scale(amax, self.format, reciprocal=self.reciprocal)
+
+    def run(
+        self, values: Values, place: str, *, row: int = 0, whole: Tensor | None = None
+    ) -> tuple[Bytes, Bytes, Loss]:
+        """Rows [n, K] -> elements uint8 [n, bytes], scales uint8 [n, K / block], and the loss.
+
+        `place` and the number of the first `row` are for the refusal, CheckpointError, of a number
+        that is NaN or Inf: in its block nothing else would be left.
+        """
+        rows, depth = values.shape
+        elements = np.empty((rows, self.format.packed_bytes(depth)), np.uint8)
+        scales = np.empty((rows, self.format.blocks(depth)), np.uint8)
+        loss = Loss(how=str(self))
+        step = max(1, _PIECE // max(depth, 1))
+        for start in range(0, rows if depth else 0, step):
+            part = np.ascontiguousarray(values[start : start + step])
+            self.require_finite(part, place, row + start)
+            found = self._piece(part, whole)
+            elements[start : start + step] = found[0].reshape(len(part), -1)
+            scales[start : start + step] = found[1].reshape(len(part), -1)
+            loss.add(found[2])
+        return elements, scales, loss
+
+    def largest(self, values: Values, place: str, row: int = 0) -> np.float32:
+        """The largest magnitude of rows. Refuses as `run`."""
+        self.require_finite(values, place, row)
+        return np.float32(np.abs(values.astype(np.float32)).max(initial=0))
+
+    def require_finite(self, values: Values, place: str, first: int = 0) -> None:
+        """Refuse NaN and Inf with `place`, row (counted from `first`) and column of one."""
+        unsigned = np.dtype(f"u{values.dtype.itemsize}")
+        infinity = np.array(np.inf, values.dtype).view(unsigned)
+        # As integers, the magnitudes of Inf and NaN are above all others.
+        magnitude = values.view(unsigned) & unsigned.type(np.iinfo(unsigned).max >> 1)
+        if magnitude.size == 0 or magnitude.max() < infinity:
+            return
+        wrong = magnitude >= infinity
+        row, column = np.argwhere(wrong)[0].tolist()
+        raise CheckpointError(
+            f"{place}: row {first + row}, column {column} is {values[row, column]}, one of "
+            f"{np.count_nonzero(wrong)} numbers here that cannot be quantised; fetch the file "
+            f"again, or {self.remedy}"
+        )
+
+    def _piece(self, values: Values, whole: Tensor | None) -> tuple[Bytes, Bytes, Loss]:
+        blocks = values.reshape(-1, self.format.block)
+        if values.dtype.name == "bfloat16" and whole is None:
+            return self._kernel.run(blocks.view(np.uint16))
+        wide = blocks.astype(np.float32)
+        if whole is None:
+            q = quantize(
+                wide,
+                self.format,
+                recipe=self.recipe,
+                ties=self.ties,
+                negative_zero=self.negative_zero,
+            )
+            elements, scales = q.elements, q.scales
+            factors = decode_scales(scales, self.format)
+        else:
+            codes, scales = quantize_blocks(wide, whole, self.format, self.ties)
+            elements = pack_elements(codes, self.format)
+            factors = whole.factors(scales[:, None], self.format)
+        found = decode_elements(elements, self.format) * factors
+        loss = Loss(
+            elements=wide.size,
+            signal=sum_of_squares(wide),
+            noise=sum_of_squares(found - wide),
+            saturated=int(
+                np.count_nonzero(
+                    np.abs(wide, out=wide) > factors * np.float32(self.format.element.max)
+                )
+            ),
+        )
+        return elements, scales, loss
