@@ -1,12 +1,18 @@
-"""mxc-lower-to-gpu-kernels: scaled contractions become kernels of our own on scaled MFMA.
+"""mxc-lower-to-gpu-kernels: scaled contractions become kernels of our own on matrix instructions.
+
+Both sides scaled: scaled MFMA on the elements and scales as they are (passes/kernels/gpu/stream.py),
+for every pair of elements. Activations that are floats: the weights become bf16 in registers.
+Nothing is packed beforehand, and no tensor holds a dequantised weight or a gathered one. What
+follows element by element (bias, gate, residual, row weights) is computed on the totals.
 
 before:
     %y = linalg.generic ins(%x, %w, %p, %s) outs(%zero) { scaling_extf, scaling_extf, mulf, addf }
 after:
-    stream.executable private @mxc_mxfp4_mxfp4_16x96x64 { .. amdgpu.scaled_mfma .. }
-    %y = flow.dispatch @mxc_mxfp4_mxfp4_16x96x64(%x, %p, %w, %s) {mxc.contraction = {..}}
+    stream.executable private @mxc_mxfp4_mxfp4_1x16x96x64 { .. amdgpu.scaled_mfma .. }
+    %y = flow.dispatch @mxc_mxfp4_mxfp4_1x16x96x64(%x, %p, %w, %s) {mxc.contraction = {..}}
 
-Leaves alone: all else.
+Leaves alone: dynamic sizes; blocks other than 32; N that is no multiple of 4; accumulators other
+than zero; a batch without gathered experts; operands whose dimensions are in another order.
 """
 
 from __future__ import annotations
@@ -23,11 +29,13 @@ from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.executables import Threads, dispatch, executable
 from mxc.passes.kernels.gpu.calls import Call, match
+from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.schedule import choose
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.gpu.stream import Stream
 from mxc.passes.kernels.reshapes import as_memref, as_tensor, reshape
+from mxc.passes.kernels.sources import Source
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 
 
@@ -58,8 +66,8 @@ class _Kernels:
         """Replace the contraction by a dispatch."""
         after = epilogue(call.op, 16)
         kernel = Stream(
-            _scaled(call.lhs.source.format, call.depth),
-            _scaled(call.format, call.depth),
+            _left(call.lhs.source, call.depth // BLOCK),
+            _scaled(call.format, call.depth // BLOCK),
             groups=call.groups,
             rows=call.rows,
             columns=call.columns,
@@ -89,7 +97,7 @@ class _Kernels:
             executable(name, types, kernel.workgroups, kernel.body, threads=threads)
 
     def _name(self, call: Call, after: Epilogue) -> str:
-        name = f"mxc_{call.lhs.source.format}_{call.format}"
+        name = f"mxc_{call.lhs.source.name}_{call.format}"
         name += f"_{call.groups}x{call.rows}x{call.columns}x{call.depth}"
         name += f"_of_{call.experts}" if call.experts else ""
         name += f"_share_{call.lhs.share}" if call.lhs.share > 1 else ""
@@ -99,9 +107,16 @@ class _Kernels:
         return f"{name}_then_{number}"
 
 
-def _scaled(name: str, depth: int) -> Scaled:
+def _left(source: Source, blocks: int) -> Scaled | Floats:
+    if source.is_float:
+        memory = "f32" if source.rounded else source.format
+        return Floats(memory, source.rounded, blocks)
+    return _scaled(source.format, blocks)
+
+
+def _scaled(name: str, blocks: int) -> Scaled:
     element = FORMATS[name].element
-    return Scaled(element.mlir, element.bits, depth // BLOCK)
+    return Scaled(element.mlir, element.bits, blocks)
 
 
 def _described(call: Call) -> KernelCall:

@@ -37,12 +37,14 @@ class Call:
     experts: int
 
 
-#: Element types of scaled matrix instructions -> format.
+#: Element type -> format of what a lane can decode.
 _FORMATS: dict[str, Format] = {
-    FORMATS[name].element.mlir: name
-    for name in get_args(Format)
-    if name in FORMATS and FORMATS[name].element.exponent
+    FORMATS[name].element.mlir: name for name in get_args(Format) if name in FORMATS
 }
+#: Those of them that scaled matrix instructions take.
+_SCALED = {element: name for element, name in _FORMATS.items() if FORMATS[name].element.exponent}
+#: Activations without scales.
+_FLOATS = ("f32", "f16", "bf16")
 
 
 def match(op: ir.Operation) -> Call | None:
@@ -52,8 +54,12 @@ def match(op: ir.Operation) -> Call | None:
         return None
     assert found.rhs_scale is not None
     format = _FORMATS.get(str(found.rhs_type))
-    lhs = operand(found.lhs, found.lhs_scale, found.k, _FORMATS)
-    if format is None or lhs is None or lhs.source.format not in _FORMATS.values():
+    lhs = operand(found.lhs, found.lhs_scale, found.k, _SCALED)
+    if format is None or lhs is None:
+        return None
+    if lhs.source.format not in (*_FLOATS, *_SCALED.values()):
+        return None
+    if not lhs.source.is_float and format not in _SCALED.values():
         return None
     elements, ids, experts = _chosen(found.rhs)
     scales, same, _ = _chosen(found.rhs_scale)

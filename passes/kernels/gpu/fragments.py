@@ -78,12 +78,17 @@ class Piece:
 
 
 def pieces(bits: int, instruction: Instruction) -> tuple[Piece, ...]:
-    """What a lane loads of its row for one instruction, in the order of its registers."""
+    """What a lane loads of its row for one scaled instruction, in the order of its registers."""
     if bits == 8:
         runs = 2  # of 16 elements, in a block
         half = instruction.groups // runs
         return tuple(Piece(16, first=part * half, share=runs, stride=16) for part in range(2))
-    whole = BLOCK * bits // 8
+    return whole(bits)
+
+
+def whole(bits: int) -> tuple[Piece, ...]:
+    """The whole block of the lane's group."""
+    size = BLOCK * bits // 8
     # Blocks of 24 bytes lie on multiples of 8.
-    size = 16 if whole % 16 == 0 else 8
-    return tuple(Piece(size, start=at) for at in range(0, whole, size))
+    unit = 16 if size % 16 == 0 else 8
+    return tuple(Piece(unit, start=at) for at in range(0, size, unit))

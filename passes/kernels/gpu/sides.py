@@ -6,14 +6,13 @@ what a lane needs for one step along K, `Side.fragments` makes registers of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND, joined
-from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS, Instruction, Piece, pieces
+from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS, Instruction, Piece, pieces, whole
 from mxc.passes.kernels.gpu.lanes import (
     Lane,
     at_most,
@@ -56,7 +55,8 @@ class ScaledSide:
     """Rows of a scaled operand, for the tiles of one wave.
 
     `buffers`: bounded memrefs of the elements and the scales; `rows`: the row that this lane has of
-    each tile, somewhere inside.
+    each tile, somewhere inside. `decoded`: a lane takes whole blocks, which it will decode; else
+    the fragments of scaled matrix instructions.
     """
 
     kind: Scaled
@@ -64,10 +64,11 @@ class ScaledSide:
     lane: Lane
     buffers: tuple[ir.Value, ir.Value]
     rows: tuple[ir.Value, ...]
+    decoded: bool = False
 
     @property
     def _pieces(self) -> tuple[Piece, ...]:
-        return pieces(self.kind.bits, self.instruction)
+        return whole(self.kind.bits) if self.decoded else pieces(self.kind.bits, self.instruction)
 
     def load(self, step: ir.Value, *, masked: bool) -> Loaded:
         """Everything of one step. `masked`: blocks that the row does not have are zero."""
@@ -127,18 +128,25 @@ class ScaledSide:
         moved = arith.shrui(vector.extract(word, [], [0]), shift)
         return bitcast(vector.broadcast(of(i32(), 1), moved), i8(), TURNS)
 
-    def fragment(self, loaded: Sequence[ir.Value], tile: int, turn: int) -> ir.Value:
-        """The elements of a tile for one instruction of the step."""
+    def parts(self, loaded: Loaded, tile: int, turn: int) -> Loaded:
+        """The bytes of a tile in a turn of the step, piece by piece."""
         count = len(self._pieces)
         start = tile * (TURNS * count + 1) + turn * count
-        whole = joined(loaded[start : start + count])
-        return bitcast(whole, ir.Type.parse(self.kind.element), BLOCK)
+        return loaded[start : start + count]
 
-    def scales(self, loaded: Sequence[ir.Value], tile: int) -> ir.Value:
+    def fragment(self, loaded: Loaded, tile: int, turn: int) -> ir.Value:
+        """The elements of a tile for one instruction of the step."""
+        return bitcast(
+            joined(self.parts(loaded, tile, turn)), ir.Type.parse(self.kind.element), BLOCK
+        )
+
+    def raw_scales(self, loaded: Loaded, tile: int) -> ir.Value:
+        """The scale bytes of a tile, of all turns of the step."""
+        return loaded[(tile + 1) * (TURNS * len(self._pieces) + 1) - 1]
+
+    def scales(self, loaded: Loaded, tile: int) -> ir.Value:
         """The scales of a tile for the instructions of the step."""
-        count = len(self._pieces)
-        word = loaded[(tile + 1) * (TURNS * count + 1) - 1]
-        return bitcast(word, ir.Float8E8M0FNUType.get(), TURNS)
+        return bitcast(self.raw_scales(loaded, tile), ir.Float8E8M0FNUType.get(), TURNS)
 
 
 def clamped(row: ir.Value, rows: int) -> ir.Value:

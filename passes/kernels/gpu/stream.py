@@ -9,7 +9,7 @@ in shared memory at the end.
     loaded = load(first step)
     for step of this wave:
       next = load(next step)                          # the last one masked behind the end of K
-      for turn, tile of rows, tile of columns: totals = scaled_mfma(rhs, lhs, totals, scales[turn])
+      for turn, tile of rows, tile of columns: totals += product of both   # products.py
       loaded = next
     totals = sum over the waves along K
     result = epilogue(totals)
@@ -25,11 +25,13 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
 
-from mxc.dialects.amdgpu import GLOBAL, barrier, bounded, scaled_mfma, shared, zeros
+from mxc.dialects.amdgpu import GLOBAL, barrier, bounded, shared, zeros
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.finish import Finish, Place
+from mxc.passes.kernels.gpu.floats import Floats, FloatSide
 from mxc.passes.kernels.gpu.lanes import LANES, Lane, below, divided, lane_of, plus, rest, times
+from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.gpu.sides import Loaded, Scaled, ScaledSide, clamped
 from mxc.passes.kernels.vectors import f32, i32, index, loop, of
@@ -48,7 +50,7 @@ class Stream:
     and scales of rhs, what the epilogue reads, the result.
     """
 
-    lhs: Scaled
+    lhs: Scaled | Floats
     rhs: Scaled
     groups: int
     rows: int
@@ -104,8 +106,9 @@ class _Body:
         wave_n = rest(divided(wave, self.waves_k), waves_n)
         wave_m = divided(wave, self.waves_k * waves_n)
         self.group = workgroup(2)
-        lhs, self.result = given[:2], given[-1]
-        after = given[2:-1]
+        operands = len(kernel.lhs.memrefs(1))
+        lhs, self.result = given[:operands], given[-1]
+        after = given[operands:-1]
         expert = None
         if kernel.experts:
             expert, after = self._expert(after[0]), after[1:]
@@ -118,14 +121,8 @@ class _Body:
             for tile in range(self.tiles_m)
         ]
         base = times(self.group, kernel.rows)
-        self.lhs = ScaledSide(
-            kernel.lhs,
-            self.instruction,
-            self.lane,
-            (bounded(lhs[0]), bounded(lhs[1])),
-            tuple(
-                divided(plus(base, clamped(row, kernel.rows)), kernel.share) for row in self.rows
-            ),
+        sources = tuple(
+            divided(plus(base, clamped(row, kernel.rows)), kernel.share) for row in self.rows
         )
         # A gated result has its halves in the first and in the second half of the tiles.
         self.halves = 2 if kernel.after.gated else 1
@@ -140,15 +137,28 @@ class _Body:
         if expert is not None:
             base = times(expert, kernel.columns)
             starts = [plus(base, start) for start in starts]
-        self.rhs = ScaledSide(
-            kernel.rhs,
-            self.instruction,
-            self.lane,
-            (bounded(rhs[0]), bounded(rhs[1])),
-            tuple(starts),
-        )
+        self.lhs, self.rhs, self.product = self._sides(lhs, rhs, sources, tuple(starts))
         memrefs = dict(zip(kernel.after.operands, after, strict=True))
         self.finish = Finish(kernel.after, memrefs, QUAD)
+
+    def _sides(
+        self,
+        lhs: list[ir.Value],
+        rhs: list[ir.Value],
+        rows: tuple[ir.Value, ...],
+        columns: tuple[ir.Value, ...],
+    ) -> tuple[ScaledSide | FloatSide, ScaledSide, ScaledProduct | DecodedProduct]:
+        """Both sides, and how they are multiplied."""
+        at = self.instruction, self.lane
+        kind = self.kernel.lhs
+        buffers = (bounded(rhs[0]), bounded(rhs[1]))
+        if isinstance(kind, Floats):
+            left = FloatSide(kind, *at, bounded(lhs[0]), rows)
+            right = ScaledSide(self.kernel.rhs, *at, buffers, columns, decoded=True)
+            return left, right, DecodedProduct(self.instruction, left, right)
+        scaled = ScaledSide(kind, *at, (bounded(lhs[0]), bounded(lhs[1])), rows)
+        right = ScaledSide(self.kernel.rhs, *at, buffers, columns)
+        return scaled, right, ScaledProduct(self.instruction, scaled, right)
 
     def _expert(self, ids: ir.Value) -> ir.Value:
         """The expert of this group. An id outside of the experts would read outside of them."""
@@ -178,40 +188,38 @@ class _Body:
         turns = -(-blocks // (size * self.waves_k))
         ragged = blocks != turns * size * self.waves_k
 
-        def load(turn: ir.Value, *, masked: bool) -> tuple[Loaded, Loaded]:
-            step = plus(times(turn, self.waves_k), self.wave_k)
-            return self.lhs.load(step, masked=masked), self.rhs.load(step, masked=masked)
+        def step(turn: ir.Value) -> ir.Value:
+            return plus(times(turn, self.waves_k), self.wave_k)
 
+        def load(turn: ir.Value, *, masked: bool) -> tuple[Loaded, Loaded]:
+            at = step(turn)
+            lhs = [] if late else self.lhs.load(at, masked=masked)
+            return lhs, self.rhs.load(at, masked=masked)
+
+        def own(turn: ir.Value, lhs: Loaded, *, masked: bool) -> Loaded:
+            return self.lhs.load(step(turn), masked=masked) if late else lhs
+
+        late = isinstance(self.kernel.lhs, Floats) and self.kernel.lhs.late
+        multiply = self.product.multiply
         lhs, rhs = load(index(0), masked=ragged and turns == 1)
         if turns > 2:
             carried = [*totals, *lhs, *rhs]
             with loop(index(0), index(turns - 2), index(1), carried) as (turn, given, op):
                 now, left = given[: len(totals)], given[len(totals) :]
-                lhs_now, rhs_now = left[: len(lhs)], left[len(lhs) :]
+                # Loads return in order: what is needed now is asked for first.
+                lhs_now = own(turn, left[: len(lhs)], masked=False)
                 lhs_next, rhs_next = load(plus(turn, 1), masked=False)
-                scf.YieldOp([*self._multiply(now, lhs_now, rhs_now), *lhs_next, *rhs_next])
+                found = multiply(now, lhs_now, left[len(lhs) :])
+                scf.YieldOp([*found, *lhs_next, *rhs_next])
             results = list(op.results)
             totals, left = results[: len(totals)], results[len(totals) :]
             lhs, rhs = left[: len(lhs)], left[len(lhs) :]
         if turns > 1:
+            lhs = own(index(turns - 2), lhs, masked=False)
             lhs_next, rhs_next = load(index(turns - 1), masked=ragged)
-            totals = self._multiply(totals, lhs, rhs)
+            totals = multiply(totals, lhs, rhs)
             lhs, rhs = lhs_next, rhs_next
-        return self._multiply(totals, lhs, rhs)
-
-    def _multiply(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded) -> list[ir.Value]:
-        totals = list(totals)
-        for turn in range(4):
-            right = [self.rhs.fragment(rhs, n, turn) for n in range(self.tiles_n)]
-            for m in range(self.tiles_m):
-                left = self.lhs.fragment(lhs, m, turn)
-                for n in range(self.tiles_n):
-                    at = m * self.tiles_n + n
-                    scales = (self.rhs.scales(rhs, n), self.lhs.scales(lhs, m))
-                    totals[at] = scaled_mfma(
-                        self.instruction.shape, right[n], left, totals[at], scales, turn
-                    )
-        return totals
+        return multiply(totals, own(index(turns - 1), lhs, masked=ragged), rhs)
 
     def _add_up(self, totals: list[ir.Value]) -> None:
         """Sum over the waves along K through shared memory; tiles are shared out among them."""

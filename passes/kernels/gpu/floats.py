@@ -1,0 +1,124 @@
+"""Activations that are floats: f32, f16 or bf16 in memory, bf16 in registers, without a loss.
+
+Matrix instructions multiply pairs of bf16 exactly and add in f32. A float of more bits is the sum
+of two or three bf16, each with the next 8 bits of its significand: f16 has 11, f32 24. So each
+product of an activation with a weight of at most 8 bits is exact, as one of floats would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, vector
+
+from mxc.dialects.amdgpu import BEYOND
+from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS, Instruction
+from mxc.passes.kernels.gpu.lanes import Lane, below, plus, times
+from mxc.passes.kernels.gpu.sides import Loaded
+from mxc.passes.kernels.vectors import bitcast, f32, i32, index, of, splat
+
+#: Elements of a fragment: 16 bytes of bf16.
+FRAGMENT = 8
+#: Bits of a float that are those of a bf16.
+_HIGH = -0x10000
+
+
+@dataclass(frozen=True)
+class Floats:
+    """`blocks` of 32 floats a row. `rounded`: they are f32, of which bf16 are multiplied."""
+
+    memory: str
+    rounded: bool
+    blocks: int
+
+    @property
+    def parts(self) -> int:
+        """The bf16 whose sum is one float."""
+        return 1 if self.rounded else {"bf16": 1, "f16": 2, "f32": 3}[self.memory]
+
+    @property
+    def element(self) -> ir.Type:
+        """The type in memory."""
+        return ir.Type.parse(self.memory)
+
+    @property
+    def late(self) -> bool:
+        """Whether a step is too large to be held in registers while another one is multiplied."""
+        return self.memory == "f32"
+
+    def memrefs(self, rows: int) -> list[ir.Type]:
+        """The type of so many rows."""
+        return [ir.MemRefType.get([rows * self.blocks * BLOCK], self.element)]
+
+
+@dataclass(frozen=True)
+class FloatSide:
+    """Rows of float activations, for the tiles of one wave: see ScaledSide.
+
+    In turn x of a step a lane of group g has all of block 4 g + x.
+    """
+
+    kind: Floats
+    instruction: Instruction
+    lane: Lane
+    buffer: ir.Value
+    rows: tuple[ir.Value, ...]
+
+    @property
+    def _lanes(self) -> int:
+        """Elements of a load of 16 bytes."""
+        return 4 if self.kind.memory == "f32" else 8
+
+    def load(self, step: ir.Value, *, masked: bool) -> Loaded:
+        """Everything of one step. `masked`: blocks that the row does not have are zero."""
+        kind = self.kind
+        own = plus(times(step, self.instruction.step), times(self.lane.group, TURNS))
+        found: Loaded = []
+        for row in self.rows:
+            start = times(plus(times(row, kind.blocks), own), BLOCK)
+            for turn in range(TURNS):
+                block = plus(own, turn)
+                for first in range(0, BLOCK, self._lanes):
+                    at = plus(start, turn * BLOCK + first)
+                    if masked:
+                        beyond = index(BEYOND // 4)
+                        at = arith.select(below(block, kind.blocks), at, beyond)
+                    found.append(vector.load(of(kind.element, self._lanes), self.buffer, [at]))
+        return found
+
+    def parts(self, loaded: Sequence[ir.Value], tile: int, turn: int) -> list[list[ir.Value]]:
+        """The fragments of a tile in a turn, along K; of each the bf16 that add up to it."""
+        count = BLOCK // self._lanes
+        start = (tile * TURNS + turn) * count
+        own = loaded[start : start + count]
+        if self._lanes == FRAGMENT:
+            whole = list(own)
+        else:
+            whole = [
+                vector.shuffle(own[at], own[at + 1], list(range(FRAGMENT)))
+                for at in range(0, count, 2)
+            ]
+        return [self._split(each) for each in whole]
+
+    def _split(self, floats: ir.Value) -> list[ir.Value]:
+        brief = of(ir.BF16Type.get(), FRAGMENT)
+        if self.kind.memory == "bf16":
+            return [floats]
+        if self.kind.rounded:
+            return [arith.truncf(brief, floats)]
+        wide = of(f32(), FRAGMENT)
+        left = floats if self.kind.memory == "f32" else arith.extf(wide, floats)
+        found = []
+        for part in range(self.kind.parts):
+            halves = bitcast(left, ir.BF16Type.get(), 2 * FRAGMENT)
+            upper = list(range(1, 2 * FRAGMENT, 2))
+            found.append(vector.shuffle(halves, halves, upper))
+            if part + 1 < self.kind.parts:
+                bits = bitcast(left, i32(), FRAGMENT)
+                high = bitcast(arith.andi(bits, splat(_HIGH, i32(), FRAGMENT)), f32(), FRAGMENT)
+                # Infinities, which are their own high part, have nothing left.
+                same = arith.cmpf(arith.CmpFPredicate.OEQ, left, high)
+                left = arith.select(same, splat(0, f32(), FRAGMENT), arith.subf(left, high))
+        return found
