@@ -204,7 +204,10 @@ def _descriptor(raw: bytes, address: int, name: str) -> Descriptor:
         entry=address + entry,
         vgprs=((rsrc1 & 63) + 1) * 8,
         first_agpr=((rsrc3 & 63) + 1) * 4,
-        mode=rsrc1 >> 12 & 0xFF | (rsrc1 >> 21 & 1) << 8 | (rsrc1 >> 23 & 1) << 9,
+        mode=rsrc1 >> 12 & 0xFF
+        | (rsrc1 >> 21 & 1) << 8
+        | (rsrc1 >> 23 & 1) << 9
+        | (rsrc1 >> 26 & 1) << 23,
         user_sgprs=rsrc2 >> 1 & 31,
         workgroup_ids=(bool(rsrc2 >> 7 & 1), bool(rsrc2 >> 8 & 1), bool(rsrc2 >> 9 & 1)),
         workitem_dimensions=(rsrc2 >> 11 & 3) + 1,

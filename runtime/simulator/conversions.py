@@ -1,9 +1,8 @@
 """Conversions between number formats, with and without a scale.
 
 Source: AMD CDNA4 instruction set architecture, sections on VOP1 and VOP3. Integers saturate and
-NaN becomes 0. fp8 and bf8 results that overflow become NaN and infinity unless MODE.FP16_OVFL is
-set (which is why AMD's libraries clamp before they convert: hipBLASLt's KernelWriterAssembly,
-composable_kernel's amd_ck_fp8.hpp); fp4 saturates.
+NaN becomes 0. The conversions to fp4, fp6 and fp8 that read or write a part of a register are in
+`narrow`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mxc.runtime.simulator.numbers import encode, from_bfloat, pairs, to_bfloat, values
+from mxc.runtime.simulator.numbers import from_bfloat, to_bfloat, values
 from mxc.runtime.simulator.operations import Array, Operation, operation
 
 
@@ -81,50 +80,6 @@ CONVERSIONS: dict[str, Operation] = {
     "v_cvt_f32_fp8": operation("f", "u", lambda a: values("fp8")[a & 0xFF]),
     "v_cvt_f32_bf8": operation("f", "u", lambda a: values("bf8")[a & 0xFF]),
 }
-
-_SMALL = ("fp4", "fp8", "bf8")
-_WIDE = ("f32", "f16", "bf16")
-#: name -> (the small format, the wide one) of v_cvt_scalef32_pk_*.
-WIDEN = {f"v_cvt_scalef32_pk_{w}_{s}": (s, w) for s in _SMALL for w in _WIDE}
-NARROW = {f"v_cvt_scalef32_pk_{s}_{w}": (s, w) for s in _SMALL for w in _WIDE}
-#: The same without a scale.
-WIDEN_UNSCALED = {f"v_cvt_pk_f32_{s}": (s, "f32") for s in ("fp8", "bf8")}
-NARROW_UNSCALED = {f"v_cvt_pk_{s}_f32": (s, "f32") for s in ("fp8", "bf8")}
-
-
-def _exponent(scale: Array) -> Array:
-    """The unbiased exponent field of a float32 scale: all else of it is ignored."""
-    return (scale >> 23 & 0xFF).astype(np.int32) - 127
-
-
-def widen(small: str, wide: str, source: Array, scale: Array | None) -> tuple[Array, ...]:
-    """Two elements times 2**exponent(scale): one packed register, or two for f32.
-
-    source: uint32 with the byte (fp4) or the 16 bits (fp8, bf8) in its low end.
-    """
-    if small == "fp4":
-        both = pairs()[source & 0xFF]
-        first, second = both[..., 0], both[..., 1]
-    else:
-        first, second = values(small)[source & 0xFF], values(small)[source >> 8 & 0xFF]
-    if scale is not None:
-        power = _exponent(scale)
-        first, second = np.ldexp(first, power), np.ldexp(second, power)
-    if wide == "f32":
-        return first.view(np.uint32), second.view(np.uint32)
-    pack = to_bfloat if wide == "bf16" else half_bits
-    return (pack(first) | pack(second) << 16,)
-
-
-def narrow(small: str, a: Array, b: Array, scale: Array | None, *, clamp: bool) -> Array:
-    """float32 a and b divided by 2**exponent(scale), as one byte (fp4) or 16 bits."""
-    first, second = a.astype(np.float64), b.astype(np.float64)
-    if scale is not None:
-        power = -_exponent(scale)
-        first, second = np.ldexp(first, power), np.ldexp(second, power)
-    low, high = encode(first, small, clamp=clamp), encode(second, small, clamp=clamp)
-    result: Array = low | high << (4 if small == "fp4" else 8)
-    return result
 
 
 def halves(wide: str, source: Array) -> tuple[Array, Array]:

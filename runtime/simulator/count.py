@@ -16,15 +16,17 @@ from mxc.runtime.simulator.instruction import Instruction
 from mxc.runtime.simulator.numbers import FORMATS
 from mxc.runtime.simulator.observe import Observer
 from mxc.runtime.simulator.operations import Array
-from mxc.runtime.simulator.signatures import matrix_shape
+from mxc.runtime.simulator.signatures import matrix_shape, sparse_shape
 from mxc.runtime.simulator.state import Waves
 from mxc.runtime.simulator.translate import Program
 
 #: LDS banks of 4 bytes. Source: the bank count of gfx950 in IREE's target table.
 BANKS = 64
-#: Multiply-adds of a matrix core in a cycle, by the wider operand. Source: AMD's article "Matrix
-#: Core Programming on AMD CDNA3 and CDNA4 architecture" (cycles of each instruction).
-MATRIX_RATE = {"f32": 32, "xf32": 32, "f16": 512, "bf16": 512, "i8": 1024, "fp8": 1024, "fp4": 2048}
+#: Cycles of a matrix instruction on its matrix core, by its rows and blocks; twice as many where
+#: an operand of an f8f6f4 form has 8 bits. Source: AMD CDNA4 ISA, tables 28 and 33.
+MATRIX_CYCLES = {(16, 1): 16, (32, 1): 32, (32, 2): 64, (16, 4): 32, (4, 16): 8}
+#: The same for float32 and float64 with one block, and float64 with four.
+WIDE_CYCLES = {(16, 1, "f32"): 32, (32, 1, "f32"): 64, (16, 1, "f64"): 64, (4, 4, "f64"): 32}
 #: Cycles of a vector instruction: 64 lanes on a SIMD of 16. Source: CDNA3 ISA, chapter 3.
 VECTOR_CYCLES = 4
 #: Bytes that LDS delivers to a compute unit in a cycle. Source: CDNA3 white paper.
@@ -61,7 +63,7 @@ class Counts:
 
 def class_of(i: Instruction) -> str:
     """The class that an instruction is counted in."""
-    if "mfma" in i.name:
+    if "mfma" in i.name or "smfmac" in i.name:
         return "matrix"
     if i.name == "s_barrier":
         return "barrier"
@@ -83,17 +85,17 @@ def class_of(i: Instruction) -> str:
 
 
 def matrix_cycles(i: Instruction) -> int:
-    """Cycles of a matrix instruction on its matrix core; 0 for an element without a rate."""
+    """Cycles of a matrix instruction on its matrix core; 0 for any other one."""
+    if sparse := sparse_shape(i.name):
+        return MATRIX_CYCLES[sparse[0], 1]
     shape = matrix_shape(i.name)
     if shape is None:
         return 0
-    rows, columns, depth, blocks, element = shape
+    rows, _, _, blocks, element = shape
     if element == "f8f6f4":
         wide = any(FORMATS[i.has(side)] in ("fp8", "bf8") for side in ("cbsz", "blgp"))
-        element = "fp8" if wide else "fp4"
-    element = "fp8" if element[:3] in ("fp8", "bf8") else element
-    rate = MATRIX_RATE.get(element)
-    return rows * columns * depth * blocks // rate if rate else 0
+        return MATRIX_CYCLES[rows, 1] * (1 + wide)
+    return WIDE_CYCLES.get((rows, blocks, element)) or MATRIX_CYCLES.get((rows, blocks), 0)
 
 
 class Counter(Observer):

@@ -243,7 +243,8 @@ def _mfma(word: Word, name: str, address: int, codes: list[int], shift: int) -> 
         if word(shift + 59 + i, shift + 59 + i):
             sources[i] = Operand("a", sources[i].index)
     bank = "a" if word(shift + 15, shift + 15) else "v"
-    if sources[2].bank == "v":
+    if sources[2].bank == "v" and "smfmac" not in name:
+        # The indices of a sparse instruction are never accumulation registers.
         sources[2] = Operand(bank, sources[2].index)
     modifiers = {
         "cbsz": word(shift + 10, shift + 8),
@@ -255,6 +256,8 @@ def _mfma(word: Word, name: str, address: int, codes: list[int], shift: int) -> 
         scales = (word.source(word(40, 32), 16), word.source(word(49, 41), 16))
         operands = (*operands, *scales)
         modifiers |= {"op_sel": word(12, 11), "op_sel_hi": word(60, 59)}
+        # ABID[0] says that there are scales.
+        modifiers |= {"unscaled": 1 - (modifiers.pop("abid") & 1)}
     result = Operand(bank, word(shift + 7, shift))
     made = instruction(name, "VOP3P", address, word, (result,), operands, modifiers)
     if name.endswith("f8f6f4"):

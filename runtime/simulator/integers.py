@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mxc.runtime.simulator.numbers import random_next
 from mxc.runtime.simulator.operations import (
     Array,
     Operation,
@@ -278,6 +279,7 @@ INTEGERS: dict[str, Operation] = {
     "v_mul_hi_u32_u24": operation("u", "uu", lambda a, b: high32(u64(_u24(a)) * u64(_u24(b)))),
     "v_mad_u32_u24": operation("u", "uuu", lambda a, b, c: _u24(a) * _u24(b) + c),
     "v_mad_i32_i24": operation("i", "iii", lambda a, b, c: _i24(a) * _i24(b) + c),
+    "v_prng_b32": operation("u", "u", random_next),
     "v_cndmask_b32": operation("u", "uum", lambda a, b, mask: np.where(mask, b, a)),
     "v_mbcnt_lo_u32_b32": operation("u", "uu", lambda m, b: _count_below(m, _BELOW_LOW) + b),
     "v_mbcnt_hi_u32_b32": operation("u", "uu", lambda m, b: _count_below(m, _BELOW_HIGH) + b),

@@ -8,49 +8,45 @@ back to the register files.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-import numpy as np
-
-from mxc.runtime.simulator.conversions import half_toward_zero
 from mxc.runtime.simulator.errors import SimulationError
 from mxc.runtime.simulator.instruction import EXEC, Instruction, Operand
 from mxc.runtime.simulator.integers import bit_operation
-from mxc.runtime.simulator.operands import DTYPES, HALF_READERS, Operands, flush, read_kind
-from mxc.runtime.simulator.operations import Array, Operation, operation
+from mxc.runtime.simulator.modes import (
+    DENORM16,
+    DENORM32,
+    FP16_OVFL,
+    ROUND16,
+    ROUND32,
+    clamp,
+    flush_input,
+    flush_output,
+    omod,
+)
+from mxc.runtime.simulator.operands import HALF_READERS, Operands, read_kind
+from mxc.runtime.simulator.operations import Operation, operation
 from mxc.runtime.simulator.packed import MIXED, PACKED16, PACKED32
+from mxc.runtime.simulator.rounding import DIRECTED, UNROUNDED, limited
 from mxc.runtime.simulator.salu import SALU
+from mxc.runtime.simulator.saturation import SATURATING, saturating
 from mxc.runtime.simulator.signatures import VALU
 from mxc.runtime.simulator.state import Waves
 
 _FLOATS = "fhdb"
-#: MODE bits: rounding of f32, of f16 and f64; denormals of f32, of f16 and f64.
-_ROUND32, _ROUND16, _DENORM32, _DENORM16 = 0, 2, 4, 6
-#: The MODE bits that an operand of a kind is subject to; denormals of f32 are looked at each time.
-_SUBJECT = {"f": 0x03, "h": 0xCC, "d": 0xCC}
 
 
-def _steady(w: Waves, mask: int, start: int) -> None:
-    """Refuse an instruction where the program has changed MODE bits that it is subject to."""
-    if (w.mode ^ start) & mask:
-        raise SimulationError(f"MODE is 0x{w.mode:x}: this is modelled for 0x{start:x} only")
+def _rounding(w: Waves, runs: tuple[Any, ...], shift: int) -> Any:
+    """The operation for the rounding mode that the program has set."""
+    return runs[w.mode >> shift & 3]
 
 
-def _flush_input(w: Waves, value: Array) -> Array:
-    return value if w.mode >> _DENORM32 & 1 else flush(value)
+def _limit(w: Waves, result: Any, *operands: Any) -> Any:
+    return limited(result, *operands) if w.mode & FP16_OVFL else result
 
 
-def _flush_output(w: Waves, value: Array) -> Array:
-    return value if w.mode >> _DENORM32 & 2 else flush(value)
-
-
-def _to_half(w: Waves, value: Array) -> Array:
-    """float32 to float16, to nearest even or toward zero as MODE says."""
-    rounding = w.mode >> _ROUND16 & 3
-    if rounding == 0:
-        return value.astype(np.float16)
-    if rounding != 3:
-        raise SimulationError(f"rounding mode {rounding} of f16 is not modelled")
-    return half_toward_zero(value).astype(np.uint16).view(np.float16)
+def _refuse(*_: Any) -> Any:
+    raise SimulationError("rounding other than to nearest even is not modelled")
 
 
 class Lines(Operands):
@@ -61,8 +57,8 @@ class Lines(Operands):
         super().__init__()
         self._mode = mode
         self._changes_mode = changes_mode
-        self.names |= {"steady": _steady, "to_half": _to_half}
-        self.names |= {"flush_input": _flush_input, "flush_output": _flush_output}
+        self.names |= {"rounding": _rounding, "limit": _limit, "omod": omod, "clamp": clamp}
+        self.names |= {"flush_input": flush_input, "flush_output": flush_output}
 
     def translate(self, i: Instruction) -> list[str] | None:
         """The lines of an instruction; None where no Operation describes it."""
@@ -82,13 +78,40 @@ class Lines(Operands):
             return self._save_exec(i)
         return self._vector(i, VALU[i.name]) if i.name in VALU else None
 
-    def _guard(self, kinds: str, handled: int = 0) -> list[str]:
-        """A line that refuses the instruction where MODE was changed; none where it never is."""
-        mask = 0
-        for kind in kinds:
-            mask |= _SUBJECT.get(kind, 0)
-        mask &= ~handled
-        return [f"steady(w, {mask}, {self._mode})"] if self._changes_mode and mask else []
+    def _function(self, i: Instruction, entry: Operation) -> str:
+        """The text that gives an instruction's function, for the rounding that MODE wants."""
+        kind = entry.outs[0]
+        if i.has("clamp") and kind not in _FLOATS:
+            if i.name not in SATURATING:
+                raise SimulationError("saturation of this instruction is not modelled")
+            return self.bind(saturating(i.name, kind))
+        fields = {ROUND32} if kind == "f" else {ROUND16}
+        if i.name == "v_cvt_f32_f64":
+            # Which of the two it obeys is not documented.
+            fields = {ROUND32, ROUND16}
+        if kind not in "fhd" or i.name in UNROUNDED:
+            return self.bind(entry.run)
+        make = DIRECTED.get(i.name)
+        if self._changes_mode:
+            others = (make(1), make(2), make(3)) if make else (_refuse,) * 3
+            return f"rounding(w, {self.bind((entry.run, *others))}, {max(fields)})"
+        modes = {self._mode >> field & 3 for field in fields}
+        if modes == {0}:
+            return self.bind(entry.run)
+        if make is None or len(modes) > 1:
+            _refuse()
+        return self.bind(make(modes.pop()) if make else _refuse)
+
+    def _call(self, i: Instruction, entry: Operation, arguments: list[str]) -> list[str]:
+        """Lines that leave the result of an instruction's function in r."""
+        call = f"r = {self._function(i, entry)}({', '.join(arguments)})"
+        overflow = self._changes_mode or self._mode & FP16_OVFL
+        if entry.outs[0] != "h" or not overflow or i.name in UNROUNDED:
+            return [call]
+        names = [f"x{n}" for n in range(len(arguments))]
+        values = [f"{name} = {value}" for name, value in zip(names, arguments, strict=True)]
+        together = ", ".join(names)
+        return [*values, f"r = limit(w, {self._function(i, entry)}({together}), {together})"]
 
     def _source(self, i: Instruction, n: int, kind: str) -> str:
         """The n-th operand of a vector instruction with all its modifiers."""
@@ -112,32 +135,23 @@ class Lines(Operands):
 
     def _input(self, value: str, kind: str) -> str:
         """Flush denormal operands where MODE says so."""
-        if kind == "f" and self._changes_mode:
-            return f"flush_input(w, {value})"
-        shift = _DENORM32 if kind == "f" else _DENORM16
-        return value if kind == "b" or self._mode >> shift & 1 else f"flush({value})"
-
-    def _check_mode(self, kinds: str) -> None:
-        for kind in kinds:
-            if kind in _FLOATS and self._mode >> (_ROUND32 if kind == "f" else _ROUND16) & 3:
-                raise SimulationError("rounding other than to nearest even is not modelled")
+        shift = DENORM32 if kind == "f" else DENORM16
+        if kind == "b" or (self._mode >> shift & 1 and not self._changes_mode):
+            return value
+        return f"flush_input(w, {value})"
 
     # Results
 
     def _result(self, i: Instruction, value: str, kind: str) -> str:
         """A result with clamp, output modifier and denormal flushing, as uint32 (or 64 bits)."""
-        if kind in _FLOATS:
-            if kind == "f" and self._changes_mode:
+        if kind in "fhd":
+            shift = DENORM32 if kind == "f" else DENORM16
+            if self._changes_mode or not self._mode >> shift & 2:
                 value = f"flush_output(w, {value})"
-            elif not self._mode >> ((_DENORM32 if kind == "f" else _DENORM16) + 1) & 1:
-                value = f"flush({value})"
             if i.has("omod"):
-                factor = (1.0, 2.0, 4.0, 0.5)[i.has("omod")]
-                value = f"({value} * {self.bind(np.full((1, 1), factor, DTYPES[kind]))})"
+                value = f"omod(w, {value}, {i.has('omod')})"
             if i.has("clamp"):
-                value = f"clamp({value})"
-        elif i.has("clamp"):
-            raise SimulationError("saturating integer arithmetic is not modelled")
+                value = f"clamp(w, {value})"
         if kind == "h":
             return f"from_half({value})"
         if kind == "w":
@@ -176,20 +190,16 @@ class Lines(Operands):
     # Families
 
     def _vector(self, i: Instruction, entry: Operation) -> list[str]:
-        self._check_mode(entry.ins + entry.outs)
-        to_half = i.name == "v_cvt_f16_f32"
-        lines = self._guard(entry.ins + entry.outs, 3 << _ROUND16 if to_half else 0)
+        lines = []
         if i.has("dpp"):
             lines.append(f"moved, keep = dpp(w, {self.bits(i.operands[0])}, {self.bind(i)})")
         arguments = [self._source(i, n, kind) for n, kind in enumerate(entry.ins)]
         if entry.tied:
             arguments.append(self.get(i.results[0], entry.outs[0]))
-        call = f"{self.bind(entry.run)}({', '.join(arguments)})"
-        if to_half:
-            call = f"to_half(w, {arguments[0]})"
         if len(entry.outs) == 1:
-            return lines + self._store(i, i.results[0], call, entry.outs)
-        lines.append(f"r0, r1 = {call}")
+            lines += self._call(i, entry, arguments)
+            return lines + self._store(i, i.results[0], "r", entry.outs)
+        lines.append(f"r0, r1 = {self._function(i, entry)}({', '.join(arguments)})")
         for n, kind in enumerate(entry.outs):
             lines += self._store(i, i.results[n], f"r{n}", kind)
         return lines
@@ -239,9 +249,8 @@ class Lines(Operands):
         ]
 
     def _packed16(self, i: Instruction, entry: Operation) -> list[str]:
-        self._check_mode(entry.ins)
-        halves = []
-        for name, signs, flip in (("op_sel", "neg", 0), ("op_sel_hi", "neg_hi", 7)):
+        lines = []
+        for half, (name, signs, flip) in enumerate(_PACKED_HALVES):
             chosen = i.has(name) ^ flip
             arguments = []
             for n, kind in enumerate(entry.ins):
@@ -250,16 +259,16 @@ class Lines(Operands):
                     value = self._input(value, kind)
                     value = f"(-{value})" if i.has(signs) >> n & 1 else value
                 arguments.append(value)
-            call = f"{self.bind(entry.run)}({', '.join(arguments)})"
-            halves.append(self._result(i, call, entry.outs))
-        place = f"v[{i.results[0].index}]"
-        lines = self._guard(entry.ins)
-        return [*lines, f"{place} = w.put({place}, {halves[0]} | ({halves[1]} << 16))"]
+            if entry.tied:
+                arguments.append(self.get(i.results[0], entry.outs, half))
+            lines += self._call(i, entry, arguments)
+            lines.append(f"r{half} = {self._result(i, 'r', entry.outs)}")
+        target = f"v[{i.results[0].index}]"
+        return [*lines, f"{target} = w.put({target}, r0 | (r1 << 16))"]
 
     def _packed32(self, i: Instruction, entry: Operation) -> list[str]:
         kind = entry.outs
-        self._check_mode(kind)
-        calls = []
+        lines = []
         for half, (name, signs, flip) in enumerate(_PACKED_HALVES):
             chosen = i.has(name) ^ flip
             arguments = []
@@ -274,33 +283,29 @@ class Lines(Operands):
                     value = self._input(value, kind)
                     value = f"(-{value})" if i.has(signs) >> n & 1 else value
                 arguments.append(value)
-            call = f"{self.bind(entry.run)}({', '.join(arguments)})"
-            calls.append(f"r{half} = {self._result(i, call, kind)}")
+            lines += self._call(i, entry, arguments)
+            lines.append(f"r{half} = {self._result(i, 'r', kind)}")
         index = i.results[0].index
-        return [
-            *self._guard(kind),
-            *calls,
-            *(f"v[{index + n}] = w.put(v[{index + n}], r{n})" for n in (0, 1)),
-        ]
+        return [*lines, *(f"v[{index + n}] = w.put(v[{index + n}], r{n})" for n in (0, 1))]
 
     def _mixed(self, i: Instruction, entry: Operation) -> list[str]:
-        self._check_mode("fh")
         chosen, high = i.has("op_sel"), i.has("op_sel_hi") ^ 7
         arguments = []
         for n, operand in enumerate(i.operands):
             if high >> n & 1:
-                value = f"{self.get(operand, 'h', chosen >> n & 1)}.astype(f4)"
+                value = f"{self._input(self.get(operand, 'h', chosen >> n & 1), 'h')}.astype(f4)"
             else:
-                value = self.get(operand, "f")
+                value = self._input(self.get(operand, "f"), "f")
             value = f"np.abs({value})" if i.has("neg_hi") >> n & 1 else value
             arguments.append(f"(-{value})" if i.has("neg") >> n & 1 else value)
-        bits = self._result(i, f"{self.bind(entry.run)}({', '.join(arguments)})", entry.outs)
+        lines = self._call(i, entry, arguments)
+        bits = self._result(i, "r", entry.outs)
         place = f"v[{i.results[0].index}]"
         if i.name == "v_mad_mixlo_f16":
             bits = f"(({place} & 0xFFFF0000) | {bits})"
         if i.name == "v_mad_mixhi_f16":
             bits = f"(({place} & 0xFFFF) | ({bits} << 16))"
-        return [*self._guard("fh"), f"{place} = w.put({place}, {bits})"]
+        return [*lines, f"{place} = w.put({place}, {bits})"]
 
 
 _PACKED_HALVES = (("op_sel", "neg", 0), ("op_sel_hi", "neg_hi", 7))

@@ -1,22 +1,15 @@
-"""Matrix instructions: which element each lane holds, and the product.
+"""Matrix instructions: the product of fragments, scaled or not, and its sum.
 
-Sources: AMD CDNA4 instruction set architecture, chapter on matrix instructions; AMD's article
-"Matrix Core Programming on AMD CDNA3 and CDNA4 architecture" (fragments with worked kernels);
-composable_kernel's hardware test test/mx_mfma_op/mx_mfma_op.hpp (commit 045a71bc14e9).
-
-For a tile of I rows (16 or 32) lane l holds row l % I of A (column of B). Its group g = l // I
-holds these of the K elements:
-
-* 16-bit, 32-bit and the 8-bit types of 16x16x32 and 32x32x16: the g-th run of K / groups.
-* f4 and f6 of the f8f6f4 forms: the g-th run of 32.
-* f8 of the f8f6f4 forms: two runs of 16, g * 16 and K / 2 + g * 16.
-
-The scale that lane l gives belongs to the 32 elements g * 32 .. g * 32 + 31 in each case: for f8
-these are not the ones that the lane itself holds. Results: lane l holds column l % I, and
-register r holds row 4 * (l // 16) + r, or 8 * (r // 4) + 4 * (l // 32) + r % 4.
+Sources: AMD CDNA4 instruction set architecture, chapter 7 (which lane holds which element: see
+`fragments`); AMD's article "Matrix Core Programming on AMD CDNA3 and CDNA4 architecture"
+(fragments with worked kernels); composable_kernel's hardware test test/mx_mfma_op/mx_mfma_op.hpp
+(commit 045a71bc14e9).
 
 Products are exact and sums are in float32 in an order that AMD does not document, so results
 agree with hardware exactly where every partial sum is exact, else within float32 rounding.
+Instructions of float64 sum in float64, those of int8 in integers that wrap. EXEC is ignored, and
+the rounding and denormal modes are, but for the operands of float32 (section 7.4). Where
+MODE.FP16_OVFL is set, results that overflow are limited to the largest number.
 """
 
 from __future__ import annotations
@@ -26,39 +19,64 @@ from typing import Any
 
 import numpy as np
 
+from mxc.runtime.simulator.errors import SimulationError
+from mxc.runtime.simulator.fragments import (
+    arrange,
+    broadcast_first,
+    broadcast_second,
+    held_rows,
+    two_runs,
+)
 from mxc.runtime.simulator.instruction import Instruction, Operand
+from mxc.runtime.simulator.modes import FP16_OVFL, flush_input
+from mxc.runtime.simulator.narrow import unpack6
 from mxc.runtime.simulator.numbers import FORMATS, scale_of, unpack, values
 from mxc.runtime.simulator.operations import Array
 from mxc.runtime.simulator.signatures import matrix_shape
 from mxc.runtime.simulator.state import Waves
 
 Step = Callable[[Waves], None]
+Constant = Callable[[Operand], Array]
 #: Scale bytes between which no product of a scaled element leaves float32's normal range.
 _SAFE_LOW, _SAFE_HIGH = 80, 170
 
 
-def mfma_step(i: Instruction, constant: Callable[[Operand], Array]) -> Step | None:
-    """What a dense matrix instruction of one block does; None where it is not modelled.
+def mfma_step(i: Instruction, constant: Constant) -> Step | None:
+    """What a dense matrix instruction does; None where it is not modelled.
 
-    constant: the value of an operand that is no vector register, as float32 or bits.
+    constant: the value of an operand that is no vector register, as float32 or bits. Raises
+    SimulationError for broadcasts that are not defined.
     """
     shape = matrix_shape(i.name)
     if shape is None:
         return None
     rows, columns, depth, blocks, element = shape
-    if rows != columns or blocks != 1 or rows not in (16, 32):
-        return None
+    if element == "xf32":
+        raise SimulationError("xf32 is of gfx942: gfx950 has no such instruction")
     if element == "f8f6f4":
         return _scaled(i, rows, depth, constant)
-    decode = _DECODERS.get(element)
-    if decode is None or i.has("cbsz") or i.has("abid") or i.has("blgp"):
+    decode = DECODERS.get(element)
+    if decode is None or rows != columns:
         return None
     left, right = decode
+    doubles = element == "f64"
+    first = None if doubles else broadcast_first(i.has("cbsz"), i.has("abid"), blocks)
+    second = None if doubles else broadcast_second(i.has("blgp"))
+    signs = i.has("blgp") if doubles else 0
 
     def step(w: Waves) -> None:
-        a = left(_natural(_raw(w, i.operands[0]), rows))
-        b = right(_natural(_raw(w, i.operands[1]), rows))
-        _accumulate(w, i, np.matmul(a, b.transpose(0, 2, 1)), rows, constant)
+        raw_a, raw_b = _raw(w, i.operands[0]), _raw(w, i.operands[1])
+        if first is not None:
+            raw_a = np.ascontiguousarray(raw_a[:, first])
+        if second is not None:
+            raw_b = np.ascontiguousarray(raw_b[:, second])
+        a = left(held_rows(raw_a, rows, blocks))
+        b = right(held_rows(raw_b, rows, blocks))
+        if element == "f32":
+            a, b = flush_input(w, a), flush_input(w, b)
+        if signs & 3:
+            a, b = -a if signs & 1 else a, -b if signs & 2 else b
+        accumulate(w, i, i.operands[2], a, b, constant, negative=bool(signs & 4))
 
     return step
 
@@ -89,51 +107,47 @@ def _floats(raw: Array) -> Array:
     return np.asarray(raw.view(np.float32))
 
 
-_DECODERS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
+def _doubles(raw: Array) -> Array:
+    return np.asarray(raw.view(np.float64))
+
+
+DECODERS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "f32": (_floats, _floats),
     "f16": (_halves, _halves),
     "bf16": (_bfloats, _bfloats),
     "i8": (_integers, _integers),
+    "f64": (_doubles, _doubles),
     **{f"{a}_{b}": (_bytes(a), _bytes(b)) for a in ("fp8", "bf8") for b in ("fp8", "bf8")},
 }
-
-
-def _natural(lanes: Array, rows: int) -> Array:
-    """uint32 [waves, 64, words of a lane] -> [waves, rows, words]: runs of consecutive K."""
-    waves, _, words = lanes.shape
-    by_group = lanes.reshape(waves, 64 // rows, rows, words)
-    return np.ascontiguousarray(by_group.transpose(0, 2, 1, 3)).reshape(waves, rows, -1)
-
-
-def _two_runs(lanes: Array, rows: int) -> Array:
-    """The same for f8 of the f8f6f4 forms: two runs of 16 elements."""
-    waves = len(lanes)
-    by_run = lanes.reshape(waves, 64 // rows, rows, 2, 4)
-    return np.ascontiguousarray(by_run.transpose(0, 2, 3, 1, 4)).reshape(waves, rows, -1)
 
 
 def fragment(w: Waves, operand: Operand, form: str, rows: int) -> Array:
     """The elements of an operand of an f8f6f4 form: float32 [waves, rows, K]."""
     raw = _raw(w, operand)
     if form == "fp4":
-        return unpack(_natural(raw, rows), form)
+        return unpack(held_rows(raw, rows, 1)[:, 0], form)
     if form in ("fp8", "bf8"):
-        return unpack(_two_runs(raw, rows), form)
-    words = _natural(raw, rows)
-    bits = np.unpackbits(words.view(np.uint8), axis=2, bitorder="little")
-    codes = bits.reshape(w.count, rows, -1, 6) @ (1 << np.arange(6, dtype=np.uint8))
+        return unpack(two_runs(raw, rows), form)
+    words = held_rows(raw, rows, 1)[:, 0]
+    codes = unpack6(words.reshape(w.count, rows, -1, 6)).reshape(w.count, rows, -1)
     return np.asarray(values(form)[codes])
 
 
-def _scaled(i: Instruction, rows: int, depth: int, constant: Callable[[Operand], Array]) -> Step:
+def _scaled(i: Instruction, rows: int, depth: int, constant: Constant) -> Step:
     forms = (FORMATS[i.has("cbsz")], FORMATS[i.has("blgp")])
-    scales = i.operands[3:5]
+    # With ABID[0] clear all scales are 1 (section 7.1.5).
+    scales = () if i.has("unscaled") else i.operands[3:5]
     select = [i.has("op_sel") >> n & 1 | (i.has("op_sel_hi") >> n & 1) << 1 for n in (0, 1)]
+
+    if any(not s.is_register and s.bank != "float" for s in scales):
+        raise SimulationError("a scale that is an integer constant is not modelled")
 
     def bytes_of(w: Waves, side: int) -> Array:
         operand = scales[side]
-        held = w.bank(operand.bank)[operand.index] if operand.is_register else constant(operand)
-        return w.wide(held) >> 8 * select[side] & 0xFF
+        if not operand.is_register:
+            # Of a constant the exponent counts (section 7.2.1).
+            return w.wide(constant(operand) >> 23 & 0xFF)
+        return w.wide(w.bank(operand.bank)[operand.index]) >> 8 * select[side] & 0xFF
 
     def side(w: Waves, number: int) -> tuple[Array, bool]:
         operand, form = i.operands[number], forms[number]
@@ -168,51 +182,76 @@ def _scaled(i: Instruction, rows: int, depth: int, constant: Callable[[Operand],
 
     def step(w: Waves) -> None:
         (a, _), (b, _) = side(w, 0), side(w, 1)
-        _accumulate(w, i, np.matmul(a, b.transpose(0, 2, 1)), rows, constant)
+        accumulate(w, i, i.operands[2], a[:, None], b[:, None], constant)
 
     return step
 
 
-def _accumulate(
+def accumulate(
     w: Waves,
     i: Instruction,
-    product: Array,
-    rows: int,
-    constant: Callable[[Operand], Array],
+    operand: Operand,
+    a: Array,
+    b: Array,
+    constant: Constant,
+    *,
+    negative: bool = False,
 ) -> None:
-    """Add [waves, rows, rows] to the accumulator and write the result's registers."""
-    count = i.results[0].count
-    result: Array
-    if rows == 16:
-        # [waves, row group, r, column] -> [waves, lane = group * 16 + column, r]
-        result = product.reshape(w.count, 4, 4, 16).transpose(0, 1, 3, 2)
-    else:
-        result = product.reshape(w.count, 4, 2, 4, 32).transpose(0, 2, 4, 1, 3)
-    result = result.reshape(w.count, 64, count)
-    operand = i.operands[2]
-    integer = i.name.startswith("v_mfma_i32")
+    """Add A @ B^T of [waves, blocks, rows, K] to an operand and write the result's registers.
+
+    negative: the operand's sign is changed first.
+    """
+    target = i.results[0]
+    integer = "_i32_" in i.name
+    kind: Any = np.int32 if integer else np.float64 if "_f64_" in i.name else np.float32
+    product = np.matmul(a, b.transpose(0, 1, 3, 2))
+    height = 1 if kind == np.float64 else 4
+    result = arrange(product, height)
     if integer:
-        # Sums wrap to 32 bits: the accumulator is added as an integer.
-        result = result.astype(np.int64).astype(np.uint32)
+        result = result.astype(np.int64)
+    start: Array | None = None
     if operand.is_register:
         held = w.group(operand.bank, operand.index, operand.count)
-        total = result + (held if integer else held.view(np.float32))
-    elif operand.bank == "int" and operand.index == 0:
-        total = result
-    else:
-        start = constant(operand)
-        total = result + (start if integer else start.view(np.float32))
-    bits = total if integer else np.ascontiguousarray(total, np.float32).view(np.uint32)
-    target = i.results[0]
+        start = np.ascontiguousarray(held).view(kind)
+    elif operand.bank != "int" or operand.index:
+        start = _constant(constant(operand), operand, kind)
+    if start is not None:
+        result = result + (-start if negative else start)
+    if w.mode & FP16_OVFL:
+        result = _limited(result, a, b, start, kind, height)
+    bits = np.ascontiguousarray(result).astype(kind, copy=False).view(np.uint32)
     # Matrix instructions ignore EXEC.
     if w.active is None:
         _write(w, target, bits)
     else:
         registers = w.bank(target.bank)
-        for r in range(count):
+        for r in range(target.count):
             registers[target.index + r] = np.where(
                 w.active, bits[..., r], registers[target.index + r]
             )
+
+
+def _constant(bits: Array, operand: Operand, kind: Any) -> Array:
+    """An inline constant as the accumulator's type."""
+    number = bits.view(np.float32) if operand.bank == "float" else bits.view(np.int32)
+    if kind == np.float64:
+        return number.astype(np.float64)
+    return np.asarray(bits.view(kind))
+
+
+def _limited(
+    result: Array, a: Array, b: Array, start: Array | None, kind: Any, height: int
+) -> Array:
+    """Results that overflow become the largest number of their sign; infinities stay."""
+    if kind == np.int32:
+        return np.clip(result, -(2**31), 2**31 - 1)
+    largest = np.finfo(kind).max
+    rows, columns = (np.asarray(np.isfinite(x).all(axis=-1, keepdims=True)) for x in (a, b))
+    finite = arrange(rows & columns.swapaxes(-1, -2), height)
+    if start is not None:
+        finite = finite & np.isfinite(start)
+    over = np.abs(result) > largest
+    return np.where(finite & over, np.copysign(largest, result), result)
 
 
 def _write(w: Waves, target: Operand, bits: Array) -> None:

@@ -21,7 +21,11 @@ _FIELDS = {
     "fp6": (2, 3, 1),
     "bf6": (3, 2, 3),
     "fp4": (2, 1, 1),
+    "f16": (5, 10, 15),
+    "bf16": (8, 7, 127),
 }
+#: Mantissa bits of the formats that conversions read.
+MANTISSA = {"f32": 23, "f16": 10, "bf16": 7}
 BITS = {"fp8": 8, "bf8": 8, "fp6": 6, "bf6": 6, "fp4": 4}
 
 
@@ -82,7 +86,7 @@ def _grid(name: str) -> tuple[Array, Array]:
 
 
 def encode(value: Array, name: str, *, clamp: bool) -> Array:
-    """Codes (uint32) of float64 `value`.
+    """Codes (uint32) of float64 `value`, to nearest even.
 
     What rounds to more than the largest number becomes that number where `clamp` is set or the
     format has nothing else, NaN in fp8, infinity in bf8; fp4 and fp6 have no NaN: it becomes the
@@ -105,6 +109,41 @@ def encode(value: Array, name: str, *, clamp: bool) -> Array:
             code = np.where(np.isinf(value), 0x7F if name == "fp8" else 0x7C, code)
     sign = np.signbit(value).astype(np.uint32) << (BITS[name] - 1)
     return code.astype(np.uint32) | sign
+
+
+def encode_stochastic(value: Array, name: str, seed: Array, source: int, *, clamp: bool) -> Array:
+    """Codes (uint32) of float64 `value`, rounded by adding random bits and cutting off.
+
+    source: mantissa bits of the format that the value comes from. The upper bits of `seed`, as
+    many as are cut off, are added to the mantissa, which is first cut off below the source's last
+    bit where the result is denormal. f16 and bf16 overflow to infinity (f16 to the largest number
+    where `clamp` is set), others as in `encode`.
+    Source: AMD's HIP, amd_hip_ocp_host.hpp, which its tests compare with gfx950.
+    """
+    exponent_bits, mantissa, bias = _FIELDS[name]
+    finite = np.where(np.isfinite(value), value, 0)
+    lowest = 1 - bias
+    exponent = np.where(finite == 0, lowest, np.maximum(np.frexp(finite)[1] - 1, lowest))
+    units = np.floor(np.ldexp(np.abs(finite), source - exponent)).astype(np.int64)
+    cut = source - mantissa
+    kept = (units + (seed >> (32 - cut)).astype(np.int64)) >> cut
+    code = ((exponent - lowest).astype(np.int64) << mantissa) + kept
+    top = (1 << exponent_bits + mantissa) - 1
+    infinity = {"fp8": 0x7F, "bf8": 0x7C, "f16": 0x7C00, "bf16": 0x7F80}.get(name, top)
+    saturates = name in ("fp4", "fp6", "bf6")
+    largest = top if saturates else infinity - 1
+    beyond = largest if saturates or (clamp and name != "bf16") else infinity
+    code = np.where(code > largest, beyond, code)
+    # Infinities stay what they are in f16: FP16_OVFL is about results that overflow.
+    code = np.where(np.isinf(value), infinity if name == "f16" else beyond, code)
+    code = np.where(np.isnan(value), top, code)
+    sign = np.signbit(value).astype(np.uint32) << (exponent_bits + mantissa)
+    return code.astype(np.uint32) | sign
+
+
+def random_next(state: Array) -> Array:
+    """v_prng_b32: the number after `state` (uint32) of a linear feedback shift register."""
+    return (state << 1) ^ ((state >> 31) * np.uint32(197))
 
 
 def scale_of(byte: Array) -> Array:

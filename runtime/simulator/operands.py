@@ -26,18 +26,6 @@ DTYPES: dict[str, Any] = {
     "h": np.float16,
     "b": np.float32,
 }
-_TINY = {np.dtype(np.float32): 2.0**-126, np.dtype(np.float16): 2.0**-14}
-_TINY[np.dtype(np.float64)] = 2.0**-1022
-
-
-def flush(value: Array) -> Array:
-    """Denormals become zeros of their sign."""
-    tiny = value.dtype.type(_TINY[value.dtype])
-    return np.where(np.abs(value) < tiny, np.copysign(value.dtype.type(0), value), value)
-
-
-def _clamp(value: Array) -> Array:
-    return np.where(np.isnan(value), value.dtype.type(0), np.clip(value, 0, 1))
 
 
 def _select(value: Array, selector: int, signed: int) -> Array:
@@ -103,8 +91,6 @@ NAMES: dict[str, Any] = {
     "short": _short,
     "bfloat": _bfloat,
     "from_half": _from_half,
-    "flush": flush,
-    "clamp": _clamp,
     "select": _select,
     "insert": _insert,
     "dpp": dpp,

@@ -5,24 +5,20 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from mxc.runtime.simulator.conversions import (
-    CONVERSIONS,
-    NARROW,
-    NARROW_UNSCALED,
-    WIDEN,
-    WIDEN_UNSCALED,
-)
+from mxc.runtime.simulator.conversions import CONVERSIONS
 from mxc.runtime.simulator.floats import FLOATS
 from mxc.runtime.simulator.integers import INTEGERS
 from mxc.runtime.simulator.operations import REGISTERS, Operation
 from mxc.runtime.simulator.packed import DOTS, MIXED, PACKED16, PACKED32
 from mxc.runtime.simulator.salu import SALU
+from mxc.runtime.simulator.small import SMALL
 
 #: Instructions that compute lane by lane, by name.
 VALU: dict[str, Operation] = {**INTEGERS, **FLOATS, **CONVERSIONS, **DOTS}
 
 _DWORDS = re.compile(r"dwordx(\d+)")
 _MATRIX = re.compile(r"v_mfma_(?:scale_)?([fi])(?:32|64)_(\d+)x(\d+)x(\d+)(?:_(\d+)b)?_(\w+)")
+_SPARSE = re.compile(r"v_smfmac_[fi]32_(\d+)x(\d+)x(\d+)_(\w+)")
 _ELEMENT_BITS = {"f32": 32, "xf32": 32, "f16": 16, "bf16": 16, "i8": 8, "f64": 64}
 _BITS = {"b8": 1, "u8": 1, "i8": 1, "b16": 1, "u16": 1, "i16": 1, "b32": 1, "u32": 1, "i32": 1}
 _BITS |= {"f32": 1, "f16": 1, "bf16": 1, "d16": 1, "hi": 1}
@@ -58,14 +54,8 @@ def _counts(name: str) -> Counts | None:
         return (1,), (1,) * len((PACKED16.get(name) or MIXED[name]).ins)
     if name in PACKED32:
         return (2,), (2,) * (2 if name == "v_pk_mov_b32" else len(PACKED32[name].ins))
-    if name in WIDEN:
-        return (2 if WIDEN[name][1] == "f32" else 1,), (1, 1)
-    if name in NARROW:
-        return (1,), (1,) * (3 if NARROW[name][1] == "f32" else 2)
-    if name in WIDEN_UNSCALED:
-        return (2,), (1,)
-    if name in NARROW_UNSCALED:
-        return (1,), (1, 1)
+    if name in SMALL:
+        return SMALL[name].registers
     if match := re.fullmatch(r"s_(and|or|xor|andn[12]|orn[12]|nand|nor|xnor)_saveexec_b64", name):
         return (2,), (2,)
     if match := re.match(r"s_(buffer_)?load_dword(?:x(\d+))?", name):
@@ -73,7 +63,21 @@ def _counts(name: str) -> Counts | None:
     return _matrix(name)
 
 
+def sparse_shape(name: str) -> tuple[int, int, int, str] | None:
+    """Rows, columns, depth and element of a sparse matrix instruction's name."""
+    match = _SPARSE.fullmatch(name)
+    return (int(match[1]), int(match[2]), int(match[3]), match[4]) if match else None
+
+
+def _element_bits(element: str) -> int:
+    return 8 if element[:3] in ("fp8", "bf8") else _ELEMENT_BITS[element]
+
+
 def _matrix(name: str) -> Counts | None:
+    if shape := sparse_shape(name):
+        rows, columns, depth, element = shape
+        words = columns * depth * _element_bits(element) // 2048
+        return (rows * columns // 64,), (words // 2, words, 1)
     match = _MATRIX.fullmatch(name)
     if match is None:
         return None
@@ -82,7 +86,7 @@ def _matrix(name: str) -> Counts | None:
     result = rows * columns * blocks // 64 * (2 if element == "f64" else 1)
     if element == "f8f6f4":
         return (result,), (8, 8, result, *((1, 1) if "scale" in name else ()))
-    bits = 8 if element[:3] in ("fp8", "bf8") else _ELEMENT_BITS[element]
+    bits = _element_bits(element)
     return (result,), (
         max(1, rows * depth * blocks * bits // 2048),
         max(1, columns * depth * blocks * bits // 2048),

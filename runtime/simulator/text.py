@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 
-from mxc.runtime.simulator.conversions import NARROW, WIDEN
 from mxc.runtime.simulator.instruction import (
     INLINE_FLOATS,
     NAMED,
@@ -13,6 +12,7 @@ from mxc.runtime.simulator.instruction import (
     Operand,
 )
 from mxc.runtime.simulator.packed import MIXED, PACKED16, PACKED32
+from mxc.runtime.simulator.small import SMALL
 
 _PAIRS = {106: "vcc", 126: "exec", 102: "flat_scratch", 104: "xnack_mask"}
 _SELECT = ("BYTE_0", "BYTE_1", "BYTE_2", "BYTE_3", "WORD_0", "WORD_1", "DWORD")
@@ -97,7 +97,9 @@ def _modifiers(i: Instruction) -> list[str]:
             words.append(f"op_sel_hi:{_bits(i.has('op_sel_hi'), 3)}")
         words += [f"{w}:{i.has(w)}" for w in ("cbsz", "blgp") if i.has(w)]
         return words
-    if "mfma" in i.name:
+    if i.name.endswith("_f64") and "mfma" in i.name:
+        return [f"neg:{_bits(i.has('blgp'), 3)}"] if i.has("blgp") else []
+    if "mfma" in i.name or "smfmac" in i.name:
         return [f"{w}:{i.has(w)}" for w in ("cbsz", "abid", "blgp") if i.has(w)]
     count = len(i.operands)
     if i.encoding == "VOP3P":
@@ -110,7 +112,7 @@ def _modifiers(i: Instruction) -> list[str]:
         words += [f"{w}:{_bits(i.has(k), count)}" for w, k in _SIGNS if i.has(k)]
     elif i.has("op_sel"):
         last = i.has("op_sel") >> 3
-        shown = _op_sel_count(i.name, count)
+        shown = op_sel_count(i.name, count)
         bits = [str(i.has("op_sel") >> n & 1) for n in range(shown)]
         words.append("op_sel:[" + ",".join(bits + ([str(last)] if shown == count else [])) + "]")
     if i.has("clamp"):
@@ -127,13 +129,16 @@ def _modifiers(i: Instruction) -> list[str]:
 _SIGNS = (("neg_lo", "neg"), ("neg_hi", "neg_hi"))
 
 
-def _op_sel_count(name: str, count: int) -> int:
-    """LLVM writes three bits for conversions of two operands, none for the result."""
-    if name in WIDEN or (name in NARROW and NARROW[name][1] != "f32" and NARROW[name][0] != "fp4"):
+def op_sel_count(name: str, count: int) -> int:
+    """How many bits LLVM writes: conversions of small formats have their own ways."""
+    form = SMALL.get(name)
+    if form is None or not form.scaled:
+        return count
+    if not form.narrows:
         return 3
-    if name in NARROW and NARROW[name] != ("fp4", "f32") and count == 2:
-        return 4
-    return count
+    if form.small != "fp4" and form.wide != "f32" and not form.stochastic:
+        return 3
+    return 4 if count == 2 else count
 
 
 def _sdwa(i: Instruction) -> list[str]:

@@ -12,14 +12,14 @@ from typing import Any
 
 from mxc.runtime.simulator.access import memory_step
 from mxc.runtime.simulator.code_object import Kernel
-from mxc.runtime.simulator.conversions import NARROW, NARROW_UNSCALED, WIDEN, WIDEN_UNSCALED
 from mxc.runtime.simulator.decode import decode
 from mxc.runtime.simulator.errors import SimulationError
 from mxc.runtime.simulator.instruction import Instruction, Operand
 from mxc.runtime.simulator.lanes import lane_step
 from mxc.runtime.simulator.lines import Lines
 from mxc.runtime.simulator.mfma import mfma_step
-from mxc.runtime.simulator.narrow import narrow_step, widen_step
+from mxc.runtime.simulator.narrow import conversion_step
+from mxc.runtime.simulator.sparse import smfmac_step
 from mxc.runtime.simulator.special import special_step
 from mxc.runtime.simulator.state import Waves
 from mxc.runtime.simulator.text import branch_target, text
@@ -132,18 +132,10 @@ class Program:
         if i.name in NOTHING or _ends_block(i):
             return []
         try:
-            found = lines.translate(i)
-            if found is not None:
-                return found
-            step = _step(i, lines)
+            return instruction_lines(lines, i)
         except SimulationError as error:
-            step, reason = None, str(error)
-        else:
-            reason = "the instruction is not modelled"
-        if step is None:
             self.unmodelled.append(text(i))
-            step = _refusal(reason)
-        return [f"{lines.bind(step)}(w)"]
+            return [f"{lines.bind(_refusal(str(error)))}(w)"]
 
     def _block(self, run: Callable[[Waves], None], first: int, follow: int) -> Block:
         last = self.instructions[follow - 1]
@@ -192,6 +184,17 @@ def _reachable(kernel: Kernel) -> list[Instruction]:
     return [found[address] for address in ordered]
 
 
+def instruction_lines(lines: Lines, i: Instruction) -> list[str]:
+    """The lines of Python for an instruction; raises SimulationError where it is not modelled."""
+    found = lines.translate(i)
+    if found is not None:
+        return found
+    step = _step(i, lines)
+    if step is None:
+        raise SimulationError("the instruction is not modelled")
+    return [f"{lines.bind(step)}(w)"]
+
+
 def _step(i: Instruction, lines: Lines) -> Callable[[Waves], None] | None:
     """The closure that executes an instruction; None where it is not modelled."""
 
@@ -201,14 +204,15 @@ def _step(i: Instruction, lines: Lines) -> Callable[[Waves], None] | None:
     if i.encoding in ("SMEM", "MUBUF", "FLAT", "DS"):
         found = lane_step(i, lambda n: reader(i.operands[n]))
         return found or memory_step(i, reader)
-    if i.has("sdwa") or i.has("dpp"):
+    if i.has("dpp") or (i.has("sdwa") and not i.name.startswith("v_cvt_pk_f32_")):
         return None
     if "mfma" in i.name:
         return mfma_step(i, lines.constant)
-    if i.name in WIDEN or i.name in WIDEN_UNSCALED:
-        return widen_step(i, reader)
-    if i.name in NARROW or i.name in NARROW_UNSCALED:
-        return narrow_step(i, reader, lines.float_reader)
+    if "smfmac" in i.name:
+        return smfmac_step(i, lines.constant)
+    found = conversion_step(i, reader, lines.float_reader)
+    if found is not None:
+        return found
     return lane_step(i, lambda n: reader(i.operands[n])) or special_step(i, reader)
 
 

@@ -1,0 +1,53 @@
+"""One instruction on registers that a test fills: assembled by LLVM, decoded and translated."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from mxc.runtime.simulator.code_object import Kernel
+from mxc.runtime.simulator.instruction import Instruction
+from mxc.runtime.simulator.lines import Lines
+from mxc.runtime.simulator.memory import Bytes, Memory
+from mxc.runtime.simulator.operations import Array
+from mxc.runtime.simulator.state import Waves
+from mxc.runtime.simulator.translate import Program, instruction_lines
+
+Assemble = Callable[..., Kernel]
+#: Rounding to nearest even, denormals kept, NaN clamped to zero, IEEE.
+MODE = 0x3F0
+
+
+def decoded(assemble: Assemble, lines: Iterable[str]) -> dict[str, Instruction]:
+    """The instructions of some lines, by line."""
+    texts = list(lines)
+    found = Program(assemble("\n".join([*texts, "s_endpgm"]), 1)).instructions
+    # A code object may begin with what the compiler put before.
+    return dict(zip(texts, found[-len(texts) - 1 : -1], strict=True))
+
+
+def waves(count: int = 1, *, mode: int = MODE, lds: int = 0) -> Waves:
+    """Waves with their registers undefined, and as much LDS (one workgroup)."""
+    shared = Bytes(np.zeros(max(4, lds), np.uint8))
+    w = Waves(count, 256, 64, Memory(), shared, Bytes(np.zeros(4, np.uint8)))
+    w.mode, w.lds_size = mode, lds
+    return w
+
+
+def apply(i: Instruction, w: Waves, *, changes_mode: bool = False) -> None:
+    """Execute one instruction."""
+    lines = Lines(w.mode, changes_mode=changes_mode)
+    source = "\n ".join(["def run(w):", "s, v, a = w.s, w.v, w.a", *instruction_lines(lines, i)])
+    exec(source, lines.names)
+    with np.errstate(all="ignore"):
+        lines.names["run"](w)
+
+
+def register(w: Waves, index: int, bank: str = "v") -> Array:
+    """uint32 [waves, 64] of a vector register."""
+    return np.array(np.broadcast_to(w.bank(bank)[index], w.shape))
+
+
+def fill(w: Waves, index: int, columns: Array, bank: str = "v") -> None:
+    """Consecutive registers from uint32 [waves, 64, n]."""
+    for n in range(columns.shape[-1]):
+        w.bank(bank)[index + n] = np.ascontiguousarray(columns[..., n], np.uint32)
