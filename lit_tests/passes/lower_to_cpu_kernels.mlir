@@ -160,6 +160,38 @@ func.func @dense_pairs(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 
 // -----
 
+// Experts of plain numbers, by ids: read where they lie, as those in blocks are.
+// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<5x2x2x16x64xi8>
+// CHECK-LABEL: func.func @gathered_plain(
+// CHECK-NOT: iree_linalg_ext.gather
+// CHECK-NOT: linalg
+// CHECK: flow.dispatch @mxc_bf16_bf16_3x4x20x64_of_5::@mxc_bf16_bf16_3x4x20x64_of_5(%{{.*}}, %arg1, %{{.*}}) {mxc.contraction = {batch = 3 : i64, experts = 5 : i64, k = 64 : i64, lhs = "bf16", m = 4 : i64, n = 20 : i64, out = "f32", rhs = "bf16"}}
+// CHECK-NOT: linalg
+// CHECK: return
+// BASE-LABEL: func.func @gathered_plain(
+// BASE: flow.dispatch @mxc_bf16_bf16_3x4x20x64_of_5
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<5x20x64xbf16>
+func.func @gathered_plain(%x: tensor<3x4x64xbf16>, %ids: tensor<3xi32>) -> tensor<3x4x20xf32> {
+  %0 = util.global.load immutable @w : tensor<5x20x64xbf16>
+  %e0 = tensor.empty() : tensor<3x20x64xbf16>
+  %g0 = iree_linalg_ext.gather dimension_map = [0] ins(%0, %ids : tensor<5x20x64xbf16>, tensor<3xi32>) outs(%e0 : tensor<3x20x64xbf16>) -> tensor<3x20x64xbf16>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<3x4x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<3x4x20xf32>) -> tensor<3x4x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(g, m, n, k) -> (g, m, k)>, affine_map<(g, m, n, k) -> (g, n, k)>, affine_map<(g, m, n, k) -> (g, m, n)>], iterator_types = ["parallel", "parallel", "parallel", "reduction"]}
+      ins(%x, %g0 : tensor<3x4x64xbf16>, tensor<3x20x64xbf16>) outs(%acc : tensor<3x4x20xf32>) {
+  ^bb0(%a: bf16, %w: bf16, %o: f32):
+    %v = arith.extf %a : bf16 to f32
+    %u = arith.extf %w : bf16 to f32
+    %p = arith.mulf %v, %u : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<3x4x20xf32>
+  func.return %y : tensor<3x4x20xf32>
+}
+
+// -----
+
 // bf16 weights for f32 activations: the same layout.
 // CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
 // CHECK-LABEL: func.func @dense_f32(

@@ -77,12 +77,14 @@ def _match_scaled(found: ScaledContraction) -> Call | None:
 
 def _match_dense(op: ir.Operation) -> Call | None:
     found = read(op)
-    if found is None or op.name != "linalg.generic" or found.block or found.batch != 1:
-        return None
-    if (found.lhs.dims, found.rhs.dims) != ((0, 2), (1, 2)) or found.k % BLOCK:
+    if found is None or op.name != "linalg.generic" or found.block or found.k % BLOCK:
         return None
     weight = _source(found.rhs.tensor)
-    if weight is None or weight.ids is not None or weight.chain:
+    if weight is None or found.rhs.element != element_of(weight.tensor):
+        return None
+    by_expert = weight.ids is not None
+    wanted = ((0, 1, 3), (0, 2, 3)) if by_expert else ((0, 2), (1, 2))
+    if (found.lhs.dims, found.rhs.dims) != wanted:
         return None
     # `read` describes any product of two factors; here it must be the plain one, summed in f32.
     if len(op.operands) != 3 or isinstance(read_product(op), str):
@@ -95,15 +97,15 @@ def _match_dense(op: ir.Operation) -> Call | None:
     return Call(
         op=op,
         lhs=lhs,
-        ids=None,
+        ids=weight.ids,
         parameters=(weight.parameter,),
-        chain=(),
+        chain=weight.chain,
         format=str(found.rhs.element),
-        groups=1,
+        groups=found.batch if by_expert else 1,
         rows=found.m,
         columns=found.n,
         depth=found.k,
-        experts=0,
+        experts=weight.experts,
     )
 
 
@@ -117,9 +119,10 @@ _FORMATS = {
 
 @dataclass(frozen=True)
 class _Source:
-    """A parameter, read whole or by the ids of experts."""
+    """A parameter, read whole or by the ids of experts; `tensor` is what it is loaded as."""
 
     parameter: str
+    tensor: ir.Value
     ids: ir.Value | None
     experts: int
     chain: tuple[ir.Operation, ...]
@@ -144,4 +147,4 @@ def _source(value: ir.Value) -> _Source | None:
     if op is None or op.name != "util.global.load":
         return None
     name = ir.FlatSymbolRefAttr(op.attributes["global"]).value
-    return _Source(name, ids, experts, tuple(chain))
+    return _Source(name, op.results[0], ids, experts, tuple(chain))
