@@ -54,15 +54,27 @@ def read_call(dispatch: ir.Operation) -> KernelCall | None:
 
 
 def moved_bytes(dispatch: ir.Operation, call: KernelCall) -> int | None:
-    """Bytes that a call reads and writes: of the weights, the experts that are chosen at most."""
+    """Bytes that a call reads and writes: of the weights, the experts that are chosen at most.
+
+    What has the experts as its first dimension, and what is flat and follows the i32 ids of the
+    chosen ones with a row for each expert at least, is theirs.
+    """
     values = [*dispatch.operands, *dispatch.results]
     total = 0
-    for value in values:
+    chosen = False
+    for place, value in enumerate(values):
         size = tensor_bytes(value.type)
         if size is None:
             return None
-        shape = ir.RankedTensorType(value.type).shape
-        if call.experts > 1 and len(shape) > 1 and shape[0] == call.experts:
+        kind = ir.RankedTensorType(value.type)
+        count, shared = kind.shape[0] if kind.rank else 1, kind.rank > 1
+        if not shared and chosen and place < len(dispatch.operands):
+            shared, count = (
+                count >= call.experts * call.n and not count % call.experts,
+                call.experts,
+            )
+        if call.experts > 1 and shared and count == call.experts:
             size = size // call.experts * min(call.batch, call.experts)
+        chosen = chosen or str(kind.element_type) == "i32"
         total += size
     return total

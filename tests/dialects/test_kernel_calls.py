@@ -59,6 +59,21 @@ def test_bytes_of_the_experts_that_are_chosen(batch: int, experts: int, read: in
         assert moved_bytes(dispatch(module), call) == activations + weights + batch * 2 * 40 * 4
 
 
+def test_flat_weights_after_the_ids_are_those_of_the_experts_that_are_chosen() -> None:
+    flat = """
+      util.func private @f(%x: tensor<3840xi8>, %ids: tensor<3xi32>, %w: tensor<6400xi8>,
+          %b: tensor<200xf32>) -> tensor<3x2x40xf32> {
+        %r = flow.dispatch @k::@k(%x, %ids, %w, %b)
+          : (tensor<3840xi8>, tensor<3xi32>, tensor<6400xi8>, tensor<200xf32>)
+          -> tensor<3x2x40xf32>
+        util.return %r : tensor<3x2x40xf32>
+      }"""
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(flat)
+        read = 3840 + 12 + 6400 * 3 // 5 + 800 * 3 // 5
+        assert moved_bytes(dispatch(module), CALL) == read + 3 * 2 * 40 * 4
+
+
 def test_bytes_of_dynamic_shapes_are_not_known() -> None:
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(program("?"))

@@ -1,0 +1,162 @@
+"""The coverage matrix: what each case of contraction becomes on each GPU, and what it misses.
+
+    python benchmarks/gpu/matrix.py [--target gfx950] [--filter REGEX] [--jobs 2] [--json]
+                                    [--output FILE] [--compare FILE] [--list]
+
+Each case (matrix_cases.py) is one program that goes the compiler's own road, in a worker process,
+and is judged by its report. Nothing runs. At the end: how many cases meet each bar. `--output`
+keeps the rows; `--compare` with such a file prints what has changed since. The exit status is 1
+where a case misses a bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from matrix_cases import Case, cases
+from matrix_programs import program
+from matrix_rows import Row, counts, differences, misses, row
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mxc.compiler.steps import Request
+from mxc.compiler.worker import compile_program
+from mxc.dialects.errors import MxcError
+from mxc.dialects.targets import GPUS, Target, target
+
+_KINDS = {"scaled matrix": "scaled", "matrix": "matrix", "dot product": "dot",
+          "multiply-add": "fma", "none": "none"}  # fmt: skip
+#: Characters of a refusal that are kept.
+_LONGEST = 240
+_HEADINGS = (
+    f"{'target':<8} {'case':<52} {'by':<7} {'kern':>4} {'spill':>5} {'scr':>5} {'vgpr':>4} "
+    f"{'LDS':>6} {'waves':>5} {'transient':>10} {'pack':>4} {'of min':>6} {'share':>5} "
+    f"{'bound':<7} {'s':>5}  misses / fallback"
+)
+
+
+def measure(case: Case, record: Target) -> Row:
+    """Compile one case. A refusal is a row too."""
+    start = time.perf_counter()
+    try:
+        with tempfile.TemporaryDirectory(prefix="mxc-matrix-") as folder:
+            compiled = compile_program(
+                Request(
+                    program=program(case),
+                    place=case.name,
+                    target=record.name,
+                    module=Path(folder) / "module.vmfb",
+                    parameters=True,
+                )
+            )
+    except (MxcError, RuntimeError, ValueError) as error:
+        return Row(
+            name=case.name,
+            group=case.group,
+            target=record.name,
+            seconds=round(time.perf_counter() - start, 2),
+            failed=_reason(error),
+        )
+    return row(case, record, compiled.report, time.perf_counter() - start)
+
+
+def _reason(error: Exception) -> str:
+    """One line: of a trace the last one, which says what went wrong."""
+    text = str(error).strip() or type(error).__name__
+    told = text if isinstance(error, MxcError) else text.splitlines()[-1]
+    return " ".join(told.split())[:_LONGEST]
+
+
+def line(case: Case, found: Row, record: Target) -> str:
+    """One row of the table."""
+    missed = misses(case, found, record)
+    said = "; ".join(missed) + (f" [{found.fallback or found.failed}]" if missed else "")
+    share = "" if found.matrix_share is None else f"{found.matrix_share:.2f}"
+    moved = "" if found.moved is None else f"{found.moved:.2f}"
+    kind = "FAILED" if found.failed else _KINDS[found.kind]
+    return (
+        f"{found.target:<8} {case.name:<52} {kind:<7} {found.kernels:>4} {found.spills:>5} "
+        f"{found.scratch_bytes:>5} {found.vgpr:>4} {found.lds_bytes:>6} {found.waves:>5} "
+        f"{found.transient_bytes:>10} {'yes' if found.packed else 'no':>4} {moved:>6} {share:>5} "
+        f"{found.bound_by:<7} {found.seconds:>5.1f}  {said}"
+    ).rstrip()
+
+
+def run(chosen: Sequence[tuple[Case, Target]], jobs: int, bar: Progress) -> Iterator[Row]:
+    """Rows in the order of the cases, as they are done."""
+    task = bar.add_task("compiling", total=len(chosen))
+    with ThreadPoolExecutor(jobs) as pool:
+        for found in pool.map(lambda pair: measure(*pair), chosen):
+            bar.advance(task)
+            yield found
+
+
+def show_counts(pairs: Sequence[tuple[Case, Row]], record: Target) -> None:
+    """How many rows of a target meet each bar."""
+    print(f"\n{record.name}: {len(pairs)} cases")
+    for name, met, concerned in counts(pairs, record):
+        print(f"  {name:<48} {met:>5} of {concerned:<5}{'' if met == concerned else 'MISSED'}")
+
+
+def read(file: Path) -> list[Row]:
+    """The rows that `--output` has written."""
+    return [Row(**each) for each in json.loads(file.read_text())]
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    known = [each.name for each in GPUS]
+    parser.add_argument("--target", action="append", choices=known, help="may be repeated")
+    parser.add_argument("--filter", default="", help="a regular expression over names of cases")
+    parser.add_argument("--jobs", type=int, default=1, help="compilations at once")
+    parser.add_argument("--json", action="store_true", help="print the rows for programs")
+    parser.add_argument("--output", type=Path, help="write the rows to this file")
+    parser.add_argument("--compare", type=Path, help="a file of --output to compare with")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases")
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parse()
+    wanted = [case for case in cases() if re.search(arguments.filter, case.name)]
+    if arguments.list:
+        print("\n".join(case.name for case in wanted))
+        return 0
+    if not wanted:
+        raise SystemExit(f"--filter {arguments.filter!r}: no case has such a name; see --list")
+    records = [target(name) for name in arguments.target or ["gfx950"]]
+    chosen = [(case, record) for record in records for case in wanted]
+    before = read(arguments.compare) if arguments.compare else []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TimeRemainingColumn())  # fmt: skip
+    rows: list[Row] = []
+    if not arguments.json:
+        print(_HEADINGS)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        for (case, record), found in zip(chosen, run(chosen, arguments.jobs, bar), strict=True):
+            rows.append(found)
+            if not arguments.json:
+                print(line(case, found, record), flush=True)
+    if arguments.output:
+        arguments.output.write_text(json.dumps([one.to_dict() for one in rows], indent=1) + "\n")
+    if arguments.json:
+        print(json.dumps([one.to_dict() for one in rows]))
+    else:
+        for record in records:
+            own = [(c, r) for (c, t), r in zip(chosen, rows, strict=True) if t is record]
+            show_counts(own, record)
+    for text in differences(before, rows):
+        print(text, file=sys.stderr if arguments.json else sys.stdout)
+    return int(any(misses(c, r, t) for (c, t), r in zip(chosen, rows, strict=True)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""The cases of the coverage matrix: pairs of formats, shapes, forms of the IR, epilogues, models.
+
+A case is one contraction, activations [M, K] by weights [N, K], or one quantisation. Shapes of
+models are those of their config.json (hidden_size, intermediate_size, heads, experts, experts a
+token) on the Hugging Face hub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+#: How the program is written: as builders write it; rank-2 operands with `floordiv` maps; both
+#: sides dequantised to tensors and then multiplied; only the weight dequantised; no contraction.
+Form = Literal["canonical", "floordiv", "materialised", "dequantised", "quantise", "dequantise"]
+
+#: Short names of formats, as they stand in the names of cases.
+SHORT = {
+    "f4": "mxfp4",
+    "f6e2m3": "mxfp6e2m3",
+    "f6e3m2": "mxfp6e3m2",
+    "e4m3": "mxfp8e4m3",
+    "e5m2": "mxfp8e5m2",
+    "nvf4": "nvfp4",
+}
+FLOATS = ("bf16", "f16", "f32")
+_ELEMENTS = ("f4", "f6e2m3", "f6e3m2", "e4m3", "e5m2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One program. Names of formats are keys of `SHORT`, or of `FLOATS`; m is -1 where dynamic.
+
+    block: elements a scale, 0 for the format's own. batch: leading dimension of both sides, with
+    `shared` of the activations only. experts, choices: weights are gathered by expert for m tokens
+    that choose so many each. between: element type of what a materialising form writes. source:
+    the type from which the activations are quantised first. epilogue: what follows.
+    """
+
+    name: str
+    group: str
+    m: int
+    n: int
+    k: int
+    lhs: str = "f4"
+    rhs: str = "f4"
+    block: int = 0
+    batch: int = 0
+    shared: bool = False
+    experts: int = 0
+    choices: int = 0
+    form: Form = "canonical"
+    between: str = ""
+    source: str = ""
+    epilogue: Literal["", "bias_silu", "quantise"] = ""
+
+    @property
+    def contracts(self) -> bool:
+        """Whether there is a contraction in it."""
+        return self.form not in ("quantise", "dequantise")
+
+    @property
+    def weight_only(self) -> bool:
+        """Whether the activations are plain numbers."""
+        return self.lhs in FLOATS
+
+    @property
+    def kernels_wanted(self) -> int:
+        """One for a contraction with its epilogue, one more where activations are quantised."""
+        return 2 if self.source else 1
+
+    @property
+    def group_rows(self) -> tuple[int, int]:
+        """Groups and rows of a group, of experts: 16 rows of one expert, or each row by itself."""
+        pairs = self.m * self.choices
+        if self.m == 1:
+            return pairs, 1
+        return (pairs + min(self.experts, pairs) * 15) // 16, 16
+
+
+#: (M, N, K): where a dimension is 1 to 8, ragged, a multiple of 32 alone, or very large.
+_SHAPES = {
+    "M1": (1, 4096, 4096), "M2": (2, 4096, 4096), "M4": (4, 4096, 4096), "M8": (8, 4096, 4096),
+    "M16": (16, 4096, 4096), "M32": (32, 4096, 4096), "M64": (64, 4096, 4096),
+    "M128": (128, 4096, 4096), "M256": (256, 4096, 4096),
+    "M100 N2880 K2880": (100, 2880, 2880), "M128 N2880 K2880": (128, 2880, 2880),
+    "M4096 N2880 K2880": (4096, 2880, 2880), "M1 N2880 K2880": (1, 2880, 2880),
+    "M128 N4096 K2944": (128, 4096, 2944), "M4096 N4096 K4128": (4096, 4096, 4128),
+    "M1000 N1000 K4096": (1000, 1000, 4096), "M4097 N4097 K4096": (4097, 4097, 4096),
+    "M128 N5760 K2880": (128, 5760, 2880), "M4096 N5760 K2880": (4096, 5760, 2880),
+    "M16 N16 K128": (16, 16, 128), "M7 N33 K96": (7, 33, 96),
+    "M8192 N8192 K8192": (8192, 8192, 8192),
+    "dynamic M K4096": (-1, 4096, 4096), "dynamic M N2880 K2880": (-1, 2880, 2880),
+}  # fmt: skip
+
+#: N, K, experts, choices of the linear layers of models.
+_MODELS: dict[str, dict[str, tuple[int, int, int, int]]] = {
+    "gpt-oss-20b": {"experts up": (5760, 2880, 32, 4), "experts down": (2880, 2880, 32, 4),
+                    "q": (4096, 2880, 0, 0), "kv": (512, 2880, 0, 0), "o": (2880, 4096, 0, 0)},
+    "gpt-oss-120b": {"experts up": (5760, 2880, 128, 4), "experts down": (2880, 2880, 128, 4)},
+    "llama-3.1-8b": {"q": (4096, 4096, 0, 0), "kv": (1024, 4096, 0, 0),
+                     "up": (14336, 4096, 0, 0), "down": (4096, 14336, 0, 0)},
+    "llama-3.1-70b": {"q": (8192, 8192, 0, 0), "kv": (1024, 8192, 0, 0),
+                      "up": (28672, 8192, 0, 0), "down": (8192, 28672, 0, 0)},
+    "llama-3.1-405b": {"q": (16384, 16384, 0, 0), "kv": (1024, 16384, 0, 0),
+                       "up": (53248, 16384, 0, 0), "down": (16384, 53248, 0, 0)},
+    "deepseek-r1": {"q_a": (1536, 7168, 0, 0), "q_b": (24576, 1536, 0, 0),
+                    "kv_a": (576, 7168, 0, 0), "kv_b": (32768, 512, 0, 0),
+                    "o": (7168, 16384, 0, 0), "up": (18432, 7168, 0, 0),
+                    "down": (7168, 18432, 0, 0), "experts up": (2048, 7168, 256, 8),
+                    "experts down": (7168, 2048, 256, 8)},
+    "qwen3-30b-a3b": {"q": (4096, 2048, 0, 0), "kv": (512, 2048, 0, 0), "o": (2048, 4096, 0, 0),
+                      "experts up": (768, 2048, 128, 8), "experts down": (2048, 768, 128, 8)},
+    "qwen3-235b-a22b": {"q": (8192, 4096, 0, 0), "kv": (512, 4096, 0, 0), "o": (4096, 8192, 0, 0),
+                        "experts up": (1536, 4096, 128, 8), "experts down": (4096, 1536, 128, 8)},
+}  # fmt: skip
+_ROWS = (1, 16, 128, 1000, 4096)
+_MODEL_PAIRS = (("f4", "f4"), ("e4m3", "f4"), ("e4m3", "e4m3"), ("bf16", "f4"))
+
+
+def cases() -> list[Case]:
+    """All of them; names are unique."""
+    found = [
+        *_pairs(),
+        *_weight_only(),
+        *_shapes(),
+        *_forms(),
+        *_epilogues(),
+        *_alone(),
+        *_models(),
+    ]
+    assert len({case.name for case in found}) == len(found)
+    return found
+
+
+def _pairs() -> Iterator[Case]:
+    for lhs in _ELEMENTS:
+        for rhs in _ELEMENTS:
+            yield Case(name=f"pair {lhs}x{rhs}", group="pair", m=4096, n=4096, k=4096,
+                       lhs=lhs, rhs=rhs)  # fmt: skip
+            yield Case(name=f"pair {lhs}x{rhs} M16 K2880", group="pair", m=16, n=2880, k=2880,
+                       lhs=lhs, rhs=rhs)  # fmt: skip
+    for kind, block in (("f4", 16), ("e4m3", 16), ("f4", 64), ("f4", 128)):
+        yield Case(name=f"pair {kind}x{kind} block {block}", group="pair", m=4096, n=4096, k=4096,
+                   lhs=kind, rhs=kind, block=block)  # fmt: skip
+
+
+def _weight_only() -> Iterator[Case]:
+    for lhs in FLOATS:
+        for rhs in (*_ELEMENTS, "nvf4"):
+            yield Case(name=f"weight-only {lhs}x{rhs}", group="weight-only", m=4096, n=4096,
+                       k=4096, lhs=lhs, rhs=rhs)  # fmt: skip
+        yield Case(name=f"weight-only {lhs}xf4 dequantised first", group="weight-only", m=4096,
+                   n=4096, k=4096, lhs=lhs, form="dequantised", between=lhs)  # fmt: skip
+    for m in (1, 16, 100):
+        for rhs in ("f4", "e4m3", "nvf4"):
+            yield Case(name=f"weight-only bf16x{rhs} M{m} K2880", group="weight-only", m=m, n=2880,
+                       k=2880, lhs="bf16", rhs=rhs)  # fmt: skip
+        yield Case(name=f"weight-only bf16xf4 M{m} K2880 dequantised first", group="weight-only",
+                   m=m, n=2880, k=2880, lhs="bf16", form="dequantised", between="bf16")  # fmt: skip
+
+
+def _shapes() -> Iterator[Case]:
+    for name, (m, n, k) in _SHAPES.items():
+        yield Case(name=f"shape f4 {name}", group="shape", m=m, n=n, k=k)
+    for name in ("M1", "M16", "M100 N2880 K2880", "M4096 N2880 K2880", "dynamic M K4096"):
+        m, n, k = _SHAPES[name]
+        yield Case(name=f"shape e4m3 {name}", group="shape", m=m, n=n, k=k, lhs="e4m3", rhs="e4m3")
+    for name, batch, m, n, k, shared in (
+        ("B32 M128 K4096", 32, 128, 4096, 4096, False),
+        ("B4 M100 K2880", 4, 100, 2880, 2880, False),
+        ("B4 M1 K2880", 4, 1, 5760, 2880, False),
+        ("B8 M128 one weight", 8, 128, 4096, 4096, True),
+    ):
+        yield Case(name=f"batch {name}", group="shape", m=m, n=n, k=k, batch=batch, shared=shared)
+
+
+def _forms() -> Iterator[Case]:
+    for kind, m, n, k in (("f4", 4096, 4096, 4096), ("e4m3", 4096, 4096, 4096),
+                          ("f4", 100, 2880, 2880)):  # fmt: skip
+        yield Case(name=f"form floordiv {kind} M{m} K{k}", group="form", m=m, n=n, k=k, lhs=kind,
+                   rhs=kind, form="floordiv")  # fmt: skip
+    for kind, between in (("f4", "f32"), ("f4", "f16"), ("f4", "bf16"), ("e4m3", "bf16")):
+        yield Case(name=f"form materialised {kind} to {between}", group="form", m=4096, n=4096,
+                   k=4096, lhs=kind, rhs=kind, form="materialised", between=between)  # fmt: skip
+
+
+def _epilogues() -> Iterator[Case]:
+    for m, n, k in ((4096, 4096, 4096), (100, 2880, 2880), (1, 2880, 2880)):
+        for lhs, rhs in (("f4", "f4"), ("e4m3", "f4"), ("bf16", "f4")):
+            where = f"{lhs}x{rhs} M{m} K{k}"
+            yield Case(name=f"epilogue bias and SiLU {where}", group="epilogue", m=m, n=n, k=k,
+                       lhs=lhs, rhs=rhs, epilogue="bias_silu")  # fmt: skip
+    yield Case(name="epilogue quantised to f4", group="epilogue", m=4096, n=4096, k=4096,
+               epilogue="quantise")  # fmt: skip
+    yield Case(name="epilogue quantised to e4m3", group="epilogue", m=4096, n=4096, k=4096,
+               lhs="e4m3", rhs="f4", epilogue="quantise")  # fmt: skip
+    for lhs, rhs in (("f4", "f4"), ("e4m3", "e4m3"), ("e4m3", "f4")):
+        for m, n, k in ((4096, 4096, 4096), (100, 2880, 2880), (1, 2880, 2880)):
+            for source in ("bf16", "f32"):
+                yield Case(name=f"activations {source} to {lhs} by {rhs} M{m} K{k}",
+                           group="activations", m=m, n=n, k=k, lhs=lhs, rhs=rhs,
+                           source=source)  # fmt: skip
+
+
+def _alone() -> Iterator[Case]:
+    for source in FLOATS:
+        for kind in _ELEMENTS:
+            yield Case(name=f"quantise {source} to {kind}", group="quantise", m=4096, n=0, k=4096,
+                       lhs=kind, source=source, form="quantise")  # fmt: skip
+            yield Case(name=f"dequantise {kind} to {source}", group="quantise", m=4096, n=0,
+                       k=4096, lhs=kind, between=source, form="dequantise")  # fmt: skip
+
+
+def _models() -> Iterator[Case]:
+    for model, layers in _MODELS.items():
+        for layer, (n, k, experts, choices) in layers.items():
+            for m in _ROWS:
+                for lhs, rhs in _MODEL_PAIRS:
+                    yield Case(name=f"model {model} {layer} M{m} {lhs}x{rhs}", group="model", m=m,
+                               n=n, k=k, lhs=lhs, rhs=rhs, experts=experts,
+                               choices=choices)  # fmt: skip

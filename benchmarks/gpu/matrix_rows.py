@@ -1,0 +1,206 @@
+"""What is found of one case on one target, what is asked of it, and how two runs differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from matrix_cases import SHORT, Case
+
+from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report.lowering import best_kind
+from mxc.dialects.formats import FORMATS
+from mxc.dialects.targets import Target
+
+#: Instructions fill a matrix from so many rows on.
+MATRIX_ROWS = 16
+#: Bytes that a decode kernel may read, of the packed minimum.
+_MOST_BYTES = 1.05
+_WIDE_FLOATS = {"bf16": 16, "f16": 16, "f32": 32}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One case on one target. Of the kernel of the contraction, else of the largest one.
+
+    kind: how it multiplies, as targets.KINDS has it, or "none"; failed: the refusal, or "";
+    kernels, spills, scratch_bytes, transient_bytes: of the whole program; packed: no weight goes
+    through memory in another form; bytes_moved: of `bytes_minimum`, None where dynamic;
+    matrix_share: of the issue model.
+    """
+
+    name: str
+    group: str
+    target: str
+    seconds: float
+    failed: str = ""
+    kind: str = "none"
+    instruction: str = ""
+    kernels: int = 0
+    spills: int = 0
+    scratch_bytes: int = 0
+    vgpr: int = 0
+    lds_bytes: int = 0
+    waves: int = 0
+    transient_bytes: int = 0
+    packed: bool = False
+    bytes_moved: int | None = None
+    bytes_minimum: int | None = None
+    matrix_share: float | None = None
+    bound_by: str = ""
+    fallback: str = ""
+
+    @property
+    def moved(self) -> float | None:
+        """Bytes moved of the minimum."""
+        return (
+            self.bytes_moved / self.bytes_minimum
+            if self.bytes_moved and self.bytes_minimum
+            else None
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; `Row(**row.to_dict())` is the row."""
+        return asdict(self)
+
+
+def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -> Row:
+    """Read a case's report.json."""
+    kernels = {each["name"]: Kernel.from_dict(each) for each in report["kernels"]}
+    products = report["matmuls"]
+    product = products[0] if products else None
+    main = kernels.get(product["kernel"]) if product else None
+    if main is None and kernels:
+        main = max(kernels.values(), key=lambda kernel: sum(kernel.instructions.values()))
+    loop = main.hot_loop if main else None
+    fallback = (product["fallback"] or "") if product else ""
+    return Row(
+        name=case.name,
+        group=case.group,
+        target=target.name,
+        seconds=round(seconds, 2),
+        kind=(best_kind(main, target) or "none") if main else "none",
+        instruction=product["lowering"] if product else "",
+        kernels=report["dispatches"],
+        spills=sum(kernel.spills for kernel in kernels.values()),
+        scratch_bytes=sum(kernel.scratch_bytes for kernel in kernels.values()),
+        vgpr=(main.vgpr or 0) if main else 0,
+        lds_bytes=(main.lds_bytes or 0) if main else 0,
+        waves=main.occupancy.waves_per_simd if main and main.occupancy else 0,
+        transient_bytes=report["transient_bytes"],
+        packed=not report["findings"] and "goes through memory" not in fallback,
+        bytes_moved=product["bytes_moved"] if product else None,
+        bytes_minimum=_minimum(case),
+        matrix_share=loop.matrix_share if loop else None,
+        bound_by=(loop.bound_by or "") if loop else "",
+        fallback=fallback,
+    )
+
+
+def _minimum(case: Case) -> int | None:
+    """Bytes of packed activations, weights, scales and an f32 result, each once.
+
+    Of experts, those that the groups of rows can choose. Worked out from the case and not read
+    from the report: a report that leaves out traffic shall not look good.
+    """
+    if case.m < 0 or not case.contracts:
+        return None
+    groups, rows = case.group_rows if case.experts else (case.batch or 1, case.m)
+    weights = min(groups, case.experts) if case.experts else 1 if case.shared else groups
+    total = weights * case.n * _row_bytes(case.rhs, case) + groups * rows * case.n * 4
+    return math.ceil(total + groups * rows * _row_bytes(case.source or case.lhs, case))
+
+
+def _row_bytes(name: str, case: Case) -> float:
+    if name in _WIDE_FLOATS:
+        return case.k * _WIDE_FLOATS[name] / 8
+    format = FORMATS[SHORT[name]]
+    return case.k * format.element.bits / 8 + case.k // (case.block or format.block)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One thing that is asked: of which cases, and when a row meets it."""
+
+    name: str
+    asked: Callable[[Case], bool]
+    met: Callable[[Case, Row, Target], bool]
+
+
+def _native(case: Case, found: Row, target: Target) -> bool:
+    kinds = ["scaled matrix"]
+    if case.weight_only or not target.scaled_mma or case.block == 16:
+        kinds.append("matrix")
+    return found.kind in kinds
+
+
+#: What is asked of every case that it concerns.
+BARS = (
+    Bar("compiles", lambda case: True, lambda case, found, target: not found.failed),
+    Bar(
+        f"matrix instruction, M >= {MATRIX_ROWS}",
+        lambda case: case.contracts and (case.m < 0 or case.m >= MATRIX_ROWS),
+        _native,
+    ),
+    Bar(
+        "weights stay packed", lambda case: case.contracts, lambda case, found, target: found.packed
+    ),
+    Bar("no spills", lambda case: True, lambda case, found, target: not found.spills),
+    Bar("no scratch", lambda case: True, lambda case, found, target: not found.scratch_bytes),
+    Bar(
+        "kernels: 1, 2 with activations quantised",
+        lambda case: case.contracts,
+        lambda case, found, target: 0 < found.kernels <= case.kernels_wanted,
+    ),
+    Bar(
+        f"M < {MATRIX_ROWS}: at most {_MOST_BYTES} of the minimal bytes",
+        lambda case: case.contracts and 0 < case.m < MATRIX_ROWS,
+        lambda case, found, target: found.moved is not None and found.moved <= _MOST_BYTES,
+    ),
+    Bar("no fallback", lambda case: case.contracts, lambda case, found, target: not found.fallback),
+)
+
+
+def misses(case: Case, found: Row, target: Target) -> list[str]:
+    """The bars that a row does not meet; one that failed misses the first only."""
+    asked = BARS[:1] if found.failed else [bar for bar in BARS if bar.asked(case)]
+    return [bar.name for bar in asked if not bar.met(case, found, target)]
+
+
+def counts(pairs: Sequence[tuple[Case, Row]], target: Target) -> list[tuple[str, int, int]]:
+    """Each bar with the rows that meet it and those that it concerns; a failed one meets none."""
+    found = []
+    for bar in BARS:
+        concerned = [(case, one) for case, one in pairs if bar.asked(case)]
+        met = sum(not one.failed and bar.met(case, one, target) for case, one in concerned)
+        found.append((bar.name, met, len(concerned)))
+    return found
+
+
+#: What two runs are compared in, and whether more is better; None: any change is told.
+_COMPARED = {
+    "kind": None, "kernels": False, "spills": False, "scratch_bytes": False,
+    "transient_bytes": False, "packed": True, "matrix_share": True, "fallback": None,
+    "failed": None,
+}  # fmt: skip
+
+
+def differences(before: Sequence[Row], after: Sequence[Row]) -> list[str]:
+    """A line for each field in which two rows of a case and target differ, but for their times."""
+    old = {(one.name, one.target): one for one in before}
+    lines = []
+    for new in after:
+        known = old.get((new.name, new.target))
+        if known is None:
+            continue
+        for field, rising in _COMPARED.items():
+            was, now = getattr(known, field), getattr(new, field)
+            if was == now:
+                continue
+            verdict = ""
+            if rising is not None and was is not None and now is not None:
+                verdict = " better" if (now > was) == rising else " worse"
+            lines.append(f"{new.target} {new.name}: {field} {was!r} -> {now!r}{verdict}")
+    return lines
