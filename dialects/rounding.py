@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,17 +70,17 @@ def _encode_fixed_point(
     return codes.view(np.uint8)
 
 
-def nearest_integers(steps: npt.NDArray[np.float32], ties: Ties) -> npt.NDArray[np.float32]:
+def nearest_integers(steps: npt.NDArray[Any], ties: Ties) -> npt.NDArray[Any]:
     """`steps`, float32 or float64, to the nearest integers, halfway as `ties` says; same type."""
     if ties is Ties.EVEN:
-        even: npt.NDArray[np.float32] = np.rint(steps)
+        even: npt.NDArray[Any] = np.rint(steps)
         return even
     magnitude = np.abs(steps)
     whole = np.floor(magnitude)
     # Exact: half of an integer's distance, where there are fractions at all.
     rest = magnitude - whole
     up = rest > 0.5 if ties is Ties.ZERO else rest >= 0.5
-    found: npt.NDArray[np.float32] = np.copysign(whole + up.astype(steps.dtype), steps)
+    found: npt.NDArray[Any] = np.copysign(whole + up.astype(steps.dtype), steps)
     return found
 
 

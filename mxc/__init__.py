@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mxc.compiler import compile
+    from mxc.compiler.quantize.checkpoint import quantize_checkpoint
     from mxc.dialects.errors import MxcError
     from mxc.dialects.reference import Quantized, dequantize, quantize
+    from mxc.dialects.scale_spec import ScaleSpec
+    from mxc.dialects.scaling import Scaled, dequantize_scaled, quantize_scaled
     from mxc.runtime import load
 
 _HOME = {
@@ -19,10 +22,27 @@ _HOME = {
     "quantize": "mxc.dialects.reference",
     "dequantize": "mxc.dialects.reference",
     "Quantized": "mxc.dialects.reference",
+    "quantize_checkpoint": "mxc.compiler.quantize.checkpoint",
+    "quantize_scaled": "mxc.dialects.scaling",
+    "dequantize_scaled": "mxc.dialects.scaling",
+    "Scaled": "mxc.dialects.scaling",
+    "ScaleSpec": "mxc.dialects.scale_spec",
     "MxcError": "mxc.dialects.errors",
 }
 
-__all__ = ["MxcError", "Quantized", "compile", "dequantize", "load", "quantize"]
+__all__ = [
+    "MxcError",
+    "Quantized",
+    "ScaleSpec",
+    "Scaled",
+    "compile",
+    "dequantize",
+    "dequantize_scaled",
+    "load",
+    "quantize",
+    "quantize_checkpoint",
+    "quantize_scaled",
+]
 
 
 def __getattr__(name: str) -> Any:
