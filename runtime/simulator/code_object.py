@@ -1,4 +1,4 @@
-"""Code objects of gfx950: an ELF file, its kernels, and how each of them wants to be started.
+"""Code objects of gfx950: their kernels, and how each of them wants to be started.
 
 Sources: the LLVM documentation "User Guide for AMDGPU Backend", sections Code Object Metadata
 (the note), Kernel Descriptor (64 bytes a kernel) and Initial Kernel Execution State.
@@ -7,17 +7,22 @@ Sources: the LLVM documentation "User Guide for AMDGPU Backend", sections Code O
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
-from mxc.runtime.simulator.errors import CodeObjectError
+from mxc.runtime.simulator import elf
+from mxc.runtime.simulator.debug_lines import read_lines
+from mxc.runtime.simulator.decode import decode
+from mxc.runtime.simulator.errors import CodeObjectError, SimulationError
+from mxc.runtime.simulator.instruction import Instruction
 from mxc.runtime.simulator.msgpack import Value, unpack
 
-#: EF_AMDGPU_MACH_AMDGCN_GFX950 in the low byte of e_flags.
-_GFX950 = 0x4F
-_EM_AMDGPU = 224
-_SHT_SYMTAB, _SHT_NOTE, _SHT_NOBITS, _SHT_DYNSYM = 2, 7, 8, 11
-_NOTE_METADATA = 32
+#: Work items of a workgroup in x, y and z.
+Workgroup: TypeAlias = tuple[int, int, int]
+#: What a workgroup has of LDS, and a work item of scratch (8 MiB for 64), on gfx950.
+LARGEST_LDS, LARGEST_SCRATCH = 160 * 1024, 128 * 1024
+_LARGEST_ARGUMENTS = 1 << 16
 
 
 class Argument(NamedTuple):
@@ -50,140 +55,108 @@ class Descriptor:
     preload_sgpr: int
     preload_dwords: int
     preload_offset: int
+    #: Whether 256 bytes stand before the code, for firmware that preloads nothing.
+    preload_prologue: bool = True
+
+    @property
+    def start(self) -> int:
+        """The address of the first instruction that executes."""
+        skipped = self.preload_dwords and self.preload_prologue
+        return self.entry + 256 if skipped else self.entry
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel of a code object.
+    """One kernel of a code object or of assembly text.
 
     `workgroup` is the size in work items; `code` the whole text section, `address` its virtual
-    address, `descriptor.entry` the address of the first instruction.
+    address, `descriptor.entry` that of the kernel. Of assembly text there is no code: `listing`
+    has the instructions by their addresses. lines: where an instruction comes from in a source
+    ("kernel.s:12"), by address, as far as that is known.
     """
 
     name: str
     arguments: tuple[Argument, ...]
-    workgroup: tuple[int, int, int]
+    workgroup: Workgroup
     descriptor: Descriptor
     code: bytes
     address: int
+    listing: Mapping[int, Instruction] | None = field(default=None, repr=False, compare=False)
+    lines: Mapping[int, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def fetch(self, address: int) -> Instruction:
+        """The instruction at an address. Raises SimulationError where there is none."""
+        if self.listing is not None:
+            if address not in self.listing:
+                raise SimulationError(f"{self.name}: no instruction at 0x{address:x}")
+            return self.listing[address]
+        at = address - self.address
+        if not 0 <= at < len(self.code) or at % 4:
+            raise SimulationError(f"{self.name}: execution leaves the code at 0x{address:x}")
+        i = decode(self.code, at, address)
+        if at + i.size > len(self.code):
+            raise SimulationError(f"{self.name}: the code ends within an instruction")
+        return i
+
+    def location(self, address: int) -> str:
+        """Kernel and address of an instruction, and its line in a source if that is known."""
+        line = self.lines.get(address)
+        return f"{self.name}, 0x{address:x}" + (f" ({line})" if line else "")
 
 
-class _Section(NamedTuple):
-    name: str
-    kind: int
-    address: int
-    offset: int
-    size: int
-    link: int
-    entry_size: int
-
-
-def read_kernels(data: bytes) -> dict[str, Kernel]:
+def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str, Kernel]:
     """The kernels of a code object (the bytes of an HSACO file), by name.
 
-    Raises CodeObjectError for anything that is not a complete code object for gfx950.
+    workgroup: the workgroup's size of kernels whose metadata does not state one. Raises
+    CodeObjectError for anything that is not a complete code object for gfx950.
     """
-    sections = _sections(data)
-    metadata = _metadata(data, sections)
-    symbols = _symbols(data, sections)
+    sections = elf.read_sections(data)
+    symbols = elf.symbols(data, sections)
+    stated = metadata_kernels(unpack(elf.note(data, sections)))
+    lines = read_lines(
+        *(elf.contents(data, sections, f".debug_{name}") for name in ("line", "line_str", "str"))
+    )
     kernels: dict[str, Kernel] = {}
-    for entry in _items(metadata, "amdhsa.kernels"):
-        name = _string(entry, ".name")
+    for name, entry in stated.items():
         symbol = _string(entry, ".symbol")
         if symbol not in symbols:
             raise CodeObjectError(f"kernel {name}: no symbol {symbol!r} in the code object")
         at = symbols[symbol]
-        descriptor = _descriptor(_bytes_at(data, sections, at, 64, name), at, name)
-        text = _section_of(sections, descriptor.entry, name)
+        descriptor = _descriptor(elf.bytes_at(data, sections, at, 64, name), at, name)
+        text = elf.section_of(sections, descriptor.entry, name)
         if descriptor.entry % 4 or text.address % 4:
             raise CodeObjectError(f"kernel {name}: its code is not aligned to 4 bytes")
         kernels[name] = Kernel(
             name=name,
-            arguments=tuple(
-                Argument(_string(item, ".value_kind"), _int(item, ".offset"), _int(item, ".size"))
-                for item in _items(entry, ".args", optional=True)
-            ),
-            workgroup=_workgroup(entry, name),
+            arguments=metadata_arguments(entry),
+            workgroup=metadata_workgroup(entry, name, workgroup),
             descriptor=descriptor,
             code=data[text.offset : text.offset + text.size],
             address=text.address,
+            lines=lines,
         )
+    return kernels
+
+
+def metadata_kernels(metadata: Value) -> dict[str, Value]:
+    """The entry of each kernel in a code object's metadata, by name."""
+    kernels: dict[str, Value] = {}
+    for entry in _items(metadata, "amdhsa.kernels"):
+        name = _string(entry, ".name")
+        if name in kernels:
+            raise CodeObjectError(f"metadata: the kernel {name} for the second time")
+        kernels[name] = entry
     if not kernels:
         raise CodeObjectError("the code object holds no kernel")
     return kernels
 
 
-def _sections(data: bytes) -> list[_Section]:
-    if data[:6] != b"\x7fELF\x02\x01" or len(data) < 64:
-        raise CodeObjectError("not a code object: wanted a 64-bit little-endian ELF file")
-    machine, flags = struct.unpack_from("<H", data, 18)[0], struct.unpack_from("<I", data, 48)[0]
-    if machine != _EM_AMDGPU or flags & 0xFF != _GFX950:
-        raise CodeObjectError(
-            f"not for gfx950: wanted ELF machine {_EM_AMDGPU} with processor 0x{_GFX950:x}, "
-            f"found machine {machine} with 0x{flags & 0xFF:x}"
-        )
-    table = struct.unpack_from("<Q", data, 40)[0]
-    size, count, names_index = struct.unpack_from("<HHH", data, 58)
-    if size != 64 or table + size * count > len(data) or names_index >= count:
-        raise CodeObjectError("the ELF section table lies outside of the file")
-    raw = [struct.unpack_from("<IIQQQQIIQQ", data, table + size * i) for i in range(count)]
-    for _, kind, _, _, offset, length, *_ in raw:
-        if kind != _SHT_NOBITS and offset + length > len(data):
-            raise CodeObjectError("an ELF section lies outside of the file; is it cut short?")
-    names = raw[names_index]
-    return [_Section(_text(data, names[4] + r[0]), r[1], r[3], r[4], r[5], r[6], r[9]) for r in raw]
-
-
-def _text(data: bytes, at: int) -> str:
-    end = data.find(b"\0", at)
-    if end < 0:
-        raise CodeObjectError("an ELF name lies outside of the file")
-    return data[at:end].decode(errors="replace")
-
-
-def _metadata(data: bytes, sections: list[_Section]) -> Value:
-    for section in sections:
-        at, end = section.offset, section.offset + section.size
-        while section.kind == _SHT_NOTE and at + 12 <= end:
-            name_size, size, kind = struct.unpack_from("<III", data, at)
-            name = data[at + 12 : at + 12 + name_size].rstrip(b"\0")
-            body = at + 12 + (name_size + 3) // 4 * 4
-            if body + size > end:
-                raise CodeObjectError("a note of the code object lies outside of its section")
-            if name == b"AMDGPU" and kind == _NOTE_METADATA:
-                return unpack(data[body : body + size])
-            at = body + (size + 3) // 4 * 4
-    raise CodeObjectError("the code object has no metadata note (AMDGPU, type 32)")
-
-
-def _symbols(data: bytes, sections: list[_Section]) -> dict[str, int]:
-    found = {}
-    for section in sections:
-        if section.kind not in (_SHT_SYMTAB, _SHT_DYNSYM):
-            continue
-        if section.entry_size != 24 or section.link >= len(sections):
-            raise CodeObjectError(f"the ELF symbol table {section.name} is malformed")
-        names = sections[section.link].offset
-        for at in range(section.offset, section.offset + section.size - 23, 24):
-            name, _, _, _, value, _ = struct.unpack_from("<IBBHQQ", data, at)
-            found[_text(data, names + name)] = value
-    return found
-
-
-def _section_of(sections: list[_Section], address: int, name: str) -> _Section:
-    for section in sections:
-        inside = section.address <= address < section.address + section.size
-        if section.address and inside and section.kind != _SHT_NOBITS:
-            return section
-    raise CodeObjectError(f"kernel {name}: address 0x{address:x} is in no section")
-
-
-def _bytes_at(data: bytes, sections: list[_Section], at: int, count: int, name: str) -> bytes:
-    section = _section_of(sections, at, name)
-    start = section.offset + at - section.address
-    if at + count > section.address + section.size:
-        raise CodeObjectError(f"kernel {name}: its descriptor is cut short")
-    return data[start : start + count]
+def metadata_arguments(entry: Value) -> tuple[Argument, ...]:
+    """The arguments of a kernel."""
+    return tuple(
+        Argument(_string(item, ".value_kind"), _int(item, ".offset"), _int(item, ".size"))
+        for item in _items(entry, ".args", optional=True)
+    )
 
 
 def _descriptor(raw: bytes, address: int, name: str) -> Descriptor:
@@ -192,10 +165,20 @@ def _descriptor(raw: bytes, address: int, name: str) -> Descriptor:
     # User SGPRs stand in this order; the bits of those that a kernel does not ask for take none.
     sizes = (4, 2, 2, 2, 2, 2, 1)
     places = [sum(n for j, n in enumerate(sizes[:i]) if properties >> j & 1) for i in range(8)]
-    if properties & 0b0110111:
+    if properties & 0b1110111:
         raise CodeObjectError(
             f"kernel {name}: asks for dispatch, queue or private segment registers "
             f"(properties 0x{properties:x}), which the simulator does not provide"
+        )
+    limits = (("LDS", lds, LARGEST_LDS), ("scratch", scratch, LARGEST_SCRATCH))
+    for what, size, most in (*limits, ("arguments", kernarg, _LARGEST_ARGUMENTS)):
+        if size > most:
+            raise CodeObjectError(f"kernel {name}: wants {size} bytes of {what}, at most {most}")
+    user = rsrc2 >> 1 & 31
+    if places[7] + (preload & 127) > max(user, places[7]):
+        raise CodeObjectError(
+            f"kernel {name}: preloads {preload & 127} scalar registers behind {places[7]}, "
+            f"and has {user}"
         )
     return Descriptor(
         lds_bytes=lds,
@@ -218,10 +201,17 @@ def _descriptor(raw: bytes, address: int, name: str) -> Descriptor:
     )
 
 
-def _workgroup(entry: Value, name: str) -> tuple[int, int, int]:
-    size = _field(entry, ".reqd_workgroup_size", optional=True)
+def metadata_workgroup(entry: Value, name: str, given: Workgroup | None) -> Workgroup:
+    """The size of a workgroup: what the metadata states, else what is given."""
+    stated = None if entry is None else _field(entry, ".reqd_workgroup_size", optional=True)
+    size = list(given) if stated is None and given is not None else stated
     if size is None:
-        raise CodeObjectError(f"kernel {name}: its metadata does not state a workgroup size")
+        raise CodeObjectError(
+            f"kernel {name}: its metadata does not state a workgroup size; "
+            "give it as workgroup=(x, y, z)"
+        )
+    if given is not None and size != list(given):
+        raise CodeObjectError(f"kernel {name}: workgroup size {given}, its metadata has {size}")
     if not (isinstance(size, list) and len(size) == 3):
         raise CodeObjectError(f"kernel {name}: workgroup size {size!r}, wanted three numbers")
     x, y, z = (item if isinstance(item, int) else 0 for item in size)

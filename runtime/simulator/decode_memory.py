@@ -44,7 +44,7 @@ def read_flat(word: Word, encoding: str, address: int) -> Instruction:
         if saddr == 0x7F
         else Operand("s", saddr, 1 if segment == "SCRATCH" else 2)
     )
-    wide = segment != "SCRATCH" and scalar.bank == "off"
+    wide = segment == "FLAT" or (segment == "GLOBAL" and scalar.bank == "off")
     vector = Operand("v", word(39, 32), 2 if wide else 1)
     if segment == "SCRATCH" and not word(13, 13):
         vector = Operand("off", 0)

@@ -14,3 +14,7 @@ class SimulationError(MxcError):
 
     The message names kernel, address and instruction.
     """
+
+
+class AssemblyError(MxcError):
+    """Assembly text that cannot be read: the message begins with file and line."""

@@ -42,7 +42,7 @@ class _Run:
         self.stepped = 0
         self.state: Array = np.zeros(w.count, np.int8)
         self.next: Array = np.zeros(w.count, np.int64)
-        self.next[:] = program.at_address(_entry(program))
+        self.next[:] = program.at_address(program.kernel.descriptor.start)
 
     def all(self) -> None:
         while True:
@@ -141,8 +141,3 @@ class _Run:
         if self.w.observer is not None:
             self.w.observer.barrier(self.w, waiting, self.next)
         self.state[waiting] = _RUNNING
-
-
-def _entry(program: Program) -> int:
-    descriptor = program.kernel.descriptor
-    return descriptor.entry + (256 if descriptor.preload_dwords else 0)

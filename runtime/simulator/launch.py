@@ -22,6 +22,8 @@ from mxc.runtime.simulator.translate import Program
 
 #: Waves that run together share the cost of an instruction; their registers should fit a cache.
 _WAVES = 512
+#: Bytes of scratch that a batch may take.
+_SCRATCH = 1 << 28
 #: Instructions of one batch; the longest kernels that we know take a few million.
 _LIMIT = 1 << 32
 
@@ -60,7 +62,9 @@ def launch(
     base = memory.add(arguments)
     total = workgroups[0] * workgroups[1] * workgroups[2]
     per_workgroup = -(-int(np.prod(kernel.workgroup)) // 64)
-    batch = max(1, waves // per_workgroup)
+    # Scratch is the one memory that waves cost beside their registers.
+    scratch = 64 * per_workgroup * max(1, kernel.descriptor.scratch_bytes)
+    batch = max(1, min(waves // per_workgroup, _SCRATCH // scratch))
     stepped = 0
     for first in range(0, total, batch):
         numbers = np.arange(first, min(total, first + batch))
@@ -87,13 +91,19 @@ def _arguments(
     values = [a for a in kernel.arguments if a.kind == "by_value"]
     if len(pointers) != len(bindings):
         raise SimulationError(f"{kernel.name}: takes {len(pointers)} buffers, got {len(bindings)}")
-    words = sum(a.size // 4 for a in values)
+    narrow = [a for a in values if a.size > 4 and a.size % 4]
+    if narrow:
+        raise SimulationError(
+            f"{kernel.name}: an argument of {narrow[0].size} bytes; those above 4 bytes are given "
+            "as 32-bit numbers, and it is not a whole number of them"
+        )
+    words = sum(max(1, a.size // 4) for a in values)
     if words != len(constants):
         raise SimulationError(f"{kernel.name}: takes {words} constants, got {len(constants)}")
     segment = np.zeros(max(kernel.descriptor.kernarg_bytes, 8) + 64, np.uint8)
 
     def write(offset: int, size: int, value: int) -> None:
-        if offset + size > segment.size:
+        if offset < 0 or size < 0 or offset + size > segment.size:
             raise SimulationError(f"{kernel.name}: an argument lies outside of its segment")
         raw = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
         segment[offset : offset + size] = np.frombuffer(raw, np.uint8)
@@ -103,13 +113,13 @@ def _arguments(
         write(argument.offset, 8, _place(kernel, part, memory))
     left = list(constants)
     for argument in values:
-        for n in range(argument.size // 4):
-            write(argument.offset + 4 * n, 4, int(left.pop(0)))
+        for n in range(max(1, argument.size // 4)):
+            write(argument.offset + 4 * n, min(4, argument.size), int(left.pop(0)))
     for argument in kernel.arguments:
         kind, _, axis = argument.kind.rpartition("_")
-        if kind == "hidden_block_count":
+        if kind == "hidden_block_count" and axis in "xyz":
             write(argument.offset, argument.size, workgroups["xyz".index(axis)])
-        elif kind == "hidden_group_size":
+        elif kind == "hidden_group_size" and axis in "xyz":
             write(argument.offset, argument.size, kernel.workgroup["xyz".index(axis)])
         elif argument.kind == "hidden_grid_dims":
             write(argument.offset, argument.size, 3)
@@ -179,6 +189,8 @@ def _scalars(
         put(d.kernarg_sgpr, base & 0xFFFFFFFF)
         put(d.kernarg_sgpr + 1, base >> 32)
     words = arguments[: arguments.size // 4 * 4].view(np.uint32)
+    if d.preload_offset + d.preload_dwords > words.size:
+        raise SimulationError(f"{kernel.name}: preloads arguments from behind their segment")
     for n in range(d.preload_dwords):
         put(d.preload_sgpr + n, int(words[d.preload_offset + n]))
     x, y, _ = workgroups

@@ -268,7 +268,7 @@ class Sanitizer(Observer):
         self._shadow.barrier(np.unique(groups))
 
     def _report(self, kind: str, i: Instruction, detail: str) -> None:
-        place = f"{self._program.kernel.name}, 0x{i.address:x}: {text(i)}"
+        place = f"{self._program.kernel.location(i.address)}: {text(i)}"
         if not self.counts[kind, place]:
             self.findings.append(Finding(kind, place, detail))
         self.counts[kind, place] += 1

@@ -114,7 +114,9 @@ def _modifiers(i: Instruction) -> list[str]:
         last = i.has("op_sel") >> 3
         shown = op_sel_count(i.name, count)
         bits = [str(i.has("op_sel") >> n & 1) for n in range(shown)]
-        words.append("op_sel:[" + ",".join(bits + ([str(last)] if shown == count else [])) + "]")
+        # One more than operands is the result's, which is bit 3.
+        bits = [*bits[:count], str(last)] if shown in (count, count + 1) else bits
+        words.append("op_sel:[" + ",".join(bits) + "]")
     if i.has("clamp"):
         words.append("clamp")
     if i.has("omod"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TextIO
 
 import numpy as np
@@ -17,8 +18,9 @@ from mxc.runtime.simulator.translate import Program
 class Trace(Observer):
     """Writes one line for each instruction that a wave executes.
 
-    A line is the address, the instruction, and behind ";" its results in hexadecimal: one word for
-    a scalar register, 64 for a vector register, and EXEC where lanes are inactive.
+    A line is the address, the line of the source if it is known, the instruction, and behind ";"
+    its results in hexadecimal: one word for a scalar register, 64 for a vector register, and EXEC
+    where lanes are inactive.
     """
 
     every_instruction = True
@@ -29,10 +31,12 @@ class Trace(Observer):
         self._wanted = wave
         self._before = 0
         self._count = 0
+        self._lines: Mapping[int, str] = {}
 
     def start(self, w: Waves, program: Program) -> None:
         """A batch of workgroups begins; the wave may be in it."""
         self._before, self._count = self._before + self._count, w.count
+        self._lines = program.kernel.lines
         if self._here():
             size = program.kernel.workgroup
             self._file.write(
@@ -44,7 +48,8 @@ class Trace(Observer):
         row = self._wanted - self._before
         if not self._here() or (w.active is not None and not w.active[row, 0]):
             return
-        words = [f"{i.address:#x}: {text(i)}"]
+        line = self._lines.get(i.address)
+        words = [f"{i.address:#x}{f' ({line})' if line else ''}: {text(i)}"]
         for operand in i.results:
             for bank, index in operand.registers():
                 values = _row(w.bank(bank)[index], row)

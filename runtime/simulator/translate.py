@@ -12,7 +12,6 @@ from typing import Any
 
 from mxc.runtime.simulator.access import memory_step
 from mxc.runtime.simulator.code_object import Kernel
-from mxc.runtime.simulator.decode import decode
 from mxc.runtime.simulator.errors import SimulationError
 from mxc.runtime.simulator.instruction import Instruction, Operand
 from mxc.runtime.simulator.lanes import lane_step
@@ -79,7 +78,7 @@ class Program:
     def place(self, index: int) -> str:
         """Kernel, address and text of an instruction, for messages."""
         i = self.instructions[index]
-        return f"{self.kernel.name}, 0x{i.address:x}: {text(i)}"
+        return f"{self.kernel.location(i.address)}: {text(i)}"
 
     def _starts(self) -> list[int]:
         starts = {0}
@@ -158,20 +157,12 @@ def _ends_block(i: Instruction) -> bool:
 
 def _reachable(kernel: Kernel) -> list[Instruction]:
     """The instructions that can be reached from the entry, by address."""
-    entry = kernel.descriptor.entry
-    if kernel.descriptor.preload_dwords:
-        # The first 256 bytes load the arguments where the firmware does not preload them.
-        entry += 256
+    entry = kernel.descriptor.start
     todo, found = [entry], {}
     while todo:
         address = todo.pop()
         while address not in found:
-            at = address - kernel.address
-            if not 0 <= at < len(kernel.code) or at % 4:
-                raise SimulationError(f"{kernel.name}: execution leaves the code at 0x{address:x}")
-            i = decode(kernel.code, at, address)
-            if at + i.size > len(kernel.code):
-                raise SimulationError(f"{kernel.name}: the code ends within an instruction")
+            i = kernel.fetch(address)
             found[address] = i
             if i.name.startswith(_JUMPS):
                 todo.append(branch_target(i))

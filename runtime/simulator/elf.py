@@ -1,0 +1,115 @@
+"""ELF files as far as code objects are ELF files: sections, symbols and notes.
+
+Every size and offset is checked against the file before it is used. Source: System V ABI, ELF-64.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from mxc.runtime.simulator.errors import CodeObjectError
+
+#: EF_AMDGPU_MACH_AMDGCN_GFX950 in the low byte of e_flags.
+_GFX950 = 0x4F
+_EM_AMDGPU = 224
+_SHT_SYMTAB, _SHT_NOTE, _SHT_NOBITS, _SHT_DYNSYM = 2, 7, 8, 11
+_NOTE_METADATA = 32
+
+
+class Section(NamedTuple):
+    """A section; `kind` is its sh_type, `link` the section with its names."""
+
+    name: str
+    kind: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    entry_size: int
+
+
+def read_sections(data: bytes) -> list[Section]:
+    """The sections of a code object. Raises CodeObjectError for any other file."""
+    if data[:6] != b"\x7fELF\x02\x01" or len(data) < 64:
+        raise CodeObjectError("not a code object: wanted a 64-bit little-endian ELF file")
+    machine, flags = struct.unpack_from("<H", data, 18)[0], struct.unpack_from("<I", data, 48)[0]
+    if machine != _EM_AMDGPU or flags & 0xFF != _GFX950:
+        raise CodeObjectError(
+            f"not for gfx950: wanted ELF machine {_EM_AMDGPU} with processor 0x{_GFX950:x}, "
+            f"found machine {machine} with 0x{flags & 0xFF:x}"
+        )
+    table = struct.unpack_from("<Q", data, 40)[0]
+    size, count, names_index = struct.unpack_from("<HHH", data, 58)
+    if size != 64 or table + size * count > len(data) or names_index >= count:
+        raise CodeObjectError("the ELF section table lies outside of the file")
+    raw = [struct.unpack_from("<IIQQQQIIQQ", data, table + size * i) for i in range(count)]
+    for _, kind, _, _, offset, length, *_ in raw:
+        if kind != _SHT_NOBITS and offset + length > len(data):
+            raise CodeObjectError("an ELF section lies outside of the file; is it cut short?")
+    names = raw[names_index]
+    return [Section(_text(data, names[4] + r[0]), r[1], r[3], r[4], r[5], r[6], r[9]) for r in raw]
+
+
+def _text(data: bytes, at: int) -> str:
+    end = data.find(b"\0", at)
+    if end < 0:
+        raise CodeObjectError("an ELF name lies outside of the file")
+    return data[at:end].decode(errors="replace")
+
+
+def note(data: bytes, sections: list[Section]) -> bytes:
+    """The note with the metadata of the kernels."""
+    for section in sections:
+        at, end = section.offset, section.offset + section.size
+        while section.kind == _SHT_NOTE and at + 12 <= end:
+            name_size, size, kind = struct.unpack_from("<III", data, at)
+            name = data[at + 12 : at + 12 + name_size].rstrip(b"\0")
+            body = at + 12 + (name_size + 3) // 4 * 4
+            if body + size > end:
+                raise CodeObjectError("a note of the code object lies outside of its section")
+            if name == b"AMDGPU" and kind == _NOTE_METADATA:
+                return data[body : body + size]
+            at = body + (size + 3) // 4 * 4
+    raise CodeObjectError("the code object has no metadata note (AMDGPU, type 32)")
+
+
+def symbols(data: bytes, sections: list[Section]) -> dict[str, int]:
+    """The values of all symbols, by name."""
+    found = {}
+    for section in sections:
+        if section.kind not in (_SHT_SYMTAB, _SHT_DYNSYM):
+            continue
+        if section.entry_size != 24 or section.link >= len(sections):
+            raise CodeObjectError(f"the ELF symbol table {section.name} is malformed")
+        names = sections[section.link].offset
+        for at in range(section.offset, section.offset + section.size - 23, 24):
+            name, _, _, _, value, _ = struct.unpack_from("<IBBHQQ", data, at)
+            found[_text(data, names + name)] = value
+    return found
+
+
+def section_of(sections: list[Section], address: int, name: str) -> Section:
+    """The section that is loaded where `address` is; name: the kernel that wants it."""
+    for section in sections:
+        inside = section.address <= address < section.address + section.size
+        if section.address and inside and section.kind != _SHT_NOBITS:
+            return section
+    raise CodeObjectError(f"kernel {name}: address 0x{address:x} is in no section")
+
+
+def bytes_at(data: bytes, sections: list[Section], at: int, count: int, name: str) -> bytes:
+    """`count` bytes at an address."""
+    section = section_of(sections, at, name)
+    start = section.offset + at - section.address
+    if at + count > section.address + section.size:
+        raise CodeObjectError(f"kernel {name}: its descriptor is cut short")
+    return data[start : start + count]
+
+
+def contents(data: bytes, sections: list[Section], name: str) -> bytes:
+    """The bytes of a section, b"" where there is none of that name."""
+    for section in sections:
+        if section.name == name and section.kind != _SHT_NOBITS:
+            return data[section.offset : section.offset + section.size]
+    return b""
