@@ -166,11 +166,11 @@ class CanonicalTensor:
                     return numbers
                 return self._scaled(numbers, np.ones_like(whole), whole)
             scales = self._scale_numbers(piece.scales)
-            here = np.arange(piece.start, piece.start + len(numbers))
-            rows = np.array([self._scale_row(int(r)) for r in here], np.int64)
-            scales = scales[rows - (rows[0] if len(rows) else 0)]
+            if self.block[0] > 1:
+                rows = range(piece.start, piece.start + len(numbers))
+                scales = scales[[self._scale_row(r) - self._scale_row(rows[0]) for r in rows]]
             if self.block[0] == 1 and self.shape[-1] % self.block[1] == 0:
-                blocks = numbers.reshape(len(numbers), -1, self.block[1])
+                blocks = numbers.reshape(*scales.shape, self.block[1])
                 factors = scales[..., None]
                 if whole is not None:
                     factors = self._factors(factors, whole[..., None])

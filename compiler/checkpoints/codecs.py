@@ -57,39 +57,45 @@ def _blocks(stored: Bytes, size: int) -> Bytes:
     return stored.reshape(len(stored), -1, size)
 
 
-def _after_log2(stored: Bytes, row: int) -> Bytes:
-    return _blocks(stored, 17)[:, :, 1:].reshape(len(stored), row)
+def _split_six(three: Bytes) -> Bytes:
+    """Four codes in three bytes, uint8 [rows, .., 3]: their high two bits, then their low four.
 
-
-def _six_after_log2(stored: Bytes, row: int) -> Bytes:
-    # Four codes in three bytes: their high two bits in the first, first code highest, then their
-    # low four bits, two codes a byte, the first one high.
-    three = _blocks(stored, 25)[:, :, 1:].reshape(len(stored), -1, 3)
+    Of the high bits the first code has the highest; of the low ones it has the high nibble.
+    """
     high, ab, cd = three[..., 0], three[..., 1], three[..., 2]
     low = (ab >> 4, ab & 15, cd >> 4, cd & 15)
     codes = np.stack([(high >> (6 - 2 * i) & 3) << 4 | low[i] for i in range(4)], axis=-1)
-    return pack_elements(codes.reshape(len(stored), -1), _SIX)
+    return pack_elements(codes.reshape(len(three), -1), _SIX)
 
 
-#: Quark's older packing: a byte of scale, then the block as it is.
-MX_AFTER_LOG2 = Codec("17 bytes a block", 1, lambda row: row // 16 * 17, _after_log2)
+def quark_mx(bits: int, *, scale: bool) -> Codec:
+    """Elements of Quark's `dtype: "mx"`, of 4 or 6 bits; with `scale` after a byte of scale each.
 
-#: The same of six bits, whose codes are taken apart into two and four bits.
-MX6_AFTER_LOG2 = Codec("25 bytes a block", 1, lambda row: row // 24 * 25, _six_after_log2)
+    Four bits lie as they should, of six bits see _split_six.
+    """
+    size, first = 4 * bits, int(scale)
+
+    def decode(stored: Bytes, row: int) -> Bytes:
+        blocks = _blocks(stored, size + first)[:, :, first:]
+        if bits == 6:
+            return _split_six(blocks.reshape(len(stored), -1, 3))
+        return blocks.reshape(len(stored), row)
+
+    name = f"quark mx, {size + first} bytes a block"
+    return Codec(name, 1, lambda row: row // size * (size + first), decode)
 
 
-def log2_scales(block_bytes: int) -> Codec:
-    """The scales of those: int8 logarithms before the `block_bytes` of each block.
+def quark_log2(every: int) -> Codec:
+    """Scales of Quark's `dtype: "mx"`: int8 logarithms, the first of each `every` bytes.
 
     -128 stands for no power of two that E8M0 has; it becomes NaN, 0xFF, by the same addition.
     """
 
     def decode(stored: Bytes, row: int) -> Bytes:
-        scales: Bytes = _blocks(stored, 1 + block_bytes)[:, :, 0] + np.uint8(127)
+        scales: Bytes = _blocks(stored, every)[:, :, 0] + np.uint8(127)
         return scales
 
-    size = 1 + block_bytes
-    return Codec(f"int8 logarithms, one in {size} bytes", 1, lambda row: row * size, decode)
+    return Codec(f"int8 logarithm in {every} bytes", 1, lambda row: row * every, decode)
 
 
 def _halves(stored: Bytes, size: int, start: int, block: int, row: int) -> Bytes:

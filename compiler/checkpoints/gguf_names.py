@@ -23,11 +23,13 @@ _ATTENTION = {
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
+}
+_QK_NORM = {
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
 }
-_DENSE = {
-    "ffn_norm": "post_attention_layernorm",
+_NORM = {"ffn_norm": "post_attention_layernorm"}
+_DENSE = _NORM | {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
@@ -67,9 +69,10 @@ ARCHITECTURES: Mapping[str, Names] = MappingProxyType(
             pairs=True,
         ),
         "qwen2": Names(layers=_ATTENTION | _DENSE),
-        "qwen3": Names(layers=_ATTENTION | _DENSE),
+        "qwen3": Names(layers=_ATTENTION | _QK_NORM | _DENSE),
         "qwen3moe": Names(
-            layers=_ATTENTION | _DENSE | {"ffn_gate_inp": "mlp.gate"}, experts=_QWEN_MOE
+            layers=_ATTENTION | _QK_NORM | _NORM | {"ffn_gate_inp": "mlp.gate"},
+            experts=_QWEN_MOE,
         ),
         "gpt-oss": Names(
             layers=_ATTENTION

@@ -1,11 +1,13 @@
 """The dialect of AMD Quark: `X.weight` with `X.weight_scale`, or both in one tensor, as it was.
 
-Now: elements U8 [out, bytes] (fp4: two a byte, the even one low; fp6: four in three bytes) or
+Elements U8 [out, bytes] (fp4: two a byte, the even one low; fp6: four in three bytes) or
 F8_E4M3/F8_E5M2 [out, in]; E8M0 scales U8 [out, in / 32], or floats of the tensor or its rows.
-Older (`dtype: "mx"`): U8 [out, in / 32 * (1 + bytes of a block)], each block after its scale,
-an int8 that is the binary logarithm itself.
+Under `dtype: "mx"` the scales are int8 binary logarithms themselves, without the bias of E8M0, and
+six bits are packed in another way; before version 0.13 the scale lies before each block in
+`X.weight` U8 [out, in / 32 * 17 or 25], since then apart as `X.weight_scale`.
 Source: amd-quark 0.13, torch/utils/pack.py (Pack_fp4, Pack_fp6, Pack_mxfp4, Pack_mxfp6),
-torch/export/nn/modules/realquantizer.py, torch/export/main_export/quant_config_parser.py.
+torch/export/utils.py, torch/export/nn/modules/realquantizer.py,
+torch/export/main_export/quant_config_parser.py.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from mxc.dialects.recipes import ScaleRecipe
 METHOD = "quark"
 
 #: The packing of `dtype: "mx"`.
-LEGACY = "legacy"
+LOG2 = "logarithms"
 
 #: Quark's dtypes -> formats in blocks of 32 with E8M0 scales.
 _MX = {
@@ -86,8 +88,8 @@ def _mark(parts: Parts) -> str | None:
 
 def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor, Collection[str]]:
     weight, name = part(parts, "weight", module), f"{module}.weight"
-    if scheme.packing == LEGACY:
-        return _legacy(name, weight, scheme), ("weight",)
+    if scheme.packing == LOG2:
+        return _log2(name, weight, parts.get("weight_scale"), scheme), ("weight", "weight_scale")
     scales = part(parts, "weight_scale", module)
     if zero := parts.get("weight_zero_point"):
         raise CheckpointError(
@@ -101,25 +103,30 @@ def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor,
     return scaled_weight(name, weight, scales, scheme, input_scale=static), used
 
 
-def _legacy(name: str, record: TensorRecord, scheme: Scheme) -> CanonicalTensor:
+def _log2(
+    name: str, record: TensorRecord, scales: TensorRecord | None, scheme: Scheme
+) -> CanonicalTensor:
     format = FORMATS[scheme.format]
-    require(record, ("U8",), None, f"Quark's older packing of {format}")
-    *lead, last = matrix(record, f"Quark's older packing of {format}")
-    block_bytes = 1 + format.block_bytes
+    why = f"Quark's dtype mx of {format}"
+    require(record, ("U8",), None, why)
+    *lead, last = matrix(record, why)
+    block_bytes = format.block_bytes + (scales is None)
     if last % block_bytes:
         raise CheckpointError(
-            f"{record.file}: tensor {record.name} is {record.describe()}; Quark's older packing "
-            f"of {format} has {block_bytes} bytes a block; fetch the config that belongs to it"
+            f"{record.file}: tensor {record.name} is {record.describe()}; {why} has {block_bytes} "
+            "bytes a block; fetch the config that belongs to it"
         )
-    elements = codecs.MX_AFTER_LOG2 if format.element.bits == 4 else codecs.MX6_AFTER_LOG2
+    blocks = last // block_bytes
+    if scales is not None:
+        require(scales, ("U8", "I8"), (*lead, blocks), why)
     return blocked(
         name,
-        (*lead, last // block_bytes * format.block),
+        (*lead, blocks * format.block),
         format,
         record,
-        record,
-        element_codec=elements,
-        scale_codec=codecs.log2_scales(format.block_bytes),
+        record if scales is None else scales,
+        element_codec=codecs.quark_mx(format.element.bits, scale=scales is None),
+        scale_codec=codecs.quark_log2(block_bytes if scales is None else 1),
         recipe=scheme.recipe,
         stated_in=scheme.stated_in,
     )
@@ -168,7 +175,7 @@ def _format(spec: Any, place: str) -> tuple[str, str]:
     if dtype == "mx":
         element = spec.get("mx_element_dtype")
         if element in ("fp4", "fp6_e2m3", "fp6_e3m2") and group in (32, None) and axis in (-1, 1):
-            return _MX[str(element)], LEGACY
+            return _MX[str(element)], LOG2
     elif scheme == "per_group" and scale_format == "e8m0":
         if dtype in _MX and group == 32 and axis in (-1, 1):
             return _MX[str(dtype)], ""
