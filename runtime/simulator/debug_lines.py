@@ -39,12 +39,13 @@ class LineTable(Mapping[int, str]):
         return self._places[n]
 
     def __iter__(self) -> Iterator[int]:
-        """The addresses where a row begins."""
-        return iter(self._addresses)
+        """The addresses where a row with a place begins."""
+        pairs = zip(self._addresses, self._places, strict=True)
+        return (address for address, place in pairs if place)
 
     def __len__(self) -> int:
-        """How many rows there are."""
-        return len(self._addresses)
+        """How many rows have a place."""
+        return sum(map(bool, self._places))
 
 
 def read_lines(table: bytes, line_strings: bytes, strings: bytes) -> LineTable:

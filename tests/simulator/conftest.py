@@ -157,6 +157,21 @@ hal.executable public @assembled {{
 """
 
 
+def assembled_program(text: str, buffers: int = 1, lds: int = 1024) -> str:
+    return ASSEMBLED.format(
+        bindings=", ".join(["#hal.pipeline.binding<storage_buffer>"] * buffers),
+        arguments=", ".join(f"%b{n}: !llvm.ptr<1>" for n in range(buffers)),
+        lds=lds,
+        text="\\0A".join(line.strip() for line in text.strip().splitlines()),
+    )
+
+
+@pytest.fixture(scope="session")
+def assembled() -> Callable[..., str]:
+    """The program that `assemble` compiles."""
+    return assembled_program
+
+
 @pytest.fixture(scope="session")
 def assemble(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Kernel]:
     """A kernel of the given instructions, assembled by LLVM.
@@ -168,12 +183,7 @@ def assemble(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Kernel]:
     @cache
     def make(text: str, buffers: int = 1, workgroup: int = 64, lds: int = 1024) -> Kernel:
         folder = tmp_path_factory.mktemp("assembled")
-        program = ASSEMBLED.format(
-            bindings=", ".join(["#hal.pipeline.binding<storage_buffer>"] * buffers),
-            arguments=", ".join(f"%b{n}: !llvm.ptr<1>" for n in range(buffers)),
-            lds=lds,
-            text="\\0A".join(line.strip() for line in text.strip().splitlines()),
-        )
+        program = assembled_program(text, buffers, lds)
         kernel = compile_for_gfx950(program, folder, "--compile-mode=hal-executable").kernel
         return replace(kernel, workgroup=(workgroup, 1, 1))
 

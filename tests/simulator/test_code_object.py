@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mxc.runtime.simulator.code_object import read_kernels
+from mxc.runtime.simulator.debug_lines import read_lines
+from mxc.runtime.simulator.elf import contents, read_sections
 from mxc.runtime.simulator.errors import CodeObjectError, SimulationError
 from mxc.runtime.simulator.launch import Binding, launch
 from mxc.runtime.simulator.msgpack import unpack
@@ -117,6 +119,78 @@ def test_metadata_values() -> None:
         unpack(b"\xa5ab")
     with pytest.raises(CodeObjectError, match="type 0xcb"):
         unpack(b"\xcb" + bytes(8))
+
+
+DEBUG = """
+#file = #llvm.di_file<"square.mlir" in "/src">
+#unit = #llvm.di_compile_unit<id = distinct[0]<>, sourceLanguage = DW_LANG_C, file = #file,
+  isOptimized = true, emissionKind = LineTablesOnly>
+#type = #llvm.di_subroutine_type<callingConvention = DW_CC_normal>
+#kernel = #llvm.di_subprogram<id = distinct[1]<>, compileUnit = #unit, scope = #file,
+  name = "kernel", file = #file, line = 3, scopeLine = 3,
+  subprogramFlags = "Definition|Optimized", type = #type>
+"""
+SQUARE = """
+        %i = llvm.call_intrinsic "llvm.amdgcn.workitem.id.x"() : () -> i32
+        %p = llvm.getelementptr %b0[%i] : (!llvm.ptr<1>, i32) -> !llvm.ptr<1>, i32
+        %v = llvm.load %p : !llvm.ptr<1> -> i32 loc("square.mlir":60:3)
+        %w = llvm.mul %v, %v : i32 loc("square.mlir":7:3)
+        llvm.store %w, %p : i32, !llvm.ptr<1> loc("square.mlir":500:3)
+        llvm.return loc("square.mlir":9:1)
+      } loc(fused<#kernel>["square.mlir":3:1])
+"""
+
+
+@pytest.fixture(scope="module")
+def with_lines(compiled: Callable[..., Any], assembled: Callable[..., str]) -> tuple[bytes, str]:
+    """A code object with a line table, as LLVM writes it, and LLVM's text of the same kernel."""
+    program = DEBUG + assembled("s_nop 0").replace("        llvm.return\n      }", SQUARE)
+    found = compiled(program, "--compile-mode=hal-executable", "--iree-rocm-emit-debug-info")
+    return found.code[0], found.assembly
+
+
+def test_line_tables(with_lines: tuple[bytes, str]) -> None:
+    code, assembly = with_lines
+    (kernel,) = read_kernels(code).values()
+    wanted, line = [], 0
+    for text_line in assembly.splitlines():
+        words = text_line.split()
+        if words[:1] == [".loc"]:
+            line = int(words[2])
+        elif words and words[0].startswith(("global_load", "v_mul", "global_store", "s_endpgm")):
+            wanted.append((words[0], f"square.mlir:{line}" if line else None))
+    assert {place for _, place in wanted} >= {f"square.mlir:{n}" for n in (60, 7, 500, 9)}
+    found = [(i.name, kernel.lines.get(i.address)) for i in Program(kernel).instructions]
+    assert [entry for entry in found if entry[0] in dict(wanted)] == wanted
+    with pytest.raises(SimulationError, match=r"0x\w+ \(square.mlir:60\): global_load_dword"):
+        simulate(code, (1, 1, 1), [np.zeros(0, np.int32)])
+
+
+def test_line_tables_of_version_5() -> None:
+    files = b"\x01\x01\x1f\x01\0\0\0\0" + b"\x02\x01\x08\x02\x0b\x02a.cl\0\0b.cl\0\0"
+    program = b"\0\x09\x02" + (0x1000).to_bytes(8, "little") + b"\x03\x09\x01"
+    program += b"\x02\x02\x04\0\x13" + b"\x02\x01\0\x01\x01"
+    lengths = bytes((0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1))
+    rest = b"\x04\x01\x01\xfb\x0e\x0d" + lengths + files
+    body = b"\x05\0\x08\0" + len(rest).to_bytes(4, "little") + rest + program
+    table = read_lines(len(body).to_bytes(4, "little") + body, b"/src\0", b"")
+    # Special opcode 0x13 is the 6th after 13: its line is 1 more, its address the same.
+    assert dict(table) == {0x1000: "b.cl:10", 0x1008: "a.cl:11"}
+    places = [table.get(at) for at in range(0xFFC, 0x1010, 4)]
+    assert places == [None, "b.cl:10", "b.cl:10", "a.cl:11", None]
+
+
+@FUZZ
+@given(st.integers(0, 1 << 30), st.binary(max_size=4), st.booleans())
+def test_any_damage_to_a_line_table(
+    with_lines: tuple[bytes, str], place: int, new: bytes, cut: bool
+) -> None:
+    code, _ = with_lines
+    table = contents(code, read_sections(code), ".debug_line")
+    at = place % len(table)
+    damaged = table[:at] if cut else table[:at] + new + table[at + len(new) :]
+    with contextlib.suppress(CodeObjectError):
+        read_lines(damaged, b"", b"")
 
 
 def test_arguments_that_do_not_fit(code: bytes) -> None:
