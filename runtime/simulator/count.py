@@ -162,6 +162,11 @@ class Counter(Observer):
         self.counts.bank_conflicts += int((passes - 1).clip(0).sum())
         self.counts.lds_cycles += int(passes.sum()) * BANKS * 4 // LDS_BYTES
 
+    def local_atomic(self, w: Waves, i: Instruction, place: Array, size: int) -> None:
+        """It reads and writes; the banks are busy once."""
+        self.local(w, i, place, size, True)
+        self.counts.lds_read += int(np.count_nonzero(w.lanes)) * size
+
 
 def _passes(dwords: Array) -> Array:
     """For each row the largest number of different dwords in one bank; -1 is no access."""

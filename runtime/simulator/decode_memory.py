@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mxc.runtime.simulator.instruction import Instruction, Operand
-from mxc.runtime.simulator.signatures import memory_widths
+from mxc.runtime.simulator.signatures import has_two_addresses, local_data, memory_widths
 from mxc.runtime.simulator.words import OPCODES, Word
 
 
@@ -15,17 +15,19 @@ def read_ds(word: Word, encoding: str, address: int) -> Instruction:
     loaded, stored = memory_widths(name)
     results = (Operand(bank, word(63, 56), loaded),) if loaded else ()
     data = [Operand(bank, word(47, 40), stored)] if stored else []
-    two = "2_b" in name or "2st64" in name
-    if two and stored:
+    if local_data(name) == 2:
         data.append(Operand(bank, word(55, 48), stored))
     modifiers = {"gds": word(16, 16)}
-    if two:
+    if has_two_addresses(name):
         modifiers |= {"offset0": word(7, 0), "offset1": word(15, 8)}
     else:
         modifiers |= {"offset": word(15, 0)}
     operands = (Operand("v", word(39, 32)), *data)
     if name == "ds_swizzle_b32":
         operands = (Operand("v", word(39, 32)),)
+    if "addtid" in name:
+        # The address is that of the lane.
+        operands = tuple(data)
     return _memory(name, encoding, address, word, results, operands, modifiers)
 
 

@@ -45,6 +45,9 @@ class Observer:
     def local(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
         """An access to LDS at byte addresses [waves, 64] within the workgroup's allocation."""
 
+    def local_atomic(self, w: Waves, i: Instruction, place: Array, size: int) -> None:
+        """An atomic operation on LDS at byte addresses [waves, 64]."""
+
     def barrier(self, w: Waves, waiting: Array, places: Array) -> None:
         """Waves (bool [waves]) leave a barrier; places: the index where each one waited."""
 
@@ -102,6 +105,11 @@ class Several(Observer):
         """Tell all."""
         for each in self._observers:
             each.local(w, i, place, size, store)
+
+    def local_atomic(self, w: Waves, i: Instruction, place: Array, size: int) -> None:
+        """Tell all."""
+        for each in self._observers:
+            each.local_atomic(w, i, place, size)
 
     def barrier(self, w: Waves, waiting: Array, places: Array) -> None:
         """Tell all."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from mxc.runtime.simulator import operations
 from mxc.runtime.simulator.errors import SimulationError
-from mxc.runtime.simulator.instruction import INLINE_FLOATS, Instruction, Operand
+from mxc.runtime.simulator.instruction import EXEC, INLINE_FLOATS, VCC, Instruction, Operand
 from mxc.runtime.simulator.lanes import dpp
 from mxc.runtime.simulator.operations import Array
 from mxc.runtime.simulator.state import Waves, join
@@ -26,6 +26,16 @@ DTYPES: dict[str, Any] = {
     "h": np.float16,
     "b": np.float32,
 }
+
+
+#: The upper halves of the addresses at which LDS and scratch appear to flat instructions.
+SHARED_BASE, PRIVATE_BASE = 1 << 16, 2 << 16
+_APERTURES = {235: SHARED_BASE, 236: SHARED_BASE, 237: PRIVATE_BASE, 238: PRIVATE_BASE}
+
+
+def _is_zero(w: Waves, index: int) -> Array:
+    zero: Array = (w.s[index] | w.s[index + 1]) == 0
+    return zero.astype(np.uint32)
 
 
 def _select(value: Array, selector: int, signed: int) -> Array:
@@ -94,9 +104,13 @@ NAMES: dict[str, Any] = {
     "select": _select,
     "insert": _insert,
     "dpp": dpp,
+    "is_zero": _is_zero,
     "zero": np.zeros((1, 1), bool),
 }
 
+
+#: Bits that are operands: VCC and EXEC are zero, SCC.
+_FLAGS = {251: f"is_zero(w, {VCC})", 252: f"is_zero(w, {EXEC})", 253: "w.scc.astype(u4)"}
 
 #: The functions that take 16 bits out of a register, by kind.
 HALF_READERS = {"h": "half", "w": "word", "s": "short", "b": "bfloat"}
@@ -148,8 +162,8 @@ class Operands:
         if operand.is_register:
             return f"{operand.bank}[{operand.index + n}]"
         if operand.bank == "special":
-            if operand.index == 253:
-                return "w.scc.astype(u4)"
+            if operand.index in _FLAGS:
+                return _FLAGS[operand.index]
             raise SimulationError(f"operand code {operand.index} is not modelled")
         return self.bind(self.constant(operand))
 
@@ -160,7 +174,10 @@ class Operands:
             return lambda w: w.bank(bank)[index]
         if operand.bank == "special":
             self.bits(operand)
-            return lambda w: w.scc.astype(np.uint32)
+            if operand.index == 253:
+                return lambda w: w.scc.astype(np.uint32)
+            index = VCC if operand.index == 251 else EXEC
+            return lambda w: _is_zero(w, index)
         off = operand.bank == "off"
         value = np.zeros((1, 1), np.uint32) if off else self.constant(operand)
         return lambda w: value
@@ -184,6 +201,10 @@ class Operands:
                 return f"w.mask({operand.index})"
             mask = np.unpackbits(self.constant(operand, "I").view(np.uint8), bitorder="little")
             return self.bind(mask.view(bool)[None])
+        if operand.bank == "special" and kind == "U" and operand.index in _APERTURES:
+            # Limits are even indices: the last address of 4 GiB.
+            low = 0xFFFFFFFF * (operand.index % 2 == 0)
+            return self.bind(np.array([[_APERTURES[operand.index] << 32 | low]], np.uint64))
         if not operand.is_register and operand.bank != "special":
             if half:
                 # The upper half of a constant.

@@ -115,6 +115,22 @@ def register_counts(name: str, results: int, operands: int | None) -> Counts:
     return (outs + (1,) * results)[:results], (ins + (1,) * wanted)[:wanted]
 
 
+#: LDS instructions that take a second operand of data at the same address.
+_TWO_DATA = ("ds_cmpst_", "ds_mskor_", "ds_wrap_")
+
+
+def has_two_addresses(name: str) -> bool:
+    """Whether an LDS instruction names two addresses by two offsets."""
+    return name.startswith(("ds_read2", "ds_write2", "ds_wrxchg2"))
+
+
+def local_data(name: str) -> int:
+    """How many operands of data an LDS instruction has."""
+    if not memory_widths(name)[1]:
+        return 0
+    return 2 if has_two_addresses(name) or name.startswith(_TWO_DATA) else 1
+
+
 @cache
 def memory_widths(name: str) -> tuple[int, int]:
     """Registers that a memory instruction loads, and that it stores from each data operand."""
@@ -132,7 +148,8 @@ def memory_widths(name: str) -> tuple[int, int]:
         if name == "ds_swizzle_b32":
             return 1, 0
         width = _BITS.get(last, 1)
-        return (width if "rtn" in name else 0), width
+        loaded = 2 * width if has_two_addresses(name) else width
+        return (loaded if "rtn" in name else 0), width
     match = _DWORDS.search(name)
     width = int(match[1]) if match else 1
     if "atomic" in name:

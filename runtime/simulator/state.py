@@ -7,6 +7,8 @@ place: a register that is written gets another array, so a copy of a register co
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,6 +105,17 @@ class Waves:
         self.lanes: Array = self.wide(lanes)
         self.every = bool(lanes.all())
         self.full = self.every or bool((lanes | ~self.alive).all())
+
+    @contextmanager
+    def only(self, lanes: Array) -> Iterator[None]:
+        """Let only some of the active lanes execute what is within."""
+        before = (self.lanes, self.every, self.full)
+        self.lanes, self.every = lanes, bool(lanes.all())
+        self.full = self.every or bool((lanes | ~self.alive).all())
+        try:
+            yield
+        finally:
+            self.lanes, self.every, self.full = before
 
     def mask(self, index: int) -> Array:
         """The lane mask in scalar registers `index` and the next: bool [waves, 64]."""

@@ -45,7 +45,9 @@ def text(instruction: Instruction) -> str:
     i = instruction
     if i.encoding == "SOPP":
         return _control(i)
-    parts = [operand_text(o) for o in i.results]
+    # What a buffer atomic returns comes where its data was, which is written once.
+    shown = () if i.encoding == "MUBUF" and "atomic" in i.name else i.results
+    parts = [operand_text(o) for o in shown]
     for place, operand in enumerate(i.operands):
         parts.append(_modified(i, operand_text(operand), place))
     if i.encoding == "SMEM" and i.operands and i.operands[1].bank == "off":

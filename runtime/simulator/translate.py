@@ -10,14 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mxc.runtime.simulator.access import memory_step
+from mxc.runtime.simulator.buffers import buffer_step
 from mxc.runtime.simulator.code_object import Kernel
 from mxc.runtime.simulator.errors import SimulationError
+from mxc.runtime.simulator.flat import flat_step
 from mxc.runtime.simulator.instruction import Instruction, Operand
 from mxc.runtime.simulator.lanes import lane_step
 from mxc.runtime.simulator.lines import Lines
+from mxc.runtime.simulator.local import local_step
 from mxc.runtime.simulator.mfma import mfma_step
 from mxc.runtime.simulator.narrow import conversion_step
+from mxc.runtime.simulator.scalar_memory import scalar_step
 from mxc.runtime.simulator.sparse import smfmac_step
 from mxc.runtime.simulator.special import special_step
 from mxc.runtime.simulator.state import Waves
@@ -32,6 +35,9 @@ NOTHING = frozenset(
         *("s_incperflevel", "s_decperflevel", "s_setvskip", "s_wakeup"),
     )
 )
+
+
+_MEMORY = {"SMEM": scalar_step, "MUBUF": buffer_step, "FLAT": flat_step, "DS": local_step}
 
 
 @dataclass(frozen=True)
@@ -192,9 +198,9 @@ def _step(i: Instruction, lines: Lines) -> Callable[[Waves], None] | None:
     def reader(operand: Operand) -> Callable[[Waves], Any]:
         return lines.reader(operand)
 
-    if i.encoding in ("SMEM", "MUBUF", "FLAT", "DS"):
-        found = lane_step(i, lambda n: reader(i.operands[n]))
-        return found or memory_step(i, reader)
+    memory_step = _MEMORY.get(i.encoding)
+    if memory_step is not None:
+        return lane_step(i, lambda n: reader(i.operands[n])) or memory_step(i, reader)
     if i.has("dpp") or (i.has("sdwa") and not i.name.startswith("v_cvt_pk_f32_")):
         return None
     if "mfma" in i.name:
