@@ -123,11 +123,13 @@ def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) ->
             record = record.resolved(chip, features)
     compiler.write_module(request.module)
     with work.step(Step(kind="report", name="report")):
-        report = build_report(snapshots[_FLOW], snapshots[_STREAM], iree.assembly(assembly), record)
+        texts = tuple(iree.assembly(assembly))
+        report = build_report(snapshots[_FLOW], snapshots[_STREAM], texts, record)
     return Compiled(
         functions=functions,
         report=report.to_dict(),
         chip=chip,
         features=features,
         panels=panels,
+        assembly=texts if request.assembly else (),
     )

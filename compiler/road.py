@@ -91,7 +91,7 @@ def compile(
     options: dict[str, Any] = {"target": names if len(names) > 1 else names[0], "strict": strict}
     with writing(place, force=force) as folder:
         with road.step("reading"):
-            model = _open(source, given)
+            model = opened(source, given)
             sources = {file.name: record(file) for file in model.files} if model else {}
         with road.step("building"):
             grouped = any(record.is_gpu for record in targets.values())
@@ -155,7 +155,7 @@ def _dump_folder(dump_ir: str | Path | None) -> Path | None:
     return folder
 
 
-def _open(source: Path, given: dict[str, Any]) -> Model | None:
+def opened(source: Path, given: dict[str, Any]) -> Model | None:
     """The model in a checkpoint folder; None where `source` is a program."""
     wanted = "give a checkpoint folder (safetensors) or a program (.mlir, .mlirbc)"
     if source.is_dir():

@@ -21,6 +21,7 @@ class Request:
 
     `place` is what messages call the program. `parameters` says that weights are packed for it,
     so that it may name them. `dump_dir` receives the IR after each pass and each phase, if given.
+    `assembly` asks for the text of the kernels.
     """
 
     program: bytes
@@ -29,6 +30,7 @@ class Request:
     module: Path
     parameters: bool = False
     dump_dir: Path | None = None
+    assembly: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,8 @@ class Compiled:
     """What came out beside the module file. `report` is the content of report.json.
 
     `chip` and `features` are what the code was really generated for; `panels` is the layout of the
-    parameters that kernels read in panels, by name.
+    parameters that kernels read in panels, by name. `assembly` is the text of each file of kernels,
+    where it was asked for.
     """
 
     functions: dict[str, Function]
@@ -60,6 +63,7 @@ class Compiled:
     chip: str
     features: tuple[str, ...]
     panels: dict[str, str] = field(default_factory=dict)
+    assembly: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

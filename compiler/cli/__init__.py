@@ -115,7 +115,10 @@ def _compile(
             "times, for CPUs: one artifact that runs the best one that the machine may run."
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Artifact folder to write.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Artifact folder to write.", show_default=False),
+    ] = None,
     max_sequence_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens that a sequence may hold, prompt included.")
     ] = None,
@@ -167,6 +170,14 @@ def _compile(
     dump_ir: Annotated[
         Path | None, typer.Option(help="Write the IR after each pass and phase to this folder.")
     ] = None,
+    emit: Annotated[
+        str | None,
+        typer.Option(
+            help="asm: no artifact, but the assembly of the kernels, to standard output, to "
+            "--output FILE.s, or one file each to the folder --output.",
+            show_default=False,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report for programs.")] = False,
 ) -> None:
     """Compile a checkpoint into an artifact.
@@ -175,6 +186,8 @@ def _compile(
     """
     from mxc.compiler.cli.compile import command
 
+    if output is None and emit is None:
+        raise typer.BadParameter("Missing option '--output' / '-o'.")
     command(
         source,
         target=target,
@@ -190,6 +203,7 @@ def _compile(
         allow_nan_scales=allow_nan_scales,
         force=force,
         dump_ir=dump_ir,
+        emit=emit,
         json=json,
     )
 

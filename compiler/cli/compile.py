@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from json import loads
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -13,6 +14,8 @@ from mxc.compiler.artifact import Artifact
 from mxc.compiler.cli.progress import showing
 from mxc.compiler.cli.report_table import bytes_text, print_notes, show_report, table_console
 from mxc.compiler.cli.signals import ending_cleanly
+from mxc.compiler.emit import emit_assembly, require_kind, write
+from mxc.dialects.errors import RequestError
 from mxc.dialects.manifest import REPORT
 
 
@@ -20,7 +23,7 @@ def command(
     source: Path,
     *,
     target: Sequence[str],
-    output: Path,
+    output: Path | None,
     max_sequence_length: int | None,
     prefill_chunk: int | None,
     activations: str | None,
@@ -32,9 +35,28 @@ def command(
     allow_nan_scales: bool,
     force: bool,
     dump_ir: Path | None,
+    emit: str | None,
     json: bool,
 ) -> None:
-    """Compile `source` and print the report: a table, or report.json with `json`."""
+    """Compile `source` and print the report: a table, or report.json with `json`.
+
+    With `emit` there is no artifact: the kernels' assembly is printed, or written.
+    """
+    if emit is not None:
+        _emit(
+            emit,
+            source,
+            target,
+            output,
+            dump_ir,
+            max_sequence_length=max_sequence_length,
+            prefill_chunk=prefill_chunk,
+            activations=activations,
+            quantize_dense=quantize_dense,
+            recipe=recipe,
+            batch=batch or None,
+        )
+        return
     with ending_cleanly(), showing(Console(stderr=True)) as progress:
         artifact = road.compile(
             source,
@@ -54,6 +76,28 @@ def command(
             progress=progress,
         )
     show_artifact(artifact, json=json)
+
+
+def _emit(
+    kind: str,
+    source: Path,
+    target: Sequence[str],
+    output: Path | None,
+    dump_ir: Path | None,
+    **options: Any,
+) -> None:
+    require_kind(kind)
+    if len(target) != 1:
+        raise RequestError(f"--emit {kind} is for one target; found {', '.join(target)}")
+    with ending_cleanly(), showing(Console(stderr=True)) as progress:
+        found = emit_assembly(source, target[0], dump_ir=dump_ir, progress=progress, **options)
+    if not found:
+        raise RequestError(f"{source}: the program calls no kernel, so there is no assembly")
+    if output is None:
+        print("\n".join(each.text for each in found), end="")
+        return
+    written = write(found, output)
+    print(f"wrote {len(found)} kernels to {written[0] if len(written) == 1 else output}")
 
 
 def show_artifact(artifact: Artifact, *, json: bool = False) -> None:

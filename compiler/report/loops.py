@@ -39,9 +39,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Loop:
-    """Instructions `first` to `last`, both included, of a kernel; `is_loop` unless it has none."""
+    """Instructions of a kernel from number `first` on; all of them where there is no loop."""
 
     lines: tuple[Line, ...]
+    first: int = 0
     is_loop: bool = True
 
     @property
@@ -65,7 +66,7 @@ def hot_loop(body: str) -> Loop:
     first, last = max(
         inner, key=lambda r: (_count(lines, r, ("matrix",)), _count(lines, r, loads), r)
     )
-    return Loop(tuple(lines[first : last + 1]))
+    return Loop(tuple(lines[first : last + 1]), first)
 
 
 def _read(body: str) -> tuple[list[Line], dict[str, int]]:
@@ -78,10 +79,16 @@ def _read(body: str) -> tuple[list[Line], dict[str, int]]:
         if label is not None:
             labels[label[1]] = len(lines)
             continue
-        found = _INSTRUCTION.match(text)
-        if found is not None:
-            lines.append(Line(found[1], found[2] or ""))
+        line = read_line(text)
+        if line is not None:
+            lines.append(line)
     return lines, labels
+
+
+def read_line(text: str) -> Line | None:
+    """The instruction on a line of assembly, if there is one."""
+    found = _INSTRUCTION.match(text.split(";", 1)[0].rstrip())
+    return None if found is None else Line(found[1], found[2] or "")
 
 
 def _ranges(lines: Sequence[Line], labels: dict[str, int]) -> list[tuple[int, int]]:

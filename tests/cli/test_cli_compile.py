@@ -41,7 +41,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_compile(given: dict[str, Any]) -> None:
     words = "compile in.d --target gfx950 -o out.mxc --max-sequence-length 64 --prefill-chunk 8"
     words += " --activations f32 --quantize-dense mxfp8 --recipe even"
-    words += " --weights none --strict --allow-nan-scales --force --dump-ir d"
+    words += " --weights none --strict --allow-nan-scales --force --dump-ir d --emit asm"
     assert CliRunner().invoke(app, [*words.split(), "--json"]).exit_code == 0
     assert given["cli.compile"] == (
         (Path("in.d"),),
@@ -59,6 +59,7 @@ def test_compile(given: dict[str, Any]) -> None:
             "allow_nan_scales": True,
             "force": True,
             "dump_ir": Path("d"),
+            "emit": "asm",
             "json": True,
         },
     )
@@ -68,6 +69,8 @@ def test_compile_wants_a_target_and_an_output(given: dict[str, Any]) -> None:
     for words in (["--target", "cpu"], ["--output", "o"], ["--target", "cpu", "-o", "o"]):
         result = CliRunner().invoke(app, ["compile", "in.d", *words])
         assert result.exit_code == (0 if len(words) == 4 else 2)
+    emit = CliRunner().invoke(app, ["compile", "in.d", "--target", "cpu", "--emit", "asm"])
+    assert emit.exit_code == 0
     assert given["cli.compile"][1]["activations"] is None
     assert given["cli.compile"][1]["quantize_dense"] is None
     assert given["cli.compile"][1]["weights"] == "packed"
