@@ -64,6 +64,11 @@ def barrier() -> None:
     amdgpu.lds_barrier()
 
 
+def no_reordering() -> None:
+    """The compiler moves no instruction across this point."""
+    rocdl.sched_barrier(ir.Attribute.parse("#rocdl.sched_group_mask<none>"))
+
+
 def scaled_mfma(
     shape: tuple[int, int, int],
     a: ir.Value,

@@ -4,7 +4,8 @@
     scales    = f(amax), one a block
     elements  = g(x, scales)
 
-The first two become one dispatch, the third another.
+The first two become one dispatch, the third another, where no kernel of ours takes them all.
+Elements of 6 bits are made as bytes, four elements in three: IREE stores them wrongly on CPUs.
 
 All roundings are spelled out in integer operations and additions: `arith.scaling_truncf` rounds
 wrongly on CPUs, and IREE's workers read subnormal numbers as zero. So what is computed is, bit for
@@ -15,32 +16,48 @@ What a block with a NaN becomes has a NaN scale, and makes every product with it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith, flow, tensor
+from iree.compiler.dialects import arith, flow, linalg, tensor
 
+from mxc.dialects.boundary import unpack
 from mxc.dialects.errors import FormatError
-from mxc.dialects.formats import E8M0, BlockFormat, ElementFormat, block_format
+from mxc.dialects.formats import E8M0, FORMATS, BlockFormat, block_format
 from mxc.dialects.generic import constant, element_of, generic, shape_of
-from mxc.dialects.recipes import MANTISSA, NAN_BYTE, ScaleRecipe, addend, scale_recipe
+from mxc.dialects.indexing import indexing_maps
+from mxc.dialects.quantise_scalars import (
+    INFINITY,
+    MAGNITUDE,
+    NAN,
+    as_bits,
+    as_float,
+    below,
+    bits_of,
+    element_code,
+    i32,
+    scale_byte,
+    signed,
+    steps,
+)
+from mxc.dialects.recipes import ScaleRecipe, scale_recipe
 
 #: Elements of a block of int8, as of every MX format.
 BLOCK = 32
 
-#: What `quantise_mx` writes. IREE stores elements of 6 bits wrongly on CPUs.
-MX_FORMATS = ("mxfp4", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
+#: What `quantise_mx` writes.
+MX_FORMATS = tuple(name for name, format in FORMATS.items() if format.scale == E8M0)
 
 #: The largest int8 element; -128 is not used.
 INT8_MAX = 127
 
-_INFINITY = 0xFF << MANTISSA
-_MAGNITUDE = 0x7FFFFFFF
-_NAN = _INFINITY | 1 << (MANTISSA - 1)
-_BIAS = 127
 #: The smallest scale of int8. A subnormal number is less than half of it, and rounds to zero where
 #: targets read it as one and where they do not.
 INT8_LEAST_SCALE = 2.0**-125
-_LEAST_INT8 = int(np.float32(INT8_MAX * INT8_LEAST_SCALE).view(np.int32))
+_LEAST_INT8 = bits_of(INT8_MAX * INT8_LEAST_SCALE)
 
 
 def quantise_int8(x: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -52,7 +69,8 @@ def quantise_int8(x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
     Raises ValueError where x is not f32 or K not a static multiple of 32.
     """
-    blocks, amax = _amax(x, BLOCK)
+    blocks = _blocks(x, [BLOCK])
+    amax = _amax(blocks)
     lead = _loops(amax)
     f32 = ir.F32Type.get()
     scales = generic([(amax, lead)], lead, f32, _int8_scale)
@@ -64,138 +82,223 @@ def quantise_int8(x: ir.Value) -> tuple[ir.Value, ir.Value]:
 def quantise_mx(
     x: ir.Value, format: BlockFormat | str, recipe: ScaleRecipe | str
 ) -> tuple[ir.Value, ir.Value]:
-    """x f32 [.., K] -> elements [.., K / 32, 32] of the MX `format` and f8E8M0FNU [.., K / 32].
+    """x [.., K] -> elements [.., K / 32, 32] of the MX `format` and f8E8M0FNU [.., K / 32].
 
-    Equal to `reference.quantize` in every bit. Raises ValueError as `quantise_int8`, FormatError
-    for an unknown format or recipe, or a format that is not in `MX_FORMATS`.
+    x is f32, or bf16, which is widened. Equal to `reference.quantize` in every bit. Raises
+    ValueError where x is neither, or K not a static multiple of 32, FormatError for an unknown
+    format or recipe, or a format that is not in `MX_FORMATS`.
     """
     format, recipe = block_format(format), scale_recipe(recipe)
     if format.name not in MX_FORMATS:
         raise FormatError(
             f"activations cannot be quantised to {format}; choose {', '.join(MX_FORMATS)}"
         )
-    element = format.element
-    blocks, amax = _amax(x, format.block)
+    codes, scales = _codes(_widened(x), format, recipe)
+    if format.element.bits == 6:
+        rank = len(shape_of(codes))
+        groups = [*([axis] for axis in range(rank - 2)), [rank - 2, rank - 1]]
+        *lead, words, size = shape_of(codes)
+        packed = ir.RankedTensorType.get([*lead, words * size], _integer(8))
+        packed = tensor.collapse_shape(packed, codes, groups)
+        return unpack(packed, ir.Type.parse(format.element.mlir)), _renamed(scales, E8M0.mlir)
+    return _renamed(codes, format.element.mlir), _renamed(scales, E8M0.mlir)
+
+
+def _codes(x: ir.Value, format: BlockFormat, recipe: ScaleRecipe) -> tuple[ir.Value, ir.Value]:
+    """Codes and scale bytes of x f32: integers [.., KO, 32], bytes i8 [.., KO, 8, 3] of 6 bits."""
+    element, byte = format.element, _integer(8)
+    blocks = _blocks(x, [format.block])
+    amax = _amax(blocks)
     lead = _loops(amax)
-    byte = _integer(8)
 
     def scale(largest: ir.Value) -> ir.Value:
-        return arith.trunci(byte, _scale_byte(largest, element, recipe))
+        return arith.trunci(byte, scale_byte(largest, element, recipe))
 
     def code(value: ir.Value, scale: ir.Value) -> ir.Value:
-        wide = _code(_bits(value), arith.extui(_integer(32), scale), element)
-        return arith.trunci(_integer(element.bits), wide)
+        return element_code(as_bits(value), arith.extui(_integer(32), scale), element)
+
+    def word(value: ir.Value, scale: ir.Value, others: ir.Value) -> ir.Value:
+        place = arith.index_cast(_integer(32), linalg.IndexOp(len(shape_of(amax)) + 1).result)
+        shift = arith.muli(place, i32(element.bits))
+        return arith.ori(others, arith.shli(code(value, scale), shift))
+
+    def part(word: ir.Value) -> ir.Value:
+        place = arith.index_cast(_integer(32), linalg.IndexOp(len(shape_of(amax)) + 1).result)
+        return arith.trunci(byte, arith.shrui(word, arith.muli(place, i32(8))))
 
     scales = generic([(amax, lead)], lead, byte, scale)
-    inner = f"{lead} kb"
-    codes = generic([(blocks, inner), (scales, lead)], inner, _integer(element.bits), code)
-    return _renamed(codes, element.mlir), _renamed(scales, E8M0.mlir)
+    if element.bits == 6:
+        inner = f"{lead} kw"
+        fours = (_blocks(x, [format.block // 4, 4]), f"{inner} kb")
+        words = generic([fours, (scales, lead)], inner, _integer(32), word)
+        return generic([(words, inner)], f"{inner} kn", byte, part, sizes={"kn": 3}), scales
+    inner, kind = f"{lead} kb", _integer(element.bits)
+    pair = [(blocks, inner), (scales, lead)]
+    return generic(pair, inner, kind, lambda x, s: arith.trunci(kind, code(x, s))), scales
 
 
-def _amax(x: ir.Value, block: int) -> tuple[ir.Value, ir.Value]:
-    """x as blocks, f32 [.., KO, block], and the bits of their largest magnitudes, i32 [.., KO]."""
+def _widened(x: ir.Value) -> ir.Value:
+    """f32 of bf16; anything else as it is."""
+    if element_of(x) != ir.BF16Type.get():
+        return x
+    loops, f32 = _loops(x), ir.F32Type.get()
+    return generic([(x, loops)], loops, f32, lambda narrow: arith.extf(f32, narrow))
+
+
+def _blocks(x: ir.Value, inner: Sequence[int]) -> ir.Value:
+    """x f32 [.., K] as [.., KO, inner..]."""
     *lead, depth = shape_of(x)
+    block = int(np.prod(inner))
     if element_of(x) != ir.F32Type.get() or depth < 0 or depth % block:
         raise ValueError(f"wanted f32 [.., K] with K a multiple of {block}, got {x.type}")
-    sizes = [*lead, depth // block, block]
+    sizes = [*lead, depth // block, *inner]
     dynamic = [
         tensor.dim(x, constant(axis, ir.IndexType.get()))
         for axis, size in enumerate(lead)
         if size < 0
     ]
-    groups = [*([axis] for axis in range(len(lead))), [len(lead), len(lead) + 1]]
+    groups = [*([axis] for axis in range(len(lead))), list(range(len(lead), len(sizes)))]
     kind = ir.RankedTensorType.get(sizes, ir.F32Type.get())
-    blocks = tensor.expand_shape(kind, x, groups, dynamic, sizes)
+    return tensor.expand_shape(kind, x, groups, dynamic, sizes)
+
+
+def _amax(blocks: ir.Value) -> ir.Value:
+    """The bits of the largest magnitudes of blocks f32 [.., KO, block]: i32 [.., KO]."""
     loops = _loops(blocks)
 
     def largest(value: ir.Value, acc: ir.Value) -> ir.Value:
-        magnitude = arith.andi(arith.bitcast(_integer(32), value), _i32(_MAGNITUDE))
+        magnitude = arith.andi(arith.bitcast(_integer(32), value), i32(MAGNITUDE))
         return arith.maxsi(magnitude, acc)
 
-    return blocks, generic([(blocks, loops)], loops.rpartition(" ")[0], _integer(32), largest)
+    return generic([(blocks, loops)], loops.rpartition(" ")[0], _integer(32), largest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantisation:
+    """What `quantise_mx` builds, found in a program.
+
+    `x`: the floats, f32 or bf16, of any shape with blocks of 32 in a row; `codes`: elements as
+    integers [.., KO, 32], or as bytes i8 [.., KO, 8, 3]; `scales`: i8 [.., KO].
+    """
+
+    x: ir.Value
+    format: BlockFormat
+    recipe: ScaleRecipe
+    codes: ir.Operation
+    scales: ir.Operation
+
+
+def match_quantisation(op: ir.Operation) -> Quantisation | None:
+    """The quantisation whose codes `op` computes, or None where it computes something else."""
+    if op.name != "linalg.generic" or len(op.results) != 1:
+        return None
+    if str(element_of(op.results[0])) not in ("i4", "i8"):
+        return None
+    leaves: list[ir.Value] = []
+    found = _signature(op.results[0], leaves)
+    sources = [_source(leaf) for leaf in leaves]
+    if not sources or any(source != sources[0] for source in sources):
+        return None
+    # The last leaf are the blocks whose amax is taken: x, with one axis more.
+    known = _known(len(shape_of(leaves[-1])) - 1).get(found)
+    if known is None or shape_of(leaves[-1])[-1] != BLOCK:
+        return None
+    format, recipe = known
+    inner = op
+    if format.element.bits == 6:
+        inner = op.operands[0].owner
+        if shape_of(leaves[0])[-2:] != [BLOCK // 4, 4] or shape_of(op.results[0])[-1] != 3:
+            return None
+    scales = inner.operands[1].owner
+    return Quantisation(x=sources[0], format=format, recipe=recipe, codes=op, scales=scales)
+
+
+@cache
+def _known(rank: int) -> dict[str, tuple[BlockFormat, ScaleRecipe]]:
+    """The signatures of the codes of x of `rank` dimensions, in every format and recipe."""
+    found = {}
+    module = ir.Module.create(ir.Location.unknown())
+    with ir.InsertionPoint(module.body), ir.Location.unknown():
+        x = tensor.empty([1] * (rank - 1) + [BLOCK], ir.F32Type.get())
+        for name in MX_FORMATS:
+            for recipe in ScaleRecipe:
+                codes, _ = _codes(x, FORMATS[name], recipe)
+                found[_signature(codes, [])] = (FORMATS[name], recipe)
+    return found
+
+
+def _signature(value: ir.Value, leaves: list[ir.Value]) -> str:
+    """What computes a tensor of integers, from floats on, which go to `leaves`: equal for equal
+    computations, wherever their constants stand and however large they are."""
+    if isinstance(element_of(value), ir.FloatType):
+        leaves.append(value)
+        return "x"
+    op = None if isinstance(value, ir.BlockArgument) else value.owner
+    if op is None or op.name != "linalg.generic":
+        return "unknown"
+    *inputs, start = op.operands
+    fills = not isinstance(start, ir.BlockArgument) and start.owner.name == "linalg.fill"
+    begins = _constant(start.owner.operands[0]) if fills else "anything"
+    body = op.regions[0].blocks[0]
+    names = {argument: f"%{number}" for number, argument in enumerate(body.arguments)}
+    lines = [str(affine) for affine in indexing_maps(op)] + [begins]
+    for view in body.operations:
+        inner = view.operation
+        if inner.name == "arith.constant":
+            continue
+        read = [names.get(v) or _constant(v) for v in inner.operands]
+        kinds = [str(result.type) for result in inner.results]
+        attributes = [f"{name} {inner.attributes[name]}" for name in sorted(inner.attributes)]
+        lines.append(f"{inner.name} {read} {attributes} {kinds}")
+        names |= {result: f"%{len(lines)}:{kinds}" for result in inner.results}
+    return "; ".join(lines + [f"({_signature(given, leaves)})" for given in inputs])
+
+
+def _constant(value: ir.Value) -> str:
+    """The number that a value is, if it is a constant."""
+    constant = not isinstance(value, ir.BlockArgument) and value.owner.name == "arith.constant"
+    return str(value.owner.attributes["value"]) if constant else "unknown"
+
+
+def _source(value: ir.Value) -> ir.Value:
+    """The floats behind reshapes and what widens bf16."""
+    while not isinstance(value, ir.BlockArgument):
+        op = value.owner
+        if op.name not in ("tensor.expand_shape", "tensor.collapse_shape") and not _widens(op):
+            break
+        value = op.operands[0]
+    return value
+
+
+def _widens(op: ir.Operation) -> bool:
+    """Whether `op` is bf16 -> f32, each element in its place."""
+    if op.name != "linalg.generic" or len(op.operands) != 2:
+        return False
+    source, result = indexing_maps(op)
+    names = [view.operation.name for view in op.regions[0].blocks[0].operations]
+    kinds = [str(element_of(value)) for value in op.operands]
+    identity = source == result == ir.AffineMap.get_identity(source.n_dims)
+    return identity and names == ["arith.extf", "linalg.yield"] and kinds == ["bf16", "f32"]
 
 
 def _int8_scale(amax: ir.Value) -> ir.Value:
     f32 = ir.F32Type.get()
-    scale = arith.divf(_float(amax), constant(INT8_MAX, f32))
-    scale = arith.select(_below(amax, _LEAST_INT8), constant(0.0, f32), scale)
-    return arith.select(_below(amax, _INFINITY), scale, _float(_i32(_NAN)))
+    scale = arith.divf(as_float(amax), constant(INT8_MAX, f32))
+    scale = arith.select(below(amax, _LEAST_INT8), constant(0.0, f32), scale)
+    return arith.select(below(amax, INFINITY), scale, as_float(i32(NAN)))
 
 
 def _int8_element(value: ir.Value, scale: ir.Value) -> ir.Value:
     f32 = ir.F32Type.get()
     zero = constant(0.0, f32)
-    steps = arith.mulf(value, arith.divf(constant(1.0, f32), scale))
+    quotient = arith.mulf(value, arith.divf(constant(1.0, f32), scale))
     # False for a NaN too.
     ordinary = arith.cmpf(arith.CmpFPredicate.OGT, scale, zero)
-    bits = _bits(arith.select(ordinary, steps, zero))
+    bits = as_bits(arith.select(ordinary, quotient, zero))
     # As integers, so that no compiler makes one fused operation of the product and the sum in
-    # `_steps`: a product that is rounded first may be a tie that it was not.
-    magnitude = arith.minsi(arith.andi(bits, _i32(_MAGNITUDE)), _i32(_bits_of(INT8_MAX)))
-    return arith.trunci(_integer(8), _signed(_steps(magnitude, 1.0), bits))
-
-
-def _scale_byte(amax: ir.Value, element: ElementFormat, recipe: ScaleRecipe) -> ir.Value:
-    """recipes.scale_bytes of the bits of one magnitude, i32."""
-    twice = arith.subi(arith.addi(amax, amax), _i32(1 << MANTISSA))
-    ordered = arith.select(_below(amax, 1 << MANTISSA), twice, amax)
-    raised = arith.addi(ordered, _i32(addend(element, recipe)))
-    byte = arith.subi(arith.shrsi(raised, _i32(MANTISSA)), _i32(element.emax))
-    byte = arith.minsi(arith.maxsi(byte, _i32(0)), _i32(E8M0.max_code))
-    if recipe is ScaleRecipe.RCEIL:
-        byte = arith.select(_below(amax, _INFINITY), byte, _i32(E8M0.max_code))
-    return arith.select(_above(amax, _INFINITY), _i32(NAN_BYTE), byte)
-
-
-def _code(bits: ir.Value, byte: ir.Value, element: ElementFormat) -> ir.Value:
-    """rounding.encode of a float32 (its bits) over the scale `byte`: i32, as both are."""
-    magnitude = arith.andi(bits, _i32(_MAGNITUDE))
-    # The bits of a subnormal as if exponents below 1 were ordinary ones: bits(m) of m * 2^-149. No
-    # element is smaller than 2^-22 of it, so that zero may be any number far below.
-    small = arith.sitofp(ir.F32Type.get(), magnitude)
-    small = arith.maxsi(arith.subi(_bits(small), _i32(149 << MANTISSA)), _i32(-(23 << MANTISSA)))
-    wide = arith.select(_below(magnitude, 1 << MANTISSA), small, magnitude)
-    # Divided by the scale in the exponent. Below 1 << MANTISSA it rounds to zero everywhere.
-    shift = arith.shli(arith.subi(_i32(_BIAS), byte), _i32(MANTISSA))
-    scaled = arith.maxsi(arith.addi(wide, shift), _i32(0))
-    scaled = arith.select(_below(magnitude, _INFINITY), scaled, _i32(_INFINITY))
-    code = arith.minsi(_nearest(scaled, element), _i32(element.max_code))
-    if element.exponent:
-        sign = arith.shrui(bits, _i32(32 - element.bits))
-        code = arith.ori(code, arith.andi(sign, _i32(element.sign_bit)))
-    else:
-        code = _signed(code, bits)
-    return arith.select(_below(byte, NAN_BYTE), code, _i32(0))
-
-
-def _nearest(magnitude: ir.Value, element: ElementFormat) -> ir.Value:
-    """The code nearest to a float32 >= 0 (its bits), ties to even; beyond the largest, above it."""
-    least = _steps(magnitude, element.min_positive)
-    if not element.exponent:
-        return least
-    dropped = MANTISSA - element.mantissa
-    odd = arith.andi(arith.shrui(magnitude, _i32(dropped)), _i32(1))
-    raised = arith.addi(arith.addi(magnitude, _i32((1 << dropped - 1) - 1)), odd)
-    rebias = (_BIAS - element.bias) << element.mantissa
-    normal = arith.subi(arith.shrui(raised, _i32(dropped)), _i32(rebias))
-    return arith.select(_below(magnitude, _bits_of(element.min_normal)), least, normal)
-
-
-def _steps(magnitude: ir.Value, step: float) -> ir.Value:
-    """A float32 >= 0 (its bits) in multiples of a power of two, to nearest, ties to even: i32."""
-    # A sum whose last place is the step: the addition rounds.
-    magic = step * (1 << MANTISSA)
-    rounded = arith.addf(_float(magnitude), constant(magic, ir.F32Type.get()))
-    return arith.subi(_bits(rounded), _i32(_bits_of(magic)))
-
-
-def _signed(magnitude: ir.Value, bits: ir.Value) -> ir.Value:
-    """An i32 with the sign of the float32 whose bits these are."""
-    return arith.select(_below(bits, 0), arith.subi(_i32(0), magnitude), magnitude)
-
-
-def _bits_of(value: float) -> int:
-    return int(np.float32(value).view(np.int32))
+    # `steps`: a product that is rounded first may be a tie that it was not.
+    magnitude = arith.minsi(arith.andi(bits, i32(MAGNITUDE)), i32(bits_of(INT8_MAX)))
+    return arith.trunci(_integer(8), signed(steps(magnitude, 1.0), bits))
 
 
 def _renamed(value: ir.Value, element: str) -> ir.Value:
@@ -218,23 +321,3 @@ def _loops(value: ir.Value) -> str:
 
 def _integer(width: int) -> ir.Type:
     return ir.IntegerType.get_signless(width)
-
-
-def _i32(value: int) -> ir.Value:
-    return constant(value, _integer(32))
-
-
-def _float(bits: ir.Value) -> ir.Value:
-    return arith.bitcast(ir.F32Type.get(), bits)
-
-
-def _bits(value: ir.Value) -> ir.Value:
-    return arith.bitcast(_integer(32), value)
-
-
-def _above(left: ir.Value, right: int) -> ir.Value:
-    return arith.cmpi(arith.CmpIPredicate.sgt, left, _i32(right))
-
-
-def _below(left: ir.Value, right: int) -> ir.Value:
-    return arith.cmpi(arith.CmpIPredicate.slt, left, _i32(right))

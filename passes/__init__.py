@@ -10,6 +10,7 @@ from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.fuse_dequantize import FuseDequantize
 from mxc.passes.gather_packed import GatherPacked
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
+from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
@@ -28,6 +29,7 @@ PASSES: tuple[type[Pass], ...] = (
     FuseDequantize,
     GatherPacked,
     LowerAttentionToCpuKernels,
+    LowerQuantiseToGpuKernels,
     LowerToCpuKernels,
     LowerToGpuKernels,
     SetCpuSchedule,

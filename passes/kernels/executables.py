@@ -139,15 +139,25 @@ def dispatch(
 
     `workload`: a number of workgroups for each that the executable leaves open.
     """
+    return dispatch_all(name, operands, [result], workload).results[0]
+
+
+def dispatch_all(
+    name: str,
+    operands: Sequence[ir.Value],
+    results: Sequence[ir.Type],
+    workload: Sequence[ir.Value] = (),
+) -> ir.Operation:
+    """`dispatch` of a kernel with several results: the call."""
     entry = ir.SymbolRefAttr.get([name, name])
-    op = ir.Operation.create(
+    untied = ir.IntegerAttr.get(ir.IndexType.get(), -1)
+    return ir.Operation.create(
         "flow.dispatch",
-        results=[result],
+        results=list(results),
         operands=[*workload, *operands],
         attributes={
             "entry_points": ir.ArrayAttr.get([entry]),
             "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(workload), len(operands), 0, 0]),
-            "tied_operands": ir.ArrayAttr.get([ir.IntegerAttr.get(ir.IndexType.get(), -1)]),
+            "tied_operands": ir.ArrayAttr.get([untied] * len(results)),
         },
     )
-    return op.result

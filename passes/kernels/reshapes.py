@@ -45,6 +45,20 @@ def as_memref(value: ir.Value, memref: ir.Type) -> ir.Value:
     return reshape(value, list(kind.shape))
 
 
+def packed_as(value: ir.Value, wanted: ir.RankedTensorType) -> ir.Value:
+    """The same memory as a static tensor of another shape, and elements of another width."""
+    value = as_bytes(value)
+    element = wanted.element_type
+    width: int = element.width
+    *lead, last = wanted.shape
+    packed = reshape(value, [*lead, last * width // 8])
+    return (
+        packed
+        if element == element_of(packed)
+        else flow.TensorBitCastOp(wanted, packed, [], []).result
+    )
+
+
 def as_tensor(memref: ir.Type) -> ir.Type:
     """The type of the tensor that a memref of this type is."""
     kind = ir.MemRefType(memref)

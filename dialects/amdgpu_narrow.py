@@ -1,0 +1,99 @@
+"""AMD GPU words for narrow elements: conversions of gfx950 under a scale, and lanes that exchange.
+
+    v_cvt_scalef32_pk_{fp4,fp8,bf8}_f32     two f32, divided by the scale, a part of a register
+    v_cvt_scalef32_2xpk16_{fp6,bf6}_f32     32 f32, divided by the scale, six registers
+
+They round once, to nearest even, subnormal inputs and results included, whatever MODE says of
+rounding. Of the scale only the exponent counts. fp4 and fp6 saturate; fp8 and bf8 do under
+MODE.FP16_OVFL alone (`saturate`), Inf too, and else become NaN or Inf.
+
+Sources: AMD CDNA4 ISA document, section 7.3 and VOP3; composable_kernel,
+include/ck/utility/mxf6_utils.hpp, for the order of the 32: its tests run on hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iree.compiler import ir
+from iree.compiler.dialects import amdgpu, arith, rocdl, vector
+
+from mxc.dialects.formats import E2M3, ElementFormat
+
+#: s_setreg's name of MODE[23:23], FP16_OVFL: register 1, first bit 23, one bit.
+_FP16_OVFL = 1 | 23 << 6
+#: f32 that a conversion to 6 bits takes, in two vectors.
+_SIX = 32
+
+
+def saturate() -> None:
+    """From here on conversions to 8 bits saturate, as do overflows of f16 and matrix sums.
+
+    For all lanes, where all of them run: it is of the wave.
+    """
+    i32 = ir.IntegerType.get_signless(32)
+    name, on = (arith.ConstantOp(i32, ir.IntegerAttr.get(i32, n)).result for n in (_FP16_OVFL, 1))
+    ir.Operation.create(
+        "llvm.call_intrinsic",
+        operands=[name, on],
+        attributes={
+            "intrin": ir.StringAttr.get("llvm.amdgcn.s.setreg"),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([2, 0]),
+            "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
+        },
+    )
+
+
+def narrowed(values: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Value:
+    """values f32 [n] / scale f32 -> elements, packed: i32 [n * bits / 32], the first one lowest.
+
+    n * bits is a multiple of 32, and n at most 32 of 6 bits.
+    """
+    if element.bits == 6:
+        return _six(values, scale, element)
+    count = ir.VectorType(values.type).shape[0]
+    each = 32 // element.bits
+    kind = ir.VectorType.get([each], ir.Type.parse(element.mlir))
+    word = ir.VectorType.get([1], ir.IntegerType.get_signless(32))
+    words = []
+    for first in range(0, count, each):
+        packed = None
+        for pair in range(each // 2):
+            two = vector.shuffle(values, values, [first + 2 * pair, first + 2 * pair + 1])
+            packed = amdgpu.packed_scaled_trunc(kind, two, scale, pair, existing=packed)
+        words.append(vector.bitcast(word, packed))
+    return _joined(words)
+
+
+def _six(values: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Value:
+    """The elements of the first vector have the even places, those of the second the odd ones."""
+    count = ir.VectorType(values.type).shape[0]
+    zero = ir.DenseElementsAttr.get_splat(values.type, ir.FloatAttr.get(ir.F32Type.get(), 0.0))
+    zeros = arith.ConstantOp(values.type, zero).result
+    halves = []
+    for first in range(2):
+        taken = [min(at, count) for at in range(first, _SIX, 2)]
+        halves.append(vector.shuffle(values, zeros, taken))
+    kind = ir.VectorType.get([6], ir.IntegerType.get_signless(32))
+    convert = (
+        rocdl.cvt_scalef32_2xpk16_fp6_f32 if element == E2M3 else rocdl.cvt_scalef32_2xpk16_bf6_f32
+    )
+    whole = convert(kind, *halves, scale)
+    return vector.shuffle(whole, whole, list(range(count * 6 // 32)))
+
+
+def _joined(words: Sequence[ir.Value]) -> ir.Value:
+    whole = words[0]
+    for word in words[1:]:
+        size = ir.VectorType(whole.type).shape[0]
+        wide = vector.shuffle(word, word, [0] * size)
+        whole = vector.shuffle(whole, wide, [*range(size), size])
+    return whole
+
+
+def neighbour(value: ir.Value, distance: int) -> ir.Value:
+    """An i32 of the lane whose number differs by 1 or 2, each in the other's stead: DPP."""
+    order = [lane ^ distance for lane in range(4)]
+    i32 = ir.IntegerType.get_signless(32)
+    places = ir.ArrayAttr.get([ir.IntegerAttr.get(i32, lane) for lane in order])
+    return amdgpu.dpp(value, value, amdgpu.DPPPerm.quad_perm, perm_argument=places, bound_ctrl=True)

@@ -1,0 +1,85 @@
+"""A block of floats in lanes becomes MX elements and their scale: what kernels that quantise share.
+
+    amax   = largest magnitude, as the integer of its bits     v_and, v_max3, then across lanes
+    byte   = the recipe's integers of amax                     some adds, shifts and clamps
+    codes  = floats / 2^(byte - 127), to nearest even          v_cvt_scalef32_pk, 2xpk16
+
+In every bit what dialects/quantise.py computes in integers: the conversions round once, from the
+exact quotient, and saturate as OCP MX 1.0 section 6.3 wants (fp8 and bf8 in the mode that
+`saturate` sets). They differ in one thing: elements of a block with a NaN are NaN, or the largest
+number, where ours are zero; so these are put in afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, vector
+
+from mxc.dialects.amdgpu_narrow import narrowed, saturate
+from mxc.dialects.formats import BlockFormat
+from mxc.dialects.quantise_scalars import MAGNITUDE, as_float, below, scale_byte
+from mxc.dialects.quantise_scalars import i32 as number
+from mxc.dialects.recipes import MANTISSA, NAN_BYTE, ScaleRecipe
+from mxc.passes.kernels.vectors import bitcast, i32, of, splat
+
+#: The bits of 2^-127, the scale that the byte 0 is: a subnormal.
+_LEAST_SCALE = 1 << (MANTISSA - 1)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """To `format`, its scales by `recipe`."""
+
+    format: BlockFormat
+    recipe: ScaleRecipe
+
+    @property
+    def name(self) -> str:
+        """For symbols."""
+        return f"{self.format.name}_{self.recipe}"
+
+    def prepare(self) -> None:
+        """To be built before the first block, where all lanes run."""
+        if self.format.element.bits == 8:
+            saturate()
+
+    def scale(self, values: ir.Value, across: Callable[[ir.Value], ir.Value]) -> ir.Value:
+        """The scale byte, i32, of a block of which this lane has `values`, f32.
+
+        `across`: from the largest of a lane to the largest of all lanes that share the block.
+        """
+        count = ir.VectorType(values.type).shape[0]
+        bits = bitcast(values, i32(), count)
+        sizes = arith.andi(bits, splat(MAGNITUDE, i32(), count))
+        largest = vector.extract(sizes, [], [0])
+        for place in range(1, count):
+            largest = arith.maxsi(largest, vector.extract(sizes, [], [place]))
+        return scale_byte(across(largest), self.format.element, self.recipe)
+
+    def elements(self, values: ir.Value, byte: ir.Value) -> ir.Value:
+        """values f32 [n] under the scale `byte`, packed: i32 [n * bits / 32]."""
+        power = arith.maxsi(arith.shli(byte, number(MANTISSA)), number(_LEAST_SCALE))
+        packed = narrowed(values, as_float(power), self.format.element)
+        words = ir.VectorType(packed.type).shape[0]
+        ordinary = below(byte, NAN_BYTE)
+        return arith.select(ordinary, packed, splat(0, i32(), words))
+
+
+def largest_of(*exchanges: Callable[[ir.Value], ir.Value]) -> Callable[[ir.Value], ir.Value]:
+    """The largest of lanes that such exchanges reach one after the other."""
+
+    def across(value: ir.Value) -> ir.Value:
+        for exchange in exchanges:
+            value = arith.maxsi(value, exchange(value))
+        return value
+
+    return across
+
+
+def bytes_of(packed: ir.Value) -> ir.Value:
+    """Packed elements as i8."""
+    words = ir.VectorType(packed.type).shape[0]
+    return vector.bitcast(of(ir.IntegerType.get_signless(8), 4 * words), packed)

@@ -1,0 +1,76 @@
+"""mxc-lower-quantise-to-gpu-kernels: dynamic quantisation to MX blocks is one kernel of our own.
+
+The largest magnitude of a block, its scale and its elements are three operations, and as many
+kernels or one less, each of which reads the floats again. Here they are one: a wave reads blocks
+into its lanes, finds their largest magnitudes among them, and converts what it holds.
+
+before:
+    %amax = linalg.generic ins(%x) { bitcast, andi, maxsi }           f32 [.., KO, 32] -> i32
+    %scales = linalg.generic ins(%amax) { addi, shrsi, .. }           i32 -> i8
+    %codes = linalg.generic ins(%x, %scales) { bitcast, andi, .. }    -> i4 [.., KO, 32]
+after:
+    stream.executable private @mxc_quantise_f32_mxfp4_even_512 { .. amdgpu.packed_scaled_trunc .. }
+    %codes, %scales = flow.dispatch @mxc_quantise_f32_mxfp4_even_512(%x)
+
+Leaves alone: rows of a number that is not known, mxint8, whose elements no conversion makes, more
+than 2 GiB of floats, all else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.quantise import Quantisation, match_quantisation
+from mxc.passes.base import Pass
+from mxc.passes.kernels.executables import Threads, dispatch_all, executable
+from mxc.passes.kernels.gpu.conversions import Conversion
+from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.gpu.quantise import Quantise
+from mxc.passes.kernels.reshapes import as_memref, as_tensor, packed_as
+from mxc.passes.rewriting.rebuild import linalg_operations, sweep
+
+
+@dataclass(frozen=True)
+class LowerQuantiseToGpuKernels(Pass):
+    """Give dynamic quantisation to a kernel of scaled conversions."""
+
+    name = "mxc-lower-quantise-to-gpu-kernels"
+
+    def run(self, module: ir.Operation) -> None:
+        """Lower every quantisation that a kernel computes."""
+        found = [match_quantisation(op) for op in linalg_operations(module)]
+        built: set[str] = set()
+        for quantisation in found:
+            if quantisation is not None and (kernel := _kernel(quantisation)) is not None:
+                _lower(module, quantisation, kernel, built)
+        sweep(module)
+
+
+def _kernel(found: Quantisation) -> Quantise | None:
+    sizes = shape_of(found.x)
+    if min(sizes) <= 0 or not found.format.element.exponent:
+        return None
+    narrow = isinstance(element_of(found.x), ir.BF16Type)
+    conversion = Conversion(found.format, found.recipe)
+    kernel = Quantise(conversion, math.prod(sizes) // BLOCK, narrow)
+    return kernel if kernel.fits else None
+
+
+def _lower(module: ir.Operation, found: Quantisation, kernel: Quantise, built: set[str]) -> None:
+    types = kernel.buffers
+    if kernel.name not in built:
+        built.add(kernel.name)
+        with ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0]):
+            threads = Threads(kernel.threads, 64)
+            executable(kernel.name, types, kernel.workgroups, kernel.body, threads=threads)
+    # Where the scales are computed: before all that reads them or the elements.
+    with ir.InsertionPoint(found.scales), found.codes.location:
+        given = as_memref(found.x, types[0])
+        call = dispatch_all(kernel.name, [given], [as_tensor(kind) for kind in types[1:]])
+        for op, result in zip((found.codes, found.scales), call.results, strict=True):
+            wanted = ir.RankedTensorType(op.results[0].type)
+            op.results[0].replace_all_uses_with(packed_as(result, wanted))

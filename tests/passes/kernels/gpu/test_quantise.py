@@ -1,0 +1,217 @@
+"""Quantisation in one kernel, on the simulator, bit for bit the reference in numpy."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+from iree.compiler import ir, tools
+from iree.compiler.dialects import func
+
+from mxc.dialects.boundary import pack
+from mxc.dialects.context import new_context
+from mxc.dialects.formats import FORMATS, ElementFormat
+from mxc.dialects.generic import element_of
+from mxc.dialects.quantise import quantise_mx
+from mxc.dialects.recipes import ScaleRecipe, addend
+from mxc.dialects.reference import quantize
+from mxc.passes.base import run
+from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
+from mxc.passes.normalise import NORMALISE
+from mxc.runtime.simulator.code_object import Kernel, read_kernels
+from mxc.runtime.simulator.launch import launch
+from mxc.runtime.simulator.sanitizer import Sanitizer
+from mxc.runtime.simulator.translate import Program
+
+Array = npt.NDArray[np.generic]
+#: Those of scaled matrix instructions.
+NAMES = [name for name, format in FORMATS.items() if format.element.exponent and name != "nvfp4"]
+CASES = [(name, recipe) for name in NAMES for recipe in ScaleRecipe]
+F32 = (73, 5 * 32)
+BF16 = (3, 25, 2 * 32)
+
+
+def edges(element: ElementFormat, rng: np.random.Generator) -> npt.NDArray[np.float32]:
+    """float32 [.., 32]: zeros, subnormals, Inf, NaN, ties, and amax on both sides of each turn."""
+    rows = [np.full(32, value, np.float32) for value in (0.0, -0.0, np.inf, -np.inf, np.nan)]
+    mixed = rng.normal(0, 1, (6, 32)).astype(np.float32)
+    mixed[0, 3], mixed[1, 30], mixed[2, [0, 31]] = np.inf, np.nan, (np.inf, -np.nan)
+    mixed[3, 7], mixed[4, 8] = -np.inf, 3.4e38
+    mixed[5] *= 2.0**-126
+    rows += [*mixed, *np.ldexp(mixed, -130), np.full(32, 1e-45, np.float32)]
+    # Halfway between neighbours, beyond the largest, and one bit to either side.
+    finite = element.values[: element.max_code + 1].astype(np.float64)
+    ties = np.append((finite[1:] + finite[:-1]) / 2, finite[-1] * 1.25).astype(np.float32)
+    ties = np.concatenate([np.nextafter(ties, 0), ties, np.nextafter(ties, np.float32(np.inf))])
+    ties = np.resize(np.concatenate([ties, -ties]), (-(-len(ties) // 15), 31))
+    largest = np.full((len(ties), 1), element.max, np.float32)
+    rows += [*np.hstack([ties, largest]), *np.hstack([np.ldexp(largest, -126), ties * 2.0**-126])]
+    # The magnitudes at which a recipe turns from one scale to the next.
+    for recipe in ScaleRecipe:
+        turn = (1 << 23) - addend(element, recipe)
+        for exponent in (1, 2, 127, 254 - element.emax, 254):
+            for bits in (exponent << 23 | turn & 0x7FFFFF) + np.arange(-1, 2):
+                row = rng.uniform(-1, 1, 32).astype(np.float32)
+                row *= np.uint32(bits).view(np.float32)
+                row[rng.integers(32)] = np.uint32(bits).view(np.float32)
+                rows.append(row)
+    return np.asarray(rows, np.float32)
+
+
+def floats(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """The edges of a format, then blocks of every exponent, half of them of few bits."""
+    rng = np.random.default_rng(len(name))
+    count = int(np.prod(shape)) // 32
+    bits = rng.integers(0, 1 << 32, (count, 32), dtype=np.uint64).astype(np.uint32)
+    bits[::2] &= np.uint32(0xFFF80000)
+    spread = rng.integers(0, 12, (count, 32)) * rng.integers(0, 4, (count, 1))
+    exponent = np.maximum(rng.integers(0, 255, (count, 1)) - spread, 0)
+    bits = bits & 0x807FFFFF | exponent.astype(np.uint32) << 23
+    x = bits.view(np.float32)
+    first = edges(FORMATS[name].element, rng)[:count]
+    x[: len(first)] = first
+    return x.reshape(shape)
+
+
+def program(cases: list[tuple[str, ScaleRecipe, str]]) -> str:
+    """A function for each: floats -> elements and scales, as bytes, by kernels."""
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        for name, recipe, kind in cases:
+            shape = F32 if kind == "f32" else BF16
+            x = ir.RankedTensorType.get(list(shape), ir.Type.parse(kind))
+            with ir.InsertionPoint(module.body):
+
+                def build(
+                    x: ir.Value, name: str = name, recipe: str = recipe
+                ) -> tuple[ir.Value, ...]:
+                    found = quantise_mx(x, name, recipe)
+                    return tuple(v if str(element_of(v)) == "i8" else pack(v) for v in found)
+
+                func.FuncOp.from_py_func(x, name=f"{name}_{recipe}_{kind}")(build)
+        run((*NORMALISE, LowerQuantiseToGpuKernels()), module)
+        return str(module)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    kernels: dict[str, Kernel]
+    assembly: dict[str, str]
+
+    def of(self, name: str, recipe: str, kind: str) -> Kernel:
+        (found,) = (k for n, k in self.kernels.items() if f"{kind}_{name}_{recipe}_" in n)
+        return found
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    folder: Path = tmp_path_factory.mktemp("quantise")
+    cases = [(*case, "f32") for case in CASES]
+    cases += [(name, ScaleRecipe.EVEN, "bf16") for name in NAMES]
+    flags = ["--iree-hal-target-device=hip", "--iree-rocm-target=gfx950"]
+    for kind in ("binaries", "intermediates"):
+        flags.append(f"--iree-hal-dump-executable-{kind}-to={folder}")
+    tools.compile_str(program(cases), extra_args=flags)
+    (code,), (text,) = folder.glob("*.hsaco"), folder.glob("*.rocmasm")
+    kernels = read_kernels(code.read_bytes())
+    # One dispatch a tensor: nothing else has been made of these programs.
+    assert len(kernels) == len(cases)
+    parts = re.split(r"^(mxc_\w+):", text.read_text(), flags=re.MULTILINE)[1:]
+    return Compiled(kernels, dict(zip(parts[::2], parts[1::2], strict=True)))
+
+
+def quantised(kernel: Kernel, x: Array, name: str) -> tuple[Array, Array]:
+    """What the kernel makes of x: packed elements and scales, flat."""
+    format = FORMATS[name]
+    blocks = x.size // format.block
+    elements = np.full(blocks * format.block_bytes, 0xA5, np.uint8)
+    scales = np.full(blocks, 0xA5, np.uint8)
+    observed = Program(kernel, observed=True)
+    assert not observed.unmodelled
+    sanitizer = Sanitizer()
+    lanes = 2 if format.element.bits == 6 else 4
+    groups = -(-blocks * lanes // 256)
+    launch(observed, (groups, 1, 1), [x.copy(), elements, scales], observer=sanitizer)
+    assert not sanitizer.findings
+    return elements, scales
+
+
+def check(kernel: Kernel, x: Array, name: str, recipe: ScaleRecipe) -> None:
+    elements, scales = quantised(kernel, x, name)
+    wanted = quantize(x, name, recipe=recipe)
+    np.testing.assert_array_equal(scales, wanted.scales.reshape(-1))
+    np.testing.assert_array_equal(elements, wanted.elements.reshape(-1))
+    assert {0, 0xFF} < set(scales.tolist())
+
+
+@pytest.mark.parametrize(("name", "recipe"), CASES)
+def test_floats_become_what_the_reference_says(
+    name: str, recipe: ScaleRecipe, compiled: Compiled
+) -> None:
+    check(compiled.of(name, recipe, "f32"), floats(name, F32), name, recipe)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bfloats_are_read_as_they_are(name: str, compiled: Compiled) -> None:
+    upper = (floats(name, BF16).view(np.uint32) >> 16).astype(np.uint16)
+    x = upper.view(ml_dtypes.bfloat16)
+    check(compiled.of(name, ScaleRecipe.EVEN, "bf16"), x, name, ScaleRecipe.EVEN)
+
+
+def test_what_the_assembly_holds(compiled: Compiled) -> None:
+    """Loads of 16 bytes, no scratch, and a mode that is set before conversions depend on it."""
+    assert len(compiled.assembly) == len(CASES) + len(NAMES)
+    for name, text in compiled.assembly.items():
+        loads = set(re.findall(r"(?:buffer|global|ds|scratch|flat)_(?:load|read)_?\w*", text))
+        assert loads == {"buffer_load_dwordx4"}
+        bits = FORMATS[re.split("_", name)[3]].element.bits
+        stores = {4: "dword", 6: "dwordx3", 8: "dwordx2"}
+        assert re.findall(r"_store_(\w+)", text) == [stores[bits], "byte"]
+        converted = text.index("v_cvt_scalef32_")
+        mode = text.find("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 23, 1), 1")
+        assert (bits == 8) == (0 < mode < converted)
+
+
+def test_a_conversion_of_many_passes_overwrites_no_source(compiled: Compiled) -> None:
+    """composable_kernel works around a compiler that gave v_cvt_scalef32_2xpk16 such registers."""
+    span = r"v\[(\d+):(\d+)\]"
+    found = 0
+    for text in compiled.assembly.values():
+        for match in re.finditer(rf"v_cvt_scalef32_2xpk16\w+ {span}, {span}, {span}, v(\d+)", text):
+            to, until, *sources = map(int, match.groups())
+            spans = [(sources[0], sources[1]), (sources[2], sources[3]), (sources[4], sources[4])]
+            assert all(last < to or first > until for first, last in spans)
+            found += 1
+    assert found == 2 * (len(ScaleRecipe) + 1)
+
+
+def blocks_of_16(text: str) -> str:
+    return text.replace("4x2x32x", "4x4x16x").replace("4x2x", "4x4x").replace("2, 32]", "4, 16]")
+
+
+@pytest.mark.parametrize(
+    ("change", "lowered"),
+    [
+        (lambda text: text, True),
+        (lambda text: text.replace("2097152 : i32", "2097153 : i32"), False),
+        (lambda text: text.replace("constant 254 : i32", "constant 253 : i32"), False),
+        (lambda text: text.replace("maxsi", "minsi"), False),
+        (blocks_of_16, False),
+    ],
+    ids=["ours", "threshold", "clamp", "least", "block"],
+)
+def test_only_what_is_known_is_lowered(change: Callable[[str], str], lowered: bool) -> None:
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            x = ir.RankedTensorType.get([4, 64], ir.F32Type.get())
+            func.FuncOp.from_py_func(x, name="f")(lambda x: quantise_mx(x, "mxfp4", "even"))
+        text = str(module)
+        assert (change(text) == text) == lowered
+        module = ir.Module.parse(change(text))
+        run((LowerQuantiseToGpuKernels(),), module)
+        assert ("flow.dispatch" in str(module)) == lowered
