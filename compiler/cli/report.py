@@ -22,6 +22,9 @@ def command(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 where a contraction fell back.")
     ] = False,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Of a GPU, list the kernels without contraction too.")
+    ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare all checksums, those of large weights too.")
     ] = False,
@@ -38,7 +41,7 @@ def command(
     if json:
         print(json_text.dumps(raw, indent=1))
     else:
-        _show(raw, artifact / REPORT, manifest)
+        _show(raw, artifact / REPORT, manifest, every=kernels)
     reports = raw["levels"].values() if "levels" in raw else (raw,)
     if strict and any(m["fallback"] is not None for each in reports for m in each["matmuls"]):
         raise typer.Exit(1)
@@ -68,12 +71,14 @@ def _read(file: Path) -> dict[str, Any]:
     return report
 
 
-def _show(raw: dict[str, Any], file: Path, manifest: Manifest) -> None:
+def _show(raw: dict[str, Any], file: Path, manifest: Manifest, *, every: bool) -> None:
+    from mxc.compiler.cli.report_kernels import show_kernels
     from mxc.compiler.cli.report_table import print_notes, show_report, table_console
 
     console = table_console()
     try:
         show_report(console, raw)
+        show_kernels(console, raw, every=every)
     except (KeyError, TypeError) as error:
         raise ArtifactError(f"{file}: malformed ({error}); compile the artifact again") from error
     print_notes(console, manifest.notes)

@@ -17,7 +17,7 @@ from iree.compiler import ir
 
 from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel, parse_all
-from mxc.compiler.report.lowering import explain, lowering_of
+from mxc.compiler.report.lowering import explain, explain_own, lowering_of
 from mxc.compiler.report.preparation import Preparation, hoisted_globals, operand, preparation
 from mxc.dialects import kernel_calls
 from mxc.dialects.compute_units import compute_unit
@@ -163,7 +163,7 @@ def _own(dispatch: Dispatch, call: KernelCall, kernel: Kernel | None, target: Ta
         kernels=1,
         bytes_moved=kernel_calls.moved_bytes(dispatch.op, call),
         bytes_minimum=weights + activations + out,
-        fallback=None if kernel is not None else "its kernel is not in the assembly",
+        fallback=explain_own(kernel, target),
     )
 
 

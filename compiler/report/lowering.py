@@ -81,6 +81,15 @@ def explain(
     return None
 
 
+def explain_own(kernel: Kernel | None, target: Target) -> str | None:
+    """Why a kernel of ours cannot be trusted to compute its contraction; None where it can."""
+    if kernel is None:
+        return "its kernel is not in the assembly"
+    if best_kind(kernel, target) is None:
+        return "its kernel has no multiplication in it: the compiler has removed its body"
+    return None
+
+
 def _no_scaled_matrix(
     contraction: Contraction, lhs: Side, rhs: Side, block: int, target: Target
 ) -> str:

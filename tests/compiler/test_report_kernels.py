@@ -11,6 +11,8 @@ from iree.compiler.dialects import arith, func
 
 from mxc.compiler.driver import compile_here
 from mxc.compiler.report import Matmul, Report, require_no_fallback
+from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report.lowering import explain_own
 from mxc.compiler.steps import Request
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
@@ -18,6 +20,7 @@ from mxc.dialects.generic import generic
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.scaled import scaled_contraction
+from mxc.dialects.targets import target
 
 #: Columns of the result, the same in whole panels, depth.
 N, PADDED, K = 250, 256, 96
@@ -170,3 +173,11 @@ def test_every_dispatch_is_an_operation(report: Report) -> None:
     flops = [one.flops for one in report.operations if one.name == up.name and one.flops]
     assert flops == [2 * groups * rows * N * K for groups, rows in ((4, 1), (40, 3))]
     assert {one.function for one in report.operations} == {"decode", "many", "logits", "quantised"}
+
+
+def test_a_kernel_whose_body_was_removed_is_a_fallback() -> None:
+    own = target("cpu:znver4")
+    assert explain_own(None, own) == "its kernel is not in the assembly"
+    empty = Kernel(name="k", instructions={"retq": 1, "vmovups zmm": 3})
+    assert "no multiplication" in str(explain_own(empty, own))
+    assert explain_own(Kernel(name="k", instructions={"vfmadd231ps zmm": 1}), own) is None

@@ -1,0 +1,175 @@
+"""The kernels of a GPU artifact as a table: the hot loop, what it occupies, what the model says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from mxc.compiler.cli.report_table import bytes_text
+from mxc.compiler.report import Matmul, Report
+from mxc.compiler.report.assembly import Kernel
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+#: Columns of the census: heading, and the kinds of `loops.KINDS` that are added up.
+_CENSUS = {
+    "matrix": ("matrix",),
+    "LDS rd": ("ds_read",),
+    "wr": ("ds_write",),
+    "to LDS": ("load_to_lds",),
+    "loads": ("global_load",),
+    "stores": ("global_store",),
+    "VALU": ("valu", "convert", "accvgpr"),
+    "perm": ("v_perm",),
+    "waits": ("wait",),
+    "bar.": ("barrier",),
+    "scratch": ("scratch",),
+}
+#: Columns of a terminal from which on the table fits.
+_WIDE = 160
+#: What the columns mean that no heading can say.
+_LEGEND = (
+    "hot loop: instructions of the innermost loop with the most matrix instructions, else loads; "
+    "(all): the kernel has none. waves: on a SIMD, and what limits them.",
+    "busy: share of the time in which the matrix cores work, and the pipe that works most, by the "
+    "issue model (docs/gpu-quality.md). in flight: bytes asked of memory, a compute unit.",
+)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Kernels that differ in name only: what they compute, and how many calls there are."""
+
+    kernel: Kernel
+    names: tuple[str, ...]
+    calls: int
+    product: Matmul | None
+    count: int = field(default=1)
+
+
+def show_kernels(console: Console, raw: Mapping[str, Any], *, every: bool) -> None:
+    """Print the kernels of a report.json of a GPU: those of contractions, or `every` one.
+
+    Nothing is printed for a CPU. Raises KeyError or TypeError where it is no report.
+    """
+    if "levels" in raw:
+        return
+    table = render_kernels(Report.from_dict(raw), console.width, every=every)
+    if table is not None:
+        console.print(table)
+
+
+def render_kernels(report: Report, width: int = _WIDE, *, every: bool = False) -> Group | None:
+    """The table and its legend, below `_WIDE` columns lines; None where no kernel is a GPU's."""
+    rows = _rows(report)
+    gpu = [row for row in rows if row.kernel.vgpr is not None]
+    chosen = [row for row in gpu if every or row.product is not None]
+    if not gpu:
+        return None
+    grouped = _grouped(chosen)
+    left = len(gpu) - len(chosen)
+    lines = [Text(line, style="dim") for line in _LEGEND]
+    lines += [Text(f"{left} kernels without a contraction: --kernels shows them")] if left else []
+    if width < _WIDE:
+        return Group(*(Text(_sentence(row)) for row in grouped), *lines)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.title, table.title_justify = f"hot loops of kernels for {report.target}", "left"
+    table.add_column("operation", overflow="fold", ratio=1)
+    for heading in (*_CENSUS, "VGPR", "SGPR", "spills", "LDS", "waves", "busy", "", "in flight"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("of min.", justify="right", no_wrap=True)
+    for row in grouped:
+        table.add_row(*_cells(row))
+    return Group(table, *lines)
+
+
+def _rows(report: Report) -> list[_Row]:
+    """The kernels in the order in which the program first calls them."""
+    names: dict[str, list[str]] = {}
+    for operation in report.operations:
+        names.setdefault(operation.kernel, []).append(operation.name)
+    products: dict[str, Matmul] = {}
+    for matmul in report.matmuls:
+        products.setdefault(matmul.kernel, matmul)
+    kernels = {kernel.name: kernel for kernel in report.kernels}
+    order = [name for name in names if name in kernels]
+    order += [name for name in kernels if name not in names]
+    return [
+        _Row(
+            kernels[name],
+            tuple(dict.fromkeys(_NUMBER.sub("*", each) for each in names.get(name, [name]))),
+            len(names.get(name, [])),
+            products.get(name),
+        )
+        for name in order
+    ]
+
+
+def _grouped(rows: Sequence[_Row]) -> list[_Row]:
+    """Kernels of equal names and figures as one row."""
+    groups: dict[tuple[object, ...], _Row] = {}
+    for row in rows:
+        figures = replace(row.kernel, name="", instructions={})
+        moved = row.product and (row.product.bytes_moved, row.product.bytes_minimum)
+        key = (row.names, repr(figures), moved)
+        same = groups.get(key)
+        groups[key] = (
+            row
+            if same is None
+            else replace(same, calls=same.calls + row.calls, count=same.count + 1)
+        )
+    return list(groups.values())
+
+
+def _title(row: _Row) -> str:
+    notes = [f"{row.calls} calls"] if row.calls > 1 else []
+    notes += [f"{row.count} kernels"] if row.count > 1 else []
+    return ", ".join(row.names) + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _sentence(row: _Row) -> str:
+    """A row where the table does not fit."""
+    kernel, loop = row.kernel, row.kernel.hot_loop
+    parts = [] if loop is None else [", ".join(f"{n} {kind}" for kind, n in loop.census.items())]
+    parts.append(f"{kernel.vgpr} VGPR, {kernel.spills} spills, {kernel.lds_bytes} bytes of LDS")
+    if kernel.occupancy is not None:
+        parts.append(f"{kernel.occupancy.waves_per_simd} waves ({kernel.occupancy.limited_by})")
+    if loop is not None and loop.matrix_share is not None:
+        parts.append(f"busy {loop.matrix_share:.2f} ({loop.bound_by})")
+    return f"{_title(row)}: " + "; ".join(parts)
+
+
+def _cells(row: _Row) -> list[str | Text]:
+    kernel, loop = row.kernel, row.kernel.hot_loop
+    cells: list[str | Text] = [Text(_title(row))]
+    for kinds in _CENSUS.values():
+        cells.append("" if loop is None else str(sum(loop.census.get(k, 0) for k in kinds) or ""))
+    if loop is not None and not loop.is_loop:
+        cells[1] = f"(all) {cells[1]}".strip()
+    spills = f"{kernel.spills}" + (f" +{kernel.scratch_bytes} B" if kernel.scratch_bytes else "")
+    accumulators = f" ({kernel.agpr}a)" if kernel.agpr else ""
+    held = kernel.occupancy
+    share = None if loop is None else loop.matrix_share
+    flight = None if loop is None else loop.bytes_in_flight
+    ratio = ""
+    if row.product is not None and row.product.bytes_moved and row.product.bytes_minimum:
+        ratio = f"{row.product.bytes_moved / row.product.bytes_minimum:.2f}"
+    troubled = bool(kernel.spills or kernel.scratch_bytes)
+    return [
+        *cells,
+        f"{kernel.vgpr}{accumulators}",
+        str(kernel.sgpr),
+        Text(spills, style="bold red" if troubled else ""),
+        bytes_text(kernel.lds_bytes) if kernel.lds_bytes else "",
+        f"{held.waves_per_simd} {held.limited_by}" if held else "",
+        "" if share is None else f"{share:.2f}",
+        (loop.bound_by or "") if loop else "",
+        "" if flight is None else bytes_text(flight),
+        ratio,
+    ]
