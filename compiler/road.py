@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +21,7 @@ from mxc.compiler.levels import (
     target_of,
     targets_of,
 )
-from mxc.compiler.models.model import TEXT_FILES, Model, open_model
+from mxc.compiler.models.model import Model, open_model
 from mxc.compiler.packing.nan_scales import NanScale
 from mxc.compiler.packing.quantised import describe_loss, loss_rows
 from mxc.compiler.report import Report, require_no_fallback
@@ -125,9 +124,7 @@ def compile(
                 archives = pack_shared(model, programs, folder, allow_nan_scales, road)
                 for packed in archives.packed.values():
                     sources |= packed.source
-            for name in TEXT_FILES:
-                if (model.folder / name).is_file():
-                    shutil.copyfile(model.folder / name, folder / name)
+            model.write_texts(folder)
         report = report_of(programs, archives, road)
         if archives is not None and archives.losses:
             report["quantised"] = loss_rows(archives.losses)
@@ -157,16 +154,15 @@ def _dump_folder(dump_ir: str | Path | None) -> Path | None:
 
 def opened(source: Path, given: dict[str, Any]) -> Model | None:
     """The model in a checkpoint folder; None where `source` is a program."""
-    wanted = "give a checkpoint folder (safetensors) or a program (.mlir, .mlirbc)"
-    if source.is_dir():
+    wanted = "give a checkpoint folder (safetensors), a .gguf or a program (.mlir, .mlirbc)"
+    if source.is_dir() or source.suffix == ".gguf":
         return open_model(source, **given)
     if not source.exists():
         raise CheckpointError(f"{source}: does not exist; {wanted}")
     if source.suffix in (".safetensors", ".json"):
         raise CheckpointError(f"{source}: one file of a checkpoint; give the folder that holds it")
     if source.suffix not in PROGRAMS:
-        kind = "GGUF is not supported" if source.suffix == ".gguf" else "of no known kind"
-        raise CheckpointError(f"{source}: {kind}; {wanted}")
+        raise CheckpointError(f"{source}: of no known kind; {wanted}")
     for name, value in given.items():
         if value is not None:
             option = "--" + name.replace("_", "-")
@@ -227,7 +223,7 @@ def _notes(model: Model, archives: Weights | None) -> tuple[str, ...]:
         found = [nan for packed in archives.packed.values() for nan in packed.nan_scales]
         notes += dict.fromkeys(_describe(nan) for nan in found)
         notes += describe_loss(archives.losses)
-    if not (model.folder / TOKENIZER).is_file():
+    if TOKENIZER not in model.texts and not (model.place / TOKENIZER).is_file():
         notes.append(
             f"the checkpoint has no {TOKENIZER}: a prompt can only be given as tokens "
             "(mxc generate --prompt-tokens)"

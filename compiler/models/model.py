@@ -7,14 +7,16 @@ the manifest says of the weights and of the model.
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
+from mxc.compiler.checkpoints.gguf_dialect import NAME as GGUF
 from mxc.compiler.checkpoints.gpt_oss import GENERATION_CONFIG
 from mxc.compiler.checkpoints.safetensors_files import CONFIG, INDEX, read_json
 from mxc.compiler.checkpoints.source import Source
@@ -22,8 +24,11 @@ from mxc.compiler.models.architectures import read_decoder
 from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
 from mxc.compiler.models.config import Fields
 from mxc.compiler.models.decoder import Builder, Decoder
+from mxc.compiler.models.gguf_config import ROPE_DIVISORS, transformers_config
+from mxc.compiler.models.gguf_tokenizer import text_files
 from mxc.compiler.models.options import Options, choose
 from mxc.compiler.models.packed import array_items, pack_items, weight_records
+from mxc.compiler.models.rope import Divisors, Rope
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.quantised import Loss
 from mxc.dialects.errors import CheckpointError
@@ -43,20 +48,33 @@ TEXT_FILES = (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE)
 
 @dataclass(frozen=True)
 class Model:
-    """A checkpoint with the options that it is compiled with; every tensor has its place."""
+    """A checkpoint with the options that it is compiled with; every tensor has its place.
 
-    folder: Path
+    `place` is its folder, or its file; `texts` are the tokenizer and the chat template of a file
+    that holds them, by the names that they have in a folder.
+    """
+
+    place: Path
     decoder: Decoder
     bound: tuple[Bound, ...]
     eos_tokens: tuple[int, ...]
     options: Options
     notes: tuple[str, ...]
+    texts: Mapping[str, bytes]
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The files that are read beside the tensors: what the model is, and its text."""
         names = (CONFIG, GENERATION_CONFIG, INDEX, *TEXT_FILES)
-        return tuple(file for name in names if (file := self.folder / name).is_file())
+        return tuple(file for name in names if (file := self.place / name).is_file())
+
+    def write_texts(self, folder: Path) -> None:
+        """Put the files that generation needs for text into `folder`, as far as there are some."""
+        for name in TEXT_FILES:
+            if name in self.texts:
+                (folder / name).write_bytes(self.texts[name])
+            elif (self.place / name).is_file():
+                shutil.copyfile(self.place / name, folder / name)
 
     def program(self, *, grouped: bool) -> bytes:
         """The module as MLIR bytecode; no weight is in it. `grouped`: see models/experts.py."""
@@ -105,7 +123,7 @@ class Model:
 
 
 def open_model(
-    folder: Path,
+    place: Path,
     *,
     max_sequence_length: int | None = None,
     prefill_chunk: int | None = None,
@@ -114,14 +132,14 @@ def open_model(
     recipe: str | None = None,
     batch: Sequence[int] | None = None,
 ) -> Model:
-    """Open the checkpoint in `folder` and settle the options; reads headers only.
+    """Open the checkpoint in the folder, or the GGUF, `place` and settle the options.
 
-    Raises CheckpointError for a checkpoint that cannot be read, and for options that it cannot
-    have.
+    Reads headers only. Raises CheckpointError for a checkpoint that cannot be read, and for options
+    that it cannot have.
     """
-    source = open_checkpoint(folder)
-    decoder = read_decoder(source.config, str(folder / CONFIG))
-    eos_tokens = _eos_tokens(folder, decoder)
+    source = open_checkpoint(place)
+    decoder, source, texts = _read(source)
+    eos_tokens = _eos_tokens(place, decoder)
     options, notes = choose(
         max_sequence_length,
         prefill_chunk,
@@ -136,7 +154,27 @@ def open_model(
     if options.dense_format is not None and options.recipe is not None:
         dense = Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))
     bound = bind(decoder, source, dense)
-    return Model(folder, decoder, bound, eos_tokens, options, (*notes, *_decoded(bound)))
+    return Model(place, decoder, bound, eos_tokens, options, (*notes, *_decoded(bound)), texts)
+
+
+def _read(source: Source) -> tuple[Decoder, Source, Mapping[str, bytes]]:
+    """The model of a checkpoint, what is left for its parameters, and the texts that it holds."""
+    if source.dialect != GGUF:
+        return read_decoder(source.config, str(source.path / CONFIG)), source, {}
+    place = str(source.path)
+    config = transformers_config(source.config, source.tensors, place)
+    decoder, texts = read_decoder(config, place), text_files(source.config, place)
+    if (found := source.tensors.get(ROPE_DIVISORS)) is None:
+        return decoder, source, texts
+    numbers = found.values().reshape(-1)
+    if numbers.size != decoder.heads.depth // 2 or decoder.rope.scaling is not None:
+        raise CheckpointError(
+            f"{found.place}: {numbers.size} divisors of rotary frequencies; wanted one for each "
+            f"pair of the {decoder.heads.depth} dimensions of a head, and no other scaling"
+        )
+    rope = Rope(theta=decoder.rope.theta, scaling=Divisors(numbers=tuple(numbers.tolist())))
+    left = {name: tensor for name, tensor in source.tensors.items() if name != ROPE_DIVISORS}
+    return replace(decoder, rope=rope), replace(source, tensors=left), texts
 
 
 def _plain_dtypes(source: Source) -> set[str]:
@@ -155,15 +193,15 @@ def _decoded(bound: Sequence[Bound]) -> list[str]:
     ]
 
 
-def _eos_tokens(folder: Path, decoder: Decoder) -> tuple[int, ...]:
+def _eos_tokens(place: Path, decoder: Decoder) -> tuple[int, ...]:
     """Those of generation_config.json where it states some, else of config.json."""
-    path, found = folder / GENERATION_CONFIG, decoder.eos_tokens
+    path, found = place / GENERATION_CONFIG, decoder.eos_tokens
     if path.exists():
         found = Fields(read_json(path), str(path)).tokens("eos_token_id") or found
     for token in found:
         if token >= decoder.vocab_size:
             raise CheckpointError(
-                f"{folder}: eos_token_id {token} is outside of the vocabulary, which is 0 to "
+                f"{place}: eos_token_id {token} is outside of the vocabulary, which is 0 to "
                 f"{decoder.vocab_size - 1}; generation would never end. Fetch the config.json and "
                 "generation_config.json that belong to the checkpoint"
             )

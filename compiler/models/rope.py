@@ -39,11 +39,21 @@ class Llama3Scaling:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Divisors:
+    """Each frequency divided by a number of its own, as the checkpoint has them."""
+
+    numbers: tuple[float, ...]
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | Divisors
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rope:
     """Rotary positions: the base of the frequencies, and how they are scaled (None: not)."""
 
     theta: float
-    scaling: LinearScaling | Llama3Scaling | YarnScaling | None = None
+    scaling: Scaling | None = None
 
 
 def read_rope(fields: Fields, *, theta: float = 10000.0) -> Rope:
@@ -73,7 +83,7 @@ def read_rope(fields: Fields, *, theta: float = 10000.0) -> Rope:
     key = "type" if rope.raw("rope_type") is None else "rope_type"
     kind = rope.known(key, ("default", "linear", "llama3", "yarn"))
     rope.known("partial_rotary_factor", (1, 1.0), 1.0)
-    scaling: LinearScaling | Llama3Scaling | YarnScaling | None = None
+    scaling: Scaling | None = None
     if kind == "linear":
         scaling = LinearScaling(factor=rope.number("factor"))
     elif kind == "llama3":
@@ -126,6 +136,9 @@ def frequencies(rope: Rope, head_dim: int) -> NDArray[np.float32]:
     match rope.scaling:
         case LinearScaling(factor=factor):
             return plain / np.float32(factor)
+        case Divisors(numbers=numbers):
+            divisors: NDArray[np.float32] = np.array(numbers, np.float32)
+            return plain / divisors
         case Llama3Scaling() as scaling:
             return _llama3(scaling, plain)
         case YarnScaling() as scaling:

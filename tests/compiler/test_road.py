@@ -172,7 +172,7 @@ def test_unknown_targets(checkpoint: Path, out: Path, target: str, said: str) ->
     ("name", "said"),
     [
         ("gone", "gone: does not exist; give a checkpoint folder"),
-        ("m.gguf", r"m\.gguf: GGUF is not supported; give a checkpoint folder \(safetensors\) or"),
+        ("m.gguf", r"m\.gguf: truncated: wanted 4 bytes for the magic"),
         ("m.onnx", r"m\.onnx: of no known kind; give a checkpoint folder .*\.mlir, \.mlirbc"),
         ("m.safetensors", r"m\.safetensors: one file of a checkpoint; give the folder"),
         ("config.json", "one file of a checkpoint; give the folder"),

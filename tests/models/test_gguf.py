@@ -1,0 +1,266 @@
+"""GGUF files from the gguf package: metadata, names, blocks and tokenizer become a model.
+
+The reference is transformers' model with the numbers that gguf dequantises.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+import mxc
+from mxc.compiler.checkpoints.synthetic_tokenizer import write_tokenizer
+from mxc.compiler.models.gguf_config import transformers_config
+from mxc.compiler.models.gguf_tokenizer import text_files
+from mxc.dialects.errors import CheckpointError
+from mxc.dialects.manifest import CHAT_TEMPLATE, MANIFEST, TOKENIZER
+
+#: Of the root mean square of all logits, as in test_logits.py.
+TOLERANCE = 2e-5
+
+F32, F16, BF16 = (getattr(gguf.GGMLQuantizationType, n) for n in ("F32", "F16", "BF16"))
+Q8_0, MXFP4 = (getattr(gguf.GGMLQuantizationType, n) for n in ("Q8_0", "MXFP4"))
+
+#: transformers' names -> GGUF's, and the types.
+TENSORS = {
+    "model.embed_tokens.weight": ("token_embd.weight", Q8_0),
+    "model.norm.weight": ("output_norm.weight", F32),
+    "lm_head.weight": ("output.weight", BF16),
+    "input_layernorm.weight": ("attn_norm.weight", F32),
+    "self_attn.q_proj.weight": ("attn_q.weight", MXFP4),
+    "self_attn.k_proj.weight": ("attn_k.weight", Q8_0),
+    "self_attn.v_proj.weight": ("attn_v.weight", F16),
+    "self_attn.o_proj.weight": ("attn_output.weight", MXFP4),
+    "post_attention_layernorm.weight": ("ffn_norm.weight", F32),
+    "block_sparse_moe.gate.weight": ("ffn_gate_inp.weight", F32),
+    "block_sparse_moe.experts.w1.weight": ("ffn_gate_exps.weight", MXFP4),
+    "block_sparse_moe.experts.w3.weight": ("ffn_up_exps.weight", MXFP4),
+    "block_sparse_moe.experts.w2.weight": ("ffn_down_exps.weight", MXFP4),
+}
+
+HEADS, SHARED, EXPERTS, CONTEXT = 4, 2, 4, 64
+
+#: Frequencies are divided by these, as in a GGUF of Llama 3.
+DIVISORS = np.array([1.0, 1.0, 1.5, 3.0, 8.0, 8.0, 8.0, 8.0], np.float32)
+
+
+def pairs(rows: NDArray[Any], heads: int) -> NDArray[Any]:
+    """Rows of queries or keys as llama.cpp wants them: the two halves of a rotation in turn."""
+    halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def halves(rows: NDArray[Any], heads: int) -> NDArray[Any]:
+    """The inverse."""
+    found = rows.reshape(heads, rows.shape[0] // heads // 2, 2, *rows.shape[1:])
+    return np.ascontiguousarray(found.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def words(folder: Path) -> tuple[dict[str, int], list[str]]:
+    """Tokens and merges of a small byte-level tokenizer."""
+    write_tokenizer(folder, 300)
+    model = json.loads((folder / TOKENIZER).read_text())["model"]
+    tokens = dict(model["vocab"])
+    for token in json.loads((folder / TOKENIZER).read_text())["added_tokens"]:
+        tokens[token["content"]] = token["id"]
+    return tokens, [" ".join(merge) for merge in model["merges"]]
+
+
+@pytest.fixture(scope="module")
+def mixtral(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, transformers.MixtralForCausalLM]:
+    """A Mixtral in a GGUF, in which it calls itself llama, and transformers' model of it."""
+    folder = tmp_path_factory.mktemp("gguf")
+    tokens, merges = words(folder)
+    config = transformers.MixtralConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=1,
+        num_attention_heads=HEADS,
+        num_key_value_heads=SHARED,
+        num_local_experts=EXPERTS,
+        num_experts_per_tok=2,
+        vocab_size=len(tokens),
+        max_position_embeddings=CONTEXT,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+        attn_implementation="eager",
+    )
+    model = transformers.MixtralForCausalLM(config).float()
+    random = torch.Generator().manual_seed(2)
+    for name, weight in model.named_parameters():
+        draw = torch.randn(weight.shape, generator=random)
+        scale = 1.0 if "embed" in name else 1.5 * weight.shape[-1] ** -0.5
+        weight.data = 1 + 0.1 * draw if weight.dim() == 1 else scale * draw
+    writer = gguf.GGUFWriter(folder / "model.gguf", "llama")
+    writer.add_block_count(1)
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(64)
+    writer.add_feed_forward_length(96)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(SHARED)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(1e4)
+    writer.add_rope_dimension_count(16)
+    writer.add_expert_count(EXPERTS)
+    writer.add_expert_used_count(2)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe")
+    ordered = sorted(tokens, key=lambda word: tokens[word])
+    control = [3 if word.startswith("<|") else 1 for word in ordered]
+    writer.add_token_list(ordered)
+    writer.add_token_types(control)
+    writer.add_token_merges(merges)
+    writer.add_eos_token_id(tokens["<|return|>"])
+    writer.add_bos_token_id(tokens["<|startoftext|>"])
+    writer.add_chat_template("{{ messages[0].content }}")
+    writer.add_tensor("rope_freqs.weight", DIVISORS)
+    state = model.state_dict()
+    experts = "model.layers.0.mlp.experts."
+    gate, up = state[f"{experts}gate_up_proj"].chunk(2, dim=1)
+    stacks = {"w1": gate, "w3": up, "w2": state[f"{experts}down_proj"]}
+    found = {}
+    for name, (theirs, kind) in TENSORS.items():
+        where = name if name in state else f"model.layers.0.{name}"
+        last = name.split(".")[-2]
+        values = stacks.get(last, state.get(where.replace("block_sparse_moe", "mlp"))).numpy()
+        heads = {"q_proj": HEADS, "k_proj": SHARED}.get(last)
+        rows = values if heads is None else pairs(values, heads)
+        data = gguf.quants.quantize(np.ascontiguousarray(rows), kind)
+        prefix = "" if name in state else "blk.0."
+        writer.add_tensor(prefix + theirs, data, raw_dtype=kind)
+        known = gguf.quants.dequantize(data, kind).reshape(rows.shape).astype(np.float32)
+        known = known if heads is None else halves(known, heads)
+        if last in stacks:
+            stacks[last] = torch.from_numpy(known)
+        else:
+            found[where.replace("block_sparse_moe", "mlp")] = torch.from_numpy(known)
+    found[f"{experts}gate_up_proj"] = torch.cat([stacks["w1"], stacks["w3"]], dim=1)
+    found[f"{experts}down_proj"] = stacks["w2"]
+    model.load_state_dict(found)
+    model.model.rotary_emb.inv_freq /= torch.from_numpy(DIVISORS)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    mxc.compile(
+        folder / "model.gguf",
+        "cpu",
+        folder / "model.mxc",
+        activations="f32",
+        max_sequence_length=21,
+        prefill_chunk=8,
+    )
+    return folder, model
+
+
+def test_logits(mixtral: tuple[Path, transformers.MixtralForCausalLM]) -> None:
+    folder, reference = mixtral
+    tokens = np.random.default_rng(0).integers(0, reference.config.vocab_size, 21).tolist()
+    with torch.no_grad():
+        wanted = reference(torch.tensor([tokens]), use_cache=False).logits[0].double().numpy()
+    sequence = mxc.load(folder / "model.mxc").sequence()
+    found = np.concatenate([sequence.feed(tokens[:18]), *(sequence.feed([t]) for t in tokens[18:])])
+    assert np.abs(found - wanted).max() / np.sqrt(np.mean(wanted**2)) <= TOLERANCE
+
+
+def test_what_the_manifest_says(mixtral: tuple[Path, transformers.MixtralForCausalLM]) -> None:
+    folder, reference = mixtral
+    manifest = json.loads((folder / "model.mxc" / MANIFEST).read_text())
+    assert manifest["model"]["architecture"] == "mixtral"
+    assert manifest["model"]["eos_tokens"] == [reference.config.vocab_size - 7]
+    assert "model.gguf" in manifest["source"]
+    weights = manifest["weights"]
+    experts = weights["model.layers.0.block_sparse_moe.experts.gate_up_proj"]
+    assert (experts["format"], experts["shape"]) == ("mxfp4", [EXPERTS, 192, 64])
+    assert weights["model.layers.0.self_attn.k_proj.weight"]["format"] == "f32"
+    assert any("2 weights are q8_0" in note for note in manifest["notes"])
+
+
+def test_text_is_what_it_was(mixtral: tuple[Path, transformers.MixtralForCausalLM]) -> None:
+    """Against the tokenizer that the vocabulary is from, which splits text the same way here."""
+    folder, _ = mixtral
+    ours = Tokenizer.from_file(str(folder / "model.mxc" / TOKENIZER))
+    theirs = Tokenizer.from_file(str(folder / TOKENIZER))
+    for text in (
+        "Once upon a time",
+        "the scale is 12.5",
+        "<|start|>user<|message|>Hi<|end|>",
+        "Zoë",
+    ):
+        assert ours.encode(text).ids == theirs.encode(text).ids
+        assert ours.decode(ours.encode(text).ids) == theirs.decode(theirs.encode(text).ids)
+    template = folder / "model.mxc" / CHAT_TEMPLATE
+    assert template.read_text() == "{{ messages[0].content }}"
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "pieces"),
+    [
+        ("llama-bpe", "I'm 12345", ["I", "'m", " ", "123", "45"]),
+        ("qwen2", "I'm 12345", ["I", "'m", " ", "1", "2", "3", "4", "5"]),
+        ("gpt-4o", "I'm HelloWorld 12345", ["I'm", " Hello", "World", " ", "123", "45"]),
+        ("default", "I'm 12345", ["I", "'m", " 12345"]),
+    ],
+)
+def test_text_is_split_as_the_models_do(pre: str, text: str, pieces: list[str]) -> None:
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": ["a"],
+        "tokenizer.ggml.merges": [],
+    }
+    made = Tokenizer.from_str(text_files(metadata, "m.gguf")[TOKENIZER].decode())
+    found = [piece.replace("Ġ", " ") for piece, _ in made.pre_tokenizer.pre_tokenize_str(text)]
+    assert found == pieces
+
+
+LLAMA: dict[str, Any] = {
+    "general.architecture": "llama",
+    "llama.block_count": 1,
+    "llama.context_length": 64,
+    "llama.embedding_length": 64,
+    "llama.feed_forward_length": 96,
+    "llama.attention.head_count": 4,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "llama.vocab_size": 100,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"general.architecture": "bert"}, "general.architecture 'bert' is not supported; .*llama"),
+        ({"llama.logit_scale": 2.0}, r"metadata llama\.logit_scale = 2\.0 is not known"),
+        ({"llama.rope.scaling.type": "longrope"}, "rope.scaling.type 'longrope' is not supported"),
+        ({"llama.rope.dimension_count": 8}, "rope.dimension_count is 8, heads have 16"),
+        ({"llama.expert_count": 2, "llama.expert_weights_norm": False}, "expert_weights_norm"),
+    ],
+)
+def test_metadata_that_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        transformers_config(LLAMA | changes, (), "m.gguf")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m | {"tokenizer.ggml.pre": "other"},
+        lambda m: m | {"tokenizer.ggml.token_type": [1, 1]},
+        lambda m: m | {"tokenizer.ggml.tokens": ["a", "a"]},
+        lambda m: m | {"tokenizer.ggml.merges": ["ab"]},
+    ],
+)
+def test_tokenizers_that_are_refused(change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a"]}
+    with pytest.raises(CheckpointError, match=r"m\.gguf: tokenizer\.ggml"):
+        text_files(change(metadata), "m.gguf")
+    assert text_files({"tokenizer.ggml.model": "llama"}, "m.gguf") == {}
