@@ -125,10 +125,10 @@ class Lines(Operands):
         else:
             halves = kind in HALF_READERS and i.encoding == "VOP3" and n < 3
             value = self.get(operand, kind, i.has("op_sel") >> n & 1 if halves else 0)
-        if kind not in _FLOATS:
-            return value
         absolute = i.has("abs") >> n & 1 or (n < 2 and i.has(f"src{n}_abs"))
         negative = i.has("neg") >> n & 1 or (n < 2 and i.has(f"src{n}_neg"))
+        if kind not in _FLOATS:
+            return _sign_bit(i, value, absolute, negative)
         value = self._input(value, kind)
         value = f"np.abs({value})" if absolute else value
         return f"(-{value})" if negative else value
@@ -321,3 +321,13 @@ _SAVE_EXEC = {
     "nor": "~(x | e)",
     "xnor": "~(x ^ e)",
 }
+
+
+def _sign_bit(i: Instruction, value: str, absolute: int, negative: int) -> str:
+    """An operand of no float type: only a selection takes the sign of what it selects from."""
+    if not absolute and not negative:
+        return value
+    if i.name != "v_cndmask_b32":
+        raise SimulationError("the sign of an operand that is no float is not modelled")
+    value = f"({value} & 0x7FFFFFFF)" if absolute else value
+    return f"({value} ^ 0x80000000)" if negative else value
