@@ -1,4 +1,4 @@
-"""The benchmarks of the CPU are scripts: their modules are found beside them."""
+"""Benchmarks are scripts: their modules are found beside them."""
 
 import subprocess
 import sys
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 CPU = Path(__file__).resolve().parents[2] / "benchmarks" / "cpu"
-sys.path.append(str(CPU))
+GPU = CPU.with_name("gpu")
+sys.path += [str(CPU), str(GPU)]
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -1,0 +1,110 @@
+"""How good the hot loop of a kernel is, by the issue model and by llvm-mca, from its assembly.
+
+    mxc compile product.mlir --target gfx950 --emit asm --output asm
+    python benchmarks/gpu/loops.py asm/*.s [--target gfx950] [--mca llvm-mca-22] [--json]
+
+The model is run with LDS at 128 and at 256 bytes a clock and with memory at 500 to 3000 clocks;
+the first column is the one that the report has. llvm-mca is used where it is found (mca.py says
+where from): "cold" is over the first 20 turns, "steady" over the next 20.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mca
+
+from mxc.compiler.report.assembly import bodies_of, parse
+from mxc.compiler.report.issue_model import estimate
+from mxc.compiler.report.issue_steps import read_steps
+from mxc.compiler.report.loops import hot_loop
+from mxc.dialects.compute_units import ComputeUnit, compute_unit
+
+#: (LDS bytes a clock, clocks of memory) that the model is run with.
+SETTINGS = ((128, 1000), (128, 500), (128, 2000), (128, 3000), (256, 1000), (256, 2000))
+
+
+def measure(text: str, unit: ComputeUnit, command: str | None) -> list[dict[str, Any]]:
+    """A row for each kernel with a loop in one file of assembly."""
+    bodies = bodies_of(text)
+    rows = []
+    for kernel in parse(text, unit):
+        loop = hot_loop(bodies.get(kernel.name, ""))
+        if not loop.is_loop or unit.rates is None or kernel.occupancy is None:
+            continue
+        steps = read_steps(loop.lines, unit.rates)
+        found = [
+            estimate(
+                steps,
+                unit,
+                workgroup_size=kernel.workgroup_size or unit.wave,
+                workgroups=kernel.occupancy.workgroups,
+                rates=replace(unit.rates, lds_bytes=lds, memory_latency=latency),
+            )
+            for lds, latency in SETTINGS
+        ]
+        told = mca.share(command, loop.lines, unit.targets[0]) if command else None
+        rows.append(
+            {
+                "kernel": kernel.name,
+                "census": loop.census,
+                "vgpr": kernel.vgpr,
+                "agpr": kernel.agpr,
+                "lds_bytes": kernel.lds_bytes,
+                "workgroup_size": kernel.workgroup_size,
+                "waves": kernel.occupancy.waves_per_simd,
+                "shares": [round(each.matrix_share, 3) for each in found],
+                "bound_by": found[0].bound_by,
+                "bytes_in_flight": found[0].bytes_in_flight,
+                "mca": None if told is None else [round(told.cold, 3), round(told.steady, 3)],
+            }
+        )
+    return rows
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Three lines a kernel."""
+    headings = " ".join(f"{lds}/{latency}".rjust(9) for lds, latency in SETTINGS)
+    for row in rows:
+        census = ", ".join(f"{count} {kind}" for kind, count in row["census"].items())
+        shares = " ".join(f"{share:9.2f}" for share in row["shares"])
+        told = row["mca"]
+        print(
+            f"{row['kernel']}: {row['vgpr']} VGPR ({row['agpr']} AGPR), {row['lds_bytes']} B of "
+            f"LDS, {row['workgroup_size']} work-items, {row['waves']} waves a SIMD"
+        )
+        print(f"  {census}")
+        print(f"  LDS B/clk / latency {headings}   llvm-mca     cold   steady")
+        print(
+            f"  matrix cores busy   {shares}            "
+            + (f"{told[0]:9.3f}{told[1]:9.3f}" if told else "  not asked")
+            + f"   bound by {row['bound_by']}, {row['bytes_in_flight']} B in flight"
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+", type=Path, help="assembly: .s of mxc, .rocmasm of IREE")
+    parser.add_argument("--target", default="gfx950", choices=["gfx950", "gfx942"])
+    parser.add_argument("--mca", help="the command of llvm-mca, 20 or later")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    unit = compute_unit(arguments.target)
+    assert unit is not None
+    command = mca.find(arguments.mca)
+    rows = [row for file in arguments.files for row in measure(file.read_text(), unit, command)]
+    if arguments.json:
+        print(json.dumps(rows))
+    else:
+        show(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""llvm-mca on a hot loop: an optional tool, of LLVM 20 or later, that knows gfx950.
+
+Debian 12 has it: `apt install llvm-22`. Without root: `apt-get download llvm-22 libllvm22`, then
+`dpkg -x` of both to a folder, and LD_LIBRARY_PATH at its usr/lib/x86_64-linux-gnu and
+usr/lib/llvm-22/lib. gfx950 came with LLVM 20; older ones refuse it.
+
+What it knows: issue of one wave, and the latencies of LLVM's scheduling model, in which a barrier
+takes 500 and a load 80 of its cycles (4 clocks each), and a matrix instruction on 8-bit operands
+takes as long as one on 4 bits. It knows nothing of LDS and memory bandwidth, nor of other waves.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mxc.compiler.report.loops import Line
+from mxc.dialects.compute_units import matrix_clocks
+
+#: The first version that has a model of gfx950.
+FIRST = 20
+#: Clocks of the compute unit in one of llvm-mca's cycles.
+_CLOCKS = 4
+_NAMES = ("llvm-mca", *(f"llvm-mca-{version}" for version in range(30, FIRST - 1, -1)))
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of the cycles for which the matrix core works: from the first turn on, and later.
+
+    `cold` is over 20 turns, with the latencies of their start and of barriers; `steady` over the
+    20 turns after those.
+    """
+
+    cold: float
+    steady: float
+
+
+def find(given: str | None) -> str | None:
+    """The command: `given`, or the first on the path that is new enough; None where none is.
+
+    Raises SystemExit where `given` is too old or cannot be run.
+    """
+    for name in (given,) if given else _NAMES:
+        found = shutil.which(name)
+        version = _version(found) if found else 0
+        if version >= FIRST:
+            return found
+        if given:
+            raise SystemExit(
+                f"{given}: wanted llvm-mca {FIRST} or later, found {version or 'none'}"
+            )
+    return None
+
+
+def _version(command: str) -> int:
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+    found = re.search(r"LLVM version (\d+)", done.stdout)
+    return int(found[1]) if found else 0
+
+
+def share(command: str, loop: Sequence[Line], chip: str) -> Share | None:
+    """What llvm-mca makes of a loop; None where it does not know an instruction of it.
+
+    The matrix core's cycles are those of AMD's tables: operands of 8 bits count twice.
+    """
+    work = sum(matrix_clocks(line.mnemonic, line.operands) or 0 for line in loop) / _CLOCKS
+    cycles = [_cycles(command, loop, chip, turns) for turns in (20, 40)]
+    if None in cycles or not work:
+        return None
+    first, both = (each or 0 for each in cycles)
+    return Share(min(1.0, work / (first / 20)), min(1.0, work / ((both - first) / 20)))
+
+
+def _cycles(command: str, loop: Sequence[Line], chip: str, turns: int) -> int | None:
+    text = "\n".join(f"{line.mnemonic} {line.operands}" for line in loop) + "\n"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "loop.s"
+        file.write_text(text)
+        words = ["-mtriple=amdgcn-amd-amdhsa", f"-mcpu={chip}", f"-iterations={turns}", str(file)]
+        done = subprocess.run([command, *words], capture_output=True, text=True, check=False)
+    found = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
+    return int(found[1]) if found and not done.returncode else None
