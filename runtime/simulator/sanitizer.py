@@ -18,6 +18,9 @@ alignment  an LDS or scratch address that is not a multiple of 4 bytes, or of th
            smaller; global memory only with `Sanitizer(unaligned=True)`, as ROCm lets kernels access
            it unaligned (LLVM: unaligned-access-mode)
 barrier    waves of a workgroup wait at different barriers
+hazard     fewer wait states between two instructions than hardware needs and does not insert itself
+           (hazards.py: results of matrix instructions, scalar registers that vector instructions
+           write, and others)
 """
 
 from __future__ import annotations
@@ -29,21 +32,17 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from mxc.runtime.simulator.instruction import EXEC, M0, VCC, Instruction
+from mxc.runtime.simulator.hazards import hazards
+from mxc.runtime.simulator.instruction import EXEC, Instruction
 from mxc.runtime.simulator.observe import Observer
 from mxc.runtime.simulator.operations import Array
-from mxc.runtime.simulator.packed import PACKED32
-from mxc.runtime.simulator.salu import SALU
 from mxc.runtime.simulator.shadow import Shadow
-from mxc.runtime.simulator.signatures import VALU
 from mxc.runtime.simulator.state import Waves
 from mxc.runtime.simulator.text import text, waits
 from mxc.runtime.simulator.translate import Program
+from mxc.runtime.simulator.uses import LOCAL, SCALAR, VECTOR, Register, Use, use_of
 
-Register = tuple[str, int]
 _ALWAYS = frozenset(("s", n) for n in (EXEC, EXEC + 1))
-_SCC = ("scc", 0)
-_VECTOR, _LOCAL, _SCALAR = "vmcnt", "lgkmcnt", "scalar"
 
 
 @dataclass(frozen=True)
@@ -57,17 +56,6 @@ class Finding:
     def __str__(self) -> str:
         """One line."""
         return f"{self.kind}: {self.place}: {self.detail}"
-
-
-@dataclass(frozen=True)
-class _Use:
-    """What an instruction does to registers and counters; `decides`: reads that must be defined."""
-
-    reads: frozenset[Register]
-    decides: frozenset[Register]
-    writes: frozenset[Register]
-    counter: str | None
-    loads: bool
 
 
 class _Count:
@@ -87,7 +75,8 @@ class _Count:
 
 
 #: By program and address: found once, whoever watches.
-_USES: WeakKeyDictionary[Program, dict[int, _Use]] = WeakKeyDictionary()
+_USES: WeakKeyDictionary[Program, dict[int, Use]] = WeakKeyDictionary()
+_HAZARDS: WeakKeyDictionary[Program, dict[int, list[str]]] = WeakKeyDictionary()
 
 
 class Sanitizer(Observer):
@@ -109,10 +98,13 @@ class Sanitizer(Observer):
         """A batch of workgroups begins."""
         self._program = program
         self._uses = _USES.setdefault(program, {})
+        if program not in _HAZARDS:
+            _HAZARDS[program] = hazards(program.instructions)
+        self._hazards = _HAZARDS[program]
         self._everyone: Array = np.ones(w.count, bool)
         self._active = self._everyone
-        self._counts = {name: _Count(w.count) for name in (_VECTOR, _LOCAL, _SCALAR)}
-        self._pending: dict[Register, tuple[str, Array]] = {}
+        self._counts = {name: _Count(w.count) for name in (VECTOR, LOCAL, SCALAR)}
+        self._pending: dict[Register, list[tuple[str, Array]]] = {}
         self._shadow = Shadow(w)
         self._stores: list[tuple[str, Array, Array, int]] = []
         d = program.kernel.descriptor
@@ -126,18 +118,20 @@ class Sanitizer(Observer):
         """Check what the instruction reads."""
         use = self._uses.get(i.address)
         if use is None:
-            use = self._uses[i.address] = _use(i)
+            use = self._uses[i.address] = use_of(i)
         self._active = self._everyone if w.active is None else w.active[:, 0]
         if self._pending:
             for register in self._pending.keys() & (use.reads | use.writes):
                 self._check_pending(i, register)
+        for detail in self._hazards.get(i.address, ()):
+            self._report("hazard", i, detail)
         self._undefined = None
         if not use.reads <= self._full:
             self._find_undefined(w, i, use)
         if i.name == "s_waitcnt":
             self._wait(i, w)
 
-    def _find_undefined(self, w: Waves, i: Instruction, use: _Use) -> None:
+    def _find_undefined(self, w: Waves, i: Instruction, use: Use) -> None:
         """The waves in which an operand is undefined, and whether that matters here."""
         bad = np.zeros_like(self._everyone)
         for register in use.reads - self._full:
@@ -169,32 +163,31 @@ class Sanitizer(Observer):
                     self._full.add(register)
         else:
             self._full |= use.writes
-        if use.counter is None:
+        if not use.counters:
             return
-        sequence = self._counts[use.counter].issue(self._active)
+        issued = [(name, self._counts[name].issue(self._active)) for name in use.counters]
         if use.loads:
             for register in use.writes:
-                self._pending[register] = (use.counter, sequence)
+                self._pending[register] = issued
 
     def _check_pending(self, i: Instruction, register: Register) -> None:
-        counter, sequence = self._pending[register]
-        late = self._active & (sequence > self._counts[counter].done)
-        if late.any():
+        late = [sequence > self._counts[name].done for name, sequence in self._pending[register]]
+        if any((self._active & each).any() for each in late):
             self._report("wait", i, f"{_name(register)} is loaded and no s_waitcnt waited for it")
             del self._pending[register]
 
     def _wait(self, i: Instruction, w: Waves) -> None:
         vector, _, local = waits(i.has("simm16"))
         counts = self._counts
-        counts[_VECTOR].wait(vector, self._active)
-        unordered = counts[_SCALAR].issued > counts[_SCALAR].done
-        counts[_LOCAL].wait(local, self._active & (~unordered | (local == 0)))
+        counts[VECTOR].wait(vector, self._active)
+        unordered = counts[SCALAR].issued > counts[SCALAR].done
+        counts[LOCAL].wait(local, self._active & (~unordered | (local == 0)))
         if local == 0:
-            counts[_SCALAR].wait(0, self._active)
+            counts[SCALAR].wait(0, self._active)
         self._pending = {
-            register: (name, sequence)
-            for register, (name, sequence) in self._pending.items()
-            if (sequence > counts[name].done).any()
+            register: issued
+            for register, issued in self._pending.items()
+            if any((sequence > counts[name].done).any() for name, sequence in issued)
         }
         left = []
         for name, sequence, places, size in self._stores:
@@ -248,7 +241,7 @@ class Sanitizer(Observer):
         for kind, detail in found:
             self._report(kind, i, detail)
         if store:
-            name = _LOCAL if i.encoding == "DS" else _VECTOR
+            name = LOCAL if i.encoding == "DS" else VECTOR
             sequence = self._counts[name].issued + self._active
             places = np.where(lanes, place + w.lds_base, -1)
             self._stores.append((name, np.where(self._active, sequence, 0), places, size))
@@ -276,59 +269,6 @@ class Sanitizer(Observer):
 
 def _name(register: Register) -> str:
     return f"{register[0]}{register[1]}"
-
-
-def _use(i: Instruction) -> _Use:
-    """Registers and counter of an instruction."""
-    reads = {r for operand in i.operands for r in operand.registers()}
-    if i.name in PACKED32:
-        reads = _chosen_halves(i)
-    writes = {r for result in i.results for r in result.registers()}
-    entry = SALU.get(i.name) or VALU.get(i.name)
-    if entry is not None:
-        reads |= writes if entry.tied else set()
-        reads |= {_SCC} if "c" in entry.ins else set()
-        writes |= {_SCC} if "c" in entry.outs else set()
-    if i.name.endswith("_saveexec_b64"):
-        writes |= {*_ALWAYS, _SCC}
-    if i.name.startswith("s_cbranch"):
-        reads |= (
-            {_SCC}
-            if "scc" in i.name
-            else {("s", VCC), ("s", VCC + 1)}
-            if "vcc" in i.name
-            else set()
-        )
-    if i.has("lds") or "_load_lds_" in i.name:
-        reads.add(("s", M0))
-    counter, loads = _counter(i)
-    decides: set[Register] = set()
-    if i.name.startswith("s_cbranch") or writes & _ALWAYS:
-        decides = reads
-    elif counter is not None:
-        # The address; of global stores the data too. What is stored to LDS may be padding.
-        decides = set(i.operands[0].registers()) if i.encoding == "DS" and i.operands else reads
-    return _Use(frozenset(reads), frozenset(decides), frozenset(writes), counter, loads)
-
-
-def _chosen_halves(i: Instruction) -> set[Register]:
-    """What a packed instruction reads of its pairs: it may take one register for both halves."""
-    found = set()
-    for half, chosen in enumerate((i.has("op_sel"), i.has("op_sel_hi") ^ 7)):
-        for n, operand in enumerate(i.operands):
-            if operand.is_register and not (i.name == "v_pk_mov_b32" and n != half):
-                found.add((operand.bank, operand.index + (chosen >> n & 1)))
-    return found
-
-
-def _counter(i: Instruction) -> tuple[str | None, bool]:
-    if i.encoding == "SMEM":
-        return _SCALAR, bool(i.results)
-    if i.encoding in ("MUBUF", "FLAT"):
-        return _VECTOR, bool(i.results)
-    if i.encoding == "DS":
-        return _LOCAL, bool(i.results)
-    return None, False
 
 
 def findings_of(sanitizers: list[Sanitizer]) -> list[Finding]:
