@@ -48,11 +48,12 @@ class Activations:
     """How activations are prepared: `mode` is one of MODES, `floats` one of FLOATS.
 
     `floats` is what meets plain weights and what the cache holds; in the modes "f32" and "bf16" it
-    is the mode.
+    is the mode. `recipe`: of the scales of MX blocks, None for the one of MX.
     """
 
     mode: str
     floats: str
+    recipe: ScaleRecipe | None = None
 
     def float_type(self) -> ir.Type:
         """The MLIR type of `floats`."""
@@ -76,7 +77,8 @@ class Activations:
         if self.mode == INT8:
             return Blocks(*quantise_int8(x))
         if self.mode in MX:
-            return Blocks(*quantise_mx(x, *MX[self.mode]))
+            name, usual = MX[self.mode]
+            return Blocks(*quantise_mx(x, name, self.recipe or usual))
         return Blocks(in_blocks(self.round(x)), None)
 
 

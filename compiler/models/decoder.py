@@ -28,6 +28,7 @@ from mxc.dialects.context import new_context
 from mxc.dialects.generic import shape_of
 from mxc.dialects.manifest import batch_function
 from mxc.dialects.parameters import Parameters
+from mxc.dialects.recipes import scale_recipe
 
 COS, SIN = "rope.cos", "rope.sin"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -108,7 +109,10 @@ class Builder:
         expert in the program; see experts.py."""
         self._decoder = decoder
         self._options = options
-        self._activations = Activations(options.activations, options.floats)
+        recipe = options.activation_recipe
+        self._activations = Activations(
+            options.activations, options.floats, None if recipe is None else scale_recipe(recipe)
+        )
         self._context = new_context()
         with self._context, ir.Location.unknown():
             self._module = ir.Module.create()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.gguf_dialect import NAME as GGUF
 from mxc.compiler.checkpoints.gpt_oss import GENERATION_CONFIG
+from mxc.compiler.checkpoints.quantisation import Activations
 from mxc.compiler.checkpoints.safetensors_files import CONFIG, INDEX, read_json
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.architectures import read_decoder
@@ -32,6 +33,7 @@ from mxc.compiler.models.rope import Divisors, Rope
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.quantised import Loss
 from mxc.dialects.errors import CheckpointError
+from mxc.dialects.formats import FORMATS
 from mxc.dialects.manifest import (
     CHAT_TEMPLATE,
     TOKENIZER,
@@ -149,6 +151,7 @@ def open_model(
         batch or (),
         longest=decoder.max_position_embeddings,
         dense=_plain_dtypes(source),
+        declared=_declared(source),
     )
     dense = None
     if options.dense_format is not None and options.recipe is not None:
@@ -180,6 +183,13 @@ def _read(source: Source) -> tuple[Decoder, Source, Mapping[str, bytes]]:
 def _plain_dtypes(source: Source) -> set[str]:
     """The dtypes of the numbers that are in no blocks, but those of single vectors."""
     return {t.dtype for t in source.tensors.values() if t.scales is None and len(t.shape) > 1}
+
+
+def _declared(source: Source) -> frozenset[Activations | None]:
+    """What the config says of the activations that meet each weight in blocks."""
+    blocked = [name for name, tensor in source.tensors.items() if tensor.format in FORMATS]
+    modules = {name.removesuffix(".weight") for name in blocked}
+    return frozenset(source.quantisation.activations(module) for module in modules)
 
 
 def _decoded(bound: Sequence[Bound]) -> list[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mxc.compiler.models.activations import FLOATS, INT8, MODES, MX
+from mxc.compiler.checkpoints.canonical import UNSTATED
+from mxc.compiler.checkpoints.quantisation import Activations
+from mxc.compiler.models.activations import FLOATS, MODES, MX
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import FORMATS, BlockFormat
 from mxc.dialects.recipes import ScaleRecipe, scale_recipe
@@ -36,6 +38,7 @@ class Options:
     where they meet plain weights and in the cache. `quantize_dense` names the format that dense
     weights are packed in, `recipe` that of their scales; None where they are packed as they are.
     `batches`: the numbers of sequences that can be decoded together, ascending.
+    `declared_recipe`: that of the scales of MX activations, where the checkpoint states one.
     """
 
     max_sequence_length: int
@@ -45,6 +48,7 @@ class Options:
     quantize_dense: str | None = None
     recipe: str | None = None
     batches: tuple[int, ...] = ()
+    declared_recipe: str | None = None
 
     @property
     def dense_format(self) -> BlockFormat | None:
@@ -54,7 +58,9 @@ class Options:
     @property
     def activation_recipe(self) -> str | None:
         """How scales of activations are chosen, where they are MX."""
-        return str(MX[self.activations][1]) if self.activations in MX else None
+        if self.activations not in MX:
+            return None
+        return self.declared_recipe or str(MX[self.activations][1])
 
     @property
     def capacity(self) -> int:
@@ -72,11 +78,13 @@ def choose(
     *,
     longest: int,
     dense: set[str],
+    declared: frozenset[Activations | None] = frozenset(),
 ) -> tuple[Options, tuple[str, ...]]:
     """The options, and a note for each that was not asked for or means more than it says.
 
     `longest` is what the checkpoint was trained for; `dense` the safetensors dtypes of its dense
-    weights. Raises CheckpointError for options that the model cannot have.
+    weights; `declared` what its config says that activations are quantised to, of every weight in
+    blocks. Raises CheckpointError for options that the model cannot have.
     """
     notes = []
     length = max_sequence_length
@@ -97,9 +105,9 @@ def choose(
             f"--prefill-chunk {chunk}: a sequence holds {length} tokens; give 1 to {length}"
         )
     floats = "bf16" if dense == {"BF16"} else "f32"
-    mode = activations
-    if mode is None:
-        mode = floats
+    stated, said = _declared(declared, activations)
+    mode, notes = activations or stated or floats, notes + said
+    if activations is None and stated is None:
         notes.append(
             f"activations are {mode} where they meet weights, as the checkpoint's dense "
             "weights are; choose with --activations"
@@ -117,7 +125,8 @@ def choose(
             )
     format, chosen, note = _dense(quantize_dense, recipe)
     notes += note
-    notes += _quantised(mode, floats, quantize_dense)
+    recipe_stated = _recipe(declared) if mode == stated else None
+    notes += _quantised(mode, floats, quantize_dense, recipe_stated)
     return Options(
         max_sequence_length=length,
         prefill_chunk=chunk,
@@ -126,7 +135,38 @@ def choose(
         quantize_dense=format,
         recipe=chosen,
         batches=tuple(sorted(set(batches))),
+        declared_recipe=recipe_stated,
     ), tuple(notes)
+
+
+def _declared(
+    declared: frozenset[Activations | None], asked: str | None
+) -> tuple[str | None, list[str]]:
+    """The mode that the checkpoint declares, if it is one of ours, and what is to be said of it."""
+    found = [each for each in declared if each is not None]
+    if not found:
+        return None, []
+    names = ", ".join(sorted(_name(each) for each in found))
+    names += ", and of some weights none" if None in declared else ""
+    says = f"the checkpoint's config says that activations are quantised to {names}"
+    mode = next((mode for mode, (format, _) in MX.items() if format == found[0].format), None)
+    if len(declared) > 1 or not found[0].dynamic or mode is None:
+        what = "one format for all weights in blocks, with scales computed as the program runs"
+        return None, [f"{says}; wanted {what} ({', '.join(MX)}): it is not followed"]
+    if asked is not None and asked != mode:
+        return mode, [f"{says}; --activations says {asked}"]
+    return mode, [f"{says}, and so they are"]
+
+
+def _name(activations: Activations) -> str:
+    how = "" if activations.dynamic else ", with scales of its own"
+    return f"{activations.format} with recipe {activations.recipe}{how}"
+
+
+def _recipe(declared: frozenset[Activations | None]) -> str | None:
+    """The recipe of the one declaration, where it states one."""
+    (one,) = declared
+    return None if one is None or one.recipe == UNSTATED else str(scale_recipe(one.recipe))
 
 
 def _dense(wanted: str | None, recipe: str | None) -> tuple[str | None, str | None, list[str]]:
@@ -148,11 +188,14 @@ def _dense(wanted: str | None, recipe: str | None) -> tuple[str | None, str | No
     return format, str(default), [note]
 
 
-def _quantised(mode: str, floats: str, dense: str | None) -> list[str]:
+def _quantised(mode: str, floats: str, dense: str | None, recipe: str | None) -> list[str]:
     """What a mode that quantises leaves as it is."""
     if mode in FLOATS:
         return []
-    how = "int8 with a float32 scale" if mode == INT8 else "{} with recipe {}".format(*MX[mode])
+    how = "int8 with a float32 scale"
+    if mode in MX:
+        format, usual = MX[mode]
+        how = f"{format} with recipe {recipe or usual}"
     plain = "the router" if dense is not None else "dense weights (attention, router, LM head)"
     also = "" if dense is not None else "; --quantize-dense quantises all but the router"
     return [

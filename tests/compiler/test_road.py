@@ -89,6 +89,7 @@ def test_manifest_and_report_say_what_was_chosen(
         "quantize_dense": None,
         "recipe": None,
         "batches": [],
+        "declared_recipe": None,
         "weights": "packed",
         "strict": False,
         "allow_nan_scales": False,
