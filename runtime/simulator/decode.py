@@ -92,6 +92,8 @@ def _sopk(word: Word, encoding: str, address: int) -> Instruction:
     if name == "s_setreg_imm32_b32":
         operand = Operand("literal", word.literal(4))
         return instruction(name, encoding, address, word, (), (operand,), {"hwreg": value})
+    if name == "s_getreg_b32":
+        return instruction(name, encoding, address, word, (register,), (), {"hwreg": value})
     if name == "s_setreg_b32":
         return instruction(name, encoding, address, word, (), (register,), {"hwreg": value})
     return instruction(name, encoding, address, word, (register,), (immediate,))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mxc.runtime.simulator.division import division
 from mxc.runtime.simulator.operations import Array, Operation, operation
 
 _HALFWAY = np.uint64(0x0FFFFFFF)
@@ -123,6 +124,23 @@ def _most3(a: Array, b: Array, c: Array) -> Array:
     return most(most(a, b), c)
 
 
+def minimum3(a: Array, b: Array, c: Array) -> Array:
+    """The smallest of three, NaN where one is (IEEE 754-2019 minimum)."""
+    two = np.where(a == b, np.where(np.signbit(b), b, a), np.minimum(a, b))
+    return np.where(two == c, np.where(np.signbit(c), c, two), np.minimum(two, c))
+
+
+def maximum3(a: Array, b: Array, c: Array) -> Array:
+    """The largest of three, NaN where one is (IEEE 754-2019 maximum)."""
+    two = np.where(a == b, np.where(np.signbit(b), a, b), np.maximum(a, b))
+    return np.where(two == c, np.where(np.signbit(c), two, c), np.maximum(two, c))
+
+
+def _multiply_legacy(a: Array, b: Array) -> Array:
+    """Zero times anything is +0."""
+    return np.where((a == 0) | (b == 0), np.float32(0), a * b)
+
+
 def _middle(a: Array, b: Array, c: Array) -> Array:
     middle = most(least(a, b), least(most(a, b), c))
     return np.where(np.isnan(a) | np.isnan(b) | np.isnan(c), _least3(a, b, c), middle)
@@ -166,63 +184,6 @@ def _class(value: Array, mask: Array) -> Array:
     kind = np.where(np.isnan(value), np.where(quiet, 1, 0), kind)
     result: Array = (mask.astype(np.uint32) >> kind.astype(np.uint32) & 1) != 0
     return result
-
-
-def _exponent_bits(value: Array) -> Array:
-    return (value.view(np.uint32) >> 23 & 0xFF).astype(np.int32)
-
-
-def _scale_for_division(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
-    """v_div_scale_f32: the operand a, scaled so that the division of c by b does not overflow.
-
-    b is the denominator and c the numerator; a is one of them. The mask says where v_div_fmas
-    must scale the quotient back. "1 / b is denormal" is meant in float32, as LLVM uses it.
-    """
-    up, down = a * np.float32(2.0**64), a * np.float32(2.0**-64)
-    zero = (b == 0) | (c == 0)
-    far = _exponent_bits(c) - _exponent_bits(b) >= 96
-    denormal = np.abs(b) < np.float32(_TINY)
-    inverse = np.abs(1.0 / b.astype(np.float64)) < _TINY
-    quotient = np.abs(c.astype(np.float64) / b) < _TINY
-    tests = [zero, far, denormal, inverse & quotient, inverse, quotient, _exponent_bits(c) <= 23]
-    results = [
-        np.full_like(a, np.nan),
-        np.where(a == b, up, a),
-        up,
-        np.where(a == b, up, a),
-        down,
-        np.where(a == c, up, a),
-        up,
-    ]
-    shape = np.broadcast(a, b, c).shape
-    result = np.select([np.broadcast_to(t, shape) for t in tests], results, a)
-    return result.astype(np.float32), ~zero & (far | (~denormal & quotient))
-
-
-def _divide_fused(a: Array, b: Array, c: Array, mask: Array) -> Array:
-    """v_div_fmas_f32: a fused multiply-add, scaled back by 2**64 or 2**-64 where the mask says so.
-
-    The direction is that of the RDNA3 document: by the exponent of c, the quotient so far. CDNA's
-    says 2**32, which does not undo the 2**64 of v_div_scale: LLVM's divisions would be wrong.
-    """
-    wide = a.astype(np.float64) * b + c
-    factor = np.where(_exponent_bits(c) > 127, 2.0**64, 2.0**-64)
-    return np.where(mask, (wide * factor).astype(np.float32), fused32(a, b, c))
-
-
-def _finish_division(quotient: Array, denominator: Array, numerator: Array) -> Array:
-    """v_div_fixup_f32: the special cases of numerator / denominator, else the quotient."""
-    sign = np.signbit(denominator) ^ np.signbit(numerator)
-    gap = _exponent_bits(numerator) - _exponent_bits(denominator)
-    infinite = (denominator == 0) | np.isinf(numerator)
-    nothing = np.isinf(denominator) | (numerator == 0)
-    size = np.where(gap < -150, np.float32(0), np.abs(quotient))
-    size = np.where(nothing, np.float32(0), size)
-    size = np.where(infinite, np.float32(np.inf), size)
-    result = np.where(sign, -size, size)
-    result = np.where(infinite & nothing, np.float32(-np.nan), result)
-    result = np.where(np.isnan(denominator), denominator, result)
-    return np.where(np.isnan(numerator), numerator, result)
 
 
 def _compares() -> dict[str, Operation]:
@@ -309,7 +270,8 @@ FLOATS: dict[str, Operation] = {
     "v_frexp_exp_i16_f16": operation("s", "h", _exponent(15)),
     "v_fmamk_f32": operation("f", "fff", fused32),
     "v_fmaak_f32": operation("f", "fff", fused32),
-    "v_div_scale_f32": operation("fm", "fff", _scale_for_division),
-    "v_div_fmas_f32": operation("f", "fffm", _divide_fused),
-    "v_div_fixup_f32": operation("f", "fff", _finish_division),
+    "v_minimum3_f32": operation("f", "fff", minimum3),
+    "v_maximum3_f32": operation("f", "fff", maximum3),
+    "v_mul_legacy_f32": operation("f", "ff", _multiply_legacy),
+    **division(fused32, fused64),
 }

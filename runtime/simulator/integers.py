@@ -124,14 +124,6 @@ def _middle(a: Array, b: Array, c: Array) -> Array:
     return np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
 
 
-def _differences(a: Array, b: Array, c: Array) -> Array:
-    total = c
-    for shift in (0, 8, 16, 24):
-        x, y = a >> shift & 0xFF, b >> shift & 0xFF
-        total = total + (np.maximum(x, y) - np.minimum(x, y))
-    return total
-
-
 def _count_below(mask: Array, lanes: Array) -> Array:
     return np.bitwise_count(mask & lanes).astype(np.uint32)
 
@@ -251,8 +243,6 @@ INTEGERS: dict[str, Operation] = {
     "v_alignbyte_b32": operation(
         "u", "uuu", lambda a, b, n: low32((u64(b) | (u64(a) << np.uint64(32))) >> u64((n & 3) * 8))
     ),
-    "v_sad_u8": operation("u", "uuu", _differences),
-    "v_sad_u32": operation("u", "uuu", lambda a, b, c: np.maximum(a, b) - np.minimum(a, b) + c),
     "v_lshlrev_b32": operation("u", "uu", lambda n, a: a << (n & 31)),
     "v_lshrrev_b32": operation("u", "uu", lambda n, a: a >> (n & 31)),
     "v_ashrrev_i32": operation("i", "ii", lambda n, a: a >> (n & 31)),
@@ -276,6 +266,9 @@ INTEGERS: dict[str, Operation] = {
     "v_mul_hi_i32": operation("i", "ii", lambda a, b: (i64(a) * i64(b) >> 32).astype(np.int32)),
     "v_mul_u32_u24": operation("u", "uu", lambda a, b: _u24(a) * _u24(b)),
     "v_mul_i32_i24": operation("i", "ii", lambda a, b: _i24(a) * _i24(b)),
+    "v_mul_hi_i32_i24": operation(
+        "i", "ii", lambda a, b: (i64(_i24(a)) * i64(_i24(b)) >> 32).astype(np.int32)
+    ),
     "v_mul_hi_u32_u24": operation("u", "uu", lambda a, b: high32(u64(_u24(a)) * u64(_u24(b)))),
     "v_mad_u32_u24": operation("u", "uuu", lambda a, b, c: _u24(a) * _u24(b) + c),
     "v_mad_i32_i24": operation("i", "iii", lambda a, b, c: _i24(a) * _i24(b) + c),

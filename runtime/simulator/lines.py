@@ -74,7 +74,7 @@ class Lines(Operands):
             return self._packed32(i, PACKED32[i.name])
         if i.name in MIXED:
             return self._mixed(i, MIXED[i.name])
-        if i.name.endswith("_saveexec_b64"):
+        if i.name.endswith(("_saveexec_b64", "_wrexec_b64")):
             return self._save_exec(i)
         return self._vector(i, VALU[i.name]) if i.name in VALU else None
 
@@ -235,15 +235,16 @@ class Lines(Operands):
         return [*lines, "w.refresh_exec()"] if index in (EXEC, EXEC + 1) else lines
 
     def _save_exec(self, i: Instruction) -> list[str]:
-        """The result is the old EXEC; EXEC becomes source op EXEC; SCC: it is not zero."""
-        expression = _SAVE_EXEC.get(i.name.removeprefix("s_").removesuffix("_saveexec_b64"))
+        """EXEC becomes source op EXEC; the result is the old one (wrexec: the new); SCC."""
+        expression = _SAVE_EXEC.get(i.name.split("_")[1])
+        kept = "e" if "saveexec" in i.name else "t"
         if expression is None:
             raise SimulationError("the instruction is not modelled")
         return [
             f"x = {self.get(i.operands[0], 'U')}",
             f"e = join(s[{EXEC}], s[{EXEC + 1}])",
-            *self._store_scalar(i.results[0], "e", "U"),
             f"t = {expression}",
+            *self._store_scalar(i.results[0], kept, "U"),
             "w.scc = w.put_scalar(w.scc, t != 0)",
             "w.set_exec(t)",
         ]

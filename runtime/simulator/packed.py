@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mxc.runtime.simulator.floats import FLOATS, fused32
+from mxc.runtime.simulator.floats import FLOATS, fused32, maximum3, minimum3
 from mxc.runtime.simulator.integers import INTEGERS
 from mxc.runtime.simulator.operations import Array, Operation, operation
 
@@ -23,6 +23,9 @@ PACKED16: dict[str, Operation] = {
         )
     },
     **{f"v_pk_{name}_f16": FLOATS[f"v_{name}_f16"] for name in ("add", "mul", "min", "max", "fma")},
+    "v_pk_fmac_f16": FLOATS["v_fmac_f16"],
+    "v_pk_minimum3_f16": operation("h", "hhh", minimum3),
+    "v_pk_maximum3_f16": operation("h", "hhh", maximum3),
 }
 #: Two registers; the operation is that of one.
 PACKED32: dict[str, Operation] = {
@@ -42,39 +45,4 @@ MIXED: dict[str, Operation] = {
     "v_mad_mix_f32": operation("f", "fff", fused32),
     "v_mad_mixlo_f16": operation("h", "fff", _mixed_half),
     "v_mad_mixhi_f16": operation("h", "fff", _mixed_half),
-}
-
-
-def _halves(value: Array) -> tuple[Array, Array]:
-    """The two bfloat16 of each uint32."""
-    return (value << 16).view(np.float32), (value & 0xFFFF0000).view(np.float32)
-
-
-def _float_halves(value: Array) -> tuple[Array, Array]:
-    low = (value & 0xFFFF).astype(np.uint16).view(np.float16).astype(np.float32)
-    return low, (value >> 16).astype(np.uint16).view(np.float16).astype(np.float32)
-
-
-def _dot_bf16(a: Array, b: Array, c: Array) -> Array:
-    (a0, a1), (b0, b1) = _halves(a), _halves(b)
-    return fused32(a0, b0, fused32(a1, b1, c))
-
-
-def _dot_f16(a: Array, b: Array, c: Array) -> Array:
-    (a0, a1), (b0, b1) = _float_halves(a), _float_halves(b)
-    return fused32(a0, b0, fused32(a1, b1, c))
-
-
-def _dot_bytes(a: Array, b: Array, c: Array) -> Array:
-    total = c
-    for shift in (0, 8, 16, 24):
-        total = total + (a << (24 - shift) >> 24) * (b << (24 - shift) >> 24)
-    return total
-
-
-DOTS: dict[str, Operation] = {
-    "v_dot2_f32_bf16": operation("f", "uuf", _dot_bf16),
-    "v_dot2_f32_f16": operation("f", "uuf", _dot_f16),
-    "v_dot2c_f32_bf16": operation("f", "uu", _dot_bf16, tied=True),
-    "v_dot4_i32_i8": operation("i", "iii", _dot_bytes),
 }

@@ -90,6 +90,74 @@ def sign_bits(value: Array) -> Array:
     return highest_bit((value ^ (value >> 31)).view(np.uint32))
 
 
+def reverse64(value: Array) -> Array:
+    """The 64 bits in the opposite order."""
+    low, high = reverse32(high32(value)), reverse32(low32(value))
+    result: Array = u64(low) | u64(high) << np.uint64(32)
+    return result
+
+
+def highest_bit64(value: Array) -> Array:
+    """Zeros above the highest set bit of uint64; 2**32-1 for zero."""
+    high, low = high32(value), low32(value)
+    below = np.where(low == 0, np.uint32(0xFFFFFFFF), highest_bit(low) + np.uint32(32))
+    return np.where(high != 0, highest_bit(high), below).astype(np.uint32)
+
+
+def lowest_bit64(value: Array) -> Array:
+    """Zeros below the lowest set bit of uint64; 2**32-1 for zero."""
+    high, low = high32(value), low32(value)
+    above = np.where(high == 0, np.uint32(0xFFFFFFFF), lowest_bit(high) + np.uint32(32))
+    return np.where(low != 0, lowest_bit(low), above).astype(np.uint32)
+
+
+def _signs64(value: Array) -> Array:
+    return highest_bit64((value ^ (value >> 63)).view(np.uint64))
+
+
+def _quads(value: Array) -> Array:
+    """Bit 4 n of the result: whether one of the bits 4 n .. 4 n + 3 is set."""
+    pairs = value | value >> value.dtype.type(1)
+    both = pairs | pairs >> value.dtype.type(2)
+    mask: Array = both & value.dtype.type(0x1111111111111111 & (1 << 8 * value.itemsize) - 1)
+    return mask
+
+
+def _whole_quads(value: Array) -> Array:
+    result: Array = _quads(value) * value.dtype.type(15)
+    return result
+
+
+def _quad_mask(value: Array) -> Array:
+    quads = _quads(value)
+    result = np.zeros_like(quads)
+    for n in range(2 * value.itemsize):
+        result |= (quads >> value.dtype.type(4 * n) & value.dtype.type(1)) << value.dtype.type(n)
+    return result
+
+
+def _twice(value: Array) -> Array:
+    """Each of 32 bits two times."""
+    wide = u64(value)
+    for shift, mask in (
+        (16, 0x0000FFFF0000FFFF),
+        (8, 0x00FF00FF00FF00FF),
+        (4, 0x0F0F0F0F0F0F0F0F),
+        (2, 0x3333333333333333),
+        (1, 0x5555555555555555),
+    ):
+        wide = (wide | wide << np.uint64(shift)) & np.uint64(mask)
+    result: Array = wide | wide << _ONE64
+    return result
+
+
+def _wide_signed_field(value: Array, spec: Array) -> Array:
+    width = np.minimum(spec >> 16 & 127, 64)
+    cut = value >> i64(spec & 63)
+    rest = i64(64 - width) & 63
+    return np.where(width == 0, np.int64(0), cut << rest >> rest)
+
+
 def ones(value: Array) -> Array:
     """How many bits are set, as uint32."""
     return np.bitwise_count(value).astype(np.uint32)
@@ -180,6 +248,7 @@ def _shifts() -> dict[str, Operation]:
         "s_bfe_u32": operation("uc", "uu", _nonzero(_packed_field)),
         "s_bfe_i32": operation("ic", "iu", _nonzero(_packed_signed_field)),
         "s_bfe_u64": operation("Uc", "Uu", _nonzero(_wide_field)),
+        "s_bfe_i64": operation("Ic", "Iu", _nonzero(_wide_signed_field)),
     }
 
 
@@ -222,7 +291,8 @@ def _compares() -> dict[str, Operation]:
 
 def _set_bit(value: int) -> Callable[[Array, Array], Array]:
     def run(n: Array, old: Array) -> Array:
-        bit = np.uint32(1) << (n & 31)
+        width = 8 * old.itemsize
+        bit = old.dtype.type(1) << (n & (width - 1)).astype(old.dtype)
         result: Array = old | bit if value else old & ~bit
         return result
 
@@ -251,6 +321,19 @@ SALU: dict[str, Operation] = {
     "s_abs_i32": operation("ic", "i", _nonzero(np.abs)),
     "s_absdiff_i32": operation("ic", "ii", _nonzero(lambda a, b: np.abs(a - b))),
     "s_brev_b32": operation("u", "u", reverse32),
+    "s_brev_b64": operation("U", "U", reverse64),
+    "s_wqm_b32": operation("uc", "u", _nonzero(_whole_quads)),
+    "s_wqm_b64": operation("Uc", "U", _nonzero(_whole_quads)),
+    "s_quadmask_b32": operation("uc", "u", _nonzero(_quad_mask)),
+    "s_quadmask_b64": operation("Uc", "U", _nonzero(_quad_mask)),
+    "s_bitreplicate_b64_b32": operation("U", "u", _twice),
+    "s_bcnt0_i32_b32": operation("uc", "u", _nonzero(lambda a: ones(~a))),
+    "s_bcnt0_i32_b64": operation("uc", "U", _nonzero(lambda a: ones(~a))),
+    "s_ff0_i32_b32": operation("u", "u", lambda a: lowest_bit(~a)),
+    "s_ff0_i32_b64": operation("u", "U", lambda a: lowest_bit64(~a)),
+    "s_ff1_i32_b64": operation("u", "U", lowest_bit64),
+    "s_flbit_i32_b64": operation("u", "U", highest_bit64),
+    "s_flbit_i32_i64": operation("u", "I", _signs64),
     "s_bcnt1_i32_b32": operation("uc", "u", _nonzero(ones)),
     "s_bcnt1_i32_b64": operation("uc", "U", _nonzero(ones)),
     "s_ff1_i32_b32": operation("u", "u", lowest_bit),
@@ -260,6 +343,8 @@ SALU: dict[str, Operation] = {
     "s_sext_i32_i16": operation("i", "i", lambda a: a << 16 >> 16),
     "s_bitset0_b32": operation("u", "u", _set_bit(0), tied=True),
     "s_bitset1_b32": operation("u", "u", _set_bit(1), tied=True),
+    "s_bitset0_b64": operation("U", "u", _set_bit(0), tied=True),
+    "s_bitset1_b64": operation("U", "u", _set_bit(1), tied=True),
     "s_pack_ll_b32_b16": operation("u", "uu", _pack(0, 0)),
     "s_pack_lh_b32_b16": operation("u", "uu", _pack(0, 16)),
     "s_pack_hh_b32_b16": operation("u", "uu", _pack(16, 16)),

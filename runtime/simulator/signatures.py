@@ -5,16 +5,24 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from mxc.runtime.simulator.bytewise import BYTEWISE
 from mxc.runtime.simulator.conversions import CONVERSIONS
+from mxc.runtime.simulator.dots import DOTS
 from mxc.runtime.simulator.floats import FLOATS
 from mxc.runtime.simulator.integers import INTEGERS
 from mxc.runtime.simulator.operations import REGISTERS, Operation
-from mxc.runtime.simulator.packed import DOTS, MIXED, PACKED16, PACKED32
+from mxc.runtime.simulator.packed import MIXED, PACKED16, PACKED32
 from mxc.runtime.simulator.salu import SALU
 from mxc.runtime.simulator.small import SMALL
 
 #: Instructions that compute lane by lane, by name.
-VALU: dict[str, Operation] = {**INTEGERS, **FLOATS, **CONVERSIONS, **DOTS}
+VALU: dict[str, Operation] = {
+    **INTEGERS,
+    **BYTEWISE,
+    **FLOATS,
+    **CONVERSIONS,
+    **DOTS,
+}
 
 _DWORDS = re.compile(r"dwordx(\d+)")
 _MATRIX = re.compile(r"v_mfma_(?:scale_)?([fi])(?:32|64)_(\d+)x(\d+)x(\d+)(?:_(\d+)b)?_(\w+)")
@@ -56,6 +64,8 @@ def _counts(name: str) -> Counts | None:
         return (2,), (2,) * (2 if name == "v_pk_mov_b32" else len(PACKED32[name].ins))
     if name in SMALL:
         return SMALL[name].registers
+    if name.endswith("_wrexec_b64"):
+        return (2,), (2,)
     if match := re.fullmatch(r"s_(and|or|xor|andn[12]|orn[12]|nand|nor|xnor)_saveexec_b64", name):
         return (2,), (2,)
     if match := re.match(r"s_(buffer_)?load_dword(?:x(\d+))?", name):

@@ -22,6 +22,8 @@ def special_step(i: Instruction, read: Reader) -> Step | None:
         return _program_counter(i)
     if i.name in ("s_setreg_b32", "s_setreg_imm32_b32"):
         return _set_mode(i, read)
+    if i.name == "s_getreg_b32":
+        return _get_mode(i)
     return None
 
 
@@ -33,6 +35,20 @@ def _program_counter(i: Instruction) -> Step:
     def step(w: Waves) -> None:
         w.s[target] = w.put_scalar(w.s[target], low)
         w.s[target + 1] = w.put_scalar(w.s[target + 1], high)
+
+    return step
+
+
+def _get_mode(i: Instruction) -> Step | None:
+    word = i.has("hwreg")
+    register, first, size = word & 63, word >> 6 & 31, (word >> 11 & 31) + 1
+    if register != _HWREG_MODE:
+        return None
+    target = i.results[0].index
+
+    def step(w: Waves) -> None:
+        value = np.array([[w.mode >> first & (1 << size) - 1]], np.uint32)
+        w.s[target] = w.put_scalar(w.s[target], value)
 
     return step
 

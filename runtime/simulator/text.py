@@ -52,10 +52,11 @@ def text(instruction: Instruction) -> str:
         parts.append(_modified(i, operand_text(operand), place))
     if i.encoding == "SMEM" and i.operands and i.operands[1].bank == "off":
         parts[-1] = hex(i.has("offset"))
-    if i.name.startswith("s_setreg"):
+    if i.name.startswith(("s_setreg", "s_getreg")):
         word = i.has("hwreg")
         size = (word >> 11 & 31) + 1
-        parts.insert(0, f"hwreg({word & 63}, {word >> 6 & 31}, {size})")
+        place = 0 if i.name.startswith("s_setreg") else 1
+        parts.insert(place, f"hwreg({word & 63}, {word >> 6 & 31}, {size})")
     name = i.name + ("_sdwa" if i.has("sdwa") else "_dpp" if i.has("dpp") else "")
     line = f"{name} {', '.join(parts)}".rstrip()
     return " ".join((line, *_modifiers(i)))

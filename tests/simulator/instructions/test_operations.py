@@ -1,0 +1,223 @@
+"""Instructions whose pseudocode is not precise enough to be run, against functions of Python's.
+
+Each function takes and gives plain integers (the bits of registers); floats are numpy's scalars of
+the type, or exact fractions.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from exact import ALL, fused, rounded, same, signed
+from numpy.typing import NDArray
+from oracles import ORACLES
+from pcode_values import BITS, FLOAT
+from samples import held, put, samples, scalar_text, vector_text
+from single import apply, decoded, fill, register, waves
+
+from mxc.runtime.simulator.code_object import Kernel
+from mxc.runtime.simulator.dots import DOTS
+from mxc.runtime.simulator.instruction import EXEC, VCC, Instruction
+from mxc.runtime.simulator.salu import SALU
+from mxc.runtime.simulator.signatures import VALU
+from mxc.runtime.simulator.words import OPCODES
+
+Array = NDArray[Any]
+INEXACT = ("v_sin_f32", "v_cos_f32")
+CMPX = [n for n in OPCODES["VOPC"].values() if n.startswith("v_cmpx")]
+CMPK = [n for n in OPCODES["SOPK"].values() if n.startswith("s_cmpk")]
+LITERALS = {"v_fmamk_f32": "v32, v0, 0x3fc00000, v8", "v_fmaak_f32": "v32, v0, v8, 0x3fc00000"}
+SOPK = ("s_movk_i32", "s_cmovk_i32", "s_addk_i32", "s_mulk_i32")
+BITOP = ("v_bitop3_b32", "v_bitop3_b16")
+#: Opcodes that this file tests with numbers.
+COVERS = frozenset((*ORACLES, *CMPX, *CMPK, *LITERALS, *SOPK, *BITOP))
+TABLES = (0x00, 0x36, 0x78, 0x80, 0x96, 0xC8, 0xEC, 0xFE, 0x1B, 0xE4, 0xFF)
+
+
+def text_of(name: str) -> str:
+    if name.startswith("v_accvgpr"):
+        places = {"read": "v32, a0", "write": "a32, v0", "mov": "a32, a0"}
+        return f"{name} {places[name.split('_')[2]]}"
+    return scalar_text(name) if name in SALU else vector_text(name)
+
+
+def compare_text(name: str) -> str:
+    wide = 2 if name.endswith("64") else 1
+    second = "v8" if "class" in name else span(8, wide)
+    return f"{name} s[20:21], {span(0, wide)}, {second}"
+
+
+def span(first: int, count: int, bank: str = "v") -> str:
+    return f"{bank}{first}" if count == 1 else f"{bank}[{first}:{first + count - 1}]"
+
+
+LINES = (
+    *(text_of(name) for name in ORACLES),
+    *(compare_text(name) for name in CMPX),
+    *(compare_text(name.replace("cmpx", "cmp")) for name in CMPX),
+    *(f"{name} s32, {value:#x}" for name in (*CMPK, *SOPK) for value in (0x7FFF, 0x8000, 0x5)),
+    *(f"{name} {rest}" for name, rest in LITERALS.items()),
+    *(f"v_bitop3_b32 v32, v0, v8, v16 bitop3:{t:#x}" for t in TABLES),
+    *(f"v_bitop3_b16 v32, v0, v8, v16 bitop3:{t:#x}" for t in TABLES),
+)
+
+
+@pytest.fixture(scope="module")
+def instructions(assemble: Callable[..., Kernel]) -> dict[str, Instruction]:
+    return decoded(assemble, dict.fromkeys(LINES))
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_operation(name: str, instructions: dict[str, Instruction]) -> None:
+    scalar = name in SALU
+    entry = SALU[name] if scalar else VALU[name]
+    rng = np.random.default_rng(sum(name.encode()))
+    shape = (128, 1) if scalar else (2, 64)
+    w = waves(shape[0])
+    bank = w.s if scalar else w.a if name in ("v_accvgpr_read_b32", "v_accvgpr_mov_b32") else w.v
+    given = []
+    kinds = [k for k in entry.ins if k != "c"]
+    for n, kind in enumerate(kinds):
+        wanted_kind = {"w": "u"}.get(kind, kind)
+        bits = samples(wanted_kind, 128, rng).reshape(shape)
+        if name in INEXACT:
+            bits = rng.uniform(-2, 2, shape).astype(np.float32).view(np.uint32).astype(np.uint64)
+        if name == "v_perm_b32" and n == 2:
+            bits = rng.integers(0, 16, (*shape, 4)) @ (1 << np.arange(0, 32, 8))
+        if name.startswith("v_ldexp") and n == 1:
+            bits = rng.choice([0, 1, -1, 30, -30, 200, -200, -1074, 32767, -32768], shape)
+            bits = bits.astype(np.int64).view(np.uint64) & np.uint64(ALL)
+        put(bank, 32 + 4 * n if scalar else 8 * n, bits, kind in "UId")
+        given.append(bits)
+    wide = entry.outs[0] in "UId"
+    old = samples({"w": "u", "s": "u"}.get(entry.outs[0], entry.outs[0]), 128, rng).reshape(shape)
+    old = old if wide else old & np.uint64(ALL)
+    place = 48 if scalar else 32
+    target = w.s if scalar else w.a if name in ("v_accvgpr_write_b32", "v_accvgpr_mov_b32") else w.v
+    put(target, place, old, wide)
+    apply(instructions[text_of(name)], w)
+    found = held(target, place, shape, wide)
+    for at in np.ndindex(shape):
+        operands = [int(g[at]) for g in given] + [int(old[at])] * entry.tied
+        wanted = ORACLES[name](*operands)
+        ok = same(entry.outs[0], int(found[at]), wanted, name in INEXACT)
+        assert ok, (name, [*map(hex, operands)], hex(int(found[at])), hex(wanted & (1 << 64) - 1))
+        if entry.outs.endswith("c"):
+            assert bool(np.broadcast_to(w.scc, shape)[at]) == (wanted != 0)
+
+
+@pytest.mark.parametrize("name", CMPX)
+def test_compare_that_writes_exec(name: str, instructions: dict[str, Instruction]) -> None:
+    """As its twin, which the pseudocode tests, and EXEC becomes the result."""
+    rng = np.random.default_rng(sum(name.encode()))
+    entry = VALU[name]
+    results = []
+    bits = [samples(kind, 128, rng).reshape(2, 64) for kind in entry.ins]
+    bits[1] = np.where(rng.random((2, 64)) < 0.3, bits[0], bits[1])
+    lanes = rng.integers(0, 2, (2, 64)).astype(bool)
+    for text in (compare_text(name), compare_text(name.replace("cmpx", "cmp"))):
+        w = waves(2)
+        for n, kind in enumerate(entry.ins):
+            put(w.v, 8 * n, bits[n], kind in "UId")
+        w.set_exec(np.packbits(lanes, axis=1, bitorder="little").view(np.uint64))
+        apply(instructions[text], w)
+        results.append((np.broadcast_to(w.mask(20), (2, 64)), w.mask(EXEC), w.lanes))
+    (found, executes, active), (wanted, untouched, _) = results
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(np.broadcast_to(executes, (2, 64)), wanted)
+    np.testing.assert_array_equal(active, wanted)
+    np.testing.assert_array_equal(untouched, lanes)
+
+
+@pytest.mark.parametrize("name", [*CMPK, *SOPK])
+@pytest.mark.parametrize("value", [0x7FFF, 0x8000, 0x5])
+def test_scalar_with_immediate(name: str, value: int, instructions: dict[str, Instruction]) -> None:
+    rng = np.random.default_rng(value)
+    unsigned = name.endswith("u32")
+    k = value if unsigned else signed(value, 16)
+    old = samples("u", 128, rng).reshape(128, 1)
+    old[:3, 0] = (k & ALL, k - 1 & ALL, k + 1 & ALL)
+    scc = rng.integers(0, 2, (128, 1)).astype(bool)
+    w = waves(128)
+    put(w.s, 32, old, False)
+    w.scc = scc
+    apply(instructions[f"{name} s32, {value:#x}"], w)
+    found = held(w.s, 32, (128, 1), False)
+    after = np.broadcast_to(w.scc, (128, 1))
+    for n in range(128):
+        x = int(old[n, 0]) if unsigned else signed(int(old[n, 0]))
+        result, bit = int(old[n, 0]), bool(scc[n, 0])
+        if name.startswith("s_cmpk"):
+            tests = {"eq": x == k, "lg": x != k, "gt": x > k, "ge": x >= k, "lt": x < k}
+            bit = (tests | {"le": x <= k})[name.split("_")[2]]
+        elif name == "s_movk_i32" or (name == "s_cmovk_i32" and bit):
+            result = k & ALL
+        elif name == "s_addk_i32":
+            result, bit = x + k & ALL, signed(x + k) != x + k
+        elif name == "s_mulk_i32":
+            result = x * k & ALL
+        assert (int(found[n, 0]), bool(after[n, 0])) == (result, bit)
+
+
+@pytest.mark.parametrize("name", LITERALS)
+def test_fused_with_a_literal(name: str, instructions: dict[str, Instruction]) -> None:
+    rng = np.random.default_rng(len(name))
+    w = waves(2)
+    a, b = (samples("f", 128, rng).reshape(2, 64) for _ in range(2))
+    put(w.v, 0, a, False)
+    put(w.v, 8, b, False)
+    apply(instructions[f"{name} {LITERALS[name]}"], w)
+    found = held(w.v, 32, (2, 64), False)
+    for at in np.ndindex(2, 64):
+        x, y = int(a[at]), int(b[at])
+        three = (x, 0x3FC00000, y) if name == "v_fmamk_f32" else (x, y, 0x3FC00000)
+        assert same("f", int(found[at]), fused(32)(*three), False)
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("name", BITOP)
+def test_any_function_of_three_bits(
+    name: str, table: int, instructions: dict[str, Instruction]
+) -> None:
+    rng = np.random.default_rng(table)
+    operands = rng.integers(0, 1 << 32, (3, 64), dtype=np.uint32)
+    w = waves()
+    for n in range(3):
+        fill(w, 8 * n, operands[n][None, :, None])
+    apply(instructions[f"{name} v32, v0, v8, v16 bitop3:{table:#x}"], w)
+    width = 16 if name.endswith("b16") else 32
+    for lane in range(64):
+        wanted = 0
+        for bit in range(width):
+            a, b, c = (int(operands[n, lane]) >> bit & 1 for n in range(3))
+            wanted |= (table >> (a << 2 | b << 1 | c) & 1) << bit
+        assert int(register(w, 32)[0, lane]) & (1 << width) - 1 == wanted
+
+
+def test_every_dot_has_an_oracle() -> None:
+    assert set(DOTS) <= set(ORACLES)
+
+
+def test_last_step_of_a_division(assemble: Callable[..., Kernel]) -> None:
+    """v_div_fmas: a fused multiply-add, and 2**64 (2**128) either way where VCC says so."""
+    texts = ["v_div_fmas_f32 v32, v0, v8, v16", "v_div_fmas_f64 v[32:33], v[0:1], v[8:9], v[16:17]"]
+    found = decoded(assemble, texts)
+    rng = np.random.default_rng(5)
+    for text, width, power in zip(texts, (32, 64), (64, 128), strict=True):
+        w = waves()
+        mask = rng.integers(0, 2, (1, 64)).astype(bool)
+        w.put_mask(VCC, mask)
+        numbers = rng.normal(0, 3, (3, 64)).astype(FLOAT[width])
+        for n in range(3):
+            put(w.v, 8 * n, numbers[n].view(BITS[width]).astype(np.uint64)[None], width == 64)
+        apply(found[text], w)
+        got = held(w.v, 32, (1, 64), width == 64)
+        for lane in range(64):
+            exact = Fraction(float(numbers[0, lane])) * Fraction(float(numbers[1, lane]))
+            exact += Fraction(float(numbers[2, lane]))
+            if mask[0, lane]:
+                up = abs(numbers[2, lane]) >= 2
+                exact *= Fraction(2) ** (power if up else -power)
+            assert int(got[0, lane]) == rounded(exact, width)
