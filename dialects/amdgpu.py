@@ -64,9 +64,44 @@ def barrier() -> None:
     amdgpu.lds_barrier()
 
 
+def load_to_shared(
+    source: ir.Value, at: ir.Value, memory: ir.Value, into: ir.Value, size: int
+) -> None:
+    """Load `size` bytes a lane (4 or 16) from a bounded memref of bytes to shared memory.
+
+    `at` is each lane's own; the lanes' bytes lie one after the other from `into` on, which is the
+    same in all lanes. Nothing waits for it but `wait_for_loads`.
+    """
+    kind = ir.VectorType.get([size], ir.IntegerType.get_signless(8))
+    amdgpu.gather_to_lds(source, [at], memory, [into], kind, async_=True)
+
+
+def mark_loads() -> None:
+    """What has been loaded to shared memory since the last mark is a group."""
+    rocdl.asyncmark()
+
+
+def wait_for_loads(groups: int) -> None:
+    """Wait until no more than `groups` groups of this wave's loads are on their way.
+
+    Then for its own reads and writes of shared memory, and for all waves of the workgroup.
+    """
+    no_reordering()
+    rocdl.wait_asyncmark(groups)
+    amdgpu.memory_counter_wait(ds=0)
+    rocdl.s_barrier()
+    no_reordering()
+
+
 def no_reordering() -> None:
     """The compiler moves no instruction across this point."""
     rocdl.sched_barrier(ir.Attribute.parse("#rocdl.sched_group_mask<none>"))
+
+
+def scheduled(kind: str, count: int, group: int) -> None:
+    """So many instructions of a kind come next, of those behind the last `no_reordering`."""
+    mask = ir.Attribute.parse(f"#rocdl.sched_group_mask<{kind}>")
+    rocdl.sched_group_barrier(mask, count, group)
 
 
 def scaled_mfma(
@@ -99,12 +134,17 @@ def joined(parts: Sequence[ir.Value]) -> ir.Value:
     """Vectors of bytes one after the other."""
     whole = parts[0]
     for part in parts[1:]:
-        sizes = [ir.VectorType(value.type).shape[0] for value in (whole, part)]
-        if sizes[0] == sizes[1]:
-            whole = vector.shuffle(whole, part, list(range(sum(sizes))))
-            continue
+        first, second = (ir.VectorType(value.type).shape[0] for value in (whole, part))
         # Shuffled vectors have one type: the shorter one is widened first.
-        padded = [min(i, sizes[1] - 1) for i in range(sizes[0])]
-        wide = vector.shuffle(part, part, padded)
-        whole = vector.shuffle(whole, wide, list(range(sum(sizes))))
+        size = max(first, second)
+        whole, part = _widened(whole, size), _widened(part, size)
+        whole = vector.shuffle(whole, part, [*range(first), *range(size, size + second)])
     return whole
+
+
+def _widened(value: ir.Value, size: int) -> ir.Value:
+    """The vector with its last element repeated."""
+    own = ir.VectorType(value.type).shape[0]
+    if own == size:
+        return value
+    return vector.shuffle(value, value, [min(n, own - 1) for n in range(size)])

@@ -36,6 +36,11 @@ def rest(a: ir.Value, b: int) -> ir.Value:
     return index(0) if b == 1 else arith.remui(a, index(b))
 
 
+def exclusive_or(a: ir.Value, b: ir.Value) -> ir.Value:
+    """a ^ b."""
+    return arith.xori(a, b)
+
+
 def below(a: ir.Value, b: ir.Value | int) -> ir.Value:
     """Whether a < b, of what is not negative."""
     bound = index(b) if isinstance(b, int) else b

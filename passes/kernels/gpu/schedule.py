@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from mxc.passes.kernels.gpu.fragments import Instruction
+
+Transport = Literal["stream", "ring"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """`tiles`: of a wave along rows and columns, of `instruction`; `waves`: of a workgroup along
-    rows, columns and K."""
+    rows, columns and K.
+
+    `transport`: operands go straight from memory to registers (stream.py), or through a ring of
+    `stages` stages in shared memory, each of `turns` instructions along K (ring.py).
+    """
 
     instruction: Instruction
     tiles: tuple[int, int]
     waves: tuple[int, int, int]
+    transport: Transport = "stream"
+    stages: int = 0
+    turns: int = 0
 
     @property
     def rows(self) -> int:

@@ -1,0 +1,110 @@
+"""Scaled products of many rows: both sides pass through a ring of stages in shared memory.
+
+    result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
+
+A workgroup has a tile of the result, its waves parts of it. What they multiply is loaded to LDS
+directly, each byte once for the workgroup, some stages (staging.py) ahead. Per turn, which is one
+instruction along K for each tile of a wave:
+
+    before a stage's last turn:
+      wait for the loads of the next stage, and for all waves      # so this slot has been read
+    multiply the turn's fragments; meanwhile                       # interleave.py
+      read the fragments of the next turn from LDS
+      load the stage that comes `stages` later into the slot that has been read
+      now and then, fetch the scales of the next span              # staged_scales.py
+
+The matrix cores have work all the time, as long as memory answers within `stages` - 1 stages. Sums
+are in accumulation registers, of which a wave alone on its SIMD has 256.
+
+Sides are swapped, so that a lane has four columns in a row of the result, which it stores at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.dialects.amdgpu import bounded, shared
+from mxc.passes.kernels.gpu.contraction import Contraction, Given
+from mxc.passes.kernels.gpu.lanes import lane_of
+from mxc.passes.kernels.gpu.pipeline import Pipeline
+from mxc.passes.kernels.gpu.ring_tile import Tile
+from mxc.passes.kernels.gpu.staged_scales import SPAN, StagedScales, scale_bytes
+from mxc.passes.kernels.gpu.staging import INSTRUCTION, Layout, StagedSide
+from mxc.passes.kernels.vectors import i8
+
+
+@dataclass(frozen=True)
+class Ring(Contraction):
+    """A product by a schedule of the transport "ring"."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where the schedule cannot compute this product."""
+        super().__post_init__()
+        if self.schedule.instruction != INSTRUCTION or self.schedule.waves[2] != 1:
+            raise ValueError(f"{self.schedule}: a ring has tiles of 32, and no waves along K")
+        if self.lhs.blocks < SPAN:
+            raise ValueError(f"{self.lhs.blocks} blocks: a ring wants {SPAN}, a span of scales")
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """Of the function, for LLVM: one wave a SIMD, which keeps its sums in AGPRs."""
+        m, n = self.schedule.tiles
+        return {
+            "amdgpu-waves-per-eu": "1, 1",
+            "amdgpu-agpr-alloc": str(m * n * INSTRUCTION.totals),
+        }
+
+    @property
+    def layouts(self) -> tuple[Layout, Layout]:
+        """Of a stage of lhs and of rhs."""
+        schedule = self.schedule
+        waves = schedule.waves[0] * schedule.waves[1]
+        return (
+            Layout(self.lhs, schedule.rows, schedule.turns, waves),
+            Layout(self.rhs, schedule.columns, schedule.turns, waves),
+        )
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of LDS that a stage takes."""
+        return sum(layout.bytes for layout in self.layouts)
+
+    @property
+    def lds_bytes(self) -> int:
+        """Of LDS that a workgroup takes."""
+        scales = sum(scale_bytes(layout.rows, layout.waves) for layout in self.layouts)
+        return self.schedule.stages * self.slot_bytes + scales
+
+    def body(self, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        lane = lane_of(INSTRUCTION)
+        given = Given(self, list(buffers))
+        tile = Tile(self, lane, given)
+        memory = shared([self.lds_bytes], i8())
+        sides, scales = [], []
+        start, end = 0, self.schedule.stages * self.slot_bytes
+        for layout, (elements, factors), first, row_of in zip(
+            self.layouts,
+            (given.lhs, given.rhs),
+            (tile.first_row, tile.first_column),
+            (tile.lhs_row, tile.rhs_row),
+            strict=True,
+        ):
+            side = StagedSide(layout, lane, bounded(elements), memory, start, first, row_of)
+            sides.append(side)
+            scale = StagedScales(layout, lane, bounded(factors), memory, end, first, row_of)
+            scales.append(scale)
+            start += layout.bytes
+            end += scale_bytes(layout.rows, layout.waves)
+        pipeline = Pipeline(
+            (sides[0], sides[1]),
+            (scales[0], scales[1]),
+            self.schedule.tiles,
+            self.lhs.blocks,
+            self.schedule.stages,
+            self.slot_bytes,
+        )
+        tile.store(pipeline.totals())

@@ -1,0 +1,127 @@
+"""The tile of the result that a workgroup of a ring has: where it lies, and how it is stored."""
+
+from __future__ import annotations
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, scf, vector
+
+from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.finish import Place
+from mxc.passes.kernels.gpu.contraction import QUAD, Contraction, Given
+from mxc.passes.kernels.gpu.lanes import Lane, at_most, below, divided, plus, rest, times
+from mxc.passes.kernels.vectors import f32, index, of
+
+#: Dies of a device, each with a cache: one workgroup after the other goes to the next of them.
+#: Source: AMD CDNA3 and CDNA4 white papers (eight XCDs).
+_DIES = 8
+#: Rows of workgroups that take the same columns one after the other.
+_TOGETHER = 4
+
+
+class Tile:
+    """Rows and columns of the workgroup that runs; `first_row`, `first_column`: of this wave."""
+
+    def __init__(self, contraction: Contraction, lane: Lane, given: Given) -> None:
+        """At the insertion point."""
+        self._contraction, self._lane, self._given = contraction, lane, given
+        self._schedule = contraction.schedule
+        self._size = self._schedule.instruction.rows
+        self._tiles_m, self._tiles_n = self._schedule.tiles
+        self._across = self._tiles_n // contraction.halves
+        waves_n = self._schedule.waves[1]
+        self.first_row = times(divided(lane.wave, waves_n), self._tiles_m * self._size)
+        self._wave_n = rest(lane.wave, waves_n)
+        self.first_column = times(self._wave_n, self._tiles_n * self._size)
+        self._down, self._right = self._place()
+
+    def _place(self) -> tuple[ir.Value, ir.Value]:
+        """Which rows and columns this workgroup has: those that run at once share operands.
+
+        Numbers that a die gets become consecutive ones, and these go down some rows first.
+        """
+        right, down, _ = self._contraction.workgroups
+        number = plus(times(workgroup(1), right), workgroup(0))
+        each, more = divmod(right * down, _DIES)
+        die = rest(number, _DIES)
+        number = plus(plus(times(die, each), at_most(die, more)), divided(number, _DIES))
+        band = divided(number, _TOGETHER * right)
+        inside = rest(number, _TOGETHER * right)
+        first = times(band, _TOGETHER)
+        if down % _TOGETHER == 0:
+            return plus(first, rest(inside, _TOGETHER)), divided(inside, _TOGETHER)
+        # The last band has fewer rows.
+        high = at_most(arith.subi(index(down), first), _TOGETHER)
+        return plus(first, arith.remui(inside, high)), arith.divui(inside, high)
+
+    def lhs_row(self, local: ir.Value) -> ir.Value:
+        """The row in memory of a row of the workgroup's tile; the last one beyond the end."""
+        contraction = self._contraction
+        row = at_most(plus(times(self._down, self._schedule.rows), local), contraction.rows - 1)
+        return divided(plus(times(self._given.group, contraction.rows), row), contraction.share)
+
+    def rhs_row(self, local: ir.Value) -> ir.Value:
+        """The same of rhs: a gated result has its halves in the halves of each wave's tiles."""
+        contraction, size = self._contraction, self._size
+        if contraction.halves == 1:
+            row = plus(times(self._right, self._schedule.columns), local)
+        else:
+            tile = divided(local, size)
+            wave, tile = divided(tile, self._tiles_n), rest(tile, self._tiles_n)
+            column = plus(times(self._wave_column(wave), 1), rest(local, size))
+            row = plus(column, times(rest(tile, self._across), size))
+        row = at_most(row, contraction.width - 1)
+        if contraction.halves > 1:
+            row = plus(row, times(divided(tile, self._across), contraction.width))
+        if self._given.expert is None:
+            return row
+        return plus(times(self._given.expert, contraction.columns), row)
+
+    def _wave_column(self, wave: ir.Value) -> ir.Value:
+        """The first column of a wave."""
+        first = plus(times(self._right, self._schedule.waves[1]), wave)
+        return times(first, self._across * self._size)
+
+    def store(self, totals: list[ir.Value]) -> None:
+        """Finish and store all tiles of this wave; `totals` row after row of tiles."""
+        row = plus(times(self._down, self._schedule.rows), plus(self.first_row, self._lane.row))
+        column = self._wave_column(self._wave_n)
+        for m in range(self._tiles_m):
+            for n in range(self._across):
+                first = m * self._tiles_n + n
+                pair = totals[first : (m + 1) * self._tiles_n : self._across][
+                    : self._contraction.halves
+                ]
+                self._store(plus(row, m * self._size), plus(column, n * self._size), pair)
+
+    def _store(self, row: ir.Value, column: ir.Value, pair: list[ir.Value]) -> None:
+        contraction, schedule = self._contraction, self._schedule
+        for quad in range(schedule.instruction.totals // QUAD):
+            at = plus(column, plus(times(self._lane.group, QUAD), schedule.instruction.row(quad)))
+            conditions = []
+            if contraction.rows % schedule.rows:
+                conditions.append(below(row, contraction.rows))
+            if contraction.width % (schedule.columns // contraction.halves):
+                conditions.append(below(at, contraction.width))
+            if not conditions:
+                self._quad(row, at, pair, quad)
+                continue
+            condition = conditions[0]
+            for other in conditions[1:]:
+                condition = arith.andi(condition, other)
+            branch = scf.IfOp(condition)
+            with ir.InsertionPoint(branch.then_block):
+                self._quad(row, at, pair, quad)
+                scf.YieldOp([])
+
+    def _quad(self, row: ir.Value, at: ir.Value, pair: list[ir.Value], quad: int) -> None:
+        """Four totals in a row."""
+        contraction = self._contraction
+        row = plus(times(self._given.group, contraction.rows), row)
+        parts = [
+            vector.extract_strided_slice(of(f32(), QUAD), total, [QUAD * quad], [QUAD], [1])
+            for total in pair
+        ]
+        places = [
+            Place(row, plus(at, half * contraction.width), None) for half in range(len(parts))
+        ]
+        vector.store(self._given.finish.apply(parts, places), self._given.result, [row, at])

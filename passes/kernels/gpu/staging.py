@@ -1,0 +1,239 @@
+"""How a side of a product lies in shared memory while it is multiplied: stages of some turns.
+
+A turn is one instruction along K, two blocks; a stage is one turn or two. Of every row a stage has
+its bytes in pieces of 16, the unit of a direct load to LDS, which puts the pieces of 64 lanes one
+after the other. Adjacent lanes take adjacent pieces of a row, so that memory is read in whole
+segments; but piece p of row r lies at place p ^ f(r) of the row, so that the 16 lanes that read
+together (16 rows, the same piece) meet no bank twice:
+
+    16 bytes:   place = pieces * r + (p ^ f(r)),   f(r) = r / (16 / d) mod d,   d = gcd(pieces, 16)
+
+Lane group g has these blocks of a stage, in its turn x:
+
+    two turns   block 2 g + x: what a group reads of a row in both turns lies together
+    one turn    block g
+
+24 bytes of a block of f6 are one piece and half of another, which the other turn shares. Hence f6
+wants two turns a stage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, vector
+
+from mxc.dialects.amdgpu import BEYOND, joined, load_to_shared
+from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction, pieces
+from mxc.passes.kernels.gpu.lanes import (
+    LANES,
+    Lane,
+    below,
+    divided,
+    exclusive_or,
+    plus,
+    rest,
+    times,
+)
+from mxc.passes.kernels.gpu.sides import Scaled
+from mxc.passes.kernels.vectors import bitcast, i8, index, of
+
+#: Bytes that a lane moves at once.
+PIECE = 16
+#: Lanes that read LDS together, 16 bytes each.
+_TOGETHER = 16
+#: The instruction of the kernels that stage; its lane groups have a block each.
+INSTRUCTION = Instruction(32)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Bytes start .. stop of the piece `first + across * group` of a row."""
+
+    first: int
+    across: int
+    start: int
+    stop: int
+
+    @property
+    def piece(self) -> tuple[int, int]:
+        """The piece alone."""
+        return self.first, self.across
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A stage of `turns` turns of `rows` rows, loaded by `waves` waves."""
+
+    kind: Scaled
+    rows: int
+    turns: int
+    waves: int
+
+    @property
+    def blocks(self) -> int:
+        """Of a row."""
+        return self.turns * INSTRUCTION.groups
+
+    def block(self, turn: int, group: int) -> int:
+        """The block that a lane group has in a turn, of those from some stage's first one on."""
+        stage, part = divmod(turn, self.turns)
+        return stage * self.blocks + self.turns * group + part
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a stage, both in memory and in LDS."""
+        return self.blocks * self.kind.block_bytes
+
+    @property
+    def pieces(self) -> int:
+        """Of a row."""
+        return self.row_bytes // PIECE
+
+    @property
+    def loads(self) -> int:
+        """Direct loads of each wave for a stage."""
+        return -(-self.rows * self.pieces // (LANES * self.waves))
+
+    @property
+    def bytes(self) -> int:
+        """In LDS; behind the rows may be what no one reads, so that all waves load as much."""
+        return self.loads * self.waves * LANES * PIECE
+
+    @property
+    def _shared(self) -> int:
+        return math.gcd(self.pieces, _TOGETHER)
+
+    def place(self, row: ir.Value, piece: ir.Value) -> ir.Value:
+        """Where a piece of a row lies in it, and the other way round."""
+        if self._shared == 1:
+            return piece
+        return exclusive_or(piece, rest(divided(row, _TOGETHER // self._shared), self._shared))
+
+    @cached_property
+    def slices(self) -> tuple[tuple[Slice, ...], ...]:
+        """For each turn what a lane's fragment is made of, in order."""
+        return tuple(self._slices(turn) for turn in range(self.turns))
+
+    def _slices(self, turn: int) -> tuple[Slice, ...]:
+        found: list[Slice] = []
+        for piece in pieces(self.kind.bits, INSTRUCTION):
+            one, other = (
+                self.kind.block_bytes * self.block(turn, piece.first + group // piece.share)
+                + piece.start
+                + piece.stride * (group % piece.share)
+                for group in range(INSTRUCTION.groups)
+            )
+            if (other - one) % PIECE:
+                raise ValueError(f"{self}: lane groups read different halves of their pieces")
+            first, start = divmod(one, PIECE)
+            across = (other - one) // PIECE
+            last = found[-1] if found else None
+            if last is not None and (last.piece, last.stop) == ((first, across), start):
+                found[-1] = Slice(first, across, last.start, start + piece.bytes)
+            else:
+                found.append(Slice(first, across, start, start + piece.bytes))
+        return tuple(found)
+
+    def new_pieces(self, turn: int) -> tuple[tuple[int, int], ...]:
+        """The pieces that a turn reads; others it has from the turn before."""
+        known = {s.piece for earlier in self.slices[:turn] for s in earlier}
+        return tuple(s.piece for s in self.slices[turn] if s.piece not in known)
+
+
+#: Pieces in registers, by tile and piece.
+Pieces = dict[tuple[int, tuple[int, int]], ir.Value]
+
+
+class StagedSide:
+    """A side in LDS for one lane: `buffer` in memory, `start` of its bytes in a slot.
+
+    `row_of`: the row in memory of a row of the workgroup's tile; `first`: the first row of this
+    wave's tiles.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        lane: Lane,
+        buffer: ir.Value,
+        slots: ir.Value,
+        start: int,
+        first: ir.Value,
+        row_of: Callable[[ir.Value], ir.Value],
+    ) -> None:
+        """At the insertion point: what is the same in all stages."""
+        self.layout, self.lane = layout, lane
+        self._buffer, self._slots = buffer, slots
+        self._rows = [self._split(number) for number in range(layout.loads)]
+        self._offsets = [self._offset(row, piece, row_of) for row, piece in self._rows]
+        loaded = times(lane.wave, layout.loads * LANES * PIECE)
+        self._into = plus(loaded, start)
+        row = lane.row
+        self._reads = {
+            piece: plus(
+                plus(
+                    times(plus(first, row), layout.row_bytes),
+                    times(layout.place(row, self._piece(piece)), PIECE),
+                ),
+                start,
+            )
+            for turn in range(layout.turns)
+            for piece in layout.new_pieces(turn)
+        }
+
+    def _piece(self, piece: tuple[int, int]) -> ir.Value:
+        first, across = piece
+        return plus(times(self.lane.group, across), first)
+
+    def _split(self, number: int) -> tuple[ir.Value, ir.Value]:
+        """The row of the workgroup's tile, and the piece of it, that this lane's load is of."""
+        layout = self.layout
+        own = plus(times(plus(times(self.lane.wave, layout.loads), number), LANES), self.lane.lane)
+        row = divided(own, layout.pieces)
+        return row, layout.place(row, rest(own, layout.pieces))
+
+    def _offset(
+        self, row: ir.Value, piece: ir.Value, row_of: Callable[[ir.Value], ir.Value]
+    ) -> ir.Value:
+        layout = self.layout
+        whole = layout.kind.blocks * layout.kind.block_bytes
+        offset = plus(times(row_of(row), whole), times(piece, PIECE))
+        if layout.bytes > layout.rows * layout.row_bytes:
+            offset = arith.select(below(row, layout.rows), offset, index(BEYOND))
+        return offset
+
+    def load(self, number: int, stage: ir.Value, slot: ir.Value, *, left: int | None) -> None:
+        """Issue one direct load of a stage. `left`: blocks that its rows have, if not all."""
+        layout = self.layout
+        offset = plus(self._offsets[number], times(stage, layout.row_bytes))
+        if left is not None:
+            _, piece = self._rows[number]
+            valid = below(times(piece, PIECE), left * layout.kind.block_bytes)
+            offset = arith.select(valid, offset, index(BEYOND))
+        into = plus(plus(slot, self._into), number * LANES * PIECE)
+        load_to_shared(self._buffer, offset, self._slots, into, PIECE)
+
+    def read(self, tile: int, piece: tuple[int, int], slot: ir.Value) -> ir.Value:
+        """A piece of this lane's row of a tile."""
+        at = plus(self._reads[piece], slot)
+        at = plus(at, tile * INSTRUCTION.rows * self.layout.row_bytes)
+        return vector.load(of(i8(), PIECE), self._slots, [at], alignment=PIECE)
+
+    def fragment(self, known: Pieces, tile: int, turn: int) -> ir.Value:
+        """The elements of a tile for a turn."""
+        parts = [
+            _cut(known[tile, one.piece], one.start, one.stop) for one in self.layout.slices[turn]
+        ]
+        return bitcast(joined(parts), ir.Type.parse(self.layout.kind.element), BLOCK)
+
+
+def _cut(piece: ir.Value, start: int, stop: int) -> ir.Value:
+    if stop - start == PIECE:
+        return piece
+    size = stop - start
+    return vector.extract_strided_slice(of(i8(), size), piece, [start], [size], [1])
