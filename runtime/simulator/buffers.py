@@ -159,9 +159,16 @@ def _to_lds(i: Instruction, where: Addressing) -> Step | None:
 
     def step(w: Waves) -> None:
         address, inside = where(w)
-        lanes = w.lanes & inside(0, size)
+        lanes = w.lanes & inside(0, 4)
         if w.observer is not None:
             w.observer.vector(w, i, address, lanes, size, False)
-        into_lds(w, i, gather(w, address, lanes, size), size)
+        # As every load, dword by dword: one that ends behind the buffer has its first ones.
+        if (lanes & ~inside(0, size)).any():
+            parts = [
+                gather(w, address + 4 * n, w.lanes & inside(4 * n, 4), 4) for n in range(size // 4)
+            ]
+            into_lds(w, i, np.concatenate(parts, axis=-1), size)
+        else:
+            into_lds(w, i, gather(w, address, lanes, size), size)
 
     return step
