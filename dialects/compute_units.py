@@ -102,7 +102,7 @@ def _up(value: int, step: int) -> int:
 # - memory_bytes: ROCm Compute Profiler, vector L1 cache: 64 bytes a clock and unit.
 # - memory_latency: what threads see of a load under load on gfx950 and gfx942 is about 1000 clocks
 #   (public thread traces); LLVM has 80 for an unloaded hit. Models are run from 500 to 3000.
-# - lds_queue, memory_queue, barrier: assumptions; a share changes by less than 0.02 between half
+# - lds_queue, memory_queue, barrier: assumptions; a share changes by less than 0.03 between half
 #   and twice of them for the kernels in docs/gpu-quality.md.
 #: Every unit. Registers, granules, LDS: LLVM AMDGPUBaseInfo.cpp; CDNA4 ISA guide, 2.2.1 and 3.6.4
 #: (512 registers a lane with the accumulation ones, in groups of 8; 160 KiB of LDS).

@@ -12,9 +12,9 @@ from mxc.compiler.report.issue_steps import Step, read_steps
 from mxc.compiler.report.loops import hot_loop
 from mxc.dialects.compute_units import ComputeUnit, Occupancy, compute_unit
 
-#: Steps that the model may take for one kernel, about half a second; of what is larger it runs
+#: Steps that the model may take for one kernel, about 0.1 s; of what is larger it runs
 #: fewer workgroups.
-_MOST_STEPS = 200_000
+_MOST_STEPS = 24_000
 
 
 @dataclass(frozen=True, kw_only=True)
