@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,3 +161,18 @@ def _one_a_byte(stored: Bytes, row: int) -> Bytes:
 
 #: Codes of six bits, one in each byte.
 SIX_IN_EIGHT = Codec("six bits a byte", 1, lambda row: row // 3 * 4, _one_a_byte)
+
+
+def narrowed(dtype: np.dtype[Any]) -> Codec:
+    """Numbers of 16 bits, `dtype`, that were widened to f32 where they are stored."""
+
+    def decode(stored: Bytes, row: int) -> Bytes:
+        wide = stored.reshape(-1).view("<f4")
+        # A number that 16 bits do not hold is seen below, an overflow too.
+        with np.errstate(over="ignore"):
+            narrow = wide.astype(dtype)
+        if not np.array_equal(narrow.astype(np.float32), wide, equal_nan=True):
+            raise ValueError(f"a number is wider than {dtype}, which it is said to have been")
+        return narrow.view(np.uint8).reshape(len(stored), row)
+
+    return Codec(f"{dtype} in f32", 1, lambda row: 2 * row, decode)

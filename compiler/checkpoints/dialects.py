@@ -23,6 +23,7 @@ from mxc.compiler.checkpoints.safetensors_files import CONFIG, read_checkpoint, 
 from mxc.compiler.checkpoints.source import Source, by_name
 from mxc.compiler.checkpoints.tensors import Checkpoint
 from mxc.dialects.errors import CheckpointError
+from mxc.dialects.manifest import BLOCKS, SCALES
 
 #: Files that hold pickles: to load one is to run the program in it.
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -58,6 +59,16 @@ def quantization_config(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _config(checkpoint: Checkpoint) -> Mapping[str, Any]:
     return quantization_config(checkpoint.config) or {}
+
+
+def _is_gpt_oss(checkpoint: Checkpoint) -> bool:
+    if checkpoint.config:
+        return _method(checkpoint) == gpt_oss_experts.METHOD
+    # A file alone, without a config: the pairs speak for themselves.
+    return any(
+        name.endswith(BLOCKS) and name.removesuffix(BLOCKS) + SCALES in checkpoint.tensors
+        for name in checkpoint.tensors
+    )
 
 
 def _read_gpt_oss(checkpoint: Checkpoint) -> Found:
@@ -111,7 +122,7 @@ def _by_method(name: str, read: Read) -> Dialect:
 #: Asked in this order; the first that recognises a checkpoint reads it. GGUF is told by its file.
 DIALECTS: tuple[Dialect, ...] = (
     Dialect("gpt-oss-original", gpt_oss_original.recognises, gpt_oss_original.read_original),
-    Dialect("gpt-oss", lambda c: _method(c) == gpt_oss_experts.METHOD, _read_gpt_oss),
+    Dialect("gpt-oss", _is_gpt_oss, _read_gpt_oss),
     _by_method(quark.METHOD, _read_quark),
     _by_method(compressed_tensors.METHOD, _read_compressed_tensors),
     Dialect(modelopt.METHOD, _is_modelopt, _read_modelopt),

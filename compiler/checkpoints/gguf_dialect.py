@@ -100,11 +100,14 @@ def _shards(path: Path) -> list[GgufFile]:
 
 
 def _record(path: Path, tensor: GgufTensor) -> TensorRecord:
+    kind, shape = tensor.type, tensor.shape
+    if kind.block > 1:
+        # What is in blocks has no dtype of safetensors: its bytes have.
+        shape = (*shape[:-1], shape[-1] // kind.block * kind.bytes)
     return TensorRecord(
         name=tensor.name,
-        # What is in blocks is no dtype of safetensors: the bytes are.
-        dtype=tensor.type.name if tensor.type.block == 1 else "U8",
-        shape=tensor.shape,
+        dtype=kind.name if kind.block == 1 else "U8",
+        shape=shape,
         file=path,
         offset=tensor.offset,
         bytes=tensor.bytes,

@@ -45,6 +45,7 @@ _MX = {
     "fp6_e3m2": "mxfp6e3m2",
     "fp8_e4m3": "mxfp8e4m3",
     "fp8_e5m2": "mxfp8e5m2",
+    "int8": "mxint8",
 }
 #: Quark's dtypes -> dtypes of elements whose scales are floats.
 _FLOAT_SCALED = {"fp8_e4m3": "f8_e4m3", "fp8_e5m2": "f8_e5m2", "int8": "i8"}
@@ -197,9 +198,10 @@ def _recipe(spec: Mapping[str, Any], place: str) -> str:
     mode = field(spec, "scale_calculation_mode", str, place)
     if mode is None:
         return UNSTATED
-    if mode not in (ScaleRecipe.EVEN, ScaleRecipe.FLOOR, ScaleRecipe.CEIL):
+    # Quark's own are even, floor and ceil; `mxc quantize` writes the fourth too.
+    if mode not in tuple(ScaleRecipe):
         raise CheckpointError(
-            f"{place}: scale_calculation_mode {mode!r} is not supported; supported: even, floor, "
-            "ceil"
+            f"{place}: scale_calculation_mode {mode!r} is not supported; supported: "
+            f"{', '.join(ScaleRecipe)}"
         )
     return str(mode)

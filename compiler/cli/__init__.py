@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from mxc.compiler.cli import bench, catalogue, generate, report, run
+from mxc.compiler.cli import bench, catalogue, convert, generate, report, run
 from mxc.dialects.errors import MxcError
 from mxc.dialects.manifest import iree_version, mxc_version
 
@@ -302,15 +302,23 @@ def _inspect(
             show_default="the one that runs here",
         ),
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="Compare with this checkpoint, of whatever dialect.", show_default=False),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
-    """Show what a checkpoint, tensor file or artifact holds.
+    """Show what a checkpoint of any dialect, a tensor file or an artifact holds.
 
     With a tensor: its first numbers, its scales, and how many are NaN, zero or at the limit.
+    With --against: same bytes, same values, or where they differ (and then status 1).
     """
     from mxc.compiler.cli.inspect import command
 
-    command(path, tensor, json, level)
+    raise typer.Exit(command(path, tensor, json, level, against))
+
+
+app.command("convert")(convert.command)
 
 
 @app.command("opt")

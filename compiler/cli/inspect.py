@@ -1,4 +1,4 @@
-"""`mxc inspect`: print what compiler/inspect.py finds."""
+"""`mxc inspect`: print what compiler/inspect.py finds, or in what two checkpoints differ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from mxc.compiler.inspect import inspect
+from mxc.compiler.checkpoints.compare import DIFFERENT, SAME_BYTES
+from mxc.compiler.inspect import inspect, inspect_against
 from mxc.dialects.manifest import MANIFEST, Manifest
 from mxc.runtime.levels import choose_level, obstacles
 
@@ -22,12 +23,24 @@ _WIDE = 200
 
 
 def command(
-    path: Path, tensor: str | None = None, json: bool = False, level: str | None = None
-) -> None:
+    path: Path,
+    tensor: str | None = None,
+    json: bool = False,
+    level: str | None = None,
+    against: Path | None = None,
+) -> int:
     """Show what a checkpoint, tensor file, archive or artifact holds, or what one tensor is like.
 
+    With `against` compare it with another checkpoint; the status is then 1 where values differ.
     Raises what `mxc.compiler.inspect.inspect` raises.
     """
+    if against is not None:
+        compared = inspect_against(path, against, tensor)
+        if json:
+            print(json_text.dumps(compared, indent=1))
+        else:
+            _print_comparison(_console(), compared)
+        return int(compared["result"] == DIFFERENT)
     levels = _levels(path)
     taken = next((name for name, state in levels.items() if state == _TAKEN), None)
     found = inspect(path, tensor, level or taken)
@@ -35,37 +48,101 @@ def command(
         found["levels_here"] = levels
     if json:
         print(json_text.dumps(found, indent=1))
-        return
-    # Into a file or a pipe nothing is folded to the width of a screen that is not there.
-    console = Console()
-    if not console.is_terminal:
-        console.width = _WIDE
+        return 0
+    console = _console()
     if tensor is not None:
         _print_tensor(console, found["tensor"])
     else:
         if "manifest" in found:
             _print_manifest(console, found["manifest"], found.get("levels_here", {}))
         _print_tensors(console, found)
+    return 0
+
+
+def _console() -> Console:
+    # Into a file or a pipe nothing is folded to the width of a screen that is not there.
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDE
+    return console
 
 
 def _print_tensors(console: Console, found: dict[str, Any]) -> None:
-    title = f"{found['path']} ({found['kind']}): {len(found['tensors'])} tensors, "
+    kind = f"{found['kind']}, {found['dialect']}" if "dialect" in found else found["kind"]
+    title = f"{found['path']} ({kind}): {len(found['tensors'])} tensors, "
     # Names are what people copy from here: folded where they must be, never cut.
     table = Table(title=title + _size(found["bytes"]), title_justify="left", box=SIMPLE)
     table.add_column("tensor", overflow="fold")
-    for column in ("format", "shape", "layout"):
+    for column in ("format", "shape", "layout", "recipe"):
         table.add_column(column, no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
     for row in found["tensors"]:
         shape = "x".join(map(str, row["shape"])) or "scalar"
-        table.add_row(row["name"], row["format"], shape, row["layout"], f"{row['bytes']:,}")
+        table.add_row(
+            row["name"], row["format"], shape, row["layout"], _recipe(row), f"{row['bytes']:,}"
+        )
     console.print(table)
+    for line in _declarations(found.get("quantisation", {})):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _recipe(row: dict[str, Any]) -> str:
+    if row["recipe"] is None:
+        return ""
+    return f"{row['recipe']} (inferred)" if row["recipe_source"] == "inferred" else row["recipe"]
+
+
+def _declarations(said: dict[str, Any]) -> list[str]:
+    lines = []
+    if (activations := said.get("activations")) is not None:
+        when = "dynamic" if activations["dynamic"] else "static"
+        lines.append(
+            f"activations: {activations['format']}, recipe {activations['recipe']}, {when}"
+        )
+    if said.get("excluded"):
+        lines.append(f"not quantised: {', '.join(said['excluded'])}")
+    return lines
+
+
+def _print_comparison(console: Console, found: dict[str, Any]) -> None:
+    same = [row for row in found["tensors"] if row["result"] != DIFFERENT]
+    by_bytes = sum(row["result"] == SAME_BYTES for row in same)
+    lines = [
+        f"{found['path']} ({found['dialects'][0]}) and {found['against']} "
+        f"({found['dialects'][1]}): {by_bytes} tensors of the same bytes, "
+        f"{len(same) - by_bytes} of the same values, {len(found['tensors']) - len(same)} differ"
+    ]
+    for row in found["tensors"]:
+        if row["result"] == DIFFERENT:
+            lines += _difference(row)
+    for key, path in (("only_in_first", found["path"]), ("only_in_second", found["against"])):
+        if names := found[key]:
+            more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+            lines.append(f"only in {path}: {', '.join(names[:8])}{more}")
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _difference(row: dict[str, Any]) -> list[str]:
+    if "shapes" in row:
+        first, second = ("x".join(map(str, shape)) for shape in row["shapes"])
+        return [f"{row['name']}: shape {first} and {second}"]
+    formats = " and ".join(dict.fromkeys(row["formats"]))
+    head = (
+        f"{row['name']} ({formats}): {row['elements']:,} elements differ, by at most "
+        f"{row['largest_difference']}"
+    )
+    return [head] + [
+        f"  row {place['row']}, column {place['column']}: {place['values'][0]} and "
+        f"{place['values'][1]}"
+        for place in row["first"]
+    ]
 
 
 def _print_tensor(console: Console, row: dict[str, Any]) -> None:
     table = Table(title=row["name"], title_justify="left", show_header=False)
     for key, value in row.items():
-        if key not in ("name", "first", "scale_exponents"):
+        if key not in ("name", "first", "scale_exponents") and value not in (None, ""):
             table.add_row(key.replace("_", " "), f"{value:,}" if type(value) is int else str(value))
     numbers = [x if isinstance(x, str) else f"{x:g}" for x in row["first"]]
     table.add_row(f"first {len(numbers)}", " ".join(numbers))
@@ -77,9 +154,10 @@ def _print_tensor(console: Console, row: dict[str, Any]) -> None:
 def _print_scales(console: Console, exponents: dict[str, int]) -> None:
     table = Table("scale", "blocks", "", title="scales", title_justify="left")
     most = max(exponents.values(), default=1)
-    for exponent in sorted(exponents, key=int):
+    for exponent in sorted(exponents, key=lambda e: -1000 if e == "zero" else int(e)):
         count = exponents[exponent]
-        table.add_row(f"2^{exponent}", f"{count:,}", "█" * max(1, round(32 * count / most)))
+        name = exponent if exponent == "zero" else f"2^{exponent}"
+        table.add_row(name, f"{count:,}", "█" * max(1, round(32 * count / most)))
     console.print(table)
 
 

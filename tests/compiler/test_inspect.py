@@ -52,10 +52,13 @@ def test_a_checkpoint_is_listed_with_pairs_as_one(folder):
     assert rows[STEM] == {
         "name": STEM, "format": "mxfp4", "dtype": "U8", "shape": [2, 128, 64],
         "bytes": 2 * 128 * 2 * 17, "layout": "identity", "file": "model.safetensors",
+        # Blocks of random codes, which no recipe gives.
+        "recipe": "unstated", "recipe_source": "unstated",
     }  # fmt: skip
     assert rows["model.norm.weight"]["format"] == "bf16"
     layers = [n.split(".")[2] for n in rows if n.endswith("sinks")]
     assert layers == [str(i) for i in range(11)]
+    assert found["dialect"] == "gpt-oss"
     assert inspect(folder / "model.safetensors")["tensors"] == found["tensors"]
 
 

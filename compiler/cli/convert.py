@@ -1,0 +1,55 @@
+"""`mxc convert`: a checkpoint in another dialect, with every value kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+
+def command(
+    source: Annotated[
+        Path, typer.Argument(help="A checkpoint of any dialect.", show_default=False)
+    ],
+    to: Annotated[
+        str, typer.Option(help="gpt-oss, quark, compressed-tensors or gguf.", show_default=False)
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder, or .gguf file, to write.")
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+) -> None:
+    """Write a checkpoint in another dialect, where every value can be kept exactly.
+
+    Example: mxc convert gpt-oss-20b --to gguf --output gpt-oss-20b.gguf
+    """
+    from mxc.compiler.cli.report_table import bytes_text
+    from mxc.compiler.cli.signals import ending_cleanly
+    from mxc.compiler.convert import convert
+
+    console = Console(stderr=True)
+    live = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with ending_cleanly(), live:
+        task = live.add_task("convert", total=None)
+
+        def advance(done: int, total: int, tensor: str) -> None:
+            live.update(task, completed=done, total=total, description=tensor[-48:])
+
+        found = convert(source, to, output, force=force, progress=advance)
+    typer.echo(
+        f"{output}: {found.tensors} tensors, {bytes_text(found.bytes)} in the dialect "
+        f"{found.dialect}"
+    )
+    for note in found.notes:
+        typer.echo(f"note: {note}")

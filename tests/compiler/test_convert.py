@@ -1,0 +1,278 @@
+"""Conversions: every value kept, the way back to the same bytes, and what is refused by name."""
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.quantization import preset_name_to_scheme
+from safetensors.torch import load_file, save_file
+
+from mxc.compiler.checkpoints.compare import compare
+from mxc.compiler.checkpoints.dialects import open_checkpoint
+from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.convert import convert
+from mxc.dialects.errors import CheckpointError, RequestError
+from mxc.dialects.formats import block_format
+
+VECTORS = Path(__file__).parent / "checkpoints" / "vectors"
+RNG = np.random.default_rng(3)
+
+
+@pytest.fixture(scope="module")
+def gpt_oss(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpt-oss")
+    write_gpt_oss(folder, GptOssOptions(num_hidden_layers=1), tokenizer=False)
+    return folder
+
+
+def matrix(format, rows, depth):
+    """Random elements and scales of a weight, as safetensors has them."""
+    f = block_format(format)
+    elements = RNG.integers(0, 256, (rows, f.packed_bytes(depth)), np.uint8)
+    if f.element.bits == 8:
+        elements &= 0x77  # no NaN
+    scales = RNG.integers(100, 126, (rows, f.blocks(depth)), np.uint8)
+    kind = {"mxfp8e4m3": torch.float8_e4m3fn}.get(format, torch.uint8)
+    scale_kind = torch.float8_e4m3fn if format == "nvfp4" else torch.uint8
+    return torch.from_numpy(elements).view(kind), torch.from_numpy(scales).view(scale_kind)
+
+
+def group(format):
+    preset = {"mxfp4": "MXFP4A16", "mxfp8e4m3": "MXFP8A16", "nvfp4": "NVFP4A16"}[format]
+    return json.loads(preset_name_to_scheme(preset, ["Linear"]).model_dump_json())
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Write a checkpoint of compressed-tensors: layers of one format, under an architecture."""
+
+    def write(format, model_type, names, **config):
+        tensors = {
+            "model.embed_tokens.weight": torch.randn(16, 64).bfloat16(),
+            "model.norm.weight": torch.randn(64).bfloat16(),
+            "model.layers.0.input_layernorm.weight": torch.randn(64).bfloat16(),
+        }
+        for name in names:
+            elements, scales = matrix(format, 32, 128)
+            packed = "weight" if format == "mxfp8e4m3" else "weight_packed"
+            tensors |= {f"{name}.{packed}": elements, f"{name}.weight_scale": scales}
+            if format == "nvfp4":
+                tensors[f"{name}.weight_global_scale"] = torch.tensor([2.0**-7])
+        folder = tmp_path / "source"
+        folder.mkdir()
+        save_file(tensors, folder / "model.safetensors")
+        declared = {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"group_0": group(format)},
+            "ignore": [],
+        }
+        raw = {"model_type": model_type, "hidden_size": 64, "rms_norm_eps": 1e-5, **config}
+        (folder / "config.json").write_text(json.dumps({**raw, "quantization_config": declared}))
+        return folder
+
+    return write
+
+
+def round_trip(source, through, back, tmp_path):
+    """Convert there and back; the sources of all three."""
+    there = tmp_path / f"there-{through}{'.gguf' if through == 'gguf' else ''}"
+    convert(source, through, there)
+    convert(there, back, tmp_path / "back")
+    found = [open_checkpoint(p) for p in (source, there, tmp_path / "back")]
+    assert compare(found[0], found[2])["result"] == "same bytes"
+    middle = compare(found[0], found[1])
+    assert middle["result"] in ("same bytes", "same values"), middle
+    configs = [
+        {k: v for k, v in source.config.items() if k != "quantization_config"}
+        for source in (found[0], found[2])
+    ]
+    assert configs[0] == configs[1]
+    return found
+
+
+def test_gpt_oss_to_gguf_and_back(gpt_oss, tmp_path):
+    source, there, back = round_trip(gpt_oss, "gguf", "gpt-oss", tmp_path)
+    assert (there.dialect, back.dialect) == ("gguf", "gpt-oss")
+    # Every tensor of every file, not only as canonical ones.
+    stored = [{}, {}]
+    for folder, tensors in zip((gpt_oss, tmp_path / "back"), stored, strict=True):
+        for file in folder.glob("*.safetensors"):
+            tensors |= load_file(file)
+    assert stored[0].keys() == stored[1].keys()
+    for name, tensor in stored[0].items():
+        assert tensor.dtype == stored[1][name].dtype
+        assert torch.equal(tensor, stored[1][name])
+    # The library reads what we wrote, and dequantises it to what transformers would.
+    reader = gguf.GGUFReader(tmp_path / "there-gguf.gguf")
+    tensors = {t.name: t for t in reader.tensors}
+    gate = tensors["blk.0.ffn_gate_exps.weight"]
+    assert gate.tensor_type == gguf.GGMLQuantizationType.MXFP4
+    ours = source.tensor("model.layers.0.mlp.experts.gate_up_proj")
+    expected = ours.values().reshape(ours.shape)[:, 0::2]
+    assert np.array_equal(gguf.quants.dequantize(gate.data, gate.tensor_type), expected)
+    bias = tensors["blk.0.ffn_up_exps.bias"]
+    assert bias.tensor_type == gguf.GGMLQuantizationType.F32
+    theirs = source.tensor("model.layers.0.mlp.experts.gate_up_proj_bias").values()[:, 1::2]
+    assert np.array_equal(bias.data, theirs)
+    architecture = reader.get_field("general.architecture").contents()
+    assert architecture == "gpt-oss"
+    assert reader.get_field("gpt-oss.rope.freq_base").contents() == 150000.0
+
+
+@pytest.mark.parametrize("through", ["quark", "gguf"])
+def test_llama(model, tmp_path, through):
+    """Rows of queries and keys change their order for GGUF, and come back."""
+    names = [f"model.layers.0.self_attn.{n}_proj" for n in "qkvo"]
+    folder = model(
+        "mxfp4", "llama", names, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=1
+    )
+    source, there, _ = round_trip(folder, through, "compressed-tensors", tmp_path)
+    if through == "gguf":
+        x = source.tensor(f"{names[0]}.weight").values()
+        theirs = x.reshape(4, 2, 4, 128).swapaxes(1, 2).reshape(x.shape)
+        tensors = {t.name: t for t in gguf.GGUFReader(there.path).tensors}
+        found = tensors["blk.0.attn_q.weight"]
+        assert np.array_equal(gguf.quants.dequantize(found.data, found.tensor_type), theirs)
+        norm = tensors["blk.0.attn_norm.weight"]
+        assert norm.tensor_type == gguf.GGMLQuantizationType.F32
+
+
+def test_experts(model, tmp_path):
+    names = [
+        f"model.layers.0.mlp.experts.{e}.{n}_proj" for e in range(3) for n in ("gate", "up", "down")
+    ]
+    folder = model("mxfp4", "qwen3_moe", names, num_experts=3)
+    source, there, _ = round_trip(folder, "gguf", "compressed-tensors", tmp_path)
+    tensors = {t.name: t for t in gguf.GGUFReader(there.path).tensors}
+    found = tensors["blk.0.ffn_down_exps.weight"]
+    assert found.shape.tolist() == [128, 32, 3]
+    expected = [source.tensor(f"{names[3 * e + 2]}.weight").values() for e in range(3)]
+    assert np.array_equal(gguf.quants.dequantize(found.data, found.tensor_type), np.stack(expected))
+
+
+def test_nvfp4_with_an_exact_reciprocal(model, tmp_path):
+    names = ["model.layers.0.mlp.down_proj"]
+    round_trip(model("nvfp4", "qwen3", names), "gguf", "compressed-tensors", tmp_path)
+
+
+@pytest.mark.parametrize("format", ["mxfp4", "mxfp8e4m3", "nvfp4"])
+def test_compressed_tensors_reads_what_is_written(model, tmp_path, format):
+    name = "model.layers.0.mlp.down_proj"
+    folder = model(format, "qwen3", [name])
+    convert(folder, "compressed-tensors", tmp_path / "again")
+    tensors = load_file(tmp_path / "again" / "model.safetensors")
+    raw = json.loads((tmp_path / "again" / "config.json").read_text())["quantization_config"]
+    preset = {"mxfp4": "MXFP4A16", "mxfp8e4m3": "MXFP8A16", "nvfp4": "NVFP4A16"}[format]
+    state = {k.removeprefix(f"{name}."): v for k, v in tensors.items() if k.startswith(name)}
+    compressor = BaseCompressor.get_value_from_registry(raw["format"])
+    found = compressor.decompress(state, preset_name_to_scheme(preset, ["Linear"]))["weight"]
+    expected = open_checkpoint(folder).tensor(f"{name}.weight").values()
+    assert np.array_equal(found.float().numpy(), torch.from_numpy(expected).to(found.dtype).float())
+
+
+def test_several_formats_and_recipes(tmp_path):
+    """Quark's config names each layer that differs from the most."""
+    import shutil
+
+    folder = tmp_path / "vectors"
+    shutil.copytree(VECTORS / "quark-mx", folder)
+    source, _, back = round_trip(folder, "quark", "quark", tmp_path)
+    for name, tensor in source.tensors.items():
+        assert (back.tensor(name).format, back.tensor(name).recipe) == (
+            tensor.format,
+            tensor.recipe,
+        )
+    assert {t.format for t in back.tensors.values()} == {
+        "bf16", "mxfp4", "mxfp6e2m3", "mxfp6e3m2",
+    }  # fmt: skip
+
+
+def test_what_modelopt_declares(tmp_path):
+    found = convert(VECTORS / "modelopt-mxfp8", "quark", tmp_path / "out")
+    assert any("recipe of the scales: rceil" in note for note in found.notes)
+    assert any("activations: mxfp8e4m3, recipe rceil" in note for note in found.notes)
+    with pytest.raises(CheckpointError, match=r"gate_proj.weight is f8_e4m3 .*holds mxfp4"):
+        convert(VECTORS / "modelopt-fp8", "quark", tmp_path / "fp8")
+
+
+@pytest.mark.parametrize(
+    ("source", "to", "message"),
+    [
+        ("modelopt-nvfp4", "compressed-tensors", "divides the scales, and the reciprocal of"),
+        ("modelopt-nvfp4", "gguf", "rows of a multiple of 64"),
+        ("modelopt-nvfp4", "quark", "it holds mxfp4, "),
+        ("modelopt-mxfp8", "gguf", "MXFP4, NVFP4, Q8_0 and plain"),
+        ("modelopt-mxfp4", "gpt-oss", "only weights of all experts"),
+        ("quark-mx", "compressed-tensors", "it holds mxfp4, mxfp6e2m3, mxfp8e4m3, nvfp4"),
+    ],
+)
+def test_refused_by_name(tmp_path, source, to, message):
+    with pytest.raises(CheckpointError, match=rf"model\.layers\.0\..*which .* {message}"):
+        convert(VECTORS / source, to, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_nan_scale_is_no_number_of_ggml(gpt_oss, tmp_path):
+    import shutil
+
+    folder = tmp_path / "nan"
+    shutil.copytree(gpt_oss, folder)
+    for file in folder.glob("*.safetensors"):
+        tensors = load_file(file)
+        for name in tensors:
+            if name.endswith("gate_up_proj_scales"):
+                tensors[name][1, 2, 0] = 255
+        save_file(tensors, file)
+    with pytest.raises(CheckpointError, match=r"gate_up_proj is mxfp4 .*a scale is NaN"):
+        convert(folder, "gguf", tmp_path / "a.gguf")
+    assert [p.name for p in tmp_path.iterdir()] == ["nan"]
+
+
+def test_gguf_of_others_has_no_config(tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "qwen3")
+    writer.add_tensor("output.weight", np.ones((4, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(CheckpointError, match=r"a\.gguf: no config\.json is kept in it"):
+        convert(tmp_path / "a.gguf", "quark", tmp_path / "out")
+
+
+def test_what_is_there_stays(gpt_oss, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "kept").touch()
+    with pytest.raises(RequestError, match=r"out: exists; .*--force"):
+        convert(gpt_oss, "gpt-oss", out)
+    bad = tmp_path / "bad"
+    with pytest.raises(RequestError, match="unknown dialect 'onnx'; mxc writes gpt-oss, quark"):
+        convert(gpt_oss, "onnx", bad)
+    with pytest.raises(RequestError, match="holds the source"):
+        convert(gpt_oss, "gpt-oss", gpt_oss, force=True)
+
+    def stop(done, total, name):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(gpt_oss, "gpt-oss", out, force=True, progress=stop)
+    assert [p.name for p in out.iterdir()] == ["kept"]
+    convert(gpt_oss, "gpt-oss", out, force=True)
+    assert {p.name for p in out.iterdir()} == {
+        "config.json", "generation_config.json", "model.safetensors",
+    }  # fmt: skip
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_shards(gpt_oss, tmp_path, monkeypatch):
+    monkeypatch.setattr("mxc.compiler.convert._SHARD", 40000)
+    convert(gpt_oss, "gpt-oss", tmp_path / "out")
+    files = sorted(p.name for p in (tmp_path / "out").glob("*.safetensors"))
+    assert len(files) > 1
+    assert compare(open_checkpoint(gpt_oss), open_checkpoint(tmp_path / "out"))["result"] == (
+        "same bytes"
+    )
