@@ -9,7 +9,9 @@ from mxc.passes.base import Pass, Pipeline, Stage
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.kernels.isa import best_isa
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
+from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
+from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.normalise import NORMALISE
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
@@ -62,14 +64,16 @@ def _kernels(target: Target) -> tuple[Stage, ...]:
     lanes = [n for n, feature in _F32_LANES if target.has_any((feature,))]
     if lanes:
         found.append(LowerAttentionToCpuKernels(lanes=lanes[0]))
+    if any(mma.instruction.startswith("v_mfma_scale_") for mma in target.scaled_mma):
+        found += [LowerQuantiseToGpuKernels(), LowerToGpuKernels()]
     isa = best_isa(target.architecture, target.features)
     if isa is not None:
         found.append(LowerToCpuKernels(isa=isa))
     stage = Stage(
         name="kernels",
-        invariant="Attention over a cache, and each contraction of activations with a parameter, "
-        "is a dispatch of a kernel of ours, where the CPU has one, and the parameter has the "
-        "layout that the kernel reads; the others go on below.",
+        invariant="Each contraction that a kernel of ours computes on this target, attention over "
+        "a cache among them, is a dispatch of it, and parameters have the layout that it reads; "
+        "the others go on below.",
         passes=tuple(found),
     )
     return (stage,) if found else ()

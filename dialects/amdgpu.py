@@ -35,6 +35,20 @@ def uniform(value: ir.Value) -> ir.Value:
     return arith.index_cast(ir.IndexType.get(), rocdl.readfirstlane(i32, narrow))
 
 
+def in_global_memory(kind: ir.Type) -> ir.Type:
+    """The memref type of a binding: global memory, from an offset on that the dispatch brings.
+
+    IREE 3.13 forgets that offset where the type does not say that there is one.
+    """
+    memref_type = ir.MemRefType(kind)
+    strides = [1]
+    for size in reversed(memref_type.shape[1:]):
+        strides.insert(0, strides[0] * size)
+    layout = ir.StridedLayoutAttr.get(ir.ShapedType.get_dynamic_stride_or_offset(), strides)
+    space = ir.Attribute.parse(GLOBAL)
+    return ir.MemRefType.get(memref_type.shape, memref_type.element_type, layout, space)
+
+
 def bounded(buffer: ir.Value) -> ir.Value:
     """A memref of global memory as one with checked bounds, of at most 2 GiB."""
     kind = ir.MemRefType(buffer.type)

@@ -1,6 +1,6 @@
 """mxc-lower-to-gpu-kernels: scaled contractions become kernels of our own on matrix instructions.
 
-Both sides scaled: scaled MFMA on the elements and scales as they are (passes/kernels/gpu/stream.py),
+Both sides scaled: scaled MFMA on elements and scales as they are (passes/kernels/gpu/stream.py),
 for every pair of elements. Activations that are floats: the weights become bf16 in registers.
 Nothing is packed beforehand, and no tensor holds a dequantised weight or a gathered one. What
 follows element by element (bias, gate, residual, row weights) is computed on the totals.
@@ -72,7 +72,9 @@ class _Kernels:
             rows=call.rows,
             columns=call.columns,
             experts=call.experts,
-            schedule=choose(call.rows, call.columns, call.depth // BLOCK),
+            schedule=choose(
+                call.rows, call.columns, call.depth // BLOCK, halves=2 if after.gated else 1
+            ),
             share=call.lhs.share,
             after=after,
         )

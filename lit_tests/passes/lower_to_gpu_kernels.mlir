@@ -4,10 +4,10 @@
 // CHECK: workgroup_size = [512, 1, 1] subgroup_size = 64
 // CHECK: stream.executable private @mxc_mxfp8e4m3_mxfp4_1x4x32x8192 {
 // CHECK: stream.return %c2, %c1, %c1_0 : index, index, index
-// CHECK: memref<32768xi8, #hal.descriptor_type<storage_buffer>>
+// CHECK: memref<32768xi8, strided<[1], offset: ?>, #hal.descriptor_type<storage_buffer>>
 // CHECK: gpu.thread_id x
 // CHECK: rocdl.readfirstlane
-// CHECK: amdgpu.fat_raw_buffer_cast %{{.*}} resetOffset : memref<32768xi8, #hal.descriptor_type<storage_buffer>> to memref<32768xi8, #amdgpu.address_space<fat_raw_buffer>>
+// CHECK: amdgpu.fat_raw_buffer_cast %{{.*}} resetOffset : memref<32768xi8, strided<[1], offset: ?>, #hal.descriptor_type<storage_buffer>> to memref<32768xi8, #amdgpu.address_space<fat_raw_buffer>>
 // The two runs of 16 of an 8-bit element, 32 consecutive ones of a 4-bit one, four scales at once.
 // CHECK: vector.load {{.*}} vector<16xi8>
 // CHECK: vector.load {{.*}} vector<4xi8>
@@ -15,7 +15,7 @@
 // CHECK: amdgpu.scaled_mfma 16x16x128 (%{{.*}}[3] * %{{.*}}) * (%{{.*}}[3] * %{{.*}})
 // CHECK: memref.alloc() : memref<8x1x64x4xf32, #gpu.address_space<workgroup>>
 // CHECK: amdgpu.lds_barrier
-// CHECK: vector.store {{.*}} memref<4x32xf32, #hal.descriptor_type<storage_buffer>>, vector<4xf32>
+// CHECK: vector.store {{.*}} memref<4x32xf32, strided<[32, 1], offset: ?>, #hal.descriptor_type<storage_buffer>>, vector<4xf32>
 // CHECK-LABEL: func.func @mixed_pair(
 // CHECK-NOT: linalg
 // CHECK: flow.dispatch @mxc_mxfp8e4m3_mxfp4_1x4x32x8192::@mxc_mxfp8e4m3_mxfp4_1x4x32x8192(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 1 : i64, experts = 1 : i64, k = 8192 : i64, lhs = "mxfp8e4m3", m = 4 : i64, n = 32 : i64, out = "f32", rhs = "mxfp4"}} : (tensor<32768xi8>, tensor<1024xi8>, tensor<131072xi8>, tensor<8192xi8>) -> tensor<4x32xf32>
@@ -44,7 +44,7 @@ func.func @mixed_pair(%x: tensor<4x256x32xf8E4M3FN>, %xs: tensor<4x256xf8E8M0FNU
 // CHECK: stream.return %c2, %c1, %c3 : index, index, index
 // CHECK: arith.minui
 // CHECK: amdgpu.scaled_mfma
-// CHECK: vector.load %{{.*}} : memref<5x32xf32, #hal.descriptor_type<storage_buffer>>, vector<4xf32>
+// CHECK: vector.load %{{.*}} : memref<5x32xf32, strided<[32, 1], offset: ?>, #hal.descriptor_type<storage_buffer>>, vector<4xf32>
 // CHECK: arith.addf %{{.*}} : vector<4xf32>
 // CHECK-LABEL: func.func @experts(
 // CHECK-NOT: iree_linalg_ext.gather

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from iree.compiler import ir
 
+from mxc.dialects.amdgpu import in_global_memory
 from mxc.passes.kernels.vectors import index
 
 _NO_PIPELINE = "#iree_codegen.no_pipeline"
@@ -52,7 +53,7 @@ def executable(
 
     `workgroups`: up to three counts; one that is None is given with each dispatch, as its workload.
     `scalars`: index operands behind the tensors, which the body gets behind the memrefs. `threads`:
-    of a workgroup, on a GPU.
+    of a workgroup, on a GPU, where the memrefs of the body are in global memory.
     """
     executable = ir.Operation.create(
         "stream.executable",
@@ -109,7 +110,9 @@ def _function(
         start = index(0)
         memrefs = [
             ir.Operation.create(
-                "stream.binding.subspan", results=[kind], operands=[argument, start]
+                "stream.binding.subspan",
+                results=[kind if threads is None else in_global_memory(kind)],
+                operands=[argument, start],
             ).result
             for kind, argument in zip(buffers, block.arguments, strict=False)
         ]

@@ -43,13 +43,16 @@ class Schedule:
         return 64 * m * n * k
 
 
-def choose(rows: int, columns: int, blocks: int) -> Schedule:
-    """The schedule of rows x columns over `blocks` blocks."""
+def choose(rows: int, columns: int, blocks: int, *, halves: int = 1) -> Schedule:
+    """The schedule of rows x columns over `blocks` blocks.
+
+    `halves`: a wave has as many tiles of each half of the columns, which an epilogue joins.
+    """
     small = Instruction(16)
     steps = -(-blocks // small.step)
     if rows <= 16:
-        return Schedule(instruction=small, tiles=(1, 1), waves=(1, 1, min(8, steps)))
+        return Schedule(instruction=small, tiles=(1, halves), waves=(1, 1, min(8, steps)))
     if rows <= 64:
         tiles = -(-rows // 16)
-        return Schedule(instruction=small, tiles=(tiles, 1), waves=(1, 1, min(4, steps)))
+        return Schedule(instruction=small, tiles=(tiles, halves), waves=(1, 1, min(4, steps)))
     return Schedule(instruction=small, tiles=(4, 4), waves=(2, 2, 1))

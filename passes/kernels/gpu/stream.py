@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
 
-from mxc.dialects.amdgpu import GLOBAL, barrier, bounded, shared, zeros
+from mxc.dialects.amdgpu import barrier, bounded, shared, zeros
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.finish import Finish, Place
@@ -60,6 +60,11 @@ class Stream:
     share: int = 1
     after: Epilogue = NOTHING
 
+    def __post_init__(self) -> None:
+        """Raise ValueError where a wave has not as many tiles of both halves."""
+        if self.after.gated and self.schedule.tiles[1] % 2:
+            raise ValueError(f"{self.schedule}: an odd number of tiles for a gated result")
+
     @property
     def width(self) -> int:
         """Columns of the result."""
@@ -83,10 +88,7 @@ class Stream:
             shape = flat_shape(reach, value, self.columns)
             found.append(ir.MemRefType.get(shape, ir.RankedTensorType(value.type).element_type))
         found.append(ir.MemRefType.get([results, self.width], f32()))
-        space = ir.Attribute.parse(GLOBAL)
-        return [
-            ir.MemRefType.get(kind.shape, kind.element_type, memory_space=space) for kind in found
-        ]
+        return found
 
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point."""
