@@ -1,5 +1,6 @@
 """Artifacts for gfx950 on the simulator: the host program of the artifact, numbers of the CPU."""
 
+import json
 from pathlib import Path
 from typing import cast
 
@@ -97,31 +98,55 @@ def test_an_artifact_for_another_target(toy_artifact: Path) -> None:
         load(toy_artifact)
 
 
-def test_logits_are_those_of_the_cpu(tmp_path: Path) -> None:
-    """A gpt-oss of one layer: prefill, then decode, against the same program on the CPU.
-
-    Activations are bf16 on both, and roundings to it fall differently where sums are in another
-    order, so that the bound is a few of its steps.
-    """
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A gpt-oss of one layer for both targets, with bf16 activations on both."""
+    folder = tmp_path_factory.mktemp("tiny")
     options = GptOssOptions(num_hidden_layers=1, layer_types=("sliding_attention",), vocab_size=512)
-    write_gpt_oss(tmp_path / "checkpoint", options)
-    logits = {}
+    write_gpt_oss(folder / "checkpoint", options)
     for target in ("gfx950", "cpu"):
-        artifact = tmp_path / f"{target}.mxc"
         mxc.compile(
-            tmp_path / "checkpoint",
+            folder / "checkpoint",
             target=target,
-            output=artifact,
+            output=folder / f"{target}.mxc",
             max_sequence_length=32,
             prefill_chunk=16,
             activations="bf16",
         )
-        device = "simulator" if target == "gfx950" else None
+    return {"simulator": folder / "gfx950.mxc", "cpu": folder / "cpu.mxc"}
+
+
+def test_logits_are_those_of_the_cpu(tiny: dict[str, Path]) -> None:
+    """Prefill, then decode. Roundings to bf16 fall differently where sums are in another order, so
+    that the bound is a few of its steps.
+    """
+    logits = {}
+    for name, artifact in tiny.items():
+        device = "simulator" if name == "simulator" else None
         sequence = mxc.load(artifact, device=device).sequence()
-        logits[target] = np.concatenate(
-            [sequence.feed([5, 17, 200, 3, 77, 402]), sequence.feed([9])]
-        )
+        logits[name] = np.concatenate([sequence.feed([5, 17, 200, 3, 77, 402]), sequence.feed([9])])
     largest = np.abs(logits["cpu"]).max()
     assert largest > 1
-    np.testing.assert_allclose(logits["gfx950"], logits["cpu"], atol=2**-7 * largest, rtol=0)
-    assert (logits["gfx950"].argmax(axis=1) == logits["cpu"].argmax(axis=1)).all()
+    np.testing.assert_allclose(logits["simulator"], logits["cpu"], atol=2**-7 * largest, rtol=0)
+    assert (logits["simulator"].argmax(axis=1) == logits["cpu"].argmax(axis=1)).all()
+
+
+def test_generated_tokens_are_those_of_the_cpu(tiny: dict[str, Path], tmp_path: Path) -> None:
+    """With everything that watches a run at once: no finding, and the counts and trace of it."""
+    words = ["--prompt-tokens", "5,17,200,3,77,402", "--max-new-tokens", "3", "--json"]
+    watched = ["--sanitize", "--count", "--trace", str(tmp_path / "trace.txt")]
+    found = {}
+    for name, artifact in tiny.items():
+        extra = ["--device", "simulator", *watched] if name == "simulator" else []
+        result = CliRunner().invoke(app, ["generate", str(artifact), *words, *extra])
+        assert result.exit_code == 0, (result.stdout, result.stderr)
+        found[name] = json.loads(result.stdout)
+    assert len(found["cpu"]["tokens"]) == 3
+    assert found["simulator"]["tokens"] == found["cpu"]["tokens"]
+    seen = found["simulator"]["simulator"]
+    assert seen["findings"] == []
+    kernels = {row["kernel"] for row in seen["counts"]}
+    traced = {
+        line.split()[1].rstrip(",") for line in (tmp_path / "trace.txt").open() if "#" in line
+    }
+    assert kernels == traced
