@@ -7,7 +7,7 @@
 All in float32, in this order; that is torchao's `nvfp4_quantize` bit for bit, and modelopt names
 the same numbers. compressed-tensors keeps the reciprocal and computes with it:
 
-    global  = 448 * 6 / amax(tensor)
+    global  = 1 / amax(tensor) * (448 * 6)
     scale   = E4M3(clamp(global * (amax(block) / 6), 0, 448)), and 2^-3 where that is 0
     element = E2M1(value / (scale / global));                  value = scale / global * element
 
@@ -82,7 +82,7 @@ def tensor_scale(amax: np.float32, format: BlockFormat, *, reciprocal: bool = Fa
     if not reciprocal:
         return Tensor(max(amax / largest, np.float32(MIN_TENSOR_SCALE)))
     with np.errstate(over="ignore"):
-        number = largest / max(amax, np.finfo(np.float32).tiny)
+        number = np.float32(1) / max(amax, np.finfo(np.float32).tiny) * largest
     # As compressed-tensors has it, for a tensor of zeros too.
     return Tensor(number if np.isfinite(number) else np.float32(1), reciprocal=True)
 

@@ -113,7 +113,7 @@ def quantize_checkpoint(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Write the folder `output`: `source` with its matrices in blocks of `format`.
+    """Write the folder `output` (of gguf a file): `source`, its matrices in blocks of `format`.
 
     `source` is a checkpoint folder or a .safetensors file in bf16, f16 or f32. Without `recipe`
     it is FLOOR; without `ties` and `dialect` the default of the dialect, and of the format.
@@ -132,7 +132,14 @@ def quantize_checkpoint(
     rule = spoken.ties if ties is None else tie_rule(ties)
     checkpoint = _open(source)
     items = plan(checkpoint, spoken, block, include=include, exclude=exclude)
-    quantizer = RowQuantizer(format=block, recipe=chosen, ties=rule, reciprocal=spoken.reciprocal)
+    quantizer = RowQuantizer(
+        format=block,
+        recipe=chosen,
+        ties=rule,
+        negative_zero=spoken.negative_zero,
+        zero_scale=spoken.zero_scale(chosen),
+        reciprocal=spoken.reciprocal,
+    )
     how = {"format": block.name, "recipe": None if chosen is None else chosen.value, "ties": rule}
     metadata = {"format": "pt", METADATA: json.dumps(how)}
     kept = [
@@ -153,13 +160,18 @@ def quantize_checkpoint(
             progress(done, total, tensor)
 
     with (
-        _appearing(output) as folder,
+        _beside(output) as folder,
         Writer(quantizer, workers or _cpus(), advance) as writer,
     ):
         written = _write_files(checkpoint, items, folder, writer, metadata)
         (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         if source.is_dir():
             _copy_others(source, folder)
+        if spoken.converted:
+            written = _converted(folder, spoken.converted, output)
+        else:
+            _require_free(output)  # it may have come meanwhile
+            folder.rename(output)
     return Result(
         source=source,
         output=output,
@@ -223,11 +235,23 @@ def _copy_others(source: Path, folder: Path) -> None:
             shutil.copyfile(path, folder / path.name)
 
 
-@contextmanager
-def _appearing(output: Path) -> Iterator[Path]:
-    """A hidden folder beside `output` that takes its name when the block ends well, else goes."""
+def _converted(folder: Path, dialect: str, output: Path) -> int:
+    """Write `folder` as `output` in a dialect that is made of the others; its size."""
+    from mxc.compiler.convert import convert  # which knows the outputs of this package
+
+    convert(folder, dialect, output)
+    return output.stat().st_size
+
+
+def _require_free(output: Path) -> None:
     if os.path.lexists(output):
         raise CheckpointError(f"{output}: exists; remove it, or choose another --output")
+
+
+@contextmanager
+def _beside(output: Path) -> Iterator[Path]:
+    """A hidden folder beside `output`, which is gone at the end unless it was renamed."""
+    _require_free(output)
     partial = output.with_name(f".{output.name}.partial-{secrets.token_hex(4)}")
     try:
         partial.mkdir()
@@ -237,8 +261,5 @@ def _appearing(output: Path) -> Iterator[Path]:
         ) from error
     try:
         yield partial
-        if os.path.lexists(output):  # rename would put a folder in the place of an empty one
-            raise CheckpointError(f"{output}: came into being meanwhile; choose another --output")
-        partial.rename(output)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -48,8 +48,12 @@ class Output(ABC):
     name: ClassVar[str]
     formats: ClassVar[tuple[str, ...]]
     ties: ClassVar[Ties] = Ties.EVEN
+    #: Whether a negative number that rounds to zero keeps its sign.
+    negative_zero: ClassVar[bool] = True
     #: Whether nvfp4's tensor scale is stored as its reciprocal.
     reciprocal: ClassVar[bool] = False
+    #: The dialect of `mxc convert` that makes the output of what was written; "" for none.
+    converted: ClassVar[str] = ""
 
     def check(self, format: BlockFormat) -> None:
         """Raises FormatError for a format that the dialect has no name for."""
@@ -59,6 +63,10 @@ class Output(ABC):
                 f"the dialect {self.name} holds {', '.join(self.formats)}, wanted {format}; "
                 f"choose --dialect {' or '.join(able)}"
             )
+
+    def zero_scale(self, recipe: ScaleRecipe | None) -> int:
+        """The scale byte of a block of zeros: any means the same."""
+        return 0
 
     @abstractmethod
     def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
@@ -85,7 +93,15 @@ class Quark(Output):
     """AMD Quark's: `X.weight` packed and `X.weight_scale`, the recipe in the config."""
 
     name = "quark"
-    formats = ("mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
+    formats: ClassVar[tuple[str, ...]] = (
+        "mxfp4",
+        "mxfp6e2m3",
+        "mxfp6e3m2",
+        "mxfp8e4m3",
+        "mxfp8e5m2",
+        "mxint8",
+    )
+    negative_zero = False
     _dtypes: ClassVar = {
         "mxfp4": "fp4",
         "mxfp6e2m3": "fp6_e2m3",
@@ -94,6 +110,11 @@ class Quark(Output):
         "mxfp8e5m2": "fp8_e5m2",
         "mxint8": "int8",
     }
+
+    def zero_scale(self, recipe: ScaleRecipe | None) -> int:
+        """2^-126 with even; with floor and ceil its epsilon, 2^-23."""
+        quark = {ScaleRecipe.EVEN: 1, ScaleRecipe.FLOOR: 104, ScaleRecipe.CEIL: 104}
+        return 0 if recipe is None else quark.get(recipe, 0)
 
     def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
         """Of a linear layer's weight."""
@@ -239,9 +260,23 @@ class GptOss(Output):
         }
 
 
+class Gguf(Quark):
+    """GGUF's: quantised as ggml does it, then converted, because a file is all of a model."""
+
+    name = "gguf"
+    formats = ("mxfp4",)
+    converted = "gguf"
+    #: ggml's search keeps the first of the nearest codes, and 0 comes before -0.
+    ties = Ties.ZERO
+
+    def zero_scale(self, recipe: ScaleRecipe | None) -> int:
+        """2^-127."""
+        return 0
+
+
 #: By name; the first that holds a format is its default.
 OUTPUTS: Mapping[str, Output] = {
-    output.name: output for output in (Quark(), CompressedTensors(), GptOss())
+    output.name: output for output in (Quark(), CompressedTensors(), GptOss(), Gguf())
 }
 
 

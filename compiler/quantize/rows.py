@@ -17,7 +17,7 @@ from mxc.compiler.quantize.loss import Loss, sum_of_squares
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import BlockFormat
 from mxc.dialects.nvfp4 import Tensor, quantize_blocks, tensor_scale
-from mxc.dialects.packing import decode_elements, decode_scales, pack_elements
+from mxc.dialects.packing import decode_elements, decode_scales, pack_elements, unpack_elements
 from mxc.dialects.recipes import ScaleRecipe
 from mxc.dialects.reference import quantize
 from mxc.dialects.rounding import Ties
@@ -32,14 +32,16 @@ _PIECE = 1 << 17
 class RowQuantizer:
     """Quantises rows [n, K] of bfloat16, float16 or float32 in blocks along K. Threads share it.
 
-    `reciprocal`: the tensor scale of nvfp4 is kept, and computed with, as its reciprocal.
-    `remedy` is what a refusal advises.
+    `negative_zero`: whether a negative number that rounds to zero keeps its sign. `zero_scale` is
+    the E8M0 byte of blocks whose elements are all zero. `reciprocal`: the tensor scale of nvfp4 is
+    kept, and computed with, as its reciprocal. `remedy` is what a refusal advises.
     """
 
     format: BlockFormat
     recipe: ScaleRecipe | None
     ties: Ties = Ties.EVEN
     negative_zero: bool = True
+    zero_scale: int = 0
     reciprocal: bool = False
     remedy: str = "leave this tensor as it is with --exclude"
 
@@ -77,6 +79,8 @@ class RowQuantizer:
             part = np.ascontiguousarray(values[start : start + step])
             self.require_finite(part, place, row + start)
             found = self._piece(part, whole)
+            if self.zero_scale and whole is None:
+                self._mark_zeros(*found[:2])
             elements[start : start + step] = found[0].reshape(len(part), -1)
             scales[start : start + step] = found[1].reshape(len(part), -1)
             loss.add(found[2])
@@ -103,6 +107,14 @@ class RowQuantizer:
             f"again, or {self.remedy}"
         )
 
+    def _mark_zeros(self, elements: Bytes, scales: Bytes) -> None:
+        least = np.flatnonzero(scales.reshape(-1) == 0)
+        if least.size:
+            sign = self.format.element.sign_bit
+            codes = unpack_elements(elements.reshape(scales.size, -1)[least], self.format)
+            zero = ((codes | np.uint8(sign)) == sign).all(axis=1)
+            scales.reshape(-1)[least[zero]] = self.zero_scale
+
     def _piece(self, values: Values, whole: Tensor | None) -> tuple[Bytes, Bytes, Loss]:
         blocks = values.reshape(-1, self.format.block)
         if values.dtype.name == "bfloat16" and whole is None:
@@ -122,15 +134,15 @@ class RowQuantizer:
             codes, scales = quantize_blocks(wide, whole, self.format, self.ties)
             elements = pack_elements(codes, self.format)
             factors = whole.factors(scales[:, None], self.format)
-        found = decode_elements(elements, self.format) * factors
+        # A product beyond float32 is Inf, and so is what it lost.
+        with np.errstate(over="ignore"):
+            found = decode_elements(elements, self.format) * factors
+            limit = factors * np.float32(self.format.element.max)
+            noise = sum_of_squares(found - wide)
         loss = Loss(
             elements=wide.size,
             signal=sum_of_squares(wide),
-            noise=sum_of_squares(found - wide),
-            saturated=int(
-                np.count_nonzero(
-                    np.abs(wide, out=wide) > factors * np.float32(self.format.element.max)
-                )
-            ),
+            noise=noise,
+            saturated=int(np.count_nonzero(np.abs(wide, out=wide) > limit)),
         )
         return elements, scales, loss

@@ -53,3 +53,37 @@ def checkpoint(tmp_path: Path) -> Write:
         return folder
 
     return write
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Write:
+    """`llama(config)` writes a whole Llama of one file in bfloat16."""
+
+    def write(config: dict[str, object]) -> Path:
+        folder = tmp_path / "source"
+        folder.mkdir()
+        rng = np.random.default_rng(8)
+        hidden, inner = config["hidden_size"], config["intermediate_size"]
+        vocabulary = config["vocab_size"]
+        shapes: dict[str, tuple[object, ...]] = {
+            "model.embed_tokens.weight": (vocabulary, hidden),
+            "lm_head.weight": (vocabulary, hidden),
+            "model.norm.weight": (hidden,),
+        }
+        stem = "model.layers.0"
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            shapes[f"{stem}.self_attn.{name}.weight"] = (hidden, hidden)
+        for name in ("gate_proj", "up_proj"):
+            shapes[f"{stem}.mlp.{name}.weight"] = (inner, hidden)
+        shapes[f"{stem}.mlp.down_proj.weight"] = (hidden, inner)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            shapes[f"{stem}.{name}.weight"] = (hidden,)
+        tensors = {
+            name: (rng.standard_normal(shape) * 0.05).astype(ml_dtypes.bfloat16)
+            for name, shape in shapes.items()
+        }
+        save_file(tensors, folder / "model.safetensors")
+        (folder / "config.json").write_text(json.dumps(config))
+        return folder
+
+    return write
