@@ -250,7 +250,7 @@ def nvfp4_file() -> dict[str, Array]:
         steps = (x * unit[..., None]).astype(np.float64)
         arrays[f"codes_{ties}"] = element_codes(steps, element, ties)
     with np.errstate(over="ignore"):
-        inverse = top * six / np.maximum(peaks, np.finfo(np.float32).tiny)
+        inverse = one / np.maximum(peaks, np.finfo(np.float32).tiny) * (top * six)
     inverse = np.where(np.isfinite(inverse), inverse, one).astype(np.float32)
     scales = element_codes(
         np.minimum(inverse[:, None] * (amax / six), top).astype(np.float64), scale, "even"
