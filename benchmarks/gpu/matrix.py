@@ -38,8 +38,8 @@ _KINDS = {"scaled matrix": "scaled", "matrix": "matrix", "dot product": "dot",
 _LONGEST = 240
 _HEADINGS = (
     f"{'target':<8} {'case':<52} {'by':<7} {'kern':>4} {'spill':>5} {'scr':>5} {'vgpr':>4} "
-    f"{'LDS':>6} {'waves':>5} {'transient':>10} {'pack':>4} {'of min':>6} {'share':>5} "
-    f"{'bound':<7} {'s':>5}  misses / fallback"
+    f"{'LDS':>6} {'waves':>5} {'transient':>10} {'pack':>4} {'of min':>6} {'B/load':>6} "
+    f"{'share':>5} {'bound':<7} {'s':>5}  misses / fallback"
 )
 
 
@@ -80,13 +80,14 @@ def line(case: Case, found: Row, record: Target) -> str:
     missed = misses(case, found, record)
     said = "; ".join(missed) + (f" [{found.fallback or found.failed}]" if missed else "")
     share = "" if found.matrix_share is None else f"{found.matrix_share:.2f}"
+    wide = "" if found.load_bytes is None else f"{found.load_bytes:.1f}"
     moved = "" if found.moved is None else f"{found.moved:.2f}"
     kind = "FAILED" if found.failed else _KINDS[found.kind]
     return (
         f"{found.target:<8} {case.name:<52} {kind:<7} {found.kernels:>4} {found.spills:>5} "
         f"{found.scratch_bytes:>5} {found.vgpr:>4} {found.lds_bytes:>6} {found.waves:>5} "
-        f"{found.transient_bytes:>10} {'yes' if found.packed else 'no':>4} {moved:>6} {share:>5} "
-        f"{found.bound_by:<7} {found.seconds:>5.1f}  {said}"
+        f"{found.transient_bytes:>10} {'yes' if found.packed else 'no':>4} {moved:>6} {wide:>6} "
+        f"{share:>5} {found.bound_by:<7} {found.seconds:>5.1f}  {said}"
     ).rstrip()
 
 

@@ -28,7 +28,7 @@ class Row:
     kind: how it multiplies, as targets.KINDS has it, or "none"; failed: the refusal, or "";
     kernels, spills, scratch_bytes, transient_bytes: of the whole program; packed: no weight goes
     through memory in another form; bytes_moved: of `bytes_minimum`, None where dynamic;
-    matrix_share: of the issue model.
+    load_bytes: a lane, of a load in the hot loop; matrix_share: of the issue model.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Row:
     packed: bool = False
     bytes_moved: int | None = None
     bytes_minimum: int | None = None
+    load_bytes: float | None = None
     matrix_share: float | None = None
     bound_by: str = ""
     fallback: str = ""
@@ -93,6 +94,7 @@ def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -
         packed=not report["findings"] and "goes through memory" not in fallback,
         bytes_moved=product["bytes_moved"] if product else None,
         bytes_minimum=_minimum(case),
+        load_bytes=loop.load_bytes if loop else None,
         matrix_share=loop.matrix_share if loop else None,
         bound_by=(loop.bound_by or "") if loop else "",
         fallback=fallback,

@@ -36,7 +36,7 @@ _WIDE = 160
 #: What the columns mean that no heading can say.
 _LEGEND = (
     "hot loop: instructions of the innermost loop with the most matrix instructions, else loads; "
-    "(all): the kernel has none. waves: on a SIMD, and what limits them.",
+    "(all): the kernel has none. waves: on a SIMD, and what limits them. B/load: of a lane.",
     "busy: share of the time in which the matrix cores work, and the pipe that works most, by the "
     "issue model (docs/gpu-quality.md). in flight: bytes asked of memory, a compute unit.",
 )
@@ -81,7 +81,18 @@ def render_kernels(report: Report, width: int = _WIDE, *, every: bool = False) -
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.title, table.title_justify = f"hot loops of kernels for {report.target}", "left"
     table.add_column("operation", overflow="fold", ratio=1)
-    for heading in (*_CENSUS, "VGPR", "SGPR", "spills", "LDS", "waves", "busy", "", "in flight"):
+    for heading in (
+        *_CENSUS,
+        "VGPR",
+        "SGPR",
+        "spills",
+        "LDS",
+        "waves",
+        "B/load",
+        "busy",
+        "",
+        "in flight",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("of min.", justify="right", no_wrap=True)
     for row in grouped:
@@ -168,6 +179,7 @@ def _cells(row: _Row) -> list[str | Text]:
         Text(spills, style="bold red" if troubled else ""),
         bytes_text(kernel.lds_bytes) if kernel.lds_bytes else "",
         f"{held.waves_per_simd} {held.limited_by}" if held else "",
+        "" if loop is None or loop.load_bytes is None else f"{loop.load_bytes:g}",
         "" if share is None else f"{share:.2f}",
         (loop.bound_by or "") if loop else "",
         "" if flight is None else bytes_text(flight),

@@ -8,28 +8,31 @@ from functools import lru_cache
 from typing import Any
 
 from mxc.compiler.report.issue_model import TURNS, Estimate, estimate
-from mxc.compiler.report.issue_steps import Step, read_steps
+from mxc.compiler.report.issue_steps import Step, lane_bytes, read_steps
 from mxc.compiler.report.loops import hot_loop
 from mxc.dialects.compute_units import ComputeUnit, Occupancy, compute_unit
 
 #: Steps that the model may take for one kernel, about 0.1 s; of what is larger it runs
 #: fewer workgroups.
 _MOST_STEPS = 24_000
+_LOADS = ("global_load", "load_to_lds")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HotLoop:
     """The hot loop of a kernel, or the whole of one without a loop (`is_loop` False).
 
-    census: instructions by kind (`loops.KINDS`). The rest is the issue model's, None where there
-    is no loop or no model of the machine: clocks of one turn of all waves on a compute unit; the
-    shares of them in which the matrix cores, vector units, LDS and the memory path work; the pipe
-    that works most; bytes that are asked of memory and not yet there, of a unit.
+    census: instructions by kind (`loops.KINDS`); load_bytes: what a lane gets of a load from
+    memory, on average, None without any. The rest is the issue model's, None where there is no loop
+    or no model of the machine: clocks of one turn of all waves on a compute unit; the shares of
+    them in which the matrix cores, vector units, LDS and the memory path work; the pipe that works
+    most; bytes that are asked of memory and not yet there, of a unit.
     """
 
     is_loop: bool
     instructions: int
     census: Mapping[str, int]
+    load_bytes: float | None = None
     clocks: float | None = None
     shares: Mapping[str, float] | None = None
     bound_by: str | None = None
@@ -50,7 +53,14 @@ class HotLoop:
 def describe(body: str, unit: ComputeUnit, held: Occupancy, workgroup_size: int) -> HotLoop:
     """The hot loop of the kernel with the text `body`, of which a unit holds `held`."""
     loop = hot_loop(body)
-    found = HotLoop(is_loop=loop.is_loop, instructions=len(loop.lines), census=dict(loop.census))
+    loads = [lane_bytes(line.mnemonic) for line in loop.lines if line.kind in _LOADS]
+    wide = round(sum(loads) / len(loads), 1) if loads else None
+    found = HotLoop(
+        is_loop=loop.is_loop,
+        instructions=len(loop.lines),
+        census=dict(loop.census),
+        load_bytes=wide,
+    )
     if not loop.is_loop or unit.rates is None:
         return found
     steps = tuple(read_steps(loop.lines, unit.rates))
@@ -61,6 +71,7 @@ def describe(body: str, unit: ComputeUnit, held: Occupancy, workgroup_size: int)
         is_loop=True,
         instructions=found.instructions,
         census=found.census,
+        load_bytes=wide,
         clocks=round(model.clocks, 1),
         shares={pipe: round(share, 3) for pipe, share in model.shares.items()},
         bound_by=model.bound_by,

@@ -13,7 +13,12 @@ from mxc.dialects.compute_units import Rates, matrix_clocks
 Pipe = Literal["matrix", "vector", "scalar", "lds", "memory", "wait", "barrier", "nop"]
 _TRANSCENDENTAL = ("v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_")
 _DWORDS = re.compile(r"dwordx(\d)")
-_BITS = re.compile(r"_b(\d+)")
+_BITS = re.compile(r"_[bui](\d+)(?=_|$)")
+#: How the names of loads and stores of less than a dword end, before LLVM wrote the bits.
+_NARROW = {
+    1: ("byte", "byte_d16", "byte_d16_hi"),
+    2: ("short", "short_d16", "short_d16_hi"),
+}
 _COUNTER = re.compile(r"(\w+cnt)\((\d+)\)")
 
 
@@ -46,7 +51,7 @@ def _step(line: Line, rates: Rates) -> Step:
             raise KeyError(mnemonic)
         return Step(pipe="matrix", clocks=clocks)
     if kind in ("ds_read", "ds_write"):
-        return Step(pipe="lds", lane_bytes=_lds_bytes(mnemonic))
+        return Step(pipe="lds", lane_bytes=_bytes(mnemonic))
     if kind in ("load_to_lds", "global_load", "global_store", "scratch"):
         return Step(pipe="memory", lane_bytes=_bytes(mnemonic), to_lds=kind == "load_to_lds")
     if kind == "wait":
@@ -63,15 +68,19 @@ def _step(line: Line, rates: Rates) -> Step:
     return Step(pipe="vector", clocks=rates.transcendental if slow else rates.issue)
 
 
-def _bytes(mnemonic: str) -> int:
-    """A lane of a memory instruction; less than a dword takes as long as a dword."""
+def lane_bytes(mnemonic: str) -> int:
+    """What a lane moves in a memory or LDS instruction: 16 for dwordx4 and b128, 1 for ubyte."""
+    twice = 2 if "read2" in mnemonic or "write2" in mnemonic else 1
     found = _DWORDS.search(mnemonic)
     if found is not None:
-        return 4 * int(found[1])
+        return twice * 4 * int(found[1])
     bits = _BITS.search(mnemonic)
-    return max(4, int(bits[1]) // 8) if bits is not None else 4
+    if bits is not None:
+        return twice * int(bits[1]) // 8
+    narrow = next((size for size, names in _NARROW.items() if mnemonic.endswith(names)), 4)
+    return twice * narrow
 
 
-def _lds_bytes(mnemonic: str) -> int:
-    twice = 2 if "read2" in mnemonic or "write2" in mnemonic else 1
-    return twice * _bytes(mnemonic)
+def _bytes(mnemonic: str) -> int:
+    """The same as far as time goes: less than a dword takes as long as a dword."""
+    return max(4, lane_bytes(mnemonic))

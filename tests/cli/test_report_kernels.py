@@ -19,6 +19,7 @@ LOOP = HotLoop(
     is_loop=True,
     instructions=150,
     census={"matrix": 64, "ds_read": 24, "load_to_lds": 8, "v_perm": 6, "valu": 5, "convert": 2},
+    load_bytes=13.5,
     clocks=2484.0,
     shares={"matrix": 0.412, "vector": 0.06, "lds": 0.5, "memory": 0.23},
     bound_by="lds",
@@ -73,7 +74,7 @@ def test_a_row_has_the_loop_the_registers_and_the_model() -> None:
     (row,) = [line.split() for line in text.splitlines() if "layers" in line]
     assert row == [
         "layers.*.up", "64", "24", "8", "7", "6", "215", "(128a)", "30", "0", "34", "KiB", "2",
-        "registers", "0.41", "lds", "17", "KiB", "1.50",
+        "registers", "13.5", "0.41", "lds", "17", "KiB", "1.50",
     ]  # fmt: skip
 
 

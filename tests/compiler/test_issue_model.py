@@ -10,7 +10,7 @@ from iree.compiler import tools
 from mxc.compiler.report.assembly import bodies_of
 from mxc.compiler.report.hot_loop import describe
 from mxc.compiler.report.issue_model import Estimate, estimate
-from mxc.compiler.report.issue_steps import Step, read_steps
+from mxc.compiler.report.issue_steps import Step, lane_bytes, read_steps
 from mxc.compiler.report.loops import Line, hot_loop
 from mxc.dialects.compute_units import ComputeUnit, Rates, compute_unit
 
@@ -162,6 +162,17 @@ def test_assembly_becomes_steps(gfx950: ComputeUnit) -> None:
     ]
 
 
+def test_bytes_of_a_lane_are_in_the_name() -> None:
+    sizes = {
+        "buffer_load_dwordx4": 16, "buffer_load_dword": 4, "buffer_load_ushort": 2,
+        "buffer_load_ubyte": 1, "buffer_load_short_d16_hi": 2, "global_load_lds_dwordx3": 12,
+        "global_load_b128": 16, "buffer_load_u8": 1, "buffer_load_d16_b16": 2,
+        "ds_read_b128": 16, "ds_read2_b64": 16, "ds_read_u8": 1, "ds_read_u16_d16": 2,
+        "ds_read_b64_tr_b8": 8,
+    }  # fmt: skip
+    assert {name: lane_bytes(name) for name in sizes} == sizes
+
+
 def test_a_unit_without_rates_is_refused(gfx950: ComputeUnit) -> None:
     with pytest.raises(ValueError, match="no rates"):
         estimate([MATRIX], replace(gfx950, rates=None), workgroup_size=64)
@@ -211,5 +222,6 @@ def test_the_report_has_the_loop_and_the_model(stock: str, gfx950: ComputeUnit) 
     assert found.census["ds_read"] == 24
     assert found.matrix_share == pytest.approx(0.41, abs=0.02)
     assert found.bound_by == "lds"
+    assert found.load_bytes == pytest.approx((4 * 16 + 2 * 2) / 6, abs=0.05)
     plain = describe("\ts_endpgm", gfx950, held, 512)
     assert (plain.is_loop, plain.clocks, plain.matrix_share) == (False, None, None)
