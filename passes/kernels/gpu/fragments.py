@@ -25,6 +25,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mxc.dialects.compute_units import matrix_clocks
+
 #: Elements that share a scale.
 BLOCK = 32
 #: Instructions of a step: the scales in a dword.
@@ -46,6 +48,14 @@ class Instruction:
     def shape(self) -> tuple[int, int, int]:
         """m, n, k."""
         return self.rows, self.rows, BLOCK * self.groups
+
+    @property
+    def clocks(self) -> int:
+        """Of a matrix core for one; twice as many where an element has 8 bits."""
+        m, n, k = self.shape
+        found = matrix_clocks(f"v_mfma_scale_f32_{m}x{n}x{k}_f8f6f4", "cbsz:4 blgp:4")
+        assert found is not None
+        return found
 
     @property
     def step(self) -> int:

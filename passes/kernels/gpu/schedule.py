@@ -1,4 +1,4 @@
-"""How a product is cut up: tiles of a wave, waves of a workgroup, and along K."""
+"""How a product is cut up: tiles of a wave, waves of a workgroup, and how operands get there."""
 
 from __future__ import annotations
 

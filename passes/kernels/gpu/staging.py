@@ -50,6 +50,13 @@ _TOGETHER = 16
 INSTRUCTION = Instruction(32)
 
 
+def layout_bytes(rows: int, bits: int, turns: int, waves: int) -> int:
+    """Of LDS for a stage of so many rows: whole waves load it."""
+    whole = waves * LANES * PIECE
+    size = rows * turns * INSTRUCTION.groups * BLOCK * bits // 8
+    return -(-size // whole) * whole
+
+
 @dataclass(frozen=True)
 class Slice:
     """Bytes start .. stop of the piece `first + across * group` of a row."""
@@ -97,12 +104,12 @@ class Layout:
     @property
     def loads(self) -> int:
         """Direct loads of each wave for a stage."""
-        return -(-self.rows * self.pieces // (LANES * self.waves))
+        return self.bytes // (self.waves * LANES * PIECE)
 
     @property
     def bytes(self) -> int:
         """In LDS; behind the rows may be what no one reads, so that all waves load as much."""
-        return self.loads * self.waves * LANES * PIECE
+        return layout_bytes(self.rows, self.kind.bits, self.turns, self.waves)
 
     @property
     def _shared(self) -> int:

@@ -1,0 +1,73 @@
+"""Which schedule a product gets: the cheapest of those that its kernel can follow (cost.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from mxc.dialects.devices import MI355X, Device
+from mxc.passes.kernels.gpu.cost import Problem, cost
+from mxc.passes.kernels.gpu.fragments import Instruction
+from mxc.passes.kernels.gpu.schedule import Schedule, Transport
+from mxc.passes.kernels.gpu.staged_scales import SPAN, scale_bytes
+from mxc.passes.kernels.gpu.staging import INSTRUCTION, layout_bytes
+
+#: Waves along K of a stream, at most.
+_ALONG_K = (8, 4, 4, 4)
+#: Stages of a ring: with fewer than two nothing is loaded while something is multiplied, and more
+#: than these are asked for long before they are needed.
+_STAGES = range(4, 1, -1)
+
+
+def choose(
+    problem: Problem,
+    *,
+    device: Device = MI355X,
+    transports: tuple[Transport, ...] = ("stream", "ring"),
+) -> Schedule:
+    """The cheapest schedule; of equals the first. Raises ValueError where there is none."""
+    found = [s for s in candidates(problem, device) if s.transport in transports]
+    return min(found, key=lambda schedule: cost(problem, schedule, device))
+
+
+def candidates(problem: Problem, device: Device = MI355X) -> Iterator[Schedule]:
+    """Schedules that compute a product."""
+    yield from _streams(problem)
+    if problem.blocks >= SPAN:
+        yield from _rings(problem, device)
+
+
+def _streams(problem: Problem) -> Iterator[Schedule]:
+    small = Instruction(16)
+    steps = -(-problem.blocks // small.step)
+    for tiles, most in enumerate(_ALONG_K, start=1):
+        yield Schedule(
+            instruction=small, tiles=(tiles, problem.halves), waves=(1, 1, min(most, steps))
+        )
+    yield Schedule(instruction=small, tiles=(4, 4), waves=(2, 2, 1))
+
+
+def _rings(problem: Problem, device: Device) -> Iterator[Schedule]:
+    # Where both sides have 8 bits, two turns a stage leave room for two stages only.
+    turns = 1 if problem.bits == (8, 8) else 2
+    waves = (2, 2, 1)
+    for m, n in product((4, 3, 2, 1), repeat=2):
+        if n % problem.halves:
+            continue
+        sizes = (m * waves[0] * INSTRUCTION.rows, n * waves[1] * INSTRUCTION.rows)
+        slot = sum(
+            layout_bytes(rows, bits, turns, 4)
+            for rows, bits in zip(sizes, problem.bits, strict=True)
+        )
+        scales = sum(scale_bytes(rows, 4) for rows in sizes)
+        for stages in _STAGES:
+            if stages * slot + scales <= device.unit.lds_bytes:
+                yield Schedule(
+                    instruction=INSTRUCTION,
+                    tiles=(m, n),
+                    waves=waves,
+                    transport="ring",
+                    stages=stages,
+                    turns=turns,
+                )
+                break

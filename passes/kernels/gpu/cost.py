@@ -1,0 +1,132 @@
+"""What a schedule costs: clocks of the device for a product, estimated from shapes alone.
+
+    time    = max(turns of all rounds, bytes from memory / bandwidth reached) + start + result
+    rounds  = ceil(workgroups / workgroups that run at once)
+    a turn  = the busiest of: matrix cores, LDS, the path of the unit to memory
+    reached = min(bandwidth, bytes asked for and not there yet / latency)
+
+A turn is one instruction along K. What runs at once, and is asked for, follows from registers and
+LDS. Each byte of the operands comes from memory once: what several workgroups read is in a cache
+then, which the path to memory sees and memory does not. The figures are those of the records in
+dialects/compute_units.py and dialects/devices.py; like the issue model (compiler/report) this ranks
+schedules, it does not predict time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mxc.dialects.devices import Device
+from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS
+from mxc.passes.kernels.gpu.schedule import Schedule
+
+#: Waves of a streaming kernel that a SIMD holds: what its registers allow, mostly.
+_STREAM_WAVES = 2
+#: Bytes of a result.
+_RESULT = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """`groups` products of [rows, blocks] and [columns, blocks], elements of so many bits.
+
+    `halves`: 2 where an epilogue joins the halves of the columns. `experts`: different rhs that
+    the groups read; 0 where they read one.
+    """
+
+    rows: int
+    columns: int
+    blocks: int
+    bits: tuple[int, int] = (4, 4)
+    groups: int = 1
+    halves: int = 1
+    experts: int = 0
+
+    @property
+    def workgroups_of(self) -> int:
+        """Different rhs that are read."""
+        return min(self.groups, self.experts) if self.experts else 1
+
+    def row_bytes(self, side: int) -> int:
+        """Of a block of a row of lhs (0) or rhs (1), with its scale."""
+        return BLOCK * self.bits[side] // 8 + 1
+
+
+def workgroups(problem: Problem, schedule: Schedule) -> int:
+    """In all."""
+    down = -(-problem.rows // schedule.rows)
+    return down * -(-problem.columns // schedule.columns) * problem.groups
+
+
+def padding(problem: Problem, schedule: Schedule) -> float:
+    """The part of the computed results that is stored nowhere."""
+    computed = workgroups(problem, schedule) * schedule.rows * schedule.columns
+    return 1 - problem.rows * problem.columns * problem.groups / computed
+
+
+def cost(problem: Problem, schedule: Schedule, device: Device) -> float:
+    """Clocks of the device, estimated."""
+    rates = device.unit.rates
+    assert rates is not None
+    count = workgroups(problem, schedule)
+    per_unit = _at_once(schedule, device)
+    at_once = min(count, device.units * per_unit)
+    # What shares a unit shares its pipes.
+    rounds = -(-count // device.units)
+    turns = -(-problem.blocks // (schedule.instruction.groups * schedule.waves[2]))
+    start = rates.memory_latency + rates.lds_latency
+    result = schedule.rows * schedule.columns * _RESULT / rates.memory_bytes
+    busy = rounds * (turns * _turn(problem, schedule, device) + result) + start
+    in_flight = at_once * _asked(problem, schedule)
+    bandwidth = min(device.bytes_a_clock, in_flight / device.latency_clocks)
+    return max(busy, _bytes(problem) / bandwidth + start)
+
+
+def _at_once(schedule: Schedule, device: Device) -> int:
+    """Workgroups that a unit holds."""
+    waves = schedule.threads // device.unit.wave
+    limit = 1 if schedule.transport == "ring" else _STREAM_WAVES
+    return max(1, limit * device.unit.simds // waves)
+
+
+def _turn(problem: Problem, schedule: Schedule, device: Device) -> float:
+    """Clocks of a turn of one workgroup that has a unit to itself."""
+    unit, rates = device.unit, device.unit.rates
+    assert rates is not None
+    m, n = schedule.tiles
+    waves = schedule.threads // unit.wave
+    clocks = schedule.instruction.clocks * (2 if 8 in problem.bits else 1)
+    matrix = m * n * clocks * -(-waves // unit.simds)
+    fragments = waves * _side_bytes(problem, schedule, m, n)
+    if schedule.transport == "stream":
+        return max(matrix, fragments / rates.memory_bytes)
+    down, right, _ = schedule.waves
+    loaded = _side_bytes(problem, schedule, m * down, n * right)
+    return max(matrix, (fragments + loaded) / rates.lds_bytes, loaded / rates.memory_bytes)
+
+
+def _side_bytes(problem: Problem, schedule: Schedule, m: int, n: int) -> int:
+    """Of a turn, for so many tiles of lhs and of rhs."""
+    size = schedule.instruction.rows * schedule.instruction.groups
+    return size * (m * problem.row_bytes(0) + n * problem.row_bytes(1))
+
+
+def _asked(problem: Problem, schedule: Schedule) -> int:
+    """Bytes that a workgroup has asked of memory at any time.
+
+    Of a stream a step of four turns; of a ring all stages but the one that is multiplied. Of the
+    side with fewer rows most is in a cache.
+    """
+    m, n = schedule.tiles
+    down, right, k = schedule.waves
+    turns = TURNS * k if schedule.transport == "stream" else schedule.turns * (schedule.stages - 1)
+    tiles = (0, n * right) if problem.rows < problem.columns else (m * down, 0)
+    return turns * _side_bytes(problem, schedule, *tiles)
+
+
+def _bytes(problem: Problem) -> int:
+    """That must come from memory and go there."""
+    lhs = problem.groups * problem.rows * problem.blocks * problem.row_bytes(0)
+    rhs = problem.workgroups_of * problem.columns * problem.blocks * problem.row_bytes(1)
+    width = problem.columns // problem.halves
+    return lhs + rhs + problem.groups * problem.rows * width * _RESULT
