@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from iree.compiler import ir
-from iree.compiler.api import Invocation, Output, Session, ctypes_dl
+from iree.compiler.api import Invocation, Output, Session, _initializeGlobalCL, ctypes_dl
 
 from mxc.dialects.context import prepare
 from mxc.dialects.errors import CompileError
@@ -62,6 +62,18 @@ _library.ireeCompilerInvocationEnableCallbackDiagnostics.argtypes = [
     _CALLBACK,
     ctypes.c_void_p,
 ]
+
+
+#: Flags of LLVM itself. Results of matrix instructions are in accumulation registers in functions
+#: that ask for some by "amdgpu-agpr-alloc". Kernels of ours do (passes/kernels/gpu/ring.py), and
+#: would spill otherwise. Nothing changes for other functions.
+_LLVM_FLAGS = ("--amdgpu-mfma-vgpr-form=0",)
+
+
+def set_up_process(target: Target) -> None:
+    """Give LLVM its flags for a target: once in the life of a process, for all its sessions."""
+    if target.is_gpu:
+        _initializeGlobalCL("mxc", *_LLVM_FLAGS)
 
 
 def flags(target: Target, assembly_dir: Path | None) -> list[str]:

@@ -29,6 +29,7 @@ from typing import Any
 
 from mxc.compiler.steps import Compiled, Request, Step
 from mxc.dialects.errors import CompileError, MxcError, PassError
+from mxc.dialects.targets import target
 
 OnStep = Callable[[Step], None]
 
@@ -160,8 +161,10 @@ def work() -> None:
 def _outcome(request: Request, folder: Path, send: OnStep) -> Compiled | BaseException:
     try:
         # Imported here alone: the parent stays small and starts fast.
+        from mxc.compiler import iree
         from mxc.compiler.driver import compile_here
 
+        iree.set_up_process(target(request.target))
         return compile_here(request, folder / _ASSEMBLY, folder / _PROGRAM, send)
     except PassError as error:
         return PassError(_placed(str(error), request))  # its location lives in this process only
