@@ -75,7 +75,8 @@ def _scale_for(t: _Type) -> Run:
             np.full_like(a, np.nan),
             np.where(a == b, up, a),
             up,
-            np.where(a == b, up, a),
+            # The document scales up, which overflows: only down is a division right (LLVM's).
+            np.where(a == b, down, a),
             down,
             np.where(a == c, up, a),
             up,
@@ -96,6 +97,8 @@ def _finish_for(t: _Type) -> Run:
         infinite = (denominator == 0) | np.isinf(numerator)
         nothing = np.isinf(denominator) | (numerator == 0)
         size = np.where(gap < -t.gap, t.kind(0), np.abs(quotient))
+        # A quotient far beyond the range: the steps before have become NaN, the result has not.
+        size = np.where((gap > t.bias + 1) & np.isnan(size), t.kind(np.inf), size)
         size = np.where(nothing, t.kind(0), size)
         size = np.where(infinite, t.kind(np.inf), size)
         result = np.where(sign, -size, size)

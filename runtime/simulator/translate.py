@@ -203,10 +203,10 @@ def _step(i: Instruction, lines: Lines) -> Callable[[Waves], None] | None:
         return lane_step(i, lambda n: reader(i.operands[n])) or memory_step(i, reader)
     if i.has("dpp") or (i.has("sdwa") and not i.name.startswith("v_cvt_pk_f32_")):
         return None
-    if "mfma" in i.name:
-        return mfma_step(i, lines.constant)
-    if "smfmac" in i.name:
+    if i.name.startswith("v_smfmac_"):
         return smfmac_step(i, lines.constant)
+    if i.name.startswith("v_mfma_"):
+        return mfma_step(i, lines.constant)
     found = conversion_step(i, reader, lines.float_reader)
     if found is not None:
         return found

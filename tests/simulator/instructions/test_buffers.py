@@ -176,3 +176,20 @@ def test_apertures(instructions: dict[str, Instruction]) -> None:
     assert [int(w.s[n].flat[0]) for n in (20, 21)] == [0, SHARED_BASE]
     apply(instructions["private"], w)
     assert [int(w.s[n].flat[0]) for n in (20, 21)] == [0xFFFFFFFF, PRIVATE_BASE]
+
+
+def test_bounds_of_loads_to_lds(instructions: dict[str, Instruction]) -> None:
+    """As of every load: the dwords that lie in the buffer, zeros for the others."""
+    i = instructions["lds4"]
+    w, memory = waves(lds=2048), noise(2048, 27)
+    base = w.memory.add(memory)
+    scalars(w, 8, base & 0xFFFFFFFF, base >> 32, 16 * 20 + 8, 0, 0)
+    scalars(w, M0, 0)
+    fill(w, 1, (np.arange(64) * 16 - i.has("offset"))[None, :, None])
+    w.lds.bytes[:] = 0xEE
+    apply(i, w)
+    found = w.lds.bytes[i.has("offset") : i.has("offset") + 1024].reshape(64, 16)
+    np.testing.assert_array_equal(found[:20], memory[: 16 * 20].reshape(20, 16))
+    np.testing.assert_array_equal(found[20, :8], memory[16 * 20 : 16 * 20 + 8])
+    assert not found[20, 8:].any()
+    assert not found[21:].any()

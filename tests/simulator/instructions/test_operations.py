@@ -5,21 +5,19 @@ the type, or exact fractions.
 """
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
-from exact import ALL, fused, rounded, same, signed
+from exact import ALL, fused, same, signed
 from numpy.typing import NDArray
 from oracles import ORACLES
-from pcode_values import BITS, FLOAT
 from samples import held, put, samples, scalar_text, vector_text
 from single import apply, decoded, fill, register, waves
 
 from mxc.runtime.simulator.code_object import Kernel
 from mxc.runtime.simulator.dots import DOTS
-from mxc.runtime.simulator.instruction import EXEC, VCC, Instruction
+from mxc.runtime.simulator.instruction import EXEC, Instruction
 from mxc.runtime.simulator.salu import SALU
 from mxc.runtime.simulator.signatures import VALU
 from mxc.runtime.simulator.words import OPCODES
@@ -198,26 +196,3 @@ def test_any_function_of_three_bits(
 
 def test_every_dot_has_an_oracle() -> None:
     assert set(DOTS) <= set(ORACLES)
-
-
-def test_last_step_of_a_division(assemble: Callable[..., Kernel]) -> None:
-    """v_div_fmas: a fused multiply-add, and 2**64 (2**128) either way where VCC says so."""
-    texts = ["v_div_fmas_f32 v32, v0, v8, v16", "v_div_fmas_f64 v[32:33], v[0:1], v[8:9], v[16:17]"]
-    found = decoded(assemble, texts)
-    rng = np.random.default_rng(5)
-    for text, width, power in zip(texts, (32, 64), (64, 128), strict=True):
-        w = waves()
-        mask = rng.integers(0, 2, (1, 64)).astype(bool)
-        w.put_mask(VCC, mask)
-        numbers = rng.normal(0, 3, (3, 64)).astype(FLOAT[width])
-        for n in range(3):
-            put(w.v, 8 * n, numbers[n].view(BITS[width]).astype(np.uint64)[None], width == 64)
-        apply(found[text], w)
-        got = held(w.v, 32, (1, 64), width == 64)
-        for lane in range(64):
-            exact = Fraction(float(numbers[0, lane])) * Fraction(float(numbers[1, lane]))
-            exact += Fraction(float(numbers[2, lane]))
-            if mask[0, lane]:
-                up = abs(numbers[2, lane]) >= 2
-                exact *= Fraction(2) ** (power if up else -power)
-            assert int(got[0, lane]) == rounded(exact, width)

@@ -1,0 +1,115 @@
+"""Every opcode that is modelled has a test of its own, with numbers.
+
+The files of such tests say in COVERS which opcodes they test: COVERS is made of the tables that
+their tests run over. What is modelled is found by translating one instruction of each opcode.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import pytest
+from single import MODE
+
+from mxc.runtime.simulator.decode import decode
+from mxc.runtime.simulator.errors import SimulationError
+from mxc.runtime.simulator.lines import Lines
+from mxc.runtime.simulator.translate import NOTHING, instruction_lines
+from mxc.runtime.simulator.words import OPCODES
+
+FILES = (
+    *("test_atomics", "test_buffers", "test_conversions", "test_division", "test_lanes"),
+    *("test_matrix", "test_matrix_blocks", "test_memory", "test_modes", "test_operations"),
+    *("test_packed", "test_pseudocode"),
+)
+#: Where the opcode is, and the bits that are the same in all instructions of an encoding.
+ENCODINGS: dict[str, tuple[int, int]] = {
+    "SOP1": (8, 0b101111101 << 23 | 20 << 16 | 30),
+    "SOP2": (23, 0b10 << 30 | 20 << 16 | 34 << 8 | 30),
+    "SOPC": (16, 0b101111110 << 23 | 34 << 8 | 30),
+    "SOPK": (23, 0b1011 << 28 | 20 << 16 | 0x1801),
+    "SMEM": (18, 0b110000 << 26 | 1 << 17 | 20 << 6 | 2),
+    "VOP1": (9, 0b0111111 << 25 | 8 << 17 | 256),
+    "VOP2": (25, 8 << 17 | 4 << 9 | 256),
+    "VOPC": (17, 0b0111110 << 25 | 4 << 9 | 256),
+    "VOP3": (16, 0b110100 << 26 | 32 | (256 | 264 << 9 | 272 << 18) << 32),
+    "VOP3P": (16, 0b110100111 << 23 | 32 | (256 | 264 << 9 | 272 << 18) << 32),
+    "DS": (17, 0b110110 << 26 | (1 | 2 << 8 | 6 << 16 | 10 << 24) << 32),
+    "FLAT": (18, 0b110111 << 26 | (2 | 4 << 8 | 0x7F << 16 | 10 << 24) << 32),
+    "GLOBAL": (18, 0b110111 << 26 | 2 << 14 | (2 | 4 << 8 | 0x7F << 16 | 10 << 24) << 32),
+    "SCRATCH": (
+        18,
+        0b110111 << 26 | 1 << 14 | 1 << 13 | (2 | 4 << 8 | 0x7F << 16 | 10 << 24) << 32,
+    ),
+    "MUBUF": (18, 0b111000 << 26 | 1 << 12 | (1 | 2 << 8 | 2 << 16 | 128 << 24) << 32),
+}
+SCALED = 0xD3AC1000
+
+
+def words() -> Iterator[tuple[str, int]]:
+    """Each opcode with an instruction of it, as an integer."""
+    for encoding, (place, fixed) in ENCODINGS.items():
+        for code, name in OPCODES[encoding].items():
+            yield name, fixed | code << place
+            if encoding == "VOP3P" and name.endswith("f8f6f4"):
+                body = fixed | code << place | 1 << 11
+                scaled = SCALED << 0 | (300 | 301 << 9) << 32 | body << 64
+                yield name.replace("v_mfma_", "v_mfma_scale_"), scaled
+
+
+@cache
+def modelled() -> frozenset[str]:
+    """The opcodes for which there is a translation."""
+    found = set()
+    for name, word in words():
+        if name in NOTHING:
+            continue
+        try:
+            i = decode(word.to_bytes(20, "little"), 0, 0x1000)
+            lines = Lines(MODE)
+            instruction_lines(lines, i)
+        except SimulationError:
+            continue
+        assert i.name == name, (i.name, name)
+        found.add(name)
+    return frozenset(found)
+
+
+def covered() -> frozenset[str]:
+    names: set[str] = set()
+    for file in FILES:
+        module: Any = import_module(file)
+        names |= module.COVERS
+    return frozenset(names)
+
+
+def test_every_modelled_opcode_has_a_test() -> None:
+    assert not sorted(modelled() - covered())
+
+
+def test_what_is_tested_is_modelled() -> None:
+    known = {name for name, _ in words()}
+    assert not sorted((covered() & known) - modelled())
+
+
+def test_most_opcodes_are_modelled() -> None:
+    """A decoder that fails must not make this file pass."""
+    assert len(modelled()) > 900
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "v_mfma_f32_16x16x8_xf32",
+        "v_mfma_f32_32x32x4_xf32",
+        "v_qsad_pk_u16_u8",
+        "s_movrels_b32",
+        "buffer_load_format_x",
+        "ds_append",
+        "s_atomic_add",
+    ],
+)
+def test_others_are_refused(name: str) -> None:
+    assert name in dict(words())
+    assert name not in modelled()
