@@ -1,13 +1,13 @@
 // RUN: rm -rf %t.mxc %t.dump
-// RUN: not mxc compile %s --target gfx950 --output %t.mxc --strict 2>&1 | filecheck %s --check-prefix=STRICT
+// RUN: not mxc compile %s --target gfx942 --output %t.mxc --strict 2>&1 | filecheck %s --check-prefix=STRICT
 // RUN: not test -e %t.mxc
-// RUN: mxc compile %s --target gfx950 --output %t.mxc --dump-ir %t.dump 2>&1 | filecheck %s
+// RUN: mxc compile %s --target gfx942 --output %t.mxc --dump-ir %t.dump 2>&1 | filecheck %s
 // RUN: mxc opt %t.dump/*-iree-flow.mlir --passes canonicalize | filecheck %s --check-prefix=FLOW
 // RUN: mxc report %t.mxc --json | filecheck %s --check-prefix=REPORT
-// RUN: not mxc compile %s --target gfx950 --output %t.mxc 2>&1 | filecheck %s --check-prefix=EXISTS
+// RUN: not mxc compile %s --target gfx942 --output %t.mxc 2>&1 | filecheck %s --check-prefix=EXISTS
 // RUN: not mxc compile %s --target gfx9500 --output %t.other 2>&1 | filecheck %s --check-prefix=UNKNOWN
 
-// STRICT: error: 1 of 1 contractions fell back on gfx950, which --strict refuses: no scaled matrix instruction: lhs is f32, a weight-only contraction
+// STRICT: error: 1 of 1 contractions fell back on gfx942, which --strict refuses: gfx942 has no block-scaled instruction
 
 // CHECK: reading
 // CHECK-NEXT: building
@@ -16,7 +16,7 @@
 // CHECK-NEXT: passes verify-weights
 // CHECK: IREE end
 // CHECK: f32 x mxfp4 -> f32
-// CHECK: [1] no scaled matrix instruction: lhs is f32
+// CHECK: [1] gfx942 has no block-scaled instruction
 // CHECK: wrote {{.*}}.mxc
 
 // The weights reach the one dispatch as bytes.
@@ -24,7 +24,7 @@
 // FLOW-SAME: tensor<64x2x16xi8>
 // FLOW-NOT: flow.dispatch @
 
-// REPORT: "lowering": "v_cvt_scalef32_{{.*}}fp4
+// REPORT: "lowering": "v_{{.*}}fma
 // REPORT: "steps"
 
 // EXISTS: exists; give --force to replace it, or another --output

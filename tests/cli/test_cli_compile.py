@@ -284,12 +284,12 @@ def test_a_closed_terminal_ends_it_cleanly(place: Place, tmp_path: Path) -> None
 
 def test_strict_exits_with_one_and_leaves_nothing(place: Place, tmp_path: Path) -> None:
     program = write(tmp_path, WEIGHT_ONLY)
-    words = ("compile", program, "--target", "gfx950", "--output", place.artifact)
+    words = ("compile", program, "--target", "gfx942", "--output", place.artifact)
     status, output, errors = place.run(*words, "--strict")
     assert (status, output) == (1, "")
     last = errors.splitlines()[-1]
-    assert last.startswith("error: 1 of 1 contractions fell back on gfx950, which --strict refuses")
-    assert "a weight-only contraction" in last
+    assert last.startswith("error: 1 of 1 contractions fell back on gfx942, which --strict refuses")
+    assert "gfx942 has no block-scaled instruction" in last
     assert not place.left()
 
 
