@@ -67,13 +67,13 @@ _library.ireeCompilerInvocationEnableCallbackDiagnostics.argtypes = [
 #: Flags of LLVM itself. Results of matrix instructions are in accumulation registers in functions
 #: that ask for some by "amdgpu-agpr-alloc". Kernels of ours do (passes/kernels/gpu/ring.py), and
 #: would spill otherwise. Nothing changes for other functions.
-_LLVM_FLAGS = ("--amdgpu-mfma-vgpr-form=0",)
+LLVM_FLAGS = ("--amdgpu-mfma-vgpr-form=0",)
 
 
 def set_up_process(target: Target) -> None:
     """Give LLVM its flags for a target: once in the life of a process, for all its sessions."""
     if target.is_gpu:
-        _initializeGlobalCL("mxc", *_LLVM_FLAGS)
+        _initializeGlobalCL("mxc", *LLVM_FLAGS)
 
 
 def flags(target: Target, assembly_dir: Path | None) -> list[str]:
