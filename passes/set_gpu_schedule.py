@@ -6,7 +6,8 @@ does not fit at real sizes, and use scratch memory. Here a lane takes one column
 decodes a block of its own row of weights in registers, once for all those rows.
 
 One row of f32 times bf16 or f16 weights gets a schedule too, because IREE's own gives wrong numbers
-(rewriting/row_products.py).
+(rewriting/row_products.py), and two to eight rows of 16 bits where IREE dies of choosing one
+(rewriting/few_rows.py).
 
 before:
     linalg.generic {..} ins(%x, %w, %s) outs(%zero) { scaling_extf, mulf, addf }
@@ -32,6 +33,7 @@ from iree.compiler import ir
 
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.base import FALLBACK, Pass
+from mxc.passes.rewriting.few_rows import schedule_few_rows
 from mxc.passes.rewriting.rebuild import linalg_operations
 from mxc.passes.rewriting.row_products import schedule_row_product
 from mxc.passes.set_cpu_schedule import ATTRIBUTE, refuse_elements
@@ -62,7 +64,7 @@ class SetGpuSchedule(Pass):
         """Set the schedule of every scaled contraction that needs one."""
         for op in linalg_operations(module):
             refuse_elements(op, f8=self.f8)
-            if schedule_row_product(op, self.subgroup):
+            if schedule_row_product(op, self.subgroup) or schedule_few_rows(op, self.subgroup):
                 continue
             found = match_scaled_contraction(op)
             if found is None or ATTRIBUTE in op.attributes:

@@ -136,3 +136,48 @@ func.func @both_f8(%x: tensor<16x2x32xf8E4M3FN>, %xs: tensor<16x2xf8E8M0FNU>, %w
   } -> tensor<16x96xf32>
   func.return %y : tensor<16x96xf32>
 }
+
+// -----
+
+// IREE dies of choosing a schedule for this; one more row, or another depth, and it does not.
+// CHECK: partial_reduction = [0, 0, 512]
+// CHECK-SAME: thread = [0, 0, 8], workgroup = [8, 1, 0]
+// CHECK: @few_rows
+// CHECK: linalg.generic {{.*}} attrs = {compilation_info
+// NO-MATRIX: @few_rows
+// NO-MATRIX-NOT: compilation_info
+func.func @few_rows(%x: tensor<8x1024xbf16>, %w: tensor<64x1024xbf16>, %acc: tensor<8x64xf32>) -> tensor<8x64xf32> {
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w : tensor<8x1024xbf16>, tensor<64x1024xbf16>) outs(%acc : tensor<8x64xf32>) {
+  ^bb0(%a: bf16, %b: bf16, %o: f32):
+    %l = arith.extf %a : bf16 to f32
+    %r = arith.extf %b : bf16 to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<8x64xf32>
+  func.return %y : tensor<8x64xf32>
+}
+
+// -----
+
+// CHECK-NOT: compilation_info
+// CHECK: @nine_rows
+// CHECK-NOT: compilation_info
+// NO-MATRIX: @nine_rows
+func.func @nine_rows(%x: tensor<9x1024xbf16>, %w: tensor<64x1024xbf16>, %acc: tensor<9x64xf32>) -> tensor<9x64xf32> {
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w : tensor<9x1024xbf16>, tensor<64x1024xbf16>) outs(%acc : tensor<9x64xf32>) {
+  ^bb0(%a: bf16, %b: bf16, %o: f32):
+    %l = arith.extf %a : bf16 to f32
+    %r = arith.extf %b : bf16 to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<9x64xf32>
+  func.return %y : tensor<9x64xf32>
+}

@@ -166,3 +166,19 @@ def test_one_packed_slice_cannot_be_gathered(iree_compile: Compile, tmp_path: Pa
         "expert a token need no longer be computed twice (compiler/models/experts.py)"
     )
     assert "tensor.collapse_shape" in result.stderr
+
+
+def test_a_product_of_few_rows_kills_the_compiler(iree_compile: Compile, tmp_path: Path) -> None:
+    source = HERE / "few_rows.mlir"
+    output = tmp_path / "out.vmfb"
+    target = ("--iree-hal-target-device=hip", "--iree-rocm-target=gfx950")
+    control = tmp_path / "another_depth.mlir"
+    control.write_text(source.read_text().replace("128xbf16", "96xbf16"))
+    assert iree_compile(control, output, target=target).returncode == 0, "a depth of 96 compiles"
+
+    result = iree_compile(source, output, target=target)
+    assert result.returncode != 0, (
+        "IREE fixed its choice of a schedule for two to eight rows: they need none of ours "
+        "(passes/rewriting/few_rows.py)"
+    )
+    assert "getXorShuffleParamsForTunedChipset" in result.stderr
