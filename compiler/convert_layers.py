@@ -18,8 +18,8 @@ from mxc.dialects.recipes import ScaleRecipe, scale_recipe
 #: How safetensors types elements of eight bits.
 _EIGHT = {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2", "int8": "I8"}
 
-#: Recipes that Quark has a name for: scale_calculation_mode.
-_QUARK_RECIPES = (ScaleRecipe.EVEN, ScaleRecipe.FLOOR, ScaleRecipe.CEIL)
+#: What scale_calculation_mode may say; Quark itself makes scales by all of them but rceil.
+_QUARK_RECIPES = tuple(ScaleRecipe)
 
 
 def plan_gpt_oss(source: Source) -> Plan:
@@ -58,7 +58,7 @@ def plan_quark(source: Source) -> Plan:
         tensors += _elements_and_scales(tensor, tensor.name, "U8")
     common = _most_common(weights, _with_recipe)
     declared = _quark_config(able, source, weights, common)
-    notes = (*_recipes_unsaid(weights, _QUARK_RECIPES), *_activations_unsaid(source, "quark"))
+    notes = _activations_unsaid(source, "quark")
     return Plan(tensors=tensors, config=_config(source, declared), notes=notes)
 
 
@@ -88,7 +88,7 @@ def plan_compressed_tensors(source: Source) -> Plan:
             values = factors(tensor.input_scale, Convention.DIVIDE, tensor, able.name)
             tensors.append(number(f"{module}.input_global_scale", values, (1,)))
     declared = _compressed_config(able, source, weights)
-    notes = (*_recipes_unsaid(weights, ()), *_activations_unsaid(source, able.name))
+    notes = (*_recipes_unsaid(weights), *_activations_unsaid(source, able.name))
     return Plan(tensors=tensors, config=_config(source, declared), notes=notes)
 
 
@@ -221,10 +221,8 @@ def _config(source: Source, declared: dict[str, Any] | None) -> dict[str, Any]:
     return config
 
 
-def _recipes_unsaid(
-    weights: Mapping[str, CanonicalTensor], known: tuple[ScaleRecipe, ...]
-) -> tuple[str, ...]:
-    lost = {t.recipe for t in weights.values()} - {UNSTATED, *known}
+def _recipes_unsaid(weights: Mapping[str, CanonicalTensor]) -> tuple[str, ...]:
+    lost = {tensor.recipe for tensor in weights.values()} - {UNSTATED}
     if not lost:
         return ()
     return (f"the output has no word for the recipe of the scales: {', '.join(sorted(lost))}",)

@@ -9,7 +9,6 @@ Nothing is read before it is asked for, and then a few rows at a time. Value of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.codecs import PLAIN, Bytes, Codec
-from mxc.compiler.checkpoints.stored import Stored, Woven
+from mxc.compiler.checkpoints.stored import Stored, Woven, count_rows
 from mxc.compiler.checkpoints.tensors import DTYPES, TensorRecord, read_bytes
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import FORMATS, BlockFormat
@@ -109,7 +108,7 @@ class CanonicalTensor:
     @property
     def rows(self) -> int:
         """Rows of the matrix, all leading dimensions counted; a vector is one row."""
-        return math.prod(self.shape[:-1])
+        return count_rows(self.shape)
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
@@ -242,7 +241,7 @@ def plain(record: TensorRecord, name: str | None = None) -> CanonicalTensor:
             record=record,
             shape=record.shape,
             dtype=record.dtype,
-            rows=math.prod(record.shape[:-1]),
+            rows=count_rows(record.shape),
         ),
         stated_in="the dtype of the tensor",
     )
@@ -272,7 +271,7 @@ def blocked(
             f"{elements.file}: tensor {elements.name} has rows of {shape[-1]} elements, wanted a "
             f"multiple of the {format.block} of {format}; the file or its config is damaged"
         )
-    rows, blocks = math.prod(shape[:-1]), shape[-1] // format.block
+    rows, blocks = count_rows(shape), shape[-1] // format.block
     lead = shape[:-1]
     return CanonicalTensor(
         name=name,

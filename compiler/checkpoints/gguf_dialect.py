@@ -31,12 +31,15 @@ from mxc.compiler.checkpoints.gguf_file import GgufFile, GgufTensor, read_gguf
 from mxc.compiler.checkpoints.gguf_names import ARCHITECTURES, Names, parameter
 from mxc.compiler.checkpoints.quantisation import Quantisation
 from mxc.compiler.checkpoints.source import Source, by_name
-from mxc.compiler.checkpoints.stored import Stored, Woven
+from mxc.compiler.checkpoints.stored import Stored, Woven, count_rows
 from mxc.compiler.checkpoints.tensors import TensorRecord
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import FORMATS
 
 NAME = "gguf"
+
+#: More are in no model; each becomes a tensor of its own.
+_MOST_EXPERTS = 1 << 14
 
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
@@ -159,7 +162,7 @@ def _weight(
             input_scale=static,
         )
     if kind == "Q8_0":
-        rows = math.prod(tensor.shape[:-1])
+        rows = count_rows(tensor.shape)
         blocks = (*tensor.shape[:-1], tensor.shape[-1] // tensor.type.block)
         return CanonicalTensor(
             name=tensor.name,
@@ -186,12 +189,25 @@ def _named(
     found = parameter(name, names)
     if found is None:
         return [weight]
+    matrix = found.endswith(".weight") and not found.endswith("norm.weight")
+    least = 1 + matrix + ("{}" in found)
+    if 0 in weight.shape or len(weight.shape) < least:
+        raise _strange(weight, f"{least} dimensions, none of them 0")
     if names.pairs and re.search(r"\.self_attn\.[qk]_proj\.", found):
         weight = _halves(weight, found, config)
     if "{}" not in found:
         return [weight.renamed(found)]
     experts = weight.shape[0]
+    if experts > _MOST_EXPERTS:
+        raise _strange(weight, f"at most {_MOST_EXPERTS} experts")
     return [_slice(weight, e).renamed(found.format(e)) for e in range(experts)]
+
+
+def _strange(weight: CanonicalTensor, wanted: str) -> CheckpointError:
+    return CheckpointError(
+        f"{weight.place} is {weight.format} {list(weight.shape)}, wanted {wanted}; the file is "
+        "damaged: fetch it again"
+    )
 
 
 def _halves(weight: CanonicalTensor, name: str, config: Mapping[str, Any]) -> CanonicalTensor:
@@ -272,6 +288,8 @@ def _weave_experts(tensors: list[CanonicalTensor], path: Path) -> list[Canonical
             result.append(tensor.renamed(f"{stem}down_proj{ending}"))
         elif which == "gate":
             up = found.get(f"{stem}up_proj.{kind}")
+            if len(tensor.shape) != 2 + (kind == "weight"):
+                raise _strange(tensor, "what all experts of a layer have in one tensor")
             if up is None or up.shape != tensor.shape or up.format != tensor.format:
                 raise CheckpointError(
                     f"{path}: {tensor.name} has no {stem}up_proj.{kind} of its shape and type; "

@@ -13,7 +13,7 @@ from mxc.compiler.checkpoints.canonical import (
 from mxc.compiler.checkpoints.codecs import PLAIN, tiles
 from mxc.compiler.checkpoints.modules import matrix, require
 from mxc.compiler.checkpoints.quantisation import Scheme
-from mxc.compiler.checkpoints.stored import Stored
+from mxc.compiler.checkpoints.stored import Stored, count_rows
 from mxc.compiler.checkpoints.tensors import TensorRecord
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import FORMATS, BlockFormat
@@ -155,7 +155,7 @@ def scaled_weight(
         shape=elements.shape,
         format=elements.dtype.lower(),
         elements=_direct(elements),
-        scales=Stored(record=scales, shape=tile, dtype=dtype, rows=math.prod(tile[:-1])),
+        scales=Stored(record=scales, shape=tile, dtype=dtype, rows=count_rows(tile)),
         block=block,
         recipe=scheme.recipe,
         stated_in=scheme.stated_in,
@@ -187,6 +187,6 @@ def _direct(record: TensorRecord) -> Stored:
         record=record,
         shape=record.shape,
         dtype=record.dtype,
-        rows=math.prod(record.shape[:-1]),
+        rows=count_rows(record.shape),
         codec=PLAIN,
     )

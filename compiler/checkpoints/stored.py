@@ -20,6 +20,14 @@ Raw = Callable[[TensorRecord, int, int], NDArray[np.uint8]]
 Decoded = Callable[[int, int], NDArray[np.uint8]]
 
 
+def count_rows(shape: tuple[int, ...]) -> int:
+    """Rows of a tensor, all leading dimensions counted; a vector is one row, nothing is none.
+
+    Of a tensor without elements there is no row, whatever the other dimensions claim.
+    """
+    return 0 if 0 in shape else math.prod(shape[:-1])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stored:
     """One part of a weight, elements or scales: what it is once decoded, and where it lies.

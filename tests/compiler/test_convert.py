@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from mxc.compiler.checkpoints.compare import compare
 from mxc.compiler.checkpoints.dialects import open_checkpoint
+from mxc.compiler.checkpoints.quantisation import Activations
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
 from mxc.compiler.convert import convert
 from mxc.dialects.errors import CheckpointError, RequestError
@@ -192,9 +193,23 @@ def test_several_formats_and_recipes(tmp_path):
 
 
 def test_what_modelopt_declares(tmp_path):
-    found = convert(VECTORS / "modelopt-mxfp8", "quark", tmp_path / "out")
-    assert any("recipe of the scales: rceil" in note for note in found.notes)
-    assert any("activations: mxfp8e4m3, recipe rceil" in note for note in found.notes)
+    assert convert(VECTORS / "modelopt-mxfp8", "quark", tmp_path / "out").notes == ()
+    first, second = (open_checkpoint(p) for p in (VECTORS / "modelopt-mxfp8", tmp_path / "out"))
+    layer = "model.layers.0.mlp.gate_proj"
+    for source in (first, second):
+        assert source.tensor(f"{layer}.weight").recipe == "rceil"
+        assert source.quantisation.activations(layer) == Activations(
+            format="mxfp8e4m3", recipe="rceil"
+        )
+    found = convert(VECTORS / "modelopt-mxfp8", "compressed-tensors", tmp_path / "ct")
+    assert found.notes == ("the output has no word for the recipe of the scales: rceil",)
+    assert open_checkpoint(tmp_path / "ct").quantisation.activations(layer) == Activations(
+        format="mxfp8e4m3"
+    )
+    found = convert(VECTORS / "modelopt-mxfp4", "quark", tmp_path / "mxfp4")
+    assert found.notes == (
+        "quark does not say what the source says of activations: f8_e4m3, recipe unstated",
+    )
     with pytest.raises(CheckpointError, match=r"gate_proj.weight is f8_e4m3 .*holds mxfp4"):
         convert(VECTORS / "modelopt-fp8", "quark", tmp_path / "fp8")
 

@@ -242,6 +242,24 @@ def test_damaged(tmp_path, data, message):
     assert peak < 8 << 20
 
 
+@pytest.mark.parametrize(
+    ("architecture", "name", "shape"),
+    [
+        ("llama", b"blk.0.attn_q.weight", ()),
+        ("llama", b"blk.0.attn_q.weight", (0, 1 << 62)),
+        ("qwen3moe", b"blk.0.ffn_up_exps.weight", (0, 4, 1 << 40)),
+        ("gpt-oss", b"blk.0.ffn_gate_exps.weight", (4, 4)),
+    ],
+)
+def test_shapes_that_no_layer_has(tmp_path, architecture, name, shape):
+    key = text(b"general.architecture") + struct.pack("<I", 8) + text(architecture.encode())
+    data = header(1, 1) + key + info(name, shape)
+    data += bytes(-len(data) % 32) + bytes(0 if 0 in shape else 64)
+    (tmp_path / "a.gguf").write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"a\.gguf: tensor blk.*, wanted .* damaged"):
+        open_checkpoint(tmp_path / "a.gguf")
+
+
 def test_a_scale_that_is_none(tmp_path):
     raw = np.full((1, 36), 0x7F, np.uint8)
     write(tmp_path / "a.gguf", "qwen3", {"x.weight": (raw, GGML.NVFP4)})
