@@ -46,16 +46,18 @@ def add(x: ir.Value, y: ir.Value) -> ir.Value:
 
 
 def rms_norm(x: ir.Value, weight: ir.Value, epsilon: float) -> ir.Value:
-    """x [T, H] * rsqrt(mean(x^2) + epsilon) * weight [H]."""
-    squares = generic([(x, "m k")], "m", f32(), lambda a, acc: arith.addf(acc, arith.mulf(a, a)))
-    width = shape_of(x)[1]
+    """x [.., H] * rsqrt(mean(x^2) + epsilon) * weight [H]."""
+    *lead, width = shape_of(x)
+    rows = " ".join("mh"[: len(lead)])
+    whole = f"{rows} k"
+    squares = generic([(x, whole)], rows, f32(), lambda a, acc: arith.addf(acc, arith.mulf(a, a)))
 
     def normalise(a: ir.Value, total: ir.Value, w: ir.Value) -> ir.Value:
         mean = arith.divf(total, constant(float(width), f32()))
         scale = math.rsqrt(arith.addf(mean, constant(epsilon, f32())))
         return arith.mulf(to_f32(w), arith.mulf(a, scale))
 
-    return generic([(x, "m k"), (squares, "m"), (weight, "k")], "m k", f32(), normalise)
+    return generic([(x, whole), (squares, rows), (weight, "k")], whole, f32(), normalise)
 
 
 def embed(tokens: ir.Value, table: ir.Value) -> ir.Value:

@@ -48,7 +48,7 @@ class Scope:
     grouped: bool
 
     def norm(self, x: ir.Value, name: str) -> ir.Value:
-        """RMS norm of x [T, H] by the weight `name` [H]."""
-        weight = self.weights.load(f"{name}.weight", shape_of(x)[1])
+        """RMS norm of x [.., H] by the weight `name` [H]."""
+        weight = self.weights.load(f"{name}.weight", shape_of(x)[-1])
         with ir.Location.name(name):
             return rms_norm(x, weight, self.epsilon)

@@ -121,9 +121,7 @@ class SelfAttention:
         tokens = shape_of(x)[0]
         with ir.Location.name(name):
             rows = expand(x, [[0], [1, 2]], [tokens, heads, self.depth])
-            rows = scope.norm(collapse(rows, [[0, 1], [2]]), name)
-            rows = expand(rows, [[0, 1], [2]], [tokens, heads, self.depth])
-            return collapse(rows, [[0], [1, 2]])
+            return collapse(scope.norm(rows, name), [[0], [1, 2]])
 
     def _sinks(self, scope: Scope, name: str) -> ir.Value:
         group = self.heads // self.shared

@@ -1,0 +1,139 @@
+"""Architectures beside gpt-oss with weights and activations that mxc quantises.
+
+The reference is transformers' model whose weights, and what meets them, our numpy reference has
+quantised; test_activations.py says how far that carries.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+import mxc
+from mxc.compiler.checkpoints.synthetic_decoder import MIXTRAL_8X7B, QWEN3_8B, write_decoder
+from mxc.compiler.cli import app
+
+#: Of the root mean square of all logits, as in test_logits.py.
+TOLERANCE = 2e-5
+
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 139,
+    "max_position_embeddings": 256,
+}
+MIXTRAL = MIXTRAL_8X7B | SMALL | {"num_local_experts": 3}
+QWEN3 = QWEN3_8B | SMALL | {"head_dim": 32, "tie_word_embeddings": True}
+
+#: The options that each is compiled with.
+CASES: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    "mixtral": (MIXTRAL, {"quantize_dense": "mxfp8", "activations": "f32"}),
+    "qwen3": (QWEN3, {"quantize_dense": "mxint8", "activations": "mxint8"}),
+}
+FORMATS = {"mxfp8": "mxfp8e4m3", "mxint8": "mxint8"}
+
+
+def quantised(x: torch.Tensor, format: str) -> torch.Tensor:
+    """The values of blocks of 32, whose scales are such that nothing saturates."""
+    q = mxc.quantize(x.detach().contiguous().numpy(), format, recipe="rceil")
+    return torch.from_numpy(np.asarray(mxc.dequantize(q)))
+
+
+def reference(folder: Path, options: dict[str, str]) -> torch.nn.Module:
+    """transformers' model of the checkpoint, changed as the options say."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    format = FORMATS[options["quantize_dense"]]
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            # A parameter of its own, where the head is the embedding too.
+            module.weight = torch.nn.Parameter(quantised(module.weight, format))
+            if options["activations"] != "f32":
+                module.register_forward_pre_hook(
+                    lambda _, inputs: (quantised(inputs[0], FORMATS[options["activations"]]),)
+                )
+        if name.endswith("experts"):
+            for part in ("gate_up_proj", "down_proj"):
+                getattr(module, part).data = quantised(getattr(module, part), format)
+    return model
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a case, with `checkpoint` and `model.mxc`."""
+    made: dict[str, Path] = {}
+
+    def build(name: str) -> Path:
+        if name not in made:
+            made[name] = folder = tmp_path_factory.mktemp(name)
+            config, options = CASES[name]
+            write_decoder(folder / "checkpoint", config, dtype="F32")
+            mxc.compile(
+                folder / "checkpoint",
+                "cpu",
+                folder / "model.mxc",
+                max_sequence_length=20,
+                prefill_chunk=8,
+                **options,
+            )
+        return made[name]
+
+    return build
+
+
+def rows(folder: Path, texts: list[list[int]]) -> NDArray[np.float32]:
+    """The artifact's logits of texts of one length."""
+    sequence, found = mxc.load(folder / "model.mxc").sequence(), []
+    for text in texts:
+        sequence.reset()
+        found.append(sequence.feed(text))
+    return np.stack(found)
+
+
+def test_quantised_weights(compiled: Callable[[str], Path]) -> None:
+    """Every matrix but the router's, experts too: a text through prefill and its ragged end."""
+    folder = compiled("mixtral")
+    text = np.random.default_rng(0).integers(0, SMALL["vocab_size"], 20).tolist()
+    model = reference(folder / "checkpoint", CASES["mixtral"][1])
+    with torch.no_grad():
+        wanted = model(torch.tensor([text]), use_cache=False).logits.double().numpy()
+    found = rows(folder, [text])
+    assert np.abs(found - wanted).max() / np.sqrt(np.mean(wanted**2)) <= TOLERANCE
+
+
+def test_quantised_activations(compiled: Callable[[str], Path]) -> None:
+    """Texts of one token: a rounding that flips reaches no other, so nearly all rows agree."""
+    folder = compiled("qwen3")
+    texts = [[token] for token in range(SMALL["vocab_size"])]
+    options = CASES["qwen3"][1]
+    agree = {}
+    for activations in ("mxint8", "f32"):
+        model = reference(folder / "checkpoint", options | {"activations": activations})
+        with torch.no_grad():
+            wanted = model(torch.tensor(texts), use_cache=False).logits.double().numpy()
+        off = np.abs(rows(folder, texts) - wanted).max(axis=-1) / np.sqrt(np.mean(wanted**2))
+        agree[activations] = np.mean(off <= TOLERANCE)
+    assert agree["mxint8"] >= 0.8
+    assert agree["f32"] <= 0.1
+
+
+def test_commands_that_run_it(compiled: Callable[[str], Path]) -> None:
+    artifact = str(compiled("qwen3") / "model.mxc")
+    run = CliRunner()
+    made = run.invoke(
+        app, ["generate", artifact, "--prompt-tokens", "1,2,3", "--max-new-tokens", "4"]
+    )
+    assert made.exit_code == 0, made.output
+    timed = run.invoke(app, ["bench", artifact, "--prompt", "8", "--generate", "4", "--json"])
+    assert timed.exit_code == 0, timed.output
+    assert "generate_tokens_per_second" in timed.output
