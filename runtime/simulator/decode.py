@@ -65,8 +65,8 @@ def decode(code: bytes, at: int, address: int) -> Instruction:
 
 def _sop1(word: Word, encoding: str, address: int) -> Instruction:
     name = OPCODES["SOP1"][word(15, 8)]
-    source = word.source(word(7, 0), 4)
-    return instruction(name, encoding, address, word, (Operand("s", word(22, 16)),), (source,))
+    sources = () if name == "s_getpc_b64" else (word.source(word(7, 0), 4),)
+    return instruction(name, encoding, address, word, (Operand("s", word(22, 16)),), sources)
 
 
 def _sop2(word: Word, encoding: str, address: int) -> Instruction:

@@ -32,7 +32,7 @@ NOTHING = frozenset(
     (
         *("s_nop", "s_waitcnt", "s_setprio", "s_sleep", "s_sethalt", "s_icache_inv", "v_nop"),
         *("s_dcache_inv", "s_dcache_wb", "buffer_wbl2", "buffer_inv", "s_ttracedata"),
-        *("s_incperflevel", "s_decperflevel", "s_setvskip", "s_wakeup"),
+        *("s_incperflevel", "s_decperflevel", "s_wakeup"),
     )
 )
 

@@ -108,8 +108,7 @@ def _scalar(w: Written) -> Instruction:
 def _sop1(w: Written) -> Instruction:
     if w.name == "s_getpc_b64":
         take(w, 1)
-        # The field of the source is there, and 0.
-        return finish(w, [w.scalar_register(w.parts[0])], [Operand("s", 0)])
+        return finish(w, [w.scalar_register(w.parts[0])], [])
     return _scalar(w)
 
 
@@ -124,7 +123,7 @@ def _sopk(w: Written) -> Instruction:
     take(w, 2)
     register = w.scalar_register(w.parts[0])
     if w.name.startswith("s_getreg"):
-        return finish(w, [register], [Operand("int", hardware_register(w.parts[1], w.read))])
+        return finish(w, [register], [], {"hwreg": hardware_register(w.parts[1], w.read)})
     value = w.read.integer(w.parts[1])
     if not -(1 << 15) <= value < 1 << 16:
         raise w.read.refuse(f"{w.parts[1]} does not fit into 16 bits")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mxc.runtime.simulator.assembly.written import Written, finish
 from mxc.runtime.simulator.instruction import Instruction, Operand
-from mxc.runtime.simulator.signatures import memory_widths
+from mxc.runtime.simulator.signatures import has_two_addresses, local_data, memory_widths
 
 
 def _check(w: Written, results: int, wanted: list[str]) -> None:
@@ -40,12 +42,15 @@ def _made(
 def read_local(w: Written) -> Instruction:
     """LDS: the result, the address, the data."""
     loaded, stored = memory_widths(w.name)
-    two = "2_b" in w.name or "2st64" in w.name
-    data = 0 if not stored or w.name == "ds_swizzle_b32" else 2 if two else 1
-    _check(w, int(loaded > 0), ["the address", *["data"] * data])
+    two = has_two_addresses(w.name)
+    data = 0 if w.name == "ds_swizzle_b32" else local_data(w.name)
+    # The address may be that of the lane, which is not written.
+    addresses = int("addtid" not in w.name)
+    _check(w, int(loaded > 0), [*["the address"] * addresses, *["data"] * data])
     results = [_data(w, w.parts[0], loaded)] if loaded else []
-    address, *rest = w.parts[len(results) :]
-    operands = [_data(w, address, 1), *(_data(w, text, stored) for text in rest)]
+    rest = w.parts[len(results) :]
+    operands = [_data(w, text, 1) for text in rest[:addresses]]
+    operands += [_data(w, text, stored) for text in rest[addresses:]]
     allowed = ("offset0", "offset1", "gds") if two else ("offset", "gds")
     return _made(w, results, operands, _only(w, w.plain_fields(), allowed))
 
@@ -84,13 +89,17 @@ def read_buffer(w: Written) -> Instruction:
     fields = _only(w, w.plain_fields(), allowed)
     if not w.parts:
         return _made(w, [], [], fields)
-    returns = bool(loaded) and not fields.get("lds")
-    returns = returns and ("atomic" not in w.name or bool(fields.get("sc0")))
+    atomic = "atomic" in w.name
+    returns = bool(loaded) and not fields.get("lds") and not atomic
     data = [] if returns or not stored else ["data"]
     wanted = [*data, "the vector offset", "the resource", "the scalar offset"]
     _check(w, int(returns), wanted)
     results = [_data(w, w.parts[0], loaded)] if returns else []
     rest = w.parts[len(results) :]
+    if atomic and fields.get("sc0"):
+        # What was there comes where the data was, which is written once.
+        place = _data(w, rest[0], stored)
+        results = [replace(place, count=loaded)]
     operands = [_data(w, rest.pop(0), stored)] if data else []
     both = fields.get("offen") and fields.get("idxen")
     if fields.get("offen") or fields.get("idxen"):
