@@ -244,6 +244,8 @@ def _fail(_: object, status: int) -> None:
 
 def _allocate(size: int) -> Buffer:
     """Memory that nothing was written to holds no number to miss."""
+    if size < 0:
+        raise SimulationError(f"the host program wants a buffer of {size} bytes")
     words = np.full((size + 3) // 4, UNDEFINED, np.uint32)
     return Buffer(words.view(np.uint8), 0, size)
 

@@ -17,13 +17,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mxc.dialects.errors import RequestError
-from mxc.runtime.simulator.errors import SimulationError
+from mxc.runtime.simulator.errors import CodeObjectError, SimulationError
 from mxc.runtime.simulator.vm_module import HostModule, Import
-from mxc.runtime.simulator.vm_steps import STEPS
+from mxc.runtime.simulator.vm_steps import CALLS, STEPS
 
 #: What a host program calls: positional arguments; a tuple of values for a variadic one.
 HostFunction = Callable[..., Any]
 
+#: Bytes of a module's globals, and references, that are believed; models have a few hundred.
+_GLOBALS = 1 << 24
+#: Functions of a host program that call one another.
+_DEEPEST = 100
+#: What an operation on registers raises whose bytecode does not fit them.
+_MALFORMED = (struct.error, IndexError, TypeError, AttributeError)
 _IMPORTED = 0x80000000
 _REF = 0x8000
 
@@ -41,10 +47,16 @@ class Machine:
             raise SimulationError(
                 f"the host program calls {', '.join(missing)}, which the simulator does not provide"
             )
+        if not (0 <= module.global_bytes <= _GLOBALS and 0 <= module.global_refs <= _GLOBALS):
+            raise CodeObjectError(
+                f"the module has {module.global_bytes} bytes and {module.global_refs} references "
+                f"of global state, wanted 0 to {_GLOBALS}"
+            )
         self.module = module
+        self.depth = 0
         self.imports = [functions[i.name] for i in module.imports]
-        self.memory = bytearray(max(module.global_bytes, 0) + 8)
-        self.refs: list[Any] = [None] * max(module.global_refs, 0)
+        self.memory = bytearray(module.global_bytes + 8)
+        self.refs: list[Any] = [None] * module.global_refs
         if "__init" in module.exports:
             self.call("__init")
 
@@ -56,8 +68,17 @@ class Machine:
 
     def run(self, number: int, arguments: list[Any]) -> tuple[Any, ...]:
         """Call a function by its number."""
+        if number >= len(self.module.functions) or self.depth == _DEEPEST:
+            raise SimulationError(
+                f"the host program calls function {number} of {len(self.module.functions)}, "
+                f"{self.depth} calls deep"
+            )
         code = self.module.functions[number]
-        return Frame(self, code.data, code.convention).run(arguments)
+        self.depth += 1
+        try:
+            return Frame(self, code.data, code.convention).run(arguments)
+        finally:
+            self.depth -= 1
 
 
 class Frame:
@@ -88,7 +109,15 @@ class Frame:
                 raise SimulationError(
                     f"operation 0x{operation:02x} of the host program is not modelled"
                 )
-            found = step(self)
+            try:
+                found = step(self)
+            except _MALFORMED as error:
+                if operation in CALLS:
+                    raise
+                raise SimulationError(
+                    f"operation 0x{operation:02x} of the host program, before byte {self.at} of "
+                    f"its function, cannot be done: {error}"
+                ) from error
             if found is not None:
                 return found
 
@@ -96,13 +125,15 @@ class Frame:
 
     def u8(self) -> int:
         """The next byte."""
-        self.at += 1
-        return self.data[self.at - 1]
+        return self.number("B")
 
     def number(self, format: str) -> int:
         """The next number; format as in the struct module."""
+        size = struct.calcsize("<" + format)
+        if not 0 <= self.at <= len(self.data) - size:
+            raise SimulationError(f"the host program leaves its bytecode at byte {self.at}")
         value = struct.unpack_from("<" + format, self.data, self.at)[0]
-        self.at += struct.calcsize(format)
+        self.at += size
         return int(value)
 
     def register(self) -> int:
@@ -169,6 +200,8 @@ class Frame:
         if not function & _IMPORTED:
             return machine.run(function, [self.get(r) for r in registers])
         number = function & ~_IMPORTED
+        if number >= len(machine.imports):
+            raise SimulationError(f"the host program calls import {number}, which it does not have")
         declared: Import = machine.module.imports[number]
         arguments = list(_arguments(declared, iter(map(self.get, registers)), sizes))
         found = machine.imports[number](*arguments)

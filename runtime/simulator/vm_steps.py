@@ -57,12 +57,21 @@ def _ternary(wrap: Callable[[int], int]) -> Step:
 
 
 def _truncated(a: int, b: int) -> int:
+    if not b:
+        raise RequestError("the program divides by zero")
     quotient = abs(a) // abs(b)
     return quotient if (a < 0) == (b < 0) else -quotient
 
 
 def _unsigned(run: Callable[[int, int], int], mask: int) -> Callable[[int, int], int]:
-    return lambda a, b: run(a & mask, b & mask)
+    divides = run in (operator.floordiv, operator.mod)
+
+    def unsigned(a: int, b: int) -> int:
+        if divides and not b & mask:
+            raise RequestError("the program divides by zero")
+        return run(a & mask, b & mask)
+
+    return unsigned
 
 
 def _arithmetic(first: int, mask: int, wrap: Callable[[int], int]) -> dict[int, Step]:
@@ -288,6 +297,9 @@ def _load_bytes(format: str) -> Step:
 
     return step
 
+
+#: Operations that call functions, whose errors are their own.
+CALLS = frozenset((0x58, 0x59, 0x87, 0x88))
 
 STEPS: dict[int, Step] = {
     0x00: _load_global("i"),

@@ -3,6 +3,7 @@
 import contextlib
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mxc.dialects.errors import RequestError
 from mxc.runtime.simulator.code_object import read_kernels
 from mxc.runtime.simulator.debug_lines import read_lines
 from mxc.runtime.simulator.elf import contents, read_sections
@@ -18,7 +20,8 @@ from mxc.runtime.simulator.launch import Binding, launch
 from mxc.runtime.simulator.msgpack import unpack
 from mxc.runtime.simulator.simulate import simulate
 from mxc.runtime.simulator.translate import Program
-from mxc.runtime.simulator.vm_module import read_executable, read_module
+from mxc.runtime.simulator.vm import Machine
+from mxc.runtime.simulator.vm_module import Code, HostModule, read_executable, read_module
 
 SHAPE = (16, 16, 128)
 FUZZ = settings(
@@ -220,3 +223,50 @@ def test_modules_of_another_version(module: bytes) -> None:
     length = struct.unpack_from("<I", module, at)[0]
     with pytest.raises(CodeObjectError, match="cut short"):
         read_module(module[: at + length // 2])
+
+
+@pytest.mark.parametrize(
+    ("bytecode", "reason"),
+    [
+        (b"", "leaves its bytecode at byte 0"),
+        (b"\x79\x0d\x01", "leaves its bytecode at byte 2"),
+        (b"\xff", "operation 0xff of the host program is not modelled"),
+        (b"\x00\xff\xff\xff\x7f\0\0", "operation 0x00 of the host program, before byte"),
+        (b"\x58\xff\xff\xff\xff\0\0\0\0\0", "calls import 2147483647"),
+        (b"\x58\xff\xff\0\0\0\0\0\0\0", "calls function 65535"),
+        (b"\x24\0\0\1\0\2\0\x25\0\0\1\0\2\0", "divides by zero"),
+    ],
+)
+def test_host_programs_that_cannot_run(module: bytes, bytecode: bytes, reason: str) -> None:
+    found = read_module(module)
+    broken = HostModule([Code(memoryview(bytecode), "0v_v")], found.imports, {"f": 0}, {}, [], 0, 0)
+    machine = Machine(broken, {entry.name: _refuse for entry in found.imports})
+    with pytest.raises((SimulationError, RequestError), match=reason):
+        machine.call("f")
+
+
+def _refuse(*_: Any) -> None:
+    raise SimulationError("as far as it goes")
+
+
+def test_globals_that_no_module_has(module: bytes) -> None:
+    found = replace(read_module(module), global_refs=1 << 31)
+    with pytest.raises(CodeObjectError, match="2147483648 references of global state"):
+        Machine(found, {entry.name: _refuse for entry in found.imports})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        (0, 1 << 20, "1048576 bytes of LDS, at most 163840"),
+        (4, 1 << 20, "bytes of scratch, at most 131072"),
+        (8, 1 << 30, "bytes of arguments, at most 65536"),
+        (56, 0x7F << 16 | 8, "preloads 127 scalar registers"),
+    ],
+)
+def test_descriptors_that_want_too_much(code: bytes, field: int, value: int, reason: str) -> None:
+    sections = read_sections(code)
+    at = next(s.offset for s in sections if s.name == ".rodata")
+    damaged = code[: at + field] + value.to_bytes(4, "little") + code[at + field + 4 :]
+    with pytest.raises(CodeObjectError, match=reason):
+        read_kernels(damaged)
