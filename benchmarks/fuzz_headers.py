@@ -1,6 +1,6 @@
 """Damaged checkpoint headers, by the million: each is read or refused, soon, in little memory.
 
-    python -m benchmarks.fuzz_headers [--inputs 1000000] [--seconds 600] [--seed 0]
+    python benchmarks/fuzz_headers.py [--inputs 1000000] [--seconds 600] [--seed 0]
 
 Files that are right are cut, overwritten, spliced and given numbers that lie; what then happens is
 counted. Anything but a result or a CheckpointError ends the run and leaves the input behind.
