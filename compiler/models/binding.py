@@ -118,10 +118,17 @@ def _tensor(parameter: Parameter, rows: Rows, source: Source) -> CanonicalTensor
     if tensor.shape != rows.shape:
         raise CheckpointError(
             f"config.json says tensor {rows.tensor} is {rows.describe()}; in "
-            f"{tensor.elements.record.file} it is {tensor.format} {list(tensor.shape)}; fetch the "
-            "config.json that belongs to these weights"
+            f"{tensor.elements.record.file} it is {_found(tensor)}; fetch the config.json that "
+            "belongs to these weights"
         )
     return tensor
+
+
+def _found(tensor: CanonicalTensor) -> str:
+    """What a tensor is: in the words of its file, or what its blocks come to."""
+    if tensor.block is None:
+        return tensor.elements.record.describe()
+    return f"{tensor.format} {list(tensor.shape)}"
 
 
 def _require_whole_blocks(parameter: Parameter, tensor: CanonicalTensor, dense: Dense) -> None:

@@ -60,6 +60,7 @@ class Mixture:
 
     `router` is its name; `of_all`: shares are the softmax over all experts, else over the chosen.
     `tensors`: how the checkpoint has the experts. `biases`: router and experts have some.
+    `count_field` and `width_field` are where a config says how many experts of which width.
     """
 
     hidden: int
@@ -71,6 +72,8 @@ class Mixture:
     tensors: PerExpert | PerProjection = PerExpert()
     biases: bool = False
     activation: Activation = silu
+    count_field: str = "num_local_experts"
+    width_field: str = "intermediate_size"
 
     def __post_init__(self) -> None:
         """Raise CheckpointError where more experts are chosen than there are."""
@@ -82,8 +85,8 @@ class Mixture:
 
     def parameters(self, name: str, format_of: FormatOf) -> Iterator[Parameter]:
         """What it reads, by names that begin with `name`."""
-        hidden, width = ("hidden_size", self.hidden), ("intermediate_size", self.width)
-        count = ("num_experts", self.experts)
+        hidden, width = ("hidden_size", self.hidden), (self.width_field, self.width)
+        count = (self.count_field, self.experts)
         yield matrix(f"{name}.{self.router}.weight", count, hidden, quantisable=False)
         if self.biases:
             yield vector(f"{name}.{self.router}.bias", count)

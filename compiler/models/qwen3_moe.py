@@ -28,6 +28,8 @@ def qwen3_moe(c: Fields) -> Decoder:
         experts=c.one_of("num_experts", "num_local_experts"),
         choices=c.size("num_experts_per_tok"),
         of_all=not c.flag("norm_topk_prob", False),
+        count_field="num_experts",
+        width_field="moe_intermediate_size",
     )
     layers = [
         Layer(attention=attention, mlp=dense if n in alone or (n + 1) % step else experts)

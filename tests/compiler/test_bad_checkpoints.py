@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
-from mxc.compiler.checkpoints.safetensors_files import read_header
+from mxc.compiler.checkpoints.safetensors_files import read_checkpoint, read_header
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.models.model import open_model
 from mxc.dialects.errors import CheckpointError
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -36,10 +36,10 @@ def folder(good: Path, tmp_path: Path) -> Path:
 
 
 def refused(folder: Path, *parts: str) -> None:
-    """read_gpt_oss refuses, and the message holds `parts` in this order."""
+    """open_model refuses, and the message holds `parts` in this order."""
     pattern = "(?s)" + ".*".join(re.escape(part) for part in parts)
     with pytest.raises(CheckpointError, match=pattern):
-        read_gpt_oss(folder)
+        open_model(folder)
 
 
 def edit_json(path: Path, **changes) -> None:
@@ -70,19 +70,19 @@ def edit_tensors(folder: Path, edit) -> None:
 
 
 def test_good_is_good(folder: Path):
-    read_gpt_oss(folder)
+    open_model(folder)
     edit_header(folder / FIRST, lambda header: None)
     edit_tensors(folder, lambda tensors: None)
-    read_gpt_oss(folder)
+    open_model(folder)
 
 
 def test_not_a_folder(tmp_path: Path):
-    refused(tmp_path / "nowhere", "nowhere: not a folder", "config.json")
+    refused(tmp_path / "nowhere", "nowhere: wanted a checkpoint folder (with config.json)")
 
 
 def test_no_config(folder: Path):
     (folder / "config.json").unlink()
-    refused(folder, "config.json: not found")
+    refused(folder, "bad: wanted a checkpoint folder (with config.json)")
 
 
 def test_no_weights(folder: Path):
@@ -253,23 +253,27 @@ def reshape(name: str, change):
     [
         (
             reshape(BLOCKS, lambda t: t[:, :, :1]),
-            (BLOCKS, "2 = hidden_size / 32", "U8 [4, 128, 1, 16]"),
+            (SCALES, "U8 [4, 128, 2]", BLOCKS, "[4, 128, 1, 16] wants U8 [4, 128, 1]"),
         ),
         (
             reshape(SCALES, lambda t: t[:, :100]),
-            (SCALES, "128 = 2 * intermediate_size", "U8 [4, 100, 2]"),
+            (SCALES, "U8 [4, 100, 2]", BLOCKS, "[4, 128, 2, 16] wants U8 [4, 128, 2]"),
         ),
-        (reshape(BLOCKS, lambda t: t.view(np.int8)), (BLOCKS, "U8", "it is I8")),
-        (reshape(SCALES, lambda t: t.astype(np.float32)), (SCALES, "U8", "it is F32")),
+        (reshape(BLOCKS, lambda t: t.view(np.int8)), (BLOCKS, "is I8", "wants U8")),
+        (reshape(SCALES, lambda t: t.astype(np.float32)), (SCALES, "is F32", "wants U8")),
+        (
+            lambda t: t.update({BLOCKS: t[BLOCKS][:, :64], SCALES: t[SCALES][:, :64]}),
+            ("experts.gate_up_proj is", "128 = 2 * intermediate_size", "it is mxfp4 [4, 64, 64]"),
+        ),
         (
             reshape("model.norm.weight", lambda t: t.astype(np.float64)),
-            ("model.norm.weight", "BF16 or F16 or F32", "it is F64"),
+            ("model.norm.weight is f64: wanted one of bf16, f16, f32",),
         ),
-        (lambda t: t.pop(SCALES), (SCALES + " is missing", "fetch")),
+        (lambda t: t.pop(SCALES), (f"{BLOCKS} are blocks without their scales", SCALES, "fetch")),
         (lambda t: t.pop("lm_head.weight"), ("lm_head.weight is missing", "vocab_size")),
         (
             lambda t: t.update({"model.layers.7.x": np.zeros(1)}),
-            ("model.safetensors: unknown tensor model.layers.7.x", "a gpt-oss of 1 layers"),
+            ("model.safetensors: unknown tensor model.layers.7.x", "a gpt_oss of 1 layers"),
         ),
     ],
 )
@@ -313,12 +317,11 @@ YARN = {
     [
         (
             {"architectures": ["LlamaForCausalLM"]},
-            ("architecture 'LlamaForCausalLM'", "supported: GptOssForCausalLM"),
+            ("architecture LlamaForCausalLM, model_type 'gpt_oss'", "supported: GptOssForCausalLM"),
         ),
         ({"architectures": ...}, ("architecture None", "supported")),
-        ({"model_type": "llama"}, ("model_type 'llama'", "supported: gpt_oss")),
+        ({"model_type": "llama"}, ("model_type 'llama'", "GptOssForCausalLM (gpt_oss)")),
         ({"quantization_config": ...}, ("no quantization_config", "mxfp4", "give a checkpoint")),
-        ({"quantization_config": {"quant_method": "gptq"}}, ("'gptq'", "supported: mxfp4")),
         ({"hidden_act": "gelu"}, ("hidden_act 'gelu'", "supported: silu")),
         (
             {"rope_scaling": {**YARN, "rope_type": "llama3"}},
@@ -365,6 +368,11 @@ def test_bad_config(folder: Path, changes: dict, parts):
     refused(folder, "config.json", *parts)
 
 
+def test_quantisation_that_no_dialect_has(folder: Path):
+    edit_json(folder / "config.json", quantization_config={"quant_method": "gptq"})
+    refused(folder, "quantisation method 'gptq' is not supported; supported:", "gpt-oss", "quark")
+
+
 def test_bad_generation_config(folder: Path):
     edit_json(folder / "generation_config.json", eos_token_id="stop")
     refused(folder, "generation_config.json", "eos_token_id", "'stop'")
@@ -374,17 +382,17 @@ def test_bad_generation_config(folder: Path):
 
 def test_experts_per_token_alone_is_enough(folder: Path):
     edit_json(folder / "config.json", num_experts_per_tok=...)
-    assert read_gpt_oss(folder).config.num_experts_per_tok == 2
+    assert open_model(folder).decoder.layers[0].mlp.choices == 2
 
 
 def test_unknown_tensor_asked_for(folder: Path):
-    checkpoint = read_gpt_oss(folder).checkpoint
+    checkpoint = read_checkpoint(folder)
     with pytest.raises(CheckpointError, match=r"no tensor model.norm.wieght.*model.norm.weight"):
         checkpoint.record("model.norm.wieght")
 
 
 def test_file_cut_after_it_was_opened(folder: Path):
-    checkpoint = read_gpt_oss(folder).checkpoint
+    checkpoint = read_checkpoint(folder)
     record = checkpoint.record(BLOCKS)
     with record.file.open("r+b") as file:
         file.truncate(record.offset + 10)
