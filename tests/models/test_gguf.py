@@ -5,6 +5,7 @@ The reference is transformers' model with the numbers that gguf dequantises.
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,18 @@ import pytest
 import torch
 import transformers
 from numpy.typing import NDArray
+from safetensors.numpy import load_file as load_numpy
 from tokenizers import Tokenizer
 
 import mxc
+from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
 from mxc.compiler.checkpoints.synthetic_tokenizer import write_tokenizer
+from mxc.compiler.checkpoints.tensors import TensorRecord, read_bytes
 from mxc.compiler.models.gguf_config import transformers_config
 from mxc.compiler.models.gguf_tokenizer import text_files
+from mxc.compiler.models.model import Model, open_model
+from mxc.compiler.packing.items import archive_bytes
+from mxc.compiler.packing.quantised import Loss
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.manifest import CHAT_TEMPLATE, MANIFEST, TOKENIZER
 
@@ -200,6 +207,98 @@ def test_text_is_what_it_was(mixtral: tuple[Path, transformers.MixtralForCausalL
         assert ours.decode(ours.encode(text).ids) == theirs.decode(theirs.encode(text).ids)
     template = folder / "model.mxc" / CHAT_TEMPLATE
     assert template.read_text() == "{{ messages[0].content }}"
+
+
+def packed_bytes(model: Model) -> dict[str, bytes]:
+    """What the archive has under each key, in the order of rows."""
+    found = {}
+    for item in model.pack_items({}):
+        source, record = item.source, item.record
+        if isinstance(source, np.ndarray) or record is None:
+            found[item.key] = np.ascontiguousarray(source).tobytes()
+            continue
+        read: Callable[[int, int], Any] = partial(read_bytes, record)
+        if not isinstance(source, TensorRecord):
+            read = source.reader(read_bytes)
+        found[item.key] = b"".join(part.tobytes() for part in archive_bytes(item, read, Loss()))
+    return found
+
+
+def test_gpt_oss_is_the_model_of_its_other_dialect(tmp_path: Path) -> None:
+    """The same program, and under each key the same bytes."""
+    folder, options = tmp_path / "folder", GptOssOptions(num_hidden_layers=1, dense_dtype="F32")
+    config = write_gpt_oss(folder, options, shards=1, tokenizer=False)
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "gpt-oss")
+    writer.add_block_count(1)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(config.rope_scaling.factor)
+    writer.add_rope_scaling_orig_ctx_len(config.rope_scaling.original_max_position_embeddings)
+    names = {
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "post_attention_norm",
+        "mlp.router": "ffn_gate_inp",
+        "model.embed_tokens": "token_embd",
+        "model.norm": "output_norm",
+        "lm_head": "output",
+    }
+    tensors = load_numpy(folder / "model.safetensors")
+    for name, values in tensors.items():
+        stem, _, kind = name.removeprefix("model.layers.0.").rpartition(".")
+        prefix = "blk.0." if name.startswith("model.layers.") else ""
+        if name.endswith(".sinks"):
+            writer.add_tensor("blk.0.attn_sinks.weight", values)
+        elif stem in names:
+            writer.add_tensor(f"{prefix}{names[stem]}.{kind}", values)
+        elif name.endswith("_bias"):
+            part = "ffn_{}_exps.bias"
+            rows = (
+                {"down": values}
+                if "down" in name
+                else {"gate": values[:, ::2], "up": values[:, 1::2]}
+            )
+            for which, each in rows.items():
+                writer.add_tensor(prefix + part.format(which), np.ascontiguousarray(each))
+        elif name.endswith("_blocks"):
+            codes = np.stack([values & 15, values >> 4], -1).reshape(*values.shape[:-1], 32)
+            halves = codes[..., :16] | codes[..., 16:] << 4
+            scales = tensors[name.removesuffix("_blocks") + "_scales"]
+            blocks = np.concatenate([scales[..., None], halves], -1)
+            blocks = blocks.reshape(*values.shape[:2], -1)
+            rows = (
+                {"down": blocks}
+                if "down" in name
+                else {"gate": blocks[:, ::2], "up": blocks[:, 1::2]}
+            )
+            for which, each in rows.items():
+                data = np.ascontiguousarray(each)
+                writer.add_tensor(f"{prefix}ffn_{which}_exps.weight", data, raw_dtype=MXFP4)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    models = [open_model(place, activations="f32") for place in (folder, tmp_path / "m.gguf")]
+    assert models[0].program(grouped=False) == models[1].program(grouped=False)
+    first, second = (packed_bytes(model) for model in models)
+    assert first.keys() == second.keys()
+    assert [key for key in first if first[key] != second[key]] == []
 
 
 @pytest.mark.parametrize(
