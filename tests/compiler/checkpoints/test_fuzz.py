@@ -23,7 +23,7 @@ from mxc.compiler.checkpoints.statistics import recipe_of, statistics
 from mxc.dialects.errors import CheckpointError
 
 FEW = settings(
-    max_examples=150,
+    max_examples=100,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
