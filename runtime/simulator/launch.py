@@ -22,8 +22,8 @@ from mxc.runtime.simulator.translate import Program
 
 #: Waves that run together share the cost of an instruction; their registers should fit a cache.
 _WAVES = 512
-#: Bytes of scratch that a batch may take.
-_SCRATCH = 1 << 28
+#: Bytes of scratch and of LDS that a batch may take.
+_SCRATCH, _LDS = 1 << 28, 1 << 24
 #: Instructions of one batch; the longest kernels that we know take a few million.
 _LIMIT = 1 << 32
 
@@ -62,9 +62,10 @@ def launch(
     base = memory.add(arguments)
     total = workgroups[0] * workgroups[1] * workgroups[2]
     per_workgroup = -(-int(np.prod(kernel.workgroup)) // 64)
-    # Scratch is the one memory that waves cost beside their registers.
+    # What a workgroup costs beside its registers; what is known of LDS is twenty times as much.
     scratch = 64 * per_workgroup * max(1, kernel.descriptor.scratch_bytes)
-    batch = max(1, min(waves // per_workgroup, _SCRATCH // scratch))
+    lds = max(1, kernel.descriptor.lds_bytes)
+    batch = max(1, min(waves // per_workgroup, _SCRATCH // scratch, _LDS // lds))
     stepped = 0
     for first in range(0, total, batch):
         numbers = np.arange(first, min(total, first + batch))

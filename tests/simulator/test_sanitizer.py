@@ -1,19 +1,36 @@
 """Each detector has a kernel that trips it and one, a few instructions away, that must not."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mxc.runtime.simulator.assembly.kernels import read_assembly
 from mxc.runtime.simulator.code_object import Kernel
 from mxc.runtime.simulator.errors import SimulationError
 from mxc.runtime.simulator.launch import launch
 from mxc.runtime.simulator.sanitizer import Finding, Sanitizer
 from mxc.runtime.simulator.simulate import simulate
+from mxc.runtime.simulator.text import text
 from mxc.runtime.simulator.translate import Program
 
 Assemble = Callable[..., Kernel]
+
+
+@pytest.fixture
+def assemble() -> Assemble:
+    """A kernel of a text, with 64 bytes of scratch for a work item."""
+
+    def make(code: str, buffers: int = 1, workgroup: int = 64, lds: int = 1024) -> Kernel:
+        size = (workgroup, 1, 1)
+        (kernel,) = read_assembly(code, "kernel.s", workgroup=size, buffers=buffers).values()
+        return replace(
+            kernel, descriptor=replace(kernel.descriptor, lds_bytes=lds, scratch_bytes=64)
+        )
+
+    return make
 
 
 def sanitize(kernel: Kernel, **options: bool) -> list[Finding]:
@@ -101,10 +118,10 @@ s_endpgm
 """
 
 
-def run_text(text: str) -> list[Finding]:
+def run_text(code: str) -> list[Finding]:
     sanitizer = Sanitizer()
     data = np.arange(1024, dtype=np.uint32)
-    simulate(text, (1, 1, 1), [data], workgroup=(64, 1, 1), observer=sanitizer)
+    simulate(code, (1, 1, 1), [data], workgroup=(64, 1, 1), observer=sanitizer)
     return sanitizer.findings
 
 
@@ -158,6 +175,14 @@ ds_write_b32 v1, v3
 s_endpgm
 """
 BOTH = "s_waitcnt lgkmcnt(0)\ns_barrier"
+WRITE_TWICE = """
+v_lshlrev_b32 v1, 2, v0
+v_xor_b32 v2, 0x100, v1
+ds_write_b{first} v1, v0
+{between}
+ds_write_b{second} v2, v0
+s_endpgm
+"""
 
 
 @pytest.mark.parametrize(
@@ -168,6 +193,11 @@ BOTH = "s_waitcnt lgkmcnt(0)\ns_barrier"
         (NEIGHBOUR.format(between=BOTH, after=""), False),
         (READ_THEN_WRITE.format(between=""), True),
         (READ_THEN_WRITE.format(between="s_barrier"), False),
+        *(
+            (WRITE_TWICE.format(first=first, between=between, second=second), not between)
+            for first, second in ((32, 32), (32, 8), (8, 32), (8, 8))
+            for between in ("", BOTH)
+        ),
         ("v_and_b32 v1, 60, v0\nds_write_b32 v1, v0\ns_endpgm", True),
         ("v_lshlrev_b32 v1, 2, v0\nds_write_b32 v1, v0\ns_endpgm", False),
     ],
@@ -259,6 +289,9 @@ def test_bounds_and_alignment(assemble: Assemble) -> None:
     assert not sanitize(assemble(store.format(768)))
     assert kinds(sanitize(assemble(store.format(772)))) == {"bounds"}
     assert kinds(sanitize(assemble(store.format(6)))) == {"alignment"}
+    spill = "scratch_store_dword off, v0, off offset:{}\ns_endpgm"
+    assert not sanitize(assemble(spill.format(60)))
+    assert kinds(sanitize(assemble(spill.format(6)))) == {"alignment"}
     load = "v_lshlrev_b32 v1, 2, v0\nglobal_load_dword v2, v1, s[2:3] offset:{}\ns_endpgm"
     assert not sanitize(assemble(load.format(2)))
     assert kinds(sanitize(assemble(load.format(2)), unaligned=True)) == {"alignment"}
@@ -315,10 +348,6 @@ def test_a_stock_kernel_with_an_instruction_removed(
     removed: str, kind: str, scaled: Callable[..., Any]
 ) -> None:
     """A needed instruction of a right kernel becomes s_nop."""
-    from dataclasses import replace
-
-    from mxc.runtime.simulator.text import text
-
     m, n, k = 128, 256, 512
     kernel = scaled(m, n, k).kernel
     code = bytearray(kernel.code)
