@@ -67,17 +67,19 @@ def estimate(
     workgroups: int = 1,
     rates: Rates | None = None,
     lds_factor: float = 1.0,
+    restart: bool = False,
 ) -> Estimate:
     """Run a loop on `workgroups` workgroups of `workgroup_size` work-items that share a unit.
 
     rates: other figures than the unit's; lds_factor: passes over the LDS banks for each that would
-    be needed without conflicts. Raises ValueError where the unit has no rates, or nothing to do.
+    be needed without conflicts; restart: a turn is a whole kernel, and the wave of the next
+    workgroup takes its place. Raises ValueError where the unit has no rates, or nothing to do.
     """
     rates = rates or unit.rates
     if rates is None or not steps:
         raise ValueError(f"{unit.targets}: no rates are known, or the loop is empty")
     waves = max(1, -(-workgroup_size // unit.wave))
-    run = _Run(steps, unit, rates, waves, workgroups, lds_factor)
+    run = _Run(steps, unit, rates, waves, workgroups, lds_factor, restart)
     clocks = run.time()
     count = waves * workgroups
     busy = dict.fromkeys(("matrix", "vector", "lds", "memory"), 0.0)
@@ -93,6 +95,19 @@ def estimate(
         shares={pipe: min(1.0, needed / clocks) for pipe, needed in busy.items()},
         bytes_in_flight=round(run.byte_clocks / turns * count / clocks),
     )
+
+
+#: A unit of a SIMD, or the queue of a pipe that all share.
+_Key = tuple[str, int]
+_NOTHING: _Key = ("", 0)
+#: What must be free for a step to issue.
+_KEYS: dict[str, tuple[str, ...]] = {
+    "matrix": ("matrix", "vector"),
+    "vector": ("vector",),
+    "scalar": ("scalar",),
+    "lds": ("lds", "LDS queue"),
+    "memory": ("memory", "memory queue"),
+}
 
 
 @dataclass
@@ -117,17 +132,22 @@ class _Run:
         waves: int,
         groups: int,
         lds_factor: float,
+        restart: bool,
     ) -> None:
         self.steps, self.rates, self.lanes = steps, rates, unit.wave
-        self.lds_factor = lds_factor
+        self.lds_factor, self.restart = lds_factor, restart
         self.waves = [_Wave(n % unit.simds, n // waves) for n in range(waves * groups)]
         self.size = waves
-        self.free: dict[tuple[str, int], float] = {}
+        #: When the units of a SIMD take the next instruction: (kind, SIMD).
+        self.free: dict[_Key, float] = {}
+        #: Until when LDS and the path to memory are busy.
         self.lds = self.memory = 0.0
+        #: Waves that something keeps from issuing: since when, and which.
+        self.parked: dict[_Key, list[tuple[float, int]]] = {}
         self.arrived: dict[int, list[int]] = {}
         self.byte_clocks = 0.0
-        #: (when it wants to issue, since when it waits, which wave)
-        self.queue: list[tuple[float, float, int]] = []
+        #: When a wave wants to issue, or (with no wave) when what kept others from it may be free.
+        self.queue: list[tuple[float, int, _Key]] = []
 
     def needs(self, step: Step) -> dict[str, float]:
         """Clocks of the shared pipes that a step of one wave takes."""
@@ -145,38 +165,67 @@ class _Run:
             self._ready(float(number * _STAGGER), number)
         left = len(self.waves)
         while self.queue:
-            now, since, number = heapq.heappop(self.queue)
+            now, number, key = heapq.heappop(self.queue)
+            if number < 0:
+                self._wake(now, key)
+                continue
             wave = self.waves[number]
             if wave.at == len(self.steps):
                 wave.at, wave.turn = 0, wave.turn + 1
+                if self.restart:
+                    wave.vm, wave.lgkm = [], []
                 wave.marks.append(now)
                 left -= wave.turn == TURNS
                 if not left:
                     break
-            self._issue(now, since, number)
+            self._issue(now, now, number)
         spans = [wave.marks[TURNS - 1] - wave.marks[_FROM - 1] for wave in self.waves]
         return sum(spans) / len(spans) / (TURNS - _FROM)
 
     def _ready(self, at: float, number: int) -> None:
         """The wave wants to issue its next step at `at`."""
-        heapq.heappush(self.queue, (at, at, number))
+        heapq.heappush(self.queue, (at, number, _NOTHING))
+
+    def _park(self, since: float, number: int, key: _Key) -> None:
+        """The wave waits in line for what `key` stands for."""
+        line = self.parked.setdefault(key, [])
+        heapq.heappush(line, (since, number))
+        if len(line) == 1:
+            heapq.heappush(self.queue, (self._when(key), -1, key))
+
+    def _wake(self, now: float, key: _Key) -> None:
+        """Let the first in line try again, and the next when there is room for it."""
+        line = self.parked[key]
+        if not line:
+            return  # one that was parked again while it was woken has been woken twice
+        self.parked[key] = []
+        since, number = heapq.heappop(line)
+        self._issue(now, since, number)
+        line += self.parked[key]
+        heapq.heapify(line)
+        self.parked[key] = line
+        if line:
+            heapq.heappush(self.queue, (max(now, self._when(key)), -1, key))
 
     def _issue(self, now: float, since: float, number: int) -> None:
-        """Issue the wave's step at `now`, or try again when what it needs is free."""
+        """Issue the wave's step at `now`, or wait in line for what it needs."""
         wave = self.waves[number]
         step = self.steps[wave.at]
         if step.pipe == "barrier":
             self._arrive(now, number, wave)
             return
-        later = self._blocked(wave, step)
-        if later > now:
-            heapq.heappush(self.queue, (later, since, number))
-            return
         issue = self.rates.issue
         done = now + issue
-        if step.pipe == "nop":
+        if step.pipe == "wait":
+            later = max(_came_down(wave.vm, step.vm), _came_down(wave.lgkm, step.lgkm))
+            done = max(now, later) + issue
+        elif step.pipe == "nop":
             done = now + step.clocks
-        elif step.pipe != "wait":
+        else:
+            needed = max(_KEYS[step.pipe], key=lambda kind: self._when((kind, wave.simd)))
+            if self._when((needed, wave.simd)) > now:
+                self._park(since, number, (needed, wave.simd))
+                return
             self.free[step.pipe, wave.simd] = now + max(issue, step.clocks)
             if step.pipe == "matrix":  # it is issued as a vector instruction
                 self.free["vector", wave.simd] = now + issue
@@ -184,19 +233,13 @@ class _Run:
         wave.at += 1
         self._ready(done, number)
 
-    def _blocked(self, wave: _Wave, step: Step) -> float:
-        """When the step can issue at the earliest."""
-        rates = self.rates
-        if step.pipe == "wait":
-            return max(_came_down(wave.vm, step.vm), _came_down(wave.lgkm, step.lgkm))
-        if step.pipe == "nop":
-            return 0.0
-        at = self.free.get((step.pipe, wave.simd), 0.0)
-        if step.pipe == "matrix":
-            return max(at, self.free.get(("vector", wave.simd), 0.0))
-        if step.pipe == "lds":
-            return max(at, self.lds - rates.lds_queue)
-        return max(at, self.memory - rates.memory_queue) if step.pipe == "memory" else at
+    def _when(self, key: _Key) -> float:
+        """From when on the next instruction can be issued to a unit of a SIMD, or to a queue."""
+        if key[0] == "LDS queue":
+            return self.lds - self.rates.lds_queue
+        if key[0] == "memory queue":
+            return self.memory - self.rates.memory_queue
+        return self.free.get(key, 0.0)
 
     def _transfer(self, now: float, wave: _Wave, step: Step) -> None:
         """Take the shared pipes, and note when the data will be there."""
