@@ -1,0 +1,156 @@
+"""Kernels that stream both sides, through the pass, on the simulator with its sanitizer.
+
+Elements and scales are decoded by `mxc.dialects.packing`, which has oracles of its own; products
+are those of numpy in float64. Scales are random: a lane that takes another block's scale is far off.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from iree.compiler import ir
+from iree.compiler.dialects import flow, func
+from numpy.typing import NDArray
+
+import mxc
+from mxc.dialects.context import new_context
+from mxc.dialects.formats import FORMATS
+from mxc.dialects.packing import decode_elements, decode_scales
+from mxc.dialects.scaled import scaled_contraction
+from mxc.runtime.simulator.sanitizer import Sanitizer
+from mxc.runtime.simulator.session import load
+
+Array = NDArray[Any]
+F4, E2M3, E3M2, E4M3, E5M2 = "mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2"
+#: Codes that are no numbers: where the bits under a mask are this.
+NOT_FINITE = {E4M3: (0x7F, 0x7F), E5M2: (0x7C, 0x7C)}
+FLOATS = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
+
+
+def operand(
+    rng: np.random.Generator, shape: Sequence[int], format: str, scales: tuple[int, int]
+) -> tuple[Array, Array, Array]:
+    """Packed bytes and scale bytes of [.., K], and the float64 values that they mean."""
+    *lead, k = shape
+    codes = rng.integers(0, 256, (*lead, FORMATS[format].packed_bytes(k)), dtype=np.uint8)
+    if format in NOT_FINITE:
+        mask, special = NOT_FINITE[format]
+        codes[codes & mask == special] = 0
+    factors = rng.integers(*scales, (*lead, k // 32), dtype=np.uint8, endpoint=True)
+    values = decode_elements(codes, format).astype(np.float64)
+    return codes, factors, values * np.repeat(decode_scales(factors, format), 32, axis=-1)
+
+
+def bytes_type(*shape: int) -> ir.Type:
+    return ir.RankedTensorType.get(list(shape), ir.IntegerType.get_signless(8))
+
+
+def unpacked(value: ir.Value, format: str) -> ir.Value:
+    """i8 [.., K / 32, bytes] as the elements of the format."""
+    *lead, _ = ir.RankedTensorType(value.type).shape
+    kind = ir.RankedTensorType.get([*lead, 32], ir.Type.parse(FORMATS[format].element.mlir))
+    return flow.TensorBitCastOp(kind, value, [], []).result
+
+
+def scales_of(value: ir.Value) -> ir.Value:
+    shape = ir.RankedTensorType(value.type).shape
+    kind = ir.RankedTensorType.get(shape, ir.Float8E8M0FNUType.get())
+    return flow.TensorBitCastOp(kind, value, [], []).result
+
+
+def program(m: int, n: int, k: int, lhs: str, rhs: str) -> str:
+    """@main: the operands as bytes (float activations as they are) -> f32 [m, n]."""
+    blocks = k // 32
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        kinds = [bytes_type(n, blocks, FORMATS[rhs].block_bytes), bytes_type(n, blocks)]
+        if lhs in FLOATS:
+            kinds.insert(0, ir.RankedTensorType.get([m, blocks, 32], ir.Type.parse(lhs)))
+        else:
+            kinds = [bytes_type(m, blocks, FORMATS[lhs].block_bytes), bytes_type(m, blocks), *kinds]
+        with ir.InsertionPoint(module.body):
+
+            @func.FuncOp.from_py_func(*kinds, name="main")
+            def _(*given: ir.Value) -> ir.Value:
+                *left, w, t = given
+                weights = w if rhs == "mxint8" else unpacked(w, rhs)
+                if lhs in FLOATS:
+                    return scaled_contraction(left[0], weights, rhs_scale=scales_of(t))
+                return scaled_contraction(
+                    unpacked(left[0], lhs),
+                    weights,
+                    lhs_scale=scales_of(left[1]),
+                    rhs_scale=scales_of(t),
+                )
+
+        return str(module)
+
+
+def run(text: str, folder: Path, *arguments: Array) -> tuple[Array, list[str]]:
+    """The result on the simulator and the kernels that ran; nothing may be found."""
+    (folder / "p.mlir").write_text(text)
+    mxc.compile(folder / "p.mlir", target="gfx950", output=folder / "p.mxc")
+    watched: dict[str, Sanitizer] = {}
+    model = load(
+        folder / "p.mxc", observe=lambda kernel: watched.setdefault(kernel.name, Sanitizer())
+    )
+    (found,) = model.call("main", *arguments)
+    assert not [finding for each in watched.values() for finding in each.findings]
+    return found, list(watched)
+
+
+CASES = [
+    # K in whole steps, with a tail in a block of four scales, shorter than four; rows and columns
+    # that fill no tile; one wave, several along K.
+    (16, 16, 512, F4, F4),
+    (1, 48, 2880, E4M3, F4),
+    (5, 52, 1056, E2M3, E5M2),
+    (33, 100, 1024, E5M2, E4M3),
+    (100, 96, 2880, F4, E3M2),
+    (3, 12, 64, E3M2, E2M3),
+    (130, 68, 160, E4M3, E4M3),
+    (1, 64, 2880, "bf16", F4),
+    (20, 36, 1056, "f32", F4),
+    (4, 16, 544, "bf16", E4M3),
+    (4, 16, 544, "f32", E5M2),
+    (4, 16, 544, "bf16", E2M3),
+    (4, 16, 544, "f32", E3M2),
+    (4, 16, 544, "bf16", "mxint8"),
+    (70, 40, 96, "bf16", F4),
+]
+
+
+@pytest.mark.parametrize(("m", "n", "k", "lhs", "rhs"), CASES)
+def test_products(m: int, n: int, k: int, lhs: str, rhs: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(m + n + k)
+    w, t, right = operand(rng, (n, k), rhs, (117, 137))
+    given: list[Array] = [w.reshape(n, k // 32, -1).view(np.int8), t.view(np.int8)]
+    if lhs in FLOATS:
+        x = rng.normal(size=(m, k // 32, 32)).astype(FLOATS[lhs])
+        left = x.reshape(m, k).astype(np.float64)
+        given.insert(0, x)
+    else:
+        x, s, left = operand(rng, (m, k), lhs, (117, 137))
+        given = [x.reshape(m, k // 32, -1).view(np.int8), s.view(np.int8), *given]
+    found, kernels = run(program(m, n, k, lhs, rhs), tmp_path, *given)
+    wanted = left @ right.T
+    assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
+    assert [name.startswith("mxc_") for name in kernels] == [True]
+
+
+def test_a_nan_scale_is_nan_in_its_row_alone(tmp_path: Path) -> None:
+    """The next row's first scales lie behind the end of a row: they are not its own."""
+    rng = np.random.default_rng(3)
+    m, n, k = 4, 16, 2880
+    x, s, left = operand(rng, (m, k), E4M3, (120, 130))
+    w, t, right = operand(rng, (n, k), F4, (120, 130))
+    t[5, 0] = 0xFF
+    given = [x.reshape(m, -1, 32), s, w.reshape(n, -1, 16), t]
+    found, _ = run(program(m, n, k, E4M3, F4), tmp_path, *(each.view(np.int8) for each in given))
+    assert np.isnan(found[:, 5]).all()
+    rest = np.delete(np.arange(n), 5)
+    wanted = left @ right[rest].T
+    assert np.abs(found[:, rest] - wanted).max() < 1e-6 * np.abs(wanted).max()
