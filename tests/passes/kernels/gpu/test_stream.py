@@ -1,7 +1,7 @@
 """Kernels that stream both sides, through the pass, on the simulator with its sanitizer.
 
 Elements and scales are decoded by `mxc.dialects.packing`, which has oracles of its own; products
-are those of numpy in float64. Scales are random: a lane that takes another block's scale is far off.
+are those of numpy in float64. Scales are random: with another block's scale a lane is far off.
 """
 
 from collections.abc import Sequence
