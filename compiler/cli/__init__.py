@@ -106,7 +106,8 @@ def _options(
 @app.command("compile")
 def _compile(
     source: Annotated[
-        Path, typer.Argument(help="A checkpoint folder, a .gguf, or a .mlir file.", show_default=False)
+        Path,
+        typer.Argument(help="A checkpoint folder, a .gguf, or a .mlir file.", show_default=False),
     ],
     target: Annotated[
         list[str],
