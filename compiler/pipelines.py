@@ -65,7 +65,8 @@ def _kernels(target: Target) -> tuple[Stage, ...]:
     if lanes:
         found.append(LowerAttentionToCpuKernels(lanes=lanes[0]))
     if any(mma.instruction.startswith("v_mfma_scale_") for mma in target.scaled_mma):
-        found += [LowerQuantiseToGpuKernels(), LowerToGpuKernels()]
+        # What a product can quantise itself comes first.
+        found += [LowerToGpuKernels(), LowerQuantiseToGpuKernels()]
     isa = best_isa(target.architecture, target.features)
     if isa is not None:
         found.append(LowerToCpuKernels(isa=isa))

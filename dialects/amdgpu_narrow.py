@@ -47,7 +47,7 @@ def saturate() -> None:
 def narrowed(values: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Value:
     """values f32 [n] / scale f32 -> elements, packed: i32 [n * bits / 32], the first one lowest.
 
-    n * bits is a multiple of 32, and n at most 32 of 6 bits.
+    n * bits is a multiple of 32; of 6 bits n is at most 32, and what is left of the last i32 is 0.
     """
     if element.bits == 6:
         return _six(values, scale, element)
@@ -79,7 +79,7 @@ def _six(values: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Value:
         rocdl.cvt_scalef32_2xpk16_fp6_f32 if element == E2M3 else rocdl.cvt_scalef32_2xpk16_bf6_f32
     )
     whole = convert(kind, *halves, scale)
-    return vector.shuffle(whole, whole, list(range(count * 6 // 32)))
+    return vector.shuffle(whole, whole, list(range(-(-count * 6 // 32))))
 
 
 def _joined(words: Sequence[ir.Value]) -> ir.Value:
@@ -97,3 +97,28 @@ def neighbour(value: ir.Value, distance: int) -> ir.Value:
     i32 = ir.IntegerType.get_signless(32)
     places = ir.ArrayAttr.get([ir.IntegerAttr.get(i32, lane) for lane in order])
     return amdgpu.dpp(value, value, amdgpu.DPPPerm.quad_perm, perm_argument=places, bound_ctrl=True)
+
+
+def swapped(first: ir.Value, second: ir.Value, rows: int) -> tuple[ir.Value, ir.Value]:
+    """v_permlane{16,32}_swap of two i32: lanes in groups of `rows`, 16 or 32, counted from 0.
+
+    Odd groups of `first` and even groups of `second` change places. So `first` is then what both
+    have in even groups, `second` what both have in odd ones:
+
+        first   a0 a1 a2 a3    a0 b0 a2 b2
+        second  b0 b1 b2 b3    a1 b1 a3 b3
+    """
+    i32 = ir.IntegerType.get_signless(32)
+    both = ir.Type.parse("!llvm.struct<(i32, i32)>")
+    swap = {16: rocdl.permlane16_swap, 32: rocdl.permlane32_swap}[rows]
+    pair = swap(both, first, second, False, False)
+    low, high = (
+        ir.Operation.create(
+            "llvm.extractvalue",
+            results=[i32],
+            operands=[pair],
+            attributes={"position": ir.DenseI64ArrayAttr.get([place])},
+        ).result
+        for place in range(2)
+    )
+    return low, high

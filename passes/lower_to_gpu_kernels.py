@@ -25,16 +25,19 @@ from iree.compiler import ir
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import KernelCall
+from mxc.dialects.quantise import Quantisation
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
-from mxc.passes.kernels.executables import Threads, dispatch, executable
+from mxc.passes.kernels.executables import Threads, dispatch_all, executable
 from mxc.passes.kernels.gpu.calls import Call, match
+from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.gpu.output import for_blocks, quantisation_of
 from mxc.passes.kernels.gpu.schedule import choose
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.gpu.stream import Stream
-from mxc.passes.kernels.reshapes import as_memref, as_tensor, reshape
+from mxc.passes.kernels.reshapes import as_memref, as_tensor, packed_as, reshape
 from mxc.passes.kernels.sources import Source
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 
@@ -65,6 +68,15 @@ class _Kernels:
     def lower(self, call: Call) -> None:
         """Replace the contraction by a dispatch."""
         after = epilogue(call.op, 16)
+        last = after.stages[-1].op if after.stages else call.op
+        schedule = choose(
+            call.rows, call.columns, call.depth // BLOCK, halves=2 if after.gated else 1
+        )
+        blocks = quantisation_of(last.results[0])
+        out = None
+        if blocks is not None:
+            out = Conversion(blocks.format, blocks.recipe)
+            schedule = for_blocks(schedule, 2 if after.gated else 1)
         kernel = Stream(
             _left(call.lhs.source, call.depth // BLOCK),
             _scaled(call.format, call.depth // BLOCK),
@@ -72,23 +84,26 @@ class _Kernels:
             rows=call.rows,
             columns=call.columns,
             experts=call.experts,
-            schedule=choose(
-                call.rows, call.columns, call.depth // BLOCK, halves=2 if after.gated else 1
-            ),
+            schedule=schedule,
             share=call.lhs.share,
             after=after,
+            out=out,
         )
-        name = self._name(call, after)
+        name = self._name(call, after) + (f"_as_{out.name}" if out is not None else "")
         types = kernel.buffers
         self._build(name, types, kernel)
-        last = after.stages[-1].op if after.stages else call.op
         with ir.InsertionPoint(last), call.op.location:
             ids = [] if call.ids is None else [call.ids]
             given = [*call.lhs.tensors, *ids, *call.rhs, *(v for _, v in after.operands)]
-            operands = [as_memref(v, kind) for v, kind in zip(given, types[:-1], strict=True)]
-            result = dispatch(name, operands, as_tensor(types[-1]))
-            _described(call).write(result.owner)
-            replace(last, reshape(result, shape_of(last.results[0])))
+            operands = [as_memref(v, kind) for v, kind in zip(given, types, strict=False)]
+            made = dispatch_all(name, operands, [as_tensor(kind) for kind in kernel.results])
+            _described(call, blocks).write(made)
+            if blocks is None:
+                replace(last, reshape(made.results[0], shape_of(last.results[0])))
+                return
+            for op, result in zip((blocks.codes, blocks.scales), made.results, strict=True):
+                wanted = ir.RankedTensorType(op.results[0].type)
+                op.results[0].replace_all_uses_with(packed_as(result, wanted))
 
     def _build(self, name: str, types: Sequence[ir.Type], kernel: Stream) -> None:
         if name in self._built:
@@ -121,7 +136,7 @@ def _scaled(name: str, blocks: int) -> Scaled:
     return Scaled(element.mlir, element.bits, blocks)
 
 
-def _described(call: Call) -> KernelCall:
+def _described(call: Call, blocks: Quantisation | None) -> KernelCall:
     return KernelCall(
         batch=call.groups,
         m=call.rows,
@@ -130,5 +145,5 @@ def _described(call: Call) -> KernelCall:
         experts=max(call.experts, 1),
         lhs=call.lhs.source.format,
         rhs=call.format,
-        out="f32",
+        out="f32" if blocks is None else blocks.format.name,
     )

@@ -147,7 +147,7 @@ def _own(dispatch: Dispatch, call: KernelCall, kernel: Kernel | None, target: Ta
     packed = call.rhs in FORMATS
     weights = min(call.batch, call.experts) * call.n * _row_bytes(call.rhs, call.k)
     activations = call.batch * call.m * _row_bytes(call.lhs, call.k)
-    out = call.batch * call.m * call.n * _WIDTHS[call.out]
+    out = call.batch * call.m * _row_bytes(call.out, call.n)
     return Matmul(
         name=next(iter(dispatch.names), dispatch.entry),
         function=dispatch.function,

@@ -29,8 +29,10 @@ from mxc.dialects.amdgpu import barrier, bounded, shared, zeros
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.finish import Finish, Place
+from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.floats import Floats, FloatSide
 from mxc.passes.kernels.gpu.lanes import LANES, Lane, below, divided, lane_of, plus, rest, times
+from mxc.passes.kernels.gpu.output import Blocks, tiles_of
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.gpu.sides import Loaded, Scaled, ScaledSide, clamped
@@ -47,7 +49,7 @@ class Stream:
     `share`: so many consecutive rows of the result have the same row of lhs.
 
     Buffers, in order: elements and scales of lhs, the ids of the groups' experts if any, elements
-    and scales of rhs, what the epilogue reads, the result.
+    and scales of rhs, what the epilogue reads, the result: f32, or elements and scales of `out`.
     """
 
     lhs: Scaled | Floats
@@ -59,6 +61,7 @@ class Stream:
     schedule: Schedule
     share: int = 1
     after: Epilogue = NOTHING
+    out: Conversion | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError where a wave has not as many tiles of both halves."""
@@ -77,6 +80,14 @@ class Stream:
         return [-(-self.width // across), -(-self.rows // self.schedule.rows), self.groups]
 
     @property
+    def results(self) -> list[ir.Type]:
+        """Memref types of the results, which are the last buffers."""
+        rows = self.groups * self.rows
+        if self.out is not None:
+            return Blocks.memrefs(self.out, rows, self.width)
+        return [ir.MemRefType.get([rows, self.width], f32())]
+
+    @property
     def buffers(self) -> list[ir.Type]:
         """Memref types of the operands and of the result."""
         results = self.groups * self.rows
@@ -87,8 +98,7 @@ class Stream:
         for reach, value in self.after.operands:
             shape = flat_shape(reach, value, self.columns)
             found.append(ir.MemRefType.get(shape, ir.RankedTensorType(value.type).element_type))
-        found.append(ir.MemRefType.get([results, self.width], f32()))
-        return found
+        return [*found, *self.results]
 
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point."""
@@ -109,8 +119,16 @@ class _Body:
         wave_m = divided(wave, self.waves_k * waves_n)
         self.group = workgroup(2)
         operands = len(kernel.lhs.memrefs(1))
+        results = len(kernel.results)
         lhs, self.result = given[:operands], given[-1]
-        after = given[operands:-1]
+        after = given[operands:-results]
+        self.blocks: Blocks | None = None
+        # Tiles along the columns that are stored together.
+        self.span = 1
+        if kernel.out is not None:
+            self.span = tiles_of(self.instruction)
+            buffers = [bounded(buffer) for buffer in given[-results:]]
+            self.blocks = Blocks(kernel.out, kernel.width, self.instruction, self.lane, *buffers)
         expert = None
         if kernel.experts:
             expert, after = self._expert(after[0]), after[1:]
@@ -174,12 +192,15 @@ class _Body:
         """The whole body."""
         kind = of(f32(), self.instruction.totals)
         totals = self._steps([zeros(kind)] * (self.tiles_m * self.tiles_n))
+        if self.kernel.out is not None:
+            self.kernel.out.prepare()
         if self.waves_k > 1:
             self._add_up(totals)
         else:
             for m in range(self.tiles_m):
-                for n in range(self.tiles_n // self.halves):
-                    self._store(self.rows[m], self.columns[n], self._pair(totals, m, n))
+                for n in range(0, self.tiles_n // self.halves, self.span):
+                    tiles = [self._pair(totals, m, n + tile) for tile in range(self.span)]
+                    self._store_all(self.rows[m], self.columns[n], tiles)
 
     def _pair(self, totals: list[ir.Value], m: int, n: int) -> list[ir.Value]:
         across = self.tiles_n // self.halves
@@ -226,7 +247,8 @@ class _Body:
     def _add_up(self, totals: list[ir.Value]) -> None:
         """Sum over the waves along K through shared memory; tiles are shared out among them."""
         across = self.tiles_n // self.halves
-        pairs = self.tiles_m * across
+        units = across // self.span
+        pairs = self.tiles_m * units
         waves = self.schedule.waves[0] * self.schedule.waves[1]
         assert waves == 1, "waves along K have the workgroup for themselves"
         size = self.instruction.totals
@@ -241,19 +263,22 @@ class _Body:
             own = plus(self.wave_k, start)
 
             def sums(own: ir.Value = own) -> None:
-                m, n = divided(own, across), rest(own, across)
-                pair = []
-                for half in range(self.halves):
-                    tile = plus(plus(times(m, self.tiles_n), n), half * across)
-                    at = [tile, self.lane.lane, index(0)]
-                    total = vector.load(kind, memory, [index(0), *at], alignment=16)
-                    for k in range(1, self.waves_k):
-                        part = vector.load(kind, memory, [index(k), *at], alignment=16)
-                        total = arith.addf(total, part)
-                    pair.append(total)
+                m, n = divided(own, units), times(rest(own, units), self.span)
+                tiles = []
+                for number in range(self.span):
+                    pair = []
+                    for half in range(self.halves):
+                        tile = plus(plus(times(m, self.tiles_n), n), half * across + number)
+                        at = [tile, self.lane.lane, index(0)]
+                        total = vector.load(kind, memory, [index(0), *at], alignment=16)
+                        for k in range(1, self.waves_k):
+                            part = vector.load(kind, memory, [index(k), *at], alignment=16)
+                            total = arith.addf(total, part)
+                        pair.append(total)
+                    tiles.append(pair)
                 row = plus(self.rows[0], times(m, self.instruction.rows))
                 column = plus(self.columns[0], times(n, self.instruction.rows))
-                self._store(row, column, pair)
+                self._store_all(row, column, tiles)
 
             if start + self.waves_k <= pairs:
                 sums()
@@ -263,22 +288,51 @@ class _Body:
                 sums()
                 scf.YieldOp([])
 
-    def _store(self, row: ir.Value, column: ir.Value, pair: list[ir.Value]) -> None:
-        """Finish and store a tile; `row` is this lane's, `column` the tile's first."""
+    def _store_all(self, row: ir.Value, column: ir.Value, tiles: list[list[ir.Value]]) -> None:
+        """Finish and store tiles side by side; `row` is this lane's, `column` the first of all."""
         inside = below(row, self.kernel.rows)
-        for quad in range(self.instruction.totals // QUAD):
-            at = plus(column, plus(times(self.lane.group, QUAD), self.instruction.row(quad)))
-            branch = scf.IfOp(arith.andi(inside, below(at, self.kernel.width)))
-            with ir.InsertionPoint(branch.then_block):
-                place = plus(times(self.group, self.kernel.rows), row)
-                parts = [
-                    vector.extract_strided_slice(of(f32(), QUAD), total, [QUAD * quad], [QUAD], [1])
-                    for total in pair
-                ]
-                places = [
-                    Place(place, plus(at, half * self.kernel.width), None)
-                    for half in range(self.halves)
-                ]
-                found = self.finish.apply(parts, places)
-                vector.store(found, self.result, [place, at])
-                scf.YieldOp([])
+        quads = range(self.instruction.totals // QUAD)
+        if self.blocks is None:
+            (pair,) = tiles
+            for quad in quads:
+                at = self._column(column, quad)
+                branch = scf.IfOp(arith.andi(inside, below(at, self.kernel.width)))
+                with ir.InsertionPoint(branch.then_block):
+                    found = self._finish(row, at, pair, quad)
+                    vector.store(found, self.result, [self._row(row), at])
+                    scf.YieldOp([])
+            return
+        # The lanes of a block exchange columns: those of rows that there are not take part.
+        inside = arith.andi(inside, below(column, self.kernel.width))
+        kind = of(f32(), QUAD)
+        branch = scf.IfOp(inside, [kind] * (len(tiles) * len(quads)), has_else=True)
+        with ir.InsertionPoint(branch.then_block):
+            found = []
+            for number, pair in enumerate(tiles):
+                first = plus(column, number * self.instruction.rows)
+                for quad in quads:
+                    found.append(self._finish(row, self._column(first, quad), pair, quad))
+            scf.YieldOp(found)
+        with ir.InsertionPoint(branch.else_block):
+            scf.YieldOp([zeros(kind)] * (len(tiles) * len(quads)))
+        self.blocks.store(list(branch.results), self._row(row), column, inside)
+
+    def _row(self, row: ir.Value) -> ir.Value:
+        """A row of the group in the result of all groups."""
+        return plus(times(self.group, self.kernel.rows), row)
+
+    def _column(self, column: ir.Value, quad: int) -> ir.Value:
+        """The first column of a quad of the tile that begins at `column`."""
+        return plus(column, plus(times(self.lane.group, QUAD), self.instruction.row(quad)))
+
+    def _finish(self, row: ir.Value, at: ir.Value, pair: list[ir.Value], quad: int) -> ir.Value:
+        """A quad of a tile with its epilogue, f32 [4]; `at`: its first column."""
+        parts = [
+            vector.extract_strided_slice(of(f32(), QUAD), total, [QUAD * quad], [QUAD], [1])
+            for total in pair
+        ]
+        places = [
+            Place(self._row(row), plus(at, half * self.kernel.width), None)
+            for half in range(self.halves)
+        ]
+        return self.finish.apply(parts, places)

@@ -1,0 +1,50 @@
+"""A scaled product whose result is MX blocks again: a contraction, then its quantisation.
+
+    y        = lhs [.., M, KO, KB] x rhs [.., N, KO, KB]       f32 [.., M, N]
+    axis -1: elements [.., M, N / 32, 32], scales [.., M, N / 32]
+    axis -2: elements [.., N, M / 32, 32], scales [.., N, M / 32], of y transposed
+
+The first is what the next product reads as rows, the second what reads the columns, as a backward
+pass does: it is the product with its sides exchanged. Where a kernel computes both, y itself is in
+no memory.
+"""
+
+from __future__ import annotations
+
+from iree.compiler import ir
+
+from mxc.dialects.formats import BlockFormat
+from mxc.dialects.quantise import quantise_mx
+from mxc.dialects.recipes import ScaleRecipe
+from mxc.dialects.scaled import scaled_contraction
+
+
+def scaled_matmul(
+    lhs: ir.Value,
+    rhs: ir.Value,
+    *,
+    out: BlockFormat | str,
+    recipe: ScaleRecipe | str,
+    lhs_scale: ir.Value | None = None,
+    rhs_scale: ir.Value | None = None,
+    batch: int = 0,
+    axis: int = -1,
+    name: str | None = None,
+) -> tuple[ir.Value, ir.Value]:
+    """The elements and f8E8M0FNU scales of the product, quantised to `out` by `recipe`.
+
+    lhs, rhs, their scales, `batch` and `name` as of `scaled.scaled_contraction`, which gives f32.
+    `axis`: the blocks lie along the columns, -1, or the rows, -2. Raises ValueError where it is
+    neither, where that axis is no static multiple of 32, and as the contraction does; FormatError
+    for an unknown format or recipe.
+    """
+    if axis not in (-1, -2):
+        raise ValueError(f"blocks of a product lie along axis -1, its columns, or -2, got {axis}")
+    if axis == -2:
+        lhs, lhs_scale, rhs, rhs_scale = rhs, rhs_scale, lhs, lhs_scale
+    product = scaled_contraction(
+        lhs, rhs, lhs_scale=lhs_scale, rhs_scale=rhs_scale, batch=batch, name=name
+    )
+    location = ir.Location.name(name) if name is not None else ir.Location.current
+    with location:
+        return quantise_mx(product, out, recipe)

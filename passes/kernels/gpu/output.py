@@ -1,0 +1,163 @@
+"""Results of a product that become MX blocks along the columns, before they are stored.
+
+A lane has quads of consecutive columns of one row; so a block of 32 lies in a few lanes of the same
+row: of four groups of 16 lanes, in two tiles, or of both groups of 32, in one tile.
+
+    16 rows   quad of tile t in group g: columns 16 t + 4 g          two quads a block, four lanes
+    32 rows   quad q in group g:         columns 8 q + 4 g           four quads a block, two lanes
+
+v_permlane{16,32}_swap exchange halves of two quads between groups, after which a lane has 8 (16)
+consecutive columns:
+
+    16 rows   group g: 16 (g % 2) + 8 (g / 2) ..
+    32 rows   group g: 16 g ..
+
+The largest magnitude of a block goes the same way. What is then done is what quantise.py does; a
+lane stores its elements at once. Eight of 6 bits are no whole registers: there, one of two lanes
+with consecutive columns stores for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref, vector
+
+from mxc.dialects.amdgpu import BEYOND, no_reordering
+from mxc.dialects.amdgpu_narrow import swapped
+from mxc.dialects.generic import shape_of
+from mxc.dialects.quantise import Quantisation, match_quantisation
+from mxc.dialects.quantise_scalars import i32 as number
+from mxc.passes.kernels.gpu.conversions import Conversion
+from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction
+from mxc.passes.kernels.gpu.lanes import Lane, divided, plus, rest, times
+from mxc.passes.kernels.gpu.schedule import Schedule
+from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, of
+
+#: Columns that a lane has in a row.
+_QUAD = 4
+_RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
+
+
+def tiles_of(instruction: Instruction) -> int:
+    """Tiles along the columns that hold a block."""
+    return BLOCK // instruction.rows
+
+
+def for_blocks(schedule: Schedule, halves: int) -> Schedule:
+    """A schedule whose waves have whole blocks of the result, and of both halves if it is gated."""
+    m, n = schedule.tiles
+    whole = halves * tiles_of(schedule.instruction)
+    return replace(schedule, tiles=(m, -(-n // whole) * whole))
+
+
+def quantisation_of(value: ir.Value) -> Quantisation | None:
+    """The quantisation that is all that becomes of a tensor, or None.
+
+    Blocks are runs of the last dimension, and its elements those of a matrix instruction.
+    """
+    reads, todo = [], [value]
+    while todo:
+        for use in todo.pop().uses:
+            op = use.owner.operation
+            if op.name in _RESHAPES:
+                todo.append(op.results[0])
+            else:
+                reads.append(op)
+    downstream = [use.owner.operation for op in reads for r in op.results for use in r.uses]
+    for op in [*reads, *downstream]:
+        found = match_quantisation(op)
+        if found is None or found.x != value:
+            continue
+        amax = found.scales.operands[0].owner
+        codes = found.codes
+        inner = codes.operands[0].owner if codes not in reads else codes
+        whole = shape_of(value)[-1] % BLOCK == 0 and found.format.element.exponent > 0
+        return found if whole and all(op in (amax, inner) for op in reads) else None
+    return None
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Results [rows, width] as blocks: `elements`, i32, and `scales`, i8, are bounded buffers."""
+
+    conversion: Conversion
+    width: int
+    instruction: Instruction
+    lane: Lane
+    elements: ir.Value
+    scales: ir.Value
+
+    @staticmethod
+    def memrefs(conversion: Conversion, rows: int, width: int) -> list[ir.Type]:
+        """Types of the elements and of the scales."""
+        blocks = rows * width // BLOCK
+        return [
+            ir.MemRefType.get([blocks * conversion.format.block_bytes // 4], i32()),
+            ir.MemRefType.get([blocks], i8()),
+        ]
+
+    def store(
+        self, quads: Sequence[ir.Value], row: ir.Value, column: ir.Value, inside: ir.Value
+    ) -> None:
+        """Convert and store a block of each row: `quads` of this lane, f32 [4], by column.
+
+        `row`: this lane's; `column`: the first of the block, one for the wave; `inside`: whether
+        there is this block. All lanes of the wave run.
+        """
+        values = self._run(quads)
+        byte = self.conversion.scale(values, self._across)
+        packed, at, holds = self._words(self.conversion.elements(values, byte))
+        block = plus(times(row, self.width // BLOCK), divided(column, BLOCK))
+        at = arith.addi(times(block, self.conversion.format.block_bytes // 4), at)
+        stores = inside if holds is None else arith.andi(inside, holds)
+        at = arith.select(stores, at, index(BEYOND // 4))
+        vector.store(packed, self.elements, [at])
+        stores = arith.andi(inside, self._is(self.lane.group))
+        at = arith.select(stores, block, index(BEYOND))
+        memref.StoreOp(arith.trunci(i8(), byte), self.scales, [at])
+        # One block after the other: many at once would take the registers of another wave.
+        no_reordering()
+
+    def _run(self, quads: Sequence[ir.Value]) -> ir.Value:
+        """The consecutive columns of this lane, f32 [8] or [16]."""
+        size, runs = self.instruction.rows, []
+        bits = [bitcast(quad, i32(), _QUAD) for quad in quads]
+        half = len(quads) // 2
+        for first, second in zip(bits[:half], bits[half:], strict=True):
+            pairs = [
+                swapped(vector.extract(first, [], [at]), vector.extract(second, [], [at]), size)
+                for at in range(_QUAD)
+            ]
+            runs += [low for low, _ in pairs] + [high for _, high in pairs]
+        whole = vector.from_elements(of(i32(), len(runs)), runs)
+        return bitcast(whole, f32(), len(runs))
+
+    def _across(self, largest: ir.Value) -> ir.Value:
+        """The largest of all lanes that have columns of the block."""
+        for size in (16, 32):
+            if size >= self.instruction.rows:
+                largest = arith.maxsi(*swapped(largest, largest, size))
+        return largest
+
+    def _words(self, packed: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value | None]:
+        """What this lane stores, at which word of the block, and whether (None: it does)."""
+        words = BLOCK // 2 * self.conversion.format.element.bits // 32
+        group = self.lane.group
+        if self.instruction.rows == BLOCK:
+            return packed, times(group, words), None
+        start, late = times(rest(group, 2), words), divided(group, 2)
+        if words % 2 == 0:
+            return packed, plus(start, times(late, words // 2)), None
+        # 48 bits, and the 48 of the lane that has the next columns.
+        words_of = [vector.extract(packed, [], [at]) for at in range(2)]
+        (low, next_low), (high, next_high) = (swapped(word, word, 32) for word in words_of)
+        middle = arith.ori(high, arith.shli(next_low, number(16)))
+        last = arith.ori(arith.shrui(next_low, number(16)), arith.shli(next_high, number(16)))
+        both = vector.from_elements(of(i32(), words), [low, middle, last])
+        return both, start, self._is(late)
+
+    def _is(self, number: ir.Value) -> ir.Value:
+        return arith.cmpi(arith.CmpIPredicate.eq, number, index(0))

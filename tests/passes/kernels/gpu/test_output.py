@@ -1,0 +1,206 @@
+"""Products whose results leave the kernel as MX blocks, on the simulator, bit for bit in numpy.
+
+Elements are multiples of 1/2 or 1/8 of a small range, and so is every sum: products are exact.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from iree.compiler import ir
+from iree.compiler.dialects import arith, func, tensor
+
+from mxc.dialects.boundary import pack, unpack
+from mxc.dialects.context import new_context
+from mxc.dialects.formats import FORMATS
+from mxc.dialects.generic import element_of, generic, shape_of
+from mxc.dialects.packing import pack_elements
+from mxc.dialects.quantise import quantise_mx
+from mxc.dialects.reference import Quantized, dequantize, quantize
+from mxc.dialects.rounding import encode
+from mxc.dialects.scaled import scaled_contraction
+from mxc.dialects.scaled_matmul import scaled_matmul
+from mxc.passes.base import run
+from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
+from mxc.passes.normalise import NORMALISE
+from mxc.runtime.simulator.translate import Program
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Case:
+    """m, n, k of the two formats, quantised to `out`; `gated`: a bias and a gate come before."""
+
+    m: int
+    n: int
+    k: int
+    lhs: str
+    rhs: str
+    out: str
+    recipe: str
+    gated: bool = False
+    axis: int = -1
+
+    @property
+    def name(self) -> str:
+        return f"{self.out}_{self.recipe}"
+
+
+CASES = [
+    # Eight waves along K, which share out the blocks; a lone row; tiles that are cut off.
+    Case(4, 64, 2048, "mxfp8e4m3", "mxfp4", "mxfp4", "even"),
+    Case(1, 32, 32, "mxfp4", "mxfp4", "mxfp8e5m2", "ceil"),
+    Case(20, 96, 160, "mxfp4", "mxfp6e2m3", "mxfp6e2m3", "rceil"),
+    # Four waves with four tiles each way, of which the last columns are not there.
+    Case(70, 160, 128, "mxfp8e5m2", "mxfp4", "mxfp8e4m3", "floor"),
+    Case(5, 128, 64, "mxfp4", "mxfp4", "mxfp6e3m2", "even", gated=True),
+    Case(96, 24, 64, "mxfp4", "mxfp8e4m3", "mxfp4", "floor", axis=-2),
+]
+
+
+def build(case: Case) -> None:
+    """The function of a case: packed operands in, elements and scales out, as bytes."""
+    sizes = [(rows, case.k // 32, FORMATS[name].block_bytes) for rows, name in sides(case)]
+    byte = ir.IntegerType.get_signless(8)
+    kinds = [ir.RankedTensorType.get(list(s), byte) for a in sizes for s in (a, a[:2])]
+    kinds += [ir.RankedTensorType.get([case.n], ir.F32Type.get())]
+
+    def body(*given: ir.Value) -> tuple[ir.Value, ...]:
+        scale = ir.Type.parse("f8E8M0FNU")
+        lhs, rhs = (
+            unpack(given[2 * at], ir.Type.parse(FORMATS[name].element.mlir))
+            for at, (_, name) in enumerate(sides(case))
+        )
+        scales = {"lhs_scale": unpack(given[1], scale), "rhs_scale": unpack(given[3], scale)}
+        if case.gated:
+            y = gate(scaled_contraction(lhs, rhs, **scales), given[4])
+            found = quantise_mx(y, case.out, case.recipe)
+        else:
+            found = scaled_matmul(
+                lhs, rhs, out=case.out, recipe=case.recipe, axis=case.axis, **scales
+            )
+        return tuple(v if element_of(v) == byte else pack(v) for v in found)
+
+    func.FuncOp.from_py_func(*kinds, name=case.name)(body)
+
+
+def gate(y: ir.Value, bias: ir.Value) -> ir.Value:
+    f32 = ir.F32Type.get()
+    y = generic([(y, "m n"), (bias, "n")], "m n", f32, arith.addf)
+    m, n = shape_of(y)
+    kind = ir.RankedTensorType.get([m, n // 2], f32)
+    halves = [
+        tensor.extract_slice(kind, y, [], [], [], [0, at], [m, n // 2], [1, 1])
+        for at in (0, n // 2)
+    ]
+    return generic([(half, "m n") for half in halves], "m n", f32, arith.mulf)
+
+
+def sides(case: Case) -> list[tuple[int, str]]:
+    return [(case.m, case.lhs), (case.n, case.rhs)]
+
+
+def operand(rng: np.random.Generator, rows: int, k: int, name: str) -> Quantized:
+    """Numbers that every format has, under scales near one."""
+    values = rng.choice([0, 0.5, 1, 1.5, 2, 3, 4, 6], (rows, k)).astype(np.float32)
+    values *= rng.choice([-1, 1], (rows, k))
+    elements = pack_elements(encode(values, FORMATS[name].element), FORMATS[name])
+    scales = rng.integers(126, 129, (rows, k // 32), dtype=np.uint8)
+    return Quantized(elements, scales, FORMATS[name], None, 1, (rows, k))
+
+
+def operands(case: Case) -> tuple[Quantized, Quantized]:
+    """The last row of lhs is NaN, the one before it zero, but for a product that is infinite."""
+    rng = np.random.default_rng(case.n)
+    lhs, rhs = (operand(rng, rows, case.k, name) for rows, name in sides(case))
+    lhs.scales[-1, 0] = 255
+    if case.m > 1:
+        values = np.zeros((2, 32), np.float32)
+        values[0, 0] = 1
+        first, zero = (
+            pack_elements(encode(values, FORMATS[name].element), FORMATS[name])
+            for _, name in sides(case)
+        )
+        lhs.elements[-2] = 0
+        lhs.elements[-2, : first.shape[1]] = first[0]
+        rhs.elements[3, : zero.shape[1]] = zero[0]
+        lhs.scales[-2], rhs.scales[3, 0] = 254, 254
+    return lhs, rhs
+
+
+@pytest.fixture(scope="module")
+def compiled(watched: Callable[[str], Any]) -> Any:
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            for case in CASES:
+                build(case)
+        return watched(str(module))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_results_are_what_the_reference_says(case: Case, compiled: Any) -> None:
+    lhs, rhs = operands(case)
+    bias = np.arange(case.n, dtype=np.float32) / 4
+    with np.errstate(over="ignore", invalid="ignore"):
+        y = (dequantize(lhs).astype(np.float64) @ dequantize(rhs).astype(np.float64).T).astype(
+            np.float32
+        )
+        y = y.T if case.axis == -2 else y
+        if case.gated:
+            y = (y + bias)[:, : case.n // 2] * (y + bias)[:, case.n // 2 :]
+    assert np.isnan(y).any()
+    assert case.m == 1 or np.isinf(y).any()
+    wanted = quantize(y, case.out, recipe=case.recipe)
+
+    inputs = [part for q in (lhs, rhs) for part in (q.elements, q.scales)]
+    shapes = [(rows, case.k // 32, FORMATS[name].block_bytes) for rows, name in sides(case)]
+    for at, shape in enumerate(shapes):
+        inputs[2 * at] = inputs[2 * at].reshape(shape)
+    given = [each.view(np.int8) for each in inputs]
+    elements, scales = compiled.call(case.name, *given, bias)
+    np.testing.assert_array_equal(scales, wanted.scales)
+    np.testing.assert_array_equal(elements.reshape(wanted.elements.shape), wanted.elements)
+
+    # A store of elements for each one of a scale: the product itself is in no memory.
+    names = [each.name for each in Program(compiled.kernel).instructions]
+    stores = Counter(name for name in names if "_store_" in name)
+    words = {4: "dword", 6: "dwordx3", 8: "dwordx2"}[FORMATS[case.out].element.bits]
+    assert set(stores) == {f"buffer_store_{words}", "buffer_store_byte"}
+    assert len(set(stores.values())) == 1
+    assert any(name.startswith("v_mfma_scale_") for name in names)
+
+
+def test_another_reader_keeps_the_product() -> None:
+    """Where the result has a second use it is stored as it is, and quantised from there."""
+    case = replace(CASES[0], k=64)
+    with new_context(), ir.Location.unknown():
+        f32 = ir.F32Type.get()
+        module = ir.Module.create()
+        e4, e2, s = (ir.Type.parse(t) for t in ("f8E4M3FN", "f4E2M1FN", "f8E8M0FNU"))
+        kinds = [
+            ir.RankedTensorType.get(shape, kind)
+            for shape, kind in (
+                ([case.m, 2, 32], e4),
+                ([case.m, 2], s),
+                ([case.n, 2, 32], e2),
+                ([case.n, 2], s),
+            )
+        ]
+
+        def body(a: ir.Value, p: ir.Value, b: ir.Value, q: ir.Value) -> tuple[ir.Value, ...]:
+            y = scaled_contraction(a, b, lhs_scale=p, rhs_scale=q)
+            total = generic([(y, "m n")], "m", f32, arith.addf)
+            return (*quantise_mx(y, case.out, case.recipe), total)
+
+        with ir.InsertionPoint(module.body):
+            func.FuncOp.from_py_func(*kinds, name="f")(body)
+        run((*NORMALISE, LowerToGpuKernels()), module)
+        assert "_as_mxfp4_even" not in str(module)
+        assert "-> tensor<4x64xf32>" in str(module)
