@@ -180,8 +180,8 @@ class Sanitizer(Observer):
         vector, _, local = waits(i.has("simm16"))
         counts = self._counts
         counts[VECTOR].wait(vector, self._active)
-        unordered = counts[SCALAR].issued > counts[SCALAR].done
-        counts[LOCAL].wait(local, self._active & (~unordered | (local == 0)))
+        # Scalar loads may be among those that are left: then LDS has done more, never less.
+        counts[LOCAL].wait(local, self._active)
         if local == 0:
             counts[SCALAR].wait(0, self._active)
         self._pending = {

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mxc.dialects.errors import RequestError
-from mxc.runtime.simulator.code_object import read_kernels
+from mxc.runtime.simulator.code_object import Argument, read_kernels
 from mxc.runtime.simulator.debug_lines import read_lines
 from mxc.runtime.simulator.elf import contents, read_sections
 from mxc.runtime.simulator.errors import CodeObjectError, SimulationError
 from mxc.runtime.simulator.launch import Binding, launch
 from mxc.runtime.simulator.msgpack import unpack
-from mxc.runtime.simulator.simulate import simulate
+from mxc.runtime.simulator.simulate import load_kernels, simulate
 from mxc.runtime.simulator.translate import Program
 from mxc.runtime.simulator.vm import Machine
 from mxc.runtime.simulator.vm_module import Code, HostModule, read_executable, read_module
@@ -79,6 +79,48 @@ def test_broken_code_objects(
         return
     with pytest.raises(CodeObjectError, match=reason):
         read_kernels(change(code))
+
+
+def test_a_workgroup_that_metadata_does_not_state(code: bytes) -> None:
+    without = code.replace(b".reqd_workgroup_size", b".reqd_workgroup_siez")
+    (kernel,) = read_kernels(without, workgroup=(64, 1, 1)).values()
+    assert kernel.workgroup == (64, 1, 1)
+    with pytest.raises(CodeObjectError, match=r"give it as workgroup=\(x, y, z\)"):
+        read_kernels(without)
+    with pytest.raises(CodeObjectError, match=r"size \(32, 1, 1\), its metadata has \[64, 1, 1\]"):
+        read_kernels(code, workgroup=(32, 1, 1))
+    with pytest.raises(CodeObjectError, match="wanted 1 to 1024 work items"):
+        read_kernels(without, workgroup=(64, 32, 1))
+
+
+def test_arguments_of_other_sizes() -> None:
+    kernel = """
+    k:
+      s_load_dwordx2 s[2:3], s[0:1], 0x0
+      s_load_dwordx4 s[4:7], s[0:1], 0x8
+      s_waitcnt lgkmcnt(0)
+      v_mov_b32 v0, s4
+      v_mov_b32 v1, s5
+      v_mov_b32 v2, s6
+      v_mov_b32 v3, 0
+      global_store_dwordx3 v3, v[0:2], s[2:3]
+      s_endpgm
+    .amdhsa_kernel k
+      .amdhsa_kernarg_size 24
+      .amdhsa_user_sgpr_kernarg_segment_ptr 1
+      .amdhsa_next_free_vgpr 8
+      .amdhsa_accum_offset 8
+    .end_amdhsa_kernel
+    """
+    (found,) = load_kernels(kernel, workgroup=(1, 1, 1)).values()
+    short = [Argument("global_buffer", 0, 8), Argument("by_value", 8, 2)]
+    other = replace(found, arguments=(*short, Argument("by_value", 12, 8)))
+    result = np.zeros(3, np.uint32)
+    launch(Program(other), (1, 1, 1), [result], [0x12345, 7, 8])
+    np.testing.assert_array_equal(result, [0x2345, 7, 8])
+    odd = replace(found, arguments=(*short, Argument("by_value", 12, 6)))
+    with pytest.raises(SimulationError, match="an argument of 6 bytes"):
+        launch(Program(odd), (1, 1, 1), [result], [1, 2])
 
 
 @FUZZ

@@ -105,15 +105,16 @@ s_load_dword s7, s[2:3], 0x20
 s_add_u32 s8, s6, s6
 s_endpgm
 """
-#: With a scalar load beside it, what is left may be the LDS read.
+#: With a scalar load beside two LDS reads, the one that is left may be the second of them.
 BESIDE = """
 v_lshlrev_b32 v1, 2, v0
 ds_write_b32 v1, v0
 s_waitcnt lgkmcnt(0)
 ds_read_b32 v2, v1
+ds_read_b32 v3, v1
 s_load_dword s6, s[2:3], 0x10
 {wait}
-v_add_u32 v3, v2, v2
+v_add_u32 v4, {used}, {used}
 s_endpgm
 """
 
@@ -131,8 +132,10 @@ def run_text(code: str) -> list[Finding]:
         (FLAT, "s_waitcnt vmcnt(0)", True),
         (FLAT, "s_waitcnt lgkmcnt(0)", True),
         (FLAT, "s_waitcnt vmcnt(0) lgkmcnt(0)", False),
-        (BESIDE, "s_waitcnt lgkmcnt(1)", True),
-        (BESIDE, "s_waitcnt lgkmcnt(0)", False),
+        (BESIDE.replace("{used}", "v3"), "s_waitcnt lgkmcnt(1)", True),
+        (BESIDE.replace("{used}", "v2"), "s_waitcnt lgkmcnt(1)", False),
+        (BESIDE.replace("{used}", "v2"), "s_waitcnt lgkmcnt(2)", True),
+        (BESIDE.replace("{used}", "v3"), "s_waitcnt lgkmcnt(0)", False),
         (SCALARS, "s_waitcnt lgkmcnt(1)", True),
         (SCALARS, "s_waitcnt lgkmcnt(0)", False),
     ],
