@@ -14,35 +14,35 @@ from mxc.dialects.errors import CheckpointError
 #: Fields that say nothing about what the model computes: of training, of generation, of files and
 #: of transformers itself (PreTrainedConfig and the defaults of GenerationConfig, 5.23).
 INERT = frozenset({
-    "_name_or_path", "architectures", "attention_dropout", "auto_map", "bos_token_id",
-    "decoder_start_token_id", "dtype", "eos_token_id", "finetuning_task", "id2label",
-    "initializer_range", "is_encoder_decoder", "label2id", "max_length", "model_type",
-    "name_or_path", "num_labels", "output_attentions", "output_hidden_states",
-    "output_router_logits", "pad_token_id", "pretraining_tp", "problem_type",
-    "quantization_config", "return_dict", "router_aux_loss_coef", "router_jitter_noise",
-    "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "unsloth_fixed",
-    "unsloth_version", "use_cache", "do_sample", "temperature", "top_k", "top_p", "typical_p",
-    "repetition_penalty", "max_new_tokens", "min_length", "num_beams", "num_beam_groups",
-    "num_return_sequences", "length_penalty", "no_repeat_ngram_size",
-    "encoder_no_repeat_ngram_size", "early_stopping", "diversity_penalty", "bad_words_ids",
-    "begin_suppress_tokens", "suppress_tokens", "forced_bos_token_id", "forced_eos_token_id",
-    "remove_invalid_values", "exponential_decay_length_penalty", "output_scores",
-    "return_dict_in_generate",
+    "_attn_implementation_autoset", "_name_or_path", "architectures", "attention_dropout",
+    "auto_map", "bos_token_id", "decoder_start_token_id", "dtype", "eos_token_id",
+    "finetuning_task", "id2label", "initializer_range", "is_encoder_decoder", "label2id",
+    "max_length", "model_type", "name_or_path", "num_labels", "output_attentions",
+    "output_hidden_states", "output_router_logits", "pad_token_id", "pretraining_tp",
+    "problem_type", "quantization_config", "return_dict", "router_aux_loss_coef",
+    "router_jitter_noise", "tokenizer_class", "torch_dtype", "torchscript",
+    "transformers.js_config", "transformers_version", "unsloth_fixed", "unsloth_version",
+    "use_cache", "do_sample", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
+    "max_new_tokens", "min_length", "num_beams", "num_beam_groups", "num_return_sequences",
+    "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "early_stopping",
+    "diversity_penalty", "bad_words_ids", "begin_suppress_tokens", "suppress_tokens",
+    "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
+    "exponential_decay_length_penalty", "output_scores", "return_dict_in_generate",
 })  # fmt: skip
 
-#: Fields of PreTrainedConfig that are inert where they have their default, and there alone.
+#: Fields of PreTrainedConfig and of published configs (Qwen2.5, SmolLM2) that are inert where they
+#: have this value, and there alone. Null always is.
 _DEFAULTS: dict[str, object] = {
     "add_cross_attention": False,
     "chunk_size_feed_forward": 0,
-    "cross_attention_hidden_size": None,
     "is_decoder": False,
-    "prefix": None,
+    "is_llama_config": True,
     "pruned_heads": {},
-    "sep_token_id": None,
-    "task_specific_params": None,
+    "rope_interleaved": False,
     "tf_legacy_loss": False,
     "tie_encoder_decoder": False,
     "use_bfloat16": False,
+    "use_mrope": False,
 }
 
 

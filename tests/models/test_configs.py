@@ -154,6 +154,7 @@ def test_ropes_that_are_refused(raw: Config, said: str) -> None:
             QWEN2 | {"layer_types": ["full_attention"] * 2},
             "wanted a list of 1 times sliding_attent",
         ),
+        (QWEN2 | {"use_mrope": True}, "field use_mrope = True is not known"),
         (QWEN3_MOE | {"num_experts_per_tok": 5}, "at most the 4 experts for num_experts_per_tok"),
         (QWEN3_MOE | {"num_local_experts": 5}, "wanted the 4 of num_experts for num_local_experts"),
         (QWEN3_MOE | {"mlp_only_layers": "0"}, "wanted a list of layers for mlp_only_layers"),
@@ -187,6 +188,24 @@ def test_every_field_that_transformers_writes_is_known() -> None:
         found = read_decoder(json.loads(json.dumps(config, default=str)), "config.json")
         assert found.architecture == each.model_type
         assert len(found.layers) == config["num_hidden_layers"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        QWEN2 | {"use_mrope": False, "use_sliding_window": False, "sliding_window": 131072,
+                 "max_window_layers": 28, "torch_dtype": "bfloat16", "rope_theta": 1e6},
+        LLAMA | {"is_llama_config": True, "rope_interleaved": False, "pretraining_tp": 1,
+                 "transformers.js_config": {}, "rope_scaling": None, "head_dim": None},
+        QWEN3_MOE | {"decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True,
+                     "sliding_window": None, "use_sliding_window": False, "max_window_layers": 48,
+                     "router_aux_loss_coef": 0.001, "output_router_logits": False},
+    ],
+)  # fmt: skip
+def test_fields_of_published_configs_are_known(raw: Config) -> None:
+    """Qwen2.5-7B, SmolLM2 and Qwen3-30B-A3B have these."""
+    layer = read_decoder(raw, "config.json").layers[0]
+    assert layer.attention.window is None
 
 
 @pytest.fixture(scope="module")
