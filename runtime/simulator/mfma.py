@@ -212,14 +212,14 @@ def accumulate(
     start: Array | None = None
     if operand.is_register:
         held = w.group(operand.bank, operand.index, operand.count)
-        start = np.ascontiguousarray(held).view(kind)
+        start = (np.ascontiguousarray(held) if kind is np.float64 else held).view(kind)
     elif operand.bank != "int" or operand.index:
         start = _constant(constant(operand), operand, kind)
     if start is not None:
         result = result + (-start if negative else start)
     if w.mode & FP16_OVFL:
         result = _limited(result, a, b, start, kind, height)
-    bits = np.ascontiguousarray(result).astype(kind, copy=False).view(np.uint32)
+    bits = np.ascontiguousarray(result, kind).view(np.uint32)
     # Matrix instructions ignore EXEC.
     if w.active is None:
         _write(w, target, bits)
