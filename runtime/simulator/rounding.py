@@ -32,8 +32,6 @@ def narrow(exact: Array, kind: Any, mode: int) -> Array:
         DOWN: back > exact,
         ZERO: np.abs(back) > np.abs(exact),
     }[mode]
-    # Infinity is what overflowed only where the exact result is finite.
-    wrong &= np.isfinite(exact)
     target = np.asarray(_TOWARD[mode], kind)
     return np.where(wrong, np.nextafter(near, target), near)
 

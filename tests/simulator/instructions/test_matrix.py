@@ -176,6 +176,16 @@ def test_extreme_scales(rows: int, depth: int, scale: tuple[int, int], value: fl
     np.testing.assert_array_equal(found, np.full((rows, rows), value, np.float32))
 
 
+@pytest.mark.parametrize(("rows", "depth"), SHAPES)
+def test_scales_are_applied_to_exact_products(rows: int, depth: int) -> None:
+    """448 * 2**127 is no float32, its product with 2**-127 is."""
+    bits = [np.zeros((rows, depth), np.uint8) for _ in range(2)]
+    bits[0][:, 3], bits[1][:, 3] = 0x7E, 0x3F  # 448 and 1.875
+    scales = [np.full((rows, depth // 32), s) for s in (254, 0)]
+    found = run(bits, ("fp8", "fp8"), scales)
+    np.testing.assert_array_equal(found, np.full((rows, rows), 448 * 1.875, np.float32))
+
+
 def test_overflow_is_limited_where_mode_says_so() -> None:
     bits = [np.full((16, 128), 0x7E, np.uint8)] * 2
     scales = [np.full((16, 4), 240)] * 2
