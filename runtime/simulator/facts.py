@@ -126,9 +126,8 @@ class Facts:
     @cached_property
     def register(self) -> int | None:
         """The hardware register that s_getreg and s_setreg name."""
-        if self.i.name.startswith("s_setreg"):
-            return self.i.has("hwreg") & 63
-        return self.i.operands[0].index & 63 if self.i.name == "s_getreg_b32" else None
+        named = self.i.name.startswith(("s_setreg", "s_getreg"))
+        return self.i.has("hwreg") & 63 if named else None
 
     @cached_property
     def sets(self) -> bool:
