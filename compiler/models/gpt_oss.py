@@ -12,7 +12,7 @@ from iree.compiler.dialects import arith, math
 from mxc.compiler.checkpoints.gpt_oss_config import GptOssConfig
 from mxc.compiler.models.blocks import f32
 from mxc.compiler.models.decoder import Decoder, Layer
-from mxc.compiler.models.experts import Activation
+from mxc.compiler.models.gates import Activation
 from mxc.compiler.models.mixture import Mixture, PerProjection
 from mxc.compiler.models.rope import Rope
 from mxc.compiler.models.self_attention import SelfAttention

@@ -9,7 +9,8 @@ from iree.compiler import ir
 
 from mxc.compiler.models import experts
 from mxc.compiler.models.activations import Blocks
-from mxc.compiler.models.experts import Activation, ExpertWeight, Groups, silu
+from mxc.compiler.models.experts import ExpertWeight, Groups
+from mxc.compiler.models.gates import Activation, gated, silu
 from mxc.compiler.models.mlp import FormatOf
 from mxc.compiler.models.parameters import Dim, Parameter, Rows, matrix, vector
 from mxc.compiler.models.scope import Scope
@@ -132,7 +133,7 @@ class Mixture:
             into, back = (f"{name}.experts.{part}_proj" for part in ("gate_up", "down"))
             rows = experts.group_rows(scope.weights.rows(x, into), groups)
             y = self._linear(scope, rows, groups, into, 2 * self.width, self.hidden)
-            inner = scope.weights.rows(experts.gated(y, self.activation), back)
+            inner = scope.weights.rows(gated(y, self.activation), back)
             out = self._linear(scope, inner, groups, back, self.hidden, self.width)
             return experts.combine(out, shares, groups)
 

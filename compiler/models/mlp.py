@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.compiler.models.experts import Activation, combined, gated, silu
+from mxc.compiler.models.gates import Activation, combined, gated, silu
 from mxc.compiler.models.parameters import Parameter, matrix, vector
 from mxc.compiler.models.scope import Scope
 
