@@ -12,9 +12,9 @@ from mxc.compiler.report.issue_steps import Step, lane_bytes, read_steps
 from mxc.compiler.report.loops import hot_loop
 from mxc.dialects.compute_units import ComputeUnit, Occupancy, compute_unit
 
-#: Steps that the model may take for one kernel, about 0.1 s; of what is larger it runs
-#: fewer workgroups.
-_MOST_STEPS = 24_000
+#: Steps that the model may take for a kernel with matrix instructions, 0.2 s, and for another one;
+#: of what is larger it runs fewer workgroups.
+_MOST_STEPS, _MOST_OTHERS = 60_000, 12_000
 _LOADS = ("global_load", "load_to_lds")
 
 
@@ -23,10 +23,11 @@ class HotLoop:
     """The hot loop of a kernel, or the whole of one without a loop (`is_loop` False).
 
     census: instructions by kind (`loops.KINDS`); load_bytes: what a lane gets of a load from
-    memory, on average, None without any. The rest is the issue model's, None where there is no loop
-    or no model of the machine: clocks of one turn of all waves on a compute unit; the shares of
-    them in which the matrix cores, vector units, LDS and the memory path work; the pipe that works
-    most; bytes that are asked of memory and not yet there, of a unit.
+    memory, on average, None without any. The rest is the issue model's, None where there is no
+    model of the machine, and neither a loop nor a matrix instruction: clocks of one turn of all
+    waves on a compute unit, of a kernel without a loop of one workgroup after the other; the shares
+    of them in which the matrix cores, vector units, LDS and the memory path work; the pipe that
+    works most; bytes that are asked of memory and not yet there, of a unit.
     """
 
     is_loop: bool
@@ -61,14 +62,15 @@ def describe(body: str, unit: ComputeUnit, held: Occupancy, workgroup_size: int)
         census=dict(loop.census),
         load_bytes=wide,
     )
-    if not loop.is_loop or unit.rates is None:
+    if unit.rates is None or not (loop.is_loop or "matrix" in found.census):
         return found
     steps = tuple(read_steps(loop.lines, unit.rates))
     waves = -(-workgroup_size // unit.wave)
-    groups = max(1, min(held.workgroups, _MOST_STEPS // (len(steps) * waves * TURNS)))
-    model = _estimate(steps, unit.targets[0], workgroup_size, groups)
+    most = _MOST_STEPS if "matrix" in found.census else _MOST_OTHERS
+    groups = max(1, min(held.workgroups, most // (len(steps) * waves * TURNS)))
+    model = _estimate(steps, unit.targets[0], workgroup_size, groups, not loop.is_loop)
     return HotLoop(
-        is_loop=True,
+        is_loop=loop.is_loop,
         instructions=found.instructions,
         census=found.census,
         load_bytes=wide,
@@ -80,8 +82,10 @@ def describe(body: str, unit: ComputeUnit, held: Occupancy, workgroup_size: int)
 
 
 @lru_cache(maxsize=256)
-def _estimate(steps: tuple[Step, ...], target: str, workgroup_size: int, groups: int) -> Estimate:
+def _estimate(
+    steps: tuple[Step, ...], target: str, workgroup_size: int, groups: int, restart: bool
+) -> Estimate:
     """The same kernel for many layers is modelled once."""
     unit = compute_unit(target)
     assert unit is not None
-    return estimate(steps, unit, workgroup_size=workgroup_size, workgroups=groups)
+    return estimate(steps, unit, workgroup_size=workgroup_size, workgroups=groups, restart=restart)

@@ -29,6 +29,8 @@ from mxc.dialects.compute_units import ComputeUnit, Rates
 #: Turns after which time is taken, and until when: the first ones fill the pipes. No wave stops
 #: before all have got there. An even number between: waits may come in pairs.
 _FROM, TURNS = 5, 11
+#: Turns of one wave after which nobody waits for the others any more.
+_LAST = 20 * TURNS
 #: Clocks between the starts of two waves.
 _STAGGER = 8
 #: Clocks of a scalar load that hits its cache. Only an order of magnitude is known.
@@ -144,6 +146,7 @@ class _Run:
         self.lds = self.memory = 0.0
         #: Waves that something keeps from issuing: since when, and which.
         self.parked: dict[_Key, list[tuple[float, int]]] = {}
+        self.called: set[_Key] = set()
         self.arrived: dict[int, list[int]] = {}
         self.byte_clocks = 0.0
         #: When a wave wants to issue, or (with no wave) when what kept others from it may be free.
@@ -176,10 +179,11 @@ class _Run:
                     wave.vm, wave.lgkm = [], []
                 wave.marks.append(now)
                 left -= wave.turn == TURNS
-                if not left:
+                if not left or wave.turn == _LAST:
                     break
             self._issue(now, now, number)
-        spans = [wave.marks[TURNS - 1] - wave.marks[_FROM - 1] for wave in self.waves]
+        done = [wave.marks for wave in self.waves if len(wave.marks) >= TURNS]
+        spans = [marks[TURNS - 1] - marks[_FROM - 1] for marks in done]
         return sum(spans) / len(spans) / (TURNS - _FROM)
 
     def _ready(self, at: float, number: int) -> None:
@@ -188,24 +192,22 @@ class _Run:
 
     def _park(self, since: float, number: int, key: _Key) -> None:
         """The wave waits in line for what `key` stands for."""
-        line = self.parked.setdefault(key, [])
-        heapq.heappush(line, (since, number))
-        if len(line) == 1:
-            heapq.heappush(self.queue, (self._when(key), -1, key))
+        heapq.heappush(self.parked.setdefault(key, []), (since, number))
+        self._call(0.0, key)
+
+    def _call(self, now: float, key: _Key) -> None:
+        """Wake the first in line when there is room for it, once."""
+        if key not in self.called:
+            self.called.add(key)
+            heapq.heappush(self.queue, (max(now, self._when(key)), -1, key))
 
     def _wake(self, now: float, key: _Key) -> None:
-        """Let the first in line try again, and the next when there is room for it."""
+        """Let the first in line try again, and then call the next."""
+        self.called.discard(key)
         line = self.parked[key]
-        if not line:
-            return  # one that was parked again while it was woken has been woken twice
-        self.parked[key] = []
-        since, number = heapq.heappop(line)
-        self._issue(now, since, number)
-        line += self.parked[key]
-        heapq.heapify(line)
-        self.parked[key] = line
+        self._issue(now, *heapq.heappop(line))
         if line:
-            heapq.heappush(self.queue, (max(now, self._when(key)), -1, key))
+            self._call(now, key)
 
     def _issue(self, now: float, since: float, number: int) -> None:
         """Issue the wave's step at `now`, or wait in line for what it needs."""
@@ -222,9 +224,11 @@ class _Run:
         elif step.pipe == "nop":
             done = now + step.clocks
         else:
-            needed = max(_KEYS[step.pipe], key=lambda kind: self._when((kind, wave.simd)))
-            if self._when((needed, wave.simd)) > now:
-                self._park(since, number, (needed, wave.simd))
+            # One line for all SIMDs where they share a queue, so that none is always first.
+            needed = [(kind, -1 if "queue" in kind else wave.simd) for kind in _KEYS[step.pipe]]
+            last = max(needed, key=self._when)
+            if self._when(last) > now:
+                self._park(since, number, last)
                 return
             self.free[step.pipe, wave.simd] = now + max(issue, step.clocks)
             if step.pipe == "matrix":  # it is issued as a vector instruction

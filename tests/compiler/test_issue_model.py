@@ -100,6 +100,16 @@ def test_a_wait_lasts_until_its_counter_has_come_down(run: Run) -> None:
     assert run(READ, wait(lgkm=1), waves=1).clocks == pytest.approx(38, rel=0.03)
 
 
+def test_a_new_workgroup_has_not_asked_for_anything_yet(run: Run) -> None:
+    assert run(LOAD, wait(vm=1), waves=1, restart=True).clocks < 20
+    assert run(LOAD, wait(vm=0), waves=1, restart=True).clocks == 1020
+
+
+def test_all_simds_have_their_turn_at_what_they_share(run: Run) -> None:
+    many = run(*[READ] * 8, workgroups=8)
+    assert many.clocks == pytest.approx(8 * 256, rel=0.02)
+
+
 def test_bytes_in_flight_are_latency_times_bandwidth(run: Run) -> None:
     # One wave with one load at a time: 1024 bytes are there for nearly all of the time.
     assert run(LOAD, wait(vm=0), waves=1).bytes_in_flight == pytest.approx(1024, rel=0.02)
@@ -223,5 +233,11 @@ def test_the_report_has_the_loop_and_the_model(stock: str, gfx950: ComputeUnit) 
     assert found.matrix_share == pytest.approx(0.41, abs=0.02)
     assert found.bound_by == "lds"
     assert found.load_bytes == pytest.approx((4 * 16 + 2 * 2) / 6, abs=0.05)
-    plain = describe("\ts_endpgm", gfx950, held, 512)
-    assert (plain.is_loop, plain.clocks, plain.matrix_share) == (False, None, None)
+    text = "\tbuffer_load_dwordx4 v[0:3], v4, s[0:3], 0 offen\n\ts_waitcnt vmcnt(0)\n"
+    plain = describe(text, gfx950, held, 64)
+    assert (plain.is_loop, plain.load_bytes, plain.clocks) == (False, 16, None)
+    whole = describe(
+        f"{text}\tv_mfma_f32_16x16x16_bf16 v[0:3], v[4:5], v[6:7], 0", gfx950, held, 64
+    )
+    assert (whole.is_loop, whole.clocks) == (False, 1024)
+    assert whole.bytes_in_flight == pytest.approx(1024, rel=0.02)
