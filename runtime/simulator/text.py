@@ -138,7 +138,7 @@ def op_sel_count(name: str, count: int) -> int:
     """How many bits LLVM writes: conversions of small formats have their own ways."""
     form = SMALL.get(name)
     if form is None or not form.scaled:
-        return count
+        return 4 if form and form.stochastic and form.small in ("fp8", "bf8") else count
     if not form.narrows:
         return 3
     if form.small != "fp4" and form.wide != "f32" and not form.stochastic:

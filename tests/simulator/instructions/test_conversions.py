@@ -65,8 +65,13 @@ def line(name: str, select: str = "") -> str:
 def selections(name: str) -> list[str]:
     """Ways to write op_sel, and what it chooses."""
     form = SMALL[name]
-    if form.count == 32 or not form.scaled:
+    if form.count == 32:
         return [""]
+    if not form.scaled:
+        if not form.narrows:
+            return [""]
+        single = form.count == 1 and form.small in ("fp8", "bf8")
+        return ["", " op_sel:[0,0,1,1]" if single else " op_sel:[0,0,1]"]
     if not form.narrows:
         if form.count == 1:
             return ["", " op_sel:[1,0,0]", " op_sel:[1,1,0]"]
@@ -290,6 +295,30 @@ def check_narrow(form: Any, got: dict[str, Any], power: Array, select: int, limi
         np.testing.assert_array_equal(got["result"][:, 0] & rest, got["old"][:, 0] & rest)
         found = unpack(got["result"] >> np.uint32(shift), width, form.count)
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "shift", "count"),
+    [
+        ("v_cvt_pk_f32_fp8_sdwa v[104:105], v0 src0_sel:WORD_1", 16, 2),
+        ("v_cvt_pk_f32_bf8_sdwa v[104:105], v0 src0_sel:WORD_0", 0, 2),
+        ("v_cvt_f32_fp8_sdwa v104, v0 src0_sel:BYTE_2", 16, 1),
+        ("v_cvt_f32_bf8_sdwa v104, v0 src0_sel:BYTE_3", 24, 1),
+    ],
+)
+def test_parts_of_a_register(
+    text: str, shift: int, count: int, assemble: Callable[..., Kernel]
+) -> None:
+    """Without a scale SDWA chooses the byte or the word."""
+    (i,) = decoded(assemble, [text]).values()
+    words = np.random.default_rng(shift).integers(0, 1 << 32, 64, dtype=np.uint32)
+    w = waves()
+    fill(w, V, words[None, :, None])
+    apply(i, w)
+    form = "fp8" if "fp8" in text else "bf8"
+    codes = unpack(words[:, None] >> np.uint32(shift), 8, count)
+    found = np.stack([register(w, OUT + n)[0] for n in range(count)], axis=1).view(np.float32)
+    np.testing.assert_array_equal(found, numbers_of(codes, form))
 
 
 def test_random_numbers(instructions: dict[str, Instruction]) -> None:
