@@ -141,7 +141,12 @@ def main() -> int:
     rows: list[Row] = []
     if not arguments.json:
         print(_HEADINGS)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with (
+        # A refusal leaves its IR in the folder for temporary files: not of each case, please.
+        tempfile.TemporaryDirectory(prefix="mxc-matrix-") as temporary,
+        Progress(*columns, console=Console(stderr=True), transient=True) as bar,
+    ):
+        tempfile.tempdir = temporary
         for (case, record), found in zip(chosen, run(chosen, arguments.jobs, bar), strict=True):
             rows.append(found)
             if not arguments.json:
