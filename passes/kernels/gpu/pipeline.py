@@ -27,10 +27,11 @@ Issue = Callable[[], None]
 #: Turns of a span in which the scales of the next one are asked for, put into LDS, and read.
 #: Between putting and reading, and between reading and putting, all waves pass a barrier.
 _ASKED, _PUT, _GOT = 0, 4, range(5, 8)
-#: Products that a turn issues before it waits for other waves: matrix cores have them to do then.
-_BEFORE = 2
+#: Products that are issued later than even reading wants, right before waiting for other waves: the
+#: matrix cores have them to do then.
+_BEFORE = 3
 #: Of a turn, before which it has issued its reads: they are there when the next turn wants them.
-_READ = 0.75
+_READ = 0.95
 
 
 @dataclass
@@ -63,7 +64,8 @@ class Held:
 class Pipeline:
     """Of one lane: its sides and their scales, `tiles` of each; `blocks` of a row.
 
-    `ahead`: stages of the ring, of `slot_bytes` each.
+    `ahead`: stages of the ring, of `slot_bytes` each; `pace`: the part of a stage in which the
+    loads of another are issued.
     """
 
     sides: tuple[StagedSide, StagedSide]
@@ -72,6 +74,7 @@ class Pipeline:
     blocks: int
     ahead: int
     slot_bytes: int
+    pace: float
 
     @property
     def turns(self) -> int:
@@ -117,20 +120,46 @@ class Pipeline:
             held = _Span(self, index(number), first_slot, number).build(held)
         return held.totals
 
-    def shares(self, stage: ir.Value, slot: ir.Value, *, last: bool) -> list[list[Issue]]:
-        """The direct loads of a stage by the turns that issue them: from the last of a stage on.
+    @property
+    def cut(self) -> int:
+        """Products of a stage before the barrier behind which the next stage is read.
+
+        So that LDS works evenly: before it the pieces of later turns are read, behind it the first
+        turn's of the next stage, and loads arrive.
+        """
+        reads = [sum(1 for _ in self.pieces(turn)) for turn in range(self.turns)]
+        loads = sum(side.layout.loads for side in self.sides)
+        count = self.turns * self.tiles[0] * self.tiles[1]
+        behind = 1
+        while behind < count and (
+            (sum(reads) + loads) * behind / count
+            < reads[0] + loads * min(1.0, behind / count / self.pace)
+        ):
+            behind += 1
+        return min(count, count - behind + _BEFORE)
+
+    def loads(
+        self, stage: ir.Value, slot: ir.Value, *, last: bool
+    ) -> tuple[list[Work], list[Work]]:
+        """The direct loads of a stage: those issued behind a barrier, and those before the next.
 
         `last`: it is the last stage of all, which may not be full.
         """
         left = self.blocks % self.sides[0].layout.blocks if last else 0
-        loads: list[Issue] = [
+        issues: list[Issue] = [
             partial(side.load, number, stage, slot, left=left or None)
             for side in self.sides
             for number in range(side.layout.loads)
         ]
-        # In a ring of two what the next turn would issue would come late.
-        size = len(loads) if self.ahead == 2 else -(-len(loads) // self.turns)
-        return [loads[n * size : (n + 1) * size] for n in range(self.turns)]
+        behind = 1 - self.cut / (self.turns * self.tiles[0] * self.tiles[1])
+        now, later = [], []
+        for number, issue in enumerate(issues):
+            at = (number + 0.5) / len(issues) * self.pace
+            if at < behind:
+                now.append(Work(at / behind, "vmem_read", issue))
+            else:
+                later.append(Work((at - behind) / (1 - behind), "vmem_read", issue))
+        return now, later
 
     def scales_left(self, span: int) -> int | None:
         """Blocks that a row has of a span, if not all."""
@@ -152,12 +181,11 @@ class Pipeline:
         marks = 0
         for stage in range(min(self.ahead, self.stages)):
             slot = index(stage * self.slot_bytes)
-            shares = self.shares(index(stage), slot, last=stage == self.stages - 1)
-            # What is not the first share of the last slot, the first turns issue, as always.
-            whole = stage < self.ahead - 1 or self.turns == 1
-            for share in shares if whole else shares[:1]:
-                for issue in share:
-                    issue()
+            now, later = self.loads(index(stage), slot, last=stage == self.stages - 1)
+            # Those of the last slot that come later are issued in the first stage, as always.
+            whole = stage < self.ahead - 1
+            for work in [*now, *later] if whole else now:
+                work.issue()
             if whole:
                 mark_loads()
                 marks += 1
@@ -210,36 +238,49 @@ class _Span:
 
     def build(self, held: Held) -> Held:
         """All turns; gives what is held behind them."""
-        pipe = self._pipe
         self._totals = list(held.totals)
         self._pieces = held.pieces
         self._scales = self._now_scales = held.scales
-        for turn in range(SPAN_TURNS):
-            stage, part = divmod(turn, pipe.turns)
+        for stage in range(self._pipe.span_stages):
             if self._is_there(stage):
-                self._turn(turn, stage, part)
+                self._stage(stage)
         return Held(self._totals, self._pieces, self._scales)
 
-    def _turn(self, turn: int, stage: int, part: int) -> None:
-        """Multiply the fragments of a turn, and meanwhile bring what later ones need."""
+    def _stage(self, stage: int) -> None:
+        """Multiply the fragments of a stage, and meanwhile bring what later ones need."""
         pipe = self._pipe
-        now = self._pieces
-        tiles = product(range(pipe.tiles[0]), range(pipe.tiles[1]))
-        products = [partial(self._multiply, now, m, n, turn) for m, n in tiles]
-        if part == pipe.turns - 1 and self._is_there(stage + 1):
-            for multiply in products[:_BEFORE]:
-                multiply()
-            del products[:_BEFORE]
+        tiles = list(product(range(pipe.tiles[0]), range(pipe.tiles[1])))
+        now = [self._pieces, *(({}, {}) for _ in range(1, pipe.turns))]
+        products = [
+            partial(self._multiply, now[part], m, n, stage * pipe.turns + part)
+            for part in range(pipe.turns)
+            for m, n in tiles
+        ]
+        cut = pipe.cut
+        # Before the barrier: what later turns of this stage need.
+        works: list[Work] = []
+        for part in range(1, pipe.turns):
+            for side in range(2):
+                # A piece may be used by two turns.
+                now[part][side].update(now[part - 1][side])
+            soon = min(_READ, part * len(tiles) / cut)
+            works += self._reads(part, self.slot(stage), now[part], 0.05, soon)
+            works += self._next_scales(stage * pipe.turns + part - 1)
+        works += self._loads(stage - 1, 1)
+        interleaved(products[:cut], works, 2 * stage)
+        if self._is_there(stage - 1 + pipe.ahead):
+            mark_loads()
+        works = []
+        self._pieces = ({}, {})
+        if self._is_there(stage + 1):
             on_their_way = pipe.ahead - 2
             if self._number is not None:
                 on_their_way = min(on_their_way, pipe.stages - 2 - self._absolute(stage))
             wait_for_loads(on_their_way)
-        loads, is_whole = self._loads(stage, part)
-        works = [*self._reads(stage, part), *self._next_scales(turn)]
-        works += evenly("vmem_read", loads, 0.1, 1.0)
-        interleaved(products, works, turn)
-        if is_whole:
-            mark_loads()
+            works += self._reads(0, self.slot(stage + 1), self._pieces, 0.0, _READ)
+        works += self._next_scales((stage + 1) * pipe.turns - 1)
+        works += self._loads(stage, 0)
+        interleaved(products[cut:], works, 2 * stage + 1)
 
     def _multiply(self, pieces: tuple[Pieces, Pieces], m: int, n: int, turn: int) -> None:
         pipe = self._pipe
@@ -255,37 +296,27 @@ class _Span:
         """The scales of a tile that this turn chooses from."""
         return self._pipe.scales[side].word(self._now_scales[side][tile], turn)
 
-    def _loads(self, stage: int, part: int) -> tuple[list[Issue], bool]:
-        """Direct loads of this turn; whether a stage is asked for with them as a whole."""
+    def _loads(self, emptied: int, part: int) -> list[Work]:
+        """The loads of the stage that comes into the slot of another: the first part, or the
+        second."""
         pipe = self._pipe
-        last = part == pipe.turns - 1
-        # The slot of this stage has been read in its last turn, that of the one before earlier.
-        emptied, share = (stage, 0) if last else (stage - 1, part + 1)
-        target = emptied + pipe.ahead
-        if not self._is_there(target):
-            return [], False
-        is_last = self._number is not None and self._absolute(target) == pipe.stages - 1
-        shares = pipe.shares(plus(self._first, target), self.slot(emptied), last=is_last)
-        return shares[share], share == pipe.turns - 1
-
-    def _reads(self, stage: int, part: int) -> list[Work]:
-        """Reads of the next turn's pieces: of this stage, or of the next one."""
-        pipe = self._pipe
-        goes_on = part + 1 < pipe.turns
-        if not goes_on and not self._is_there(stage + 1):
-            self._pieces = ({}, {})
+        stage = emptied + pipe.ahead
+        if not self._is_there(stage):
             return []
-        slot = self.slot(stage if goes_on else stage + 1)
-        # In the same stage a piece may be used again.
-        lhs, rhs = self._pieces if goes_on else ({}, {})
-        coming: tuple[Pieces, Pieces] = (dict(lhs), dict(rhs))
-        self._pieces = coming
+        last = self._number is not None and self._absolute(stage) == pipe.stages - 1
+        return pipe.loads(plus(self._first, stage), self.slot(emptied), last=last)[part]
+
+    def _reads(
+        self, turn: int, slot: ir.Value, into: tuple[Pieces, Pieces], start: float, stop: float
+    ) -> list[Work]:
+        """Reads of the pieces of a turn from the slot of its stage."""
+        pipe = self._pipe
 
         def read(side: int, tile: int, piece: tuple[int, int]) -> None:
-            coming[side][tile, piece] = pipe.sides[side].read(tile, piece, slot)
+            into[side][tile, piece] = pipe.sides[side].read(tile, piece, slot)
 
-        wanted = pipe.pieces(part + 1 if goes_on else 0)
-        return evenly("ds_read", [partial(read, *each) for each in wanted], 0.05, _READ)
+        issues = [partial(read, *each) for each in pipe.pieces(turn)]
+        return evenly("ds_read", issues, start, stop)
 
     def _next_scales(self, turn: int) -> list[Work]:
         """What this turn does for the scales of the next span."""

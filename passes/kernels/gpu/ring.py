@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import bounded, shared
+from mxc.dialects.devices import MI355X
 from mxc.passes.kernels.gpu.contraction import Contraction, Given
 from mxc.passes.kernels.gpu.lanes import lane_of
 from mxc.passes.kernels.gpu.pipeline import Pipeline
@@ -34,6 +35,11 @@ from mxc.passes.kernels.gpu.ring_tile import Tile
 from mxc.passes.kernels.gpu.staged_scales import SPAN, StagedScales, scale_bytes
 from mxc.passes.kernels.gpu.staging import INSTRUCTION, Layout, StagedSide
 from mxc.passes.kernels.vectors import i8
+
+#: Of the path to memory, what loads may take: with more of it waves would wait for each other.
+_PATH = 0.9
+#: Latencies of memory that there should be time for.
+_PATIENCE = 1.5
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,21 @@ class Ring(Contraction):
         scales = sum(scale_bytes(layout.rows, layout.waves) for layout in self.layouts)
         return self.schedule.stages * self.slot_bytes + scales
 
+    @property
+    def pace(self) -> float:
+        """The part of a stage in which the loads of another are issued.
+
+        All of it, if memory has time to answer then; else as little as the path to memory needs.
+        """
+        schedule, rates = self.schedule, MI355X.unit.rates
+        assert rates is not None
+        m, n = schedule.tiles
+        clocks = INSTRUCTION.clocks * (2 if 8 in (self.lhs.bits, self.rhs.bits) else 1)
+        stage = m * n * schedule.turns * clocks
+        least = self.slot_bytes / (_PATH * rates.memory_bytes) / stage
+        most = schedule.stages - 1 - _PATIENCE * rates.memory_latency / stage
+        return min(1.0, max(least, most))
+
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         lane = lane_of(INSTRUCTION)
@@ -106,5 +127,6 @@ class Ring(Contraction):
             self.lhs.blocks,
             self.schedule.stages,
             self.slot_bytes,
+            self.pace,
         )
         tile.store(pipeline.totals())
