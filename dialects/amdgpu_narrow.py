@@ -2,6 +2,8 @@
 
     v_cvt_scalef32_pk_{fp4,fp8,bf8}_f32     two f32, divided by the scale, a part of a register
     v_cvt_scalef32_2xpk16_{fp6,bf6}_f32     32 f32, divided by the scale, six registers
+    v_cvt_scalef32_pk_f32_{fp4,fp8,bf8}     a part of a register, times the scale, two f32
+    v_cvt_scalef32_pk32_f32_{fp6,bf6}       six registers, times the scale, 32 f32
 
 They round once, to nearest even, subnormal inputs and results included, whatever MODE says of
 rounding. Of the scale only the exponent counts. fp4 and fp6 saturate; fp8 and bf8 do under
@@ -80,6 +82,35 @@ def _six(values: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Value:
     )
     whole = convert(kind, *halves, scale)
     return vector.shuffle(whole, whole, list(range(-(-count * 6 // 32))))
+
+
+def widened(packed: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Value:
+    """Packed elements, i32 [n * bits / 32], times the scale f32 -> f32 [n].
+
+    n is at most 32 of 6 bits. Exact, but for what is beyond f32: Inf.
+    """
+    words = ir.VectorType(packed.type).shape[0]
+    f32 = ir.F32Type.get()
+    if element.bits == 6:
+        zero = ir.DenseElementsAttr.get_splat(
+            packed.type, ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 0)
+        )
+        zeros = arith.ConstantOp(packed.type, zero).result
+        whole = vector.shuffle(packed, zeros, [min(at, words) for at in range(6)])
+        convert = (
+            rocdl.cvt_scalef32_pk32_f32_fp6 if element == E2M3 else rocdl.cvt_scalef32_pk32_f32_bf6
+        )
+        found = convert(ir.VectorType.get([_SIX], f32), whole, scale)
+        return vector.shuffle(found, found, list(range(words * 32 // 6)))
+    each = 32 // element.bits
+    kind = ir.VectorType.get([each], ir.Type.parse(element.mlir))
+    values = []
+    for at in range(words):
+        word = vector.bitcast(kind, vector.shuffle(packed, packed, [at]))
+        for pair in range(each // 2):
+            two = amdgpu.scaled_ext_packed(ir.VectorType.get([2], f32), word, scale, pair)
+            values += [vector.extract(two, [], [place]) for place in range(2)]
+    return vector.from_elements(ir.VectorType.get([len(values)], f32), values)
 
 
 def _joined(words: Sequence[ir.Value]) -> ir.Value:

@@ -26,7 +26,7 @@ from mxc.dialects.indexing import trace
 from mxc.dialects.scaled import explain_mismatch, match_scaled_contraction
 from mxc.passes.base import FALLBACK, Pass
 from mxc.passes.fuse_dequantize import is_decoding
-from mxc.passes.rewriting.rebuild import has_reduction, linalg_operations
+from mxc.passes.rewriting.rebuild import has_reduction, linalg_operations, sums_floats
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _refuse_readers(decoding: ir.Operation) -> None:
                 continue
             seen.append(user)
             if user.name.startswith("linalg."):
-                if has_reduction(user):
+                if sums_floats(user):
                     raise PassError(
                         f"reads a weight dequantised to {value.type} at {decoding.location}, which "
                         "would be written to memory; wanted the packed "

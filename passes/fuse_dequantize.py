@@ -33,9 +33,9 @@ from mxc.passes.base import Pass
 from mxc.passes.rewriting.rebuild import (
     Inlined,
     Read,
-    has_reduction,
     linalg_operations,
     rebuild,
+    sums_floats,
     sweep,
 )
 
@@ -51,9 +51,9 @@ class FuseDequantize(Pass):
     name = "mxc-fuse-dequantize"
 
     def run(self, module: ir.Operation) -> None:
-        """Inline what is decoded into every linalg operation that reduces."""
+        """Inline what is decoded into every linalg operation that sums it."""
         for op in reversed(linalg_operations(module)):
-            if not has_reduction(op):
+            if not sums_floats(op):
                 continue
             ranges = loop_ranges(op)
             inputs = [

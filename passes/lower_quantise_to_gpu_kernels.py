@@ -2,7 +2,8 @@
 
 The largest magnitude of a block, its scale and its elements are three operations, and as many
 kernels or one less, each of which reads the floats again. Here they are one: a wave reads blocks
-into its lanes, finds their largest magnitudes among them, and converts what it holds.
+into its lanes, finds their largest magnitudes among them, and converts what it holds. Where the
+floats are the values of other MX blocks, it reads these.
 
 before:
     %amax = linalg.generic ins(%x) { bitcast, andi, maxsi }           f32 [.., KO, 32] -> i32
@@ -25,12 +26,13 @@ from iree.compiler import ir
 
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.quantise import Quantisation, match_quantisation
+from mxc.dialects.recast import match_dequantised
 from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import Threads, dispatch_all, executable
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.quantise import Quantise
-from mxc.passes.kernels.reshapes import as_memref, as_tensor, packed_as
+from mxc.passes.kernels.reshapes import as_tensor, packed_as
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 
 
@@ -45,22 +47,33 @@ class LowerQuantiseToGpuKernels(Pass):
         found = [match_quantisation(op) for op in linalg_operations(module)]
         built: set[str] = set()
         for quantisation in found:
-            if quantisation is not None and (kernel := _kernel(quantisation)) is not None:
-                _lower(module, quantisation, kernel, built)
+            if quantisation is not None and (call := _call(quantisation)) is not None:
+                _lower(module, quantisation, call, built)
         sweep(module)
 
 
-def _kernel(found: Quantisation) -> Quantise | None:
+@dataclass(frozen=True)
+class _Call:
+    kernel: Quantise
+    operands: tuple[ir.Value, ...]
+
+
+def _call(found: Quantisation) -> _Call | None:
     sizes = shape_of(found.x)
     if min(sizes) <= 0 or not found.format.element.exponent:
         return None
-    narrow = isinstance(element_of(found.x), ir.BF16Type)
     conversion = Conversion(found.format, found.recipe)
-    kernel = Quantise(conversion, math.prod(sizes) // BLOCK, narrow)
-    return kernel if kernel.fits else None
+    blocks = math.prod(sizes) // BLOCK
+    packed = match_dequantised(found.x)
+    if packed is not None and packed.format.element.exponent:
+        kernel = Quantise(conversion, blocks, packed.format.name)
+        return _Call(kernel, (packed.elements, packed.scales)) if kernel.fits else None
+    kernel = Quantise(conversion, blocks, str(element_of(found.x)))
+    return _Call(kernel, (found.x,)) if kernel.fits else None
 
 
-def _lower(module: ir.Operation, found: Quantisation, kernel: Quantise, built: set[str]) -> None:
+def _lower(module: ir.Operation, found: Quantisation, call: _Call, built: set[str]) -> None:
+    kernel, count = call.kernel, len(call.operands)
     types = kernel.buffers
     if kernel.name not in built:
         built.add(kernel.name)
@@ -69,8 +82,9 @@ def _lower(module: ir.Operation, found: Quantisation, kernel: Quantise, built: s
             executable(kernel.name, types, kernel.workgroups, kernel.body, threads=threads)
     # Where the scales are computed: before all that reads them or the elements.
     with ir.InsertionPoint(found.scales), found.codes.location:
-        given = as_memref(found.x, types[0])
-        call = dispatch_all(kernel.name, [given], [as_tensor(kind) for kind in types[1:]])
-        for op, result in zip((found.codes, found.scales), call.results, strict=True):
+        pairs = zip(call.operands, types[:count], strict=True)
+        given = [packed_as(v, as_tensor(kind)) for v, kind in pairs]
+        made = dispatch_all(kernel.name, given, [as_tensor(kind) for kind in types[count:]])
+        for op, result in zip((found.codes, found.scales), made.results, strict=True):
             wanted = ir.RankedTensorType(op.results[0].type)
             op.results[0].replace_all_uses_with(packed_as(result, wanted))

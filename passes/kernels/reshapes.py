@@ -47,16 +47,15 @@ def as_memref(value: ir.Value, memref: ir.Type) -> ir.Value:
 
 def packed_as(value: ir.Value, wanted: ir.RankedTensorType) -> ir.Value:
     """The same memory as a static tensor of another shape, and elements of another width."""
-    value = as_bytes(value)
     element = wanted.element_type
+    if element == element_of(value):
+        return reshape(value, list(wanted.shape))
     width: int = element.width
     *lead, last = wanted.shape
-    packed = reshape(value, [*lead, last * width // 8])
-    return (
-        packed
-        if element == element_of(packed)
-        else flow.TensorBitCastOp(wanted, packed, [], []).result
-    )
+    packed = reshape(as_bytes(value), [*lead, last * width // 8])
+    if element == element_of(packed):
+        return packed
+    return flow.TensorBitCastOp(wanted, packed, [], []).result
 
 
 def as_tensor(memref: ir.Type) -> ir.Type:

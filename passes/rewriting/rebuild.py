@@ -56,6 +56,11 @@ def has_reduction(op: ir.Operation) -> bool:
     return any("reduction" in str(kind) for kind in iterators(op))
 
 
+def sums_floats(op: ir.Operation) -> bool:
+    """Whether `op` sums floats over a loop: the largest bits of blocks are integers."""
+    return has_reduction(op) and isinstance(op.results[0].type.element_type, ir.FloatType)
+
+
 def rebuild(op: ir.Operation, inputs: Sequence[Read | Inlined], *, split: bool = False) -> bool:
     """Replace `op` by a linalg.generic over `inputs`, one for each input of `op`, with its body.
 

@@ -23,7 +23,7 @@ from mxc.dialects.formats import BlockFormat
 from mxc.dialects.quantise_scalars import MAGNITUDE, as_float, below, scale_byte
 from mxc.dialects.quantise_scalars import i32 as number
 from mxc.dialects.recipes import MANTISSA, NAN_BYTE, ScaleRecipe
-from mxc.passes.kernels.vectors import bitcast, i32, of, splat
+from mxc.passes.kernels.vectors import bitcast, i32, splat
 
 #: The bits of 2^-127, the scale that the byte 0 is: a subnormal.
 _LEAST_SCALE = 1 << (MANTISSA - 1)
@@ -61,11 +61,15 @@ class Conversion:
 
     def elements(self, values: ir.Value, byte: ir.Value) -> ir.Value:
         """values f32 [n] under the scale `byte`, packed: i32 [n * bits / 32]."""
-        power = arith.maxsi(arith.shli(byte, number(MANTISSA)), number(_LEAST_SCALE))
-        packed = narrowed(values, as_float(power), self.format.element)
+        packed = narrowed(values, power_of(byte), self.format.element)
         words = ir.VectorType(packed.type).shape[0]
         ordinary = below(byte, NAN_BYTE)
         return arith.select(ordinary, packed, splat(0, i32(), words))
+
+
+def power_of(byte: ir.Value) -> ir.Value:
+    """The f32 2^(byte - 127) of a scale byte, i32: for conversions, to which 255 is NaN."""
+    return as_float(arith.maxsi(arith.shli(byte, number(MANTISSA)), number(_LEAST_SCALE)))
 
 
 def largest_of(*exchanges: Callable[[ir.Value], ir.Value]) -> Callable[[ir.Value], ir.Value]:
@@ -77,9 +81,3 @@ def largest_of(*exchanges: Callable[[ir.Value], ir.Value]) -> Callable[[ir.Value
         return value
 
     return across
-
-
-def bytes_of(packed: ir.Value) -> ir.Value:
-    """Packed elements as i8."""
-    words = ir.VectorType(packed.type).shape[0]
-    return vector.bitcast(of(ir.IntegerType.get_signless(8), 4 * words), packed)

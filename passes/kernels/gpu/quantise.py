@@ -1,10 +1,11 @@
-"""A tensor of floats to MX blocks in one kernel: every element is read once and written once.
+"""A tensor to MX blocks in one kernel: every element is read once and written once.
 
 A block of 32 lies in a row of memory, wherever rows end; so the tensor is a row of blocks. A lane
 has 8 consecutive elements of one, 16 of 6 bits:
 
     bf16      a load of 16 bytes a lane, lanes side by side
     f32       two (four), which share cache lines
+    blocks    a load of 4 to 16 bytes, and one of the scale; they are floats in registers alone
     fp4       a store of 4 bytes a lane, lanes side by side; fp8, bf8: of 8; fp6, bf6: of 12
 
 Fewer elements a lane would store less than a register, more would spread one load over more cache
@@ -23,10 +24,11 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
-from mxc.dialects.amdgpu import BEYOND, GLOBAL, bounded, no_reordering, thread
-from mxc.dialects.amdgpu_narrow import neighbour
+from mxc.dialects.amdgpu import BEYOND, bounded, no_reordering, thread
+from mxc.dialects.amdgpu_narrow import neighbour, widened
+from mxc.dialects.formats import FORMATS, BlockFormat
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.gpu.conversions import Conversion, largest_of
+from mxc.passes.kernels.gpu.conversions import Conversion, largest_of, power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.lanes import divided, plus, rest, times
 from mxc.passes.kernels.vectors import f32, i8, i32, index, of
@@ -39,25 +41,24 @@ _BYTES = BEYOND
 
 @dataclass(frozen=True)
 class Quantise:
-    """`blocks` blocks of floats, f32 or bf16 (`narrow`), to `conversion.format`.
+    """`blocks` blocks of `source`, "f32", "bf16" or another format, to `conversion.format`.
 
-    Buffers: the floats, the elements as i32, the scales.
+    Buffers: the floats, or elements as i32 and scales; then elements as i32, and scales.
     """
 
     conversion: Conversion
     blocks: int
-    narrow: bool
+    source: str
 
     @property
     def fits(self) -> bool:
-        """Whether offsets fit: floats of less than 2 GiB."""
-        return self.blocks * BLOCK * (2 if self.narrow else 4) < _BYTES
+        """Whether offsets fit: less than 2 GiB are read."""
+        return self.blocks * BLOCK * self._bits // 8 < _BYTES
 
     @property
     def name(self) -> str:
         """The symbol of the kernel: the same for the same work."""
-        source = "bf16" if self.narrow else "f32"
-        return f"mxc_quantise_{source}_{self.conversion.name}_{self.blocks * BLOCK}"
+        return f"mxc_quantise_{self.source}_{self.conversion.name}_{self.blocks * BLOCK}"
 
     @property
     def threads(self) -> int:
@@ -71,31 +72,41 @@ class Quantise:
 
     @property
     def buffers(self) -> list[ir.Type]:
-        """Memref types: the floats, then the results."""
-        words = self.blocks * self.conversion.format.block_bytes // 4
-        space = ir.Attribute.parse(GLOBAL)
-        shapes = [(self.blocks * BLOCK, self._source), (words, i32()), (self.blocks, i8())]
-        return [ir.MemRefType.get([size], kind, memory_space=space) for size, kind in shapes]
+        """Memref types: what is read, then the results."""
+        made = self._packed(self.conversion.format)
+        if self._from is not None:
+            return [*self._packed(self._from), *made]
+        return [ir.MemRefType.get([self.blocks * BLOCK], self._float), *made]
+
+    def _packed(self, format: BlockFormat) -> list[ir.Type]:
+        words = self.blocks * format.block_bytes // 4
+        return [ir.MemRefType.get([words], i32()), ir.MemRefType.get([self.blocks], i8())]
 
     @property
     def _lanes(self) -> int:
         """That share a block: of 6 bits two, so that each has whole registers of elements."""
-        return 2 if self.conversion.format.element.bits == 6 else 4
+        return 2 if 6 in (self._bits, self.conversion.format.element.bits) else 4
 
     @property
-    def _source(self) -> ir.Type:
-        return ir.BF16Type.get() if self.narrow else f32()
+    def _from(self) -> BlockFormat | None:
+        return FORMATS.get(self.source)
 
-    def body(self, floats: ir.Value, elements: ir.Value, scales: ir.Value) -> None:
+    @property
+    def _bits(self) -> int:
+        """Of an element that is read."""
+        return int(self._float.width) if self._from is None else self._from.element.bits
+
+    @property
+    def _float(self) -> ir.Type:
+        return ir.BF16Type.get() if self.source == "bf16" else f32()
+
+    def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point."""
+        *read, elements, scales = (bounded(buffer) for buffer in given)
         self.conversion.prepare()
-        count = BLOCK // self._lanes
         lane = plus(times(workgroup(0), _THREADS), thread())
-        values = vector.load(of(self._source, count), bounded(floats), [times(lane, count)])
-        # All loads are on their way before the first of them is waited for.
-        no_reordering()
-        if self.narrow:
-            values = arith.extf(of(f32(), count), values)
+        block = divided(lane, self._lanes)
+        values = self._values(read, lane, block)
         exchanges = [
             lambda value, distance=distance: neighbour(value, distance)
             for distance in (1, 2)[: self._lanes // 2]
@@ -103,7 +114,20 @@ class Quantise:
         byte = self.conversion.scale(values, largest_of(*exchanges))
         packed = self.conversion.elements(values, byte)
         words = ir.VectorType(packed.type).shape[0]
-        vector.store(packed, bounded(elements), [times(lane, words)])
+        vector.store(packed, elements, [times(lane, words)])
         first = arith.cmpi(arith.CmpIPredicate.eq, rest(lane, self._lanes), index(0))
-        at = arith.select(first, divided(lane, self._lanes), index(BEYOND))
-        memref.StoreOp(arith.trunci(i8(), byte), bounded(scales), [at])
+        at = arith.select(first, block, index(BEYOND))
+        memref.StoreOp(arith.trunci(i8(), byte), scales, [at])
+
+    def _values(self, read: list[ir.Value], lane: ir.Value, block: ir.Value) -> ir.Value:
+        """This lane's elements of the block, f32."""
+        count = BLOCK // self._lanes
+        if self._from is not None:
+            words = count * self._bits // 32
+            packed = vector.load(of(i32(), words), read[0], [times(lane, words)])
+            byte = arith.extui(i32(), memref.LoadOp(read[1], [block]).result)
+            return widened(packed, power_of(byte), self._from.element)
+        values = vector.load(of(self._float, count), read[0], [times(lane, count)])
+        # All loads are on their way before the first of them is waited for.
+        no_reordering()
+        return values if self.source == "f32" else arith.extf(of(f32(), count), values)

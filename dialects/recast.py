@@ -1,0 +1,104 @@
+"""MX blocks to MX blocks: in another format or by another recipe, or along the other axis.
+
+    x        = elements * scales                   f32: exact, as `reference.dequantize`
+    mx_cast: x quantised again, along the same axis
+    transpose_requantise: x transposed, then quantised, along what were the rows
+
+Between the two x is a tensor of the program, but where a kernel computes all, of no memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import tensor
+
+from mxc.dialects.dequantize import extend, read_factor
+from mxc.dialects.formats import E8M0, FORMATS, BlockFormat
+from mxc.dialects.generic import element_of, generic, shape_of
+from mxc.dialects.indexing import dims, indexing_maps
+from mxc.dialects.quantise import quantise_mx
+from mxc.dialects.recipes import ScaleRecipe
+
+
+def mx_cast(
+    elements: ir.Value, scales: ir.Value, to: BlockFormat | str, recipe: ScaleRecipe | str
+) -> tuple[ir.Value, ir.Value]:
+    """elements [.., KO, 32] and f8E8M0FNU scales [.., KO] in the format `to`, of the same shapes.
+
+    Raises ValueError where the two do not fit together, or KO is dynamic; FormatError for an
+    unknown format or recipe.
+    """
+    return quantise_mx(_rows(_dequantised(elements, scales)), to, recipe)
+
+
+def transpose_requantise(
+    elements: ir.Value, scales: ir.Value, to: BlockFormat | str, recipe: ScaleRecipe | str
+) -> tuple[ir.Value, ir.Value]:
+    """elements [M, KO, 32] with scales [M, KO] as [K, M / 32, 32] with [K, M / 32], K = 32 KO.
+
+    Raises as `mx_cast`, and ValueError where M is no static multiple of 32.
+    """
+    if len(shape_of(elements)) != 3:
+        raise ValueError(f"wanted elements [M, KO, 32] to transpose, got {elements.type}")
+    x = _rows(_dequantised(elements, scales))
+    return quantise_mx(
+        generic([(x, "m k")], "k m", ir.F32Type.get(), lambda value: value), to, recipe
+    )
+
+
+def _dequantised(elements: ir.Value, scales: ir.Value) -> ir.Value:
+    """f32 [.., KO, 32]."""
+    *blocks, size = shape_of(elements)
+    if size < 0 or shape_of(scales) != blocks or str(element_of(scales)) != E8M0.mlir:
+        raise ValueError(
+            f"wanted elements [.., KO, 32] and {E8M0.mlir} scales [.., KO], got {elements.type} "
+            f"and {scales.type}"
+        )
+    loops = " ".join(f"d{axis}" for axis in range(len(blocks)))
+    inner = f"{loops} kb"
+    return generic([(elements, inner), (scales, loops)], inner, ir.F32Type.get(), extend)
+
+
+def _rows(x: ir.Value) -> ir.Value:
+    """[.., KO, 32] as [.., K]."""
+    *lead, blocks, size = shape_of(x)
+    if blocks < 0:
+        raise ValueError(f"wanted a static number of blocks, got {x.type}")
+    kind = ir.RankedTensorType.get([*lead, blocks * size], element_of(x))
+    groups = [*([axis] for axis in range(len(lead))), [len(lead), len(lead) + 1]]
+    return tensor.collapse_shape(kind, x, groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dequantised:
+    """What a tensor of floats is the values of: `elements` [.., KO, 32] and `scales` [.., KO]."""
+
+    elements: ir.Value
+    scales: ir.Value
+    format: BlockFormat
+
+
+def match_dequantised(value: ir.Value) -> Dequantised | None:
+    """The blocks whose values, f32, a tensor [.., KO, 32] holds, or None."""
+    if isinstance(value, ir.BlockArgument) or str(element_of(value)) != "f32":
+        return None
+    op = value.owner
+    if op.name != "linalg.generic" or len(op.operands) != 3:
+        return None
+    *_, end = op.regions[0].blocks[0].operations
+    factor = read_factor(end.operands[0])
+    if factor is None or factor.scale is None or not factor.exact:
+        return None
+    maps = [dims(affine) for affine in indexing_maps(op)]
+    loops = list(range(len(maps[-1])))
+    if list(maps[factor.element]) != loops or list(maps[-1]) != loops:
+        return None
+    elements, scales = op.operands[factor.element], op.operands[factor.scale]
+    named = (str(element_of(elements)), str(element_of(scales)), shape_of(elements)[-1])
+    for format in FORMATS.values():
+        known = (format.element.mlir, format.scale.mlir, format.block)
+        if named == known and list(maps[factor.scale]) == loops[:-1] and not format.tensor_scale:
+            return Dequantised(elements=elements, scales=scales, format=format)
+    return None

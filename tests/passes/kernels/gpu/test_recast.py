@@ -1,0 +1,120 @@
+"""MX blocks to MX blocks on the simulator: what the reference makes of what it reads."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from iree.compiler import ir
+from iree.compiler.dialects import func
+
+from mxc.dialects.boundary import pack, unpack
+from mxc.dialects.context import new_context
+from mxc.dialects.formats import FORMATS
+from mxc.dialects.generic import element_of
+from mxc.dialects.packing import decode_elements
+from mxc.dialects.recast import mx_cast, transpose_requantise
+from mxc.dialects.reference import Quantized, dequantize, quantize
+
+ROWS, DEPTH = 96, 3 * 32
+#: Between elements of all sizes, to as many bits and to fewer.
+CASTS = [
+    ("mxfp8e4m3", "mxfp4", "even"),
+    ("mxfp4", "mxfp8e5m2", "floor"),
+    ("mxfp8e5m2", "mxfp6e2m3", "rceil"),
+    ("mxfp6e2m3", "mxfp8e4m3", "rceil"),
+    ("mxfp6e3m2", "mxfp4", "ceil"),
+    ("mxfp4", "mxfp6e3m2", "even"),
+]
+#: IREE has no loads of elements of 6 bits.
+TRANSPOSED = ("mxfp4", "mxfp8e4m3", "mxfp8e5m2")
+
+
+def build(source: str, to: str, recipe: str) -> None:
+    """Functions from bytes to bytes: `source_to`, and the same transposed."""
+    byte = ir.IntegerType.get_signless(8)
+    shape = [ROWS, DEPTH // 32]
+    kinds = [
+        ir.RankedTensorType.get(sizes, byte)
+        for sizes in ([*shape, FORMATS[source].block_bytes], shape)
+    ]
+    casts = {"cast": mx_cast, "transposed": transpose_requantise}
+    for name, cast in casts.items() if source in TRANSPOSED else [("cast", mx_cast)]:
+
+        def body(elements: ir.Value, scales: ir.Value, cast: Any = cast) -> tuple[ir.Value, ...]:
+            element, scale = (ir.Type.parse(FORMATS[source].element.mlir), "f8E8M0FNU")
+            found = cast(
+                unpack(elements, element), unpack(scales, ir.Type.parse(scale)), to, recipe
+            )
+            return tuple(v if element_of(v) == byte else pack(v) for v in found)
+
+        func.FuncOp.from_py_func(*kinds, name=f"{name}_{source}_{to}")(body)
+
+
+@pytest.fixture(scope="module")
+def compiled(watched: Callable[[str], Any]) -> Any:
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            for case in CASTS:
+                build(*case)
+        return watched(str(module))
+
+
+def blocks(name: str) -> Quantized:
+    """Every element with every scale, nearly; some of the elements are Inf and NaN."""
+    rng = np.random.default_rng(len(name))
+    elements = rng.integers(0, 256, (ROWS, DEPTH * FORMATS[name].element.bits // 8), np.uint8)
+    scales = np.resize(rng.permutation(256).astype(np.uint8), (ROWS, DEPTH // 32))
+    if FORMATS[name].element.bits == 8:
+        # Most blocks without what makes all of a block NaN.
+        special = ~np.isfinite(decode_elements(elements, name))
+        special[::9] = False
+        elements[special] = 0x11
+    return Quantized(elements, scales, FORMATS[name], None, 1, (ROWS, DEPTH))
+
+
+@pytest.mark.parametrize(("source", "to", "recipe"), CASTS)
+def test_a_cast_is_one_kernel(source: str, to: str, recipe: str, compiled: Any) -> None:
+    given = blocks(source)
+    elements = given.elements.reshape(ROWS, DEPTH // 32, -1)
+    found = compiled.call(f"cast_{source}_{to}", elements.view(np.int8), given.scales.view(np.int8))
+    wanted = quantize(dequantize(given), to, recipe=recipe)
+    np.testing.assert_array_equal(found[1], wanted.scales)
+    np.testing.assert_array_equal(found[0].reshape(wanted.elements.shape), wanted.elements)
+    assert len(np.unique(wanted.scales)) > 100
+
+
+@pytest.mark.parametrize(
+    ("source", "to", "recipe"), [case for case in CASTS if case[0] in TRANSPOSED]
+)
+def test_transposed(source: str, to: str, recipe: str, compiled: Any) -> None:
+    given = blocks(source)
+    elements = given.elements.reshape(ROWS, DEPTH // 32, -1)
+    found = compiled.model.call(
+        f"transposed_{source}_{to}", elements.view(np.int8), given.scales.view(np.int8)
+    )
+    wanted = quantize(dequantize(given), to, recipe=recipe, axis=0)
+    np.testing.assert_array_equal(found[1].view(np.uint8), wanted.scales)
+    packed = np.ascontiguousarray(found[0]).view(np.uint8)
+    np.testing.assert_array_equal(packed.reshape(wanted.elements.shape), wanted.elements)
+
+
+def test_refusals() -> None:
+    with new_context(), ir.Location.unknown(), ir.InsertionPoint(ir.Module.create().body):
+        element, scale = (ir.Type.parse(name) for name in ("f4E2M1FN", "f8E8M0FNU"))
+
+        def empty(sizes: list[int], kind: ir.Type) -> ir.Value:
+            return ir.Operation.create(
+                "tensor.empty", results=[ir.RankedTensorType.get(sizes, kind)]
+            ).result
+
+        elements, scales = empty([4, 2, 32], element), empty([4, 2], scale)
+        with pytest.raises(ValueError, match=r"wanted elements \[.., KO, 32\]"):
+            mx_cast(elements, empty([4, 3], scale), "mxfp4", "even")
+        with pytest.raises(ValueError, match="K a multiple of 32"):
+            transpose_requantise(elements, scales, "mxfp4", "even")
+        with pytest.raises(ValueError, match=r"\[M, KO, 32\] to transpose"):
+            transpose_requantise(
+                empty([1, 4, 2, 32], element), empty([1, 4, 2], scale), "mxfp4", "even"
+            )
