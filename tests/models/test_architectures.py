@@ -278,6 +278,20 @@ def deviation(found: NDArray[np.float32], wanted: NDArray[np.float64]) -> float:
     return float(np.abs(found - wanted).max() / np.sqrt(np.mean(wanted**2)))
 
 
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_the_library_reads_the_same_weights(name: str, built: Callable[[str], Built]) -> None:
+    """compressed-tensors dequantises the checkpoint to the values of the reference."""
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        built(name).folder / "checkpoint",
+        dtype=torch.float32,
+        quantization_config=transformers.CompressedTensorsConfig(dequantize=True),
+    )
+    values = load_file(built(name).folder / "reference" / "model.safetensors")
+    found = dict(theirs.named_parameters())
+    assert values.keys() == found.keys()
+    assert [key for key in values if not torch.equal(found[key], values[key])] == []
+
+
 @each
 def test_prefill(name: str, built: Callable[[str], Built]) -> None:
     """Several chunks, the last one ragged, to the end of the cache."""
