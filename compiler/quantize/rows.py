@@ -12,15 +12,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.quantize.blocks import BlockKernel, Bytes
+from mxc.compiler.quantize.blocks import BlockKernel, Bytes, peaks
 from mxc.compiler.quantize.loss import Loss, sum_of_squares
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import BlockFormat
-from mxc.dialects.nvfp4 import Tensor, quantize_blocks, tensor_scale
+from mxc.dialects.nvfp4 import Tensor, tensor_scale
 from mxc.dialects.packing import decode_elements, decode_scales, pack_elements, unpack_elements
 from mxc.dialects.recipes import ScaleRecipe
 from mxc.dialects.reference import quantize
-from mxc.dialects.rounding import Ties
+from mxc.dialects.rounding import Ties, encode
 
 Values = NDArray[np.generic]
 
@@ -88,17 +88,17 @@ class RowQuantizer:
 
     def largest(self, values: Values, place: str, row: int = 0) -> np.float32:
         """The largest magnitude of rows. Refuses as `run`."""
-        self.require_finite(values, place, row)
-        return np.float32(np.abs(values.astype(np.float32)).max(initial=0))
+        return self.require_finite(values, place, row)
 
-    def require_finite(self, values: Values, place: str, first: int = 0) -> None:
-        """Refuse NaN and Inf with `place`, row (counted from `first`) and column of one."""
+    def require_finite(self, values: Values, place: str, first: int = 0) -> np.float32:
+        """The largest magnitude. Refuses NaN and Inf, with `place`, row (from `first`), column."""
         unsigned = np.dtype(f"u{values.dtype.itemsize}")
         infinity = np.array(np.inf, values.dtype).view(unsigned)
         # As integers, the magnitudes of Inf and NaN are above all others.
         magnitude = values.view(unsigned) & unsigned.type(np.iinfo(unsigned).max >> 1)
-        if magnitude.size == 0 or magnitude.max() < infinity:
-            return
+        peak = magnitude.max(initial=0)
+        if peak < infinity:
+            return np.float32(np.array(peak, unsigned).view(values.dtype))
         wrong = magnitude >= infinity
         row, column = np.argwhere(wrong)[0].tolist()
         raise CheckpointError(
@@ -117,32 +117,50 @@ class RowQuantizer:
 
     def _piece(self, values: Values, whole: Tensor | None) -> tuple[Bytes, Bytes, Loss]:
         blocks = values.reshape(-1, self.format.block)
-        if values.dtype.name == "bfloat16" and whole is None:
+        if whole is not None:
+            return self._two_level(blocks, whole)
+        if values.dtype.name == "bfloat16":
             return self._kernel.run(blocks.view(np.uint16))
         wide = blocks.astype(np.float32)
-        if whole is None:
-            q = quantize(
-                wide,
-                self.format,
-                recipe=self.recipe,
-                ties=self.ties,
-                negative_zero=self.negative_zero,
-            )
-            elements, scales = q.elements, q.scales
-            factors = decode_scales(scales, self.format)
-        else:
-            codes, scales = quantize_blocks(wide, whole, self.format, self.ties)
-            elements = pack_elements(codes, self.format)
-            factors = whole.factors(scales[:, None], self.format)
+        q = quantize(
+            wide,
+            self.format,
+            recipe=self.recipe,
+            ties=self.ties,
+            negative_zero=self.negative_zero,
+        )
+        factors = decode_scales(q.scales, self.format)
         # A product beyond float32 is Inf, and so is what it lost.
         with np.errstate(over="ignore"):
-            found = decode_elements(elements, self.format) * factors
+            noise = sum_of_squares(decode_elements(q.elements, self.format) * factors - wide)
             limit = factors * np.float32(self.format.element.max)
-            noise = sum_of_squares(found - wide)
         loss = Loss(
             elements=wide.size,
             signal=sum_of_squares(wide),
             noise=noise,
-            saturated=int(np.count_nonzero(np.abs(wide, out=wide) > limit)),
+            saturated=int(np.count_nonzero(np.abs(wide) > limit)),
         )
-        return elements, scales, loss
+        return q.elements, q.scales, loss
+
+    def _two_level(self, blocks: Values, whole: Tensor) -> tuple[Bytes, Bytes, Loss]:
+        """Blocks [n, 16] under a tensor scale; sums are taken in units of an element."""
+        element = self.format.element
+        wide = blocks.astype(np.float32)
+        if blocks.dtype.name == "bfloat16":
+            bits = peaks(blocks.view(np.uint16))
+            amax = bits.view(blocks.dtype).astype(np.float32)
+        else:
+            amax = np.abs(wide).max(axis=1)
+        scales, unit = whole.block_scales(amax, self.format)
+        steps = whole.steps(wide, unit)
+        codes = encode(steps, element, self.ties)
+        error = element.values.take(codes)
+        error -= steps
+        squares = np.square(whole.factors(scales, self.format).astype(np.float64))
+        loss = Loss(
+            elements=steps.size,
+            signal=float((np.einsum("ij,ij->i", steps, steps) * squares).sum()),
+            noise=float((np.einsum("ij,ij->i", error, error) * squares).sum()),
+            saturated=int(np.count_nonzero(np.abs(steps, out=steps) > np.float32(element.max))),
+        )
+        return pack_elements(codes, self.format), scales, loss
