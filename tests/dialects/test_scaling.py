@@ -154,6 +154,12 @@ def test_float_zero_points_are_the_least_of_their_tiles():
     low = np.minimum(tiles.min((0, 2)), 0)
     np.testing.assert_allclose(found.zeros[0].astype(np.float32), low, rtol=2**-8)
     step = found.scales.astype(np.float32).repeat(32, 1)
+    # From the zero point and the scale as they are stored, both rounded to bfloat16.
+    zero = found.zeros.astype(np.float32).repeat(32, 1)
+    np.testing.assert_array_equal(found.codes, np.clip(np.rint((x - zero) / step), 0, 15))
+    highest = np.maximum(tiles.max((0, 2)), 0)
+    exact = (highest - found.zeros[0].astype(np.float32)) / np.float32(15)
+    np.testing.assert_array_equal(found.scales[0], exact.astype(found.scales.dtype))
     # Half a step, and what rounding zero and scale to bfloat16 moves at the ends.
     error = np.abs(dequantize_scaled(found) - x)
     assert (error <= step * 0.5 + 2**-8 * (15 * step + np.abs(low).max())).all()
@@ -230,6 +236,13 @@ def test_fixed_point_of_any_width():
     wide = quantize_scaled(x, "int12:e8m0_t4")
     assert wide.codes.dtype == np.int16
     np.testing.assert_allclose(dequantize_scaled(wide), x, atol=2**-11)
+
+
+def test_static_integers_saturate_on_both_sides_alike():
+    x = np.array([[-10.0, 10.0, 0.024, -0.026]], np.float32)
+    for data, limit in (("int8", 127), ("int4", 7)):
+        found = quantize_scaled(x, f"{data}:float32", scale=0.01)
+        assert found.codes.tolist() == [[-limit, limit, 2, -3]]
 
 
 @pytest.mark.parametrize("data", ["float16", "bfloat16"])

@@ -193,6 +193,14 @@ def test_refusals_leave_nothing_behind(checkpoint, tmp_path, extra, options, err
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
+def test_the_row_of_a_refusal_is_that_of_the_tensor(checkpoint, tmp_path, monkeypatch):
+    x = np.ones((40, 64), ml_dtypes.bfloat16)
+    x[33, 5] = np.nan
+    monkeypatch.setattr(write, "CHUNK", 1000)
+    with pytest.raises(CheckpointError, match=r"row 33, column 5 is nan"):
+        quantize_checkpoint(checkpoint(extra={DOWN: x}), tmp_path / "out", "mxfp4")
+
+
 def test_an_output_that_exists_is_not_replaced(checkpoint, tmp_path):
     (tmp_path / "out").mkdir()
     with pytest.raises(CheckpointError, match="exists"):
