@@ -159,7 +159,7 @@ def main(arguments):
         print(f"{what:24} {count:>10,}")
     seconds = time.perf_counter() - start
     print(f"{done:,} inputs in {seconds:.0f} s; slowest {slowest:.3f} s, most memory seen "
-          f"{largest / 2**20:.1f} MiB")  # fmt: skip
+          f"{largest / 2**10:.0f} KiB")  # fmt: skip
 
 
 def memory():

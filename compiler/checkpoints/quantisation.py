@@ -30,6 +30,7 @@ FUSED = {
 
 #: The longest pattern, and the longest regular expression, that is tried.
 _LONGEST = 1000
+_REPETITIONS = 6
 
 
 class Syntax(Enum):
@@ -158,23 +159,23 @@ def _matches(pattern: str, syntax: Syntax, name: str) -> bool:
         return _regex(pattern[3:]).match(name) is not None
     if syntax is Syntax.GLOB:
         return fnmatch.fnmatchcase(name, pattern)
-    parts = [re.escape(part) for part in pattern.split("*")]
-    start = _compiled(".*".join(parts) + r"(?:\.|$)")
-    return start.match(name) is not None or name.endswith(f".{pattern}")
-
-
-@cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
+    # Only * is special; fnmatch takes time that does not explode with their number.
+    glob = pattern.replace("[", "[[]").replace("?", "[?]")
+    ends = [*(i for i, letter in enumerate(name) if letter == "."), len(name)]
+    if any(fnmatch.fnmatchcase(name[:end], glob) for end in ends):
+        return True
+    return name.endswith(f".{pattern}")
 
 
 @cache
 def _regex(pattern: str) -> re.Pattern[str]:
-    # Two nested repetitions can take time exponential in the name; no list of layers needs them.
-    if len(pattern) > _LONGEST or re.search(r"[*+}]\)?[*+{]|\([^()]*[*+][^()]*\)[*+{]", pattern):
+    # Nested repetitions can take time exponential in the name, many a high power of it; no list
+    # of layers needs them.
+    nested = re.search(r"[*+}]\)?[*+{]|\([^()]*[*+][^()]*\)[*+{]", pattern)
+    if nested or len(pattern) > _LONGEST or len(re.findall(r"[*+{]", pattern)) > _REPETITIONS:
         raise CheckpointError(
             f"the quantisation config has the pattern {pattern[:80]!r}, whose repetitions are "
-            "nested or which is too long; write out the names instead"
+            "nested or many, or which is too long; write out the names instead"
         )
     try:
         return re.compile(pattern)
