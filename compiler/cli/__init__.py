@@ -215,7 +215,9 @@ def _quantize(
         Path,
         typer.Argument(help="A checkpoint folder, or a .safetensors file.", show_default=False),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Checkpoint folder to write.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Checkpoint folder to write; of gguf a file.")
+    ],
     format: Annotated[
         str, typer.Option(help="mxfp4, mxfp8e4m3, ...: `mxc list formats` has them all.")
     ],
@@ -229,7 +231,8 @@ def _quantize(
     dialect: Annotated[
         str | None,
         typer.Option(
-            help="quark, compressed-tensors or gpt-oss: how names, files and config are written.",
+            help="quark, compressed-tensors, gpt-oss or gguf: how names, files and config are "
+            "written.",
             show_default="quark; nvfp4: compressed-tensors",
         ),
     ] = None,
