@@ -93,15 +93,17 @@ def test_neither_threads_nor_pieces_change_a_byte(checkpoint, tmp_path, monkeypa
     assert one.total.saturated == many.total.saturated
 
 
-def test_ties_are_a_choice(checkpoint, tmp_path):
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32])
+def test_ties_are_a_choice(checkpoint, tmp_path, dtype):
     halves = (np.tile([0.25, 0.75, 2.5, 5, -0.25, -0.75, -2.5, 6], (1, 8))).astype(np.float32)
-    source = checkpoint(extra={DOWN: halves.astype(ml_dtypes.bfloat16)})
+    source = checkpoint(extra={DOWN: halves.astype(dtype)})
     for ties, wanted in (
         ("even", [0, 2, 4, 6, 0, 10, 12, 7]),
         ("zero", [0, 1, 4, 6, 0, 9, 12, 7]),
         ("away", [1, 2, 5, 7, 9, 10, 13, 7]),
     ):
-        quantize_checkpoint(source, tmp_path / ties, "mxfp4", ties=ties)
+        result = quantize_checkpoint(source, tmp_path / ties, "mxfp4", ties=ties)
+        assert result.losses[DOWN].saturated == 0  # 6 is the largest, not beyond it
         packed = load(tmp_path / ties)[DOWN][0, :4]
         codes = np.stack([packed & 15, packed >> 4], 1).reshape(-1)
         assert codes.tolist() == wanted, ties
