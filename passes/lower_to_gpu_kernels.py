@@ -1,7 +1,8 @@
 """mxc-lower-to-gpu-kernels: scaled contractions become kernels of our own on matrix instructions.
 
-Both sides scaled: scaled MFMA on elements and scales as they are (passes/kernels/gpu/stream.py),
-for every pair of elements. Activations that are floats: the weights become bf16 in registers.
+Both sides scaled: scaled MFMA on elements and scales as they are, for every pair of elements,
+straight from memory (passes/kernels/gpu/stream.py) or through LDS (ring.py), whichever costs less
+(cost.py). Activations that are floats: the weights become bf16 in registers.
 Nothing is packed beforehand, and no tensor holds a dequantised weight or a gathered one. What
 follows element by element (bias, gate, residual, row weights) is computed on the totals.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from iree.compiler import ir
 
@@ -30,11 +32,15 @@ from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.executables import Threads, dispatch_all, executable
 from mxc.passes.kernels.gpu.calls import Call, match
+from mxc.passes.kernels.gpu.choice import choose
+from mxc.passes.kernels.gpu.contraction import Contraction
 from mxc.passes.kernels.gpu.conversions import Conversion
+from mxc.passes.kernels.gpu.cost import Problem
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.output import for_blocks, quantisation_of
-from mxc.passes.kernels.gpu.schedule import choose
+from mxc.passes.kernels.gpu.ring import Ring
+from mxc.passes.kernels.gpu.schedule import choose as streaming
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.gpu.stream import Stream
 from mxc.passes.kernels.reshapes import as_memref, as_tensor, packed_as, reshape
@@ -69,26 +75,9 @@ class _Kernels:
         """Replace the contraction by a dispatch."""
         after = epilogue(call.op, 16)
         last = after.stages[-1].op if after.stages else call.op
-        schedule = choose(
-            call.rows, call.columns, call.depth // BLOCK, halves=2 if after.gated else 1
-        )
         blocks = quantisation_of(last.results[0])
-        out = None
-        if blocks is not None:
-            out = Conversion(blocks.format, blocks.recipe)
-            schedule = for_blocks(schedule, 2 if after.gated else 1)
-        kernel = Stream(
-            _left(call.lhs.source, call.depth // BLOCK),
-            _scaled(call.format, call.depth // BLOCK),
-            groups=call.groups,
-            rows=call.rows,
-            columns=call.columns,
-            experts=call.experts,
-            schedule=schedule,
-            share=call.lhs.share,
-            after=after,
-            out=out,
-        )
+        kernel = _kernel(call, after, blocks)
+        out = kernel.out
         name = self._name(call, after) + (f"_as_{out.name}" if out is not None else "")
         types = kernel.buffers
         self._build(name, types, kernel)
@@ -105,12 +94,12 @@ class _Kernels:
                 wanted = ir.RankedTensorType(op.results[0].type)
                 op.results[0].replace_all_uses_with(packed_as(result, wanted))
 
-    def _build(self, name: str, types: Sequence[ir.Type], kernel: Stream) -> None:
+    def _build(self, name: str, types: Sequence[ir.Type], kernel: Contraction) -> None:
         if name in self._built:
             return
         self._built.add(name)
         with ir.InsertionPoint.at_block_begin(self._module.regions[0].blocks[0]):
-            threads = Threads(kernel.schedule.threads, 64)
+            threads = Threads(kernel.schedule.threads, 64, kernel.attributes)
             executable(name, types, kernel.workgroups, kernel.body, threads=threads)
 
     def _name(self, call: Call, after: Epilogue) -> str:
@@ -122,6 +111,43 @@ class _Kernels:
             return name
         number = self._epilogues.setdefault(after.signature, len(self._epilogues))
         return f"{name}_then_{number}"
+
+
+def _kernel(call: Call, after: Epilogue, blocks: Quantisation | None) -> Contraction:
+    """The kernel of a call, whose result is stored as `blocks` if any."""
+    depth = call.depth // BLOCK
+    lhs, rhs = _left(call.lhs.source, depth), _scaled(call.format, depth)
+    halves = 2 if after.gated else 1
+    out = None if blocks is None else Conversion(blocks.format, blocks.recipe)
+    given: dict[str, Any] = {
+        "groups": call.groups,
+        "rows": call.rows,
+        "columns": call.columns,
+        "experts": call.experts,
+        "share": call.lhs.share,
+        "after": after,
+    }
+    if out is None and isinstance(lhs, Scaled):
+        schedule = choose(_problem(call, lhs, rhs, halves))
+        if schedule.transport == "ring":
+            return Ring(lhs, rhs, schedule=schedule, **given)
+        return Stream(lhs, rhs, schedule=schedule, **given)
+    # What is decoded, and what is stored as blocks, only streams.
+    schedule = streaming(call.rows, call.columns, depth, halves=halves)
+    schedule = schedule if out is None else for_blocks(schedule, halves)
+    return Stream(lhs, rhs, schedule=schedule, out=out, **given)
+
+
+def _problem(call: Call, lhs: Scaled, rhs: Scaled, halves: int) -> Problem:
+    return Problem(
+        rows=call.rows,
+        columns=call.columns,
+        blocks=lhs.blocks,
+        bits=(lhs.bits, rhs.bits),
+        groups=call.groups,
+        halves=halves,
+        experts=call.experts,
+    )
 
 
 def _left(source: Source, blocks: int) -> Scaled | Floats:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref
 
-from mxc.dialects.amdgpu import GLOBAL
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.finish import Finish
+from mxc.passes.kernels.gpu.conversions import Conversion
+from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.output import Blocks
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.vectors import f32, i32, index
@@ -20,16 +24,16 @@ QUAD = 4
 
 
 @dataclass(frozen=True)
-class Contraction:
+class Contraction(ABC):
     """`groups` products of [rows, K] and [columns, K]; `experts`: 0 where there is one rhs for all.
 
     `share`: so many consecutive rows of the result have the same row of lhs.
 
     Buffers, in order: elements and scales of lhs, the ids of the groups' experts if any, elements
-    and scales of rhs, what the epilogue reads, the result.
+    and scales of rhs, what the epilogue reads, the result: f32, or elements and scales of `out`.
     """
 
-    lhs: Scaled
+    lhs: Scaled | Floats
     rhs: Scaled
     groups: int
     rows: int
@@ -38,6 +42,7 @@ class Contraction:
     schedule: Schedule
     share: int = 1
     after: Epilogue = NOTHING
+    out: Conversion | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError where a wave has not as many tiles of both halves."""
@@ -61,6 +66,14 @@ class Contraction:
         return [-(-self.width // across), -(-self.rows // self.schedule.rows), self.groups]
 
     @property
+    def results(self) -> list[ir.Type]:
+        """Memref types of the results, which are the last buffers."""
+        rows = self.groups * self.rows
+        if self.out is not None:
+            return Blocks.memrefs(self.out, rows, self.width)
+        return [ir.MemRefType.get([rows, self.width], f32())]
+
+    @property
     def buffers(self) -> list[ir.Type]:
         """Memref types of the operands and of the result."""
         results = self.groups * self.rows
@@ -71,24 +84,32 @@ class Contraction:
         for reach, value in self.after.operands:
             shape = flat_shape(reach, value, self.columns)
             found.append(ir.MemRefType.get(shape, ir.RankedTensorType(value.type).element_type))
-        found.append(ir.MemRefType.get([results, self.width], f32()))
-        space = ir.Attribute.parse(GLOBAL)
-        return [
-            ir.MemRefType.get(kind.shape, kind.element_type, memory_space=space) for kind in found
-        ]
+        return [*found, *self.results]
+
+    @abstractmethod
+    def body(self, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """Of the function, for LLVM."""
+        return {}
 
 
 class Given:
     """The buffers of a product by what they are, for the group of the workgroup that runs.
 
-    `lhs`, `rhs`: elements and scales; `expert`: of the group, None where there is one rhs for all.
+    `lhs`, `rhs`: elements, and scales if any; `expert`: of the group, None where there is one rhs
+    for all; `results`: as the product has them.
     """
 
     def __init__(self, contraction: Contraction, buffers: list[ir.Value]) -> None:
         """At the insertion point."""
         self.contraction = contraction
         self.group = workgroup(2)
-        self.lhs, after, self.result = buffers[:2], buffers[2:-1], buffers[-1]
+        operands, results = len(contraction.lhs.memrefs(1)), len(contraction.results)
+        self.lhs, after = buffers[:operands], buffers[operands:-results]
+        self.results = buffers[-results:]
         self.expert: ir.Value | None = None
         if contraction.experts:
             self.expert, after = self._expert(after[0]), after[1:]

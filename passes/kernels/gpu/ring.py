@@ -32,6 +32,7 @@ from mxc.passes.kernels.gpu.contraction import Contraction, Given
 from mxc.passes.kernels.gpu.lanes import lane_of
 from mxc.passes.kernels.gpu.pipeline import Pipeline
 from mxc.passes.kernels.gpu.ring_tile import Tile
+from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.gpu.staged_scales import SPAN, StagedScales, scale_bytes
 from mxc.passes.kernels.gpu.staging import INSTRUCTION, Layout, StagedSide
 from mxc.passes.kernels.vectors import i8
@@ -44,13 +45,17 @@ _PATIENCE = 1.5
 
 @dataclass(frozen=True)
 class Ring(Contraction):
-    """A product by a schedule of the transport "ring"."""
+    """A product of scaled sides by a schedule of the transport "ring", with an f32 result."""
+
+    lhs: Scaled
 
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()
         if self.schedule.instruction != INSTRUCTION or self.schedule.waves[2] != 1:
             raise ValueError(f"{self.schedule}: a ring has tiles of 32, and no waves along K")
+        if self.out is not None:
+            raise ValueError(f"{self.out}: a ring stores f32")
         if self.lhs.blocks < SPAN:
             raise ValueError(f"{self.lhs.blocks} blocks: a ring wants {SPAN}, a span of scales")
 

@@ -124,4 +124,4 @@ class Tile:
         places = [
             Place(row, plus(at, half * contraction.width), None) for half in range(len(parts))
         ]
-        vector.store(self._given.finish.apply(parts, places), self._given.result, [row, at])
+        vector.store(self._given.finish.apply(parts, places), self._given.results[0], [row, at])

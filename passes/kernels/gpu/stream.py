@@ -26,89 +26,30 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
 
 from mxc.dialects.amdgpu import barrier, bounded, shared, zeros
-from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.finish import Finish, Place
-from mxc.passes.kernels.gpu.conversions import Conversion
+from mxc.passes.kernels.finish import Place
+from mxc.passes.kernels.gpu.contraction import QUAD, Contraction, Given
 from mxc.passes.kernels.gpu.floats import Floats, FloatSide
 from mxc.passes.kernels.gpu.lanes import LANES, Lane, below, divided, lane_of, plus, rest, times
 from mxc.passes.kernels.gpu.output import Blocks, tiles_of
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct
-from mxc.passes.kernels.gpu.schedule import Schedule
-from mxc.passes.kernels.gpu.sides import Loaded, Scaled, ScaledSide, clamped
-from mxc.passes.kernels.vectors import f32, i32, index, loop, of
-
-#: Totals of a tile that lie together in the result.
-QUAD = 4
+from mxc.passes.kernels.gpu.sides import Loaded, ScaledSide, clamped
+from mxc.passes.kernels.vectors import f32, index, loop, of
 
 
 @dataclass(frozen=True)
-class Stream:
-    """`groups` products of [rows, K] and [columns, K]; `experts`: 0 where there is one rhs for all.
+class Stream(Contraction):
+    """A product by a schedule of the transport "stream"."""
 
-    `share`: so many consecutive rows of the result have the same row of lhs.
-
-    Buffers, in order: elements and scales of lhs, the ids of the groups' experts if any, elements
-    and scales of rhs, what the epilogue reads, the result: f32, or elements and scales of `out`.
-    """
-
-    lhs: Scaled | Floats
-    rhs: Scaled
-    groups: int
-    rows: int
-    columns: int
-    experts: int
-    schedule: Schedule
-    share: int = 1
-    after: Epilogue = NOTHING
-    out: Conversion | None = None
-
-    def __post_init__(self) -> None:
-        """Raise ValueError where a wave has not as many tiles of both halves."""
-        if self.after.gated and self.schedule.tiles[1] % 2:
-            raise ValueError(f"{self.schedule}: an odd number of tiles for a gated result")
-
-    @property
-    def width(self) -> int:
-        """Columns of the result."""
-        return self.columns // 2 if self.after.gated else self.columns
-
-    @property
-    def workgroups(self) -> list[int]:
-        """Along columns, rows and groups."""
-        across = self.schedule.columns // (2 if self.after.gated else 1)
-        return [-(-self.width // across), -(-self.rows // self.schedule.rows), self.groups]
-
-    @property
-    def results(self) -> list[ir.Type]:
-        """Memref types of the results, which are the last buffers."""
-        rows = self.groups * self.rows
-        if self.out is not None:
-            return Blocks.memrefs(self.out, rows, self.width)
-        return [ir.MemRefType.get([rows, self.width], f32())]
-
-    @property
-    def buffers(self) -> list[ir.Type]:
-        """Memref types of the operands and of the result."""
-        results = self.groups * self.rows
-        found = self.lhs.memrefs(results // self.share)
-        if self.experts:
-            found.append(ir.MemRefType.get([self.groups], i32()))
-        found += self.rhs.memrefs(max(self.experts, 1) * self.columns)
-        for reach, value in self.after.operands:
-            shape = flat_shape(reach, value, self.columns)
-            found.append(ir.MemRefType.get(shape, ir.RankedTensorType(value.type).element_type))
-        return [*found, *self.results]
-
-    def body(self, *given: ir.Value) -> None:
+    def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
-        _Body(self, list(given)).build()
+        _Body(self, list(buffers)).build()
 
 
 class _Body:
     """The values of a body while it is built."""
 
-    def __init__(self, kernel: Stream, given: list[ir.Value]) -> None:
+    def __init__(self, kernel: Stream, buffers: list[ir.Value]) -> None:
         self.kernel, self.schedule = kernel, kernel.schedule
         self.instruction = self.schedule.instruction
         self.lane: Lane = lane_of(self.instruction)
@@ -117,22 +58,15 @@ class _Body:
         self.wave_k = rest(wave, self.waves_k)
         wave_n = rest(divided(wave, self.waves_k), waves_n)
         wave_m = divided(wave, self.waves_k * waves_n)
-        self.group = workgroup(2)
-        operands = len(kernel.lhs.memrefs(1))
-        results = len(kernel.results)
-        lhs, self.result = given[:operands], given[-1]
-        after = given[operands:-results]
+        given = Given(kernel, buffers)
+        self.group, self.result, self.finish = given.group, given.results[-1], given.finish
         self.blocks: Blocks | None = None
         # Tiles along the columns that are stored together.
         self.span = 1
         if kernel.out is not None:
             self.span = tiles_of(self.instruction)
-            buffers = [bounded(buffer) for buffer in given[-results:]]
-            self.blocks = Blocks(kernel.out, kernel.width, self.instruction, self.lane, *buffers)
-        expert = None
-        if kernel.experts:
-            expert, after = self._expert(after[0]), after[1:]
-        rhs, after = after[:2], after[2:]
+            results = [bounded(buffer) for buffer in given.results]
+            self.blocks = Blocks(kernel.out, kernel.width, self.instruction, self.lane, *results)
         size = self.instruction.rows
         self.tiles_m, self.tiles_n = self.schedule.tiles
         first = plus(times(workgroup(1), waves_m), wave_m)
@@ -145,7 +79,7 @@ class _Body:
             divided(plus(base, clamped(row, kernel.rows)), kernel.share) for row in self.rows
         )
         # A gated result has its halves in the first and in the second half of the tiles.
-        self.halves = 2 if kernel.after.gated else 1
+        self.halves = kernel.halves
         across = self.tiles_n // self.halves
         first = plus(times(workgroup(0), waves_n), wave_n)
         self.columns = [times(plus(times(first, across), tile), size) for tile in range(across)]
@@ -154,12 +88,11 @@ class _Body:
             for half in range(self.halves)
             for column in self.columns
         ]
-        if expert is not None:
-            base = times(expert, kernel.columns)
+        if given.expert is not None:
+            base = times(given.expert, kernel.columns)
             starts = [plus(base, start) for start in starts]
-        self.lhs, self.rhs, self.product = self._sides(lhs, rhs, sources, tuple(starts))
-        memrefs = dict(zip(kernel.after.operands, after, strict=True))
-        self.finish = Finish(kernel.after, memrefs, QUAD)
+        sides = self._sides(given.lhs, given.rhs, sources, tuple(starts))
+        self.lhs, self.rhs, self.product = sides
 
     def _sides(
         self,
@@ -179,14 +112,6 @@ class _Body:
         scaled = ScaledSide(kind, *at, (bounded(lhs[0]), bounded(lhs[1])), rows)
         right = ScaledSide(self.kernel.rhs, *at, buffers, columns)
         return scaled, right, ScaledProduct(self.instruction, scaled, right)
-
-    def _expert(self, ids: ir.Value) -> ir.Value:
-        """The expert of this group. An id outside of the experts would read outside of them."""
-        chosen = arith.index_cast(
-            ir.IndexType.get(),
-            ir.Operation.create("memref.load", results=[i32()], operands=[ids, self.group]).result,
-        )
-        return arith.minui(chosen, index(self.kernel.experts - 1))
 
     def build(self) -> None:
         """The whole body."""
