@@ -276,6 +276,12 @@ def test_what_is_there_stays(gpt_oss, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         convert(gpt_oss, "gpt-oss", out, force=True, progress=stop)
     assert [p.name for p in out.iterdir()] == ["kept"]
+    file = tmp_path / "a.gguf"
+    file.write_bytes(b"kept")
+    with pytest.raises(KeyboardInterrupt):
+        convert(gpt_oss, "gguf", file, force=True, progress=stop)
+    assert file.read_bytes() == b"kept"
+    file.unlink()
     convert(gpt_oss, "gpt-oss", out, force=True)
     assert {p.name for p in out.iterdir()} == {
         "config.json", "generation_config.json", "model.safetensors",

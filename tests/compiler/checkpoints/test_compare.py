@@ -128,6 +128,26 @@ def test_the_same_values(pair):
     assert (found["result"], found["only_in_second"]) == ("different", ["other"])
 
 
+def test_the_same_format_and_other_bytes(pair):
+    folder, values, second = pair
+    values = values.copy()
+    values[1, 1] = np.nan
+    second(**{"x.weight": values})
+    (folder / "c").mkdir()
+    (folder / "c" / "config.json").write_text("{}")
+
+    def third(x):
+        save_file({"x.weight": x}, folder / "c" / "model.safetensors")
+        return inspect_against(folder / "b", folder / "c")
+
+    assert third(values)["result"] == "same bytes"
+    assert third(values.astype(np.float64))["result"] == "same values"
+    other = values.copy()
+    other[3, 63] *= 2
+    (row,) = third(other)["tensors"]
+    assert (row["result"], row["elements"]) == ("different", 1)
+
+
 def test_where_they_differ(pair):
     folder, values, second = pair
     values = values.copy()
