@@ -102,15 +102,20 @@ def widened(packed: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Val
         )
         found = convert(ir.VectorType.get([_SIX], f32), whole, scale)
         return vector.shuffle(found, found, list(range(words * 32 // 6)))
-    each = 32 // element.bits
-    kind = ir.VectorType.get([each], ir.Type.parse(element.mlir))
     values = []
     for at in range(words):
-        word = vector.bitcast(kind, vector.shuffle(packed, packed, [at]))
-        for pair in range(each // 2):
-            two = amdgpu.scaled_ext_packed(ir.VectorType.get([2], f32), word, scale, pair)
+        word = vector.shuffle(packed, packed, [at])
+        for pair in range(16 // element.bits):
+            two = widened_pair(word, scale, element, pair)
             values += [vector.extract(two, [], [place]) for place in range(2)]
     return vector.from_elements(ir.VectorType.get([len(values)], f32), values)
+
+
+def widened_pair(word: ir.Value, scale: ir.Value, element: ElementFormat, pair: int) -> ir.Value:
+    """Two of the elements of 4 or 8 bits in a register, i32 [1], times the scale f32: f32 [2]."""
+    kind = ir.VectorType.get([32 // element.bits], ir.Type.parse(element.mlir))
+    two = ir.VectorType.get([2], ir.F32Type.get())
+    return amdgpu.scaled_ext_packed(two, vector.bitcast(kind, word), scale, pair)
 
 
 def _joined(words: Sequence[ir.Value]) -> ir.Value:

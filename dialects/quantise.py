@@ -196,7 +196,7 @@ def match_quantisation(op: ir.Operation) -> Quantisation | None:
         return None
     leaves: list[ir.Value] = []
     found = _signature(op.results[0], leaves)
-    sources = [_source(leaf) for leaf in leaves]
+    sources = [source_of(leaf) for leaf in leaves]
     if not sources or any(source != sources[0] for source in sources):
         return None
     # The last leaf are the blocks whose amax is taken: x, with one axis more.
@@ -260,8 +260,8 @@ def _constant(value: ir.Value) -> str:
     return str(value.owner.attributes["value"]) if constant else "unknown"
 
 
-def _source(value: ir.Value) -> ir.Value:
-    """The floats behind reshapes and what widens bf16."""
+def source_of(value: ir.Value) -> ir.Value:
+    """The floats behind reshapes and what widens bf16: elements in the same order."""
     while not isinstance(value, ir.BlockArgument):
         op = value.owner
         if op.name not in ("tensor.expand_shape", "tensor.collapse_shape") and not _widens(op):

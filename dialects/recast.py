@@ -102,3 +102,15 @@ def match_dequantised(value: ir.Value) -> Dequantised | None:
         if named == known and list(maps[factor.scale]) == loops[:-1] and not format.tensor_scale:
             return Dequantised(elements=elements, scales=scales, format=format)
     return None
+
+
+def match_transposed(value: ir.Value) -> ir.Value | None:
+    """The matrix [M, K] that a tensor [K, M] is the transpose of, or None."""
+    op = None if isinstance(value, ir.BlockArgument) else value.owner
+    if op is None or op.name != "linalg.generic" or len(op.operands) != 2:
+        return None
+    body = op.regions[0].blocks[0]
+    (end, *more) = body.operations
+    maps = [dims(affine) for affine in indexing_maps(op)]
+    moves = not more and end.operands[0] == body.arguments[0]
+    return op.operands[0] if moves and maps == [[1, 0], [0, 1]] else None

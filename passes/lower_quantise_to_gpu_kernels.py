@@ -3,7 +3,8 @@
 The largest magnitude of a block, its scale and its elements are three operations, and as many
 kernels or one less, each of which reads the floats again. Here they are one: a wave reads blocks
 into its lanes, finds their largest magnitudes among them, and converts what it holds. Where the
-floats are the values of other MX blocks, it reads these.
+floats are the values of other MX blocks, it reads these; where they are a matrix transposed, the
+matrix.
 
 before:
     %amax = linalg.generic ins(%x) { bitcast, andi, maxsi }           f32 [.., KO, 32] -> i32
@@ -20,18 +21,19 @@ than 2 GiB of floats, all else.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 
 from mxc.dialects.generic import element_of, shape_of
-from mxc.dialects.quantise import Quantisation, match_quantisation
-from mxc.dialects.recast import match_dequantised
+from mxc.dialects.quantise import Quantisation, match_quantisation, source_of
+from mxc.dialects.recast import match_dequantised, match_transposed
 from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import Threads, dispatch_all, executable
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.quantise import Quantise
+from mxc.passes.kernels.gpu.transpose import TransposeQuantise
 from mxc.passes.kernels.reshapes import as_tensor, packed_as
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 
@@ -54,7 +56,7 @@ class LowerQuantiseToGpuKernels(Pass):
 
 @dataclass(frozen=True)
 class _Call:
-    kernel: Quantise
+    kernel: Quantise | TransposeQuantise
     operands: tuple[ir.Value, ...]
 
 
@@ -63,13 +65,25 @@ def _call(found: Quantisation) -> _Call | None:
     if min(sizes) <= 0 or not found.format.element.exponent:
         return None
     conversion = Conversion(found.format, found.recipe)
-    blocks = math.prod(sizes) // BLOCK
-    packed = match_dequantised(found.x)
+    matrix = match_transposed(found.x)
+    source, operands = _read(found.x if matrix is None else source_of(matrix))
+    kernel: Quantise | TransposeQuantise
+    kernel = Quantise(conversion, math.prod(sizes) // BLOCK, source)
+    if matrix is not None:
+        rows, depth = shape_of(matrix)
+        turned = TransposeQuantise(conversion, rows, depth, source)
+        # What it does not take is transposed first.
+        kernel = turned if turned.fits else replace(kernel, source=str(element_of(found.x)))
+        operands = operands if turned.fits else (found.x,)
+    return _Call(kernel, operands) if kernel.fits else None
+
+
+def _read(x: ir.Value) -> tuple[str, tuple[ir.Value, ...]]:
+    """What a kernel reads where it wants these floats: its name, and the tensors."""
+    packed = match_dequantised(x)
     if packed is not None and packed.format.element.exponent:
-        kernel = Quantise(conversion, blocks, packed.format.name)
-        return _Call(kernel, (packed.elements, packed.scales)) if kernel.fits else None
-    kernel = Quantise(conversion, blocks, str(element_of(found.x)))
-    return _Call(kernel, (found.x,)) if kernel.fits else None
+        return packed.format.name, (packed.elements, packed.scales)
+    return str(element_of(x)), (x,)
 
 
 def _lower(module: ir.Operation, found: Quantisation, call: _Call, built: set[str]) -> None:

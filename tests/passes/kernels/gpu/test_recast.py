@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from iree.compiler import ir
@@ -11,8 +12,9 @@ from iree.compiler.dialects import func
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.formats import FORMATS
-from mxc.dialects.generic import element_of
+from mxc.dialects.generic import element_of, generic
 from mxc.dialects.packing import decode_elements
+from mxc.dialects.quantise import quantise_mx
 from mxc.dialects.recast import mx_cast, transpose_requantise
 from mxc.dialects.reference import Quantized, dequantize, quantize
 
@@ -26,6 +28,8 @@ CASTS = [
     ("mxfp6e3m2", "mxfp4", "ceil"),
     ("mxfp4", "mxfp6e3m2", "even"),
 ]
+#: Floats [ROWS, 70], to blocks along the rows.
+FLOATS = [("float32", "mxfp6e2m3", "rceil"), ("bfloat16", "mxfp8e4m3", "floor")]
 #: IREE has no loads of elements of 6 bits.
 TRANSPOSED = ("mxfp4", "mxfp8e4m3", "mxfp8e5m2")
 
@@ -51,6 +55,19 @@ def build(source: str, to: str, recipe: str) -> None:
         func.FuncOp.from_py_func(*kinds, name=f"{name}_{source}_{to}")(body)
 
 
+def build_floats(kind: str, to: str, recipe: str) -> None:
+    element = {"float32": ir.F32Type, "bfloat16": ir.BF16Type}[kind].get()
+
+    def body(x: ir.Value) -> tuple[ir.Value, ...]:
+        turned = generic([(x, "m k")], "k m", element, lambda value: value)
+        found = quantise_mx(turned, to, recipe)
+        return tuple(v if str(element_of(v)) == "i8" else pack(v) for v in found)
+
+    func.FuncOp.from_py_func(ir.RankedTensorType.get([ROWS, 70], element), name=f"floats_{to}")(
+        body
+    )
+
+
 @pytest.fixture(scope="module")
 def compiled(watched: Callable[[str], Any]) -> Any:
     with new_context(), ir.Location.unknown():
@@ -58,6 +75,8 @@ def compiled(watched: Callable[[str], Any]) -> Any:
         with ir.InsertionPoint(module.body):
             for case in CASTS:
                 build(*case)
+            for floats in FLOATS:
+                build_floats(*floats)
         return watched(str(module))
 
 
@@ -91,13 +110,26 @@ def test_a_cast_is_one_kernel(source: str, to: str, recipe: str, compiled: Any) 
 def test_transposed(source: str, to: str, recipe: str, compiled: Any) -> None:
     given = blocks(source)
     elements = given.elements.reshape(ROWS, DEPTH // 32, -1)
-    found = compiled.model.call(
+    found = compiled.call(
         f"transposed_{source}_{to}", elements.view(np.int8), given.scales.view(np.int8)
     )
     wanted = quantize(dequantize(given), to, recipe=recipe, axis=0)
-    np.testing.assert_array_equal(found[1].view(np.uint8), wanted.scales)
-    packed = np.ascontiguousarray(found[0]).view(np.uint8)
-    np.testing.assert_array_equal(packed.reshape(wanted.elements.shape), wanted.elements)
+    np.testing.assert_array_equal(found[1], wanted.scales)
+    np.testing.assert_array_equal(found[0].reshape(wanted.elements.shape), wanted.elements)
+
+
+@pytest.mark.parametrize(("kind", "to", "recipe"), FLOATS)
+def test_floats_transposed(kind: str, to: str, recipe: str, compiled: Any) -> None:
+    """Along the rows, of which a lane has one or two columns; the last lanes have none."""
+    x = np.random.default_rng(4).normal(0, 1, (ROWS, 2 * 35)).astype(np.float32)
+    x = (x * np.exp2(np.arange(ROWS) // 32 * 100 - 126, dtype=np.float32)[:, None]).astype(
+        ml_dtypes.bfloat16 if kind == "bfloat16" else np.float32
+    )
+    x[40, 3], x[70, 69] = np.nan, np.inf
+    found = compiled.call(f"floats_{to}", x)
+    wanted = quantize(x, to, recipe=recipe, axis=0)
+    np.testing.assert_array_equal(found[1], wanted.scales)
+    np.testing.assert_array_equal(found[0].reshape(wanted.elements.shape), wanted.elements)
 
 
 def test_refusals() -> None:

@@ -1,0 +1,143 @@
+"""A matrix to MX blocks along its rows' direction: what lies across the rows becomes a run.
+
+    x [M, K], floats or blocks along K    ->    elements [K, M / 32, 32], scales [K, M / 32]
+
+A lane has a register of each of 32 rows, side by side with the lanes next to it: one to eight
+columns, of which it has whole blocks. So it finds their largest magnitudes alone, and stores each
+block at once, 16 to 32 bytes. Nothing goes through shared memory, and each element is read once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref, vector
+
+from mxc.dialects.amdgpu import BEYOND, bounded, no_reordering, thread
+from mxc.dialects.amdgpu_narrow import widened_pair
+from mxc.dialects.formats import FORMATS, BlockFormat
+from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.gpu.conversions import Conversion, power_of
+from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.gpu.lanes import LANES, divided, plus, times
+from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, of
+
+#: Bits of an element of a source that has no scales.
+_FLOATS = {"f32": 32, "bf16": 16}
+
+
+@dataclass(frozen=True)
+class TransposeQuantise:
+    """`source`, "f32", "bf16" or a format, [rows, depth], to `conversion.format`, transposed.
+
+    Buffers: the floats, or the elements, as i32, and the scales; then elements as i32, and scales.
+    """
+
+    conversion: Conversion
+    rows: int
+    depth: int
+    source: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether a lane's registers hold whole columns, blocks are whole, and offsets fit."""
+        return (
+            32 % self._bits == 0
+            and self.rows % BLOCK == 0
+            and self.depth * self._bits % 32 == 0
+            and self.rows * self.depth * self._bits // 8 < BEYOND
+        )
+
+    @property
+    def name(self) -> str:
+        """The symbol of the kernel: the same for the same work."""
+        name = f"mxc_quantise_{self.source}_{self.conversion.name}"
+        return f"{name}_transposed_{self.rows}x{self.depth}"
+
+    @property
+    def threads(self) -> int:
+        """Lanes of a workgroup."""
+        return LANES
+
+    @property
+    def workgroups(self) -> list[int]:
+        """Along the columns, and the blocks of rows."""
+        return [-(-self._words // LANES), self.rows // BLOCK]
+
+    @property
+    def buffers(self) -> list[ir.Type]:
+        """Memref types: what is read, then the results."""
+        count = self.rows * self.depth
+        blocks = [ir.MemRefType.get([count // BLOCK], i8())]
+        made = count * self.conversion.format.element.bits // 32
+        read = [ir.MemRefType.get([self.rows * self._words], i32())]
+        return [
+            *read,
+            *(blocks if self._from is not None else []),
+            ir.MemRefType.get([made], i32()),
+            *blocks,
+        ]
+
+    @property
+    def _from(self) -> BlockFormat | None:
+        return FORMATS.get(self.source)
+
+    @property
+    def _bits(self) -> int:
+        return _FLOATS[self.source] if self._from is None else self._from.element.bits
+
+    @property
+    def _words(self) -> int:
+        """Registers of a row."""
+        return self.depth * self._bits // 32
+
+    def body(self, *given: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        *read, elements, scales = (bounded(buffer) for buffer in given)
+        self.conversion.prepare()
+        own = plus(times(workgroup(0), LANES), thread())
+        columns = 32 // self._bits
+        first = times(own, columns)
+        across = workgroup(1)
+        rows = [plus(times(across, BLOCK), row) for row in range(BLOCK)]
+        words = [
+            vector.load(of(i32(), 1), read[0], [plus(times(row, self._words), own)]) for row in rows
+        ]
+        powers: list[ir.Value | None] = [None] * BLOCK
+        if self._from is not None:
+            block = divided(first, BLOCK)
+            places = [plus(times(row, self.depth // BLOCK), block) for row in rows]
+            found = [memref.LoadOp(read[1], [place]).result for place in places]
+            no_reordering()
+            powers = [power_of(arith.extui(i32(), byte)) for byte in found]
+        no_reordering()
+        for pair in range(0, columns, 2):
+            parts = [self._pair(*both, pair) for both in zip(words, powers, strict=True)]
+            for column in range(len(parts[0])):
+                values = vector.from_elements(of(f32(), BLOCK), [part[column] for part in parts])
+                place = plus(times(plus(first, pair + column), self.rows // BLOCK), across)
+                self._store(values, place, elements, scales)
+
+    def _pair(self, word: ir.Value, power: ir.Value | None, first: int) -> list[ir.Value]:
+        """Two columns of a row, f32, or the only one that the register has."""
+        if self._from is not None:
+            assert power is not None
+            two = widened_pair(word, power, self._from.element, first // 2)
+        elif self.source == "bf16":
+            two = arith.extf(of(f32(), 2), bitcast(word, ir.BF16Type.get(), 2))
+        else:
+            return [vector.extract(bitcast(word, f32(), 1), [], [0])]
+        return [vector.extract(two, [], [at]) for at in range(2)]
+
+    def _store(
+        self, values: ir.Value, block: ir.Value, elements: ir.Value, scales: ir.Value
+    ) -> None:
+        """Convert a block and store it. Those of columns that there are not lie behind the end."""
+        byte = self.conversion.scale(values, lambda largest: largest)
+        packed = self.conversion.elements(values, byte)
+        words = ir.VectorType(packed.type).shape[0]
+        vector.store(packed, elements, [times(block, words)])
+        memref.StoreOp(arith.trunci(i8(), byte), scales, [block])
+        # One block after the other: many at once would take the registers of other waves.
+        no_reordering()
