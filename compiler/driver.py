@@ -60,7 +60,7 @@ class _Compilation:
 
     def run_stages(self, phase: str | None) -> None:
         """Run our stages that belong after `phase`."""
-        for stage in pipeline(self.target.name).stages:
+        for stage in pipeline(self.target.name, schedules=self.request.schedules).stages:
             if stage.phase == phase and stage.passes:
                 with self.step(Step(kind="stage", name=stage.name)):
                     run(stage.passes, self.compiler.module, dump_dir=self._dump_path(stage.name))

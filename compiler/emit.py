@@ -44,6 +44,7 @@ def emit_assembly(
     target: str,
     *,
     dump_ir: Path | None = None,
+    schedule: Path | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> list[Listing]:
@@ -67,6 +68,7 @@ def emit_assembly(
             module=Path(folder),
             parameters=model is not None,
             dump_dir=dump_ir,
+            schedules="" if schedule is None else str(schedule.absolute()),
             assembly=True,
         )
         compiled = compile_level(request, level, record, road, several=False).compiled

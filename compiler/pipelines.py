@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from mxc.compiler import iree
+from mxc.dialects.errors import TargetError
 from mxc.dialects.targets import Target
 from mxc.dialects.targets import target as target_record
 from mxc.passes.base import Pass, Pipeline, Stage
+from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.kernels.isa import best_isa
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
@@ -48,10 +50,13 @@ _VERIFY_TRANSIENTS = Stage(
 )
 
 
-def pipeline(target: str) -> Pipeline:
-    """The pipeline for a target by name. Raises TargetError where the name is unknown."""
+def pipeline(target: str, *, schedules: str = "") -> Pipeline:
+    """The pipeline for a target by name; `schedules`: a file of them, for GPUs.
+
+    Raises TargetError where the name is unknown, or the target takes no schedules.
+    """
     record = iree.resolve(target_record(target))
-    before = (_NORMALISE, *_kernels(record), _FORM_DISPATCHES, _lower(record))
+    before = (_NORMALISE, *_kernels(record, schedules), _FORM_DISPATCHES, _lower(record))
     return Pipeline(record.name, (*before, _VERIFY_WEIGHTS, _VERIFY_TRANSIENTS))
 
 
@@ -59,14 +64,23 @@ def pipeline(target: str) -> Pipeline:
 _F32_LANES = ((16, "avx512bw"), (8, "fma"), (4, "neon"))
 
 
-def _kernels(target: Target) -> tuple[Stage, ...]:
+def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
     found: list[Pass] = []
     lanes = [n for n, feature in _F32_LANES if target.has_any((feature,))]
     if lanes:
         found.append(LowerAttentionToCpuKernels(lanes=lanes[0]))
-    if any(mma.instruction.startswith("v_mfma_scale_") for mma in target.scaled_mma):
+    has_kernels = any(mma.instruction.startswith("v_mfma_scale_") for mma in target.scaled_mma)
+    if schedules and not has_kernels:
+        raise TargetError(
+            f"--schedule {schedules}: no kernel for {target.name} takes a schedule; leave it out"
+        )
+    if has_kernels:
         # What a product can quantise itself comes first.
-        found += [LowerToGpuKernels(), LowerQuantiseToGpuKernels()]
+        found += [
+            ChooseGpuSchedule(file=schedules),
+            LowerToGpuKernels(),
+            LowerQuantiseToGpuKernels(),
+        ]
     isa = best_isa(target.architecture, target.features)
     if isa is not None:
         found.append(LowerToCpuKernels(isa=isa))

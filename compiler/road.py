@@ -59,6 +59,7 @@ def compile(
     allow_nan_scales: bool = False,
     force: bool = False,
     dump_ir: str | Path | None = None,
+    schedule: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Artifact:
     """Compile a checkpoint folder, or a .mlir program, for `target` into the folder `output`.
@@ -67,8 +68,9 @@ def compile(
     features, and runs the best one that the machine may run. `batch` lists the numbers of sequences
     that can be decoded together; see runtime/batch.py. `output` defaults to the source's
     name with .mxc, in the current folder. `weights="none"` leaves the weights out: such an
-    artifact can be inspected, not run. `strict` refuses any fallback. `dump_ir` receives the IR
-    after each pass and phase, of several targets each in a folder of its own. Raises MxcError with
+    artifact can be inspected, not run. `strict` refuses any fallback. `schedule` is a file of
+    schedules for GPU kernels (passes/choose_gpu_schedule.py). `dump_ir` receives the IR after each
+    pass and phase, of several targets each in a folder of its own. Raises MxcError with
     the place and the cure; nothing is left in the place of the artifact then, nor after an
     interrupt.
     """
@@ -88,6 +90,8 @@ def compile(
         "batch": batch or None,
     }
     options: dict[str, Any] = {"target": names if len(names) > 1 else names[0], "strict": strict}
+    if schedule is not None and not Path(schedule).is_file():
+        raise ArtifactError(f"--schedule {schedule}: is no file; give one with schedules as JSON")
     with writing(place, force=force) as folder:
         with road.step("reading"):
             model = opened(source, given)
@@ -102,6 +106,7 @@ def compile(
             module=folder,
             parameters=model is not None,
             dump_dir=_dump_folder(dump_ir),
+            schedules="" if schedule is None else str(Path(schedule).absolute()),
         )
         programs = {
             level: compile_level(request, level, each, road, several=len(targets) > 1)
@@ -125,6 +130,8 @@ def compile(
                 for packed in archives.packed.values():
                     sources |= packed.source
             model.write_texts(folder)
+        if schedule is not None:
+            sources[Path(schedule).name] = record(Path(schedule))
         report = report_of(programs, archives, road)
         if archives is not None and archives.losses:
             report["quantised"] = loss_rows(archives.losses)

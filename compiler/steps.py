@@ -21,7 +21,7 @@ class Request:
 
     `place` is what messages call the program. `parameters` says that weights are packed for it,
     so that it may name them. `dump_dir` receives the IR after each pass and each phase, if given.
-    `assembly` asks for the text of the kernels.
+    `assembly` asks for the text of the kernels. `schedules` is a file of them, for GPUs.
     """
 
     program: bytes
@@ -31,6 +31,7 @@ class Request:
     parameters: bool = False
     dump_dir: Path | None = None
     assembly: bool = False
+    schedules: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from mxc.passes.base import Pass
 from mxc.passes.canonical_operands import CanonicalOperands
 from mxc.passes.check_contractions import CheckContractions
+from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.expand_blocks import ExpandBlocks
 from mxc.passes.expand_vectors import ExpandVectors
 from mxc.passes.fold_scale_broadcast import FoldScaleBroadcast
@@ -22,6 +23,7 @@ from mxc.passes.verify_transients import VerifyTransients
 PASSES: tuple[type[Pass], ...] = (
     CanonicalOperands,
     CheckContractions,
+    ChooseGpuSchedule,
     ExpandBlocks,
     ExpandVectors,
     FoldScaleBroadcast,

@@ -1,29 +1,32 @@
 """mxc-lower-to-gpu-kernels: scaled contractions become kernels of our own on matrix instructions.
 
-Both sides scaled: scaled MFMA on elements and scales as they are, for every pair of elements,
-straight from memory (passes/kernels/gpu/stream.py) or through LDS (ring.py), whichever costs less
-(cost.py). Activations that are floats: the weights become bf16 in registers.
+Both sides scaled: scaled MFMA on elements and scales as they are (passes/kernels/gpu/stream.py),
+for every pair of elements. Activations that are floats: the weights become bf16 in registers.
 Nothing is packed beforehand, and no tensor holds a dequantised weight or a gathered one. What
 follows element by element (bias, gate, residual, row weights) is computed on the totals.
 
+The schedule (mxc-choose-gpu-schedule) says whether operands come straight from memory or through a
+ring of stages in shared memory (passes/kernels/gpu/ring.py), and how much a wave computes.
+
 before:
-    %y = linalg.generic ins(%x, %w, %p, %s) outs(%zero) { scaling_extf, scaling_extf, mulf, addf }
+    %y = linalg.generic {mxc.schedule = {..}} ins(%x, %w, %p, %s) outs(%zero) { scaling_extf, .. }
 after:
     stream.executable private @mxc_mxfp4_mxfp4_1x16x96x64 { .. amdgpu.scaled_mfma .. }
     %y = flow.dispatch @mxc_mxfp4_mxfp4_1x16x96x64(%x, %p, %w, %s) {mxc.contraction = {..}}
 
-Leaves alone: dynamic sizes; blocks other than 32; N that is no multiple of 4; accumulators other
-than zero; a batch without gathered experts; operands whose dimensions are in another order.
+Leaves alone: contractions without a schedule, which are those with dynamic sizes; blocks other than
+32; N that is no multiple of 4; accumulators other than zero; a batch without gathered experts;
+operands whose dimensions are in another order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from iree.compiler import ir
 
+from mxc.dialects.errors import PassError
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import KernelCall
@@ -32,20 +35,21 @@ from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.executables import Threads, dispatch_all, executable
 from mxc.passes.kernels.gpu.calls import Call, match
-from mxc.passes.kernels.gpu.choice import choose
 from mxc.passes.kernels.gpu.contraction import Contraction
 from mxc.passes.kernels.gpu.conversions import Conversion
-from mxc.passes.kernels.gpu.cost import Problem
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK
-from mxc.passes.kernels.gpu.output import for_blocks, quantisation_of
+from mxc.passes.kernels.gpu.output import quantisation_of
 from mxc.passes.kernels.gpu.ring import Ring
-from mxc.passes.kernels.gpu.schedule import choose as streaming
+from mxc.passes.kernels.gpu.schedule import Schedule, read_schedule
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.gpu.stream import Stream
 from mxc.passes.kernels.reshapes import as_memref, as_tensor, packed_as, reshape
 from mxc.passes.kernels.sources import Source
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
+
+#: What to do about a schedule that does not fit.
+_CURE = "leave the schedule to mxc-choose-gpu-schedule, or give another one"
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,16 @@ class LowerToGpuKernels(Pass):
     name = "mxc-lower-to-gpu-kernels"
 
     def run(self, module: ir.Operation) -> None:
-        """Lower every contraction that a kernel computes."""
+        """Lower every contraction that has a schedule."""
         kernels = _Kernels(module)
-        for op in [op for op in linalg_operations(module) if match(op) is not None]:
-            # Matched anew: what an earlier kernel has computed is no longer where it was.
-            again = match(op)
-            assert again is not None
-            kernels.lower(again)
+        for op in linalg_operations(module):
+            schedule = read_schedule(op)
+            if schedule is None:
+                continue
+            call = match(op)
+            if call is None:
+                raise PassError(f"{op.location}: no kernel computes this contraction; {_CURE}")
+            kernels.lower(call, schedule)
         sweep(module)
 
 
@@ -71,13 +78,17 @@ class _Kernels:
         self._built: set[str] = set()
         self._epilogues: dict[str, int] = {}
 
-    def lower(self, call: Call) -> None:
-        """Replace the contraction by a dispatch."""
+    def lower(self, call: Call, schedule: Schedule) -> None:
+        """Replace the contraction by a dispatch. Raises PassError for a schedule that cannot be."""
         after = epilogue(call.op, 16)
         last = after.stages[-1].op if after.stages else call.op
         blocks = quantisation_of(last.results[0])
-        kernel = _kernel(call, after, blocks)
-        out = kernel.out
+        out = None if blocks is None else Conversion(blocks.format, blocks.recipe)
+        make: type[Contraction] = Ring if schedule.transport == "ring" else Stream
+        try:
+            kernel = self._kernel(make, call, schedule, after, out)
+        except ValueError as error:
+            raise PassError(f"{call.op.location}: {error}; {_CURE}") from error
         name = self._name(call, after) + (f"_as_{out.name}" if out is not None else "")
         types = kernel.buffers
         self._build(name, types, kernel)
@@ -93,6 +104,27 @@ class _Kernels:
             for op, result in zip((blocks.codes, blocks.scales), made.results, strict=True):
                 wanted = ir.RankedTensorType(op.results[0].type)
                 op.results[0].replace_all_uses_with(packed_as(result, wanted))
+
+    def _kernel(
+        self,
+        make: type[Contraction],
+        call: Call,
+        schedule: Schedule,
+        after: Epilogue,
+        out: Conversion | None,
+    ) -> Contraction:
+        return make(
+            _left(call.lhs.source, call.depth // BLOCK),
+            _scaled(call.format, call.depth // BLOCK),
+            groups=call.groups,
+            rows=call.rows,
+            columns=call.columns,
+            experts=call.experts,
+            schedule=schedule,
+            share=call.lhs.share,
+            after=after,
+            out=out,
+        )
 
     def _build(self, name: str, types: Sequence[ir.Type], kernel: Contraction) -> None:
         if name in self._built:
@@ -113,48 +145,8 @@ class _Kernels:
         return f"{name}_then_{number}"
 
 
-def _kernel(call: Call, after: Epilogue, blocks: Quantisation | None) -> Contraction:
-    """The kernel of a call, whose result is stored as `blocks` if any."""
-    depth = call.depth // BLOCK
-    lhs, rhs = _left(call.lhs.source, depth), _scaled(call.format, depth)
-    halves = 2 if after.gated else 1
-    out = None if blocks is None else Conversion(blocks.format, blocks.recipe)
-    given: dict[str, Any] = {
-        "groups": call.groups,
-        "rows": call.rows,
-        "columns": call.columns,
-        "experts": call.experts,
-        "share": call.lhs.share,
-        "after": after,
-    }
-    if out is None and isinstance(lhs, Scaled):
-        schedule = choose(_problem(call, lhs, rhs, halves))
-        if schedule.transport == "ring":
-            return Ring(lhs, rhs, schedule=schedule, **given)
-        return Stream(lhs, rhs, schedule=schedule, **given)
-    # What is decoded, and what is stored as blocks, only streams.
-    schedule = streaming(call.rows, call.columns, depth, halves=halves)
-    schedule = schedule if out is None else for_blocks(schedule, halves)
-    return Stream(lhs, rhs, schedule=schedule, out=out, **given)
-
-
-def _problem(call: Call, lhs: Scaled, rhs: Scaled, halves: int) -> Problem:
-    return Problem(
-        rows=call.rows,
-        columns=call.columns,
-        blocks=lhs.blocks,
-        bits=(lhs.bits, rhs.bits),
-        groups=call.groups,
-        halves=halves,
-        experts=call.experts,
-    )
-
-
 def _left(source: Source, blocks: int) -> Scaled | Floats:
-    if source.is_float:
-        memory = "f32" if source.rounded else source.format
-        return Floats(memory, source.rounded, blocks)
-    return _scaled(source.format, blocks)
+    return Floats.of(source, blocks) if source.is_float else _scaled(source.format, blocks)
 
 
 def _scaled(name: str, blocks: int) -> Scaled:

@@ -168,6 +168,13 @@ def _compile(
     force: Annotated[
         bool, typer.Option("--force", help="Replace an artifact that exists.")
     ] = False,
+    schedule: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Schedules of GPU kernels, as JSON; mxc-choose-gpu-schedule says how it looks.",
+        ),
+    ] = None,
     dump_ir: Annotated[
         Path | None, typer.Option(help="Write the IR after each pass and phase to this folder.")
     ] = None,
@@ -204,6 +211,7 @@ def _compile(
         allow_nan_scales=allow_nan_scales,
         force=force,
         dump_ir=dump_ir,
+        schedule=schedule,
         emit=emit,
         json=json,
     )

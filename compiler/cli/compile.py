@@ -35,6 +35,7 @@ def command(
     allow_nan_scales: bool,
     force: bool,
     dump_ir: Path | None,
+    schedule: Path | None,
     emit: str | None,
     json: bool,
 ) -> None:
@@ -49,6 +50,7 @@ def command(
             target,
             output,
             dump_ir,
+            schedule,
             max_sequence_length=max_sequence_length,
             prefill_chunk=prefill_chunk,
             activations=activations,
@@ -73,6 +75,7 @@ def command(
             allow_nan_scales=allow_nan_scales,
             force=force,
             dump_ir=dump_ir,
+            schedule=schedule,
             progress=progress,
         )
     show_artifact(artifact, json=json)
@@ -84,13 +87,16 @@ def _emit(
     target: Sequence[str],
     output: Path | None,
     dump_ir: Path | None,
+    schedule: Path | None,
     **options: Any,
 ) -> None:
     require_kind(kind)
     if len(target) != 1:
         raise RequestError(f"--emit {kind} is for one target; found {', '.join(target)}")
     with ending_cleanly(), showing(Console(stderr=True)) as progress:
-        found = emit_assembly(source, target[0], dump_ir=dump_ir, progress=progress, **options)
+        found = emit_assembly(
+            source, target[0], dump_ir=dump_ir, schedule=schedule, progress=progress, **options
+        )
     if not found:
         raise RequestError(f"{source}: the program calls no kernel, so there is no assembly")
     if output is None:

@@ -1,4 +1,4 @@
-// RUN: mxc opt %s --split-input-file --passes mxc-lower-to-gpu-kernels | filecheck %s
+// RUN: mxc opt %s --split-input-file --passes mxc-choose-gpu-schedule,mxc-lower-to-gpu-kernels | filecheck %s
 
 // Few rows: eight waves share the 16 steps of 512, and add up in shared memory.
 // CHECK: workgroup_size = [512, 1, 1] subgroup_size = 64

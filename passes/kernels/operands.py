@@ -11,7 +11,7 @@ does between the tensor and the contraction is looked through:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -51,20 +51,22 @@ def operand(
     scales: ir.Value | None,
     depth: int,
     formats: Mapping[str, Format] = _FORMATS,
+    floats: Sequence[Format] = ("f32", "bf16"),
 ) -> Operand | None:
     """The activations of a contraction over `depth`, or None where no kernel takes them.
 
-    `formats`: those under E8M0 scales that a kernel takes, by the type of their elements.
+    `formats`: those under E8M0 scales that a kernel takes, by the type of their elements. `floats`:
+    those without scales that it takes.
     """
     if any(size < 0 for size in shape_of(elements)):
         return None
     kind = str(element_of(elements))
     row_bits = depth * _width(elements)
     if scales is None:
-        if kind not in ("f32", "bf16"):
+        if kind not in floats:
             return None
         value, rounded, share = _look_through(elements, row_bits, as_bytes=False)
-        format: Format = "bf16" if kind == "bf16" else "f32"
+        format = next(format for format in floats if format == kind)
         return Operand(Source(format, rounded), (value,), share)
     scale = str(element_of(scales))
     quantised: Format | None = "int8" if (kind, scale) == ("i8", "f32") else None

@@ -17,6 +17,7 @@ from mxc.passes.kernels.vectors import f32, i8, i32
 Format = Literal[
     "f32",
     "bf16",
+    "f16",
     "int8",
     "mxfp4",
     "mxfp6e2m3",
@@ -42,7 +43,7 @@ class Source:
     @property
     def is_float(self) -> bool:
         """Whether they have no scale."""
-        return self.format in ("f32", "bf16")
+        return self.format in ("f32", "bf16", "f16")
 
     @property
     def is_integer(self) -> bool:
@@ -52,7 +53,7 @@ class Source:
     @property
     def memory(self) -> ir.Type:
         """The element type of floats in memory."""
-        return f32() if self.format == "f32" or self.rounded else ir.BF16Type.get()
+        return f32() if self.rounded else ir.Type.parse(self.format)
 
     @property
     def element(self) -> ElementFormat:

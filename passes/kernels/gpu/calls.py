@@ -44,7 +44,7 @@ _FORMATS: dict[str, Format] = {
 #: Those of them that scaled matrix instructions take.
 _SCALED = {element: name for element, name in _FORMATS.items() if FORMATS[name].element.exponent}
 #: Activations without scales.
-_FLOATS = ("f32", "f16", "bf16")
+_FLOATS: tuple[Format, ...] = ("f32", "f16", "bf16")
 
 
 def match(op: ir.Operation) -> Call | None:
@@ -54,7 +54,7 @@ def match(op: ir.Operation) -> Call | None:
         return None
     assert found.rhs_scale is not None
     format = _FORMATS.get(str(found.rhs_type))
-    lhs = operand(found.lhs, found.lhs_scale, found.k, _SCALED)
+    lhs = operand(found.lhs, found.lhs_scale, found.k, _SCALED, _FLOATS)
     if format is None or lhs is None:
         return None
     if lhs.source.format not in (*_FLOATS, *_SCALED.values()):

@@ -7,13 +7,17 @@ from itertools import product
 
 from mxc.dialects.devices import MI355X, Device
 from mxc.passes.kernels.gpu.cost import Problem, cost
-from mxc.passes.kernels.gpu.fragments import Instruction
+from mxc.passes.kernels.gpu.fragments import TURNS, Instruction
 from mxc.passes.kernels.gpu.schedule import Schedule, Transport
 from mxc.passes.kernels.gpu.staged_scales import SPAN, scale_bytes
 from mxc.passes.kernels.gpu.staging import INSTRUCTION, layout_bytes
 
 #: Waves along K of a stream, at most.
 _ALONG_K = (8, 4, 4, 4)
+#: Registers that a streaming kernel may be estimated to take: with more LLVM 24 was seen to spill.
+_REGISTERS = 400
+#: Registers of a block in bf16.
+_DECODED = 16
 #: Stages of a ring: with fewer than two nothing is loaded while something is multiplied, and more
 #: than these are asked for long before they are needed.
 _STAGES = range(4, 1, -1)
@@ -26,7 +30,12 @@ def choose(
     transports: tuple[Transport, ...] = ("stream", "ring"),
 ) -> Schedule:
     """The cheapest schedule; of equals the first. Raises ValueError where there is none."""
-    found = [s for s in candidates(problem, device) if s.transport in transports]
+    found = [
+        s
+        for s in candidates(problem, device)
+        if s.transport in transports
+        and (s.transport == "ring" or registers(problem, s) <= _REGISTERS)
+    ]
     return min(found, key=lambda schedule: cost(problem, schedule, device))
 
 
@@ -37,6 +46,17 @@ def candidates(problem: Problem, device: Device = MI355X) -> Iterator[Schedule]:
         yield from _rings(problem, device)
 
 
+def registers(problem: Problem, schedule: Schedule) -> int:
+    """Of a lane of a streaming kernel, estimated: totals, two steps of operands, and what weights
+    are decoded to. Of floats there is less than a step at a time."""
+    m, n = schedule.tiles
+    totals = schedule.instruction.totals * m * n
+    lhs, rhs = (TURNS * bits for bits in problem.bits)
+    if problem.parts:
+        return totals + m * lhs // 2 + n * (2 * rhs + 2 + _DECODED)
+    return totals + 2 * m * (lhs + 1) + 2 * n * (rhs + 1)
+
+
 def _streams(problem: Problem) -> Iterator[Schedule]:
     small = Instruction(16)
     steps = -(-problem.blocks // small.step)
@@ -44,7 +64,9 @@ def _streams(problem: Problem) -> Iterator[Schedule]:
         yield Schedule(
             instruction=small, tiles=(tiles, problem.halves), waves=(1, 1, min(most, steps))
         )
-    yield Schedule(instruction=small, tiles=(4, 4), waves=(2, 2, 1))
+    for tiles_m, tiles_n in product((4, 2, 1), repeat=2):
+        if tiles_n % problem.halves == 0:
+            yield Schedule(instruction=small, tiles=(tiles_m, tiles_n), waves=(2, 2, 1))
 
 
 def _rings(problem: Problem, device: Device) -> Iterator[Schedule]:

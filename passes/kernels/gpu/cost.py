@@ -22,6 +22,8 @@ from mxc.passes.kernels.gpu.schedule import Schedule
 
 #: Waves of a streaming kernel that a SIMD holds: what its registers allow, mostly.
 _STREAM_WAVES = 2
+#: Clocks of bf16 instructions for those of scaled ones, of 4 bits, over as many elements.
+_BF16 = 4
 #: Bytes of a result.
 _RESULT = 4
 
@@ -31,7 +33,8 @@ class Problem:
     """`groups` products of [rows, blocks] and [columns, blocks], elements of so many bits.
 
     `halves`: 2 where an epilogue joins the halves of the columns. `experts`: different rhs that
-    the groups read; 0 where they read one.
+    the groups read; 0 where they read one. `parts`: the bf16 that an element of lhs is multiplied
+    as; 0 where it is scaled.
     """
 
     rows: int
@@ -41,6 +44,7 @@ class Problem:
     groups: int = 1
     halves: int = 1
     experts: int = 0
+    parts: int = 0
 
     @property
     def workgroups_of(self) -> int:
@@ -96,6 +100,8 @@ def _turn(problem: Problem, schedule: Schedule, device: Device) -> float:
     m, n = schedule.tiles
     waves = schedule.threads // unit.wave
     clocks = schedule.instruction.clocks * (2 if 8 in problem.bits else 1)
+    if problem.parts:
+        clocks = schedule.instruction.clocks * _BF16 * problem.parts
     matrix = m * n * clocks * -(-waves // unit.simds)
     fragments = waves * _side_bytes(problem, schedule, m, n)
     if schedule.transport == "stream":

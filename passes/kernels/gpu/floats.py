@@ -17,6 +17,7 @@ from mxc.dialects.amdgpu import BEYOND
 from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS, Instruction
 from mxc.passes.kernels.gpu.lanes import Lane, below, plus, times
 from mxc.passes.kernels.gpu.sides import Loaded
+from mxc.passes.kernels.sources import Source
 from mxc.passes.kernels.vectors import bitcast, f32, i32, index, of, splat
 
 #: Elements of a fragment: 16 bytes of bf16.
@@ -43,10 +44,10 @@ class Floats:
         """The type in memory."""
         return ir.Type.parse(self.memory)
 
-    @property
-    def late(self) -> bool:
-        """Whether a step is too large to be held in registers while another one is multiplied."""
-        return self.memory == "f32"
+    @staticmethod
+    def of(source: Source, blocks: int) -> Floats:
+        """What a source is in memory."""
+        return Floats("f32" if source.rounded else source.format, source.rounded, blocks)
 
     def memrefs(self, rows: int) -> list[ir.Type]:
         """The type of so many rows."""

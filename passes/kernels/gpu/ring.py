@@ -52,6 +52,8 @@ class Ring(Contraction):
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()
+        if not isinstance(self.lhs, Scaled):
+            raise ValueError("a ring has scaled sides; float activations stream")
         if self.schedule.instruction != INSTRUCTION or self.schedule.waves[2] != 1:
             raise ValueError(f"{self.schedule}: a ring has tiles of 32, and no waves along K")
         if self.out is not None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
+from iree.compiler import ir
+
+from mxc.dialects.errors import PassError
 from mxc.passes.kernels.gpu.fragments import Instruction
 
 Transport = Literal["stream", "ring"]
@@ -43,16 +48,67 @@ class Schedule:
         return 64 * m * n * k
 
 
-def choose(rows: int, columns: int, blocks: int, *, halves: int = 1) -> Schedule:
-    """The schedule of rows x columns over `blocks` blocks.
+#: Of a contraction: the schedule that was chosen for it, a dictionary of its fields.
+ATTRIBUTE = "mxc.schedule"
 
-    `halves`: a wave has as many tiles of each half of the columns, which an epilogue joins.
-    """
-    small = Instruction(16)
-    steps = -(-blocks // small.step)
-    if rows <= 16:
-        return Schedule(instruction=small, tiles=(1, halves), waves=(1, 1, min(8, steps)))
-    if rows <= 64:
-        tiles = -(-rows // 16)
-        return Schedule(instruction=small, tiles=(tiles, halves), waves=(1, 1, min(4, steps)))
-    return Schedule(instruction=small, tiles=(4, 4), waves=(2, 2, 1))
+
+def write_schedule(op: ir.Operation, schedule: Schedule) -> None:
+    """Put a schedule on a contraction."""
+    i64 = ir.IntegerType.get_signless(64)
+    found: dict[str, ir.Attribute] = {
+        "instruction": ir.IntegerAttr.get(i64, schedule.instruction.rows),
+        "tiles": ir.DenseI64ArrayAttr.get(list(schedule.tiles)),
+        "waves": ir.DenseI64ArrayAttr.get(list(schedule.waves)),
+        "transport": ir.StringAttr.get(schedule.transport),
+    }
+    if schedule.transport == "ring":
+        found["stages"] = ir.IntegerAttr.get(i64, schedule.stages)
+        found["turns"] = ir.IntegerAttr.get(i64, schedule.turns)
+    op.attributes[ATTRIBUTE] = ir.DictAttr.get(found)
+
+
+def read_schedule(op: ir.Operation) -> Schedule | None:
+    """The schedule of a contraction, None where none was chosen. PassError where it is none."""
+    if ATTRIBUTE not in op.attributes:
+        return None
+    given = ir.DictAttr(op.attributes[ATTRIBUTE])
+    fields: dict[str, Any] = {}
+    for each in given:
+        value = each.attr
+        whole = isinstance(value, ir.DenseI64ArrayAttr)
+        fields[each.name] = list(value) if whole else value.value
+    return schedule_of(fields, str(op.location))
+
+
+def schedule_of(fields: Mapping[str, Any], place: str) -> Schedule:
+    """A schedule from its fields, as JSON has them. PassError, with the place, where it is none."""
+    known = ("instruction", "tiles", "waves", "transport", "stages", "turns")
+    unknown = [name for name in fields if name not in known]
+    if unknown:
+        raise PassError(
+            f"{place}: a schedule has no {unknown[0]!r}; its fields: {', '.join(known)}"
+        )
+    rows, transport = fields.get("instruction"), fields.get("transport", "stream")
+    tiles, waves = (tuple(fields.get(name, ())) for name in ("tiles", "waves"))
+    counts = [*tiles, *waves, fields.get("stages", 0), fields.get("turns", 0)]
+    if (
+        rows not in (16, 32)
+        or transport not in get_args(Transport)
+        or (len(tiles), len(waves)) != (2, 3)
+        or not all(isinstance(n, int) for n in counts)
+        or min(*tiles, *waves) < 1
+        or math.prod(waves) > 16
+    ):
+        raise PassError(
+            f"{place}: a schedule wants instruction 16 or 32, tiles [rows, columns], waves [rows, "
+            "columns, K] of at most 16 in all, transport stream or ring, and of a ring stages and "
+            f"turns; found {dict(fields)}"
+        )
+    return Schedule(
+        instruction=Instruction(rows),
+        tiles=(tiles[0], tiles[1]),
+        waves=(waves[0], waves[1], waves[2]),
+        transport=transport,
+        stages=fields.get("stages", 0),
+        turns=fields.get("turns", 0),
+    )

@@ -41,6 +41,12 @@ from mxc.passes.kernels.vectors import f32, index, loop, of
 class Stream(Contraction):
     """A product by a schedule of the transport "stream"."""
 
+    @property
+    def late(self) -> bool:
+        """Whether a step of lhs is too large to be in registers while another is multiplied."""
+        lhs = self.lhs
+        return isinstance(lhs, Floats) and (lhs.memory == "f32" or self.schedule.tiles[0] > 1)
+
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         _Body(self, list(buffers)).build()
@@ -147,7 +153,7 @@ class _Body:
         def own(turn: ir.Value, lhs: Loaded, *, masked: bool) -> Loaded:
             return self.lhs.load(step(turn), masked=masked) if late else lhs
 
-        late = isinstance(self.kernel.lhs, Floats) and self.kernel.lhs.late
+        late = self.kernel.late
         multiply = self.product.multiply
         lhs, rhs = load(index(0), masked=ragged and turns == 1)
         if turns > 2:

@@ -4,6 +4,7 @@ Elements and scales are decoded by `mxc.dialects.packing`, which has oracles of 
 are those of numpy in float64. Scales are random: with another block's scale a lane is far off.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 import mxc
 from mxc.dialects.context import new_context
+from mxc.dialects.errors import PassError
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.packing import decode_elements, decode_scales
 from mxc.dialects.scaled import scaled_contraction
@@ -89,10 +91,18 @@ def program(m: int, n: int, k: int, lhs: str, rhs: str) -> str:
         return str(module)
 
 
-def run(text: str, folder: Path, *arguments: Array) -> tuple[Array, list[str]]:
+def run(
+    text: str, folder: Path, *arguments: Array, schedule: Path | None = None
+) -> tuple[Array, list[str]]:
     """The result on the simulator and the kernels that ran; nothing may be found."""
     (folder / "p.mlir").write_text(text)
-    mxc.compile(folder / "p.mlir", target="gfx950", output=folder / "p.mxc")
+    mxc.compile(
+        folder / "p.mlir",
+        target="gfx950",
+        output=folder / "p.mxc",
+        schedule=schedule,
+        force=True,
+    )
     watched: dict[str, Sanitizer] = {}
     model = load(
         folder / "p.mxc", observe=lambda kernel: watched.setdefault(kernel.name, Sanitizer())
@@ -154,3 +164,24 @@ def test_a_nan_scale_is_nan_in_its_row_alone(tmp_path: Path) -> None:
     rest = np.delete(np.arange(n), 5)
     wanted = left @ right[rest].T
     assert np.abs(found[:, rest] - wanted).max() < 1e-6 * np.abs(wanted).max()
+
+
+def test_a_schedule_of_ones_own(tmp_path: Path) -> None:
+    """Through shared memory instead, where the model would not; the same numbers."""
+    rng = np.random.default_rng(7)
+    m, n, k = 40, 72, 544
+    x, s, left = operand(rng, (m, k), E4M3, (117, 137))
+    w, t, right = operand(rng, (n, k), F4, (117, 137))
+    given = [x.reshape(m, -1, 32), s, w.reshape(n, -1, 16), t]
+    ring = {"instruction": 32, "tiles": [1, 1], "waves": [2, 2, 1], "transport": "ring"}
+    schedules = tmp_path / "schedules.json"
+    schedules.write_text(json.dumps([{"m": m, "schedule": {**ring, "stages": 3, "turns": 2}}]))
+    arguments = [each.view(np.int8) for each in given]
+    found, _ = run(program(m, n, k, E4M3, F4), tmp_path, *arguments, schedule=schedules)
+    wanted = left @ right.T
+    assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
+    (kernel,) = json.loads((tmp_path / "p.mxc" / "report.json").read_text())["kernels"]
+    assert kernel["lds_bytes"] > 0
+    schedules.write_text(json.dumps([{"m": m + 1, "schedule": ring}]))
+    with pytest.raises(PassError, match="no contraction has m 41"):
+        run(program(m, n, k, E4M3, F4), tmp_path, *arguments, schedule=schedules)

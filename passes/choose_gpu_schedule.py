@@ -1,0 +1,137 @@
+"""mxc-choose-gpu-schedule: how each contraction is cut up that a kernel of ours computes.
+
+The cheapest schedule by a model of time (passes/kernels/gpu/cost.py) is written on it, where
+mxc-lower-to-gpu-kernels reads it. `file` names a JSON file with schedules of one's own: a list of
+objects with a `schedule` and any of m, n, k, lhs, rhs, which a contraction must have:
+
+    [{"m": 16, "rhs": "mxfp4",
+      "schedule": {"instruction": 16, "tiles": [1, 1], "waves": [1, 1, 4]}}]
+
+The first that fits is taken; one that fits nothing is refused.
+
+before:
+    %y = linalg.generic ins(%x, %w, %p, %s) outs(%zero) { scaling_extf, scaling_extf, mulf, addf }
+after:
+    %y = linalg.generic .. attrs = {mxc.schedule = {instruction = 32 : i64, stages = 4 : i64,
+        tiles = array<i64: 4, 4>, transport = "ring", turns = 2 : i64, waves = array<i64: 2, 2, 1>}}
+
+Leaves alone: contractions that no kernel computes, and those that have a schedule.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from iree.compiler import ir
+
+from mxc.dialects.errors import PassError
+from mxc.dialects.formats import FORMATS
+from mxc.passes.base import Pass
+from mxc.passes.kernels.epilogues import epilogue
+from mxc.passes.kernels.gpu.calls import Call, match
+from mxc.passes.kernels.gpu.choice import choose
+from mxc.passes.kernels.gpu.cost import Problem
+from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.gpu.output import for_blocks, quantisation_of
+from mxc.passes.kernels.gpu.schedule import (
+    ATTRIBUTE,
+    Schedule,
+    Transport,
+    schedule_of,
+    write_schedule,
+)
+from mxc.passes.rewriting.rebuild import linalg_operations
+
+#: What an entry of a file may say of a contraction.
+_KEYS = ("m", "n", "k", "lhs", "rhs")
+
+
+@dataclass(frozen=True)
+class ChooseGpuSchedule(Pass):
+    """Write a schedule on each contraction that a kernel for GPUs computes.
+
+    `file`: schedules of one's own, which go before the model's.
+    """
+
+    name = "mxc-choose-gpu-schedule"
+    file: str = ""
+
+    def run(self, module: ir.Operation) -> None:
+        """Choose for every contraction that has no schedule."""
+        given = _read(self.file) if self.file else []
+        used = [False] * len(given)
+        for op in linalg_operations(module):
+            call = match(op) if ATTRIBUTE not in op.attributes else None
+            if call is None:
+                continue
+            fitting = [n for n, entry in enumerate(given) if _fits(entry, call)]
+            if fitting:
+                used[fitting[0]] = True
+                entry = given[fitting[0]]
+                write_schedule(op, schedule_of(entry["schedule"], self.file))
+            else:
+                write_schedule(op, _chosen(call))
+        for entry, was in zip(given, used, strict=True):
+            if not was:
+                wanted = ", ".join(f"{key} {entry[key]}" for key in _KEYS if key in entry)
+                raise PassError(
+                    f"{self.file}: no contraction has {wanted or 'a schedule'}, or an entry before "
+                    "took them all; `mxc report` lists them"
+                )
+
+
+def _chosen(call: Call) -> Schedule:
+    """The cheapest schedule that can compute the call with what follows it."""
+    after = epilogue(call.op, 16)
+    last = after.stages[-1].op if after.stages else call.op
+    halves = 2 if after.gated else 1
+    source = call.lhs.source
+    bits = FORMATS[call.format].element.bits
+    quantised = quantisation_of(last.results[0]) is not None
+    transports: tuple[Transport, ...] = ("stream", "ring")
+    if source.is_float or quantised:
+        transports = ("stream",)
+    problem = Problem(
+        rows=call.rows,
+        columns=call.columns,
+        blocks=call.depth // BLOCK,
+        bits=(int(source.memory.width) if source.is_float else source.element.bits, bits),
+        groups=call.groups,
+        halves=halves,
+        experts=call.experts,
+        parts=Floats.of(source, 1).parts if source.is_float else 0,
+    )
+    schedule = choose(problem, transports=transports)
+    return for_blocks(schedule, halves) if quantised else schedule
+
+
+def _fits(entry: Mapping[str, Any], call: Call) -> bool:
+    known = {
+        "m": call.rows,
+        "n": call.columns,
+        "k": call.depth,
+        "lhs": call.lhs.source.format,
+        "rhs": call.format,
+    }
+    return all(entry[key] == known[key] for key in _KEYS if key in entry)
+
+
+def _read(file: str) -> list[dict[str, Any]]:
+    """The entries of a file. Raises PassError where it cannot be read or has another form."""
+    try:
+        entries = json.loads(Path(file).read_text())
+    except (OSError, ValueError) as error:
+        raise PassError(f"{file}: schedules cannot be read ({error})") from error
+    allowed = {*_KEYS, "schedule"}
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if not isinstance(entry, dict) or not set(entry) <= allowed or "schedule" not in entry:
+            raise PassError(
+                f"{file}: wanted a list of objects with a schedule and any of {', '.join(_KEYS)}, "
+                f"found {json.dumps(entry)[:100]}"
+            )
+    return entries if isinstance(entries, list) else [entries]

@@ -1,0 +1,69 @@
+"""The schedules that products of known models get."""
+
+import pytest
+
+from mxc.dialects.devices import MI355X
+from mxc.passes.kernels.gpu.choice import candidates, choose
+from mxc.passes.kernels.gpu.cost import Problem, cost, padding, workgroups
+from mxc.passes.kernels.gpu.ring import Ring
+from mxc.passes.kernels.gpu.sides import Scaled
+
+WIDTHS = [(4, 4), (8, 8), (8, 4), (4, 8), (6, 6), (8, 6), (6, 4)]
+ELEMENTS = {4: "f4E2M1FN", 6: "f6E2M3FN", 8: "f8E4M3FN"}
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.parametrize("size", [4096, 8192])
+def test_large_products_take_the_largest_tile(size: int, bits: tuple[int, int]) -> None:
+    found = choose(Problem(rows=size, columns=size, blocks=size // 32, bits=bits))
+    assert (found.transport, found.rows, found.columns) == ("ring", 256, 256)
+
+
+@pytest.mark.parametrize("rows", [128, 256, 1024, 4096])
+@pytest.mark.parametrize("columns", [2880, 5760])
+def test_little_is_computed_for_nothing(rows: int, columns: int) -> None:
+    """gpt-oss: neither 2880 nor 5760 is a multiple of 256."""
+    for halves in (1, 2):
+        problem = Problem(rows=rows, columns=columns, blocks=90, halves=halves)
+        assert padding(problem, choose(problem)) <= 0.07
+
+
+@pytest.mark.parametrize("columns", [2880, 4096, 28672])
+def test_one_row_is_streamed_by_all_units(columns: int) -> None:
+    problem = Problem(rows=1, columns=columns, blocks=128)
+    found = choose(problem)
+    assert (found.transport, found.tiles) == ("stream", (1, 1))
+    assert workgroups(problem, found) * found.threads // 64 >= 4 * MI355X.units
+
+
+@pytest.mark.parametrize("rows", [16, 32, 64, 128, 256])
+def test_few_rows_keep_memory_busy(rows: int) -> None:
+    """Weights of Llama 405B: the time is that of reading them, or of multiplying."""
+    problem = Problem(rows=rows, columns=53248, blocks=512)
+    bytes_of_weights = 53248 * 512 * 17
+    bound = bytes_of_weights / MI355X.bytes_a_clock
+    assert cost(problem, choose(problem), MI355X) < 1.25 * bound
+
+
+def test_short_rows_are_streamed() -> None:
+    """A ring takes scales by 16 blocks."""
+    problem = Problem(rows=4096, columns=4096, blocks=15)
+    assert choose(problem).transport == "stream"
+    with pytest.raises(ValueError, match="empty"):
+        choose(problem, transports=("ring",))
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.parametrize("halves", [1, 2])
+def test_every_ring_fits(bits: tuple[int, int], halves: int) -> None:
+    problem = Problem(rows=1000, columns=2880, blocks=90, bits=bits, halves=halves)
+    rings = [each for each in candidates(problem) if each.transport == "ring"]
+    assert rings
+    for each in rings:
+        lhs, rhs = (Scaled(ELEMENTS[width], width, 90) for width in bits)
+        kernel = Ring(lhs, rhs, 1, 1000, 2880, 0, each)
+        assert kernel.lds_bytes <= MI355X.unit.lds_bytes
+        assert each.tiles[1] % halves == 0
+        assert each.stages >= 2
+        assert 0 < kernel.pace <= 1
+        assert all(layout.slices for layout in kernel.layouts)
