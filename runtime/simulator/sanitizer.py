@@ -167,8 +167,14 @@ class Sanitizer(Observer):
             return
         issued = [(name, self._counts[name].issue(self._active)) for name in use.counters]
         if use.loads:
+            # Other waves wait for what they have loaded themselves, if anything.
+            mine = [(name, np.where(self._active, sequence, 0)) for name, sequence in issued]
             for register in use.writes:
-                self._pending[register] = issued
+                theirs = [
+                    (name, np.where(self._active, 0, sequence))
+                    for name, sequence in self._pending.get(register, [])
+                ]
+                self._pending[register] = [each for each in theirs if each[1].any()] + mine
 
     def _check_pending(self, i: Instruction, register: Register) -> None:
         late = [sequence > self._counts[name].done for name, sequence in self._pending[register]]

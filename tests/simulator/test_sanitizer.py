@@ -126,6 +126,38 @@ def run_text(code: str) -> list[Finding]:
     return sanitizer.findings
 
 
+#: The second wave goes past the load, with a store of its own on the way.
+APART = """
+v_lshlrev_b32 v1, 2, v0
+v_lshrrev_b32 v3, 6, v0
+global_store_dword v1, v3, s[2:3]
+v_readfirstlane_b32 s6, v3
+s_cmp_eq_u32 s6, {loads}
+s_cbranch_scc0 past
+global_load_dword v2, v1, s[2:3]
+{wait}
+past:
+v_mov_b32 v2, 0
+s_endpgm
+"""
+
+
+@pytest.mark.parametrize(
+    ("loads", "wait", "early"),
+    [
+        (0, "s_waitcnt vmcnt(0)", False),
+        (1, "s_waitcnt vmcnt(0)", False),
+        (0, "s_nop 0", True),
+        (1, "s_nop 0", True),
+    ],
+)
+def test_a_wave_waits_for_its_own_loads(
+    loads: int, wait: str, early: bool, assemble: Assemble
+) -> None:
+    kernel = assemble(APART.format(loads=loads, wait=wait), workgroup=128)
+    assert kinds(sanitize(kernel)) == ({"wait"} if early else set())
+
+
 @pytest.mark.parametrize(
     ("kernel", "wait", "early"),
     [
