@@ -7,17 +7,24 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from iree.compiler import ir, tools
+from iree.compiler.dialects import arith, func, tensor
 
 from mxc.compiler.iree import LLVM_FLAGS
+from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.formats import FORMATS
+from mxc.dialects.generic import generic
 from mxc.dialects.packing import decode_elements, decode_scales
+from mxc.dialects.scaled import scaled_contraction
 from mxc.passes.kernels.executables import Threads, dispatch, executable
+from mxc.passes.kernels.gpu.choice import choose
+from mxc.passes.kernels.gpu.cost import Problem
 from mxc.passes.kernels.gpu.ring import Ring
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.gpu.sides import Scaled
@@ -208,6 +215,55 @@ def test_a_nan_scale_spoils_its_row_and_column_only(
 
     run = simulate(case, compiled(case).kernel, spoil)
     np.testing.assert_array_equal(np.isnan(run.found), np.isnan(run.wanted))
+
+
+def test_halves_are_joined_on_the_sums(watched: Callable[[str], Any]) -> None:
+    """By the whole road, and by the choice of the compiler: a bias, then a gate, cut ends."""
+    m, n, k = 1000, 2016, 544
+    found = choose(Problem(rows=m, columns=n, blocks=k // 32, halves=2))
+    assert found.transport == "ring"
+    assert m % found.rows
+    assert n // 2 % (found.columns // 2)
+    rng = np.random.default_rng(1)
+    (a, p, left), (b, q, right) = (side(rng, F4, rows, k) for rows in (m, n))
+    bias = rng.normal(size=n).astype(np.float32) * 2.0**20
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            gated(m, n, k)
+        (made,) = watched(str(module)).call(
+            "gated",
+            *(each.view(np.int8).reshape(len(each), k // 32, -1) for each in (a, b)),
+            p.view(np.int8),
+            q.view(np.int8),
+            bias,
+        )
+    sums = left @ right.T + bias
+    wanted = sums[:, : n // 2] * sums[:, n // 2 :]
+    error = np.abs(made.view(np.float32) - wanted).max() / np.abs(wanted).max()
+    assert error < 1e-6
+
+
+def gated(m: int, n: int, k: int) -> None:
+    """(a b^T + bias), its left half times its right half."""
+    f32, byte = ir.F32Type.get(), ir.IntegerType.get_signless(8)
+    e4, e8 = ir.Type.parse("f4E2M1FN"), ir.Type.parse("f8E8M0FNU")
+    shapes = [[m, k // 32, 16], [n, k // 32, 16], [m, k // 32], [n, k // 32]]
+    kinds = [ir.RankedTensorType.get(shape, byte) for shape in shapes]
+
+    def body(*given: ir.Value) -> ir.Value:
+        a, b = (unpack(each, e4) for each in given[:2])
+        p, q = (unpack(each, e8) for each in given[2:4])
+        y = scaled_contraction(a, b, lhs_scale=p, rhs_scale=q)
+        y = generic([(y, "m n"), (given[4], "n")], "m n", f32, arith.addf)
+        kind = ir.RankedTensorType.get([m, n // 2], f32)
+        halves = [
+            tensor.extract_slice(kind, y, [], [], [], [0, at], [m, n // 2], [1, 1])
+            for at in (0, n // 2)
+        ]
+        return generic([(half, "m n") for half in halves], "m n", f32, arith.mulf)
+
+    func.FuncOp.from_py_func(*kinds, ir.RankedTensorType.get([n], f32), name="gated")(body)
 
 
 def test_registers(compiled: Callable[[Case], Compiled]) -> None:
