@@ -1,4 +1,4 @@
-// RUN: mxc opt %s --passes mxc-lower-to-gpu-kernels | filecheck %s
+// RUN: mxc opt %s --passes mxc-choose-gpu-schedule,mxc-lower-to-gpu-kernels | filecheck %s
 
 // A product whose result is read as MX blocks alone: one kernel, and no f32 in memory.
 

@@ -1,13 +1,6 @@
 // RUN: mxc opt %s --split-input-file --passes mxc-choose-gpu-schedule | filecheck %s
 // RUN: printf '[{"m": 4, "schedule": {"instruction": 32, "tiles": [1, 1], "waves": [1, 1, 2]}}, {"rhs": "mxfp4", "schedule": {"instruction": 16, "tiles": [2, 2], "waves": [2, 2, 1]}}]' > %t.json
 // RUN: mxc opt %s --passes 'mxc-choose-gpu-schedule{file=%t.json}' | filecheck %s --check-prefix=GIVEN
-// RUN: printf '[{"m": 3, "schedule": {"instruction": 32, "tiles": [1, 1], "waves": [1, 1, 2]}}]' > %t.unused.json
-// RUN: not mxc opt %s --passes 'mxc-choose-gpu-schedule{file=%t.unused.json}' 2>&1 | filecheck %s --check-prefix=UNUSED
-// RUN: printf '[{"m": 4, "schedule": {"instruction": 8, "tiles": [1, 1], "waves": [1, 1, 2]}}]' > %t.wrong.json
-// RUN: not mxc opt %s --passes 'mxc-choose-gpu-schedule{file=%t.wrong.json}' 2>&1 | filecheck %s --check-prefix=WRONG
-
-// UNUSED: unused.json: no contraction has m 3, or an entry before took them all; `mxc report` lists them
-// WRONG: wrong.json: a schedule wants instruction 16 or 32
 
 // Few rows come straight from memory, with waves along K; many pass through shared memory.
 // CHECK-LABEL: @mixed_pair(

@@ -391,11 +391,7 @@ def test_a_stock_kernel_with_an_instruction_removed(
             at = i.address - kernel.address
             code[at : at + i.size] = bytes.fromhex("000080bf") * (i.size // 4)
     sizes = ((m, k // 2), (n, k // 2), (m, k // 32), (n, k // 32), (m, n * 4))
-    sanitizer = Sanitizer()
-    launch(
-        Program(replace(kernel, code=bytes(code)), observed=True),
-        (1, 1, 1),
-        [np.full(size, 0x66, np.uint8) for size in sizes],
-        observer=sanitizer,
-    )
+    buffers, sanitizer = [np.full(size, 0x66, np.uint8) for size in sizes], Sanitizer()
+    broken = Program(replace(kernel, code=bytes(code)), observed=True)
+    launch(broken, (1, 1, 1), buffers, observer=sanitizer)
     assert kind in kinds(sanitizer.findings)
