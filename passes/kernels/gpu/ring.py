@@ -39,6 +39,8 @@ from mxc.passes.kernels.vectors import i8
 
 #: Of the path to memory, what loads may take: with more of it waves would wait for each other.
 _PATH = 0.9
+#: Accumulation registers of a wave that is alone on its SIMD.
+_SUMS = 256
 #: Latencies of memory that there should be time for.
 _PATIENCE = 1.5
 
@@ -52,14 +54,25 @@ class Ring(Contraction):
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()
-        if not isinstance(self.lhs, Scaled):
-            raise ValueError("a ring has scaled sides; float activations stream")
-        if self.schedule.instruction != INSTRUCTION or self.schedule.waves[2] != 1:
-            raise ValueError(f"{self.schedule}: a ring has tiles of 32, and no waves along K")
-        if self.out is not None:
-            raise ValueError(f"{self.out}: a ring stores f32")
+        schedule = self.schedule
+        (m, n), (down, right, along) = schedule.tiles, schedule.waves
+        units = MI355X.unit
+        if schedule.instruction != INSTRUCTION or along != 1 or down * right > units.simds:
+            raise ValueError(f"{schedule}: a ring has tiles of 32, up to 4 waves, none along K")
+        if m * n * INSTRUCTION.totals > _SUMS:
+            raise ValueError(f"{schedule}: a wave has {_SUMS} accumulation registers for its tiles")
+        if schedule.stages < 2 or schedule.turns not in (1, 2):
+            raise ValueError(f"{schedule}: a ring has 2 stages or more, of 1 or 2 turns")
+        if not isinstance(self.lhs, Scaled) or self.out is not None:
+            raise ValueError("a ring takes scaled sides, and stores f32")
         if self.lhs.blocks < SPAN:
             raise ValueError(f"{self.lhs.blocks} blocks: a ring wants {SPAN}, a span of scales")
+        if self.lds_bytes > units.lds_bytes:
+            raise ValueError(
+                f"{schedule}: {self.lds_bytes} bytes of LDS, where there are {units.lds_bytes}"
+            )
+        for layout in self.layouts:
+            _ = layout.slices  # raises where lanes cannot read their parts
 
     @property
     def attributes(self) -> Mapping[str, str]:

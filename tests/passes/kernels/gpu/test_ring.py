@@ -16,8 +16,12 @@ from iree.compiler import ir, tools
 from iree.compiler.dialects import arith, func, tensor
 
 from mxc.compiler.iree import LLVM_FLAGS
+from mxc.compiler.report.issue_model import estimate
+from mxc.compiler.report.issue_steps import read_steps
+from mxc.compiler.report.loops import hot_loop
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
+from mxc.dialects.devices import MI355X
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import generic
 from mxc.dialects.packing import decode_elements, decode_scales
@@ -266,16 +270,34 @@ def gated(m: int, n: int, k: int) -> None:
     func.FuncOp.from_py_func(*kinds, ir.RankedTensorType.get([n], f32), name="gated")(body)
 
 
-def test_registers(compiled: Callable[[Case], Compiled]) -> None:
-    """256 sums are in accumulation registers; nothing spills."""
-    text = compiled(Case(F4, F4, 256, 256, 2048, tiles=(4, 4))).assembly
+@pytest.mark.parametrize(
+    ("case", "share"),
+    [
+        (Case(F4, F4, 256, 256, 2048, tiles=(4, 4)), 0.95),
+        (Case(E4M3, E4M3, 256, 256, 2048, tiles=(4, 4), turns=1), 0.95),
+        (Case(E4M3, F4, 256, 256, 2048, tiles=(4, 4), stages=3), 0.95),
+        (Case(F4, F4, 256, 192, 2048, tiles=(4, 3)), 0.90),
+    ],
+    ids=str,
+)
+def test_matrix_cores_have_work(
+    case: Case, share: float, compiled: Callable[[Case], Compiled]
+) -> None:
+    """By the model of issue; all sums are in accumulation registers, and nothing spills."""
+    text = compiled(case).assembly
 
     def figure(name: str) -> int:
         return int(re.findall(rf"\.{name}:\s+(\d+)", text)[0])
 
-    assert figure("agpr_count") == 256
+    m, n = case.tiles
+    assert figure("agpr_count") >= 16 * m * n
     assert figure("vgpr_count") <= 512
     assert figure("vgpr_spill_count") == figure("private_segment_fixed_size") == 0
+    unit = MI355X.unit
+    assert unit.rates is not None
+    loop = hot_loop(text)
+    found = estimate(read_steps(loop.lines, unit.rates), unit, workgroup_size=256)
+    assert found.matrix_share >= share
 
 
 def test_a_lane_reads_what_was_put_for_it() -> None:
@@ -292,6 +314,16 @@ def slices(format: str, turns: int) -> tuple[tuple[Slice, ...], ...]:
     return Layout(scaled(format, 16), 64, turns, 4).slices
 
 
-def test_refuses_what_it_cannot_compute() -> None:
-    with pytest.raises(ValueError, match="a span of scales"):
-        _ = Case(F4, F4, 64, 64, 480).kernel
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (Case(F4, F4, 64, 64, 480), "a span of scales"),
+        (Case(F4, F4, 64, 64, 512, stages=1), "2 stages or more"),
+        (Case(F4, F4, 64, 64, 512, tiles=(8, 4)), "256 accumulation registers"),
+        (Case(E4M3, E4M3, 64, 64, 512, tiles=(4, 4)), "270336 bytes of LDS"),
+        (Case(E2M3, F4, 64, 64, 512, turns=1), "halves of their pieces"),
+    ],
+)
+def test_refuses_what_it_cannot_compute(case: Case, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _ = case.kernel
