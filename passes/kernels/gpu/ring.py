@@ -3,13 +3,14 @@
     result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
 
 A workgroup has a tile of the result, its waves parts of it. What they multiply is loaded to LDS
-directly, each byte once for the workgroup, some stages (staging.py) ahead. Per turn, which is one
-instruction along K for each tile of a wave:
+directly, each byte once for the workgroup, some stages (staging.py) ahead. A stage is one turn or
+two, a turn one instruction along K for each tile of a wave:
 
-    before a stage's last turn:
-      wait for the loads of the next stage, and for all waves      # so this slot has been read
-    multiply the turn's fragments; meanwhile                       # interleave.py
-      read the fragments of the next turn from LDS
+    multiply the first part of a stage; meanwhile                  # pipeline.py: how much
+      read the fragments of its later turns from LDS
+    wait for the loads of the next stage, and for all waves        # so this slot has been read
+    multiply the rest; meanwhile                                   # interleave.py
+      read the fragments of the first turn of the next stage
       load the stage that comes `stages` later into the slot that has been read
       now and then, fetch the scales of the next span              # staged_scales.py
 
@@ -35,6 +36,7 @@ from mxc.passes.kernels.gpu.ring_tile import Tile
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.gpu.staged_scales import SPAN, StagedScales, scale_bytes
 from mxc.passes.kernels.gpu.staging import INSTRUCTION, Layout, StagedSide
+from mxc.passes.kernels.gpu.turns import sums
 from mxc.passes.kernels.vectors import i8
 
 #: Of the path to memory, what loads may take: with more of it waves would wait for each other.
@@ -149,4 +151,4 @@ class Ring(Contraction):
             self.slot_bytes,
             self.pace,
         )
-        tile.store(pipeline.totals())
+        tile.store(sums(pipeline))
