@@ -44,9 +44,8 @@ class Device:
         return self.memory_latency * self.clock
 
 
-#: 256 units, 2.4 GHz, 8 TB/s: AMD Instinct MI355X data sheet. Latency: about 0.8 microseconds to
-#: HBM are measured on MI300X, whose memory is of the same kind (Chips and Cheese, "Testing AMD's
-#: Giant MI300X", 2024).
+#: Units (32 on each of eight dies), clock and bandwidth: AMD Instinct MI355X data sheet. The
+#: latency is an assumption, twice that of compute_units.py; it was not measured on this device.
 MI355X = Device(
     name="AMD Instinct MI355X",
     target="gfx950",
