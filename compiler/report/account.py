@@ -49,7 +49,7 @@ from mxc.passes.verify_transients import transients
 _NUMBER = re.compile(r"\d+")
 
 #: Bytes of an element of a plain type.
-_WIDTHS = {"f32": 4, "bf16": 2}
+_WIDTHS = {"f32": 4, "f16": 2, "bf16": 2}
 
 
 def account(
