@@ -36,18 +36,11 @@ LAYER_BYTES = 32 * (5760 + 2880) * 90 * 17 + 2 * 2880 * 64 * (64 + 8 + 8 + 64)
 PACK = """
 import json, sys, time
 from pathlib import Path
-from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
-from mxc.compiler.checkpoints.gpt_oss_pack import Dense, plan_tensors
+from mxc.compiler.models.model import open_model
 from mxc.compiler.packing.pack import pack
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.recipes import ScaleRecipe
-dense = None
-if sys.argv[3]:
-    # Not from the options of models, which load MLIR: that would be most of the memory.
-    format = FORMATS[{"mxfp8": "mxfp8e4m3"}.get(sys.argv[3], sys.argv[3])]
-    dense = Dense(format=format, recipe=ScaleRecipe.RCEIL)
 start = time.perf_counter()
-packed = pack(plan_tensors(read_gpt_oss(Path(sys.argv[1])), dense=dense), Path(sys.argv[2]))
+model = open_model(Path(sys.argv[1]), quantize_dense=sys.argv[3] or None)
+packed = pack(model.pack_items({}), Path(sys.argv[2]))
 seconds = time.perf_counter() - start
 # Not ru_maxrss: that survives exec and would count the pages of the parent.
 status = Path("/proc/self/status").read_text()

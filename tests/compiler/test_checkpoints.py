@@ -12,12 +12,12 @@ from transformers import AutoTokenizer, GptOssForCausalLM, Mxfp4Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gpt_oss import GptOssConfig as TheirConfig
 
-from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
-from mxc.compiler.checkpoints.gpt_oss_config import parse
+from mxc.compiler.checkpoints.gpt_oss_config import GptOssConfig, parse
 from mxc.compiler.checkpoints.safetensors_files import read_checkpoint, read_header
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
 from mxc.compiler.checkpoints.synthetic_tokenizer import SPECIAL_TOKENS
 from mxc.compiler.checkpoints.tensors import DTYPES
+from mxc.compiler.models.model import open_model
 
 SHAPES = {
     "plain": GptOssOptions(),
@@ -39,6 +39,10 @@ SHAPES = {
     ),
     "no_bias_f16": GptOssOptions(attention_bias=False, dense_dtype="F16", num_hidden_layers=1),
 }
+
+
+def parsed(folder: Path) -> GptOssConfig:
+    return parse(json.loads((folder / "config.json").read_text()), "config.json")
 
 
 @pytest.fixture(scope="module", params=SHAPES)
@@ -88,7 +92,7 @@ def test_rows_are_read_as_slices(written: Path):
 
 
 def test_config_is_what_transformers_reads(written: Path):
-    ours = read_gpt_oss(written).config
+    ours = parsed(written)
     theirs = TheirConfig.from_pretrained(written)
     same = (
         "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -144,17 +148,17 @@ def test_transformers_saves_a_config_that_we_read(written: Path, tmp_path: Path)
     theirs.save_pretrained(tmp_path)
     raw = json.loads((tmp_path / "config.json").read_text())
     assert "rope_parameters" in raw
-    assert parse(raw, "theirs") == read_gpt_oss(written).config
+    assert parse(raw, "theirs") == parsed(written)
 
 
 def test_tokenizer_speaks_harmony(written: Path):
     tokenizer = AutoTokenizer.from_pretrained(written)
-    config = read_gpt_oss(written)
-    assert len(tokenizer) <= config.config.vocab_size
+    model = open_model(written)
+    assert len(tokenizer) <= model.decoder.vocab_size
     text = "Héllo, wörld! 你好 \n\t 1234"
     assert tokenizer.decode(tokenizer.encode(text)) == text
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS}
-    assert config.eos_tokens == tuple(ids[t] for t in ("<|endoftext|>", "<|return|>", "<|call|>"))
+    assert model.eos_tokens == tuple(ids[t] for t in ("<|endoftext|>", "<|return|>", "<|call|>"))
     chat = tokenizer.apply_chat_template(
         [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}],
         add_generation_prompt=True,
@@ -179,4 +183,4 @@ def test_same_seed_same_bytes(tmp_path: Path):
 def test_eos_tokens_without_generation_config(tmp_path: Path):
     write_gpt_oss(tmp_path, tokenizer=False)
     (tmp_path / "generation_config.json").unlink()
-    assert read_gpt_oss(tmp_path).eos_tokens == (1,)
+    assert open_model(tmp_path).eos_tokens == (1,)

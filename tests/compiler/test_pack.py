@@ -18,9 +18,9 @@ from safetensors.numpy import load_file, save_file
 from transformers import GptOssForCausalLM, Mxfp4Config
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
-from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors, plan_weights
+from mxc.compiler.checkpoints.safetensors_files import read_checkpoint
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.models.model import Model, open_model
 from mxc.compiler.packing import items as packing
 from mxc.compiler.packing.archive import ALIGNMENT, read_archive
 from mxc.compiler.packing.items import PackItem
@@ -31,7 +31,14 @@ from mxc.dialects.errors import ArtifactError, CheckpointError
 
 GATE_UP = "model.layers.0.mlp.experts.gate_up_proj"
 DOWN = "model.layers.0.mlp.experts.down_proj"
-ROPE = {"rope.cos": np.linspace(0, 1, 37, dtype=np.float32).reshape(37, 1)}
+
+
+def opened(folder: Path) -> Model:
+    return open_model(folder, max_sequence_length=37)
+
+
+def items_of(folder: Path) -> tuple[PackItem, ...]:
+    return opened(folder).pack_items({})
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +52,13 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def source(folder):
     return {k: v for f in folder.glob("*.safetensors") for k, v in load_file(f).items()}
+
+
+@pytest.fixture(scope="module")
+def computed(folder):
+    """The tables that the compiler makes, and packs beside the tensors."""
+    model = opened(folder)
+    return model.decoder.generated(model.options.capacity)
 
 
 def with_iree(path: Path) -> dict[str, np.ndarray]:
@@ -62,18 +76,20 @@ def gate_then_up(rows: np.ndarray) -> np.ndarray:
 
 # A chunk of 96 bytes: smaller than an expert, not a multiple of a row.
 @pytest.mark.parametrize("chunk", [96, 1000, packing.CHUNK])
-def test_iree_reads_back_the_bytes(folder, source, tmp_path, monkeypatch, chunk):
+def test_iree_reads_back_the_bytes(folder, source, computed, tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(packing, "CHUNK", chunk)
     calls = []
     packed = pack(
-        plan_tensors(read_gpt_oss(folder), ROPE),
+        items_of(folder),
         tmp_path / "weights.irpa",
         progress=lambda *call: calls.append(call),
     )
     wanted = {
         name: gate_then_up(array) if ".gate_up_proj_" in name else array
         for name, array in source.items()
-    } | ROPE
+    }
+    assert computed.keys() == {"rope.cos", "rope.sin"}
+    wanted |= computed
     found = with_iree(tmp_path / "weights.irpa")
     assert set(found) == set(wanted)
     for name, array in wanted.items():
@@ -117,9 +133,9 @@ def test_archives_are_byte_for_byte_those_of_iree(tmp_path):
 
 
 def test_transformers_dequantises_the_packed_rows_to_its_own_weights(folder, tmp_path):
-    pack(plan_tensors(read_gpt_oss(folder)), tmp_path / "w.irpa")
+    pack(items_of(folder), tmp_path / "w.irpa")
     found = with_iree(tmp_path / "w.irpa")
-    records = plan_weights(read_gpt_oss(folder))
+    records = opened(folder).weights({})
     model = GptOssForCausalLM.from_pretrained(
         folder, quantization_config=Mxfp4Config(dequantize=True), dtype=torch.float32
     )
@@ -137,9 +153,8 @@ def test_transformers_dequantises_the_packed_rows_to_its_own_weights(folder, tmp
 
 
 def test_manifest_records_cover_the_archive(folder):
-    model = read_gpt_oss(folder)
-    records = plan_weights(model, ROPE)
-    items = {item.key: item for item in plan_tensors(model, ROPE)}
+    records = opened(folder).weights({})
+    items = {item.key: item for item in items_of(folder)}
     assert records[GATE_UP].shape == (3, 128, 96)
     assert records[f"{GATE_UP}_bias"].layout == "gate-then-up"
     record = records[DOWN]
@@ -160,13 +175,8 @@ def test_manifest_records_cover_the_archive(folder):
     assert covered == set(items)
 
 
-def test_generated_key_of_a_tensor(folder):
-    with pytest.raises(ValueError, match=r"lm_head\.weight"):
-        plan_tensors(read_gpt_oss(folder), {"lm_head.weight": np.zeros(1)})
-
-
 def test_a_plan_of_some_tensors_still_hashes_whole_files(folder, tmp_path):
-    items = plan_tensors(read_gpt_oss(folder))
+    items = items_of(folder)
     some = [items[20], items[3]]
     packed = pack(some, tmp_path / "w.irpa")
     assert set(with_iree(tmp_path / "w.irpa")) == {item.key for item in some}
@@ -175,7 +185,7 @@ def test_a_plan_of_some_tensors_still_hashes_whole_files(folder, tmp_path):
 
 
 def test_the_same_tensor_under_two_keys(folder, tmp_path):
-    record = read_gpt_oss(folder).checkpoint.record("model.embed_tokens.weight")
+    record = read_checkpoint(folder).record("model.embed_tokens.weight")
     pack([PackItem(key=k, source=record) for k in ("in", "out")], tmp_path / "w.irpa")
     found = with_iree(tmp_path / "w.irpa")
     assert found["in"].tobytes() == found["out"].tobytes()
@@ -226,14 +236,14 @@ def test_nan_scales_are_refused_with_tensor_expert_and_row(with_nan, tmp_path):
         match=rf"safetensors: tensor {GATE_UP}_scales has 3 NaN scales.*expert 1 row 5 \(2\); "
         r"expert 2 row 127 \(1\);.*--allow-nan-scales",
     ):
-        pack(plan_tensors(read_gpt_oss(with_nan)), tmp_path / "w.irpa")
+        pack(items_of(with_nan), tmp_path / "w.irpa")
     assert list(tmp_path.iterdir()) == [with_nan]
 
 
 @pytest.mark.parametrize("chunk", [16, packing.CHUNK])
 def test_nan_scales_are_noted_where_allowed(with_nan, tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(packing, "CHUNK", chunk)
-    packed = pack(plan_tensors(read_gpt_oss(with_nan)), tmp_path / "w.irpa", allow_nan_scales=True)
+    packed = pack(items_of(with_nan), tmp_path / "w.irpa", allow_nan_scales=True)
     tensor = f"{GATE_UP}_scales"
     assert packed.nan_scales == (
         NanScale(tensor=tensor, expert=1, row=5, count=2),
@@ -260,7 +270,7 @@ def test_disk_full_while_writing(folder, tmp_path, monkeypatch, code):
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(ArtifactError, match=r"disk full: packing needs \d+ bytes, \d+ are free in"):
-        pack(plan_tensors(read_gpt_oss(folder)), tmp_path / "w.irpa")
+        pack(items_of(folder), tmp_path / "w.irpa")
     assert calls
     assert left(tmp_path) == []
 
@@ -268,7 +278,7 @@ def test_disk_full_while_writing(folder, tmp_path, monkeypatch, code):
 def test_short_writes_are_continued(folder, tmp_path, monkeypatch):
     write = os.write
     monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:777]))
-    packed = pack(plan_tensors(read_gpt_oss(folder)), tmp_path / "w.irpa")
+    packed = pack(items_of(folder), tmp_path / "w.irpa")
     whole = (tmp_path / "w.irpa").read_bytes()
     assert packed.file.sha256 == hashlib.sha256(whole).hexdigest()
 
@@ -277,7 +287,7 @@ def test_disk_known_to_be_too_small(folder, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     with pytest.raises(ArtifactError, match=r"needs \d+ bytes, 1000 are free"):
-        pack(plan_tensors(read_gpt_oss(folder)), tmp_path / "w.irpa")
+        pack(items_of(folder), tmp_path / "w.irpa")
     assert left(tmp_path) == []
 
 
@@ -312,13 +322,13 @@ def test_interrupt(folder, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pack(plan_tensors(read_gpt_oss(folder)), tmp_path / "w.irpa", progress=interrupt)
+        pack(items_of(folder), tmp_path / "w.irpa", progress=interrupt)
     assert left(tmp_path) == []
 
 
 def test_source_cut_meanwhile(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "cut")
-    plan = plan_tensors(read_gpt_oss(tmp_path / "cut"))
+    plan = items_of(tmp_path / "cut")
     file = tmp_path / "cut" / "model-00002-of-00003.safetensors"
     os.truncate(file, file.stat().st_size - 10)
     with pytest.raises(CheckpointError, match=rf"{file.name}: tensor .* cut while .* fetch"):
@@ -329,13 +339,13 @@ def test_source_cut_meanwhile(folder, tmp_path):
 def test_existing_archive_is_kept(folder, tmp_path):
     (tmp_path / "w.irpa").write_text("mine")
     with pytest.raises(ArtifactError, match=r"w.irpa: exists; remove it or choose another"):
-        pack(plan_tensors(read_gpt_oss(folder)), tmp_path / "w.irpa")
+        pack(items_of(folder), tmp_path / "w.irpa")
     assert (tmp_path / "w.irpa").read_text() == "mine"
 
 
 def test_no_folder_to_write_to(folder, tmp_path):
     with pytest.raises(ArtifactError, match=r"nowhere: not a folder; create it"):
-        pack(plan_tensors(read_gpt_oss(folder)), tmp_path / "nowhere" / "w.irpa")
+        pack(items_of(folder), tmp_path / "nowhere" / "w.irpa")
 
 
 def test_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
@@ -343,7 +353,7 @@ def test_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
     def refuse(path, flags, mode=0o777):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    plan = plan_tensors(read_gpt_oss(folder))
+    plan = items_of(folder)
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(ArtifactError, match=r"w.irpa: cannot be written \(Permission denied\)"):
         pack(plan, tmp_path / "w.irpa")
@@ -378,6 +388,6 @@ def test_bad_archives(tmp_path, at, value, why):
 
 
 def test_metadata_says_dtype_shape_and_layout(folder, tmp_path):
-    pack(plan_tensors(read_gpt_oss(folder)), tmp_path / "w.irpa")
+    pack(items_of(folder), tmp_path / "w.irpa")
     note = json.loads(read_archive(tmp_path / "w.irpa")[f"{GATE_UP}_blocks"].metadata)
     assert note == {"dtype": "U8", "shape": [3, 128, 3, 16], "layout": "gate-then-up"}

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
-from mxc.compiler.checkpoints.gpt_oss_pack import plan_tensors, plan_weights
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.models.model import open_model
 from mxc.compiler.packing import items as packing
 from mxc.compiler.packing.archive import read_archive
 from mxc.compiler.packing.items import PackItem
@@ -152,16 +151,17 @@ def in_archive(name: str, array: np.ndarray) -> Bytes:
 @pytest.mark.parametrize("chunk", [1000, packing.CHUNK])
 def test_iree_reads_panels(folder, source, tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(packing, "CHUNK", chunk)
-    plan = plan_tensors(read_gpt_oss(folder), panels=PANELS)
+    plan = open_model(folder, max_sequence_length=16).pack_items(PANELS)
     done = []
     packed = pack(
         plan, tmp_path / "w.irpa", progress=lambda now, total, _: done.append((now, total))
     )
     found = with_iree(tmp_path / "w.irpa")
     entries = read_archive(tmp_path / "w.irpa")
-    assert set(found) == set(source) == set(entries)
+    computed = {item.key: item.source for item in plan if item.key.startswith("rope.")}
+    assert set(found) == set(source) | set(computed) == set(entries)
     for item in plan:
-        wanted = in_archive(item.key, source[item.key])
+        wanted = in_archive(item.key, (source | computed)[item.key])
         np.testing.assert_array_equal(found[item.key], wanted, err_msg=item.key)
         assert item.bytes == wanted.size == packed.entries[item.key][1]
     assert done[-1] == (sum(item.bytes for item in plan),) * 2
@@ -174,7 +174,7 @@ def test_iree_reads_panels(folder, source, tmp_path, monkeypatch, chunk):
 
 
 def test_the_manifest_names_the_panels(folder):
-    records = plan_weights(read_gpt_oss(folder), panels=PANELS)
+    records = open_model(folder, max_sequence_length=16).weights(PANELS)
     assert records[GATE_UP].layout == "gate-then-up, panel16x4"
     assert records[GATE_UP].shape == (3, 128, 96)
     assert (records[DOWN].layout, records[HEAD].layout) == ("panel16x4", "panel16x4")
@@ -195,7 +195,7 @@ def test_a_nan_scale_keeps_its_name(folder, tmp_path, monkeypatch, chunk):
             if f"{name}_scales" in tensors:
                 tensors[f"{name}_scales"][at] = 0xFF
         save_file(tensors, file)
-    plan = plan_tensors(read_gpt_oss(copy), panels=PANELS)
+    plan = open_model(copy, max_sequence_length=16).pack_items(PANELS)
     with pytest.raises(CheckpointError, match=r"expert \d row \d+ \(1\)"):
         pack(plan, tmp_path / "w.irpa")
     packed = pack(plan, tmp_path / "w.irpa", allow_nan_scales=True)

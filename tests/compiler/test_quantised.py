@@ -17,10 +17,10 @@ from safetensors.numpy import load_file, save_file
 
 import mxc
 from mxc.compiler import levels
-from mxc.compiler.checkpoints.gpt_oss import read_gpt_oss
-from mxc.compiler.checkpoints.gpt_oss_pack import Dense, dense_weights, plan_tensors, plan_weights
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
 from mxc.compiler.checkpoints.tensors import TensorRecord
+from mxc.compiler.models.binding import Dense
+from mxc.compiler.models.model import Model, open_model
 from mxc.compiler.packing import items as packing
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.pack import pack
@@ -53,6 +53,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoint(tmp_path_factory.mktemp("source"))
 
 
+def opened(folder: Path, dense: Dense) -> Model:
+    format = dense.format.name.removesuffix("e4m3")
+    return open_model(
+        folder, max_sequence_length=16, quantize_dense=format, recipe=str(dense.recipe)
+    )
+
+
 def floats(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
     """The plain tensors of a checkpoint, as float32."""
     tensors = {k: v for f in folder.glob("*.safetensors") for k, v in load_file(f).items()}
@@ -72,10 +79,10 @@ def archive(path: Path) -> dict[str, npt.NDArray[np.uint8]]:
 @pytest.mark.parametrize("chunk", [1000, packing.CHUNK])
 def test_bytes_are_the_reference(folder, tmp_path, monkeypatch, dense, chunk) -> None:
     monkeypatch.setattr(packing, "CHUNK", chunk)
-    model = read_gpt_oss(folder)
-    packed = pack(plan_tensors(model, dense=dense), tmp_path / "w.irpa")
+    model = opened(folder, dense)
+    packed = pack(model.pack_items({}), tmp_path / "w.irpa")
     found, source = archive(tmp_path / "w.irpa"), floats(folder)
-    weights = dense_weights(model)
+    weights = {each.key: each.tensors[0].name for each in model.bound if each.dense}
     assert set(weights) == {HEAD, *(Q.replace("q_", f"{part}_") for part in "qkvo")}
     for key, name in weights.items():
         q = quantize(source[name], dense.format, recipe=dense.recipe)
@@ -96,8 +103,7 @@ def test_bytes_are_the_reference(folder, tmp_path, monkeypatch, dense, chunk) ->
 
 def test_in_panels(folder, tmp_path) -> None:
     panels = {f"{Q}_blocks": "panel16x4", f"{Q}_scales": "panel16x1"}
-    model = read_gpt_oss(folder)
-    pack(plan_tensors(model, panels=panels, dense=FP8), tmp_path / "w.irpa")
+    pack(opened(folder, FP8).pack_items(panels), tmp_path / "w.irpa")
     found = archive(tmp_path / "w.irpa")
     q = quantize(floats(folder)[Q], FP8.format, recipe=FP8.recipe)
     for suffix, rows in (("_blocks", q.elements), ("_scales", q.scales)):
@@ -107,21 +113,20 @@ def test_in_panels(folder, tmp_path) -> None:
 
 
 def test_a_tied_head_is_a_copy(tmp_path) -> None:
-    model = read_gpt_oss(checkpoint(tmp_path / "tied", tie_word_embeddings=True))
-    pack(plan_tensors(model, dense=INT8), tmp_path / "w.irpa")
+    model = opened(checkpoint(tmp_path / "tied", tie_word_embeddings=True), INT8)
+    pack(model.pack_items({}), tmp_path / "w.irpa")
     found, source = archive(tmp_path / "w.irpa"), floats(tmp_path / "tied")
     q = quantize(source[EMBEDDING], "mxint8", recipe="floor")
     assert found[f"{HEAD}_blocks"].tobytes() == q.elements.tobytes()
     assert found[EMBEDDING].tobytes() == source[EMBEDDING].astype(ml_dtypes.bfloat16).tobytes()
-    assert plan_weights(model, dense=INT8)[HEAD].source == EMBEDDING
+    assert model.weights({})[HEAD].source == EMBEDDING
 
 
 def test_manifest_records(folder, tmp_path) -> None:
-    model = read_gpt_oss(folder)
-    panels = {f"{Q}_scales": "panel16x1"}
-    items = plan_tensors(model, panels=panels, dense=FP8)
+    model, panels = opened(folder, FP8), {f"{Q}_scales": "panel16x1"}
+    items = model.pack_items(panels)
     losses = pack(items, tmp_path / "w.irpa").losses
-    records = plan_weights(model, panels=panels, dense=FP8, losses=losses)
+    records = model.weights(panels, losses)
     record = records[Q]
     assert (record.source, record.shape) == (Q, (128, 96))
     assert (record.format, record.block, record.axis) == ("mxfp8e4m3", 32, 1)
@@ -147,7 +152,7 @@ def test_what_cannot_be_quantised(tmp_path, value) -> None:
         if Q in tensors:
             tensors[Q][100, 7] = value
             save_file(tensors, file)
-    plan = plan_tensors(read_gpt_oss(source), dense=FP8)
+    plan = opened(source, FP8).pack_items({})
     with pytest.raises(CheckpointError, match=rf"tensor {Q}: row 100, column 7 is {value}, one of"):
         pack(plan, tmp_path / "w.irpa")
     assert not (tmp_path / "w.irpa").exists()

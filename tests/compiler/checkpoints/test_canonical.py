@@ -7,10 +7,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from mxc.compiler.checkpoints.canonical import TensorScale, blocked, plain
-from mxc.compiler.checkpoints.canonical_pack import pack_items
 from mxc.compiler.checkpoints.codecs import tiles
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.safetensors_files import read_header
+from mxc.compiler.models.binding import Bound
+from mxc.compiler.models.packed import pack_items
+from mxc.compiler.models.parameters import Parameter, Rows
 from mxc.compiler.packing.archive import read_archive
 from mxc.compiler.packing.pack import pack
 from mxc.dialects.errors import CheckpointError
@@ -108,7 +110,12 @@ def test_what_is_decoded_is_packed_like_what_is_stored(records, tmp_path, layout
     format = block_format("mxfp8e4m3")
     coded = blocked("a", (8, 64), format, found["w"], found["s"], scale_codec=tiles(4, 2))
     direct = blocked("b", (8, 64), format, found["w"], found["wide"])
-    items = [*pack_items(coded, layout=layout), *pack_items(direct, layout=layout)]
+    rows = (Rows(tensor="w", dims=(("rows", 8), ("columns", 64))),)
+    items = []
+    for tensor in (coded, direct):
+        parameter = Parameter(key=tensor.name, shape=(8, 64), rows=rows, layout=layout)
+        bound = Bound(parameter=parameter, tensors=(tensor,), format=tensor.format)
+        items += pack_items(bound, {})
     pack(items, tmp_path / "w.irpa")
     archive = read_archive(tmp_path / "w.irpa")
     data = (tmp_path / "w.irpa").read_bytes()
@@ -118,13 +125,6 @@ def test_what_is_decoded_is_packed_like_what_is_stored(records, tmp_path, layout
     if layout == "identity":
         assert entry["a_scales"] == np.repeat(np.repeat(scales, 4, 0), 2, 1).tobytes()
     assert items[0].shape == (8, 2, 32)
-
-
-def test_what_no_kernel_takes_is_not_packed(records):
-    found = records(w=np.zeros((4, 64), np.int8), g=np.ones(1, np.float32))
-    weight = dataclasses.replace(plain(found["w"]), tensor_scale=TensorScale(record=found["g"]))
-    with pytest.raises(CheckpointError, match="no kernel takes weights in i8 with scales"):
-        pack_items(weight)
 
 
 def test_pickles_are_not_loaded(tmp_path):

@@ -9,10 +9,12 @@ import gguf
 import numpy as np
 import pytest
 
-from mxc.compiler.checkpoints.canonical_pack import pack_items
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.gguf_file import read_gguf
 from mxc.compiler.checkpoints.gguf_names import ARCHITECTURES, parameter, tensor
+from mxc.compiler.models.binding import Bound
+from mxc.compiler.models.packed import pack_items
+from mxc.compiler.models.parameters import Parameter, Rows
 from mxc.compiler.packing.archive import read_archive
 from mxc.compiler.packing.pack import pack
 from mxc.dialects.errors import CheckpointError
@@ -149,8 +151,15 @@ def test_what_is_woven_is_packed(gpt_oss, tmp_path, monkeypatch):
     monkeypatch.setattr("mxc.compiler.packing.items.CHUNK", 300)
     path, _, _ = gpt_oss
     found = open_checkpoint(path).tensor("model.layers.0.mlp.experts.gate_up_proj")
-    items = pack_items(found, key="w", layout="gate-then-up", experts=True)
-    packed = pack(items, tmp_path / "w.irpa")
+    parameter = Parameter(
+        key="w",
+        shape=found.shape,
+        rows=(Rows(tensor=found.name, dims=tuple(("size", n) for n in found.shape)),),
+        experts=True,
+        layout="gate-then-up",
+    )
+    bound = Bound(parameter=parameter, tensors=(found,), format=found.format)
+    packed = pack(pack_items(bound, {}), tmp_path / "w.irpa")
     entry = read_archive(tmp_path / "w.irpa")["w_blocks"]
     data = (tmp_path / "w.irpa").read_bytes()[entry.offset : entry.offset + entry.bytes]
     rows = found.elements.read().reshape(2, 40, 2, -1)
