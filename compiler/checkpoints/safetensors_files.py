@@ -23,6 +23,7 @@ from mxc.dialects.errors import CheckpointError
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
 
 #: The safetensors library refuses longer headers too (MAX_HEADER_SIZE in tensor.rs).
 _MAX_HEADER = 100_000_000

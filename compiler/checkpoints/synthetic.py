@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from mxc.compiler.checkpoints.gpt_oss import GENERATION_CONFIG, wanted_tensors
+from mxc.compiler.checkpoints.gpt_oss import stored_shapes
 from mxc.compiler.checkpoints.gpt_oss_config import LAYER_TYPES, GptOssConfig, parse
-from mxc.compiler.checkpoints.safetensors_files import CONFIG, INDEX, SINGLE
+from mxc.compiler.checkpoints.safetensors_files import CONFIG, GENERATION_CONFIG, INDEX, SINGLE
 from mxc.compiler.checkpoints.synthetic_tokenizer import write_tokenizer
 from mxc.compiler.checkpoints.tensors import DTYPES
 
@@ -177,7 +177,7 @@ def _write_weights(
     rng: np.random.Generator | None,
     shards: int,
 ) -> None:
-    shapes = {name: shape for name, (_, shape) in wanted_tensors(config).items()}
+    shapes = stored_shapes(config)
     # Shards are cut between tensors at equal counts: sizes may differ, no shard is empty.
     parts = [part.tolist() for part in np.array_split(np.array(list(shapes)), shards)]
     weight_map: dict[str, str] = {}

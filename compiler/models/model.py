@@ -17,9 +17,13 @@ from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.gguf_dialect import NAME as GGUF
-from mxc.compiler.checkpoints.gpt_oss import GENERATION_CONFIG
 from mxc.compiler.checkpoints.quantisation import Activations
-from mxc.compiler.checkpoints.safetensors_files import CONFIG, INDEX, read_json
+from mxc.compiler.checkpoints.safetensors_files import (
+    CONFIG,
+    GENERATION_CONFIG,
+    INDEX,
+    read_json,
+)
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.architectures import read_decoder
 from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
