@@ -42,6 +42,7 @@ def test_compile(given: dict[str, Any]) -> None:
     words = "compile in.d --target gfx950 -o out.mxc --max-sequence-length 64 --prefill-chunk 8"
     words += " --activations f32 --quantize-dense mxfp8 --recipe even"
     words += " --weights none --strict --allow-nan-scales --force --dump-ir d --emit asm"
+    words += " --schedule s.json"
     assert CliRunner().invoke(app, [*words.split(), "--json"]).exit_code == 0
     assert given["cli.compile"] == (
         (Path("in.d"),),
@@ -59,6 +60,7 @@ def test_compile(given: dict[str, Any]) -> None:
             "allow_nan_scales": True,
             "force": True,
             "dump_ir": Path("d"),
+            "schedule": Path("s.json"),
             "emit": "asm",
             "json": True,
         },
@@ -78,7 +80,8 @@ def test_compile_wants_a_target_and_an_output(given: dict[str, Any]) -> None:
 
 def test_inspect_opt_and_demo(given: dict[str, Any]) -> None:
     runner = CliRunner()
-    assert runner.invoke(app, ["inspect", "m.gguf", "a.b", "--json"]).exit_code == 0
+    # Its status says whether two checkpoints differ, as diff's does.
+    assert runner.invoke(app, ["inspect", "m.gguf", "a.b", "--json"]).exit_code == 3
     assert given["cli.inspect"] == ((Path("m.gguf"), "a.b", True, None), {})
     words = "opt x.mlir --passes a{b=1},c --output y.mlir --split-input-file --verify-diagnostics"
     assert runner.invoke(app, words.split()).exit_code == 3
