@@ -15,8 +15,8 @@ after:
     %y = flow.dispatch @mxc_mxfp4_mxfp4_1x16x96x64(%x, %p, %w, %s) {mxc.contraction = {..}}
 
 Leaves alone: contractions without a schedule, which are those with dynamic sizes; blocks other than
-32; N that is no multiple of 4; accumulators other than zero; a batch without gathered experts;
-operands whose dimensions are in another order.
+32; accumulators other than zero; operands whose dimensions are in another order, or of 2 GiB or
+more (weights: of one expert).
 """
 
 from __future__ import annotations
@@ -124,6 +124,7 @@ class _Kernels:
             share=call.lhs.share,
             after=after,
             out=out,
+            chosen=call.ids is not None,
         )
 
     def _build(self, name: str, types: Sequence[ir.Type], kernel: Contraction) -> None:
@@ -137,7 +138,8 @@ class _Kernels:
     def _name(self, call: Call, after: Epilogue) -> str:
         name = f"mxc_{call.lhs.source.name}_{call.format}"
         name += f"_{call.groups}x{call.rows}x{call.columns}x{call.depth}"
-        name += f"_of_{call.experts}" if call.experts else ""
+        if call.experts:
+            name += "_each" if call.ids is None else f"_of_{call.experts}"
         name += f"_share_{call.lhs.share}" if call.lhs.share > 1 else ""
         if not after.stages:
             return name

@@ -42,7 +42,10 @@ func.func @mixed_pair(%x: tensor<4x256x32xf8E4M3FN>, %xs: tensor<4x256xf8E8M0FNU
 // Experts by ids, in place, and a bias an expert as part of the kernel.
 // CHECK: stream.executable private @mxc_mxfp4_mxfp4_3x1x32x64_of_5_then_0 {
 // CHECK: stream.return %c2, %c1, %c3 : index, index, index
-// CHECK: arith.minui
+// CHECK: %[[EXPERT:.*]] = arith.minui
+// The base is moved: offsets within all experts may have more than 32 bits.
+// CHECK: %[[BASE:.*]] = arith.muli %[[EXPERT]], %c1024
+// CHECK: memref.subview %{{.*}}[%[[BASE]]] [1024] [1] : memref<5120xi8
 // CHECK: amdgpu.scaled_mfma
 // CHECK: vector.load %{{.*}} : memref<5x32xf32, strided<[32, 1], offset: ?>, #hal.descriptor_type<storage_buffer>>, vector<4xf32>
 // CHECK: arith.addf %{{.*}} : vector<4xf32>
@@ -79,4 +82,27 @@ func.func @experts(%x: tensor<3x1x2x32xf4E2M1FN>, %xs: tensor<3x1x2xf8E8M0FNU>, 
     linalg.yield %r : f32
   } -> tensor<3x1x32xf32>
   func.return %z : tensor<3x1x32xf32>
+}
+
+// -----
+
+// More than a buffer reaches: f32 activations of 4 GiB.
+// CHECK-LABEL: func.func @too_large(
+// CHECK: linalg.generic
+// CHECK-NOT: flow.dispatch
+func.func @too_large(%x: tensor<1048576x32x32xf32>, %w: tensor<32x32x32xf4E2M1FN>, %s: tensor<32x32xf8E8M0FNU>) -> tensor<1048576x32xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<1048576x32xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<1048576x32xf32>) -> tensor<1048576x32xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<1048576x32x32xf32>, tensor<32x32x32xf4E2M1FN>, tensor<32x32xf8E8M0FNU>) outs(%acc : tensor<1048576x32xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %r = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<1048576x32xf32>
+  func.return %y : tensor<1048576x32xf32>
 }

@@ -7,6 +7,7 @@ from typing import get_args
 
 from iree.compiler import ir
 
+from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
@@ -21,8 +22,8 @@ from mxc.passes.kernels.values import is_zero, producer
 class Call:
     """One contraction: groups x [rows, depth] times [columns, depth] of one of `experts`.
 
-    `rhs`: elements and scales, of all experts if `ids` chooses one a group. `experts`: 0 where
-    there is one rhs for all.
+    `rhs`: elements and scales, of all experts if `ids` chooses one a group, else if each group has
+    its own. `experts`: 0 where there is one rhs for all.
     """
 
     op: ir.Operation
@@ -43,6 +44,8 @@ _FORMATS: dict[str, Format] = {
 }
 #: Those of them that scaled matrix instructions take.
 _SCALED = {element: name for element, name in _FORMATS.items() if FORMATS[name].element.exponent}
+#: Dimensions of rows of blocks, without a batch.
+_RANK = 3
 #: Activations without scales.
 _FLOATS: tuple[Format, ...] = ("f32", "f16", "bf16")
 
@@ -63,7 +66,18 @@ def match(op: ir.Operation) -> Call | None:
         return None
     elements, ids, experts = _chosen(found.rhs)
     scales, same, _ = _chosen(found.rhs_scale)
-    if ids != same or bool(found.batch) != (ids is not None) or not is_zero(found.acc):
+    own = len(found.maps[1].results) > _RANK
+    if ids != same or (ids is not None and not own) or not is_zero(found.acc):
+        return None
+    groups, rows = found.batch[0] if found.batch else 1, found.m
+    if own and ids is None:
+        experts = groups
+    if not own:
+        # One weight for all: their rows are those of one product.
+        groups, rows = 1, groups * rows
+    bits = lhs.source.memory.width if lhs.source.is_float else lhs.source.element.bits
+    widest = max(groups * rows // lhs.share * bits, found.n * FORMATS[format].element.bits)
+    if widest * found.k // 8 >= BEYOND:
         return None
     return Call(
         op=found.op,
@@ -71,8 +85,8 @@ def match(op: ir.Operation) -> Call | None:
         rhs=(elements, scales),
         ids=ids,
         format=format,
-        groups=found.batch[0] if found.batch else 1,
-        rows=found.m,
+        groups=groups,
+        rows=rows,
         columns=found.n,
         depth=found.k,
         experts=experts,
@@ -86,8 +100,7 @@ def _has_our_shape(found: ScaledContraction) -> bool:
         return False
     if not found.is_row_major or len(found.maps[0].results) != len(found.batch) + 3:
         return False
-    static = min(found.m, found.n, found.k, *found.batch) > 0
-    return static and found.n % 4 == 0
+    return min(found.m, found.n, found.k, *found.batch) > 0
 
 
 def _chosen(value: ir.Value) -> tuple[ir.Value, ir.Value | None, int]:

@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref
+from iree.compiler.dialects import arith, memref, vector
 
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.finish import Finish
+from mxc.passes.kernels.finish import Finish, Place
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.lanes import plus, times
 from mxc.passes.kernels.gpu.output import Blocks
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.gpu.sides import Scaled
-from mxc.passes.kernels.vectors import f32, i32, index
+from mxc.passes.kernels.vectors import f32, i32, index, of
 
 #: Totals of a tile that lie together in the result.
 QUAD = 4
@@ -26,6 +27,8 @@ QUAD = 4
 @dataclass(frozen=True)
 class Contraction(ABC):
     """`groups` products of [rows, K] and [columns, K]; `experts`: 0 where there is one rhs for all.
+
+    `chosen`: ids say which expert a group has; else there are as many as groups, each has its own.
 
     `share`: so many consecutive rows of the result have the same row of lhs.
 
@@ -43,6 +46,7 @@ class Contraction(ABC):
     share: int = 1
     after: Epilogue = NOTHING
     out: Conversion | None = None
+    chosen: bool = True
 
     def __post_init__(self) -> None:
         """Raise ValueError where a wave has not as many tiles of both halves."""
@@ -78,7 +82,7 @@ class Contraction(ABC):
         """Memref types of the operands and of the result."""
         results = self.groups * self.rows
         found = self.lhs.memrefs(results // self.share)
-        if self.experts:
+        if self.experts and self.chosen:
             found.append(ir.MemRefType.get([self.groups], i32()))
         found += self.rhs.memrefs(max(self.experts, 1) * self.columns)
         for reach, value in self.after.operands:
@@ -99,8 +103,8 @@ class Contraction(ABC):
 class Given:
     """The buffers of a product by what they are, for the group of the workgroup that runs.
 
-    `lhs`, `rhs`: elements, and scales if any; `expert`: of the group, None where there is one rhs
-    for all; `results`: as the product has them.
+    `lhs`, `rhs`: elements, and scales if any, rhs of the group's expert alone; `results`: as the
+    product has them.
     """
 
     def __init__(self, contraction: Contraction, buffers: list[ir.Value]) -> None:
@@ -110,10 +114,12 @@ class Given:
         operands, results = len(contraction.lhs.memrefs(1)), len(contraction.results)
         self.lhs, after = buffers[:operands], buffers[operands:-results]
         self.results = buffers[-results:]
-        self.expert: ir.Value | None = None
-        if contraction.experts:
-            self.expert, after = self._expert(after[0]), after[1:]
+        expert = self.group
+        if contraction.experts and contraction.chosen:
+            expert, after = self._expert(after[0]), after[1:]
         self.rhs, after = after[:2], after[2:]
+        if contraction.experts:
+            self.rhs = [self._part(buffer, expert) for buffer in self.rhs]
         memrefs = dict(zip(contraction.after.operands, after, strict=True))
         self.finish = Finish(contraction.after, memrefs, QUAD)
 
@@ -122,3 +128,56 @@ class Given:
         chosen = memref.LoadOp(ids, [self.group]).result
         chosen = arith.index_cast(ir.IndexType.get(), chosen)
         return arith.minui(chosen, index(self.contraction.experts - 1))
+
+    def _part(self, buffer: ir.Value, expert: ir.Value) -> ir.Value:
+        """What a buffer has of an expert. All of them may be more than offsets of 32 bits reach."""
+        kind = ir.MemRefType(buffer.type)
+        size = kind.shape[0] // self.contraction.experts
+        dynamic = ir.ShapedType.get_dynamic_size()
+        part = ir.MemRefType.get([size], kind.element_type, kind.layout, kind.memory_space)
+        start = times(expert, size)
+        return memref.SubViewOp(part, buffer, [start], [], [], [dynamic], [size], [1]).result
+
+    def finished(
+        self, row: ir.Value, column: ir.Value, tile: list[ir.Value], quad: int
+    ) -> ir.Value:
+        """A quad of a tile, of both halves if gated, with its epilogue: f32 [4].
+
+        `row`: in the result of all groups; `column`: the first of the quad.
+        """
+        return self._finished(row, column, tile, quad, self._mask(column))
+
+    def store(self, row: ir.Value, column: ir.Value, tile: list[ir.Value], quad: int) -> None:
+        """Finish a quad and store it, as far as there are columns."""
+        mask = self._mask(column)
+        found = self._finished(row, column, tile, quad, mask)
+        if mask is None:
+            vector.store(found, self.results[-1], [row, column])
+        else:
+            vector.maskedstore(self.results[-1], [row, column], mask, found)
+
+    def _finished(
+        self,
+        row: ir.Value,
+        column: ir.Value,
+        tile: list[ir.Value],
+        quad: int,
+        mask: ir.Value | None,
+    ) -> ir.Value:
+        parts = [
+            vector.extract_strided_slice(of(f32(), QUAD), total, [QUAD * quad], [QUAD], [1])
+            for total in tile
+        ]
+        places = [
+            Place(row, plus(column, half * self.contraction.width), mask)
+            for half in range(len(parts))
+        ]
+        return self.finish.apply(parts, places)
+
+    def _mask(self, column: ir.Value) -> ir.Value | None:
+        """Which of the columns from `column` on there are; None where all of a quad are."""
+        width = self.contraction.width
+        if width % QUAD == 0:
+            return None
+        kind = of(ir.IntegerType.get_signless(1), QUAD)
+        return vector.create_mask(kind, [arith.subi(index(width), column)])

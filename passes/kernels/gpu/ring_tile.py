@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, scf, vector
+from iree.compiler.dialects import arith, scf
 
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.finish import Place
 from mxc.passes.kernels.gpu.contraction import QUAD, Contraction, Given
 from mxc.passes.kernels.gpu.lanes import Lane, at_most, below, divided, plus, rest, times
-from mxc.passes.kernels.vectors import f32, index, of
+from mxc.passes.kernels.vectors import index
 
 #: Dies of a device, each with a cache: one workgroup after the other goes to the next of them.
 #: Source: AMD CDNA3 and CDNA4 white papers (eight XCDs).
@@ -72,9 +71,7 @@ class Tile:
         row = at_most(row, contraction.width - 1)
         if contraction.halves > 1:
             row = plus(row, times(divided(tile, self._across), contraction.width))
-        if self._given.expert is None:
-            return row
-        return plus(times(self._given.expert, contraction.columns), row)
+        return row
 
     def _wave_column(self, wave: ir.Value) -> ir.Value:
         """The first column of a wave."""
@@ -115,13 +112,5 @@ class Tile:
 
     def _quad(self, row: ir.Value, at: ir.Value, pair: list[ir.Value], quad: int) -> None:
         """Four totals in a row."""
-        contraction = self._contraction
-        row = plus(times(self._given.group, contraction.rows), row)
-        parts = [
-            vector.extract_strided_slice(of(f32(), QUAD), total, [QUAD * quad], [QUAD], [1])
-            for total in pair
-        ]
-        places = [
-            Place(row, plus(at, half * contraction.width), None) for half in range(len(parts))
-        ]
-        vector.store(self._given.finish.apply(parts, places), self._given.results[0], [row, at])
+        row = plus(times(self._given.group, self._contraction.rows), row)
+        self._given.store(row, at, pair, quad)

@@ -27,7 +27,6 @@ from iree.compiler.dialects import arith, scf, vector
 
 from mxc.dialects.amdgpu import barrier, bounded, shared, zeros
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.finish import Place
 from mxc.passes.kernels.gpu.contraction import QUAD, Contraction, Given
 from mxc.passes.kernels.gpu.floats import Floats, FloatSide
 from mxc.passes.kernels.gpu.lanes import LANES, Lane, below, divided, lane_of, plus, rest, times
@@ -64,8 +63,8 @@ class _Body:
         self.wave_k = rest(wave, self.waves_k)
         wave_n = rest(divided(wave, self.waves_k), waves_n)
         wave_m = divided(wave, self.waves_k * waves_n)
-        given = Given(kernel, buffers)
-        self.group, self.result, self.finish = given.group, given.results[-1], given.finish
+        self.given = given = Given(kernel, buffers)
+        self.group = given.group
         self.blocks: Blocks | None = None
         # Tiles along the columns that are stored together.
         self.span = 1
@@ -94,9 +93,6 @@ class _Body:
             for half in range(self.halves)
             for column in self.columns
         ]
-        if given.expert is not None:
-            base = times(given.expert, kernel.columns)
-            starts = [plus(base, start) for start in starts]
         sides = self._sides(given.lhs, given.rhs, sources, tuple(starts))
         self.lhs, self.rhs, self.product = sides
 
@@ -229,8 +225,7 @@ class _Body:
                 at = self._column(column, quad)
                 branch = scf.IfOp(arith.andi(inside, below(at, self.kernel.width)))
                 with ir.InsertionPoint(branch.then_block):
-                    found = self._finish(row, at, pair, quad)
-                    vector.store(found, self.result, [self._row(row), at])
+                    self.given.store(self._row(row), at, pair, quad)
                     scf.YieldOp([])
             return
         # The lanes of a block exchange columns: those of rows that there are not take part.
@@ -242,7 +237,8 @@ class _Body:
             for number, pair in enumerate(tiles):
                 first = plus(column, number * self.instruction.rows)
                 for quad in quads:
-                    found.append(self._finish(row, self._column(first, quad), pair, quad))
+                    at = self._column(first, quad)
+                    found.append(self.given.finished(self._row(row), at, pair, quad))
             scf.YieldOp(found)
         with ir.InsertionPoint(branch.else_block):
             scf.YieldOp([zeros(kind)] * (len(tiles) * len(quads)))
@@ -255,15 +251,3 @@ class _Body:
     def _column(self, column: ir.Value, quad: int) -> ir.Value:
         """The first column of a quad of the tile that begins at `column`."""
         return plus(column, plus(times(self.lane.group, QUAD), self.instruction.row(quad)))
-
-    def _finish(self, row: ir.Value, at: ir.Value, pair: list[ir.Value], quad: int) -> ir.Value:
-        """A quad of a tile with its epilogue, f32 [4]; `at`: its first column."""
-        parts = [
-            vector.extract_strided_slice(of(f32(), QUAD), total, [QUAD * quad], [QUAD], [1])
-            for total in pair
-        ]
-        places = [
-            Place(self._row(row), plus(at, half * self.kernel.width), None)
-            for half in range(self.halves)
-        ]
-        return self.finish.apply(parts, places)
