@@ -82,7 +82,7 @@ def test_inspect_opt_and_demo(given: dict[str, Any]) -> None:
     runner = CliRunner()
     # Its status says whether two checkpoints differ, as diff's does.
     assert runner.invoke(app, ["inspect", "m.gguf", "a.b", "--json"]).exit_code == 3
-    assert given["cli.inspect"] == ((Path("m.gguf"), "a.b", True, None), {})
+    assert given["cli.inspect"] == ((Path("m.gguf"), "a.b", True, None, None), {})
     words = "opt x.mlir --passes a{b=1},c --output y.mlir --split-input-file --verify-diagnostics"
     assert runner.invoke(app, words.split()).exit_code == 3
     assert given["opt"][0] == (Path("x.mlir"),)
