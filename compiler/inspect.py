@@ -17,7 +17,7 @@ from typing import Any
 from mxc.compiler.checkpoints.canonical import CanonicalTensor, blocked, plain
 from mxc.compiler.checkpoints.compare import compare
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.safetensors_files import CONFIG
+from mxc.compiler.checkpoints.safetensors_files import CONFIG, found_instead
 from mxc.compiler.checkpoints.statistics import recipe_of, statistics
 from mxc.compiler.checkpoints.tensors import DTYPES, TensorRecord
 from mxc.compiler.packing.archive import read_archive
@@ -129,7 +129,7 @@ def _open(path: Path, level: str | None) -> _Contents:
     raise CheckpointError(
         f"{path}: wanted a checkpoint folder (with {CONFIG}), an artifact folder (with "
         f"{MANIFEST}), a .safetensors, .gguf or .irpa file; found "
-        f"{'another kind of file' if path.exists() else 'nothing there'}"
+        f"{found_instead(path)}"
     )
 
 

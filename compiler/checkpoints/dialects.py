@@ -19,7 +19,12 @@ from mxc.compiler.checkpoints import (
 from mxc.compiler.checkpoints.canonical import CanonicalTensor, plain
 from mxc.compiler.checkpoints.gguf_dialect import open_gguf
 from mxc.compiler.checkpoints.quantisation import Quantisation
-from mxc.compiler.checkpoints.safetensors_files import CONFIG, read_checkpoint, read_file
+from mxc.compiler.checkpoints.safetensors_files import (
+    CONFIG,
+    found_instead,
+    read_checkpoint,
+    read_file,
+)
 from mxc.compiler.checkpoints.source import Source, by_name
 from mxc.compiler.checkpoints.tensors import Checkpoint
 from mxc.dialects.errors import CheckpointError
@@ -175,6 +180,5 @@ def _container(path: Path) -> Checkpoint:
         return read_checkpoint(path)
     raise CheckpointError(
         f"{path}: wanted a checkpoint folder (with {CONFIG}), a .safetensors or a .gguf file; "
-        f"found "
-        f"{'another kind of file' if path.exists() else 'nothing there'}"
+        f"found {found_instead(path)}"
     )

@@ -183,7 +183,7 @@ def _check_kind(raw: dict[str, Any], place: str) -> None:
     if not isinstance(quantization, dict):
         raise CheckpointError(
             f"{place}: no quantization_config; wanted experts in one of: "
-            f"{', '.join(QUANT_METHODS)}; give a checkpoint whose experts are quantised"
+            f"{', '.join(QUANT_METHODS)}; `mxc quantize --dialect gpt-oss` makes such a checkpoint"
         )
     known("quantisation method", quantization.get("quant_method"), QUANT_METHODS)
     # transformers applies its own clamped swiglu whatever hidden_act says; another name here

@@ -42,6 +42,18 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
 
 
+def found_instead(path: Path) -> str:
+    """What is at a path that holds no checkpoint, and what to do about it, for refusals."""
+    if not path.exists():
+        return "nothing there; check the path"
+    if path.is_dir():
+        return (
+            f"a folder without {CONFIG}; fetch it from where the weights are from, or give one of "
+            "the files in the folder"
+        )
+    return "another kind of file; convert it to safetensors"
+
+
 def read_header(path: Path) -> dict[str, TensorRecord]:
     """The tensors of one .safetensors file, in file order. Raises as `read_file`."""
     return read_file(path)[0]

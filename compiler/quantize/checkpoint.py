@@ -17,6 +17,7 @@ from mxc.compiler.checkpoints.safetensors_files import (
     CONFIG,
     INDEX,
     SINGLE,
+    found_instead,
     read_checkpoint,
     read_file,
 )
@@ -197,7 +198,7 @@ def _open(source: Path) -> Checkpoint:
         )
     raise CheckpointError(
         f"{source}: wanted a checkpoint folder (with {CONFIG}) or a .safetensors file; found "
-        f"{'another kind of file' if source.exists() else 'nothing there'}"
+        f"{found_instead(source)}"
     )
 
 

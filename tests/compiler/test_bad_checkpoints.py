@@ -77,12 +77,12 @@ def test_good_is_good(folder: Path):
 
 
 def test_not_a_folder(tmp_path: Path):
-    refused(tmp_path / "nowhere", "nowhere: wanted a checkpoint folder (with config.json)")
+    refused(tmp_path / "nowhere", "nowhere: wanted a checkpoint folder", "nothing there; check")
 
 
 def test_no_config(folder: Path):
     (folder / "config.json").unlink()
-    refused(folder, "bad: wanted a checkpoint folder (with config.json)")
+    refused(folder, "bad: wanted a checkpoint folder", "a folder without config.json; fetch it")
 
 
 def test_no_weights(folder: Path):
@@ -321,7 +321,7 @@ YARN = {
         ),
         ({"architectures": ...}, ("architecture None", "supported")),
         ({"model_type": "llama"}, ("model_type 'llama'", "GptOssForCausalLM (gpt_oss)")),
-        ({"quantization_config": ...}, ("no quantization_config", "mxfp4", "give a checkpoint")),
+        ({"quantization_config": ...}, ("no quantization_config", "mxfp4", "mxc quantize")),
         ({"hidden_act": "gelu"}, ("hidden_act 'gelu'", "supported: silu")),
         (
             {"rope_scaling": {**YARN, "rope_type": "llama3"}},

@@ -201,10 +201,13 @@ def test_unknown_tensor(folder):
         inspect(folder, "model.norm")
 
 
-@pytest.mark.parametrize("name", ["gone.bin", "there.bin"])
-def test_not_something_to_inspect(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "found"), [("gone.bin", "nothing there"), ("there.bin", "another kind of file")]
+)
+def test_not_something_to_inspect(tmp_path, name, found):
     (tmp_path / "there.bin").touch()
-    with pytest.raises(CheckpointError, match=rf"{name}: wanted a checkpoint folder .*irpa"):
+    refusal = rf"{name}: wanted a checkpoint folder .*irpa file; found {found}"
+    with pytest.raises(CheckpointError, match=refusal):
         inspect(tmp_path / name)
 
 

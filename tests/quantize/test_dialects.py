@@ -13,11 +13,15 @@ from compressed_tensors.compressors.mxfp8.base import MXFP8QuantizationCompresso
 from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
 from compressed_tensors.quantization import QuantizationConfig
 from safetensors.torch import load_file
+from transformers import GptOssConfig, GptOssForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
+from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.models.model import open_model
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
 from mxc.compiler.quantize.outputs import OUTPUTS
+from mxc.dialects.errors import CheckpointError
 from mxc.dialects.reference import dequantize, quantize
 
 DOWN = "model.layers.1.mlp.down_proj.weight"
@@ -107,6 +111,22 @@ def test_transformers_reads_gpt_oss(checkpoint, tmp_path):
     np.testing.assert_array_equal(found.float().numpy(), wanted)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["quantization_config"]["quant_method"] == "mxfp4"
+
+
+def test_what_is_refused_as_plain_is_a_model_once_quantised(tmp_path):
+    write_gpt_oss(tmp_path / "shape", GptOssOptions(num_hidden_layers=1, hidden_size=96))
+    config = GptOssConfig.from_pretrained(tmp_path / "shape")
+    del config.quantization_config
+    GptOssForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path / "plain")
+    with pytest.raises(CheckpointError, match=r"mxc quantize --dialect gpt-oss"):
+        open_model(tmp_path / "plain")
+    quantize_checkpoint(tmp_path / "plain", tmp_path / "out", "mxfp4", dialect="gpt-oss")
+    formats = {each.key: each.format for each in open_model(tmp_path / "out").bound}
+    experts = "model.layers.0.mlp.experts"
+    assert {key for key, format in formats.items() if format == "mxfp4"} == {
+        f"{experts}.gate_up_proj",
+        f"{experts}.down_proj",
+    }
 
 
 LLAMA = {
