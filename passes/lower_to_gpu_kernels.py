@@ -15,8 +15,8 @@ after:
     %y = flow.dispatch @mxc_mxfp4_mxfp4_1x16x96x64(%x, %p, %w, %s) {mxc.contraction = {..}}
 
 Leaves alone: contractions without a schedule, which are those with dynamic sizes; blocks other than
-32; accumulators other than zero; operands whose dimensions are in another order, or of 2 GiB or
-more (weights: of one expert).
+32, but for weights in nvfp4 by floats; accumulators other than zero; operands whose dimensions are
+in another order, or of 2 GiB or more (weights: of one expert).
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ def _left(source: Source, blocks: int) -> Scaled | Floats:
 
 
 def _scaled(name: str, blocks: int) -> Scaled:
-    element = FORMATS[name].element
-    return Scaled(element.mlir, element.bits, blocks)
+    format = FORMATS[name]
+    return Scaled(format.element.mlir, format.element.bits, blocks, BLOCK // format.block)
 
 
 def _described(call: Call, blocks: Quantisation | None) -> KernelCall:

@@ -106,3 +106,31 @@ func.func @too_large(%x: tensor<1048576x32x32xf32>, %w: tensor<32x32x32xf4E2M1FN
   } -> tensor<1048576x32xf32>
   func.return %y : tensor<1048576x32xf32>
 }
+
+// -----
+
+// Weights in nvfp4: two scales for 32 elements, which no matrix instruction takes.
+// CHECK: stream.executable private @mxc_f32_nvfp4_1x4x32x512 {
+// CHECK: rocdl.cvt.pk.f32.fp8
+// CHECK: rocdl.cvt.scalef32.pk.f32.fp4
+// CHECK: amdgpu.mfma
+// CHECK-LABEL: func.func @nvfp4(
+// CHECK: flow.dispatch @mxc_f32_nvfp4_1x4x32x512
+func.func @nvfp4(%x: tensor<4x32x16xf32>, %w: tensor<32x32x16xf4E2M1FN>, %s: tensor<32x32xf8E4M3FN>) -> tensor<4x32xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<4x32xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<4x32xf32>) -> tensor<4x32xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x32x16xf32>, tensor<32x32x16xf4E2M1FN>, tensor<32x32xf8E4M3FN>) outs(%acc : tensor<4x32xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E4M3FN, %o: f32):
+    %e = arith.extf %b : f4E2M1FN to f32
+    %f = arith.extf %c : f8E4M3FN to f32
+    %r = arith.mulf %e, %f : f32
+    %p = arith.mulf %a, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x32xf32>
+  func.return %y : tensor<4x32xf32>
+}

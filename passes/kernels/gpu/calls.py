@@ -44,6 +44,8 @@ _FORMATS: dict[str, Format] = {
 }
 #: Those of them that scaled matrix instructions take.
 _SCALED = {element: name for element, name in _FORMATS.items() if FORMATS[name].element.exponent}
+#: Two scales for 32 elements.
+_NVFP4 = FORMATS["nvfp4"]
 #: Dimensions of rows of blocks, without a batch.
 _RANK = 3
 #: Activations without scales.
@@ -56,7 +58,9 @@ def match(op: ir.Operation) -> Call | None:
     if found is None or not _has_our_shape(found):
         return None
     assert found.rhs_scale is not None
-    format = _FORMATS.get(str(found.rhs_type))
+    format: str | None = _FORMATS.get(str(found.rhs_type))
+    if found.block != BLOCK:
+        format = _NVFP4.name
     lhs = operand(found.lhs, found.lhs_scale, found.k, _SCALED, _FLOATS)
     if format is None or lhs is None:
         return None
@@ -94,13 +98,21 @@ def match(op: ir.Operation) -> Call | None:
 
 
 def _has_our_shape(found: ScaledContraction) -> bool:
-    if not found.is_canonical or found.rhs_scale is None or found.block != BLOCK:
+    if not found.is_canonical or found.rhs_scale is None or len(found.batch) > 1:
         return False
-    if str(element_of(found.rhs_scale)) != "f8E8M0FNU" or len(found.batch) > 1:
+    scale = str(element_of(found.rhs_scale))
+    if (found.block, scale) != (BLOCK, "f8E8M0FNU") and not _is_nvfp4(found, scale):
         return False
     if not found.is_row_major or len(found.maps[0].results) != len(found.batch) + 3:
         return False
     return min(found.m, found.n, found.k, *found.batch) > 0
+
+
+def _is_nvfp4(found: ScaledContraction, scale: str) -> bool:
+    """Whether weights are, in whole steps of 32, and activations are floats."""
+    kind = (str(found.rhs_type), found.block, scale)
+    known = _NVFP4.element.mlir, _NVFP4.block, _NVFP4.scale.mlir
+    return kind == known and found.lhs_scale is None and found.k % BLOCK == 0
 
 
 def _chosen(value: ir.Value) -> tuple[ir.Value, ir.Value | None, int]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, vector
+from iree.compiler.dialects import arith, rocdl, vector
 
 from mxc.passes.kernels.gpu.floats import FRAGMENT
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.vectors import bitcast, f32, i32, of
 
+#: Elements of a block of nvfp4.
+_NVFP4 = 16
 #: Six-bit elements -> the instruction for a whole block of them.
 _SIXES = {
     "f6E2M3FN": "rocdl.cvt.scalef32.pk32.bf16.fp6",
@@ -42,6 +44,30 @@ def decode(block: ir.Value, scale: ir.Value, element: str) -> list[ir.Value]:
             ).result
         ),
     )
+
+
+def decode_nvfp4(block: ir.Value, scales: ir.Value) -> list[ir.Value]:
+    """32 elements of e2m1 under two scales, i8 [2] in E4M3, as fragments of bf16, along K.
+
+    2 bits of significand times 4 are 6, in a range that bf16 has by far: exact.
+    """
+    pair = vector.extract(bitcast(vector.shuffle(scales, scales, [0, 1, 0, 1]), i32(), 1), [], [0])
+    factors = rocdl.cvt_pk_f32_fp8(of(f32(), 2), pair, False)
+    unit = arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), 1.0)).result
+    words = bitcast(block, i32(), BLOCK * 4 // 32)
+    found = []
+    for number in range(BLOCK // FRAGMENT):
+        # 8 elements are a word: four pairs.
+        word = vector.extract(words, [], [number])
+        pairs = [
+            rocdl.cvt_scalef32_pk_f32_fp4(of(f32(), 2), word, unit, select) for select in range(4)
+        ]
+        halves = [vector.shuffle(*pairs[at : at + 2], [0, 1, 2, 3]) for at in (0, 2)]
+        wide = vector.shuffle(*halves, list(range(FRAGMENT)))
+        factor = vector.extract(factors, [], [number * FRAGMENT // _NVFP4])
+        scaled = arith.mulf(wide, vector.broadcast(of(f32(), FRAGMENT), factor))
+        found.append(arith.truncf(of(ir.BF16Type.get(), FRAGMENT), scaled))
+    return found
 
 
 def _sixes(block: ir.Value, scale: ir.Value, element: str) -> list[ir.Value]:

@@ -12,10 +12,11 @@ from iree.compiler import ir
 from iree.compiler.dialects import vector
 
 from mxc.dialects.amdgpu import joined, mfma, scaled_mfma
-from mxc.passes.kernels.gpu.decode import decode
+from mxc.passes.kernels.gpu.decode import decode, decode_nvfp4
 from mxc.passes.kernels.gpu.floats import FRAGMENT, FloatSide
 from mxc.passes.kernels.gpu.fragments import TURNS, Instruction
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledSide
+from mxc.passes.kernels.vectors import i8, of
 
 
 @dataclass(frozen=True)
@@ -70,5 +71,9 @@ class DecodedProduct:
 
     def _decoded(self, loaded: Loaded, tile: int, turn: int) -> list[ir.Value]:
         block = joined(self.rhs.parts(loaded, tile, turn))
-        scale = vector.extract(self.rhs.raw_scales(loaded, tile), [], [turn])
-        return decode(block, scale, self.rhs.kind.element)
+        scales, count = self.rhs.raw_scales(loaded, tile), self.rhs.kind.scales
+        if count > 1:
+            kind = of(i8(), count)
+            own = vector.extract_strided_slice(kind, scales, [turn * count], [count], [1])
+            return decode_nvfp4(block, own)
+        return decode(block, vector.extract(scales, [], [turn]), self.rhs.kind.element)

@@ -31,11 +31,15 @@ Loaded = list[ir.Value]
 
 @dataclass(frozen=True)
 class Scaled:
-    """`blocks` a row, with E8M0 scales, of elements of the MLIR type `element`, of so many bits."""
+    """`blocks` a row, with E8M0 scales, of elements of the MLIR type `element`, of so many bits.
+
+    `scales`: those of a block of 32; where there are more than one, they are E4M3 (nvfp4).
+    """
 
     element: str
     bits: int
     blocks: int
+    scales: int = 1
 
     @property
     def block_bytes(self) -> int:
@@ -46,7 +50,7 @@ class Scaled:
         """Types of the elements and of the scales of so many rows."""
         return [
             ir.MemRefType.get([rows * self.blocks * self.block_bytes], i8()),
-            ir.MemRefType.get([rows * self.blocks], i8()),
+            ir.MemRefType.get([rows * self.blocks * self.scales], i8()),
         ]
 
 
@@ -104,16 +108,16 @@ class ScaledSide:
 
         What they would scale is zero too; but the bytes there are another row's, and may be NaN.
         """
-        memory, blocks = self.buffers[1], self.kind.blocks
-        at = plus(times(row, blocks), own)
+        memory, blocks, count = self.buffers[1], self.kind.blocks, self.kind.scales
+        at = times(plus(times(row, blocks), own), count)
         left = blocks % TURNS
         if not masked:
-            return vector.load(of(i8(), TURNS), memory, [at])
-        if blocks < TURNS:
+            return vector.load(of(i8(), TURNS * count), memory, [at])
+        if blocks < TURNS or count > 1:
             scales = [
-                vector.load(of(i8(), 1), memory, [arith.select(valid, byte, index(BEYOND))])
+                vector.load(of(i8(), count), memory, [arith.select(valid, byte, index(BEYOND))])
                 for turn in range(TURNS)
-                for byte, valid in ((plus(at, turn), below(plus(own, turn), blocks)),)
+                for byte, valid in ((plus(at, turn * count), below(plus(own, turn), blocks)),)
             ]
             return joined(scales)
         at = arith.select(below(own, blocks), at, index(BEYOND))

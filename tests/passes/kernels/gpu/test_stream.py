@@ -22,11 +22,12 @@ from mxc.dialects.errors import PassError
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.packing import decode_elements, decode_scales
 from mxc.dialects.scaled import scaled_contraction
-from mxc.runtime.simulator.sanitizer import Sanitizer
 from mxc.runtime.simulator.session import load
+from mxc.runtime.simulator.watch.sanitizer import Sanitizer
 
 Array = NDArray[Any]
 F4, E2M3, E3M2, E4M3, E5M2 = "mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2"
+NVFP4 = "nvfp4"
 #: Codes that are no numbers: where the bits under a mask are this.
 NOT_FINITE = {E4M3: (0x7F, 0x7F), E5M2: (0x7C, 0x7C)}
 FLOATS = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
@@ -41,9 +42,10 @@ def operand(
     if format in NOT_FINITE:
         mask, special = NOT_FINITE[format]
         codes[codes & mask == special] = 0
-    factors = rng.integers(*scales, (*lead, k // 32), dtype=np.uint8, endpoint=True)
+    block = FORMATS[format].block
+    factors = rng.integers(*scales, (*lead, k // block), dtype=np.uint8, endpoint=True)
     values = decode_elements(codes, format).astype(np.float64)
-    return codes, factors, values * np.repeat(decode_scales(factors, format), 32, axis=-1)
+    return codes, factors, values * np.repeat(decode_scales(factors, format), block, axis=-1)
 
 
 def bytes_type(*shape: int) -> ir.Type:
@@ -51,26 +53,28 @@ def bytes_type(*shape: int) -> ir.Type:
 
 
 def unpacked(value: ir.Value, format: str) -> ir.Value:
-    """i8 [.., K / 32, bytes] as the elements of the format."""
+    """i8 [.., K / block, bytes] as the elements of the format."""
     *lead, _ = ir.RankedTensorType(value.type).shape
-    kind = ir.RankedTensorType.get([*lead, 32], ir.Type.parse(FORMATS[format].element.mlir))
+    element = ir.Type.parse(FORMATS[format].element.mlir)
+    kind = ir.RankedTensorType.get([*lead, FORMATS[format].block], element)
     return flow.TensorBitCastOp(kind, value, [], []).result
 
 
-def scales_of(value: ir.Value) -> ir.Value:
+def scales_of(value: ir.Value, format: str = F4) -> ir.Value:
     shape = ir.RankedTensorType(value.type).shape
-    kind = ir.RankedTensorType.get(shape, ir.Float8E8M0FNUType.get())
+    kind = ir.RankedTensorType.get(shape, ir.Type.parse(FORMATS[format].scale.mlir))
     return flow.TensorBitCastOp(kind, value, [], []).result
 
 
 def program(m: int, n: int, k: int, lhs: str, rhs: str) -> str:
     """@main: the operands as bytes (float activations as they are) -> f32 [m, n]."""
-    blocks = k // 32
+    block = FORMATS[rhs].block
+    blocks = k // block
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         kinds = [bytes_type(n, blocks, FORMATS[rhs].block_bytes), bytes_type(n, blocks)]
         if lhs in FLOATS:
-            kinds.insert(0, ir.RankedTensorType.get([m, blocks, 32], ir.Type.parse(lhs)))
+            kinds.insert(0, ir.RankedTensorType.get([m, blocks, block], ir.Type.parse(lhs)))
         else:
             kinds = [bytes_type(m, blocks, FORMATS[lhs].block_bytes), bytes_type(m, blocks), *kinds]
         with ir.InsertionPoint(module.body):
@@ -80,7 +84,7 @@ def program(m: int, n: int, k: int, lhs: str, rhs: str) -> str:
                 *left, w, t = given
                 weights = w if rhs == "mxint8" else unpacked(w, rhs)
                 if lhs in FLOATS:
-                    return scaled_contraction(left[0], weights, rhs_scale=scales_of(t))
+                    return scaled_contraction(left[0], weights, rhs_scale=scales_of(t, rhs))
                 return scaled_contraction(
                     unpacked(left[0], lhs),
                     weights,
@@ -134,16 +138,21 @@ CASES = [
     # Columns that fill no quad: what would be stored behind them is the next row.
     (7, 33, 96, F4, F4),
     (5, 22, 544, "bf16", E2M3),
+    # Blocks of 16: two scales where others have one; steps that are whole, cut, and less than one.
+    (4, 16, 1056, "bf16", NVFP4),
+    (20, 36, 64, "f32", NVFP4),
 ]
 
 
 @pytest.mark.parametrize(("m", "n", "k", "lhs", "rhs"), CASES)
 def test_products(m: int, n: int, k: int, lhs: str, rhs: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(m + n + k)
-    w, t, right = operand(rng, (n, k), rhs, (117, 137))
-    given: list[Array] = [w.reshape(n, k // 32, -1).view(np.int8), t.view(np.int8)]
+    block = FORMATS[rhs].block
+    # E4M3 has a sign, and numbers up to 126.
+    w, t, right = operand(rng, (n, k), rhs, (40, 120) if rhs == NVFP4 else (117, 137))
+    given: list[Array] = [w.reshape(n, k // block, -1).view(np.int8), t.view(np.int8)]
     if lhs in FLOATS:
-        x = rng.normal(size=(m, k // 32, 32)).astype(FLOATS[lhs])
+        x = rng.normal(size=(m, k // block, block)).astype(FLOATS[lhs])
         left = x.reshape(m, k).astype(np.float64)
         given.insert(0, x)
     else:
