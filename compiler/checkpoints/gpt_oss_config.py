@@ -6,10 +6,11 @@ modeling_rope_utils.py (5.23). What changes numbers and has no default there is 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
+from mxc.compiler.models.config import Fields
+from mxc.compiler.models.yarn import YarnScaling, read_yarn
 from mxc.dialects.errors import CheckpointError
 
 ARCHITECTURES = ("GptOssForCausalLM",)
@@ -19,21 +20,6 @@ ROPE_TYPES = ("yarn",)
 LAYER_TYPES = ("sliding_attention", "full_attention")
 #: Elements along the reduced axis that share a scale (OCP MX 1.0, section 5.1).
 BLOCK = 32
-
-
-@dataclass(frozen=True, kw_only=True)
-class YarnScaling:
-    """YaRN scaling of the rotary frequencies (https://arxiv.org/abs/2309.00071).
-
-    `attention_factor` multiplies cos and sin; it is resolved already, never None.
-    """
-
-    factor: float
-    beta_fast: float
-    beta_slow: float
-    original_max_position_embeddings: int
-    truncate: bool
-    attention_factor: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,77 +53,16 @@ class GptOssConfig:
     pad_token_id: int | None
 
 
-class _Fields:
-    """A JSON object whose reads are checked and whose refusals name file, key and value."""
-
-    def __init__(self, raw: dict[str, Any], place: str) -> None:
-        self.raw, self.place = raw, place
-
-    def size(self, key: str) -> int:
-        value = self._get(key)
-        if type(value) is not int or value <= 0:
-            raise self.refuse(key, "a positive integer", value)
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self._get(key, default)
-        # bool is an int in Python, and True would pass for 1.0.
-        if type(value) not in (int, float) or not 0 < value < math.inf:
-            raise self.refuse(key, "a positive number", value)
-        return float(value)
-
-    def flag(self, key: str, default: bool | None = None) -> bool:
-        value = self._get(key, default)
-        if type(value) is not bool:
-            raise self.refuse(key, "true or false", value)
-        return value
-
-    def token(self, key: str) -> int | None:
-        value = self.raw.get(key)
-        if value is not None and type(value) is not int:
-            raise self.refuse(key, "a token number or null", value)
-        return value
-
-    def refuse(self, key: str, wanted: str, found: object) -> CheckpointError:
-        return CheckpointError(f"{self.place}: wanted {wanted} for {key}, found {found!r}")
-
-    def _get(self, key: str, default: Any = None) -> Any:
-        value = self.raw.get(key, default)
-        if value is None:
-            raise CheckpointError(
-                f"{self.place}: {key} is missing; fetch config.json again, or add the key"
-            )
-        return value
-
-
-def token_ids(value: Any, place: str) -> tuple[int, ...]:
-    """`eos_token_id` of config.json or generation_config.json: a number, a list, or null."""
-    if value is None:
-        return ()
-    ids = value if isinstance(value, list) else [value]
-    if not all(type(i) is int and i >= 0 for i in ids):
-        raise CheckpointError(
-            f"{place}: wanted a token number or a list of them for eos_token_id, found {value!r}"
-        )
-    return tuple(ids)
-
-
 def parse(raw: dict[str, Any], place: str) -> GptOssConfig:
     """The record of a parsed config.json; `place` names the file in errors.
 
     Raises CheckpointError: another architecture, quantisation method or rope type (the message
     lists what is supported), a missing field, or fields that contradict each other.
     """
-    fields = _Fields(raw, place)
+    fields = Fields(raw, place)
     _check_kind(raw, place)
-    experts_per_token = raw.get("experts_per_token")  # the name in the first published configs
-    if "num_experts_per_tok" not in raw and experts_per_token is not None:
-        fields = _Fields({**raw, "num_experts_per_tok": experts_per_token}, place)
-    top_k = fields.size("num_experts_per_tok")
-    if experts_per_token not in (None, top_k):
-        raise fields.refuse(
-            "experts_per_token", f"the {top_k} of num_experts_per_tok", experts_per_token
-        )
+    # The second is the name in the first published configs.
+    top_k = fields.one_of("num_experts_per_tok", "experts_per_token")
     layers = fields.size("num_hidden_layers")
     layer_types = _layer_types(fields, layers)
     theta, scaling = _rope(raw, place)
@@ -161,7 +86,7 @@ def parse(raw: dict[str, Any], place: str) -> GptOssConfig:
         swiglu_alpha=fields.number("swiglu_alpha", 1.702),
         attention_bias=fields.flag("attention_bias", True),
         tie_word_embeddings=fields.flag("tie_word_embeddings", False),
-        eos_token_ids=token_ids(raw.get("eos_token_id"), place),
+        eos_token_ids=fields.tokens("eos_token_id"),
         bos_token_id=fields.token("bos_token_id"),
         pad_token_id=fields.token("pad_token_id"),
     )
@@ -191,8 +116,8 @@ def _check_kind(raw: dict[str, Any], place: str) -> None:
     known("hidden_act", raw.get("hidden_act", "silu"), ("silu",))
 
 
-def _layer_types(fields: _Fields, layers: int) -> tuple[str, ...]:
-    types = fields.raw.get("layer_types")
+def _layer_types(fields: Fields, layers: int) -> tuple[str, ...]:
+    types = fields.raw("layer_types")
     if types is None:  # transformers' rule: sliding first, then in turn
         return tuple(LAYER_TYPES[i % 2] for i in range(layers))
     if not isinstance(types, list) or len(types) != layers:
@@ -213,7 +138,7 @@ def _rope(raw: dict[str, Any], place: str) -> tuple[float, YarnScaling]:
     scaling = old or new
     if not isinstance(scaling, dict):
         raise CheckpointError(f"{place}: wanted rope_scaling or rope_parameters, found neither")
-    fields = _Fields(scaling, f"{place} (rope)")
+    fields = Fields(scaling, f"{place} (rope)")
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind not in ROPE_TYPES:
         raise CheckpointError(
@@ -221,30 +146,11 @@ def _rope(raw: dict[str, Any], place: str) -> tuple[float, YarnScaling]:
         )
     if fields.number("partial_rotary_factor", 1.0) != 1.0:
         raise fields.refuse("partial_rotary_factor", "1", scaling["partial_rotary_factor"])
-    theta = fields if "rope_theta" in scaling else _Fields(raw, place)
-    factor = fields.number("factor")
-    return theta.number("rope_theta"), YarnScaling(
-        factor=factor,
-        beta_fast=fields.number("beta_fast", 32.0),
-        beta_slow=fields.number("beta_slow", 1.0),
-        original_max_position_embeddings=fields.size("original_max_position_embeddings"),
-        truncate=fields.flag("truncate", True),
-        attention_factor=_attention_factor(fields, factor),
-    )
+    theta = fields if "rope_theta" in scaling else Fields(raw, place)
+    return theta.number("rope_theta"), read_yarn(fields)
 
 
-def _attention_factor(fields: _Fields, factor: float) -> float:
-    def mscale(weight: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
-
-    if fields.raw.get("attention_factor") is not None:
-        return fields.number("attention_factor")
-    if fields.raw.get("mscale") and fields.raw.get("mscale_all_dim"):
-        return mscale(fields.number("mscale")) / mscale(fields.number("mscale_all_dim"))
-    return mscale(1.0)
-
-
-def _check_sizes(config: GptOssConfig, fields: _Fields) -> None:
+def _check_sizes(config: GptOssConfig, fields: Fields) -> None:
     for key in ("hidden_size", "intermediate_size"):
         if getattr(config, key) % BLOCK:
             raise fields.refuse(key, f"a multiple of the mxfp4 block {BLOCK}", getattr(config, key))

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.gpt_oss_config import YarnScaling
 from mxc.compiler.models.config import Fields
+from mxc.compiler.models.yarn import YarnScaling, read_yarn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,28 +100,9 @@ def read_rope(fields: Fields, *, theta: float = 10000.0) -> Rope:
                 scaling.low_freq_factor,
             )
     elif kind == "yarn":
-        factor = rope.number("factor")
-        scaling = YarnScaling(
-            factor=factor,
-            beta_fast=rope.number("beta_fast", 32.0),
-            beta_slow=rope.number("beta_slow", 1.0),
-            original_max_position_embeddings=rope.size("original_max_position_embeddings"),
-            truncate=rope.flag("truncate", True),
-            attention_factor=_attention_factor(rope, factor),
-        )
+        scaling = read_yarn(rope)
     rope.finish()
     return Rope(theta=base, scaling=scaling)
-
-
-def _attention_factor(fields: Fields, factor: float) -> float:
-    def mscale(weight: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
-
-    if fields.raw("attention_factor") is not None:
-        return fields.number("attention_factor")
-    if fields.raw("mscale") and fields.raw("mscale_all_dim"):
-        return mscale(fields.number("mscale")) / mscale(fields.number("mscale_all_dim"))
-    return mscale(1.0)
 
 
 def frequencies(rope: Rope, head_dim: int) -> NDArray[np.float32]:
