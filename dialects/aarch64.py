@@ -9,10 +9,6 @@ from __future__ import annotations
 from iree.compiler import ir
 from iree.compiler.dialects import llvm
 
-#: Target features by what they give: dot products of quads of bytes, and of pairs of bf16.
-DOTPROD = "dotprod"
-BF16 = "bf16"
-
 
 def dot_i8(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
     """acc[i] + sum over t of a[4i+t] b[4i+t]: SDOT; acc i32 [4], a and b i8 [16].

@@ -11,12 +11,8 @@ from collections.abc import Sequence
 from iree.compiler import ir
 from iree.compiler.dialects import llvm
 
-#: Target features by what they give: dot products of pairs of bf16 and of quads of bytes, the
-#: permutation of words and that of bytes.
+#: The target feature that gives dot products of pairs of bf16.
 BF16 = "avx512bf16"
-VNNI = "avx512vnni"
-BW = "avx512bw"
-VBMI = "avx512vbmi"
 
 #: Bytes of a register -> how names of intrinsics begin.
 _YMM, _ZMM = 32, 64
