@@ -18,27 +18,7 @@ from mxc.compiler.checkpoints.tensors import DTYPES
 from mxc.compiler.models.architectures import read_decoder
 from mxc.compiler.models.decoder import EMBEDDING, Decoder
 
-#: The published shapes: Llama-3.1-8B, Qwen3-8B, Qwen3-30B-A3B and Mixtral-8x7B (config.json).
-LLAMA_8B: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "rope_scaling": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    },
-}
+#: The published shapes: Qwen3-8B and Mixtral-8x7B (config.json).
 QWEN3_8B: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",
@@ -52,18 +32,6 @@ QWEN3_8B: dict[str, Any] = {
     "max_position_embeddings": 40960,
     "rms_norm_eps": 1e-6,
     "rope_theta": 1000000.0,
-}
-QWEN3_30B: dict[str, Any] = QWEN3_8B | {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "num_hidden_layers": 48,
-    "num_key_value_heads": 4,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 768,
-    "norm_topk_prob": True,
 }
 MIXTRAL_8X7B: dict[str, Any] = {
     "architectures": ["MixtralForCausalLM"],
