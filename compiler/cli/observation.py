@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mxc.runtime.session import Model
-    from mxc.runtime.simulator.code_object import Kernel
-    from mxc.runtime.simulator.count import Counter
-    from mxc.runtime.simulator.observe import Observer
-    from mxc.runtime.simulator.sanitizer import Sanitizer
-    from mxc.runtime.simulator.trace import Trace
+    from mxc.runtime.simulator.code.code_object import Kernel
+    from mxc.runtime.simulator.watch.count import Counter
+    from mxc.runtime.simulator.watch.observe import Observer
+    from mxc.runtime.simulator.watch.sanitizer import Sanitizer
+    from mxc.runtime.simulator.watch.trace import Trace
 
 TraceFile = Annotated[
     Path | None,
@@ -118,10 +118,10 @@ class Observation:
 
     def _observe(self, kernel: Kernel) -> Observer:
         """What watches the next dispatch."""
-        from mxc.runtime.simulator.count import Counter
-        from mxc.runtime.simulator.observe import Several
-        from mxc.runtime.simulator.sanitizer import Sanitizer
-        from mxc.runtime.simulator.trace import Trace
+        from mxc.runtime.simulator.watch.count import Counter
+        from mxc.runtime.simulator.watch.observe import Several
+        from mxc.runtime.simulator.watch.sanitizer import Sanitizer
+        from mxc.runtime.simulator.watch.trace import Trace
 
         chosen: list[Observer] = []
         if self._file is not None:

@@ -23,11 +23,11 @@ from mxc.runtime.device import open_device
 from mxc.runtime.integrity import check_files, check_model, check_version, read_manifest
 from mxc.runtime.levels import choose_level
 from mxc.runtime.session import Model, _Entry
+from mxc.runtime.simulator.compute.operations import Array
 from mxc.runtime.simulator.errors import CodeObjectError
-from mxc.runtime.simulator.hal import Buffer, Device, Dispatch, Observe, View
-from mxc.runtime.simulator.operations import Array
-from mxc.runtime.simulator.vm import Machine
-from mxc.runtime.simulator.vm_module import HostModule, read_module
+from mxc.runtime.simulator.host.hal import Buffer, Device, Dispatch, Observe, View
+from mxc.runtime.simulator.host.vm import Machine
+from mxc.runtime.simulator.host.vm_module import HostModule, read_module
 
 #: The device URI that means this module.
 SIMULATOR = "simulator"

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mxc.runtime.simulator.assembly.kernels import read_assembly
-from mxc.runtime.simulator.code_object import Kernel, Workgroup, read_kernels
+from mxc.runtime.simulator.code.code_object import Kernel, Workgroup, read_kernels
+from mxc.runtime.simulator.compute.operations import Array
 from mxc.runtime.simulator.errors import AssemblyError, SimulationError
-from mxc.runtime.simulator.launch import launch
-from mxc.runtime.simulator.observe import Observer
-from mxc.runtime.simulator.operations import Array
-from mxc.runtime.simulator.translate import Program
+from mxc.runtime.simulator.run.launch import launch
+from mxc.runtime.simulator.run.translate import Program
+from mxc.runtime.simulator.watch.observe import Observer
 
 #: What a text is called that is in no file.
 _NAMELESS = "<text>"

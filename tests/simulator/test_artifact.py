@@ -12,8 +12,8 @@ import mxc
 from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli import app
 from mxc.dialects.errors import RequestError
-from mxc.runtime.simulator.sanitizer import Sanitizer
 from mxc.runtime.simulator.session import SimulatedModel, load
+from mxc.runtime.simulator.watch.sanitizer import Sanitizer
 
 PROGRAM = """
 func.func @main(%a: tensor<20x48xf32>, %b: tensor<24x48xf32>) -> (tensor<20x24xf32>, tensor<20xf32>)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxc.runtime.simulator.code_object import Kernel
-from mxc.runtime.simulator.count import Counter, Counts
-from mxc.runtime.simulator.launch import launch
+from mxc.runtime.simulator.code.code_object import Kernel
+from mxc.runtime.simulator.run.launch import launch
+from mxc.runtime.simulator.run.translate import Program
 from mxc.runtime.simulator.simulate import simulate
-from mxc.runtime.simulator.trace import Trace
-from mxc.runtime.simulator.translate import Program
+from mxc.runtime.simulator.watch.count import Counter, Counts
+from mxc.runtime.simulator.watch.trace import Trace
 
 Assemble = Callable[..., Kernel]
 STRIDED = """

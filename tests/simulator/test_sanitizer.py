@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from mxc.runtime.simulator.assembly.kernels import read_assembly
-from mxc.runtime.simulator.code_object import Kernel
+from mxc.runtime.simulator.code.code_object import Kernel
+from mxc.runtime.simulator.code.text import text
 from mxc.runtime.simulator.errors import SimulationError
-from mxc.runtime.simulator.launch import launch
-from mxc.runtime.simulator.sanitizer import Finding, Sanitizer
+from mxc.runtime.simulator.run.launch import launch
+from mxc.runtime.simulator.run.translate import Program
 from mxc.runtime.simulator.simulate import simulate
-from mxc.runtime.simulator.text import text
-from mxc.runtime.simulator.translate import Program
+from mxc.runtime.simulator.watch.sanitizer import Finding, Sanitizer
 
 Assemble = Callable[..., Kernel]
 

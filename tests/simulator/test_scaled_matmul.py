@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from mxc.dialects.packing import decode_elements, decode_scales
-from mxc.runtime.simulator.launch import launch
+from mxc.runtime.simulator.run.launch import launch
+from mxc.runtime.simulator.run.translate import Program
 from mxc.runtime.simulator.simulate import simulate
-from mxc.runtime.simulator.translate import Program
 
 Array = NDArray[Any]
 F4, E4, E5 = "f4E2M1FN", "f8E4M3FN", "f8E5M2"

@@ -17,8 +17,8 @@ from mxc.runtime.simulator.assembly.modifiers import (
 from mxc.runtime.simulator.assembly.operands import Reader
 from mxc.runtime.simulator.assembly.source import Statement, split
 from mxc.runtime.simulator.assembly.written import Written, finish, take
-from mxc.runtime.simulator.instruction import Instruction, Operand
-from mxc.runtime.simulator.words import OPCODES
+from mxc.runtime.simulator.code.instruction import Instruction, Operand
+from mxc.runtime.simulator.code.words import OPCODES
 
 _SUFFIXES = ("_e32", "_e64", "_sdwa", "_dpp")
 _JUMPS = ("s_branch", "s_cbranch_")

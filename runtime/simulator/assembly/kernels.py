@@ -13,7 +13,7 @@ from mxc.runtime.simulator.assembly.expressions import evaluate
 from mxc.runtime.simulator.assembly.listing import Listing, read_listing
 from mxc.runtime.simulator.assembly.metadata import read_metadata
 from mxc.runtime.simulator.assembly.source import Place, refuse
-from mxc.runtime.simulator.code_object import (
+from mxc.runtime.simulator.code.code_object import (
     Argument,
     Descriptor,
     Kernel,
@@ -22,8 +22,8 @@ from mxc.runtime.simulator.code_object import (
     metadata_kernels,
     metadata_workgroup,
 )
+from mxc.runtime.simulator.code.msgpack import Value
 from mxc.runtime.simulator.errors import AssemblyError, CodeObjectError
-from mxc.runtime.simulator.msgpack import Value
 
 #: Fields of .amdhsa_kernel that execution depends on, with their defaults.
 _FIELDS = {

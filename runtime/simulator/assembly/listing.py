@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from mxc.runtime.simulator.assembly.expressions import evaluate
 from mxc.runtime.simulator.assembly.instructions import Line, read_instruction
 from mxc.runtime.simulator.assembly.source import Place, Statement, refuse, split, statements
+from mxc.runtime.simulator.code.instruction import Instruction
 from mxc.runtime.simulator.errors import AssemblyError
-from mxc.runtime.simulator.instruction import Instruction
 
 #: Directives that say nothing about what a kernel does.
 _IGNORED = """

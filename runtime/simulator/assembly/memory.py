@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mxc.runtime.simulator.assembly.written import Written, finish
-from mxc.runtime.simulator.instruction import Instruction, Operand
-from mxc.runtime.simulator.signatures import has_two_addresses, local_data, memory_widths
+from mxc.runtime.simulator.code.instruction import Instruction, Operand
+from mxc.runtime.simulator.compute.signatures import has_two_addresses, local_data, memory_widths
 
 
 def _check(w: Written, results: int, wanted: list[str]) -> None:

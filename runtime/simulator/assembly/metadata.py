@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from mxc.runtime.simulator.assembly.source import Place, refuse, split
-from mxc.runtime.simulator.msgpack import Value
+from mxc.runtime.simulator.code.msgpack import Value
 
 _KEY = re.compile(r"(?P<key>'[^']*'|\"[^\"]*\"|[^\s'\"#:\[\]{},][^:]*?)\s*:(?:\s+(?P<rest>.*))?$")
 _WORDS: dict[str, Value] = {"true": True, "false": False, "null": None, "~": None, "": None}

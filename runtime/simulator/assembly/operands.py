@@ -11,7 +11,7 @@ import numpy as np
 
 from mxc.runtime.simulator.assembly.expressions import evaluate
 from mxc.runtime.simulator.assembly.source import Place, refuse
-from mxc.runtime.simulator.instruction import INLINE_FLOATS, NAMED, SPECIAL, Operand
+from mxc.runtime.simulator.code.instruction import INLINE_FLOATS, NAMED, SPECIAL, Operand
 
 _RANGE = re.compile(
     r"(?P<bank>[sva]|acc|ttmp)\[\s*(?P<first>[^:\]]+?)\s*(?::\s*(?P<last>[^\]]+?)\s*)?\]$"

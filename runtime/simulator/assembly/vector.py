@@ -7,13 +7,12 @@ from dataclasses import replace
 from mxc.runtime.simulator.assembly.modifiers import bits_of
 from mxc.runtime.simulator.assembly.operands import Marked
 from mxc.runtime.simulator.assembly.written import Written, finish
-from mxc.runtime.simulator.instruction import VCC, Instruction, Operand
-from mxc.runtime.simulator.packed import MIXED
-from mxc.runtime.simulator.signatures import register_counts
-from mxc.runtime.simulator.words import OPCODES
+from mxc.runtime.simulator.code.instruction import VCC, Instruction, Operand
+from mxc.runtime.simulator.code.words import OPCODES
+from mxc.runtime.simulator.compute.packed import MIXED
+from mxc.runtime.simulator.compute.signatures import register_counts
 
 _SHORT = {name: table for table in ("VOP1", "VOP2", "VOPC") for name in OPCODES[table].values()}
-_LONG = set(OPCODES["VOP3"].values())
 _SCALAR_RESULT = ("v_readfirstlane_b32", "v_readlane_b32")
 _CARRY_OUT = (
     *("v_add_co_u32", "v_sub_co_u32", "v_subrev_co_u32"),

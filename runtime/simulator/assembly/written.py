@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from mxc.runtime.simulator.assembly.modifiers import read_modifiers
 from mxc.runtime.simulator.assembly.operands import Reader
-from mxc.runtime.simulator.instruction import Instruction, Operand
-from mxc.runtime.simulator.packed import MIXED, PACKED16, PACKED32
-from mxc.runtime.simulator.salu import SALU
-from mxc.runtime.simulator.signatures import VALU, register_counts
-from mxc.runtime.simulator.text import operand_text
+from mxc.runtime.simulator.code.instruction import Instruction, Operand
+from mxc.runtime.simulator.code.text import operand_text
+from mxc.runtime.simulator.compute.packed import MIXED, PACKED16, PACKED32
+from mxc.runtime.simulator.compute.salu import SALU
+from mxc.runtime.simulator.compute.signatures import VALU, register_counts
 
 #: Bytes of an instruction without its literal.
 _SIZES = dict.fromkeys(("SOP1", "SOP2", "SOPC", "SOPK", "SOPP", "VOP1", "VOP2", "VOPC"), 4)

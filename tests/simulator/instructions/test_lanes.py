@@ -8,11 +8,11 @@ import pytest
 from numpy.typing import NDArray
 from single import apply, decoded, fill, register, waves
 
-from mxc.runtime.simulator.code_object import Kernel
-from mxc.runtime.simulator.instruction import EXEC, Instruction
-from mxc.runtime.simulator.lanes import LANE_INSTRUCTIONS
-from mxc.runtime.simulator.state import Waves
-from mxc.runtime.simulator.words import OPCODES
+from mxc.runtime.simulator.code.code_object import Kernel
+from mxc.runtime.simulator.code.instruction import EXEC, Instruction
+from mxc.runtime.simulator.code.words import OPCODES
+from mxc.runtime.simulator.compute.lanes import LANE_INSTRUCTIONS
+from mxc.runtime.simulator.run.state import Waves
 
 Array = NDArray[Any]
 LANE = np.arange(64)

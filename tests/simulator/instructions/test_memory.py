@@ -21,12 +21,12 @@ from memories import (
 )
 from single import apply, decoded, fill, register, waves
 
-from mxc.runtime.simulator.code_object import Kernel
+from mxc.runtime.simulator.code.code_object import Kernel
+from mxc.runtime.simulator.code.instruction import M0, Instruction
 from mxc.runtime.simulator.errors import SimulationError
-from mxc.runtime.simulator.instruction import M0, Instruction
-from mxc.runtime.simulator.memory import Bytes
-from mxc.runtime.simulator.operands import PRIVATE_BASE, SHARED_BASE
-from mxc.runtime.simulator.state import Waves
+from mxc.runtime.simulator.memory.spaces import Bytes
+from mxc.runtime.simulator.run.operands import PRIVATE_BASE, SHARED_BASE
+from mxc.runtime.simulator.run.state import Waves
 
 #: Opcodes that this file tests with numbers.
 COVERS = frozenset((*LOCAL, *PAIRS, *BY_LANE, *TRANSPOSED, *GLOBAL, *FLAT, *SCRATCH))

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pytest
 
 import mxc
-from mxc.runtime.simulator.code_object import Kernel
-from mxc.runtime.simulator.sanitizer import Sanitizer
+from mxc.runtime.simulator.code.code_object import Kernel
 from mxc.runtime.simulator.session import SimulatedModel, load
+from mxc.runtime.simulator.watch.sanitizer import Sanitizer
 
 
 @dataclass

@@ -27,7 +27,7 @@ from mxc.dialects.scaled_matmul import scaled_matmul
 from mxc.passes.base import run
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.normalise import NORMALISE
-from mxc.runtime.simulator.translate import Program
+from mxc.runtime.simulator.run.translate import Program
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]

@@ -19,7 +19,7 @@ from mxc.dialects.recipes import ScaleRecipe, addend
 from mxc.dialects.reference import quantize
 from mxc.passes.base import run
 from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
-from mxc.runtime.simulator.translate import Program
+from mxc.runtime.simulator.run.translate import Program
 
 Array = npt.NDArray[np.generic]
 #: Those of scaled matrix instructions.

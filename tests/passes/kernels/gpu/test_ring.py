@@ -34,12 +34,12 @@ from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.gpu.staging import INSTRUCTION, Layout, Slice
 from mxc.passes.kernels.reshapes import as_tensor
-from mxc.runtime.simulator.code_object import Kernel, read_kernels
-from mxc.runtime.simulator.count import Counter
-from mxc.runtime.simulator.launch import launch
-from mxc.runtime.simulator.observe import Several
-from mxc.runtime.simulator.sanitizer import Sanitizer
-from mxc.runtime.simulator.translate import Program
+from mxc.runtime.simulator.code.code_object import Kernel, read_kernels
+from mxc.runtime.simulator.run.launch import launch
+from mxc.runtime.simulator.run.translate import Program
+from mxc.runtime.simulator.watch.count import Counter
+from mxc.runtime.simulator.watch.observe import Several
+from mxc.runtime.simulator.watch.sanitizer import Sanitizer
 
 Floats = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]

@@ -1,0 +1,1 @@
+"""From a code object, or its parts, to instructions: ELF, metadata, encodings, text."""

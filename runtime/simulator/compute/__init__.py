@@ -1,0 +1,1 @@
+"""What instructions compute: a family a file, each an operation on arrays."""

@@ -1,0 +1,1 @@
+"""What instructions read and write: buffers, flat and scalar memory, LDS, atomics."""

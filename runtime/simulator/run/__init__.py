@@ -1,0 +1,1 @@
+"""Kernels as Python over the registers of all waves, and their execution."""

@@ -1,0 +1,1 @@
+"""What watches an execution: the sanitizer, counters, traces."""
