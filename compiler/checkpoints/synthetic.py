@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 
 from mxc.compiler.checkpoints.gpt_oss import stored_shapes
 from mxc.compiler.checkpoints.gpt_oss_config import LAYER_TYPES, GptOssConfig, parse
+from mxc.compiler.checkpoints.hollow import write_hollow
 from mxc.compiler.checkpoints.safetensors_files import CONFIG, GENERATION_CONFIG, INDEX, SINGLE
 from mxc.compiler.checkpoints.synthetic_tokenizer import write_tokenizer
 from mxc.compiler.checkpoints.tensors import DTYPES
@@ -186,7 +187,9 @@ def _write_weights(
         file = SINGLE if shards == 1 else f"model-{number:05}-of-{shards:05}.safetensors"
         weight_map.update(dict.fromkeys(names, file))
         if rng is None:
-            total += _write_hollow(folder / file, {n: shapes[n] for n in names}, options)
+            total += write_hollow(
+                folder / file, {n: (_dtype(n, options), shapes[n]) for n in names}
+            )
             continue
         tensors = {name: _draw(name, shapes[name], options, rng) for name in names}
         save_file(tensors, folder / file, metadata={"format": "pt"})
@@ -195,21 +198,8 @@ def _write_weights(
         _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
-def _write_hollow(file: Path, shapes: dict[str, tuple[int, ...]], options: GptOssOptions) -> int:
-    """A safetensors file whose data is a hole; returns the bytes that the data would have."""
-    header: dict[str, Any] = {}
-    end = 0
-    for name, shape in shapes.items():
-        packed = name.endswith(("_blocks", "_scales"))
-        dtype = "U8" if packed else options.dense_dtype
-        start, end = end, end + math.prod(shape) * DTYPES[dtype].itemsize
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with file.open("wb") as stream:
-        stream.write(len(text).to_bytes(8, "little") + text)
-        stream.truncate(8 + len(text) + end)
-    return end
+def _dtype(name: str, options: GptOssOptions) -> str:
+    return "U8" if name.endswith(("_blocks", "_scales")) else options.dense_dtype
 
 
 def _draw(

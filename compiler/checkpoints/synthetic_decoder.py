@@ -6,13 +6,13 @@ For tests and benchmarks of shapes. transformers loads them: the names are its o
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
+from mxc.compiler.checkpoints.hollow import write_hollow
 from mxc.compiler.checkpoints.safetensors_files import CONFIG, SINGLE
 from mxc.compiler.checkpoints.tensors import DTYPES
 from mxc.compiler.models.architectures import read_decoder
@@ -73,7 +73,7 @@ def write_decoder(
         for rows in parameter.rows
     }
     if hollow:
-        _write_hollow(folder / SINGLE, shapes, dtype)
+        write_hollow(folder / SINGLE, {name: (dtype, shape) for name, shape in shapes.items()})
         return decoder
     random = np.random.default_rng(seed)
     tensors = {}
@@ -85,16 +85,3 @@ def write_decoder(
         tensors[name] = (vector if len(shape) == 1 else size * draw).astype(DTYPES[dtype])
     save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
     return decoder
-
-
-def _write_hollow(file: Path, shapes: dict[str, tuple[int, ...]], dtype: str) -> None:
-    header: dict[str, Any] = {}
-    end = 0
-    for name, shape in shapes.items():
-        start, end = end, end + math.prod(shape) * DTYPES[dtype].itemsize
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with file.open("wb") as stream:
-        stream.write(len(text).to_bytes(8, "little") + text)
-        stream.truncate(8 + len(text) + end)
