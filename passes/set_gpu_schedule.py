@@ -18,10 +18,10 @@ after:
         translation_info = <pipeline = #iree_gpu.pipeline<TileAndFuse>
           workgroup_size = [64, 1, 1] subgroup_size = 64>>}
 
-Leaves alone: operations that carry a `compilation_info`; contractions of mxfp4 on both sides with
-at least `matrix-rows` rows, which IREE gives to the scaled matrix instruction itself. Those of
-8-bit elements it would give to it too, with the scales of other rows (tests/simulator shows it):
-they are decoded here, and say so.
+Leaves alone: operations that carry a `compilation_info`; contractions of mxfp4 on both sides, in
+blocks of 32 or more, with at least `matrix-rows` rows, which IREE gives to the scaled matrix
+instruction itself. Those of 8-bit elements it would give to it too, with the scales of other rows
+(tests/simulator shows it): they are decoded here, and say so.
 Refuses 6-bit elements, which IREE cannot load on any target, and without `f8` those of 8 bits.
 """
 
@@ -38,6 +38,8 @@ from mxc.passes.rewriting.rebuild import linalg_operations
 from mxc.passes.rewriting.row_products import schedule_row_product
 from mxc.passes.set_cpu_schedule import ATTRIBUTE, refuse_elements
 
+#: Elements that a scale of the instruction is for: IREE takes shorter blocks to it, and fails.
+BLOCK = 32
 #: Why 8-bit elements get no matrix instruction.
 WRONG_SCALES = (
     "IREE 3.13 gives the scaled matrix instruction the scales of other rows where elements have 8 "
@@ -70,9 +72,10 @@ class SetGpuSchedule(Pass):
             if found is None or ATTRIBUTE in op.attributes:
                 continue
             if self._has_instruction(found):
-                if isinstance(found.lhs_type, ir.Float4E2M1FNType):
+                if not isinstance(found.lhs_type, ir.Float4E2M1FNType):
+                    op.attributes[FALLBACK] = ir.StringAttr.get(WRONG_SCALES)
+                elif found.block % BLOCK == 0:
                     continue
-                op.attributes[FALLBACK] = ir.StringAttr.get(WRONG_SCALES)
             op.attributes[ATTRIBUTE] = self._schedule(found)
 
     def _has_instruction(self, found: ScaledContraction) -> bool:

@@ -139,6 +139,28 @@ func.func @both_f8(%x: tensor<16x2x32xf8E4M3FN>, %xs: tensor<16x2xf8E8M0FNU>, %w
 
 // -----
 
+// The instruction has a scale for 32 elements: IREE refuses to compile it for blocks of 16.
+// CHECK: #iree_gpu.lowering_config<{reduction = [0, 0, 1, 16]
+// CHECK: @blocks_of_16
+// NO-MATRIX: @blocks_of_16
+// CHECK: linalg.generic {{.*}} attrs = {compilation_info
+func.func @blocks_of_16(%x: tensor<16x8x16xf4E2M1FN>, %w: tensor<96x8x16xf4E2M1FN>, %s: tensor<16x8xf8E8M0FNU>, %t: tensor<96x8xf8E8M0FNU>, %acc: tensor<16x96xf32>) -> tensor<16x96xf32> {
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s, %t : tensor<16x8x16xf4E2M1FN>, tensor<96x8x16xf4E2M1FN>, tensor<16x8xf8E8M0FNU>, tensor<96x8xf8E8M0FNU>) outs(%acc : tensor<16x96xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f4E2M1FN, %c: f8E8M0FNU, %d: f8E8M0FNU, %o: f32):
+    %l = arith.scaling_extf %a, %c : f4E2M1FN, f8E8M0FNU to f32
+    %r = arith.scaling_extf %b, %d : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<16x96xf32>
+  func.return %y : tensor<16x96xf32>
+}
+
+// -----
+
 // IREE dies of choosing a schedule for this; one more row, or another depth, and it does not.
 // CHECK: partial_reduction = [0, 0, 512]
 // CHECK-SAME: thread = [0, 0, 8], workgroup = [8, 1, 0]
