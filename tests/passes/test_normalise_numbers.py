@@ -324,7 +324,8 @@ def random_packed(*shape: int) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int
     """Bytes [.., KO, 16], scales [.., KO] and the values [.., K] that they mean."""
     rng = np.random.default_rng(list(shape))
     codes = rng.integers(0, 16, (*shape, KO, 32), dtype=np.uint8)
-    scales = rng.integers(118, 137, (*shape, KO), dtype=np.uint8)
+    # From 2^-5 to 2^3: products with small integers are multiples of 2^-6, and sums below 2^16.
+    scales = rng.integers(122, 131, (*shape, KO), dtype=np.uint8)
     packed = codes[..., 0::2] | codes[..., 1::2] << 4
     factors = scales.view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
     values = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32) * factors[..., None]
