@@ -77,6 +77,9 @@ class _Count:
 _USES: WeakKeyDictionary[Program, dict[int, Use]] = WeakKeyDictionary()
 _HAZARDS: WeakKeyDictionary[Program, dict[int, list[str]]] = WeakKeyDictionary()
 
+#: 64-bit sums of a product and an addend.
+_MULTIPLY_ADD = ("v_mad_u64_u32", "v_mad_i64_i32")
+
 
 class Sanitizer(Observer):
     """Watches a run of a kernel, or several one after the other.
@@ -112,6 +115,7 @@ class Sanitizer(Observer):
         self._full: set[Register] = given | {("v", 0)} | _ALWAYS
         self._partly: dict[Register, Array] = {}
         self._undefined: Array | None = None
+        self._undefined_lower: Array = np.zeros_like(self._everyone)
 
     def before(self, w: Waves, i: Instruction) -> None:
         """Check what the instruction reads."""
@@ -133,6 +137,8 @@ class Sanitizer(Observer):
     def _find_undefined(self, w: Waves, i: Instruction, use: Use) -> None:
         """The waves in which an operand is undefined, and whether that matters here."""
         bad = np.zeros_like(self._everyone)
+        lower = np.zeros_like(self._everyone)
+        unread = _upper_addend(i)
         for register in use.reads - self._full:
             known = self._partly.get(register)
             here = self._active if known is None else self._active & ~known
@@ -141,7 +147,10 @@ class Sanitizer(Observer):
                 self._full.add(register)
                 continue
             bad |= here
+            if register != unread:
+                lower |= here
         self._undefined = bad if bad.any() else None
+        self._undefined_lower = lower
 
     def after(self, w: Waves, i: Instruction) -> None:
         """Note what the instruction wrote, and what it left outstanding."""
@@ -155,7 +164,8 @@ class Sanitizer(Observer):
                     known = np.zeros_like(self._everyone)
                 known = known | self._active
                 if self._undefined is not None:
-                    known = known & ~self._undefined
+                    is_lower = register == _lower_result(i)
+                    known = known & ~(self._undefined_lower if is_lower else self._undefined)
                 self._full.discard(register)
                 self._partly[register] = known
                 if known.all():
@@ -274,3 +284,15 @@ class Sanitizer(Observer):
 
 def _name(register: Register) -> str:
     return f"{register[0]}{register[1]}"
+
+
+def _upper_addend(i: Instruction) -> Register | None:
+    """What the lower half of a 64-bit multiply-add does not depend on. LLVM leaves it undefined
+    where it wants that half alone."""
+    if i.name not in _MULTIPLY_ADD or not i.operands[2].is_register:
+        return None
+    return (i.operands[2].bank, i.operands[2].index + 1)
+
+
+def _lower_result(i: Instruction) -> Register | None:
+    return (i.results[0].bank, i.results[0].index) if i.name in _MULTIPLY_ADD else None
