@@ -1,5 +1,6 @@
 """IR in, IR out: lit tests never run a program. `lit lit_tests` from the root of the tree."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -18,6 +19,10 @@ config.test_exec_root = str(Path(__file__).parent / "Output")
 # The tools of the environment that runs lit, whatever the PATH says.
 tools = Path(sys.executable).parent
 config.environment["PATH"] = f"{tools}:{config.environment['PATH']}"
+# A second checkout is tested by the environment of the first one.
+for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
+    if name in os.environ:
+        config.environment[name] = os.environ[name]
 config.substitutions += [
     ("%python", sys.executable),
     # The same program without the start of the whole command line.
