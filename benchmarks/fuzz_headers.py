@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.statistics import statistics
+from mxc.compiler.inspect.statistics import statistics
 from mxc.dialects.errors import CheckpointError
 
 #: Numbers that are at the edges of what headers may say.

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 
 #: What packing may take for a checkpoint of any size.
 LIMIT = 1 << 30

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.synthetic import GptOssOptions
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
 
 Array = NDArray[Any]
 

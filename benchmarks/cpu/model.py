@@ -28,7 +28,7 @@ from limits import numbers, read_limit
 from repetitions import Others
 from serving import serving
 
-from mxc.compiler.checkpoints.synthetic import GPT_OSS_20B, GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GPT_OSS_20B, GptOssOptions, write_gpt_oss
 
 #: Times the peer's prompt, times its generation, part of the bound, seconds without packing.
 PROMPT, GENERATION, BOUND, COMPILE_SECONDS = 3.0, 1.0, 0.9, 30.0

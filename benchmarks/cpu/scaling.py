@@ -28,7 +28,7 @@ from model import dimensions
 from repetitions import Others
 from serving import Served, serving
 
-from mxc.compiler.checkpoints.synthetic import write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 BATCHES = (1, 2, 4, 8, 16)

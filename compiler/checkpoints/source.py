@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from mxc.compiler.checkpoints.canonical import CanonicalTensor
-from mxc.compiler.checkpoints.quantisation import Quantisation
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
+from mxc.compiler.checkpoints.layers.quantisation import Quantisation
 from mxc.dialects.errors import CheckpointError
 
 __all__ = ["Source"]

@@ -28,7 +28,7 @@ def command(
     """
     from mxc.compiler.cli.report_table import bytes_text
     from mxc.compiler.cli.signals import ending_cleanly
-    from mxc.compiler.convert import convert
+    from mxc.compiler.convert.checkpoint import convert
 
     console = Console(stderr=True)
     live = Progress(

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from mxc.compiler import road
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli.compile import show_artifact
 from mxc.compiler.cli.generate import command as generate
 from mxc.compiler.cli.progress import showing

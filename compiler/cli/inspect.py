@@ -1,4 +1,4 @@
-"""`mxc inspect`: print what compiler/inspect.py finds, or in what two checkpoints differ."""
+"""`mxc inspect`: print what compiler/inspect finds, or in what two checkpoints differ."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from mxc.compiler.checkpoints.compare import DIFFERENT, SAME_BYTES
-from mxc.compiler.inspect import inspect, inspect_against
+from mxc.compiler.inspect.compare import DIFFERENT, SAME_BYTES
+from mxc.compiler.inspect.contents import inspect, inspect_against
 from mxc.dialects.manifest import MANIFEST, Manifest
 from mxc.runtime.levels import choose_level, obstacles
 
@@ -32,7 +32,7 @@ def command(
     """Show what a checkpoint, tensor file, archive or artifact holds, or what one tensor is like.
 
     With `against` compare it with another checkpoint; the status is then 1 where values differ.
-    Raises what `mxc.compiler.inspect.inspect` raises.
+    Raises what `mxc.compiler.inspect.contents.inspect` raises.
     """
     if against is not None:
         compared = inspect_against(path, against, tensor)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mxc.compiler.checkpoints.canonical import CanonicalTensor
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.source import Source
+from mxc.compiler.models.blocks.parameters import Parameter, Rows
+from mxc.compiler.models.blocks.weights import ELEMENTS
 from mxc.compiler.models.decoder import Decoder
-from mxc.compiler.models.parameters import Parameter, Rows
-from mxc.compiler.models.weights import ELEMENTS
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import FORMATS, BlockFormat
 from mxc.dialects.recipes import ScaleRecipe

@@ -13,17 +13,17 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
-from mxc.compiler.models import attention
-from mxc.compiler.models.activations import Activations
-from mxc.compiler.models.blocks import add, embed, f32, rows_at, rows_from
-from mxc.compiler.models.mixture import Mixture
-from mxc.compiler.models.mlp import FormatOf, Mlp
+from mxc.compiler.models.blocks import attention
+from mxc.compiler.models.blocks.activations import Activations
+from mxc.compiler.models.blocks.mixture import Mixture
+from mxc.compiler.models.blocks.mlp import FormatOf, Mlp
+from mxc.compiler.models.blocks.parameters import Parameter, matrix, table, vector
+from mxc.compiler.models.blocks.primitives import add, embed, f32, rows_at, rows_from
+from mxc.compiler.models.blocks.rope import Rope, tables
+from mxc.compiler.models.blocks.scope import Scope, Span, State
+from mxc.compiler.models.blocks.self_attention import SelfAttention
+from mxc.compiler.models.blocks.weights import Weights
 from mxc.compiler.models.options import Options
-from mxc.compiler.models.parameters import Parameter, matrix, table, vector
-from mxc.compiler.models.rope import Rope, tables
-from mxc.compiler.models.scope import Scope, Span, State
-from mxc.compiler.models.self_attention import SelfAttention
-from mxc.compiler.models.weights import Weights
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import shape_of
 from mxc.dialects.manifest import batch_function

@@ -16,26 +16,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.gguf_dialect import NAME as GGUF
-from mxc.compiler.checkpoints.quantisation import Activations
-from mxc.compiler.checkpoints.safetensors_files import (
+from mxc.compiler.checkpoints.dialects.gguf import NAME as GGUF
+from mxc.compiler.checkpoints.files.safetensors import (
     CONFIG,
     GENERATION_CONFIG,
     INDEX,
     read_json,
 )
+from mxc.compiler.checkpoints.layers.quantisation import Activations
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.architectures import read_decoder
 from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
-from mxc.compiler.models.config import Fields
+from mxc.compiler.models.blocks.rope import Divisors, Rope
+from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.gguf import ROPE_DIVISORS, transformers_config
 from mxc.compiler.models.decoder import Builder, Decoder
-from mxc.compiler.models.gguf_config import ROPE_DIVISORS, transformers_config
-from mxc.compiler.models.gguf_tokenizer import text_files
 from mxc.compiler.models.options import Options, choose
 from mxc.compiler.models.packed import array_items, pack_items, weight_records
-from mxc.compiler.models.rope import Divisors, Rope
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.quantised import Loss
+from mxc.compiler.tokenizers.from_gguf import text_files
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.manifest import (

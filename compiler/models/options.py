@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mxc.compiler.checkpoints.canonical import UNSTATED
-from mxc.compiler.checkpoints.quantisation import Activations
-from mxc.compiler.models.activations import FLOATS, MODES, MX
+from mxc.compiler.checkpoints.canonical.tensor import UNSTATED
+from mxc.compiler.checkpoints.layers.quantisation import Activations
+from mxc.compiler.models.blocks.activations import FLOATS, MODES, MX
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import FORMATS, BlockFormat
 from mxc.dialects.recipes import ScaleRecipe, scale_recipe

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.canonical import CanonicalTensor
-from mxc.compiler.checkpoints.stored import Stored, Woven
-from mxc.compiler.checkpoints.tensors import TensorRecord
+from mxc.compiler.checkpoints.canonical.stored import Stored, Woven
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
+from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.compiler.models.binding import Bound
-from mxc.compiler.models.weights import TENSOR_SCALES
+from mxc.compiler.models.blocks.weights import TENSOR_SCALES
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.quantised import Loss, Part, Quantised
 from mxc.compiler.packing.stacked import Numbers, Stacked

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.stored import Stored, Woven
-from mxc.compiler.checkpoints.tensors import DTYPES, TensorRecord, dtype_name
+from mxc.compiler.checkpoints.canonical.stored import Stored, Woven
+from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord, dtype_name
 from mxc.compiler.packing.panels import panel_bytes, to_panels
 from mxc.compiler.packing.quantised import Loss, Quantised, quantised_rows
 from mxc.compiler.packing.stacked import Stacked

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.tensors import TensorRecord
+from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.compiler.packing import items as packing
 from mxc.compiler.packing.archive import ArchiveTensor, Layout, lay_out
 from mxc.compiler.packing.archive_file import ArchiveFile, archive_file

@@ -13,10 +13,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints import stored
-from mxc.compiler.checkpoints.canonical import CanonicalTensor
-from mxc.compiler.checkpoints.stored import Raw
-from mxc.compiler.checkpoints.tensors import TensorRecord
+from mxc.compiler.checkpoints.canonical import stored
+from mxc.compiler.checkpoints.canonical.stored import Raw
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
+from mxc.compiler.checkpoints.files.tensors import TensorRecord
 
 
 class Part(Protocol):

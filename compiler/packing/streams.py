@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.tensors import read_exactly
+from mxc.compiler.checkpoints.files.tensors import read_exactly
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.manifest import FileRecord
 

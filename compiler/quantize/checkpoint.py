@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mxc.compiler.checkpoints.safetensors_files import (
+from mxc.compiler.checkpoints.files.safetensors import (
     CONFIG,
     INDEX,
     SINGLE,
@@ -21,7 +21,7 @@ from mxc.compiler.checkpoints.safetensors_files import (
     read_checkpoint,
     read_file,
 )
-from mxc.compiler.checkpoints.tensors import Checkpoint
+from mxc.compiler.checkpoints.files.tensors import Checkpoint
 from mxc.compiler.quantize.loss import Loss
 from mxc.compiler.quantize.outputs import output_dialect
 from mxc.compiler.quantize.plan import Item, plan
@@ -238,7 +238,7 @@ def _copy_others(source: Path, folder: Path) -> None:
 
 def _converted(folder: Path, dialect: str, output: Path) -> int:
     """Write `folder` as `output` in a dialect that is made of the others; its size."""
-    from mxc.compiler.convert import convert  # which knows the outputs of this package
+    from mxc.compiler.convert.checkpoint import convert  # which knows the outputs of this package
 
     convert(folder, dialect, output)
     return output.stat().st_size

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mxc.compiler.checkpoints.tensors import TensorRecord
+from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.dialects.errors import FormatError
 from mxc.dialects.formats import BlockFormat
 from mxc.dialects.recipes import ScaleRecipe

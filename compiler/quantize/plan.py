@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mxc.compiler.checkpoints.tensors import Checkpoint, TensorRecord
+from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
 from mxc.compiler.quantize.outputs import Output, Parts, Tensor
 from mxc.dialects.errors import CheckpointError, FormatError
 from mxc.dialects.formats import BlockFormat

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.tensors import DTYPES, read_exactly
+from mxc.compiler.checkpoints.files.tensors import DTYPES, read_exactly
 from mxc.compiler.quantize.loss import Loss
 from mxc.compiler.quantize.outputs import Parts, Tensor
 from mxc.compiler.quantize.plan import Item

@@ -4,9 +4,9 @@
 import tempfile
 from pathlib import Path
 
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
+from mxc.compiler.models.architectures.gpt_oss import decoder
 from mxc.compiler.models.decoder import Builder
-from mxc.compiler.models.gpt_oss import decoder
 from mxc.compiler.models.options import Options
 
 # Weights are parameters; of the packed ones nothing but their bytes is known here.

@@ -16,8 +16,8 @@ from gguf_model import Tensor, draw, tensors
 from model import Best, checks, dimensions
 from scaling import Line, Setting, settings
 
-from mxc.compiler.checkpoints.gpt_oss import stored_shapes
-from mxc.compiler.checkpoints.synthetic import write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.gpt_oss_shapes import stored_shapes
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

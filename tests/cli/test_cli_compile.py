@@ -17,8 +17,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import mxc
-from mxc.compiler.checkpoints.safetensors_files import read_checkpoint
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli import app
 from mxc.compiler.cli.report_table import render
 from mxc.compiler.report import Matmul, Report

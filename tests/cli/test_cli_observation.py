@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import mxc
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli import app
 
 ADD = """

@@ -12,11 +12,11 @@ from transformers import AutoTokenizer, GptOssForCausalLM, Mxfp4Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gpt_oss import GptOssConfig as TheirConfig
 
-from mxc.compiler.checkpoints.gpt_oss_config import GptOssConfig, parse
-from mxc.compiler.checkpoints.safetensors_files import read_checkpoint, read_header
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
-from mxc.compiler.checkpoints.synthetic_tokenizer import SPECIAL_TOKENS
-from mxc.compiler.checkpoints.tensors import DTYPES
+from mxc.compiler.checkpoints.files.safetensors import read_checkpoint, read_header
+from mxc.compiler.checkpoints.files.tensors import DTYPES
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.tokenizer import SPECIAL_TOKENS
+from mxc.compiler.models.configs.gpt_oss import GptOssConfig, parse
 from mxc.compiler.models.model import open_model
 
 SHAPES = {

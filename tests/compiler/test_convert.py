@@ -11,11 +11,11 @@ from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import preset_name_to_scheme
 from safetensors.torch import load_file, save_file
 
-from mxc.compiler.checkpoints.compare import compare
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.quantisation import Activations
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
-from mxc.compiler.convert import convert
+from mxc.compiler.checkpoints.layers.quantisation import Activations
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
+from mxc.compiler.convert.checkpoint import convert
+from mxc.compiler.inspect.compare import compare
 from mxc.dialects.errors import CheckpointError, RequestError
 from mxc.dialects.formats import block_format
 
@@ -290,7 +290,7 @@ def test_what_is_there_stays(gpt_oss, tmp_path):
 
 
 def test_shards(gpt_oss, tmp_path, monkeypatch):
-    monkeypatch.setattr("mxc.compiler.convert._SHARD", 40000)
+    monkeypatch.setattr("mxc.compiler.convert.checkpoint._SHARD", 40000)
     convert(gpt_oss, "gpt-oss", tmp_path / "out")
     files = sorted(p.name for p in (tmp_path / "out").glob("*.safetensors"))
     assert len(files) > 1

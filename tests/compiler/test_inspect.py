@@ -11,9 +11,9 @@ import torch
 from safetensors.numpy import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli.inspect import command
-from mxc.compiler.inspect import inspect
+from mxc.compiler.inspect.contents import inspect
 from mxc.compiler.models.model import open_model
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.pack import pack

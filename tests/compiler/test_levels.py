@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 import mxc
 from mxc.compiler import levels
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli import app
 from mxc.compiler.packing.archive import read_archive
 from mxc.compiler.packing.items import PackItem

@@ -18,8 +18,8 @@ from safetensors.numpy import load_file, save_file
 from transformers import GptOssForCausalLM, Mxfp4Config
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from mxc.compiler.checkpoints.safetensors_files import read_checkpoint
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.models.model import Model, open_model
 from mxc.compiler.packing import items as packing
 from mxc.compiler.packing.archive import ALIGNMENT, read_archive

@@ -17,8 +17,8 @@ from safetensors.numpy import load_file, save_file
 
 import mxc
 from mxc.compiler import levels
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
-from mxc.compiler.checkpoints.tensors import TensorRecord
+from mxc.compiler.checkpoints.files.tensors import TensorRecord
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.models.binding import Dense
 from mxc.compiler.models.model import Model, open_model
 from mxc.compiler.packing import items as packing

@@ -16,8 +16,8 @@ import pytest
 
 import mxc
 from mxc.compiler import levels, road
-from mxc.compiler.checkpoints.safetensors_files import read_checkpoint
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.report import Matmul, Report
 from mxc.compiler.steps import Compiled, Progress, Request, Step
 from mxc.dialects.errors import ArtifactError, CheckpointError, CompileError, TargetError

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from transformers import GptOssForCausalLM, Mxfp4Config
 
 import mxc
-from mxc.compiler.checkpoints.synthetic import write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
 from mxc.dialects.reference import dequantize, quantize
 from mxc.runtime import Model
 

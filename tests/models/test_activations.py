@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from transformers import GptOssForCausalLM
 from transformers.models.gpt_oss import modeling_gpt_oss
 
-from mxc.compiler.checkpoints.synthetic import GptOssOptions
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
 from mxc.dialects.reference import dequantize, quantize
 
 CASES: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import mxc
-from mxc.compiler.checkpoints.synthetic import GptOssOptions
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
 from mxc.compiler.cli import app
 from mxc.dialects.errors import ArtifactError, RequestError
 from mxc.runtime import Model, arrays

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import mxc
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.dialects.manifest import MANIFEST, MODULE, WEIGHTS
 
 REPORT = "report.json"

@@ -13,12 +13,12 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from mxc.compiler.checkpoints.quantisation import Activations
+from mxc.compiler.checkpoints.layers.quantisation import Activations
 from mxc.compiler.models.architectures import ARCHITECTURES, read_decoder
-from mxc.compiler.models.config import Fields
+from mxc.compiler.models.blocks.rope import frequencies, read_rope, tables
+from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.model import open_model
 from mxc.compiler.models.options import choose
-from mxc.compiler.models.rope import frequencies, read_rope, tables
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.reference import quantize
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from mxc.compiler.checkpoints.synthetic import GptOssOptions
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
 from mxc.compiler.cli import app
 from mxc.runtime import Sampler, generate
 

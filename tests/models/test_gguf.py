@@ -19,14 +19,14 @@ from safetensors.numpy import load_file as load_numpy
 from tokenizers import Tokenizer
 
 import mxc
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
-from mxc.compiler.checkpoints.synthetic_tokenizer import write_tokenizer
-from mxc.compiler.checkpoints.tensors import TensorRecord, read_bytes
-from mxc.compiler.models.gguf_config import transformers_config
-from mxc.compiler.models.gguf_tokenizer import text_files
+from mxc.compiler.checkpoints.files.tensors import TensorRecord, read_bytes
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.tokenizer import write_tokenizer
+from mxc.compiler.models.configs.gguf import transformers_config
 from mxc.compiler.models.model import Model, open_model
 from mxc.compiler.packing.items import archive_bytes
 from mxc.compiler.packing.quantised import Loss
+from mxc.compiler.tokenizers.from_gguf import text_files
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.manifest import CHAT_TEMPLATE, MANIFEST, TOKENIZER
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mxc
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.dialects.manifest import MODULE, WEIGHTS
 
 OPTIONS = GptOssOptions(num_hidden_layers=1, vocab_size=96)

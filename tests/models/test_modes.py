@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 import mxc
-from mxc.compiler.checkpoints.synthetic_decoder import MIXTRAL_8X7B, QWEN3_8B, write_decoder
+from mxc.compiler.checkpoints.synthetic.decoder import MIXTRAL_8X7B, QWEN3_8B, write_decoder
 from mxc.compiler.cli import app
 
 #: Of the root mean square of all logits, as in test_logits.py.

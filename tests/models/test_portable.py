@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mxc
-from mxc.compiler.checkpoints.synthetic import GptOssOptions
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
 from mxc.dialects.manifest import REPORT
 from mxc.runtime.machine import architecture
 

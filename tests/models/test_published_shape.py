@@ -21,7 +21,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding
 
 import mxc
-from mxc.compiler.checkpoints.synthetic import GPT_OSS_20B, write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GPT_OSS_20B, write_gpt_oss
 
 OPTIONS = replace(GPT_OSS_20B, num_hidden_layers=1, vocab_size=512)
 LENGTH, CHUNK = 20, 16

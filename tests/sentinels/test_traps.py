@@ -163,7 +163,7 @@ def test_one_packed_slice_cannot_be_gathered(iree_compile: Compile, tmp_path: Pa
     result = iree_compile(source, output)
     assert result.returncode != 0, (
         "IREE fixed the gather of one packed slice: the experts of a model that chooses one "
-        "expert a token need no longer be computed twice (compiler/models/experts.py)"
+        "expert a token need no longer be computed twice (compiler/models/blocks/experts.py)"
     )
     assert "tensor.collapse_shape" in result.stderr
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mxc.compiler.checkpoints.canonical import TensorScale, blocked, plain
-from mxc.compiler.checkpoints.codecs import tiles
+from mxc.compiler.checkpoints.canonical.codecs import tiles
+from mxc.compiler.checkpoints.canonical.tensor import TensorScale, blocked, plain
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.safetensors_files import read_header
+from mxc.compiler.checkpoints.files.safetensors import read_header
 from mxc.compiler.models.binding import Bound
+from mxc.compiler.models.blocks.parameters import Parameter, Rows
 from mxc.compiler.models.packed import pack_items
-from mxc.compiler.models.parameters import Parameter, Rows
 from mxc.compiler.packing.archive import read_archive
 from mxc.compiler.packing.pack import pack
 from mxc.dialects.errors import CheckpointError

@@ -8,13 +8,13 @@ import pytest
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
-from mxc.compiler.checkpoints.canonical import blocked
+from mxc.compiler.checkpoints.canonical.tensor import blocked
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.infer_recipe import RecipeInference
-from mxc.compiler.checkpoints.safetensors_files import read_header
-from mxc.compiler.checkpoints.statistics import recipe_of, statistics
+from mxc.compiler.checkpoints.files.safetensors import read_header
 from mxc.compiler.cli import app
-from mxc.compiler.inspect import inspect, inspect_against
+from mxc.compiler.inspect.contents import inspect, inspect_against
+from mxc.compiler.inspect.infer_recipe import RecipeInference
+from mxc.compiler.inspect.statistics import recipe_of, statistics
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import block_format
 from mxc.dialects.recipes import ScaleRecipe

@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mxc.compiler.checkpoints.compare import compare
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.gpt_oss_original import recognises
-from mxc.compiler.checkpoints.synthetic import GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.dialects.gpt_oss_original import recognises
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
+from mxc.compiler.inspect.compare import compare
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import FORMATS
 
@@ -161,7 +161,7 @@ def test_the_original_gpt_oss(original):
     assert folder.dialect == "gpt-oss-original"
     found = compare(theirs, folder)
     assert (found["result"], found["only_in_first"]) == ("same bytes", [])
-    from mxc.compiler.checkpoints.gpt_oss_config import parse
+    from mxc.compiler.models.configs.gpt_oss import parse
 
     first, second = (parse(dict(s.config), "config.json") for s in (theirs, folder))
     for field in ("rope_scaling", "num_experts_per_tok", "rms_norm_eps", "layer_types"):
@@ -189,7 +189,7 @@ def test_parts_that_lack_the_other(original):
 
 
 def open_checkpoint_container(folder):
-    from mxc.compiler.checkpoints.safetensors_files import read_checkpoint
+    from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
 
     return read_checkpoint(folder)
 
@@ -319,8 +319,8 @@ def test_numbers_of_too_many_digits(tmp_path):
 
 
 def test_formats_of_the_readers_are_known():
-    from mxc.compiler.checkpoints import compressed_tensors, modelopt, quark, torchao_tensors
+    from mxc.compiler.checkpoints.dialects import compressed_tensors, modelopt, quark, torchao
 
-    for table in (compressed_tensors.PACKED, quark._MX, torchao_tensors._ELEMENTS):
+    for table in (compressed_tensors.PACKED, quark._MX, torchao._ELEMENTS):
         assert {f for f in table.values() if not f.startswith("f8")} <= set(FORMATS)
     assert {f for f, _, _ in modelopt._ALGORITHMS.values()} <= {*FORMATS, "f8_e4m3"}

@@ -5,7 +5,13 @@ import time
 import pytest
 from transformers.quantizers.quantizers_utils import should_convert_module
 
-from mxc.compiler.checkpoints.quantisation import Quantisation, Rule, Scheme, Syntax, excluding
+from mxc.compiler.checkpoints.layers.quantisation import (
+    Quantisation,
+    Rule,
+    Scheme,
+    Syntax,
+    excluding,
+)
 from mxc.dialects.errors import CheckpointError
 
 PLAIN = Scheme(format="mxfp4")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.statistics import recipe_of, statistics
+from mxc.compiler.inspect.statistics import recipe_of, statistics
 from mxc.dialects.errors import CheckpointError
 
 FEW = settings(

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.gguf_file import read_gguf
-from mxc.compiler.checkpoints.gguf_names import ARCHITECTURES, parameter, tensor
+from mxc.compiler.checkpoints.dialects.gguf_names import ARCHITECTURES, parameter, tensor
+from mxc.compiler.checkpoints.files.gguf import read_gguf
 from mxc.compiler.models.binding import Bound
+from mxc.compiler.models.blocks.parameters import Parameter, Rows
 from mxc.compiler.models.packed import pack_items
-from mxc.compiler.models.parameters import Parameter, Rows
 from mxc.compiler.packing.archive import read_archive
 from mxc.compiler.packing.pack import pack
 from mxc.dialects.errors import CheckpointError

@@ -19,10 +19,10 @@ from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor, per_tensor_am
 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from mxc.compiler.checkpoints.canonical import Convention
+from mxc.compiler.checkpoints.canonical.tensor import Convention
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.quantisation import Activations
-from mxc.compiler.checkpoints.synthetic import write_gpt_oss
+from mxc.compiler.checkpoints.layers.quantisation import Activations
+from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
 
 VECTORS = Path(__file__).parent / "vectors"
 X = torch.randn(48, 192, generator=torch.Generator().manual_seed(1)) * torch.exp2(

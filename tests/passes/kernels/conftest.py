@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler import iree
 from mxc.compiler.driver import compile_here
-from mxc.compiler.models.blocks import collapse, expand
+from mxc.compiler.models.blocks.primitives import collapse, expand
 from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.steps import Compiled, Request
 from mxc.dialects.boundary import unpack

@@ -1,0 +1,1 @@
+"""The canonical tensor, and how stored bytes become its rows."""

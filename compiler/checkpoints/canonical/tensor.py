@@ -1,0 +1,301 @@
+"""The one form that weights of every checkpoint dialect have here: the canonical tensor.
+
+It says what a weight means (format, block, axis, recipe, tensor scale) and where its bytes lie.
+Nothing is read before it is asked for, and then a few rows at a time. Value of an element:
+
+    scale of its block * element * tensor scale         (MULTIPLY)
+    (scale of its block / tensor scale) * element       (DIVIDE)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.compiler.checkpoints.canonical.codecs import PLAIN, Bytes, Codec
+from mxc.compiler.checkpoints.canonical.stored import Stored, Woven, count_rows
+from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord, read_bytes
+from mxc.dialects.errors import CheckpointError
+from mxc.dialects.formats import FORMATS, BlockFormat
+from mxc.dialects.packing import decode_elements, decode_scales
+
+#: What a recipe is called where the files do not say.
+UNSTATED = "unstated"
+
+#: Bytes of elements that are read together where nobody says otherwise.
+CHUNK = 8 << 20
+
+
+class Convention(StrEnum):
+    """What a tensor scale does to the scales of the blocks."""
+
+    MULTIPLY = "multiply"
+    DIVIDE = "divide"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorScale:
+    """A float factor of a whole tensor, or of each of its leading slices (experts), in a file."""
+
+    record: TensorRecord
+    convention: Convention = Convention.MULTIPLY
+
+    def read(self) -> NDArray[np.float32]:
+        """float32 [slices], as stored: see `convention`."""
+        raw = read_bytes(self.record, 0, self.record.bytes)
+        return raw.view(DTYPES[self.record.dtype]).astype(np.float32).reshape(-1)
+
+    def factors(self) -> NDArray[np.float32]:
+        """float32 [slices] to multiply with; rounded where the convention is DIVIDE."""
+        values = self.read()
+        return values if self.convention is Convention.MULTIPLY else np.float32(1) / values
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of a tensor from `start` on: elements uint8 [n, bytes], scales uint8 [m, bytes]."""
+
+    start: int
+    elements: Bytes
+    scales: Bytes | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanonicalTensor:
+    """A weight [.., out, in] (or a plain tensor of any rank), whatever dialect it is from.
+
+    `name` is that of transformers' parameter. `format` is a name of FORMATS; or "bf16", "f16",
+    "f32" or another dtype of DTYPES in lower case; or "q8_0" (int8 elements, f16 scales).
+    Blocks of `block` = (rows, elements of a row) share a scale; None without scales.
+    `axis` counts from 0 and is always the last one; None without blocks.
+    MX and nvfp4 elements are U8 [.., out, in / b, bytes of a block] and their scales U8
+    [.., out, in / b]; other elements have the tensor's shape and their scales that of the blocks.
+    `recipe` is a ScaleRecipe's name or UNSTATED; `stated_in` says where recipe and format stand.
+    `input_scale` is the static scale of what this weight is multiplied with.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    elements: Stored | Woven
+    scales: Stored | Woven | None = None
+    block: tuple[int, int] | None = None
+    tensor_scale: TensorScale | None = None
+    recipe: str = UNSTATED
+    stated_in: str = ""
+    input_scale: TensorScale | None = None
+
+    @property
+    def axis(self) -> int | None:
+        """Where the blocks lie along."""
+        return None if self.block is None else len(self.shape) - 1
+
+    @property
+    def block_format(self) -> BlockFormat | None:
+        """The record of an MX or nvfp4 format; None for others."""
+        return FORMATS.get(self.format)
+
+    @property
+    def dtype(self) -> str:
+        """The safetensors dtype of the decoded elements: "U8" for MX and nvfp4."""
+        return self.elements.dtype
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix, all leading dimensions counted; a vector is one row."""
+        return count_rows(self.shape)
+
+    @property
+    def records(self) -> tuple[TensorRecord, ...]:
+        """Every tensor of a file that is part of this one."""
+        parts = [p for p in (self.elements, self.scales) if p is not None]
+        found = [s for p in parts for s in (p.parts if isinstance(p, Woven) else (p,))]
+        factors = [s.record for s in (self.tensor_scale, self.input_scale) if s is not None]
+        return tuple(dict.fromkeys([*(s.record for s in found), *factors]))
+
+    @property
+    def place(self) -> str:
+        """File and tensor, for messages."""
+        return f"{self.elements.record.file}: tensor {self.elements.record.name}"
+
+    def renamed(self, name: str) -> CanonicalTensor:
+        """The same weight under another name."""
+        return replace(self, name=name)
+
+    def pieces(self, chunk: int = CHUNK) -> Iterator[Piece]:
+        """All rows, about `chunk` bytes of elements at a time, with the scales that they need."""
+        row_bytes = self.elements.bytes // max(1, self.rows)
+        step = max(1, chunk // max(1, row_bytes))
+        height = 1 if self.block is None else self.block[0]
+        step = max(height, step // height * height)
+        for start in range(0, self.rows, step):
+            yield self.piece(start, min(step, self.rows - start))
+
+    def piece(self, start: int, count: int) -> Piece:
+        """Rows [start, start + count) and the rows of scales that they need."""
+        scales = None
+        if self.scales is not None and self.block is not None:
+            first, last = self._scale_row(start), self._scale_row(max(start, start + count - 1))
+            scales = self.scales.read(first, last - first + 1 if count else 0)
+        # The rows of a vector that is put in order are its elements.
+        each = self.elements.rows // self.rows if self.rows else 1
+        elements = self.elements.read(start * each, count * each)
+        return Piece(start, elements.reshape(count, each * elements.shape[1]), scales)
+
+    def values(self, start: int = 0, count: int | None = None) -> NDArray[np.float32]:
+        """What rows [start, start + count) mean: float32 [count, in], each product rounded once.
+
+        Plain tensors are converted to float32.
+        """
+        count = self.rows - start if count is None else count
+        return self.decode(self.piece(start, count))
+
+    def decode(self, piece: Piece) -> NDArray[np.float32]:
+        """The numbers of a piece: float32 [n, in]."""
+        numbers = self._element_numbers(piece.elements)
+        whole = None if self.tensor_scale is None else self._tensor_scales(piece, len(numbers))
+        with np.errstate(over="ignore", invalid="ignore"):
+            if piece.scales is None or self.scales is None or self.block is None:
+                if whole is None:
+                    return numbers
+                return self._scaled(numbers, np.ones_like(whole), whole)
+            scales = self._scale_numbers(piece.scales)
+            if self.block[0] > 1:
+                rows = range(piece.start, piece.start + len(numbers))
+                scales = scales[[self._scale_row(r) - self._scale_row(rows[0]) for r in rows]]
+            if self.block[0] == 1 and self.shape[-1] % self.block[1] == 0:
+                blocks = numbers.reshape(*scales.shape, self.block[1])
+                factors = scales[..., None]
+                if whole is not None:
+                    factors = self._factors(factors, whole[..., None])
+                return (blocks * factors).reshape(numbers.shape)
+            wide = np.repeat(scales, self.block[1], axis=1)[:, : self.shape[-1]]
+            return self._scaled(numbers, wide, whole)
+
+    def _scaled(
+        self,
+        numbers: NDArray[np.float32],
+        scales: NDArray[np.float32],
+        whole: NDArray[np.float32] | None,
+    ) -> NDArray[np.float32]:
+        return numbers * (scales if whole is None else self._factors(scales, whole))
+
+    def _factors(
+        self, scales: NDArray[np.float32], whole: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        scale = self.tensor_scale
+        if scale is not None and scale.convention is Convention.DIVIDE:
+            return scales / whole
+        return scales * whole
+
+    def _tensor_scales(self, piece: Piece, count: int) -> NDArray[np.float32]:
+        """float32 [count, 1]: the tensor scale of each row."""
+        if self.tensor_scale is None:
+            raise AssertionError(f"{self.name} has no tensor scale")
+        values = self.tensor_scale.read()
+        each = max(1, self.rows // max(1, values.size))
+        index = (piece.start + np.arange(count)) // each
+        return values[index][:, None]
+
+    def _scale_row(self, row: int) -> int:
+        """The row of scales of a row: tiles begin anew in every leading slice."""
+        height = 1 if self.block is None else self.block[0]
+        if height == 1:
+            return row
+        out = self.shape[-2]
+        lead, inside = divmod(row, out)
+        return lead * -(-out // height) + inside // height
+
+    def _element_numbers(self, raw: Bytes) -> NDArray[np.float32]:
+        format = self.block_format
+        if format is not None:
+            return decode_elements(raw, format)
+        return _numbers(raw, DTYPES[self.elements.dtype])
+
+    def _scale_numbers(self, raw: Bytes) -> NDArray[np.float32]:
+        format = self.block_format
+        if format is not None:
+            return decode_scales(raw, format)
+        if self.scales is None:
+            raise AssertionError(f"{self.name} has no scales")
+        return _numbers(raw, DTYPES[self.scales.dtype])
+
+
+def _numbers(raw: Bytes, dtype: np.dtype[Any]) -> NDArray[np.float32]:
+    wide: NDArray[np.float32] = raw.view(dtype).astype(np.float32)
+    return wide
+
+
+def plain(record: TensorRecord, name: str | None = None) -> CanonicalTensor:
+    """A tensor without scales, as it lies in its file."""
+    return CanonicalTensor(
+        name=record.name if name is None else name,
+        shape=record.shape,
+        format=record.dtype.lower(),
+        elements=Stored(
+            record=record,
+            shape=record.shape,
+            dtype=record.dtype,
+            rows=count_rows(record.shape),
+        ),
+        stated_in="the dtype of the tensor",
+    )
+
+
+def blocked(
+    name: str,
+    shape: tuple[int, ...],
+    format: BlockFormat,
+    elements: TensorRecord,
+    scales: TensorRecord,
+    *,
+    element_codec: Codec = PLAIN,
+    scale_codec: Codec = PLAIN,
+    order: tuple[int, ...] = (),
+    tensor_scale: TensorScale | None = None,
+    recipe: str = UNSTATED,
+    stated_in: str = "",
+    input_scale: TensorScale | None = None,
+) -> CanonicalTensor:
+    """A weight [.., out, in] in blocks of `format` along its last axis.
+
+    Raises CheckpointError where the files hold another number of bytes, or a block is partial.
+    """
+    if shape[-1] % format.block:
+        raise CheckpointError(
+            f"{elements.file}: tensor {elements.name} has rows of {shape[-1]} elements, wanted a "
+            f"multiple of the {format.block} of {format}; the file or its config is damaged"
+        )
+    rows, blocks = count_rows(shape), shape[-1] // format.block
+    lead = shape[:-1]
+    return CanonicalTensor(
+        name=name,
+        shape=shape,
+        format=format.name,
+        elements=Stored(
+            record=elements,
+            shape=(*lead, blocks, format.block_bytes),
+            dtype="U8",
+            rows=rows,
+            codec=element_codec,
+            order=order,
+        ),
+        scales=Stored(
+            record=scales,
+            shape=(*lead, blocks),
+            dtype="U8",
+            rows=rows,
+            codec=scale_codec,
+            order=order,
+        ),
+        block=(1, format.block),
+        tensor_scale=tensor_scale,
+        recipe=recipe,
+        stated_in=stated_in,
+        input_scale=input_scale,
+    )

@@ -1,0 +1,184 @@
+"""The dialects that checkpoints are written in, and which one a checkpoint speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, plain
+from mxc.compiler.checkpoints.dialects import (
+    compressed_tensors,
+    deepseek,
+    gpt_oss,
+    gpt_oss_original,
+    modelopt,
+    quark,
+    torchao,
+)
+from mxc.compiler.checkpoints.dialects.gguf import open_gguf
+from mxc.compiler.checkpoints.files.safetensors import (
+    CONFIG,
+    found_instead,
+    read_checkpoint,
+    read_file,
+)
+from mxc.compiler.checkpoints.files.tensors import Checkpoint
+from mxc.compiler.checkpoints.layers.quantisation import Quantisation
+from mxc.compiler.checkpoints.source import Source, by_name
+from mxc.dialects.errors import CheckpointError
+from mxc.dialects.manifest import BLOCKS, SCALES
+
+#: Files that hold pickles: to load one is to run the program in it.
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+#: What a dialect finds: tensors, declarations, and config.json as transformers would have it.
+Found = tuple[list[CanonicalTensor], Quantisation, Mapping[str, Any]]
+Read = Callable[[Checkpoint], Found]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A dialect of safetensors checkpoints: is this one, and what is in it."""
+
+    name: str
+    recognises: Callable[[Checkpoint], bool]
+    read: Read
+
+
+def _method(checkpoint: Checkpoint) -> str | None:
+    declared = quantization_config(checkpoint.config)
+    method = None if declared is None else declared.get("quant_method")
+    return method if isinstance(method, str) else None
+
+
+def quantization_config(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """`quantization_config`, of the model or of the language model inside it."""
+    for holder in (config, config.get("text_config")):
+        if isinstance(holder, dict) and isinstance(holder.get("quantization_config"), dict):
+            found: Mapping[str, Any] = holder["quantization_config"]
+            return found
+    return None
+
+
+def _config(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    return quantization_config(checkpoint.config) or {}
+
+
+def _is_gpt_oss(checkpoint: Checkpoint) -> bool:
+    if checkpoint.config:
+        return _method(checkpoint) == gpt_oss.METHOD
+    # A file alone, without a config: the pairs speak for themselves.
+    return any(
+        name.endswith(BLOCKS) and name.removesuffix(BLOCKS) + SCALES in checkpoint.tensors
+        for name in checkpoint.tensors
+    )
+
+
+def _read_gpt_oss(checkpoint: Checkpoint) -> Found:
+    declared = gpt_oss.quantisation(_config(checkpoint))
+    return gpt_oss.read(checkpoint, declared), declared, checkpoint.config
+
+
+def _read_quark(checkpoint: Checkpoint) -> Found:
+    declared = quark.quantisation(_config(checkpoint))
+    return quark.read(checkpoint, declared), declared, checkpoint.config
+
+
+def _read_compressed_tensors(checkpoint: Checkpoint) -> Found:
+    declared = compressed_tensors.quantisation(_config(checkpoint))
+    return compressed_tensors.read(checkpoint, declared), declared, checkpoint.config
+
+
+def _read_modelopt(checkpoint: Checkpoint) -> Found:
+    beside = modelopt.quant_config(checkpoint.folder)
+    inside = _config(checkpoint) if _method(checkpoint) == modelopt.METHOD else None
+    declared = modelopt.quantisation(beside, inside)
+    return modelopt.read(checkpoint, declared), declared, checkpoint.config
+
+
+def _is_modelopt(checkpoint: Checkpoint) -> bool:
+    if _method(checkpoint) == modelopt.METHOD:
+        return True
+    return _method(checkpoint) is None and modelopt.quant_config(checkpoint.folder) is not None
+
+
+def _read_deepseek(checkpoint: Checkpoint) -> Found:
+    raw = _config(checkpoint)
+    declared = deepseek.quantisation(raw, checkpoint.config)
+    experts = checkpoint.config.get("expert_dtype", raw.get("expert_dtype"))
+    return deepseek.read(checkpoint, declared, experts), declared, checkpoint.config
+
+
+def _read_torchao(checkpoint: Checkpoint) -> Found:
+    return *torchao.read(checkpoint), checkpoint.config
+
+
+def _read_plain(checkpoint: Checkpoint) -> Found:
+    tensors = [plain(record) for record in checkpoint.tensors.values()]
+    return tensors, Quantisation(), checkpoint.config
+
+
+def _by_method(name: str, read: Read) -> Dialect:
+    return Dialect(name, lambda checkpoint: _method(checkpoint) == name, read)
+
+
+#: Asked in this order; the first that recognises a checkpoint reads it. GGUF is told by its file.
+DIALECTS: tuple[Dialect, ...] = (
+    Dialect("gpt-oss-original", gpt_oss_original.recognises, gpt_oss_original.read_original),
+    Dialect("gpt-oss", _is_gpt_oss, _read_gpt_oss),
+    _by_method(quark.METHOD, _read_quark),
+    _by_method(compressed_tensors.METHOD, _read_compressed_tensors),
+    Dialect(modelopt.METHOD, _is_modelopt, _read_modelopt),
+    Dialect("deepseek", lambda c: _method(c) == deepseek.METHOD, _read_deepseek),
+    Dialect(torchao.METHOD, torchao.recognises, _read_torchao),
+    Dialect("plain", lambda c: _method(c) is None, _read_plain),
+)
+
+
+def open_checkpoint(path: Path) -> Source:
+    """Open a checkpoint: a folder with config.json and safetensors, a .safetensors or .gguf file.
+
+    Reads headers and configs only. Raises CheckpointError: none of these, an unknown dialect,
+    damaged files, or a config that contradicts the tensors.
+    """
+    if _is_gguf(path):
+        return open_gguf(path)
+    checkpoint = _container(path)
+    for dialect in DIALECTS:
+        if dialect.recognises(checkpoint):
+            tensors, quantisation, config = dialect.read(checkpoint)
+            return Source(
+                path=path,
+                dialect=dialect.name,
+                config=config,
+                tensors=by_name(tensors, path),
+                quantisation=quantisation,
+                files=checkpoint.files,
+            )
+    raise CheckpointError(
+        f"{path}: quantisation method {_method(checkpoint)!r} is not supported; supported: "
+        f"{', '.join(d.name for d in DIALECTS)}"
+    )
+
+
+def _is_gguf(path: Path) -> bool:
+    return path.suffix == ".gguf" and not path.is_dir()
+
+
+def _container(path: Path) -> Checkpoint:
+    if path.suffix in _PICKLES:
+        raise CheckpointError(
+            f"{path}: a pickle, which runs whatever program is in it when it is loaded; mxc loads "
+            "none: convert it to safetensors"
+        )
+    if path.suffix == ".safetensors" and not path.is_dir():
+        records, metadata = read_file(path)
+        return Checkpoint(folder=path, config={}, tensors=records, files=(path,), metadata=metadata)
+    if path.is_dir() and (path / CONFIG).is_file():
+        return read_checkpoint(path)
+    raise CheckpointError(
+        f"{path}: wanted a checkpoint folder (with {CONFIG}), a .safetensors or a .gguf file; "
+        f"found {found_instead(path)}"
+    )

@@ -1,0 +1,166 @@
+"""The dialect of NVIDIA's Model Optimizer: nvfp4, mxfp4, mxfp8 and fp8.
+
+`X.weight` U8 [out, in / 2], the even element in the low nibble, or F8_E4M3 [out, in];
+`X.weight_scale`: E4M3 [out, in / 16] with `X.weight_scale_2` F32 [], which multiplies it
+(compressed-tensors stores what divides it), E8M0 U8 [out, in / 32], or floats.
+What is quantised stands in hf_quant_config.json, and in newer exports also in config.json.
+Source: nvidia-modelopt 0.47, torch/export/{quant_utils,convert_hf_config}.py,
+torch/quantization/qtensor/{nvfp4,mxfp4,mxfp8}_tensor.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from mxc.compiler.checkpoints.canonical.tensor import UNSTATED, CanonicalTensor, Convention
+from mxc.compiler.checkpoints.files.safetensors import CONFIG, read_json
+from mxc.compiler.checkpoints.files.tensors import Checkpoint
+from mxc.compiler.checkpoints.layers.modules import Parts, field, names, part, read_layers
+from mxc.compiler.checkpoints.layers.quantisation import (
+    Activations,
+    Quantisation,
+    Rule,
+    Scheme,
+    Syntax,
+    excluding,
+)
+from mxc.compiler.checkpoints.layers.weights import mx_weight, nvfp4_weight, scaled_weight
+from mxc.dialects.errors import CheckpointError
+from mxc.dialects.recipes import ScaleRecipe
+
+METHOD = "modelopt"
+QUANT_CONFIG = "hf_quant_config.json"
+
+#: quant_algo -> (format of weights, format of activations, group size).
+_ALGORITHMS: Mapping[str, tuple[str, str | None, int | None]] = {
+    "NVFP4": ("nvfp4", "nvfp4", 16),
+    "W4A16_NVFP4": ("nvfp4", None, 16),
+    "W4A8_NVFP4_FP8": ("nvfp4", "f8_e4m3", 16),
+    "MXFP4": ("mxfp4", "mxfp4", 32),
+    "W4A8_MXFP4_FP8": ("mxfp4", "f8_e4m3", 32),
+    "MXFP8": ("mxfp8e4m3", "mxfp8e4m3", 32),
+    "FP8": ("f8_e4m3", "f8_e4m3", None),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("f8_e4m3", "f8_e4m3", None),
+}
+#: Activations whose scale is found in the program, not in the file.
+_DYNAMIC = ("MXFP4", "MXFP8", "FP8_PER_CHANNEL_PER_TOKEN")
+
+
+def quant_config(folder: Path) -> Mapping[str, Any] | None:
+    """`quantization` of hf_quant_config.json; None where there is no such file."""
+    path = folder / QUANT_CONFIG
+    if not path.is_file():
+        return None
+    found: Mapping[str, Any] = field(read_json(path), "quantization", dict, str(path), {})
+    return found
+
+
+def quantisation(
+    beside: Mapping[str, Any] | None, inside: Mapping[str, Any] | None
+) -> Quantisation:
+    """What hf_quant_config.json (`beside`) and quantization_config of config.json (`inside`) say.
+
+    Raises CheckpointError for algorithms that mxc does not read, and where the two disagree.
+    """
+    first = _declared(beside, "exclude_modules", f"quantization of {QUANT_CONFIG}")
+    # config.json calls the list as compressed-tensors does.
+    second = _declared(inside, "ignore", f"quantization_config of {CONFIG}")
+    if first is None or second is None:
+        found = first or second
+        if found is None:
+            raise CheckpointError(f"{CONFIG} and {QUANT_CONFIG} name no quant_algo")
+        return found
+    if _meaning(first) != _meaning(second):
+        raise CheckpointError(
+            f"{QUANT_CONFIG} says {_describe(first)}, quantization_config of {CONFIG} says "
+            f"{_describe(second)}; fetch both again"
+        )
+    return first
+
+
+def read(checkpoint: Checkpoint, declared: Quantisation) -> list[CanonicalTensor]:
+    """Every tensor. Raises CheckpointError where config and tensors contradict each other."""
+    return read_layers(checkpoint, declared, _mark, _weight)
+
+
+def _mark(parts: Parts) -> str | None:
+    return next((mark for mark in ("weight_scale_2", "weight_scale") if mark in parts), None)
+
+
+def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor, Collection[str]]:
+    name = f"{module}.weight"
+    if found := parts.get("pre_quant_scale"):
+        raise CheckpointError(
+            f"{found.file}: tensor {found.name}: layers whose inputs are scaled (AWQ) are not read"
+        )
+    weight, scales = part(parts, "weight", module), part(parts, "weight_scale", module)
+    static = parts.get("input_scale")
+    if scheme.format == "nvfp4":
+        factor = part(parts, "weight_scale_2", module)
+        four = ("weight", "weight_scale", "weight_scale_2", "input_scale")
+        return nvfp4_weight(name, weight, scales, factor, Convention.MULTIPLY, scheme, static), four
+    if scheme.format.startswith("mx"):
+        return mx_weight(name, weight, scales, scheme), ("weight", "weight_scale")
+    used = ("weight", "weight_scale", "input_scale")
+    return scaled_weight(name, weight, scales, scheme, input_scale=static), used
+
+
+def _declared(raw: Mapping[str, Any] | None, list_name: str, place: str) -> Quantisation | None:
+    if raw is None:
+        return None
+    algorithm = field(raw, "quant_algo", str, place)
+    if algorithm is None:
+        return None
+    excluded = names(raw, list_name, place)
+    rules = list(excluding(excluded, Syntax.GLOB))
+    default = None
+    if algorithm == "MIXED_PRECISION":
+        layers: Mapping[str, Any] = field(raw, "quantized_layers", dict, place, {})
+        for layer, config in layers.items():
+            there = f"{place}, quantized_layers.{layer}"
+            if not isinstance(config, dict):
+                raise CheckpointError(f"{there}: wanted an object, found {config!r}")
+            scheme = _scheme(config.get("quant_algo"), config.get("group_size"), there)
+            rules.append(Rule(pattern=layer, syntax=Syntax.GLOB, scheme=scheme))
+    else:
+        default = _scheme(algorithm, raw.get("group_size"), place)
+    return Quantisation(
+        method=METHOD, default=default, rules=tuple(rules), excluded=tuple(excluded)
+    )
+
+
+def _scheme(algorithm: Any, group_size: Any, place: str) -> Scheme:
+    if algorithm not in _ALGORITHMS:
+        raise CheckpointError(
+            f"{place}: quant_algo {algorithm!r} is not supported; supported: "
+            f"{', '.join(_ALGORITHMS)}, MIXED_PRECISION"
+        )
+    format, inputs, group = _ALGORITHMS[algorithm]
+    if group is not None and group_size not in (None, group):
+        raise CheckpointError(
+            f"{place}: {algorithm} wants group_size {group}, found {group_size!r}; fetch the "
+            "config again"
+        )
+    # The library has one recipe for E8M0 scales: qtensor/mxfp4_tensor.py, mxfp8_tensor.py.
+    recipe = str(ScaleRecipe.RCEIL) if format.startswith("mx") else UNSTATED
+    activations = None
+    if inputs is not None:
+        activations = Activations(
+            format=inputs,
+            recipe=recipe if inputs.startswith("mx") else UNSTATED,
+            dynamic=algorithm in _DYNAMIC,
+        )
+    return Scheme(format=format, recipe=recipe, activations=activations, stated_in=place)
+
+
+def _meaning(declared: Quantisation) -> tuple[Any, ...]:
+    rules = {(r.pattern, None if r.scheme is None else r.scheme.format) for r in declared.rules}
+    default = declared.default
+    return (None if default is None else default.format, frozenset(rules))
+
+
+def _describe(declared: Quantisation) -> str:
+    default = "layers one by one" if declared.default is None else declared.default.format
+    return f"{default} except {', '.join(declared.excluded) or 'nothing'}"

@@ -1,0 +1,215 @@
+"""The dialect of AMD Quark: `X.weight` with `X.weight_scale`, or both in one tensor, as it was.
+
+Elements U8 [out, bytes] (fp4: two a byte, the even one low; fp6: four in three bytes) or
+F8_E4M3/F8_E5M2 [out, in]; E8M0 scales U8 [out, in / 32], or floats of the tensor or its rows.
+Under `dtype: "mx"` the scales are int8 binary logarithms themselves, without the bias of E8M0, and
+six bits are packed in another way; before version 0.13 the scale lies before each block in
+`X.weight` U8 [out, in / 32 * 17 or 25], since then apart as `X.weight_scale`.
+Source: amd-quark 0.13, torch/utils/pack.py (Pack_fp4, Pack_fp6, Pack_mxfp4, Pack_mxfp6),
+torch/export/utils.py, torch/export/nn/modules/realquantizer.py,
+torch/export/main_export/quant_config_parser.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from mxc.compiler.checkpoints.canonical import codecs
+from mxc.compiler.checkpoints.canonical.tensor import UNSTATED, CanonicalTensor, blocked
+from mxc.compiler.checkpoints.files.safetensors import CONFIG
+from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
+from mxc.compiler.checkpoints.layers.modules import (
+    Parts,
+    field,
+    matrix,
+    names,
+    part,
+    read_layers,
+    require,
+)
+from mxc.compiler.checkpoints.layers.quantisation import (
+    Activations,
+    Quantisation,
+    Rule,
+    Scheme,
+    Syntax,
+    excluding,
+)
+from mxc.compiler.checkpoints.layers.weights import mx_weight, scaled_weight
+from mxc.dialects.errors import CheckpointError
+from mxc.dialects.formats import FORMATS
+from mxc.dialects.recipes import ScaleRecipe
+
+METHOD = "quark"
+
+#: The packing of `dtype: "mx"`.
+LOG2 = "logarithms"
+
+#: Quark's dtypes -> formats in blocks of 32 with E8M0 scales.
+_MX = {
+    "fp4": "mxfp4",
+    "fp6_e2m3": "mxfp6e2m3",
+    "fp6_e3m2": "mxfp6e3m2",
+    "fp8_e4m3": "mxfp8e4m3",
+    "fp8_e5m2": "mxfp8e5m2",
+    "int8": "mxint8",
+}
+#: Quark's dtypes -> dtypes of elements whose scales are floats.
+_FLOAT_SCALED = {"fp8_e4m3": "f8_e4m3", "fp8_e5m2": "f8_e5m2", "int8": "i8"}
+
+
+def quantisation(raw: Mapping[str, Any], place: str = CONFIG) -> Quantisation:
+    """What `quantization_config` of method quark says.
+
+    Exclusions go before the configs of layers, the first of those that matches before the global
+    one, as in Quark. Raises CheckpointError for data types that mxc does not read.
+    """
+    place = f"quantization_config of {place}"
+    excluded = names(raw, "exclude", place)
+    rules = list(excluding(excluded, Syntax.GLOB))
+    layers: Mapping[str, Any] = field(raw, "layer_quant_config", dict, place, {})
+    for pattern, config in layers.items():
+        there = f"{place}, layer_quant_config.{pattern}"
+        rules.append(Rule(pattern=pattern, syntax=Syntax.GLOB, scheme=_scheme(config, there)))
+    types: Mapping[str, Any] = field(raw, "layer_type_quant_config", dict, place, {})
+    default = types.get("Linear", raw.get("global_quant_config"))
+    return Quantisation(
+        method=METHOD,
+        default=_scheme(default, f"{place}, global_quant_config"),
+        rules=tuple(rules),
+        excluded=tuple(excluded),
+    )
+
+
+def read(checkpoint: Checkpoint, declared: Quantisation) -> list[CanonicalTensor]:
+    """Every tensor. Raises CheckpointError where config and tensors contradict each other."""
+    return read_layers(checkpoint, declared, _mark, _weight)
+
+
+def _mark(parts: Parts) -> str | None:
+    if "weight_scale" in parts:
+        return "weight_scale"
+    # Of the older packing there is no other sign.
+    weight = parts.get("weight")
+    return "weight" if weight is not None and weight.dtype == "U8" else None
+
+
+def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor, Collection[str]]:
+    weight, name = part(parts, "weight", module), f"{module}.weight"
+    if scheme.packing == LOG2:
+        return _log2(name, weight, parts.get("weight_scale"), scheme), ("weight", "weight_scale")
+    scales = part(parts, "weight_scale", module)
+    if zero := parts.get("weight_zero_point"):
+        raise CheckpointError(
+            f"{zero.file}: tensor {zero.name}: weights with zero points are not read; quantise "
+            "them symmetrically"
+        )
+    if scheme.format in FORMATS:
+        return mx_weight(name, weight, scales, scheme), ("weight", "weight_scale")
+    used = ("weight", "weight_scale", "input_scale")
+    static = parts.get("input_scale")
+    return scaled_weight(name, weight, scales, scheme, input_scale=static), used
+
+
+def _log2(
+    name: str, record: TensorRecord, scales: TensorRecord | None, scheme: Scheme
+) -> CanonicalTensor:
+    format = FORMATS[scheme.format]
+    why = f"Quark's dtype mx of {format}"
+    require(record, ("U8",), None, why)
+    *lead, last = matrix(record, why)
+    block_bytes = format.block_bytes + (scales is None)
+    if last % block_bytes:
+        raise CheckpointError(
+            f"{record.file}: tensor {record.name} is {record.describe()}; {why} has {block_bytes} "
+            "bytes a block; fetch the config that belongs to it"
+        )
+    blocks = last // block_bytes
+    if scales is not None:
+        require(scales, ("U8", "I8"), (*lead, blocks), why)
+    return blocked(
+        name,
+        (*lead, blocks * format.block),
+        format,
+        record,
+        record if scales is None else scales,
+        element_codec=codecs.quark_mx(format.element.bits, scale=scales is None),
+        scale_codec=codecs.quark_log2(block_bytes if scales is None else 1),
+        recipe=scheme.recipe,
+        stated_in=scheme.stated_in,
+    )
+
+
+def _scheme(config: Any, place: str) -> Scheme | None:
+    """The scheme of one QLayerConfig; None where it leaves the weight as it is."""
+    if config is None:
+        return None
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{place}: wanted an object, found {config!r}")
+    weight = config.get("weight")
+    if weight is None:
+        return None
+    if config.get("bias") is not None:
+        raise CheckpointError(f"{place}: quantised biases are not read, found {config['bias']!r}")
+    format, packing = _format(weight, f"{place}.weight")
+    return Scheme(
+        format=format,
+        recipe=_recipe(weight, place),
+        activations=_activations(config.get("input_tensors"), f"{place}.input_tensors"),
+        packing=packing,
+        stated_in=f"{place}.weight",
+    )
+
+
+def _activations(spec: Any, place: str) -> Activations | None:
+    if spec is None:
+        return None
+    format, _ = _format(spec, place)
+    return Activations(
+        format=format,
+        recipe=_recipe(spec, place),
+        dynamic=bool(field(spec, "is_dynamic", bool, place, False)),
+    )
+
+
+def _format(spec: Any, place: str) -> tuple[str, str]:
+    """Name of the format of one QTensorConfig, and its packing."""
+    if not isinstance(spec, dict):
+        # Two stages, as for an fp4 whose scales are quantised again.
+        raise CheckpointError(f"{place}: wanted one specification, found {spec!r}; not supported")
+    dtype, group = spec.get("dtype"), spec.get("group_size")
+    scheme, scale_format = spec.get("qscheme"), spec.get("scale_format")
+    axis = spec.get("ch_axis")
+    if dtype == "mx":
+        element = spec.get("mx_element_dtype")
+        if element in ("fp4", "fp6_e2m3", "fp6_e3m2") and group in (32, None) and axis in (-1, 1):
+            return _MX[str(element)], LOG2
+    elif scheme == "per_group" and scale_format == "e8m0":
+        if dtype in _MX and group == 32 and axis in (-1, 1):
+            return _MX[str(dtype)], ""
+    elif (
+        dtype in _FLOAT_SCALED
+        and scale_format != "e8m0"
+        and (scheme == "per_tensor" or (scheme == "per_channel" and axis in (None, 0)))
+    ):
+        return _FLOAT_SCALED[str(dtype)], ""
+    raise CheckpointError(
+        f"{place}: dtype {dtype!r} (mx_element_dtype {spec.get('mx_element_dtype')!r}), qscheme "
+        f"{scheme!r}, group_size {group!r}, ch_axis {axis!r}, scale_format {scale_format!r} is not "
+        f"supported; supported: {', '.join(_MX)} per_group of 32 along the last axis with e8m0 "
+        f"scales, {', '.join(_FLOAT_SCALED)} per_tensor or per_channel, and mx of fp4 and fp6"
+    )
+
+
+def _recipe(spec: Mapping[str, Any], place: str) -> str:
+    mode = field(spec, "scale_calculation_mode", str, place)
+    if mode is None:
+        return UNSTATED
+    # Quark's own are even, floor and ceil; `mxc quantize` writes the fourth too.
+    if mode not in tuple(ScaleRecipe):
+        raise CheckpointError(
+            f"{place}: scale_calculation_mode {mode!r} is not supported; supported: "
+            f"{', '.join(ScaleRecipe)}"
+        )
+    return str(mode)

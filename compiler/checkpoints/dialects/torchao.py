@@ -1,0 +1,191 @@
+"""The dialect of torchao in safetensors: MXTensor, NVFP4Tensor and Float8Tensor.
+
+A parameter `X.weight` is `X._weight_qdata` and `X._weight_scale`, and the metadata of the file
+has under its name a JSON text with its class and attributes. MXTensor: U8 [out, in / 2] (the even
+element low), U8 [out, in] (six bits a byte), F8_E4M3 or F8_E5M2; scales F8_E8M0 [out, in / 32].
+NVFP4Tensor: scales F8_E4M3 [out, in / 16], `_weight_per_tensor_scale` multiplies. The scales of
+both may be swizzled. Source: torchao 0.18, prototype/safetensors, prototype/mx_formats.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from mxc.compiler.checkpoints.canonical.codecs import PLAIN, SIX_IN_EIGHT, SWIZZLED, Codec
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, TensorScale, blocked, plain
+from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
+from mxc.compiler.checkpoints.layers.modules import require
+from mxc.compiler.checkpoints.layers.quantisation import Activations, Quantisation, Scheme
+from mxc.compiler.checkpoints.layers.weights import scaled_weight
+from mxc.dialects.errors import CheckpointError
+from mxc.dialects.formats import FORMATS
+from mxc.dialects.recipes import ScaleRecipe
+
+METHOD = "torchao"
+
+#: elem_dtype of MXTensor -> format.
+_ELEMENTS = {
+    "float4_e2m1fn_x2": "mxfp4",
+    "fp6_e2m3": "mxfp6e2m3",
+    "fp6_e3m2": "mxfp6e3m2",
+    "float8_e4m3fn": "mxfp8e4m3",
+    "float8_e5m2": "mxfp8e5m2",
+}
+_QDATA = {"mxfp8e4m3": ("F8_E4M3",), "mxfp8e5m2": ("F8_E5M2",)}
+_TENSOR_NAMES = "tensor_names"
+
+
+def recognises(checkpoint: Checkpoint) -> bool:
+    """Whether the metadata of the files describes tensors as torchao does."""
+    if _TENSOR_NAMES not in checkpoint.metadata:
+        return False
+    return any('"_type"' in text for text in checkpoint.metadata.values())
+
+
+def read(checkpoint: Checkpoint) -> tuple[list[CanonicalTensor], Quantisation]:
+    """Every tensor. Raises CheckpointError for classes that are not read, or damaged metadata."""
+    left = dict(checkpoint.tensors)
+    tensors: list[CanonicalTensor] = []
+    activations: Activations | None = None
+    for name, text in checkpoint.metadata.items():
+        if not text.startswith('{"_type"'):
+            continue
+        place = f"{checkpoint.folder}: metadata of {name}"
+        kind, attributes = _parsed(text, place)
+        if kind == "Tensor":
+            continue
+        module, _, parameter = name.rpartition(".")
+        prefix = f"{module}._{parameter}_" if module else f"_{parameter}_"
+        parts = {k.removeprefix(prefix): left.pop(k) for k in list(left) if k.startswith(prefix)}
+        for wanted in ("qdata", "scale"):
+            if wanted not in parts:
+                raise CheckpointError(
+                    f"{place} says {kind}; wanted tensor {prefix}{wanted}, which no file holds; "
+                    "fetch the files again"
+                )
+        if kind == "MXTensor":
+            tensors.append(_mx(name, parts, attributes, place))
+        elif kind == "NVFP4Tensor":
+            tensors.append(_nvfp4(name, parts, attributes, place))
+        elif kind == "Float8Tensor":
+            scheme = Scheme(format="f8_e4m3", stated_in=place)
+            tensors.append(scaled_weight(name, parts["qdata"], parts["scale"], scheme))
+        else:
+            raise CheckpointError(
+                f"{place}: {kind} is not supported; supported: MXTensor, NVFP4Tensor, Float8Tensor"
+            )
+        activations = activations or _activations(attributes, kind)
+    tensors += [plain(record) for record in left.values()]
+    formats = {t.format for t in tensors if t.block is not None}
+    default = None
+    if len(formats) == 1:
+        default = Scheme(
+            format=formats.pop(), activations=activations, stated_in="the metadata of the tensors"
+        )
+    return tensors, Quantisation(method=METHOD, default=default)
+
+
+def _parsed(text: str, place: str) -> tuple[str, Mapping[str, Any]]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{place}: not JSON ({error}); fetch the file again") from error
+    kind, data = value.get("_type"), value.get("_data", {})
+    if not isinstance(kind, str) or not isinstance(data, dict):
+        raise CheckpointError(f"{place}: wanted a class and its attributes, found {text[:80]!r}")
+    return kind, data
+
+
+def _mx(
+    name: str, parts: Mapping[str, TensorRecord], attributes: Mapping[str, Any], place: str
+) -> CanonicalTensor:
+    element = attributes.get("elem_dtype")
+    if isinstance(element, dict):
+        element = element.get("_data")
+    if element not in _ELEMENTS or attributes.get("block_size") != 32:
+        raise CheckpointError(
+            f"{place}: elem_dtype {element!r} in blocks of {attributes.get('block_size')!r} is not "
+            f"supported; supported: {', '.join(_ELEMENTS)} in blocks of 32"
+        )
+    format = FORMATS[_ELEMENTS[element]]
+    data, scales = parts["qdata"], parts["scale"]
+    require(data, _QDATA.get(format.name, ("U8",)), None, format.name)
+    require(scales, ("F8_E8M0",), None, format.name)
+    width = 2 if format.element.bits == 4 else 1
+    if not data.shape:
+        raise CheckpointError(f"{place}: tensor {data.name} is one number; fetch the file again")
+    shape = (*data.shape[:-1], data.shape[-1] * width)
+    return blocked(
+        name,
+        shape,
+        format,
+        data,
+        scales,
+        element_codec=SIX_IN_EIGHT if format.element.bits == 6 else PLAIN,
+        scale_codec=_scale_codec(attributes),
+        stated_in=place,
+    )
+
+
+def _nvfp4(
+    name: str, parts: Mapping[str, TensorRecord], attributes: Mapping[str, Any], place: str
+) -> CanonicalTensor:
+    format = FORMATS["nvfp4"]
+    data, scales = parts["qdata"], parts["scale"]
+    require(data, ("U8",), None, "nvfp4")
+    require(scales, ("F8_E4M3",), None, "nvfp4")
+    if attributes.get("block_size") != format.block or not data.shape:
+        raise CheckpointError(
+            f"{place}: blocks of {attributes.get('block_size')!r}, wanted {format.block}"
+        )
+    factors = []
+    for part in ("per_tensor_scale", "act_per_tensor_scale"):
+        record = parts.get(part)
+        if record is not None:
+            require(record, ("F32",), None, "a tensor scale")
+            slices = math.prod(data.shape[:-2])
+            if math.prod(record.shape) not in (1, slices):
+                raise CheckpointError(
+                    f"{record.file}: tensor {record.name} is {record.describe()}, wanted one "
+                    f"number, or {slices}; fetch the file again"
+                )
+        factors.append(None if record is None else TensorScale(record=record))
+    return blocked(
+        name,
+        (*data.shape[:-1], data.shape[-1] * 2),
+        format,
+        data,
+        scales,
+        scale_codec=_scale_codec(attributes),
+        tensor_scale=factors[0],
+        stated_in=place,
+        input_scale=factors[1],
+    )
+
+
+def _scale_codec(attributes: Mapping[str, Any]) -> Codec:
+    return SWIZZLED if attributes.get("is_swizzled_scales") is True else PLAIN
+
+
+def _activations(attributes: Mapping[str, Any], kind: str) -> Activations | None:
+    """What the weight is to be multiplied with, where its attributes say so."""
+    arguments = attributes.get("act_quant_kwargs")
+    if not isinstance(arguments, dict):
+        return None
+    data = arguments.get("_data")
+    if not isinstance(data, dict):
+        return None
+    if kind == "NVFP4Tensor":
+        return Activations(format="nvfp4")
+    element = data.get("elem_dtype")
+    element = element.get("_data") if isinstance(element, dict) else element
+    mode = data.get("scaling_mode")
+    mode = mode.get("_data") if isinstance(mode, dict) else mode
+    if element not in _ELEMENTS:
+        return None
+    recipe = str(mode).lower()
+    known = recipe in tuple(ScaleRecipe)
+    return Activations(format=_ELEMENTS[element], recipe=recipe if known else "unstated")

@@ -1,0 +1,1 @@
+"""Files on disk: headers checked before anything is believed, and where each tensor lies."""

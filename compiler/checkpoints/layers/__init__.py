@@ -1,0 +1,1 @@
+"""What the dialects share that write one set of tensors a layer: config, layers, their parts."""

@@ -1,0 +1,139 @@
+"""What the dialects that write one set of tensors a layer share: layers, their parts, their checks.
+
+`model.layers.0.mlp.down_proj.weight_scale` is the part `weight_scale` of the layer
+`model.layers.0.mlp.down_proj`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, plain
+from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
+from mxc.compiler.checkpoints.layers.quantisation import Quantisation, Scheme
+from mxc.dialects.errors import CheckpointError
+
+#: Dtypes of numbers that are not quantised.
+FLOATS = ("BF16", "F16", "F32", "F64")
+
+#: Ends of the names of layers that are no linear layer, which a declaration for all linear layers
+#: does not mean: embeddings, norms, routers of experts, convolutions.
+_NOT_LINEAR = ("embed_tokens", "embeddings", "norm", "gate", "router", "conv", "conv1d", "wte")
+
+Parts = Mapping[str, TensorRecord]
+
+
+def split(checkpoint: Checkpoint) -> dict[str, dict[str, TensorRecord]]:
+    """The tensors of a checkpoint by layer and part; a name without a dot is a part of ""."""
+    layers: dict[str, dict[str, TensorRecord]] = {}
+    for name, record in checkpoint.tensors.items():
+        module, _, part = name.rpartition(".")
+        layers.setdefault(module, {})[part] = record
+    return layers
+
+
+def read_layers(
+    checkpoint: Checkpoint,
+    quantisation: Quantisation,
+    quantised: Callable[[Parts], str | None],
+    build: Callable[[str, Parts, Scheme], tuple[CanonicalTensor, Collection[str]]],
+) -> list[CanonicalTensor]:
+    """Every tensor of a checkpoint; `build` makes the weight of a quantised layer.
+
+    `quantised(parts)` is the part by which a layer is seen to be quantised, None for others.
+    `build(module, parts, scheme)` gives the weight and the parts that it is made of; what is left
+    are plain tensors.
+    Raises CheckpointError where config and tensors contradict each other.
+    """
+    tensors: list[CanonicalTensor] = []
+    for module, parts in split(checkpoint).items():
+        scheme = quantisation.scheme(module)
+        used: Collection[str] = ()
+        if (mark := quantised(parts)) is not None:
+            if scheme is None:
+                record = parts[mark]
+                raise CheckpointError(
+                    f"{record.file}: tensor {record.name} says that {module} is quantised, the "
+                    f"config of {quantisation.method} excludes it; fetch the config that belongs "
+                    "to these weights"
+                )
+            weight, used = build(module, parts, scheme)
+            tensors.append(weight)
+        elif scheme is not None:
+            _require_plain(module, parts, scheme)
+        tensors += [plain(record) for part, record in parts.items() if part not in used]
+    return tensors
+
+
+def _require_plain(module: str, parts: Parts, scheme: Scheme) -> None:
+    """A layer for which a scheme is declared, without a sign of it: right only if not linear."""
+    weight = parts.get("weight")
+    if weight is None or len(weight.shape) < 2:
+        return
+    last = module.rpartition(".")[2]
+    if last.endswith(_NOT_LINEAR) and weight.dtype in FLOATS:
+        return
+    raise CheckpointError(
+        f"{scheme.stated_in or 'the config'} says that {module} is {scheme.format}; in "
+        f"{weight.file} tensor {weight.name} is {weight.describe()} without scales; fetch the "
+        "config that belongs to these weights, or exclude the layer there"
+    )
+
+
+def part(parts: Parts, name: str, module: str) -> TensorRecord:
+    """A part that must be there. Raises CheckpointError naming the layer's file."""
+    if name in parts:
+        return parts[name]
+    file = next(iter(parts.values())).file
+    raise CheckpointError(
+        f"{file}: {module} has {', '.join(sorted(parts))}, wanted {name} too; fetch the files again"
+    )
+
+
+def require(
+    record: TensorRecord, dtypes: tuple[str, ...], shape: tuple[int, ...] | None, why: str
+) -> None:
+    """Raise CheckpointError where a tensor is not what `why` says it is."""
+    if record.dtype in dtypes and (shape is None or record.shape == shape):
+        return
+    wanted = " or ".join(dtypes) + ("" if shape is None else f" {list(shape)}")
+    raise CheckpointError(
+        f"{record.file}: tensor {record.name} is {record.describe()}; {why} wants {wanted}; "
+        "fetch the config that belongs to these weights"
+    )
+
+
+def matrix(record: TensorRecord, why: str) -> tuple[int, ...]:
+    """The shape of a tensor of at least two dimensions. Raises CheckpointError for others."""
+    if len(record.shape) < 2 or 0 in record.shape:
+        raise CheckpointError(
+            f"{record.file}: tensor {record.name} is {record.describe()}; {why} wants rows and "
+            "columns, none of them 0; fetch the file again"
+        )
+    return record.shape
+
+
+def field(raw: Mapping[str, Any], key: str, kind: type, place: str, default: Any = None) -> Any:
+    """A field of a config: of `kind`, or `default` where it is absent or null.
+
+    Raises CheckpointError for another kind.
+    """
+    value = raw.get(key)
+    if value is None:
+        return default
+    if type(value) is not kind:
+        raise CheckpointError(
+            f"{place}: wanted {kind.__name__} for {key}, found {value!r}; fetch config.json again"
+        )
+    return value
+
+
+def names(raw: Mapping[str, Any], key: str, place: str) -> list[str]:
+    """A list of names in a config; [] where it is absent or null."""
+    value: list[Any] = field(raw, key, list, place, [])
+    if not all(isinstance(name, str) for name in value):
+        raise CheckpointError(
+            f"{place}: wanted a list of names for {key}, found {value!r}; fetch config.json again"
+        )
+    return value

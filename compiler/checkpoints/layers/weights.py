@@ -1,0 +1,192 @@
+"""Weights of a layer from its tensors: MX, nvfp4, and fp8 with the scales that files give it."""
+
+from __future__ import annotations
+
+import math
+
+from mxc.compiler.checkpoints.canonical.codecs import PLAIN, tiles
+from mxc.compiler.checkpoints.canonical.stored import Stored, count_rows
+from mxc.compiler.checkpoints.canonical.tensor import (
+    CanonicalTensor,
+    Convention,
+    TensorScale,
+    blocked,
+)
+from mxc.compiler.checkpoints.files.tensors import TensorRecord
+from mxc.compiler.checkpoints.layers.modules import matrix, require
+from mxc.compiler.checkpoints.layers.quantisation import Scheme
+from mxc.dialects.errors import CheckpointError
+from mxc.dialects.formats import FORMATS, BlockFormat
+
+#: How files type bytes of E8M0 scales.
+E8M0_DTYPES = ("U8", "F8_E8M0")
+
+#: How files type the elements of a format: 8-bit floats by their name, packed ones as bytes.
+_ELEMENTS = {
+    "e4m3": ("F8_E4M3", "U8"),
+    "e5m2": ("F8_E5M2", "U8"),
+    "int8": ("I8", "U8"),
+}
+_PACKED = ("U8", "I8")
+
+#: Dtypes of scales that are numbers.
+_FLOAT_SCALES = ("F32", "BF16", "F16")
+
+
+def logical_shape(record: TensorRecord, format: BlockFormat) -> tuple[int, ...]:
+    """[.., out, in] of packed elements [.., out, bytes]. Raises CheckpointError for odd bytes."""
+    *lead, last = matrix(record, format.name)
+    bits = last * 8
+    if bits % (format.element.bits * format.block):
+        raise CheckpointError(
+            f"{record.file}: tensor {record.name} is {record.describe()}; {format} wants rows of "
+            f"whole blocks of {format.block_bytes} bytes; fetch the file again, or the config that "
+            "belongs to it"
+        )
+    return (*lead, bits // format.element.bits)
+
+
+def mx_weight(
+    name: str, elements: TensorRecord, scales: TensorRecord, scheme: Scheme
+) -> CanonicalTensor:
+    """A weight in an MX format: elements [out, bytes], E8M0 scales [out, in / 32].
+
+    Raises CheckpointError where dtypes or shapes are not those.
+    """
+    format = FORMATS[scheme.format]
+    require(elements, _ELEMENTS.get(format.element.name, _PACKED), None, scheme.format)
+    shape = logical_shape(elements, format)
+    blocks = (*shape[:-1], shape[-1] // format.block)
+    require(scales, E8M0_DTYPES, blocks, f"{scheme.format} of {list(shape)}")
+    return blocked(
+        name,
+        shape,
+        format,
+        elements,
+        scales,
+        recipe=scheme.recipe,
+        stated_in=scheme.stated_in,
+    )
+
+
+def nvfp4_weight(
+    name: str,
+    elements: TensorRecord,
+    scales: TensorRecord,
+    tensor_scale: TensorRecord,
+    convention: Convention,
+    scheme: Scheme,
+    input_scale: TensorRecord | None = None,
+) -> CanonicalTensor:
+    """A weight in nvfp4: elements [out, in / 2], E4M3 scales [out, in / 16], one float.
+
+    Raises CheckpointError where dtypes or shapes are not those.
+    """
+    format = FORMATS["nvfp4"]
+    require(elements, _PACKED, None, "nvfp4")
+    shape = logical_shape(elements, format)
+    require(scales, ("F8_E4M3",), (*shape[:-1], shape[-1] // format.block), f"nvfp4 {list(shape)}")
+    return blocked(
+        name,
+        shape,
+        format,
+        elements,
+        scales,
+        tensor_scale=scalar(tensor_scale, convention),
+        stated_in=scheme.stated_in,
+        input_scale=None if input_scale is None else scalar(input_scale, convention),
+    )
+
+
+def scalar(record: TensorRecord, convention: Convention = Convention.MULTIPLY) -> TensorScale:
+    """One float of a whole tensor. Raises CheckpointError for another dtype or more numbers."""
+    if record.dtype not in _FLOAT_SCALES or math.prod(record.shape) != 1:
+        raise CheckpointError(
+            f"{record.file}: tensor {record.name} is {record.describe()}; a tensor scale is one "
+            f"number in {' or '.join(_FLOAT_SCALES)}; fetch the file again"
+        )
+    return TensorScale(record=record, convention=convention)
+
+
+def scaled_weight(
+    name: str,
+    elements: TensorRecord,
+    scales: TensorRecord,
+    scheme: Scheme,
+    block: tuple[int, int] | None = None,
+    input_scale: TensorRecord | None = None,
+) -> CanonicalTensor:
+    """A weight [out, in] one element a byte: fp8 or int8, its scales by their shape.
+
+    One scale is that of the tensor; [out, 1] or [out] those of its rows; with `block` (rows,
+    columns) those of tiles. E8M0 scales of tiles that are whole MX blocks wide make an MX format
+    of it, with no value changed. Raises CheckpointError for other dtypes and shapes.
+    """
+    require(elements, ("F8_E4M3", "F8_E5M2", "I8"), None, scheme.format)
+    out, width = matrix(elements, scheme.format)[-2:]
+    lead = elements.shape[:-2]
+    static = None if input_scale is None else scalar(input_scale)
+    if block is None and math.prod(scales.shape) == 1:
+        return _unblocked(name, elements, scalar(scales), scheme, static)
+    if block is None:
+        block = (1, width)
+    tile = (*lead, -(-out // block[0]), -(-width // block[1]))
+    if scales.shape not in (tile, tile[:-1] if block[1] == width else tile):
+        require(scales, (*_FLOAT_SCALES, *E8M0_DTYPES), tile, f"tiles of {list(block)}")
+    element = {"F8_E4M3": "mxfp8e4m3", "F8_E5M2": "mxfp8e5m2"}.get(elements.dtype)
+    if scales.dtype in E8M0_DTYPES and element is not None:
+        format = FORMATS[element]
+        if block[1] % format.block == 0 and width % format.block == 0 and not lead:
+            return blocked(
+                name,
+                elements.shape,
+                format,
+                elements,
+                scales,
+                scale_codec=tiles(block[0], block[1] // format.block),
+                recipe=scheme.recipe,
+                stated_in=scheme.stated_in,
+                input_scale=static,
+            )
+    dtype = "F8_E8M0" if scales.dtype in E8M0_DTYPES else scales.dtype
+    require(scales, (*_FLOAT_SCALES, *E8M0_DTYPES), None, f"tiles of {list(block)}")
+    return CanonicalTensor(
+        name=name,
+        shape=elements.shape,
+        format=elements.dtype.lower(),
+        elements=_direct(elements),
+        scales=Stored(record=scales, shape=tile, dtype=dtype, rows=count_rows(tile)),
+        block=block,
+        recipe=scheme.recipe,
+        stated_in=scheme.stated_in,
+        input_scale=static,
+    )
+
+
+def _unblocked(
+    name: str,
+    elements: TensorRecord,
+    tensor_scale: TensorScale,
+    scheme: Scheme,
+    input_scale: TensorScale | None,
+) -> CanonicalTensor:
+    return CanonicalTensor(
+        name=name,
+        shape=elements.shape,
+        format=elements.dtype.lower(),
+        elements=_direct(elements),
+        tensor_scale=tensor_scale,
+        recipe=scheme.recipe,
+        stated_in=scheme.stated_in,
+        input_scale=input_scale,
+    )
+
+
+def _direct(record: TensorRecord) -> Stored:
+    return Stored(
+        record=record,
+        shape=record.shape,
+        dtype=record.dtype,
+        rows=count_rows(record.shape),
+        codec=PLAIN,
+    )

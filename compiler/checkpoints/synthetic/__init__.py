@@ -1,0 +1,1 @@
+"""Random and hollow checkpoints for the demo, the tests and the benchmarks."""

@@ -1,0 +1,87 @@
+"""Random checkpoints of any architecture, from its config: plain weights, one file.
+
+For tests and benchmarks of shapes. transformers loads them: the names are its own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from mxc.compiler.checkpoints.files.safetensors import CONFIG, SINGLE
+from mxc.compiler.checkpoints.files.tensors import DTYPES
+from mxc.compiler.checkpoints.synthetic.hollow import write_hollow
+from mxc.compiler.models.architectures import read_decoder
+from mxc.compiler.models.decoder import EMBEDDING, Decoder
+
+#: The published shapes: Qwen3-8B and Mixtral-8x7B (config.json).
+QWEN3_8B: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+}
+MIXTRAL_8X7B: dict[str, Any] = {
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "vocab_size": 32000,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1000000.0,
+}
+
+
+def write_decoder(
+    folder: Path,
+    config: dict[str, Any],
+    *,
+    dtype: str = "BF16",
+    seed: int = 0,
+    hollow: bool = False,
+) -> Decoder:
+    """Write a checkpoint of `config` into `folder` (created) and return its model.
+
+    The same config and seed give the same bytes. A `hollow` checkpoint has a true header and a
+    sparse file without data, which reads as zeros: the real shapes at no cost. Raises
+    CheckpointError where the config is refused.
+    """
+    decoder = read_decoder(config, CONFIG)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n")
+    shapes = {
+        rows.tensor: rows.shape
+        for parameter in decoder.parameters(lambda name: None)
+        for rows in parameter.rows
+    }
+    if hollow:
+        write_hollow(folder / SINGLE, {name: (dtype, shape) for name, shape in shapes.items()})
+        return decoder
+    random = np.random.default_rng(seed)
+    tensors = {}
+    for name, shape in shapes.items():
+        # Rows of K elements of size K^-1/2 keep the size of what they multiply.
+        size = 1.0 if name == EMBEDDING else 1.5 * shape[-1] ** -0.5
+        draw = random.standard_normal(shape, dtype=np.float32)
+        vector = (0.0 if name.endswith("bias") else 1.0) + 0.1 * draw
+        tensors[name] = (vector if len(shape) == 1 else size * draw).astype(DTYPES[dtype])
+    save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
+    return decoder

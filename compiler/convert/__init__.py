@@ -1,0 +1,1 @@
+"""Checkpoints from one dialect to another, every value kept."""

@@ -1,0 +1,360 @@
+"""The plan of a GGUF file: names, order of rows and blocks as llama.cpp has them.
+
+What transformers stores in 16 bits and ggml wants in f32 (norms, biases, routers) is widened,
+which is exact; the file says so under `mxc.dtypes`, and keeps config.json as `mxc.config`, so that
+the way back ends at the same bytes. The tokenizer is not written.
+Source: gguf 0.19.0 (quants.py, constants.py), convert_hf_to_gguf.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, Convention
+from mxc.compiler.checkpoints.dialects.gguf_names import ARCHITECTURES, Names
+from mxc.compiler.checkpoints.dialects.gguf_names import tensor as gguf_name
+from mxc.compiler.checkpoints.files.gguf import TYPES
+from mxc.compiler.checkpoints.files.tensors import DTYPES
+from mxc.compiler.checkpoints.source import Source
+from mxc.compiler.convert.plan import CHUNK, Bytes, Plan, Written, factors, number, refuse
+from mxc.dialects.errors import CheckpointError
+from mxc.dialects.formats import E4M3, E8M0
+from mxc.dialects.packing import unpack_elements
+
+#: ggml's types by name, and their numbers.
+BY_NAME = {kind.name: kind for kind in TYPES.values()}
+NUMBERS = {kind.name: number for number, kind in TYPES.items()}
+_ALIGNMENT = 32
+_LONGEST_NAME = 63
+
+CONFIG_KEY, DTYPES_KEY = "mxc.config", "mxc.dtypes"
+
+#: model_type of transformers -> general.architecture.
+_ARCHITECTURES = {
+    "llama": "llama",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3moe",
+    "gpt_oss": "gpt-oss",
+}
+#: Dtypes that ggml has a type for.
+_PLAIN = ("F32", "F16", "BF16", "I8", "I16", "I32", "I64", "F64")
+
+#: What ggml multiplies or adds in f32 only.
+_WIDE = re.compile(r"(.*_norm|output_norm|.*\.ffn_gate_inp)\.weight|.*\.bias|.*_sinks\.weight")
+
+#: Metadata: key after the architecture, its type, the keys of config.json that may hold it.
+_VALUES: tuple[tuple[str, type, tuple[str, ...]], ...] = (
+    ("block_count", int, ("num_hidden_layers",)),
+    ("context_length", int, ("max_position_embeddings",)),
+    ("embedding_length", int, ("hidden_size",)),
+    ("feed_forward_length", int, ("intermediate_size",)),
+    ("vocab_size", int, ("vocab_size",)),
+    ("attention.head_count", int, ("num_attention_heads",)),
+    ("attention.head_count_kv", int, ("num_key_value_heads", "num_attention_heads")),
+    ("attention.key_length", int, ("head_dim",)),
+    ("attention.value_length", int, ("head_dim",)),
+    ("attention.layer_norm_rms_epsilon", float, ("rms_norm_eps",)),
+    ("attention.sliding_window", int, ("sliding_window",)),
+    ("expert_count", int, ("num_local_experts", "num_experts")),
+    ("expert_used_count", int, ("num_experts_per_tok", "experts_per_token")),
+    ("expert_feed_forward_length", int, ("moe_intermediate_size",)),
+    ("rope.freq_base", float, ("rope_theta",)),
+)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Which rows of a weight go where: `pick` of each `unit` rows (or elements of a vector)."""
+
+    unit: int = 1
+    pick: tuple[int, ...] = (0,)
+
+    def apply(self, rows: Bytes) -> Bytes:
+        if self.unit == 1:
+            return rows
+        picked = rows.reshape(-1, self.unit, rows.shape[1])[:, list(self.pick)]
+        return np.ascontiguousarray(picked).reshape(-1, rows.shape[1])
+
+
+_ALL = _Rows()
+
+
+def plan_gguf(source: Source) -> Plan:
+    """All tensors with their names and rows in ggml's order, and the metadata.
+
+    Raises CheckpointError for formats that ggml has no type for, and for what would lose a value:
+    scales that are NaN, nvfp4 rows of no multiple of 64, tensor scales that divide.
+    """
+    kind = source.config.get("model_type")
+    architecture = _ARCHITECTURES.get(str(kind), str(kind or "unknown"))
+    names = ARCHITECTURES.get(architecture, Names(layers={}))
+    written: list[Written] = []
+    narrowed: dict[str, str] = {}
+    left = dict(source.tensors)
+    for group in _expert_groups(left, names):
+        written += _stacked(*group)
+    for tensor in left.values():
+        for name, rows in _places(tensor, architecture, names, source.config):
+            wide = _WIDE.fullmatch(name) is not None and tensor.dtype in ("BF16", "F16")
+            if wide:
+                narrowed[tensor.name] = tensor.dtype
+            written += _tensor(tensor, name, rows, wide=wide)
+    metadata = _metadata(architecture, source.config)
+    metadata[CONFIG_KEY] = json.dumps(_without_quantisation(source.config))
+    metadata[DTYPES_KEY] = json.dumps(narrowed)
+    notes = ["the tokenizer is not in the file; llama.cpp wants it there"]
+    default = source.quantisation.default
+    if default is not None and default.activations is not None:
+        notes.append(f"GGUF has no word for activations: {default.activations.format}")
+    if recipes := {t.recipe for t in source.tensors.values()} - {"unstated"}:
+        notes.append(f"GGUF has no word for the recipe: {', '.join(sorted(recipes))}")
+    return Plan(tensors=written, config={}, notes=tuple(notes), metadata=metadata)
+
+
+def _places(
+    tensor: CanonicalTensor, architecture: str, names: Names, config: Mapping[str, Any]
+) -> list[tuple[str, _Rows]]:
+    if architecture == "gpt-oss" and (found := _gpt_oss_experts(tensor)):
+        return found
+    name = gguf_name(tensor.name, names) or tensor.name
+    if names.pairs and (match := re.search(r"\.self_attn\.([qk])_proj\.", tensor.name)):
+        key = "num_attention_heads" if match[1] == "q" else "num_key_value_heads"
+        heads = config.get(key, config.get("num_attention_heads"))
+        rows = tensor.shape[0]
+        if type(heads) is not int or heads <= 0 or rows % (2 * heads):
+            raise CheckpointError(
+                f"{tensor.place} has {rows} rows, config.json says {key} {heads!r}; fetch the "
+                "config.json that belongs to these weights"
+            )
+        half = rows // heads // 2
+        pick = tuple(i % 2 * half + i // 2 for i in range(2 * half))
+        return [(name, _Rows(2 * half, pick))]
+    return [(name, _ALL)]
+
+
+def _gpt_oss_experts(tensor: CanonicalTensor) -> list[tuple[str, _Rows]]:
+    match = re.fullmatch(
+        r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|down)_proj(_bias)?", tensor.name
+    )
+    if match is None:
+        return []
+    stem, ending = f"blk.{match[1]}.ffn_", "_exps.bias" if match[3] else "_exps.weight"
+    if match[2] == "down":
+        return [(f"{stem}down{ending}", _ALL)]
+    return [(f"{stem}gate{ending}", _Rows(2, (0,))), (f"{stem}up{ending}", _Rows(2, (1,)))]
+
+
+def _expert_groups(
+    left: dict[str, CanonicalTensor], names: Names
+) -> Iterator[tuple[str, list[CanonicalTensor]]]:
+    """Experts that are one tensor in GGUF: its name, and theirs by number. Taken out of `left`."""
+    for ggml, ours in names.experts.items():
+        pattern = re.compile(
+            r"model\.layers\.(\d+)\." + re.escape(ours).replace(r"\{\}", r"(\d+)") + r"\.weight"
+        )
+        groups: dict[int, dict[int, CanonicalTensor]] = {}
+        for name in [n for n in left if pattern.fullmatch(n)]:
+            match = pattern.fullmatch(name)
+            if match is not None:
+                groups.setdefault(int(match[1]), {})[int(match[2])] = left.pop(name)
+        for layer, experts in groups.items():
+            first = next(iter(experts.values()))
+            if sorted(experts) != list(range(len(experts))):
+                raise CheckpointError(
+                    f"{first.place}: of layer {layer} the experts {sorted(experts)} are there, "
+                    "wanted all from 0 on; fetch the files again"
+                )
+            ordered = [experts[i] for i in range(len(experts))]
+            for other in ordered:
+                if (other.format, other.shape) != (first.format, first.shape):
+                    raise refuse(other, "GGUF", f"another expert of the layer is {first.format}")
+            yield f"blk.{layer}.{ggml}.weight", ordered
+
+
+def _stacked(name: str, experts: list[CanonicalTensor]) -> list[Written]:
+    """The experts as one tensor, and their scales, if they have some, as one each."""
+    each = [_tensor(expert, name, _ALL, wide=False) for expert in experts]
+    found = []
+    for index, first in enumerate(each[0]):
+        parts = [written[index] for written in each]
+        shape = (len(parts), *first.shape) if index == 0 else (len(parts),)
+        size = sum(part.bytes for part in parts)
+        found.append(
+            Written(
+                name=first.name,
+                dtype=first.dtype,
+                shape=shape,
+                bytes=size,
+                data=partial(_one_after_the_other, parts),
+            )
+        )
+    return found
+
+
+def _one_after_the_other(parts: list[Written]) -> Iterator[Bytes]:
+    for part in parts:
+        yield from part.data()
+
+
+def _tensor(tensor: CanonicalTensor, name: str, rows: _Rows, *, wide: bool) -> list[Written]:
+    """A tensor, and its tensor scales as tensors of their own."""
+    vector = name.endswith(".bias")
+    shape = list(tensor.shape)
+    if rows.unit > 1:
+        axis = len(shape) - (1 if vector else 2)
+        shape[axis] = shape[axis] // rows.unit * len(rows.pick)
+    dtype, encode = _encoding(tensor, wide=wide)
+    block = BY_NAME[dtype]
+    found = [
+        Written(
+            name=name,
+            dtype=dtype,
+            shape=tuple(shape),
+            bytes=prod(shape) // block.block * block.bytes,
+            data=partial(_encoded, tensor, rows, encode, vector=vector),
+        )
+    ]
+    stem = name.removesuffix(".weight")
+    for scale, key in ((tensor.tensor_scale, "scale"), (tensor.input_scale, "input_scale")):
+        if scale is not None:
+            values = factors(scale, Convention.MULTIPLY, tensor, "GGUF")
+            found.append(number(f"{stem}.{key}", values, (values.size,)))
+    return found
+
+
+#: Elements and scales of some rows to the bytes of the file.
+Encode = Callable[[Bytes, Bytes | None], Bytes]
+
+
+def _encoding(tensor: CanonicalTensor, *, wide: bool) -> tuple[str, Encode]:
+    """ggml's type of a tensor, and how its rows become that."""
+    if tensor.format == "q8_0":
+        return "Q8_0", _q8_0
+    if tensor.format == "mxfp4":
+        return "MXFP4", partial(_mxfp4, tensor)
+    if tensor.format == "nvfp4":
+        if tensor.shape[-1] % 64:
+            raise refuse(tensor, "GGUF", "its NVFP4 wants rows of a multiple of 64")
+        return "NVFP4", partial(_nvfp4, tensor)
+    if tensor.block is not None or tensor.tensor_scale is not None or tensor.dtype not in _PLAIN:
+        raise refuse(tensor, "GGUF", "it has MXFP4, NVFP4, Q8_0 and plain numbers")
+    if wide:
+        return "F32", partial(_widened, DTYPES[tensor.dtype])
+    return tensor.dtype, lambda elements, scales: elements.reshape(-1)
+
+
+def _encoded(
+    tensor: CanonicalTensor, rows: _Rows, encode: Encode, *, vector: bool
+) -> Iterator[Bytes]:
+    item = DTYPES[tensor.dtype].itemsize
+    row_bytes = tensor.elements.bytes // max(1, tensor.rows)
+    step = max(1, CHUNK // max(1, row_bytes) // rows.unit) * rows.unit
+    for start in range(0, tensor.rows, step):
+        piece = tensor.piece(start, min(step, tensor.rows - start))
+        if vector:
+            yield encode(rows.apply(piece.elements.reshape(-1, item)), None)
+            continue
+        scales = None if piece.scales is None else rows.apply(piece.scales)
+        yield encode(rows.apply(piece.elements), scales)
+
+
+def _widened(dtype: np.dtype[Any], elements: Bytes, scales: Bytes | None) -> Bytes:
+    wide: Bytes = elements.reshape(-1).view(dtype).astype(np.float32).view(np.uint8)
+    return wide
+
+
+def _halves(elements: Bytes, block: int) -> Bytes:
+    """uint8 [rows, blocks, block / 2]: the first half of a block low, the second high."""
+    codes = unpack_elements(elements, "mxfp4").reshape(len(elements), -1, 2, block // 2)
+    return codes[:, :, 0] | codes[:, :, 1] << np.uint8(4)
+
+
+def _mxfp4(tensor: CanonicalTensor, elements: Bytes, scales: Bytes | None) -> Bytes:
+    if scales is None or (scales == E8M0.nan_codes[0]).any():
+        raise refuse(tensor, "GGUF", "a scale is NaN, which ggml reads as a number")
+    return np.concatenate((scales[:, :, None], _halves(elements, 32)), axis=2).reshape(-1)
+
+
+def _nvfp4(tensor: CanonicalTensor, elements: Bytes, scales: Bytes | None) -> Bytes:
+    if scales is None or (scales >= E4M3.nan_codes[0]).any():
+        raise refuse(tensor, "GGUF", "a scale is negative or NaN, which its NVFP4 cannot hold")
+    codes = _halves(elements, 16).reshape(len(elements), -1, 32)
+    grouped = scales.reshape(len(scales), -1, 4)
+    return np.concatenate((grouped, codes), axis=2).reshape(-1)
+
+
+def _q8_0(elements: Bytes, scales: Bytes | None) -> Bytes:
+    if scales is None:
+        raise AssertionError("q8_0 has scales")
+    blocks = elements.reshape(len(elements), -1, 32)
+    halves = scales.reshape(len(scales), -1, 2)
+    return np.concatenate((halves, blocks), axis=2).reshape(-1)
+
+
+def _metadata(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"general.architecture": architecture}
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    everything = {**(rope if isinstance(rope, dict) else {}), **config}
+    for key, kind, sources in _VALUES:
+        value = next((everything[s] for s in sources if everything.get(s) is not None), None)
+        if type(value) in (int, float):
+            found[f"{architecture}.{key}"] = kind(value)
+    if isinstance(rope, dict) and rope.get("rope_type", rope.get("type")) == "yarn":
+        found[f"{architecture}.rope.scaling.type"] = "yarn"
+        found[f"{architecture}.rope.scaling.factor"] = float(rope.get("factor", 1.0))
+        original = rope.get("original_max_position_embeddings")
+        if type(original) is int:
+            found[f"{architecture}.rope.scaling.original_context_length"] = original
+    return found
+
+
+def header(plan: Plan) -> tuple[bytes, list[int], int]:
+    """Everything before the tensors, the offset of each in the file, and the size of the file."""
+    text = [b"GGUF", struct.pack("<IQQ", 3, len(plan.tensors), len(plan.metadata))]
+    for key, value in plan.metadata.items():
+        text += [_string(key), _value(value)]
+    end, starts = 0, []
+    for tensor in plan.tensors:
+        if len(tensor.name.encode()) > _LONGEST_NAME:
+            raise CheckpointError(
+                f"tensor {tensor.name}: ggml wants names of at most {_LONGEST_NAME} bytes; only "
+                f"architectures {', '.join(ARCHITECTURES)} are renamed"
+            )
+        dims = b"".join(struct.pack("<Q", n) for n in reversed(tensor.shape))
+        kind = NUMBERS[tensor.dtype]
+        rank = struct.pack("<I", len(tensor.shape))
+        text += [_string(tensor.name), rank, dims, struct.pack("<IQ", kind, end)]
+        starts.append(end)
+        end += -(-tensor.bytes // _ALIGNMENT) * _ALIGNMENT
+    raw = b"".join(text)
+    raw += bytes(-len(raw) % _ALIGNMENT)
+    return raw, [len(raw) + start for start in starts], len(raw) + end
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode(errors="surrogateescape")
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + _string(value)
+    if isinstance(value, float):
+        return struct.pack("<If", 6, value)
+    return struct.pack("<II", 4, value)
+
+
+def _without_quantisation(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in config.items() if k != "quantization_config"}

@@ -1,0 +1,1 @@
+"""What checkpoints, archives and artifacts hold: listed, measured, compared."""

@@ -1,0 +1,76 @@
+"""gpt-oss: attention with sinks, sliding in turn; experts in MX blocks with a clamped gate.
+
+Source of the architecture: openai/gpt-oss (gpt_oss/torch/model.py) and transformers'
+models/gpt_oss.
+"""
+
+from __future__ import annotations
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math
+
+from mxc.compiler.models.blocks.gates import Activation
+from mxc.compiler.models.blocks.mixture import Mixture, PerProjection
+from mxc.compiler.models.blocks.primitives import f32
+from mxc.compiler.models.blocks.rope import Rope
+from mxc.compiler.models.blocks.self_attention import SelfAttention
+from mxc.compiler.models.configs.gpt_oss import GptOssConfig
+from mxc.compiler.models.decoder import Decoder, Layer
+from mxc.dialects.generic import constant
+
+
+def decoder(c: GptOssConfig) -> Decoder:
+    """The model of a config."""
+    experts = Mixture(
+        hidden=c.hidden_size,
+        width=c.intermediate_size,
+        experts=c.num_local_experts,
+        choices=c.num_experts_per_tok,
+        router="router",
+        tensors=PerProjection(layout="gate-then-up"),
+        biases=True,
+        activation=swiglu(c.swiglu_limit, c.swiglu_alpha),
+    )
+    return Decoder(
+        architecture="gpt_oss",
+        vocab_size=c.vocab_size,
+        hidden_size=c.hidden_size,
+        max_position_embeddings=c.max_position_embeddings,
+        epsilon=c.rms_norm_eps,
+        rope=Rope(theta=c.rope_theta, scaling=c.rope_scaling),
+        layers=tuple(
+            Layer(
+                attention=SelfAttention(
+                    hidden=c.hidden_size,
+                    heads=c.num_attention_heads,
+                    shared=c.num_key_value_heads,
+                    depth=c.head_dim,
+                    input_bias=c.attention_bias,
+                    output_bias=c.attention_bias,
+                    sinks=True,
+                    window=c.sliding_window if kind == "sliding_attention" else None,
+                ),
+                mlp=experts,
+            )
+            for kind in c.layer_types
+        ),
+        tied=c.tie_word_embeddings,
+        eos_tokens=c.eos_token_ids,
+        bos_token=c.bos_token_id,
+        pad_token=c.pad_token_id,
+    )
+
+
+def swiglu(limit: float, alpha: float) -> Activation:
+    """(up + 1) * gate * sigmoid(alpha gate), gate at most and up within +-limit."""
+
+    def activation(gate: ir.Value, up: ir.Value) -> ir.Value:
+        most = constant(limit, f32())
+        gate = arith.minimumf(gate, most)
+        up = arith.maximumf(arith.minimumf(up, most), arith.negf(most))
+        one = constant(1.0, f32())
+        growth = math.exp(arith.negf(arith.mulf(gate, constant(alpha, f32()))))
+        sigmoid = arith.divf(one, arith.addf(one, growth))
+        return arith.mulf(arith.addf(up, one), arith.mulf(gate, sigmoid))
+
+    return activation

@@ -1,0 +1,23 @@
+"""Qwen3: heads of queries and keys are normalised; later layers may slide.
+
+Source: transformers' models/qwen3 (5.23).
+"""
+
+from mxc.compiler.models.architectures.family import decoder, mlp, self_attention, windows
+from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.decoder import Decoder, Layer
+
+
+def qwen3(c: Fields) -> Decoder:
+    """The model of a config."""
+    bias, dense = c.flag("attention_bias", False), mlp(c)
+    layers = [
+        Layer(
+            attention=self_attention(
+                c, depth=128, input_bias=bias, output_bias=bias, head_norms=True, window=window
+            ),
+            mlp=dense,
+        )
+        for window in windows(c)
+    ]
+    return decoder(c, "qwen3", layers)

@@ -1,0 +1,151 @@
+"""The mixture of experts of a layer: a router, and an MLP of which each expert has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.compiler.models.blocks import experts
+from mxc.compiler.models.blocks.activations import Blocks
+from mxc.compiler.models.blocks.experts import ExpertWeight, Groups
+from mxc.compiler.models.blocks.gates import Activation, gated, silu
+from mxc.compiler.models.blocks.mlp import FormatOf
+from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix, vector
+from mxc.compiler.models.blocks.scope import Scope
+from mxc.dialects.errors import CheckpointError
+from mxc.dialects.generic import shape_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerExpert:
+    """Each projection of each expert is a tensor: experts.0.gate_proj.weight."""
+
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+    layout: str = "identity"
+
+    def rows(
+        self, name: str, parts: Sequence[str], count: Dim, rows: Dim, columns: Dim
+    ) -> tuple[Rows, ...]:
+        """Of each expert the rows of each of `parts`."""
+        return tuple(
+            Rows(tensor=f"{name}.{expert}.{getattr(self, part)}.weight", dims=(rows, columns))
+            for expert in range(count[1])
+            for part in parts
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerProjection:
+    """Each projection of all experts is a tensor [E, N, K]: experts.gate_up_proj.
+
+    `layout`: how the rows of gate and up lie.
+    """
+
+    layout: str = "identity"
+
+    def rows(
+        self, name: str, parts: Sequence[str], count: Dim, rows: Dim, columns: Dim
+    ) -> tuple[Rows, ...]:
+        """The rows of all experts."""
+        whole = (f"{len(parts)} * {rows[0]}", 2 * rows[1]) if len(parts) > 1 else rows
+        return (Rows(tensor=f"{name}.{'_'.join(parts)}_proj", dims=(count, whole, columns)),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """The sum of `choices` of `experts` MLPs of width `width`, by their shares.
+
+    `router` is its name; `of_all`: shares are the softmax over all experts, else over the chosen.
+    `tensors`: how the checkpoint has the experts. `biases`: router and experts have some.
+    `count_field` and `width_field` are where a config says how many experts of which width.
+    """
+
+    hidden: int
+    width: int
+    experts: int
+    choices: int
+    router: str = "gate"
+    of_all: bool = False
+    tensors: PerExpert | PerProjection = PerExpert()
+    biases: bool = False
+    activation: Activation = silu
+    count_field: str = "num_local_experts"
+    width_field: str = "intermediate_size"
+
+    def __post_init__(self) -> None:
+        """Raise CheckpointError where more experts are chosen than there are."""
+        if self.choices > self.experts:
+            raise CheckpointError(
+                f"config.json: wanted at most the {self.experts} experts for num_experts_per_tok, "
+                f"found {self.choices}"
+            )
+
+    def parameters(self, name: str, format_of: FormatOf) -> Iterator[Parameter]:
+        """What it reads, by names that begin with `name`."""
+        hidden, width = ("hidden_size", self.hidden), (self.width_field, self.width)
+        count = (self.count_field, self.experts)
+        yield matrix(f"{name}.{self.router}.weight", count, hidden, quantisable=False)
+        if self.biases:
+            yield vector(f"{name}.{self.router}.bias", count)
+        for parts, rows, columns, layout in (
+            (("gate", "up"), width, hidden, self.tensors.layout),
+            (("down",), hidden, width, "identity"),
+        ):
+            key = f"{name}.experts.{'_'.join(parts)}_proj"
+            shape = (self.experts, len(parts) * rows[1])
+            yield Parameter(
+                key=key,
+                shape=(*shape, columns[1]),
+                rows=self.tensors.rows(f"{name}.experts", parts, count, rows, columns),
+                matrix=True,
+                quantisable=True,
+                experts=True,
+                layout=layout,
+            )
+            if self.biases:
+                dims = (count, (f"{len(parts)} * {rows[0]}", shape[1]))
+                yield Parameter(
+                    key=f"{key}_bias",
+                    shape=shape,
+                    rows=(Rows(tensor=f"{key}_bias", dims=dims),),
+                    experts=True,
+                    layout=layout,
+                )
+
+    def build(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
+        """x [T, H] -> [T, H]."""
+        router = f"{name}.{self.router}"
+        # Floats in every mode: see activations.py.
+        floats = scope.weights.prepare(x, f"{router}.weight")
+        shape = (self.experts, self.hidden)
+        bias = f"{router}.bias" if self.biases else None
+        logits = scope.weights.linear(floats, router, f"{router}.weight", shape, bias)
+        with ir.Location.name(f"{name}.experts"):
+            shares, chosen = experts.route(logits, self.choices, of_all=self.of_all)
+            if scope.grouped and shape_of(x)[0] > 1:
+                groups = experts.group_by_expert(chosen, self.experts)
+            else:
+                groups = experts.one_group_a_pair(chosen)
+            into, back = (f"{name}.experts.{part}_proj" for part in ("gate_up", "down"))
+            rows = experts.group_rows(scope.weights.rows(x, into), groups)
+            y = self._linear(scope, rows, groups, into, 2 * self.width, self.hidden)
+            inner = scope.weights.rows(gated(y, self.activation), back)
+            out = self._linear(scope, inner, groups, back, self.hidden, self.width)
+            return experts.combine(out, shares, groups)
+
+    def _linear(
+        self, scope: Scope, x: Blocks, groups: Groups, name: str, outputs: int, depth: int
+    ) -> ir.Value:
+        weights, shape = scope.weights, (self.experts, outputs)
+        format = weights.format(name)
+        if format is None:
+            elements, scales = weights.load(name, *shape, depth), None
+        else:
+            elements, scales = weights.blocked(name, format, shape, depth)
+        bias = weights.load(f"{name}_bias", *shape) if self.biases else None
+        weight = ExpertWeight(elements, scales, weights.tensor_scales(name, *shape), bias)
+        return experts.expert_linear(x, groups, weight, name)

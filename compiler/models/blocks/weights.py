@@ -1,0 +1,126 @@
+"""Weights of a model as its program reads them, and the products of activations with them.
+
+A weight has the format of the checkpoint, or becomes blocks of an MX format while it is packed. In
+blocks, [.., N, K] is read as the parameters `_blocks` and `_scales` of its name, and as
+`_tensor_scales` [.., N] where the format has a scale of the whole tensor: tensors below one another
+have each their own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith
+
+from mxc.compiler.models.blocks.activations import Activations, Blocks
+from mxc.compiler.models.blocks.primitives import add_bias, f32, linear
+from mxc.dialects.boundary import unpack
+from mxc.dialects.dequantize import is_byte
+from mxc.dialects.formats import FORMATS, BlockFormat
+from mxc.dialects.generic import generic
+from mxc.dialects.manifest import BLOCKS, SCALES
+from mxc.dialects.parameters import Parameters
+from mxc.dialects.scaled import scaled_contraction
+
+#: Format of a plain weight -> MLIR element type of the parameter.
+ELEMENTS = {
+    "bf16": ir.BF16Type,
+    "f16": ir.F16Type,
+    "f32": ir.F32Type,
+}
+
+#: What the name of the tensor scales ends with.
+TENSOR_SCALES = "_tensor_scales"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Activations as the weights that read them see them.
+
+    `floats` for plain weights, `blocks` for weights in blocks, by the size of the block.
+    """
+
+    floats: ir.Value | None
+    blocks: Mapping[int, Blocks] = field(default_factory=dict)
+
+
+class Weights:
+    """The parameters of one module, and what meets them."""
+
+    def __init__(
+        self, parameters: Parameters, formats: Mapping[str, str], activations: Activations
+    ) -> None:
+        """`formats`: of every parameter, by key: a key of ELEMENTS or the name of a BlockFormat."""
+        self._parameters = parameters
+        self._formats = formats
+        self._activations = activations
+
+    def has(self, key: str) -> bool:
+        """Whether the model has such a parameter."""
+        return key in self._formats
+
+    def format(self, key: str) -> BlockFormat | None:
+        """The format of a weight in blocks; None where it is plain."""
+        return FORMATS.get(self._formats[key])
+
+    def load(self, key: str, *shape: int) -> ir.Value:
+        """A plain parameter in the type that the checkpoint has it in."""
+        return self._parameters.load(key, shape, ELEMENTS[self._formats[key]].get())
+
+    def blocked(
+        self, key: str, format: BlockFormat, rows: Sequence[int], depth: int
+    ) -> tuple[ir.Value, ir.Value]:
+        """Elements [.., K / block, block] and scales [.., K / block] of a weight [*rows, K]."""
+        i8 = ir.IntegerType.get_signless(8)
+        shape = [*rows, format.blocks(depth)]
+        elements = self._parameters.load(f"{key}{BLOCKS}", [*shape, format.block_bytes], i8)
+        scales = self._parameters.load(f"{key}{SCALES}", shape, i8)
+        kind = ir.Type.parse(format.element.mlir)
+        elements = elements if is_byte(kind) else unpack(elements, kind)
+        return elements, unpack(scales, ir.Type.parse(format.scale.mlir))
+
+    def tensor_scales(self, key: str, *rows: int) -> ir.Value | None:
+        """f32 [*rows]: the scale of the tensor that each row is of, where the format has one."""
+        format = self.format(key)
+        if format is None or not format.tensor_scale:
+            return None
+        return self._parameters.load(f"{key}{TENSOR_SCALES}", rows, f32())
+
+    def prepare(self, x: ir.Value, *keys: str) -> Inputs:
+        """x f32 [T, K] as the weights `keys` see it, for every `linear` that reads it."""
+        formats = [self.format(key) for key in keys]
+        floats = self._activations.round(x) if None in formats else None
+        sizes = {format.block: format for format in formats if format is not None}
+        blocks = {size: self._activations.blocks(x, format) for size, format in sizes.items()}
+        return Inputs(floats, blocks)
+
+    def rows(self, x: ir.Value, key: str) -> Blocks:
+        """x f32 [.., K] as the weight `key` sees it: for a plain one floats [.., K], no blocks."""
+        format = self.format(key)
+        if format is None:
+            return Blocks(self._activations.round(x), None)
+        return self._activations.blocks(x, format)
+
+    def linear(
+        self, x: Inputs, name: str, key: str, shape: tuple[int, int], bias: str | None = None
+    ) -> ir.Value:
+        """x [T, K] times the parameter `key` [N, K] = `shape`, plus `bias` [N]: f32 [T, N].
+
+        `name` is what reports call it.
+        """
+        shift = None if bias is None else self.load(bias, shape[0])
+        format = self.format(key)
+        with ir.Location.name(name):
+            if format is None:
+                if x.floats is None:
+                    raise ValueError(f"{key} is plain; its activations were prepared in blocks")
+                return linear(x.floats, self.load(key, *shape), shift)
+            blocks = x.blocks[format.block]
+            elements, scales = self.blocked(key, format, [shape[0]], shape[1])
+            y = scaled_contraction(
+                blocks.elements, elements, lhs_scale=blocks.scales, rhs_scale=scales, name=name
+            )
+            factors = self.tensor_scales(key, shape[0])
+            if factors is not None:
+                y = generic([(y, "m n"), (factors, "n")], "m n", f32(), arith.mulf)
+            return add_bias(y, shift)

@@ -1,0 +1,47 @@
+"""What a config says of YaRN, the scaling of rotary frequencies for long contexts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mxc.compiler.models.configs.fields import Fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class YarnScaling:
+    """YaRN scaling of the rotary frequencies (https://arxiv.org/abs/2309.00071).
+
+    `attention_factor` multiplies cos and sin; it is resolved already, never None.
+    """
+
+    factor: float
+    beta_fast: float
+    beta_slow: float
+    original_max_position_embeddings: int
+    truncate: bool
+    attention_factor: float
+
+
+def read_yarn(rope: Fields) -> YarnScaling:
+    """The fields of a rope of type yarn, with the defaults of transformers (5.23)."""
+    factor = rope.number("factor")
+    return YarnScaling(
+        factor=factor,
+        beta_fast=rope.number("beta_fast", 32.0),
+        beta_slow=rope.number("beta_slow", 1.0),
+        original_max_position_embeddings=rope.size("original_max_position_embeddings"),
+        truncate=rope.flag("truncate", True),
+        attention_factor=_attention_factor(rope, factor),
+    )
+
+
+def _attention_factor(rope: Fields, factor: float) -> float:
+    def mscale(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    if rope.raw("attention_factor") is not None:
+        return rope.number("attention_factor")
+    if rope.raw("mscale") and rope.raw("mscale_all_dim"):
+        return mscale(rope.number("mscale")) / mscale(rope.number("mscale_all_dim"))
+    return mscale(1.0)

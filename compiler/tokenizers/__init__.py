@@ -1,0 +1,1 @@
+"""Tokenizers between the forms in which checkpoints carry them."""
