@@ -9,7 +9,7 @@ from mxc.dialects.targets import target as target_record
 from mxc.passes.base import Pass, Pipeline, Stage
 from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
-from mxc.passes.kernels.isa import best_isa
+from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
 from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels

@@ -1,7 +1,7 @@
 """mxc-lower-attention-to-cpu-kernels: attention over a cache becomes kernels that read it in place.
 
 Scores, softmax and values of all heads become one dispatch of a hand-scheduled body
-(passes/kernels/attention.py), for any number of keys, known or not when the program is compiled.
+(passes/kernels/attention/), for any number of keys, known or not when the program is compiled.
 The slices of the cache go away: the body reads the cache itself, from the entry and for the keys
 that the slices named. Nothing of the size of tokens times keys is in memory. Where there are too
 few rows for many workgroups, a token that is decoded, the keys are shared out in pieces, and a
@@ -37,9 +37,9 @@ from iree.compiler.dialects import arith
 from mxc.dialects.attention import MatchedAttention, match_attention
 from mxc.dialects.generic import constant, element_of, shape_of
 from mxc.passes.base import Pass
-from mxc.passes.kernels.attention import attention
-from mxc.passes.kernels.attention_pieces import join_pieces, pieces_buffers
-from mxc.passes.kernels.attention_shape import MOST_STAGED, PIECE_KEYS, Attention, most_pieces
+from mxc.passes.kernels.attention.kernel import attention
+from mxc.passes.kernels.attention.pieces import join_pieces, pieces_buffers
+from mxc.passes.kernels.attention.shape import MOST_STAGED, PIECE_KEYS, Attention, most_pieces
 from mxc.passes.kernels.executables import dispatch, executable
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 

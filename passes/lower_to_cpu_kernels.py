@@ -1,7 +1,7 @@
 """mxc-lower-to-cpu-kernels: contractions with weights become kernels of our own, on packed panels.
 
 A contraction whose weights are a parameter, MX or dense, becomes one dispatch of a hand-scheduled
-body (passes/kernels/gemm.py), after one that puts its activations in the order of the dot products
+body (kernels/cpu/gemm.py), after one that puts its activations in the order of the dot products
 (activations.py), which all contractions of the same activations share. The parameter takes the
 layout that the body reads, which the compiler writes when it packs: nothing is reordered when the
 program loads or runs. Where the experts' weights were gathered, the body reads them in place, by
@@ -38,18 +38,19 @@ from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import KernelCall
 from mxc.dialects.parameters import LAYOUT
 from mxc.passes.base import Pass
-from mxc.passes.kernels.activations import Prepare, Prepared
-from mxc.passes.kernels.elements import BLOCK, FORMATS
+from mxc.passes.kernels.cpu.activations import Prepare, Prepared
+from mxc.passes.kernels.cpu.elements import FORMATS
+from mxc.passes.kernels.cpu.gemm import Gemm
+from mxc.passes.kernels.cpu.isa import ISAS, Isa, Kind
+from mxc.passes.kernels.cpu.matches import Call, match
+from mxc.passes.kernels.cpu.routes import Routes
+from mxc.passes.kernels.cpu.rows import Rows
+from mxc.passes.kernels.cpu.schedule import rows_a_workgroup, tile
+from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, epilogue
 from mxc.passes.kernels.executables import Body, dispatch, executable
-from mxc.passes.kernels.gemm import Gemm
-from mxc.passes.kernels.isa import ISAS, Isa, Kind
-from mxc.passes.kernels.matches import Call, match
 from mxc.passes.kernels.reshapes import as_memref, as_tensor, reshape
-from mxc.passes.kernels.routes import Routes
-from mxc.passes.kernels.rows import Rows
-from mxc.passes.kernels.schedule import rows_a_workgroup, tile
-from mxc.passes.kernels.weights import PANEL, Weights
+from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 
 #: Rows of one expert each from which on they are taken expert by expert: fewer mostly differ.

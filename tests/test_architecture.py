@@ -25,6 +25,8 @@ MAY_IMPORT = {
     "runtime": {"runtime", "dialects"},
     "cli": {"cli", "compiler", "runtime", "passes", "dialects", "mxc"},
 }
+#: Rooms of kernels share what lies beside them, and know nothing of each other.
+KERNELS = ("attention", "cpu", "gpu")
 #: The only files that may touch MLIR's pass manager, and name a flag of IREE.
 PASS_MANAGER = {"passes/base.py"}
 IREE_FLAGS = {"compiler/iree.py"}
@@ -141,6 +143,19 @@ def test_imports_go_one_way() -> None:
         if name.split(".")[0] == "mxc" and room(name) not in MAY_IMPORT[room(importer)]
     ]
     assert not against, listed(against, f"rooms may import {MAY_IMPORT}")
+
+
+def test_kernels_of_one_room_know_none_of_another() -> None:
+    rooms = [f"mxc.passes.kernels.{name}" for name in KERNELS]
+    against = [
+        f"{importer} imports {name}"
+        for importer in modules()
+        if importer.startswith("mxc.passes.kernels.")
+        for name in sorted(imports(importer))
+        for other in rooms
+        if name.startswith(other) and not importer.startswith(other)
+    ]
+    assert not against, listed(against, f"{', '.join(KERNELS)}: what two need lies beside them")
 
 
 def test_our_modules_are_imported_by_their_full_name() -> None:

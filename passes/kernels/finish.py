@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
-from mxc.passes.kernels.attention_vectors import exponential
 from mxc.passes.kernels.epilogues import Epilogue, Reach, Stage
+from mxc.passes.kernels.exponential import exponential
 from mxc.passes.kernels.vectors import f32, index, of, splat
 
 #: Up to here exp is taken at once.

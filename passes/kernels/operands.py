@@ -20,8 +20,7 @@ from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps
-from mxc.passes.kernels.elements import BLOCK
-from mxc.passes.kernels.sources import Format, Source
+from mxc.passes.kernels.sources import BLOCK, Format, Source
 
 #: What moves nothing. So does a bitcast: elements of 4 bits are bytes outside of contractions.
 _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")

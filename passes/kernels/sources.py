@@ -10,8 +10,10 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref
 
 from mxc.dialects.formats import INT8, ElementFormat, block_format
-from mxc.passes.kernels.elements import BLOCK
 from mxc.passes.kernels.vectors import f32, i8, i32
+
+#: Elements along K of one pass of a kernel's inner loop.
+BLOCK = 32
 
 #: Activations by name: floats, int8 under an f32 scale a block, and MX blocks.
 Format = Literal[

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from mxc.compiler.driver import compile_here
 from mxc.compiler.steps import Request
 from mxc.dialects.context import new_context
-from mxc.passes.kernels.attention_vectors import exponential
 from mxc.passes.kernels.executables import dispatch, executable
+from mxc.passes.kernels.exponential import exponential
 from mxc.passes.kernels.vectors import f32, index, load, loop
 from mxc.runtime.device import open_device
 

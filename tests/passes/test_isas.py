@@ -25,11 +25,12 @@ from mxc.dialects.cpus import CPUS
 from mxc.dialects.formats import block_format
 from mxc.dialects.packing import pack_elements
 from mxc.dialects.targets import target
-from mxc.passes.kernels.elements import BLOCK, FORMATS
+from mxc.passes.kernels.cpu.elements import FORMATS
+from mxc.passes.kernels.cpu.isa import ISAS, Isa, Kind, best_isa
+from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.executables import dispatch, executable
-from mxc.passes.kernels.isa import ISAS, Isa, Kind, best_isa
+from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, load, loop
-from mxc.passes.kernels.weights import PANEL, Weights
 from mxc.runtime.device import open_device
 
 HOST = iree.resolve(target("cpu"))

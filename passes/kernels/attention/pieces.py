@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, scf, vector
 
-from mxc.passes.kernels.attention_shape import Attention
-from mxc.passes.kernels.attention_staging import extended
-from mxc.passes.kernels.attention_tile import FLOOR
-from mxc.passes.kernels.attention_vectors import exponential, greater
+from mxc.passes.kernels.attention.shape import Attention
+from mxc.passes.kernels.attention.staging import extended
+from mxc.passes.kernels.attention.tile import FLOOR
 from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.exponential import exponential, greater
 from mxc.passes.kernels.vectors import broadcast, index, load, loop, splat
 
 

@@ -9,7 +9,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
-from mxc.passes.kernels.isa.protocol import Kind
+from mxc.passes.kernels.cpu.isa.protocol import Kind
 from mxc.passes.kernels.vectors import bitcast, f32, i16, i32, of, splat
 
 

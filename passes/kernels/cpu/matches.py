@@ -12,8 +12,9 @@ from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.product import read_product
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
-from mxc.passes.kernels.elements import BLOCK, FORMATS
+from mxc.passes.kernels.cpu.elements import FORMATS
 from mxc.passes.kernels.operands import Operand, operand
+from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.values import is_zero, producer
 
 

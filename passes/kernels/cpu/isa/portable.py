@@ -8,8 +8,8 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.dialects.formats import ElementFormat
-from mxc.passes.kernels.codes import floats_of_codes
-from mxc.passes.kernels.isa.protocol import Grain, Isa, Kind
+from mxc.passes.kernels.cpu.codes import floats_of_codes
+from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa, Kind
 
 
 @dataclass(frozen=True)

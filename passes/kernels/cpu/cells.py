@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
 
+from mxc.passes.kernels.cpu.isa import Kind, zero
+from mxc.passes.kernels.cpu.rows import Span
+from mxc.passes.kernels.cpu.weights import PANEL, Column
 from mxc.passes.kernels.finish import Finish, Place
-from mxc.passes.kernels.isa import Kind, zero
-from mxc.passes.kernels.rows import Span
 from mxc.passes.kernels.vectors import bitcast, broadcast, f32, i1, i8, index, load, loop, of, splat
-from mxc.passes.kernels.weights import PANEL, Column
 
 if TYPE_CHECKING:
-    from mxc.passes.kernels.gemm import Gemm
+    from mxc.passes.kernels.cpu.gemm import Gemm
 
 #: Sums of one cell, at most.
 MAX_SPLIT = 4

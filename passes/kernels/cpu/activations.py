@@ -16,11 +16,10 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
 
 from mxc.dialects.generic import constant
-from mxc.passes.kernels.codes import floats_of_codes
-from mxc.passes.kernels.elements import BLOCK
+from mxc.passes.kernels.cpu.codes import floats_of_codes
+from mxc.passes.kernels.cpu.isa import Kind
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.isa import Kind
-from mxc.passes.kernels.sources import Source
+from mxc.passes.kernels.sources import BLOCK, Source
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, index, load, loop, of, splat
 
 #: Dwords of a block's operands.

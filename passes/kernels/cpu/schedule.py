@@ -15,10 +15,10 @@ to be in registers; totals may wait in memory.
 
 from __future__ import annotations
 
-from mxc.passes.kernels.activations import Prepared
-from mxc.passes.kernels.gemm import Tile
-from mxc.passes.kernels.isa import Isa, Kind
-from mxc.passes.kernels.weights import PANEL, Weights
+from mxc.passes.kernels.cpu.activations import Prepared
+from mxc.passes.kernels.cpu.gemm import Tile
+from mxc.passes.kernels.cpu.isa import Isa, Kind
+from mxc.passes.kernels.cpu.weights import PANEL, Weights
 
 #: Registers -> kind -> rows of a tile.
 _ROWS: dict[int, dict[Kind, int]] = {

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mxc.passes.kernels.isa.avx2 import Avx2
-from mxc.passes.kernels.isa.avx512 import Avx512
-from mxc.passes.kernels.isa.neon import Neon
-from mxc.passes.kernels.isa.portable import Portable
-from mxc.passes.kernels.isa.protocol import Grain, Isa, Kind
-from mxc.passes.kernels.isa.registers import accumulator, halves, pair, zero
+from mxc.passes.kernels.cpu.isa.avx2 import Avx2
+from mxc.passes.kernels.cpu.isa.avx512 import Avx512
+from mxc.passes.kernels.cpu.isa.neon import Neon
+from mxc.passes.kernels.cpu.isa.portable import Portable
+from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa, Kind
+from mxc.passes.kernels.cpu.isa.registers import accumulator, halves, pair, zero
 
 __all__ = [
     "ISAS", "Grain", "Isa", "Kind", "accumulator", "best_isa", "halves", "pair", "zero",

@@ -25,15 +25,15 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf
 
 from mxc.dialects.generic import element_of
-from mxc.passes.kernels.activations import Prepared
-from mxc.passes.kernels.cells import Cells, Memory
+from mxc.passes.kernels.cpu.activations import Prepared
+from mxc.passes.kernels.cpu.cells import Cells, Memory
+from mxc.passes.kernels.cpu.isa import Isa
+from mxc.passes.kernels.cpu.rows import Rows
+from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.finish import Finish
-from mxc.passes.kernels.isa import Isa
-from mxc.passes.kernels.rows import Rows
 from mxc.passes.kernels.vectors import f32, i8, index, loop
-from mxc.passes.kernels.weights import PANEL, Weights
 
 
 @dataclass(frozen=True)

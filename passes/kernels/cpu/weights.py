@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.passes.kernels.elements import Elements
-from mxc.passes.kernels.isa import Isa, Kind
+from mxc.passes.kernels.cpu.elements import Elements
+from mxc.passes.kernels.cpu.isa import Isa, Kind
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, load, of, prefetch, splat
 
 #: Columns of a panel.

@@ -15,20 +15,18 @@ import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, memref, scf, vector
 
-from mxc.passes.kernels.attention_shape import KEY_REGISTERS, Attention, Seen, Source
-from mxc.passes.kernels.attention_staging import extended
-from mxc.passes.kernels.attention_vectors import (
+from mxc.passes.kernels.attention.rows import (
     Combine,
     choose,
-    exponential,
-    greater,
-    lanes_of,
     reduce_rows,
     row_lanes,
     shuffle,
     spread,
     when,
 )
+from mxc.passes.kernels.attention.shape import KEY_REGISTERS, Attention, Seen, Source
+from mxc.passes.kernels.attention.staging import extended
+from mxc.passes.kernels.exponential import exponential, greater, lanes_of
 from mxc.passes.kernels.vectors import (
     bitcast,
     broadcast,

@@ -25,11 +25,9 @@ from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
 from mxc.dialects.formats import ElementFormat, block_format
-from mxc.passes.kernels.isa import Isa, Kind, halves, pair
+from mxc.passes.kernels.cpu.isa import Isa, Kind, halves, pair
+from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, splat
-
-#: Elements along K of one pass of a kernel's inner loop.
-BLOCK = 32
 
 #: The nibbles of a word, low and high byte in turn, as a lookup of bytes gives them.
 _TURNS = (0, 2, 1, 3)

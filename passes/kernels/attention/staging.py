@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
 
-from mxc.passes.kernels.attention_shape import Attention, Source
-from mxc.passes.kernels.attention_vectors import transpose
+from mxc.passes.kernels.attention.rows import transpose
+from mxc.passes.kernels.attention.shape import Attention, Source
 from mxc.passes.kernels.vectors import bitcast, i32, index, load, loop, of, prefetch, splat
 
 #: Keys ahead that the cache is asked for.

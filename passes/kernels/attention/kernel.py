@@ -29,10 +29,10 @@ from collections.abc import Callable, Sequence
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
 
-from mxc.passes.kernels.attention_shape import Attention, Seen, Source
-from mxc.passes.kernels.attention_staging import Staging, scratch
-from mxc.passes.kernels.attention_tile import Memory, Tile
-from mxc.passes.kernels.attention_vectors import when
+from mxc.passes.kernels.attention.rows import when
+from mxc.passes.kernels.attention.shape import Attention, Seen, Source
+from mxc.passes.kernels.attention.staging import Staging, scratch
+from mxc.passes.kernels.attention.tile import Memory, Tile
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.vectors import index, loop
 

@@ -1,0 +1,1 @@
+"""Contractions with packed weights on CPUs: prepared activations, panels, one inner loop."""

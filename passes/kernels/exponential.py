@@ -1,0 +1,62 @@
+"""exp(x) of vectors, for any number of lanes."""
+
+from __future__ import annotations
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math
+
+from mxc.passes.kernels.vectors import bitcast, i32, splat
+
+#: exp(x) = 2^n exp(r), n = round(x / ln 2). Added to x / ln 2 this rounds it: the low bits of the
+#: sum are n + 127, which is the exponent field of 2^n.
+_ROUND = 1.5 * 2.0**23 + 127
+_LOG2_E = 1.4426950408889634
+#: ln 2 in two parts; the first has 9 bits, so that its product with n is exact.
+_LN_2_HIGH = 0.693359375
+_LN_2_LOW = -2.12194440054690583e-4
+#: exp(r) - 1 - r over r^2, r within half of ln 2: S. L. Moshier, Cephes, single/expf.c.
+_POLYNOMIAL = (
+    1.9875691500e-4,
+    1.3981999507e-3,
+    8.3334519073e-3,
+    4.1665795894e-2,
+    1.6666665459e-1,
+    5.0000001201e-1,
+    1.0,
+    1.0,
+)
+#: Below it the exponent field is zero: 2^n is zero and so is the result.
+_LOWEST = -88.0
+
+
+def lanes_of(value: ir.Value) -> int:
+    """Lanes of a vector."""
+    return int(ir.VectorType(value.type).shape[0])
+
+
+def exponential(x: ir.Value) -> ir.Value:
+    """exp(x) of an f32 vector, x at most 88: within 1 ulp where the result is a normal number.
+
+    Zero from -88 down, -inf included; what is subnormal may be zero. NaN stays NaN.
+    """
+    lanes = lanes_of(x)
+
+    def same(value: float) -> ir.Value:
+        return splat(value, ir.F32Type.get(), lanes)
+
+    # In this order NaN is kept: the comparison with it is false.
+    x = greater(same(_LOWEST), x)
+    rounded = math.fma(x, same(_LOG2_E), same(_ROUND))
+    n = arith.subf(rounded, same(_ROUND))
+    r = math.fma(n, same(-_LN_2_HIGH), x)
+    r = math.fma(n, same(-_LN_2_LOW), r)
+    power = same(_POLYNOMIAL[0])
+    for coefficient in _POLYNOMIAL[1:]:
+        power = math.fma(power, r, same(coefficient))
+    exponent = arith.shli(bitcast(rounded, i32(), lanes), splat(23, i32(), lanes))
+    return arith.mulf(power, bitcast(exponent, ir.F32Type.get(), lanes))
+
+
+def greater(x: ir.Value, y: ir.Value) -> ir.Value:
+    """The greater of two floats or vectors; y where one is NaN: vmaxps."""
+    return arith.select(arith.cmpf(arith.CmpFPredicate.OGT, x, y), x, y)
