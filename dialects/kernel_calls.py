@@ -21,7 +21,10 @@ ATTRIBUTE = "mxc.contraction"
 
 @dataclass(frozen=True, kw_only=True)
 class KernelCall:
-    """batch x [m, k] times [n, k] of one of `experts`; formats by name ("mxfp4", "bf16")."""
+    """batch x [m, k] times [n, k] of one of `experts`; formats by name ("mxfp4", "bf16").
+
+    `batch` and `m` are -1 where they come with the call.
+    """
 
     batch: int
     m: int
@@ -56,10 +59,13 @@ def read_call(dispatch: ir.Operation) -> KernelCall | None:
 def moved_bytes(dispatch: ir.Operation, call: KernelCall) -> int | None:
     """Bytes that a call reads and writes: of the weights, the experts that are chosen at most.
 
+    None where its rows are dynamic.
+
     What has the experts as its first dimension, and what is flat and follows the i32 ids of the
     chosen ones with a row for each expert at least, is theirs.
     """
-    values = [*dispatch.operands, *dispatch.results]
+    tensors = [v for v in dispatch.operands if isinstance(v.type, ir.RankedTensorType)]
+    values = [*tensors, *dispatch.results]
     total = 0
     chosen = False
     for place, value in enumerate(values):
@@ -68,7 +74,7 @@ def moved_bytes(dispatch: ir.Operation, call: KernelCall) -> int | None:
             return None
         kind = ir.RankedTensorType(value.type)
         count, shared = kind.shape[0] if kind.rank else 1, kind.rank > 1
-        if not shared and chosen and place < len(dispatch.operands):
+        if not shared and chosen and place < len(tensors):
             shared, count = (
                 count >= call.experts * call.n and not count % call.experts,
                 call.experts,

@@ -4,16 +4,22 @@ Source: IREE, compiler/src/iree/compiler/Dialect/LinalgExt/IR/LinalgExtOps.td.
 """
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith
+from iree.compiler.dialects import arith, tensor
 
-from mxc.dialects.generic import element_of, empty, fill, shape_of
+from mxc.dialects.generic import constant, element_of, empty, fill, shape_of
 
 GATHER = "iree_linalg_ext.gather"
 
 
 def gather(source: ir.Value, indices: ir.Value) -> ir.Value:
-    """Slices source[indices[g]]: source [E, ..] of any element, indices i32 [G] -> [G, ..]."""
-    out = empty([*shape_of(indices), *shape_of(source)[1:]], element_of(source))
+    """Slices source[indices[g]]: source [E, ..] of any element, indices i32 [G] -> [G, ..].
+
+    G may be dynamic.
+    """
+    (count,) = shape_of(indices)
+    if count < 0:
+        count = tensor.dim(indices, constant(0, ir.IndexType.get()))
+    out = empty([count, *shape_of(source)[1:]], element_of(source))
     op = ir.Operation.create(
         GATHER,
         results=[out.type],

@@ -47,6 +47,8 @@ from mxc.passes.kernels.gpu.schedule import (
 )
 from mxc.passes.rewriting.rebuild import linalg_operations
 
+#: Rows, or groups, that a product is taken to have where they come with each call.
+_ROWS = 256
 #: What an entry of a file may say of a contraction.
 _KEYS = ("m", "n", "k", "lhs", "rhs")
 
@@ -97,11 +99,11 @@ def _chosen(call: Call) -> Schedule:
     if source.is_float or quantised:
         transports = ("stream",)
     problem = Problem(
-        rows=call.rows,
+        rows=_ROWS if call.rows is None else call.rows,
         columns=call.columns,
         blocks=call.depth // BLOCK,
         bits=(int(source.memory.width) if source.is_float else source.element.bits, bits),
-        groups=call.groups,
+        groups=_ROWS if call.groups is None else call.groups,
         halves=halves,
         experts=call.experts,
         parts=Floats.of(source, 1).parts if source.is_float else 0,

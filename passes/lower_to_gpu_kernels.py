@@ -14,14 +14,16 @@ after:
     stream.executable private @mxc_mxfp4_mxfp4_1x16x96x64 { .. amdgpu.scaled_mfma .. }
     %y = flow.dispatch @mxc_mxfp4_mxfp4_1x16x96x64(%x, %p, %w, %s) {mxc.contraction = {..}}
 
-Leaves alone: contractions without a schedule, which are those with dynamic sizes; blocks other than
-32, but for weights in nvfp4 by floats; accumulators other than zero; operands whose dimensions are
-in another order, or of 2 GiB or more (weights: of one expert).
+The number of rows, and of groups with experts of their choice, may come with each call: it is the
+workload of the dispatch and a scalar of the kernel.
+
+Leaves alone: contractions without a schedule, which are those with other dynamic sizes; blocks
+other than 32, but for weights in nvfp4 by floats; accumulators other than zero; operands whose
+dimensions are in another order; weights of 2 GiB or more an expert.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -34,6 +36,7 @@ from mxc.dialects.quantise import Quantisation
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.executables import Threads, dispatch_all, executable
+from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.gpu.calls import Call, match
 from mxc.passes.kernels.gpu.contraction import Contraction
 from mxc.passes.kernels.gpu.conversions import Conversion
@@ -44,10 +47,12 @@ from mxc.passes.kernels.gpu.ring import Ring
 from mxc.passes.kernels.gpu.schedule import Schedule, read_schedule
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.gpu.stream import Stream
-from mxc.passes.kernels.reshapes import as_memref, as_tensor, packed_as, reshape
+from mxc.passes.kernels.reshapes import as_buffer, as_tensor, packed_as, reshape, sizes_of
 from mxc.passes.kernels.sources import Source
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 
+#: A size of a contraction that is not known, in its description.
+_DYNAMIC = -1
 #: What to do about a schedule that does not fit.
 _CURE = "leave the schedule to mxc-choose-gpu-schedule, or give another one"
 
@@ -90,20 +95,28 @@ class _Kernels:
         except ValueError as error:
             raise PassError(f"{call.op.location}: {error}; {_CURE}") from error
         name = self._name(call, after) + (f"_as_{out.name}" if out is not None else "")
-        types = kernel.buffers
-        self._build(name, types, kernel)
+        self._build(name, kernel)
         with ir.InsertionPoint(last), call.op.location:
+            scalars = call.scalars()
+            buffers, results = kernel.buffers(scalars), kernel.results(scalars)
             ids = [] if call.ids is None else [call.ids]
             given = [*call.lhs.tensors, *ids, *call.rhs, *(v for _, v in after.operands)]
-            operands = [as_memref(v, kind) for v, kind in zip(given, types, strict=False)]
-            made = dispatch_all(name, operands, [as_tensor(kind) for kind in kernel.results])
+            operands = [as_buffer(v, each) for v, each in zip(given, buffers, strict=False)]
+            made = dispatch_all(
+                name,
+                [*operands, *scalars],
+                [as_tensor(each.memref) for each in results],
+                workload=scalars,
+                sizes=[value_of(size) for size in kernel.sizes(scalars)],
+            )
             _described(call, blocks).write(made)
             if blocks is None:
-                replace(last, reshape(made.results[0], shape_of(last.results[0])))
+                value = last.results[0]
+                replace(last, reshape(made.results[0], shape_of(value), sizes_of(value)))
                 return
             for op, result in zip((blocks.codes, blocks.scales), made.results, strict=True):
-                wanted = ir.RankedTensorType(op.results[0].type)
-                op.results[0].replace_all_uses_with(packed_as(result, wanted))
+                wanted = op.results[0]
+                wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes_of(wanted)))
 
     def _kernel(
         self,
@@ -127,17 +140,26 @@ class _Kernels:
             chosen=call.ids is not None,
         )
 
-    def _build(self, name: str, types: Sequence[ir.Type], kernel: Contraction) -> None:
+    def _build(self, name: str, kernel: Contraction) -> None:
         if name in self._built:
             return
         self._built.add(name)
         with ir.InsertionPoint.at_block_begin(self._module.regions[0].blocks[0]):
             threads = Threads(kernel.schedule.threads, 64, kernel.attributes)
-            executable(name, types, kernel.workgroups, kernel.body, threads=threads)
+            executable(
+                name,
+                [buffer.memref for buffer in kernel.buffers()],
+                kernel.workgroups,
+                kernel.body,
+                scalars=kernel.scalars,
+                threads=threads,
+                sizes=kernel.sizes,
+            )
 
     def _name(self, call: Call, after: Epilogue) -> str:
         name = f"mxc_{call.lhs.source.name}_{call.format}"
-        name += f"_{call.groups}x{call.rows}x{call.columns}x{call.depth}"
+        groups, rows = ("D" if size is None else size for size in (call.groups, call.rows))
+        name += f"_{groups}x{rows}x{call.columns}x{call.depth}"
         if call.experts:
             name += "_each" if call.ids is None else f"_of_{call.experts}"
         name += f"_share_{call.lhs.share}" if call.lhs.share > 1 else ""
@@ -158,8 +180,8 @@ def _scaled(name: str, blocks: int) -> Scaled:
 
 def _described(call: Call, blocks: Quantisation | None) -> KernelCall:
     return KernelCall(
-        batch=call.groups,
-        m=call.rows,
+        batch=_DYNAMIC if call.groups is None else call.groups,
+        m=_DYNAMIC if call.rows is None else call.rows,
         n=call.columns,
         k=call.depth,
         experts=max(call.experts, 1),

@@ -18,6 +18,8 @@ NORMALISE: tuple[Pass | str, ...] = (
     ExpandBlocks(),
     ExpandVectors(),
     CanonicalOperands(),
+    # Sizes of results become those of what they are computed from.
+    "resolve-ranked-shaped-type-result-dims",
     # A reshape of what a frontend had reshaped the other way cancels.
     "canonicalize",
     CheckContractions(),

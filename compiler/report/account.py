@@ -146,8 +146,8 @@ def _own(dispatch: Dispatch, call: KernelCall, kernel: Kernel | None, target: Ta
     """A contraction that a kernel of ours computes: what it is stands on the dispatch."""
     packed = call.rhs in FORMATS
     weights = min(call.batch, call.experts) * call.n * _row_bytes(call.rhs, call.k)
-    activations = call.batch * call.m * _row_bytes(call.lhs, call.k)
-    out = call.batch * call.m * _row_bytes(call.out, call.n)
+    rows = _row_bytes(call.lhs, call.k) + _row_bytes(call.out, call.n)
+    dynamic = min(call.batch, call.m) < 0
     return Matmul(
         name=next(iter(dispatch.names), dispatch.entry),
         function=dispatch.function,
@@ -162,7 +162,7 @@ def _own(dispatch: Dispatch, call: KernelCall, kernel: Kernel | None, target: Ta
         lowering="not found" if kernel is None else lowering_of(kernel, target, packed=packed),
         kernels=1,
         bytes_moved=kernel_calls.moved_bytes(dispatch.op, call),
-        bytes_minimum=weights + activations + out,
+        bytes_minimum=None if dynamic else weights + call.batch * call.m * rows,
         fallback=explain_own(kernel, target),
     )
 

@@ -17,8 +17,8 @@
 // CHECK: rocdl.permlane32.swap
 // CHECK: arith.maxsi
 // CHECK-COUNT-4: amdgpu.packed_scaled_trunc %{{.*}} : vector<2xf32> to vector<4xf8E4M3FN>
-// CHECK: vector.store %{{.*}} : memref<64xi32, #amdgpu.address_space<fat_raw_buffer>>, vector<2xi32>
-// CHECK: memref.store %{{.*}} : memref<8xi8, #amdgpu.address_space<fat_raw_buffer>>
+// CHECK: vector.store %{{.*}} : memref<?xi32, #amdgpu.address_space<fat_raw_buffer>>, vector<2xi32>
+// CHECK: memref.store %{{.*}} : memref<?xi8, #amdgpu.address_space<fat_raw_buffer>>
 
 // CHECK-LABEL: func.func @blocks_out(
 // CHECK-NOT: linalg

@@ -7,7 +7,13 @@
 // CHECK: memref<32768xi8, strided<[1], offset: ?>, #hal.descriptor_type<storage_buffer>>
 // CHECK: gpu.thread_id x
 // CHECK: rocdl.readfirstlane
-// CHECK: amdgpu.fat_raw_buffer_cast %{{.*}} resetOffset : memref<32768xi8, strided<[1], offset: ?>, #hal.descriptor_type<storage_buffer>> to memref<32768xi8, #amdgpu.address_space<fat_raw_buffer>>
+// From the workgroup's first row on, and no further than its last one or the last of all.
+// CHECK: %[[LEFT:.*]] = arith.subi %c4{{.*}}, %[[START:.*]] : index
+// CHECK: %[[ROWS:.*]] = arith.minui %[[LEFT]], %c16
+// CHECK: %[[COUNT:.*]] = arith.muli %[[ROWS]], %c8192
+// CHECK: %[[AT:.*]] = arith.muli %[[START]], %c8192
+// CHECK: %[[LHS:.*]] = memref.subview %{{.*}}[%[[AT]]] [%[[COUNT]]] [1] : memref<32768xi8, strided<[1], offset: ?>, #hal.descriptor_type<storage_buffer>>
+// CHECK: amdgpu.fat_raw_buffer_cast %[[LHS]] resetOffset : memref<?xi8, strided<[1], offset: ?>, #hal.descriptor_type<storage_buffer>> to memref<?xi8, #amdgpu.address_space<fat_raw_buffer>>
 // The two runs of 16 of an 8-bit element, 32 consecutive ones of a 4-bit one, four scales at once.
 // CHECK: vector.load {{.*}} vector<16xi8>
 // CHECK: vector.load {{.*}} vector<4xi8>
@@ -86,11 +92,34 @@ func.func @experts(%x: tensor<3x1x2x32xf4E2M1FN>, %xs: tensor<3x1x2xf8E8M0FNU>, 
 
 // -----
 
-// More than a buffer reaches: f32 activations of 4 GiB.
+// More than a buffer reaches: weights of 2 GiB. Activations may have as much, here 4 GiB.
 // CHECK-LABEL: func.func @too_large(
 // CHECK: linalg.generic
 // CHECK-NOT: flow.dispatch
-func.func @too_large(%x: tensor<1048576x32x32xf32>, %w: tensor<32x32x32xf4E2M1FN>, %s: tensor<32x32xf8E8M0FNU>) -> tensor<1048576x32xf32> {
+func.func @too_large(%x: tensor<32x4096x32xf32>, %w: tensor<32768x4096x32xf4E2M1FN>, %s: tensor<32768x4096xf8E8M0FNU>) -> tensor<32x32768xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<32x32768xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<32x32768xf32>) -> tensor<32x32768xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<32x4096x32xf32>, tensor<32768x4096x32xf4E2M1FN>, tensor<32768x4096xf8E8M0FNU>) outs(%acc : tensor<32x32768xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %r = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<32x32768xf32>
+  func.return %y : tensor<32x32768xf32>
+}
+
+// -----
+
+// CHECK: stream.executable private @mxc_f32_mxfp4_1x1048576x32x1024 {
+// CHECK-LABEL: func.func @many_activations(
+// CHECK-NOT: linalg
+// CHECK: flow.dispatch
+func.func @many_activations(%x: tensor<1048576x32x32xf32>, %w: tensor<32x32x32xf4E2M1FN>, %s: tensor<32x32xf8E8M0FNU>) -> tensor<1048576x32xf32> {
   %zero = arith.constant 0.0 : f32
   %empty = tensor.empty() : tensor<1048576x32xf32>
   %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<1048576x32xf32>) -> tensor<1048576x32xf32>
@@ -133,4 +162,46 @@ func.func @nvfp4(%x: tensor<4x32x16xf32>, %w: tensor<32x32x16xf4E2M1FN>, %s: ten
     linalg.yield %q : f32
   } -> tensor<4x32xf32>
   func.return %y : tensor<4x32xf32>
+}
+
+// -----
+
+// Rows that come with the call: the workload, and what the last rows of a workgroup are cut at.
+// CHECK: stream.executable.export public @mxc_mxfp4_mxfp4_1xDx32x512_then_0 workgroups(%[[M:.*]]: index) -> (index, index, index)
+// CHECK: %[[UP:.*]] = arith.addi %[[M]], %c{{[0-9]+}} : index
+// CHECK: arith.divui %[[UP]], %c{{[0-9]+}} : index
+// CHECK: func.func @mxc_mxfp4_mxfp4_1xDx32x512_then_0({{.*}}, %[[ROWS:[^:]*]]: index)
+// CHECK: %[[BYTES:.*]] = arith.muli %[[ROWS]], %c256
+// CHECK: stream.binding.subspan %{{.*}} : !stream.binding -> memref<?xi8, strided<[1], offset: ?>, #hal.descriptor_type<storage_buffer>>{%[[BYTES]]}
+// CHECK: arith.cmpi ult, %{{.*}}, %[[ROWS]]
+// CHECK: vector.load %{{.*}} : memref<?x32xf32, strided<[32, 1], offset: ?>, #hal.descriptor_type<storage_buffer>>, vector<4xf32>
+// CHECK-LABEL: func.func @dynamic_rows(
+// CHECK-NOT: linalg
+// CHECK: %[[DIM:.*]] = tensor.dim %{{.*}}, %c0
+// CHECK-NOT: linalg
+// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_1xDx32x512_then_0::@mxc_mxfp4_mxfp4_1xDx32x512_then_0[%[[DIM]]](%{{.*}}, %[[DIM]]) {mxc.contraction = {batch = 1 : i64, experts = 1 : i64, k = 512 : i64, lhs = "mxfp4", m = -1 : i64, n = 32 : i64, out = "f32", rhs = "mxfp4"}} : (tensor<?xi8>{%{{.*}}}, {{.*}}, tensor<?x32xf32>{%[[DIM]]}, index) -> tensor<?x32xf32>{%[[DIM]]}
+func.func @dynamic_rows(%x: tensor<?x16x32xf4E2M1FN>, %xs: tensor<?x16xf8E8M0FNU>, %w: tensor<32x16x32xf4E2M1FN>, %s: tensor<32x16xf8E8M0FNU>, %more: tensor<?x32xf32>) -> tensor<?x32xf32> {
+  %c0 = arith.constant 0 : index
+  %m = tensor.dim %x, %c0 : tensor<?x16x32xf4E2M1FN>
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty(%m) : tensor<?x32xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<?x32xf32>) -> tensor<?x32xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %xs, %s : tensor<?x16x32xf4E2M1FN>, tensor<32x16x32xf4E2M1FN>, tensor<?x16xf8E8M0FNU>, tensor<32x16xf8E8M0FNU>) outs(%acc : tensor<?x32xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f4E2M1FN, %as: f8E8M0FNU, %c: f8E8M0FNU, %o: f32):
+    %l = arith.scaling_extf %a, %as : f4E2M1FN, f8E8M0FNU to f32
+    %r = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<?x32xf32>
+  %e = tensor.empty(%m) : tensor<?x32xf32>
+  %z = linalg.generic {indexing_maps = [affine_map<(m, n) -> (m, n)>, affine_map<(m, n) -> (m, n)>, affine_map<(m, n) -> (m, n)>], iterator_types = ["parallel", "parallel"]} ins(%y, %more : tensor<?x32xf32>, tensor<?x32xf32>) outs(%e : tensor<?x32xf32>) {
+  ^bb0(%t: f32, %u: f32, %o: f32):
+    %r = arith.addf %t, %u : f32
+    linalg.yield %r : f32
+  } -> tensor<?x32xf32>
+  func.return %z : tensor<?x32xf32>
 }

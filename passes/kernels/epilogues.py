@@ -12,7 +12,6 @@ stage takes two columns half the width apart.
 
 from __future__ import annotations
 
-import math as numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -22,6 +21,7 @@ from iree.compiler import ir
 from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps
+from mxc.passes.kernels.extents import Size
 
 #: How an operand varies: with rows and columns, with one of them, or as a table of rows.
 Reach = Literal["total", "second", "cell", "column", "row", "table"]
@@ -179,8 +179,6 @@ def _stage(op: ir.Operation, first: ir.Value, second: ir.Value | None = None) ->
         reach = _reach(list(places), shape)
         if reach is None or str(element_of(value)) not in _TYPES:
             return None
-        if any(size < 0 for size in shape_of(value)):
-            return None
         inputs.append(Input(reach, value))
     body = op.regions[0].blocks[0]
     rows = {body.arguments[i] for i, given in enumerate(inputs) if given.reach == "row"}
@@ -246,9 +244,9 @@ def _is_argument(value: ir.Value) -> bool:
     return isinstance(value, ir.BlockArgument)
 
 
-def flat_shape(reach: Reach, value: ir.Value, columns: int) -> list[int]:
-    """The shape in which a kernel reads an operand."""
-    shape = shape_of(value)
-    if reach == "cell":
-        return [numbers.prod(shape) // columns, columns]
-    return shape if reach == "table" else [numbers.prod(shape)]
+def flat_shape(reach: Reach, value: ir.Value, rows: Size) -> list[Size]:
+    """The shape in which a kernel with so many rows of results reads an operand."""
+    shape: list[Size] = list(shape_of(value))
+    if reach == "table":
+        return shape
+    return {"cell": [rows, shape[-1]], "row": [rows]}.get(reach, [shape[-1]])

@@ -11,18 +11,21 @@ IREE's code generator takes such a body as it is (`no_pipeline`): vectors, loops
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import in_global_memory
+from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.vectors import index
 
 _NO_PIPELINE = "#iree_codegen.no_pipeline"
 
 #: Builds a body from the memrefs of the operands and the result, in this order.
 Body = Callable[..., None]
+#: What follows from the scalars of a call, at the insertion point.
+Sizes = Callable[[Sequence[ir.Value]], Sequence[Size]]
 
 
 @dataclass(frozen=True)
@@ -44,16 +47,19 @@ class Threads:
 def executable(
     name: str,
     buffers: Sequence[ir.Type],
-    workgroups: Sequence[int | None],
+    workgroups: Sequence[int | None] | Sizes,
     body: Body,
     scalars: int = 0,
     threads: Threads | None = None,
+    sizes: Sizes | None = None,
 ) -> ir.Operation:
     """Build @name at the insertion point. `buffers`: the memref type of each binding.
 
     `workgroups`: up to three counts; one that is None is given with each dispatch, as its workload.
-    `scalars`: index operands behind the tensors, which the body gets behind the memrefs. `threads`:
-    of a workgroup, on a GPU, where the memrefs of the body are in global memory.
+    Where they follow from the scalars, these are the workload. `scalars`: index operands behind the
+    tensors, which the body gets behind the memrefs. `threads`: of a workgroup, on a GPU, where the
+    memrefs of the body are in global memory. `sizes`: of the dynamic dimensions of the buffers, in
+    their order.
     """
     executable = ir.Operation.create(
         "stream.executable",
@@ -64,15 +70,15 @@ def executable(
         regions=1,
     )
     with ir.InsertionPoint(executable.regions[0].blocks.append()):
-        _export(name, workgroups)
+        _export(name, workgroups, scalars)
         module = ir.Operation.create("builtin.module", regions=1)
         with ir.InsertionPoint(module.regions[0].blocks.append()):
-            _function(name, buffers, body, scalars, threads)
+            _function(name, buffers, body, scalars, threads, sizes)
         ir.Operation.create("stream.executable.end")
     return executable
 
 
-def _export(name: str, workgroups: Sequence[int | None]) -> None:
+def _export(name: str, workgroups: Sequence[int | None] | Sizes, scalars: int) -> None:
     export = ir.Operation.create(
         "stream.executable.export",
         attributes={
@@ -82,17 +88,25 @@ def _export(name: str, workgroups: Sequence[int | None]) -> None:
         },
         regions=1,
     )
-    given = [ir.IndexType.get()] * list(workgroups).count(None)
-    block = export.regions[0].blocks.append(*given)
+    given = scalars if callable(workgroups) else list(workgroups).count(None)
+    block = export.regions[0].blocks.append(*[ir.IndexType.get()] * given)
     with ir.InsertionPoint(block):
-        workload = iter(block.arguments)
-        counts = [next(workload) if count is None else index(count) for count in workgroups]
+        if callable(workgroups):
+            counts = [value_of(size) for size in workgroups(list(block.arguments))]
+        else:
+            workload = iter(block.arguments)
+            counts = [next(workload) if count is None else index(count) for count in workgroups]
         counts += [index(1)] * (3 - len(counts))
         ir.Operation.create("stream.return", operands=counts)
 
 
 def _function(
-    name: str, buffers: Sequence[ir.Type], body: Body, scalars: int, threads: Threads | None
+    name: str,
+    buffers: Sequence[ir.Type],
+    body: Body,
+    scalars: int,
+    threads: Threads | None,
+    sizes: Sizes | None,
 ) -> None:
     binding = ir.Type.parse("!stream.binding")
     kinds = [binding] * len(buffers) + [ir.IndexType.get()] * scalars
@@ -107,17 +121,24 @@ def _function(
     )
     block = function.regions[0].blocks.append(*kinds)
     with ir.InsertionPoint(block):
-        start = index(0)
+        start, given = index(0), list(block.arguments)[len(buffers) :]
+        dynamic = iter([] if sizes is None else map(value_of, sizes(given)))
         memrefs = [
             ir.Operation.create(
                 "stream.binding.subspan",
                 results=[kind if threads is None else in_global_memory(kind)],
-                operands=[argument, start],
+                operands=[argument, start, *taken(dynamic, kind)],
             ).result
             for kind, argument in zip(buffers, block.arguments, strict=False)
         ]
-        body(*memrefs, *list(block.arguments)[len(buffers) :])
+        body(*memrefs, *given)
         ir.Operation.create("func.return")
+
+
+def taken(sizes: Iterator[ir.Value], shaped: ir.Type) -> list[ir.Value]:
+    """The next sizes, one for each dynamic dimension of a memref or tensor."""
+    kind = ir.ShapedType(shaped)
+    return [next(sizes) for axis in range(kind.rank) if kind.is_dynamic_dim(axis)]
 
 
 def _translation(threads: Threads | None) -> ir.Attribute:
@@ -150,17 +171,24 @@ def dispatch_all(
     operands: Sequence[ir.Value],
     results: Sequence[ir.Type],
     workload: Sequence[ir.Value] = (),
+    sizes: Sequence[ir.Value] = (),
 ) -> ir.Operation:
-    """`dispatch` of a kernel with several results: the call."""
+    """`dispatch` of a kernel with several results: the call.
+
+    `sizes`: of the dynamic dimensions of operands and results, in their order.
+    """
     entry = ir.SymbolRefAttr.get([name, name])
     untied = ir.IntegerAttr.get(ir.IndexType.get(), -1)
+    made = sum(kind.is_dynamic_dim(axis) for kind in results for axis in range(kind.rank))
     return ir.Operation.create(
         "flow.dispatch",
         results=list(results),
-        operands=[*workload, *operands],
+        operands=[*workload, *operands, *sizes],
         attributes={
             "entry_points": ir.ArrayAttr.get([entry]),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(workload), len(operands), 0, 0]),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get(
+                [len(workload), len(operands), len(sizes) - made, made]
+            ),
             "tied_operands": ir.ArrayAttr.get([untied] * len(results)),
         },
     )

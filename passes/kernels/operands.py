@@ -35,7 +35,7 @@ _FORMATS: dict[str, Format] = {
 
 @dataclass(frozen=True)
 class Operand:
-    """`tensors`: elements, and scales if any, in any static shape of as many elements.
+    """`tensors`: elements, and scales if any, in any shape of as many elements.
 
     `share`: so many consecutive rows of the contraction have the same activations.
     """
@@ -57,8 +57,6 @@ def operand(
     `formats`: those under E8M0 scales that a kernel takes, by the type of their elements. `floats`:
     those without scales that it takes.
     """
-    if any(size < 0 for size in shape_of(elements)):
-        return None
     kind = str(element_of(elements))
     row_bits = depth * _width(elements)
     if scales is None:

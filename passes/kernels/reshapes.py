@@ -1,4 +1,8 @@
-"""Reshapes of static tensors, for what goes into a kernel and comes out of it."""
+"""Reshapes of tensors, for what goes into a kernel and comes out of it.
+
+A size that is known at run time alone is negative in a shape, as in its type; its value is in
+`dynamic`, in order.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,44 @@ import math
 from collections.abc import Sequence
 
 from iree.compiler import ir
-from iree.compiler.dialects import flow, tensor
+from iree.compiler.dialects import arith, flow, tensor
 
-from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.generic import constant, element_of, shape_of
+from mxc.passes.kernels.extents import Buffer, value_of
+from mxc.passes.kernels.values import producer
 
 
-def reshape(value: ir.Value, sizes: Sequence[int]) -> ir.Value:
+def sizes_of(value: ir.Value) -> list[ir.Value]:
+    """The values of the dynamic sizes of a tensor, of what it is made from where that says them."""
+    op = producer(value)
+    while op is not None and op.name.startswith("linalg."):
+        value = op.operands[len(op.operands) - 1]
+        op = producer(value)
+    if op is not None and op.name == "tensor.empty":
+        return list(op.operands)
+    axes = [axis for axis, size in enumerate(shape_of(value)) if size < 0]
+    return [tensor.dim(value, constant(axis, ir.IndexType.get())) for axis in axes]
+
+
+def reshape(value: ir.Value, sizes: Sequence[int], dynamic: Sequence[ir.Value] = ()) -> ir.Value:
     """The elements of `value`, in their order, as a tensor of `sizes`. Moves nothing."""
     if list(sizes) == shape_of(value):
         return value
     element, rank = element_of(value), len(shape_of(value))
     flat = value
     if rank > 1:
-        kind = ir.RankedTensorType.get([math.prod(sizes)], element)
+        kind = ir.RankedTensorType.get([flat_size(shape_of(value))], element)
         flat = tensor.collapse_shape(kind, value, [list(range(rank))])
     if len(sizes) == 1:
         return flat
     kind = ir.RankedTensorType.get(list(sizes), element)
-    return tensor.expand_shape(kind, flat, [list(range(len(sizes)))], [], list(sizes))
+    static = [size if size >= 0 else ir.ShapedType.get_dynamic_size() for size in sizes]
+    return tensor.expand_shape(kind, flat, [list(range(len(sizes)))], list(dynamic), static)
+
+
+def flat_size(shape: Sequence[int]) -> int:
+    """Elements of a shape; a size that is not known makes it unknown."""
+    return math.prod(shape) if min(shape, default=1) >= 0 else ir.ShapedType.get_dynamic_size()
 
 
 def as_bytes(value: ir.Value) -> ir.Value:
@@ -33,29 +57,44 @@ def as_bytes(value: ir.Value) -> ir.Value:
     if isinstance(element, ir.IntegerType) and width == 8:
         return value
     *lead, last = shape_of(value)
-    kind = ir.RankedTensorType.get([*lead, last * width // 8], ir.IntegerType.get_signless(8))
-    return flow.TensorBitCastOp(kind, value, [], []).result
+    sizes = sizes_of(value)
+    count = last * width // 8
+    made = sizes
+    if last < 0:
+        # Of many bits: the words of a kernel.
+        count = last
+        bytes_each = constant(width // 8, ir.IndexType.get())
+        made = [*sizes[:-1], arith.muli(sizes[-1], bytes_each)]
+    kind = ir.RankedTensorType.get([*lead, count], ir.IntegerType.get_signless(8))
+    return flow.TensorBitCastOp(kind, value, sizes, made).result
 
 
-def as_memref(value: ir.Value, memref: ir.Type) -> ir.Value:
+def as_memref(value: ir.Value, memref: ir.Type, dynamic: Sequence[ir.Value] = ()) -> ir.Value:
     """A tensor as the one that a memref of this type is."""
     kind = ir.MemRefType(memref)
     if element_of(value) != kind.element_type:
         value = as_bytes(value)
-    return reshape(value, list(kind.shape))
+    return reshape(value, list(kind.shape), dynamic)
 
 
-def packed_as(value: ir.Value, wanted: ir.RankedTensorType) -> ir.Value:
-    """The same memory as a static tensor of another shape, and elements of another width."""
+def as_buffer(value: ir.Value, buffer: Buffer) -> ir.Value:
+    """A tensor as the one that a kernel is given."""
+    return as_memref(value, buffer.memref, [value_of(size) for size in buffer.dynamic])
+
+
+def packed_as(
+    value: ir.Value, wanted: ir.RankedTensorType, dynamic: Sequence[ir.Value] = ()
+) -> ir.Value:
+    """The same memory as a tensor of another shape, and elements of another width."""
     element = wanted.element_type
     if element == element_of(value):
-        return reshape(value, list(wanted.shape))
+        return reshape(value, list(wanted.shape), dynamic)
     width: int = element.width
     *lead, last = wanted.shape
-    packed = reshape(as_bytes(value), [*lead, last * width // 8])
+    packed = reshape(as_bytes(value), [*lead, last * width // 8], dynamic)
     if element == element_of(packed):
         return packed
-    return flow.TensorBitCastOp(wanted, packed, [], []).result
+    return flow.TensorBitCastOp(wanted, packed, list(dynamic), list(dynamic)).result
 
 
 def as_tensor(memref: ir.Type) -> ir.Type:

@@ -92,7 +92,7 @@ class Gemm:
             *self.rows.memrefs(),
             *self.weights.memrefs(self.rows.experts, -(-self.columns // PANEL), self.blocks),
             *(
-                ir.MemRefType.get(flat_shape(reach, value, self.result_columns), element_of(value))
+                ir.MemRefType.get(flat_shape(reach, value, self.rows.results), element_of(value))
                 for reach, value in self.epilogue.operands
             ),
             ir.MemRefType.get([self.rows.results, self.result_columns], f32()),

@@ -42,7 +42,8 @@ class Call:
 def match(op: ir.Operation) -> Call | None:
     """The call that computes `op`, or None where no kernel does."""
     scaled = match_scaled_contraction(op)
-    return _match_scaled(scaled) if scaled is not None else _match_dense(op)
+    found = _match_scaled(scaled) if scaled is not None else _match_dense(op)
+    return found if found is not None and min(found.groups, found.rows) >= 0 else None
 
 
 def _match_scaled(found: ScaledContraction) -> Call | None:

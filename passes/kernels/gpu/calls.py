@@ -12,8 +12,10 @@ from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
+from mxc.passes.kernels.extents import Size, product, value_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.operands import Operand, operand
+from mxc.passes.kernels.reshapes import sizes_of
 from mxc.passes.kernels.sources import Format
 from mxc.passes.kernels.values import is_zero, producer
 
@@ -21,6 +23,8 @@ from mxc.passes.kernels.values import is_zero, producer
 @dataclass(frozen=True, kw_only=True)
 class Call:
     """One contraction: groups x [rows, depth] times [columns, depth] of one of `experts`.
+
+    `groups` and `rows` are None where they are known at run time alone.
 
     `rhs`: elements and scales, of all experts if `ids` chooses one a group, else if each group has
     its own. `experts`: 0 where there is one rhs for all.
@@ -31,11 +35,22 @@ class Call:
     rhs: tuple[ir.Value, ir.Value]
     ids: ir.Value | None
     format: str
-    groups: int
-    rows: int
+    groups: int | None
+    rows: int | None
     columns: int
     depth: int
     experts: int
+
+    def scalars(self) -> list[ir.Value]:
+        """The values of `groups` and `rows`, of those that are None, at the insertion point."""
+        value = self.op.operands[len(self.op.operands) - 1]
+        sizes = iter(sizes_of(value))
+        *groups, rows, _ = [next(sizes) if size < 0 else size for size in shape_of(value)]
+        count: Size = groups[0] if groups else 1
+        if self.groups == 1:
+            count, rows = 1, product(count, rows)
+        found = {"groups": count, "rows": rows}
+        return [value_of(found[name]) for name in found if getattr(self, name) is None]
 
 
 #: Element type -> format of what a lane can decode.
@@ -73,15 +88,15 @@ def match(op: ir.Operation) -> Call | None:
     own = len(found.maps[1].results) > _RANK
     if ids != same or (ids is not None and not own) or not is_zero(found.acc):
         return None
-    groups, rows = found.batch[0] if found.batch else 1, found.m
+    groups, rows = (None if size < 0 else size for size in ((found.batch or (1,))[0], found.m))
     if own and ids is None:
+        if groups is None:
+            return None
         experts = groups
     if not own:
         # One weight for all: their rows are those of one product.
-        groups, rows = 1, groups * rows
-    bits = lhs.source.memory.width if lhs.source.is_float else lhs.source.element.bits
-    widest = max(groups * rows // lhs.share * bits, found.n * FORMATS[format].element.bits)
-    if widest * found.k // 8 >= BEYOND:
+        groups, rows = 1, None if groups is None or rows is None else groups * rows
+    if found.n * found.k * FORMATS[format].element.bits // 8 >= BEYOND:
         return None
     return Call(
         op=found.op,
@@ -105,7 +120,7 @@ def _has_our_shape(found: ScaledContraction) -> bool:
         return False
     if not found.is_row_major or len(found.maps[0].results) != len(found.batch) + 3:
         return False
-    return min(found.m, found.n, found.k, *found.batch) > 0
+    return min(found.n, found.k) > 0 and 0 not in (found.m, *found.batch)
 
 
 def _is_nvfp4(found: ScaledContraction, scale: str) -> bool:

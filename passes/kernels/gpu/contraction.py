@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
+from mxc.dialects.amdgpu import bounded
+from mxc.dialects.generic import element_of
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
 from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import Buffer, Extent, Size, quotient, quotient_up, value_of
 from mxc.passes.kernels.finish import Finish, Place
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.lanes import plus, times
+from mxc.passes.kernels.gpu.lanes import at_most, below, divided, plus, times
 from mxc.passes.kernels.gpu.output import Blocks
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.gpu.sides import Scaled
@@ -28,6 +31,8 @@ QUAD = 4
 class Contraction(ABC):
     """`groups` products of [rows, K] and [columns, K]; `experts`: 0 where there is one rhs for all.
 
+    `groups` and `rows` are None where they come with each call, as index scalars in this order.
+
     `chosen`: ids say which expert a group has; else there are as many as groups, each has its own.
 
     `share`: so many consecutive rows of the result have the same row of lhs.
@@ -38,8 +43,8 @@ class Contraction(ABC):
 
     lhs: Scaled | Floats
     rhs: Scaled
-    groups: int
-    rows: int
+    groups: int | None
+    rows: int | None
     columns: int
     experts: int
     schedule: Schedule
@@ -64,35 +69,54 @@ class Contraction(ABC):
         return self.columns // self.halves
 
     @property
-    def workgroups(self) -> list[int]:
+    def scalars(self) -> int:
+        """How many index values come with each call."""
+        return (self.groups, self.rows).count(None)
+
+    def extent(self, scalars: Sequence[ir.Value]) -> Extent:
+        """Groups and rows of a call; of none in particular where there are no scalars."""
+        given = iter(scalars)
+        groups, rows = (
+            next(given, None) if size is None else size for size in (self.groups, self.rows)
+        )
+        return Extent(groups, rows)
+
+    @property
+    def right(self) -> int:
+        """Workgroups along columns."""
+        return -(-self.width // (self.schedule.columns // self.halves))
+
+    def workgroups(self, scalars: Sequence[ir.Value] = ()) -> list[Size]:
         """Along columns, rows and groups."""
-        across = self.schedule.columns // self.halves
-        return [-(-self.width // across), -(-self.rows // self.schedule.rows), self.groups]
+        extent = self.extent(scalars)
+        return [self.right, quotient_up(extent.rows, self.schedule.rows), extent.groups]
 
-    @property
-    def results(self) -> list[ir.Type]:
-        """Memref types of the results, which are the last buffers."""
-        rows = self.groups * self.rows
+    def results(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
+        """What is written, which are the last buffers."""
+        rows = self.extent(scalars).results
         if self.out is not None:
-            return Blocks.memrefs(self.out, rows, self.width)
-        return [ir.MemRefType.get([rows, self.width], f32())]
+            return Blocks.buffers(self.out, rows, self.width)
+        return [Buffer([rows, self.width], f32())]
 
-    @property
-    def buffers(self) -> list[ir.Type]:
-        """Memref types of the operands and of the result."""
-        results = self.groups * self.rows
-        found = self.lhs.memrefs(results // self.share)
+    def buffers(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
+        """What is read and written."""
+        extent = self.extent(scalars)
+        found = self.lhs.buffers(quotient(extent.results, self.share))
         if self.experts and self.chosen:
-            found.append(ir.MemRefType.get([self.groups], i32()))
-        found += self.rhs.memrefs(max(self.experts, 1) * self.columns)
+            found.append(Buffer([extent.groups], i32()))
+        found += self.rhs.buffers(max(self.experts, 1) * self.columns)
         for reach, value in self.after.operands:
-            shape = flat_shape(reach, value, self.columns)
-            found.append(ir.MemRefType.get(shape, ir.RankedTensorType(value.type).element_type))
-        return [*found, *self.results]
+            shape = flat_shape(reach, value, extent.results)
+            found.append(Buffer(shape, element_of(value)))
+        return [*found, *self.results(scalars)]
+
+    def sizes(self, scalars: Sequence[ir.Value]) -> list[Size]:
+        """Of the dynamic dimensions of the buffers."""
+        return [size for buffer in self.buffers(scalars) for size in buffer.dynamic]
 
     @abstractmethod
-    def body(self, *buffers: ir.Value) -> None:
-        """Build the body at the insertion point."""
+    def body(self, *given: ir.Value) -> None:
+        """Build the body at the insertion point, of the buffers and the scalars."""
 
     @property
     def attributes(self) -> Mapping[str, str]:
@@ -103,16 +127,18 @@ class Contraction(ABC):
 class Given:
     """The buffers of a product by what they are, for the group of the workgroup that runs.
 
-    `lhs`, `rhs`: elements, and scales if any, rhs of the group's expert alone; `results`: as the
-    product has them.
+    `rhs`: elements and scales, of the group's expert alone; `results`: as the product has them;
+    `extent`: of this call.
     """
 
-    def __init__(self, contraction: Contraction, buffers: list[ir.Value]) -> None:
-        """At the insertion point."""
+    def __init__(self, contraction: Contraction, given: Sequence[ir.Value]) -> None:
+        """At the insertion point; `given`: the buffers and the scalars."""
         self.contraction = contraction
         self.group = workgroup(2)
-        operands, results = len(contraction.lhs.memrefs(1)), len(contraction.results)
-        self.lhs, after = buffers[:operands], buffers[operands:-results]
+        count = len(given) - contraction.scalars
+        buffers, self.extent = list(given[:count]), contraction.extent(given[count:])
+        operands, results = len(contraction.lhs.row_sizes), len(contraction.results())
+        self._lhs, after = buffers[:operands], buffers[operands:-results]
         self.results = buffers[-results:]
         expert = self.group
         if contraction.experts and contraction.chosen:
@@ -122,6 +148,58 @@ class Given:
             self.rhs = [self._part(buffer, expert) for buffer in self.rhs]
         memrefs = dict(zip(contraction.after.operands, after, strict=True))
         self.finish = Finish(contraction.after, memrefs, QUAD)
+
+    def lhs(self, first: ir.Value) -> list[ir.Value]:
+        """Elements, and scales if any, for a workgroup that begins at the row `first`: bounded.
+
+        They begin at its row, so that offsets are small however many rows there are. Rows behind
+        the last one are zero.
+        """
+        start, total = self._source(first), quotient(self.extent.results, self.contraction.share)
+        sizes = self.contraction.lhs.row_sizes
+        return [
+            self._rows(buffer, start, total, size)
+            for buffer, size in zip(self._lhs, sizes, strict=True)
+        ]
+
+    def lhs_row(self, first: ir.Value, local: ir.Value) -> ir.Value:
+        """The row in these of the workgroup's row `local`."""
+        if self.contraction.share == 1:
+            return local
+        return arith.subi(self._source(plus(first, local)), self._source(first))
+
+    def result_row(self, row: ir.Value) -> ir.Value:
+        """A row of the group in the result of all groups."""
+        return plus(times(self.group, value_of(self.extent.rows)), row)
+
+    def has_row(self, row: ir.Value) -> ir.Value:
+        """Whether the group has a row."""
+        return below(row, value_of(self.extent.rows))
+
+    def blocks(self, first: ir.Value) -> list[ir.Value]:
+        """The results of a workgroup that begins at the row `first`, if blocks: see `lhs`."""
+        contraction, start = self.contraction, self.result_row(first)
+        assert contraction.out is not None
+        sizes = Blocks.row_sizes(contraction.out, contraction.width)
+        return [
+            self._rows(buffer, start, self.extent.results, size)
+            for buffer, size in zip(self.results, sizes, strict=True)
+        ]
+
+    def _source(self, row: ir.Value) -> ir.Value:
+        """The row of lhs of a row of the group."""
+        return divided(self.result_row(row), self.contraction.share)
+
+    def _rows(self, buffer: ir.Value, start: ir.Value, total: Size, size: int) -> ir.Value:
+        """The rows of a workgroup, of `size` elements, from `start` on, of `total` in all."""
+        left = arith.subi(value_of(total), start)
+        count = times(at_most(left, self.contraction.schedule.rows), size)
+        kind = ir.MemRefType(buffer.type)
+        dynamic = ir.ShapedType.get_dynamic_size()
+        part = ir.MemRefType.get([dynamic], kind.element_type, kind.layout, kind.memory_space)
+        at = [times(start, size)]
+        found = memref.SubViewOp(part, buffer, at, [count], [], [dynamic], [dynamic], [1])
+        return bounded(found.result)
 
     def _expert(self, ids: ir.Value) -> ir.Value:
         """An id outside of the experts would read outside of them."""

@@ -14,6 +14,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND
+from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS, Instruction
 from mxc.passes.kernels.gpu.lanes import Lane, below, plus, times
 from mxc.passes.kernels.gpu.sides import Loaded
@@ -49,9 +50,14 @@ class Floats:
         """What a source is in memory."""
         return Floats("f32" if source.rounded else source.format, source.rounded, blocks)
 
-    def memrefs(self, rows: int) -> list[ir.Type]:
-        """The type of so many rows."""
-        return [ir.MemRefType.get([rows * self.blocks * BLOCK], self.element)]
+    @property
+    def row_sizes(self) -> tuple[int, ...]:
+        """Elements of a row."""
+        return (self.blocks * BLOCK,)
+
+    def buffers(self, rows: Size) -> list[Buffer]:
+        """So many rows."""
+        return [Buffer([product(rows, size)], self.element) for size in self.row_sizes]
 
 
 @dataclass(frozen=True)

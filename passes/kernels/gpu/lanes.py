@@ -21,9 +21,11 @@ def plus(a: ir.Value, b: ir.Value | int) -> ir.Value:
     return arith.addi(a, b)
 
 
-def times(a: ir.Value, b: int) -> ir.Value:
+def times(a: ir.Value, b: ir.Value | int) -> ir.Value:
     """a * b."""
-    return a if b == 1 else arith.muli(a, index(b))
+    if isinstance(b, int):
+        return a if b == 1 else arith.muli(a, index(b))
+    return arith.muli(a, b)
 
 
 def divided(a: ir.Value, b: int) -> ir.Value:

@@ -30,6 +30,7 @@ from mxc.dialects.amdgpu_narrow import swapped
 from mxc.dialects.generic import shape_of
 from mxc.dialects.quantise import Quantisation, match_quantisation
 from mxc.dialects.quantise_scalars import i32 as number
+from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction
 from mxc.passes.kernels.gpu.lanes import Lane, divided, plus, rest, times
@@ -91,12 +92,18 @@ class Blocks:
     scales: ir.Value
 
     @staticmethod
-    def memrefs(conversion: Conversion, rows: int, width: int) -> list[ir.Type]:
-        """Types of the elements and of the scales."""
-        blocks = rows * width // BLOCK
+    def row_sizes(conversion: Conversion, width: int) -> tuple[int, int]:
+        """Words of a row's elements, and bytes of its scales."""
+        blocks = width // BLOCK
+        return blocks * conversion.format.block_bytes // 4, blocks
+
+    @staticmethod
+    def buffers(conversion: Conversion, rows: Size, width: int) -> list[Buffer]:
+        """The elements and the scales."""
+        sizes = Blocks.row_sizes(conversion, width)
         return [
-            ir.MemRefType.get([blocks * conversion.format.block_bytes // 4], i32()),
-            ir.MemRefType.get([blocks], i8()),
+            Buffer([product(rows, size)], element)
+            for size, element in zip(sizes, (i32(), i8()), strict=True)
         ]
 
     def store(

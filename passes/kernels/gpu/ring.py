@@ -122,23 +122,23 @@ class Ring(Contraction):
         return min(1.0, max(least, most))
 
     def body(self, *buffers: ir.Value) -> None:
-        """Build the body at the insertion point."""
+        """Build the body at the insertion point, of the buffers and the scalars."""
         lane = lane_of(INSTRUCTION)
-        given = Given(self, list(buffers))
+        given = Given(self, buffers)
         tile = Tile(self, lane, given)
         memory = shared([self.lds_bytes], i8())
         sides, scales = [], []
         start, end = 0, self.schedule.stages * self.slot_bytes
         for layout, (elements, factors), first, row_of in zip(
             self.layouts,
-            (given.lhs, given.rhs),
+            (given.lhs(tile.start), [bounded(each) for each in given.rhs]),
             (tile.first_row, tile.first_column),
             (tile.lhs_row, tile.rhs_row),
             strict=True,
         ):
-            side = StagedSide(layout, lane, bounded(elements), memory, start, first, row_of)
+            side = StagedSide(layout, lane, elements, memory, start, first, row_of)
             sides.append(side)
-            scale = StagedScales(layout, lane, bounded(factors), memory, end, first, row_of)
+            scale = StagedScales(layout, lane, factors, memory, end, first, row_of)
             scales.append(scale)
             start += layout.bytes
             end += scale_bytes(layout.rows, layout.waves)

@@ -6,9 +6,9 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
 
 from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import product, quotient_up, value_of
 from mxc.passes.kernels.gpu.contraction import QUAD, Contraction, Given
 from mxc.passes.kernels.gpu.lanes import Lane, at_most, below, divided, plus, rest, times
-from mxc.passes.kernels.vectors import index
 
 #: Dies of a device, each with a cache: one workgroup after the other goes to the next of them.
 #: Source: AMD CDNA3 and CDNA4 white papers (eight XCDs).
@@ -18,7 +18,10 @@ _TOGETHER = 4
 
 
 class Tile:
-    """Rows and columns of the workgroup that runs; `first_row`, `first_column`: of this wave."""
+    """Rows and columns of the workgroup that runs; `start`: its first row.
+
+    `first_row`, `first_column`: of the workgroup's those where this wave begins.
+    """
 
     def __init__(self, contraction: Contraction, lane: Lane, given: Given) -> None:
         """At the insertion point."""
@@ -31,35 +34,43 @@ class Tile:
         self.first_row = times(divided(lane.wave, waves_n), self._tiles_m * self._size)
         self._wave_n = rest(lane.wave, waves_n)
         self.first_column = times(self._wave_n, self._tiles_n * self._size)
-        self._down, self._right = self._place()
+        down, self._right = self._place()
+        self.start = times(down, self._schedule.rows)
 
     def _place(self) -> tuple[ir.Value, ir.Value]:
         """Which rows and columns this workgroup has: those that run at once share operands.
 
         Numbers that a die gets become consecutive ones, and these go down some rows first.
         """
-        right, down, _ = self._contraction.workgroups
+        right = self._contraction.right
+        down = quotient_up(self._given.extent.rows, self._schedule.rows)
+        count = product(down, right)
         number = plus(times(workgroup(1), right), workgroup(0))
-        each, more = divmod(right * down, _DIES)
+        if isinstance(count, int):
+            each, more = divmod(count, _DIES)
+        else:
+            each, more = divided(count, _DIES), rest(count, _DIES)
         die = rest(number, _DIES)
-        number = plus(plus(times(die, each), at_most(die, more)), divided(number, _DIES))
+        first = plus(times(die, each), at_most(die, more))
+        number = plus(first, divided(number, _DIES))
         band = divided(number, _TOGETHER * right)
         inside = rest(number, _TOGETHER * right)
         first = times(band, _TOGETHER)
-        if down % _TOGETHER == 0:
+        if isinstance(down, int) and down % _TOGETHER == 0:
             return plus(first, rest(inside, _TOGETHER)), divided(inside, _TOGETHER)
         # The last band has fewer rows.
-        high = at_most(arith.subi(index(down), first), _TOGETHER)
+        high = at_most(arith.subi(value_of(down), first), _TOGETHER)
         return plus(first, arith.remui(inside, high)), arith.divui(inside, high)
 
     def lhs_row(self, local: ir.Value) -> ir.Value:
-        """The row in memory of a row of the workgroup's tile; the last one beyond the end."""
-        contraction = self._contraction
-        row = at_most(plus(times(self._down, self._schedule.rows), local), contraction.rows - 1)
-        return divided(plus(times(self._given.group, contraction.rows), row), contraction.share)
+        """The row in memory of a row of the workgroup's tile."""
+        return self._given.lhs_row(self.start, local)
 
     def rhs_row(self, local: ir.Value) -> ir.Value:
-        """The same of rhs: a gated result has its halves in the halves of each wave's tiles."""
+        """The same of rhs, the last one beyond the end.
+
+        A gated result has its halves in the halves of each wave's tiles.
+        """
         contraction, size = self._contraction, self._size
         if contraction.halves == 1:
             row = plus(times(self._right, self._schedule.columns), local)
@@ -80,7 +91,7 @@ class Tile:
 
     def store(self, totals: list[ir.Value]) -> None:
         """Finish and store all tiles of this wave; `totals` row after row of tiles."""
-        row = plus(times(self._down, self._schedule.rows), plus(self.first_row, self._lane.row))
+        row = plus(self.start, plus(self.first_row, self._lane.row))
         column = self._wave_column(self._wave_n)
         for m in range(self._tiles_m):
             for n in range(self._across):
@@ -95,8 +106,8 @@ class Tile:
         for quad in range(schedule.instruction.totals // QUAD):
             at = plus(column, plus(times(self._lane.group, QUAD), schedule.instruction.row(quad)))
             conditions = []
-            if contraction.rows % schedule.rows:
-                conditions.append(below(row, contraction.rows))
+            if contraction.rows is None or contraction.rows % schedule.rows:
+                conditions.append(self._given.has_row(row))
             if contraction.width % (schedule.columns // contraction.halves):
                 conditions.append(below(at, contraction.width))
             if not conditions:
@@ -112,5 +123,4 @@ class Tile:
 
     def _quad(self, row: ir.Value, at: ir.Value, pair: list[ir.Value], quad: int) -> None:
         """Four totals in a row."""
-        row = plus(times(self._given.group, self._contraction.rows), row)
-        self._given.store(row, at, pair, quad)
+        self._given.store(self._given.result_row(row), at, pair, quad)

@@ -12,6 +12,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND, joined
+from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS, Instruction, Piece, pieces, whole
 from mxc.passes.kernels.gpu.lanes import (
     Lane,
@@ -46,12 +47,14 @@ class Scaled:
         """Bytes of a block's elements."""
         return BLOCK * self.bits // 8
 
-    def memrefs(self, rows: int) -> list[ir.Type]:
-        """Types of the elements and of the scales of so many rows."""
-        return [
-            ir.MemRefType.get([rows * self.blocks * self.block_bytes], i8()),
-            ir.MemRefType.get([rows * self.blocks * self.scales], i8()),
-        ]
+    @property
+    def row_sizes(self) -> tuple[int, ...]:
+        """Bytes of a row's elements, and of its scales."""
+        return self.blocks * self.block_bytes, self.blocks * self.scales
+
+    def buffers(self, rows: Size) -> list[Buffer]:
+        """The elements and the scales of so many rows."""
+        return [Buffer([product(rows, size)], i8()) for size in self.row_sizes]
 
 
 @dataclass(frozen=True)

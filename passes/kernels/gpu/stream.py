@@ -20,6 +20,7 @@ once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -46,43 +47,40 @@ class Stream(Contraction):
         lhs = self.lhs
         return isinstance(lhs, Floats) and (lhs.memory == "f32" or self.schedule.tiles[0] > 1)
 
-    def body(self, *buffers: ir.Value) -> None:
-        """Build the body at the insertion point."""
-        _Body(self, list(buffers)).build()
+    def body(self, *given: ir.Value) -> None:
+        """Build the body at the insertion point, of the buffers and the scalars."""
+        _Body(self, given).build()
 
 
 class _Body:
     """The values of a body while it is built."""
 
-    def __init__(self, kernel: Stream, buffers: list[ir.Value]) -> None:
+    def __init__(self, kernel: Stream, given: Sequence[ir.Value]) -> None:
         self.kernel, self.schedule = kernel, kernel.schedule
         self.instruction = self.schedule.instruction
         self.lane: Lane = lane_of(self.instruction)
-        waves_m, waves_n, self.waves_k = self.schedule.waves
+        _, waves_n, self.waves_k = self.schedule.waves
         wave = self.lane.wave
         self.wave_k = rest(wave, self.waves_k)
         wave_n = rest(divided(wave, self.waves_k), waves_n)
         wave_m = divided(wave, self.waves_k * waves_n)
-        self.given = given = Given(kernel, buffers)
-        self.group = given.group
+        self.given = Given(kernel, given)
+        self.first = times(workgroup(1), self.schedule.rows)
         self.blocks: Blocks | None = None
         # Tiles along the columns that are stored together.
         self.span = 1
         if kernel.out is not None:
             self.span = tiles_of(self.instruction)
-            results = [bounded(buffer) for buffer in given.results]
+            results = self.given.blocks(self.first)
             self.blocks = Blocks(kernel.out, kernel.width, self.instruction, self.lane, *results)
         size = self.instruction.rows
         self.tiles_m, self.tiles_n = self.schedule.tiles
-        first = plus(times(workgroup(1), waves_m), wave_m)
+        # Of the workgroup's rows, those that this lane has.
         self.rows = [
-            plus(times(plus(times(first, self.tiles_m), tile), size), self.lane.row)
+            plus(times(plus(times(wave_m, self.tiles_m), tile), size), self.lane.row)
             for tile in range(self.tiles_m)
         ]
-        base = times(self.group, kernel.rows)
-        sources = tuple(
-            divided(plus(base, clamped(row, kernel.rows)), kernel.share) for row in self.rows
-        )
+        sources = tuple(self.given.lhs_row(self.first, row) for row in self.rows)
         # A gated result has its halves in the first and in the second half of the tiles.
         self.halves = kernel.halves
         across = self.tiles_n // self.halves
@@ -93,7 +91,8 @@ class _Body:
             for half in range(self.halves)
             for column in self.columns
         ]
-        sides = self._sides(given.lhs, given.rhs, sources, tuple(starts))
+        lhs = self.given.lhs(self.first)
+        sides = self._sides(lhs, self.given.rhs, sources, tuple(starts))
         self.lhs, self.rhs, self.product = sides
 
     def _sides(
@@ -108,10 +107,10 @@ class _Body:
         kind = self.kernel.lhs
         buffers = (bounded(rhs[0]), bounded(rhs[1]))
         if isinstance(kind, Floats):
-            left = FloatSide(kind, *at, bounded(lhs[0]), rows)
+            left = FloatSide(kind, *at, lhs[0], rows)
             right = ScaledSide(self.kernel.rhs, *at, buffers, columns, decoded=True)
             return left, right, DecodedProduct(self.instruction, left, right)
-        scaled = ScaledSide(kind, *at, (bounded(lhs[0]), bounded(lhs[1])), rows)
+        scaled = ScaledSide(kind, *at, (lhs[0], lhs[1]), rows)
         right = ScaledSide(self.kernel.rhs, *at, buffers, columns)
         return scaled, right, ScaledProduct(self.instruction, scaled, right)
 
@@ -217,7 +216,8 @@ class _Body:
 
     def _store_all(self, row: ir.Value, column: ir.Value, tiles: list[list[ir.Value]]) -> None:
         """Finish and store tiles side by side; `row` is this lane's, `column` the first of all."""
-        inside = below(row, self.kernel.rows)
+        own = plus(self.first, row)
+        inside, whole = self.given.has_row(own), self.given.result_row(own)
         quads = range(self.instruction.totals // QUAD)
         if self.blocks is None:
             (pair,) = tiles
@@ -225,7 +225,7 @@ class _Body:
                 at = self._column(column, quad)
                 branch = scf.IfOp(arith.andi(inside, below(at, self.kernel.width)))
                 with ir.InsertionPoint(branch.then_block):
-                    self.given.store(self._row(row), at, pair, quad)
+                    self.given.store(whole, at, pair, quad)
                     scf.YieldOp([])
             return
         # The lanes of a block exchange columns: those of rows that there are not take part.
@@ -238,15 +238,11 @@ class _Body:
                 first = plus(column, number * self.instruction.rows)
                 for quad in quads:
                     at = self._column(first, quad)
-                    found.append(self.given.finished(self._row(row), at, pair, quad))
+                    found.append(self.given.finished(whole, at, pair, quad))
             scf.YieldOp(found)
         with ir.InsertionPoint(branch.else_block):
             scf.YieldOp([zeros(kind)] * (len(tiles) * len(quads)))
-        self.blocks.store(list(branch.results), self._row(row), column, inside)
-
-    def _row(self, row: ir.Value) -> ir.Value:
-        """A row of the group in the result of all groups."""
-        return plus(times(self.group, self.kernel.rows), row)
+        self.blocks.store(list(branch.results), row, column, inside)
 
     def _column(self, column: ir.Value, quad: int) -> ir.Value:
         """The first column of a quad of the tile that begins at `column`."""

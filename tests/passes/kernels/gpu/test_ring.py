@@ -137,7 +137,7 @@ DUMPS = ("binaries", "intermediates")
 def program(kernel: Ring) -> str:
     """A program that only calls the kernel."""
     with new_context(), ir.Location.unknown():
-        types = [as_tensor(kind) for kind in kernel.buffers]
+        types = [as_tensor(each.memref) for each in kernel.buffers()]
         arguments = ", ".join(f"%a{n}: {kind}" for n, kind in enumerate(types[:-1]))
         module = ir.Module.parse(
             f"func.func @main({arguments}) -> {types[-1]} {{\n"
@@ -145,7 +145,8 @@ def program(kernel: Ring) -> str:
         )
         threads = Threads(kernel.schedule.threads, 64, kernel.attributes)
         with ir.InsertionPoint.at_block_begin(module.body):
-            executable("k", kernel.buffers, kernel.workgroups, kernel.body, threads=threads)
+            memrefs = [each.memref for each in kernel.buffers()]
+            executable("k", memrefs, kernel.workgroups, kernel.body, threads=threads)
         (*_, function) = module.body.operations
         block = function.regions[0].blocks[0]
         (*_, done) = block.operations
@@ -191,7 +192,7 @@ def simulate(case: Case, kernel: Kernel, change: Callable[..., None] | None = No
     observed = Program(kernel, observed=True)
     assert not observed.unmodelled
     sanitizer, counter = Sanitizer(), Counter()
-    launch(observed, tuple(case.kernel.workgroups), given, observer=Several([sanitizer, counter]))
+    launch(observed, tuple(case.kernel.workgroups()), given, observer=Several([sanitizer, counter]))
     return Run(out, wanted.reshape(rows, case.n), sanitizer, counter)
 
 

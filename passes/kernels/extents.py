@@ -1,0 +1,81 @@
+"""How many rows a product has: numbers, or index values that come with each call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith
+
+from mxc.passes.kernels.vectors import index
+
+#: A number; where it comes with each call an index value, and None where there is no call.
+Size: TypeAlias = int | ir.Value | None
+
+
+def value_of(size: Size) -> ir.Value:
+    """An index value."""
+    assert size is not None
+    return index(size) if isinstance(size, int) else size
+
+
+def product(first: Size, second: Size) -> Size:
+    """first * second, where neither is negative."""
+    if isinstance(first, int) and isinstance(second, int):
+        return first * second
+    if first is None or second is None:
+        return None
+    if isinstance(second, int) and second == 1:
+        return first
+    if isinstance(first, int) and first == 1:
+        return second
+    return arith.muli(value_of(first), value_of(second))
+
+
+def quotient(size: Size, by: int) -> Size:
+    """size / by, rounded down."""
+    if isinstance(size, int):
+        return size // by
+    return size if size is None or by == 1 else arith.divui(size, index(by))
+
+
+def quotient_up(size: Size, by: int) -> Size:
+    """size / by, rounded up."""
+    if isinstance(size, int):
+        return -(-size // by)
+    return size if size is None else arith.divui(arith.addi(size, index(by - 1)), index(by))
+
+
+@dataclass(frozen=True)
+class Extent:
+    """`groups` groups of `rows` rows."""
+
+    groups: Size
+    rows: Size
+
+    @property
+    def results(self) -> Size:
+        """Rows of the result."""
+        return product(self.groups, self.rows)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor that a kernel reads or writes."""
+
+    sizes: Sequence[Size]
+    element: ir.Type
+
+    @property
+    def memref(self) -> ir.Type:
+        """Its type."""
+        dynamic = ir.ShapedType.get_dynamic_size()
+        shape = [size if isinstance(size, int) else dynamic for size in self.sizes]
+        return ir.MemRefType.get(shape, self.element)
+
+    @property
+    def dynamic(self) -> list[Size]:
+        """The sizes that its type does not say."""
+        return [size for size in self.sizes if not isinstance(size, int)]

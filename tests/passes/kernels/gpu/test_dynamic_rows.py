@@ -1,0 +1,183 @@
+"""Products of a number of rows that comes with the call, by the whole road, on the simulator.
+
+One program has a function a case, and each is called with several numbers of rows. Elements are
+decoded by `mxc.dialects.packing`, which has oracles of its own; products are those of numpy.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from iree.compiler import ir
+from iree.compiler.dialects import arith, func, tensor
+from numpy.typing import NDArray
+
+from mxc.dialects.boundary import pack, unpack
+from mxc.dialects.context import new_context
+from mxc.dialects.formats import FORMATS
+from mxc.dialects.generic import constant, element_of, generic, shape_of
+from mxc.dialects.linalg_ext import gather
+from mxc.dialects.packing import decode_elements, decode_scales
+from mxc.dialects.quantise import quantise_mx
+from mxc.dialects.reference import quantize
+from mxc.dialects.scaled import scaled_contraction
+
+Array = NDArray[Any]
+F4, E2M3, E4M3, E5M2 = "mxfp4", "mxfp6e2m3", "mxfp8e4m3", "mxfp8e5m2"
+FLOATS = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
+#: One row, less than a tile, a tile, tiles of a few workgroups, of many.
+ROWS = (0, 1, 7, 16, 100, 300)
+
+
+@dataclass(frozen=True)
+class Case:
+    """[?, k] of `lhs` by [n, k] of `rhs`; `after`: what follows; `experts`: chosen row by row."""
+
+    name: str
+    lhs: str
+    rhs: str
+    n: int
+    k: int
+    after: str = ""
+    experts: int = 0
+
+
+CASES = [
+    Case("small", F4, F4, 64, 512),
+    Case("mixed", E4M3, E2M3, 52, 1056),
+    Case("floats", "bf16", F4, 48, 544),
+    Case("wide", "f32", E4M3, 36, 96),
+    Case("gated", E4M3, F4, 64, 544, after="gate"),
+    Case("added", "bf16", E2M3, 24, 64, after="residual"),
+    Case("blocks", F4, F4, 64, 544, after="quantise"),
+    Case("experts", E4M3, F4, 40, 160, experts=3),
+]
+
+
+def build(case: Case) -> None:
+    dynamic = ir.ShapedType.get_dynamic_size()
+    byte, f32 = ir.IntegerType.get_signless(8), ir.F32Type.get()
+    block = FORMATS[case.rhs].block
+    lead = [dynamic, 1] if case.experts else [dynamic]
+
+    def packed(rows: list[int], name: str) -> list[ir.Type]:
+        blocks = [*rows, case.k // 32]
+        return [
+            ir.RankedTensorType.get([*blocks, FORMATS[name].block_bytes], byte),
+            ir.RankedTensorType.get(blocks, byte),
+        ]
+
+    def elements(x: ir.Value, s: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
+        e8 = ir.Type.parse("f8E8M0FNU")
+        return unpack(x, ir.Type.parse(FORMATS[name].element.mlir)), unpack(s, e8)
+
+    if case.lhs in FLOATS:
+        kind = ir.Type.parse(case.lhs)
+        kinds = [ir.RankedTensorType.get([*lead, case.k // block, block], kind)]
+    else:
+        kinds = packed(lead, case.lhs)
+    operands = len(kinds)
+    outer = [case.experts] if case.experts else []
+    kinds += packed([*outer, case.n], case.rhs)
+    more = {"gate": [[case.n]], "residual": [[dynamic, case.n], [dynamic]]}.get(case.after, [])
+    kinds += [ir.RankedTensorType.get(shape, f32) for shape in more]
+    if case.experts:
+        kinds.append(ir.RankedTensorType.get([dynamic], ir.IntegerType.get_signless(32)))
+
+    def body(*given: ir.Value) -> Any:
+        left, (w, t, *more) = given[:operands], given[operands:]
+        right, factors = elements(w, t, case.rhs)
+        x, s = (left[0], None) if case.lhs in FLOATS else elements(*left, case.lhs)
+        if case.experts:
+            right, factors = gather(right, more[0]), gather(factors, more[0])
+        y = scaled_contraction(
+            x, right, lhs_scale=s, rhs_scale=factors, batch=1 if case.experts else 0
+        )
+        if case.after == "quantise":
+            return [v if element_of(v) == byte else pack(v) for v in quantise_mx(y, F4, "even")]
+        if case.after == "gate":
+            return gate(generic([(y, "m n"), (more[0], "n")], "m n", f32, arith.addf))
+        if case.after == "residual":
+            terms = [(y, "m n"), (more[0], "m n"), (more[1], "m")]
+            return generic(terms, "m n", f32, lambda y, r, w: arith.addf(r, arith.mulf(y, w)))
+        return y
+
+    func.FuncOp.from_py_func(*kinds, name=case.name)(body)
+
+
+def gate(y: ir.Value) -> ir.Value:
+    """Its left half times its right half."""
+    f32 = ir.F32Type.get()
+    dynamic, n = shape_of(y)
+    rows = tensor.dim(y, constant(0, ir.IndexType.get()))
+    kind = ir.RankedTensorType.get([dynamic, n // 2], f32)
+    halves = [
+        tensor.extract_slice(kind, y, [], [rows], [], [0, at], [dynamic, n // 2], [1, 1])
+        for at in (0, n // 2)
+    ]
+    return generic([(half, "m n") for half in halves], "m n", f32, arith.mulf)
+
+
+@pytest.fixture(scope="module")
+def compiled(watched: Callable[[str], Any]) -> Any:
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            for case in CASES:
+                build(case)
+        return watched(str(module))
+
+
+def operand(rng: np.random.Generator, shape: list[int], name: str) -> tuple[list[Array], Array]:
+    """The arguments of an operand [.., k], and the float64 values that they mean."""
+    if name in FLOATS:
+        x = rng.normal(size=shape).astype(FLOATS[name])
+        return [x.reshape(*shape[:-1], shape[-1] // 32, 32)], x.astype(np.float64)
+    *lead, k = shape
+    codes = rng.integers(0, 256, (*lead, FORMATS[name].packed_bytes(k)), dtype=np.uint8)
+    if name == E4M3:
+        codes[codes & 0x7F == 0x7F] = 0
+    scales = rng.integers(117, 137, (*lead, k // 32), dtype=np.uint8)
+    values = decode_elements(codes, name).astype(np.float64)
+    values *= np.repeat(decode_scales(scales, name), 32, axis=-1)
+    blocks = codes.reshape(*lead, k // 32, FORMATS[name].block_bytes)
+    return [blocks.view(np.int8), scales.view(np.int8)], values
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_products(case: Case, rows: int, compiled: Any) -> None:
+    rng = np.random.default_rng(rows)
+    x, left = operand(rng, [rows, *([1] if case.experts else []), case.k], case.lhs)
+    w, right = operand(rng, [*([case.experts] if case.experts else []), case.n, case.k], case.rhs)
+    more: list[Array] = []
+    if case.experts:
+        ids = rng.integers(0, case.experts, rows, dtype=np.int32)
+        wanted, more = left @ right[ids].swapaxes(1, 2), [ids]
+    else:
+        wanted = left @ right.T
+    scale = np.abs(wanted).max(initial=0)
+    if case.after == "gate":
+        more = [(rng.normal(size=case.n) * scale).astype(np.float32)]
+        wanted += more[0]
+        wanted = wanted[:, : case.n // 2] * wanted[:, case.n // 2 :]
+    if case.after == "residual":
+        more = [
+            (rng.normal(size=wanted.shape) * scale).astype(np.float32),
+            rng.normal(size=rows).astype(np.float32),
+        ]
+        wanted = more[0] + wanted * more[1][:, None]
+    made = compiled.call(case.name, *x, *w, *more)
+    if case.after == "quantise":
+        blocks = quantize(wanted.astype(np.float32), F4, recipe="even")
+        assert (made[1] == blocks.scales).all()
+        same = made[0].reshape(blocks.elements.shape) == blocks.elements
+        # Sums differ in their last bits, which may be a tie.
+        assert (~same).sum() <= same.size // 100
+        return
+    found = made[0].view(np.float32).reshape(wanted.shape)
+    error = np.abs(found - wanted).max(initial=0)
+    assert error <= 2e-6 * np.abs(wanted).max(initial=0)
