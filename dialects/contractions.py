@@ -10,6 +10,7 @@ canonical form; this module only describes, and returns None for what is no cont
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -69,13 +70,35 @@ def format_name(side: Side, block: int) -> str:
     element = str(side.element)
     if side.scale is None:
         return element
-    scale = str(ir.RankedTensorType(side.scale.type).element_type)
+    return block_name(element, str(ir.RankedTensorType(side.scale.type).element_type), block)
+
+
+def block_name(element: str, scale: str, block: int) -> str:
+    """Name of the format of elements under a scale for `block` of them, all MLIR types."""
     for known in FORMATS.values():
         if (known.element.mlir, known.scale.mlir, known.block) == (element, scale, block):
             return known.name
     if (element, scale, block) == ("i8", "f32", BLOCK):
         return INT8
     return f"{element} with {scale} per {block}"
+
+
+def row_bytes(name: str, k: int) -> int:
+    """Bytes of k elements of the format that `format_name` calls so, with their scales."""
+    found = re.fullmatch(r"(\w+) with (\w+) per (\d+)", name)
+    if name in FORMATS:
+        return FORMATS[name].packed_bytes(k) + FORMATS[name].blocks(k)
+    if name == INT8:
+        return row_bytes(f"i8 with f32 per {BLOCK}", k)
+    if found is not None:
+        element, scale, block = found.groups()
+        return _bits(element) * k // 8 + _bits(scale) * (k // int(block)) // 8
+    return _bits(name) * k // 8
+
+
+def _bits(type: str) -> int:
+    """Width of an MLIR type, by its name."""
+    return int(re.findall(r"\d+", type)[0])
 
 
 def is_packed_float(element: ir.Type) -> bool:

@@ -21,25 +21,27 @@ after:
     %y = flow.dispatch @mxc_mxfp4_bf16_..(%p, %ids, %w, %scales) {mxc.contraction = {..}}
 
 Leaves alone: weights that are no parameter, or that something else reads too; dynamic rows; blocks
-other than 32 and K that is no multiple of 32; accumulators other than zero; a batch without
-gathered experts, and one gathered expert, which MLIR makes a slice; pairs of formats that the
-instruction set has no dot product for.
+that are neither 16 nor a multiple of 32, and 16 elements of 6 bits; K that is no multiple of 16;
+accumulators other than zero; a batch without gathered experts, and one gathered expert, which MLIR
+makes a slice; pairs of formats that the instruction set has no dot product for.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.dialects.contractions import INT8, block_name
 from mxc.dialects.errors import PassError
+from mxc.dialects.formats import block_format
 from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import KernelCall
 from mxc.dialects.parameters import LAYOUT
 from mxc.passes.base import Pass
 from mxc.passes.kernels.cpu.activations import Prepare, Prepared
-from mxc.passes.kernels.cpu.elements import FORMATS
 from mxc.passes.kernels.cpu.gemm import Gemm
 from mxc.passes.kernels.cpu.isa import ISAS, Isa, Kind
 from mxc.passes.kernels.cpu.matches import Call, match
@@ -50,8 +52,11 @@ from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, epilogue
 from mxc.passes.kernels.executables import Body, dispatch, executable
 from mxc.passes.kernels.reshapes import as_memref, as_tensor, reshape
-from mxc.passes.kernels.sources import BLOCK
+from mxc.passes.kernels.sources import Source
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
+
+#: What cannot be part of a symbol.
+_NO_NAME = r"\W+"
 
 #: Rows of one expert each from which on they are taken expert by expert: fewer mostly differ.
 SORTED_ROWS = 8
@@ -91,14 +96,14 @@ class LowerToCpuKernels(Pass):
 def _kind(isa: Isa, call: Call) -> Kind | None:
     """How the activations of a call meet its weights: integers where both sides are, pairs of bf16
     where both are exact in it, else f32."""
-    source, elements = call.lhs.source, FORMATS[call.format]
+    source, elements = call.lhs.source, call.elements
     possible: list[Kind] = []
     if source.is_integer and "quads" in elements.kinds:
         possible.append("quads")
     if source.format != "f32" and "pairs" in elements.kinds:
         possible.append("pairs")
     possible.append("floats")
-    found = [kind for kind in possible if kind in isa.kinds and isa.decodes(call.format, kind)]
+    found = [kind for kind in possible if kind in isa.kinds and isa.decodes(elements.bits, kind)]
     return found[0] if found else None
 
 
@@ -117,16 +122,17 @@ class _Kernels:
         """Replace the contraction by dispatches."""
         kind = _kind(self._isa, call)
         assert kind is not None
-        elements, source, blocks = FORMATS[call.format], call.lhs.source, call.depth // BLOCK
+        elements, source = call.elements, call.lhs.source
+        blocks = call.depth // elements.block
         quads = kind == "quads"
-        weights = Weights(elements, kind, scaled=len(call.parameters) > 1)
+        weights = Weights(elements, kind, call.scales)
         prepared = Prepared(
             kind,
             scaled=not source.is_float,
             order=tuple(tuple(step) for step in elements.order(kind)),
             unit=source.unit if quads else 1.0,
             offset=elements.offset(self._isa) if quads else 0,
-            weight_unit=elements.unit if quads else 1.0,
+            weight_unit=weights.unit,
         )
         routed = call.ids is not None and call.rows == 1 and call.groups >= SORTED_ROWS
         shape = tile(self._isa, weights, call.rows, sorted=routed)
@@ -205,7 +211,7 @@ class _Kernels:
 
 
 def _name(call: Call, routed: bool) -> str:
-    name = f"mxc_{call.format}_{call.lhs.source.name}"
+    name = f"mxc_{re.sub(_NO_NAME, '_', call.format)}_{call.lhs.source.name}"
     name += f"_{call.groups}x{call.rows}x{call.columns}x{call.depth}"
     name += f"_of_{call.experts}" if call.experts else ""
     name += "_sorted" if routed else ""
@@ -230,10 +236,20 @@ def _described(call: Call) -> KernelCall:
         n=call.columns,
         k=call.depth,
         experts=max(call.experts, 1),
-        lhs=call.lhs.source.format,
+        lhs=_format_of(call.lhs.source),
         rhs=call.format,
         out="f32",
     )
+
+
+def _format_of(source: Source) -> str:
+    """The name of the format of activations, as reports have it."""
+    if source.is_float:
+        return source.format
+    if source.format == INT8:
+        return block_name("i8", "f32", source.block)
+    known = block_format(source.format)
+    return block_name(known.element.mlir, known.scale.mlir, source.block)
 
 
 def _parameters(module: ir.Operation, names: set[str]) -> set[str]:

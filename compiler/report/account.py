@@ -22,12 +22,12 @@ from mxc.compiler.report.preparation import Preparation, hoisted_globals, operan
 from mxc.dialects import kernel_calls
 from mxc.dialects.compute_units import compute_unit
 from mxc.dialects.contractions import (
-    INT8,
     Contraction,
     Side,
     contractions,
     format_name,
     is_scaled_reduction,
+    row_bytes,
 )
 from mxc.dialects.dispatches import (
     Dispatch,
@@ -38,9 +38,7 @@ from mxc.dialects.dispatches import (
     tensor_bytes,
     walk,
 )
-from mxc.dialects.formats import FORMATS
 from mxc.dialects.kernel_calls import KernelCall, read_call
-from mxc.dialects.quantise import BLOCK
 from mxc.dialects.targets import Target
 from mxc.passes import verify_packed_weights, verify_transients
 from mxc.passes.verify_packed_weights import Weights
@@ -48,8 +46,8 @@ from mxc.passes.verify_transients import transients
 
 _NUMBER = re.compile(r"\d+")
 
-#: Bytes of an element of a plain type.
-_WIDTHS = {"f32": 4, "f16": 2, "bf16": 2}
+#: Types that need no decoding.
+_PLAIN = ("f32", "f16", "bf16")
 
 
 def account(
@@ -144,9 +142,9 @@ def _matmul(
 
 def _own(dispatch: Dispatch, call: KernelCall, kernel: Kernel | None, target: Target) -> Matmul:
     """A contraction that a kernel of ours computes: what it is stands on the dispatch."""
-    packed = call.rhs in FORMATS
-    weights = min(call.batch, call.experts) * call.n * _row_bytes(call.rhs, call.k)
-    rows = _row_bytes(call.lhs, call.k) + _row_bytes(call.out, call.n)
+    packed = call.rhs not in _PLAIN
+    weights = min(call.batch, call.experts) * call.n * row_bytes(call.rhs, call.k)
+    rows = row_bytes(call.lhs, call.k) + row_bytes(call.out, call.n)
     dynamic = min(call.batch, call.m) < 0
     return Matmul(
         name=next(iter(dispatch.names), dispatch.entry),
@@ -165,15 +163,6 @@ def _own(dispatch: Dispatch, call: KernelCall, kernel: Kernel | None, target: Ta
         bytes_minimum=None if dynamic else weights + call.batch * call.m * rows,
         fallback=explain_own(kernel, target),
     )
-
-
-def _row_bytes(format: str, k: int) -> int:
-    """Bytes of k elements in a row, with their scales."""
-    if format in FORMATS:
-        return FORMATS[format].packed_bytes(k) + FORMATS[format].blocks(k)
-    if format == INT8:
-        return k + k // BLOCK * _WIDTHS["f32"]
-    return k * _WIDTHS[format]
 
 
 def _unread(

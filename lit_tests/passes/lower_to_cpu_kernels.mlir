@@ -657,7 +657,7 @@ func.func @gram() -> tensor<64x64xf32> {
 
 // -----
 
-// K is no multiple of 32.
+// K is no multiple of 16.
 // CHECK-LABEL: func.func @ragged_depth(
 // CHECK-NOT: flow.dispatch
 // CHECK: linalg.generic
@@ -666,14 +666,14 @@ func.func @gram() -> tensor<64x64xf32> {
 // BASE-NOT: flow.dispatch
 // BASE: linalg.generic
 // BASE-NOT: mxc.layout
-util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x48xbf16>
-func.func @ragged_depth(%x: tensor<2x48xbf16>) -> tensor<2x20xf32> {
-  %0 = util.global.load immutable @w : tensor<20x48xbf16>
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x40xbf16>
+func.func @ragged_depth(%x: tensor<2x40xbf16>) -> tensor<2x20xf32> {
+  %0 = util.global.load immutable @w : tensor<20x40xbf16>
   %z = arith.constant 0.0 : f32
   %e = tensor.empty() : tensor<2x20xf32>
   %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
   %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
-      ins(%x, %0 : tensor<2x48xbf16>, tensor<20x48xbf16>) outs(%acc : tensor<2x20xf32>) {
+      ins(%x, %0 : tensor<2x40xbf16>, tensor<20x40xbf16>) outs(%acc : tensor<2x20xf32>) {
   ^bb0(%a: bf16, %w: bf16, %o: f32):
     %fa = arith.extf %a : bf16 to f32
     %fw = arith.extf %w : bf16 to f32
@@ -857,27 +857,70 @@ func.func @more_than_a_product(%x: tensor<2x64xf32>) -> tensor<2x20xf32> {
 
 // -----
 
-// Blocks of another size.
-// CHECK-LABEL: func.func @blocks_of_16(
-// CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
-// CHECK-NOT: mxc.layout
-// BASE-LABEL: func.func @blocks_of_16(
-// BASE-NOT: flow.dispatch
-// BASE: linalg.generic
-// BASE-NOT: mxc.layout
-util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x8xi8>
-util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x2xi8>
-func.func @blocks_of_16(%x: tensor<2x2x16xf32>) -> tensor<2x20xf32> {
-  %0 = util.global.load immutable @w : tensor<20x2x8xi8>
-  %1 = flow.tensor.bitcast %0 : tensor<20x2x8xi8> -> tensor<20x2x16xf4E2M1FN>
-  %2 = util.global.load immutable @s : tensor<20x2xi8>
-  %3 = flow.tensor.bitcast %2 : tensor<20x2xi8> -> tensor<20x2xf8E8M0FNU>
+// nvfp4, three blocks of 16: two scales where others have one, a number each instead of an exponent.
+// CHECK: stream.executable private @mxc_prepare_bf16_pairs0_by16_
+// CHECK: stream.executable private @mxc_nvfp4_bf16_1x2x20x48 {
+// CHECK-COUNT-16: "llvm.x86.avx512bf16.dpbf16ps.512"
+// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x3x2x64xi8>
+// CHECK: util.global private @s {mxc.layout = "panel16x1"} = #flow.parameter.named<"model"::"s"> : tensor<2x3x16xi8>
+// CHECK-LABEL: func.func @nvfp4(
+// CHECK-NOT: linalg
+// CHECK: flow.dispatch @mxc_prepare_bf16_pairs0_by16_{{.*}} : (tensor<2x3x16xbf16>) -> tensor<2x3x8xi32>
+// CHECK: flow.dispatch @mxc_nvfp4_bf16_1x2x20x48::@mxc_nvfp4_bf16_1x2x20x48({{.*}} rhs = "nvfp4"
+// CHECK-NOT: linalg
+// CHECK: return
+// BASE: stream.executable private @mxc_nvfp4_bf16_1x2x20x48 {
+// BASE: util.global private @w {mxc.layout = "panel16x4"}
+// BASE: util.global private @s {mxc.layout = "panel16x1"}
+// BASE-LABEL: func.func @nvfp4(
+// BASE: flow.dispatch @mxc_nvfp4_bf16_1x2x20x48
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x3x8xi8>
+util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x3xi8>
+func.func @nvfp4(%x: tensor<2x3x16xbf16>) -> tensor<2x20xf32> {
+  %0 = util.global.load immutable @w : tensor<20x3x8xi8>
+  %1 = flow.tensor.bitcast %0 : tensor<20x3x8xi8> -> tensor<20x3x16xf4E2M1FN>
+  %2 = util.global.load immutable @s : tensor<20x3xi8>
+  %3 = flow.tensor.bitcast %2 : tensor<20x3xi8> -> tensor<20x3xf8E4M3FN>
   %z = arith.constant 0.0 : f32
   %e = tensor.empty() : tensor<2x20xf32>
   %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
   %y = linalg.generic {indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
-      ins(%x, %1, %3 : tensor<2x2x16xf32>, tensor<20x2x16xf4E2M1FN>, tensor<20x2xf8E8M0FNU>) outs(%acc : tensor<2x20xf32>) {
+      ins(%x, %1, %3 : tensor<2x3x16xbf16>, tensor<20x3x16xf4E2M1FN>, tensor<20x3xf8E4M3FN>) outs(%acc : tensor<2x20xf32>) {
+  ^bb0(%a: bf16, %w: f4E2M1FN, %s: f8E4M3FN, %o: f32):
+    %f = arith.extf %a : bf16 to f32
+    %v = arith.extf %w : f4E2M1FN to f32
+    %t = arith.extf %s : f8E4M3FN to f32
+    %u = arith.mulf %v, %t : f32
+    %p = arith.mulf %f, %u : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<2x20xf32>
+  func.return %y : tensor<2x20xf32>
+}
+
+// -----
+
+// Blocks of a size that is neither 16 nor a multiple of 32.
+// CHECK-LABEL: func.func @blocks_of_8(
+// CHECK-NOT: flow.dispatch
+// CHECK: linalg.generic
+// CHECK-NOT: mxc.layout
+// BASE-LABEL: func.func @blocks_of_8(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x4x4xi8>
+util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x4xi8>
+func.func @blocks_of_8(%x: tensor<2x4x8xf32>) -> tensor<2x20xf32> {
+  %0 = util.global.load immutable @w : tensor<20x4x4xi8>
+  %1 = flow.tensor.bitcast %0 : tensor<20x4x4xi8> -> tensor<20x4x8xf4E2M1FN>
+  %2 = util.global.load immutable @s : tensor<20x4xi8>
+  %3 = flow.tensor.bitcast %2 : tensor<20x4xi8> -> tensor<20x4xf8E8M0FNU>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %1, %3 : tensor<2x4x8xf32>, tensor<20x4x8xf4E2M1FN>, tensor<20x4xf8E8M0FNU>) outs(%acc : tensor<2x20xf32>) {
   ^bb0(%a: f32, %w: f4E2M1FN, %s: f8E8M0FNU, %o: f32):
     %v = arith.scaling_extf %w, %s : f4E2M1FN, f8E8M0FNU to f32
     %p = arith.mulf %a, %v : f32

@@ -20,17 +20,16 @@ from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps
-from mxc.passes.kernels.sources import BLOCK, Format, Source
+from mxc.passes.kernels.sources import Format, Source
 
 #: What moves nothing. So does a bitcast: elements of 4 bits are bytes outside of contractions.
 _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
-#: Element type of quantised activations under E8M0 scales -> format.
-_FORMATS: dict[str, Format] = {
-    FORMATS[name].element.mlir: name
-    for name in ("mxfp4", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
-    if name in FORMATS
-}
+#: Types of quantised activations and of their scales -> format.
+_FORMATS: dict[tuple[str, str], Format] = {
+    (FORMATS[name].element.mlir, FORMATS[name].scale.mlir): name
+    for name in ("mxfp4", "mxfp8e4m3", "mxfp8e5m2", "mxint8", "nvfp4")
+} | {("i8", "f32"): "int8"}
 
 
 @dataclass(frozen=True)
@@ -49,13 +48,13 @@ def operand(
     elements: ir.Value,
     scales: ir.Value | None,
     depth: int,
-    formats: Mapping[str, Format] = _FORMATS,
+    formats: Mapping[tuple[str, str], Format] = _FORMATS,
     floats: Sequence[Format] = ("f32", "bf16"),
 ) -> Operand | None:
     """The activations of a contraction over `depth`, or None where no kernel takes them.
 
-    `formats`: those under E8M0 scales that a kernel takes, by the type of their elements. `floats`:
-    those without scales that it takes.
+    `formats`: those that a kernel takes, by the types of their elements and scales. `floats`: those
+    without scales that it takes.
     """
     kind = str(element_of(elements))
     row_bits = depth * _width(elements)
@@ -65,18 +64,16 @@ def operand(
         value, rounded, share = _look_through(elements, row_bits, as_bytes=False)
         format = next(format for format in floats if format == kind)
         return Operand(Source(format, rounded), (value,), share)
-    scale = str(element_of(scales))
-    quantised: Format | None = "int8" if (kind, scale) == ("i8", "f32") else None
-    if scale == "f8E8M0FNU":
-        quantised = formats.get(kind)
+    quantised = formats.get((kind, str(element_of(scales))))
     if quantised is None:
         return None
-    scale_bits = depth // BLOCK * _width(scales)
+    block = shape_of(elements)[-1]
+    scale_bits = depth // block * _width(scales)
     value, _, share = _look_through(elements, row_bits, as_bytes=True)
     factor, _, scale_share = _look_through(scales, scale_bits, as_bytes=quantised != "int8")
     if share != scale_share:
         value, factor, share = elements, scales, 1
-    return Operand(Source(quantised), (value, factor), share)
+    return Operand(Source(quantised, block=block), (value, factor), share)
 
 
 def _look_through(value: ir.Value, row_bits: int, *, as_bytes: bool) -> tuple[ir.Value, bool, int]:

@@ -20,12 +20,20 @@ FLOATS = {"bf16": ml_dtypes.bfloat16, "f32": np.float32, "bf16r": np.float32}
 #: Elements under scales; int8 and mxint8 are integers.
 ELEMENTS = {
     "mxfp4": ml_dtypes.float4_e2m1fn,
+    "nvfp4": ml_dtypes.float4_e2m1fn,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+    "e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
     "mxfp6e2m3": ml_dtypes.float6_e2m3fn,
     "mxfp6e3m2": ml_dtypes.float6_e3m2fn,
     "mxfp8e4m3": ml_dtypes.float8_e4m3fn,
     "mxfp8e5m2": ml_dtypes.float8_e5m2,
 }
-BITS = {"mxfp4": 4, "mxfp6e2m3": 6, "mxfp6e3m2": 6}
+BITS = {"mxfp4": 4, "nvfp4": 4, "mxfp6e2m3": 6, "mxfp6e3m2": 6}
+#: Scales of one byte; those of formats that are not here are f32.
+SCALES = {name: ml_dtypes.float8_e8m0fnu for name in (*ELEMENTS, "mxint8") if name[:2] == "mx"}
+SCALES["nvfp4"] = ml_dtypes.float8_e4m3fn
 
 
 def bits(format: str) -> int:
@@ -44,7 +52,7 @@ def elements_of(format: str) -> Floats:
 class Side:
     """Weights or activations [.., blocks, 32]: `codes` under `scales` [.., blocks], or floats.
 
-    codes: uint8, or bf16 or f32 where there are no scales; scales: E8M0 bytes, for int8 f32.
+    codes: uint8, or bf16 or f32 where there are no scales; scales: bytes of SCALES, or f32.
     """
 
     format: str
@@ -59,13 +67,16 @@ class Side:
             found = self.codes.astype(ml_dtypes.bfloat16) if rounded else self.codes
             found = found.astype(np.float64)
         else:
-            scales = self.scales
-            if scales.dtype == np.uint8:
-                scales = scales.view(ml_dtypes.float8_e8m0fnu)
             with np.errstate(invalid="ignore"):
-                scales = scales.astype(np.float64)[..., None]
-                found = elements_of(self.format)[self.codes] * scales
+                found = elements_of(self.format)[self.codes] * self.factors[..., None]
         return found.reshape(*found.shape[:-2], -1)
+
+    @property
+    def factors(self) -> Floats:
+        """What the scales mean."""
+        assert self.scales is not None
+        kind = SCALES.get(self.format)
+        return (self.scales if kind is None else self.scales.view(kind)).astype(np.float64)
 
     @property
     def arrays(self) -> list[Array]:
@@ -78,7 +89,7 @@ class Side:
         packed = np.packbits(stream, axis=-1, bitorder="little")
         return [
             packed.view(np.int8),
-            self.scales.view(np.int8) if self.scales.dtype == np.uint8 else self.scales,
+            self.scales.view(np.int8) if self.format in SCALES else self.scales,
         ]
 
     def with_scale(self, at: tuple[Any, ...], scale: float) -> "Side":
@@ -111,30 +122,44 @@ class Formats:
         codes = np.array(
             [int(np.flatnonzero(table == value)[0]) for value in values.flat], np.uint8
         )
-        one = np.float32(1) if format == "int8" else np.uint8(127)
+        one = np.ones(1, SCALES[format]).view(np.uint8)[0] if format in SCALES else np.float32(1)
         return Side(format, codes.reshape(values.shape), np.full(values.shape[:-1], one))
 
     def floats(self, format: str, values: Array) -> Side:
         """Values [.., blocks, 32], rounded to the type of the format."""
         return Side(format, values.astype(FLOATS[format]))
 
-    def draw(self, rng: np.random.Generator, format: str, shape: list[int], *, exact: bool) -> Side:
-        """[*shape, 32] of a format, with scales [*shape] if it has any.
+    def draw(
+        self,
+        rng: np.random.Generator,
+        format: str,
+        shape: list[int],
+        *,
+        exact: bool,
+        size: int = BLOCK,
+    ) -> Side:
+        """[*shape, size] of a format, with scales [*shape] if it has any.
 
-        exact: quarters up to 4, scales 1 and 2. Else all finite codes, scales 2^-12 to 2^12.
+        exact: quarters up to 4, scales 1 and 2. Else all finite codes, scales 2^-12 to 2^12, of
+        nvfp4 all finite.
         """
         if format in FLOATS:
             kind = FLOATS[format]
-            whole = rng.integers(-8, 9, [*shape, BLOCK])
+            whole = rng.integers(-8, 9, [*shape, size])
             return Side(format, (whole if exact else rng.normal(size=whole.shape)).astype(kind))
         values = elements_of(format)
         allowed = np.isfinite(values)
         if exact:
             quarters = np.where(allowed, values * 4, 0.5)
             allowed &= (quarters == np.rint(quarters)) & (np.abs(values) <= 4)
-        codes = rng.choice(np.flatnonzero(allowed), [*shape, BLOCK]).astype(np.uint8)
+        codes = rng.choice(np.flatnonzero(allowed), [*shape, size]).astype(np.uint8)
+        if format == "nvfp4":
+            every = np.arange(256, dtype=np.uint8)
+            numbers = every.view(SCALES[format]).astype(np.float64)
+            usual = np.isin(numbers, (1, 2)) if exact else np.isfinite(numbers)
+            return Side(format, codes, rng.choice(every[usual], shape))
         scales = rng.integers(*((127, 129) if exact else (115, 140)), shape, dtype=np.uint8)
-        if format == "int8":
+        if format not in SCALES:
             wide = np.ldexp(np.float32(1), scales.astype(np.int32) - 127)
             return Side(format, codes, wide if exact else wide * np.float32(rng.normal()))
         return Side(format, codes, scales)
@@ -148,7 +173,7 @@ class Formats:
                 codes[at] = value
                 yield Side(x.format, codes)
             return
-        yield x.with_scale(at[:2], np.nan if x.format == "int8" else 255)
+        yield x.with_scale(at[:2], 255 if x.format in SCALES else np.nan)
         for code in np.flatnonzero(~np.isfinite(elements_of(x.format))):
             codes = x.codes.copy()
             codes[at] = code

@@ -6,7 +6,7 @@ block; the values of codes are those of dialects/formats.py, which is compared w
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from mxc.compiler import iree
 from mxc.compiler.packing.panels import to_panels
 from mxc.dialects.context import new_context
 from mxc.dialects.cpus import CPUS
-from mxc.dialects.formats import block_format
+from mxc.dialects.formats import BlockFormat
 from mxc.dialects.packing import pack_elements
 from mxc.dialects.targets import target
-from mxc.passes.kernels.cpu.elements import FORMATS
+from mxc.passes.kernels.cpu.elements import ELEMENTS, Codes, Elements
 from mxc.passes.kernels.cpu.isa import ISAS, Isa, Kind, best_isa
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.executables import dispatch, executable
@@ -61,9 +61,16 @@ each_set = pytest.mark.parametrize("runner", HERE, indirect=True)
 BLOCKS = 32
 
 
-def kinds_of(isa: Isa, format: str) -> list[Kind]:
-    """The kinds that an instruction set decodes a format for."""
-    return [k for k in FORMATS[format].kinds if k in isa.kinds and isa.decodes(format, k)]
+#: Every type of weights; and in halves of a block, which have scales of their own.
+TYPES: dict[str, Elements] = ELEMENTS | {
+    f"{name} by 16": replace(ELEMENTS[name], block=BLOCK // 2) for name in ("f4E2M1FN", "bf16")
+}
+
+
+def kinds_of(isa: Isa, name: str) -> list[Kind]:
+    """The kinds that an instruction set decodes a type for."""
+    elements = TYPES[name]
+    return [k for k in elements.kinds if k in isa.kinds and isa.decodes(elements.bits, k)]
 
 
 @dataclass(frozen=True)
@@ -75,17 +82,18 @@ class Word:
     body: Callable[..., None]
 
 
-def decoding(isa: Isa, format: str, kind: Kind) -> Word:
+def decoding(isa: Isa, name: str, kind: Kind) -> Word:
     """Decodes a panel: i8 [blocks, registers, steps, 4 * lanes]."""
-    weights = Weights(FORMATS[format], kind, scaled=False)
-    registers, steps = PANEL // isa.lanes, len(FORMATS[format].order(kind))
+    weights = Weights(TYPES[name], kind)
+    registers, steps = PANEL // isa.lanes, weights.step_count
+    blocks = BLOCKS * BLOCK // weights.elements.block
 
     def buffers() -> list[ir.Type]:
-        panel = weights.memrefs(0, 1, BLOCKS)[0]
-        return [panel, ir.MemRefType.get([BLOCKS, registers, steps, 4 * isa.lanes], i8())]
+        panel = weights.memrefs(0, 1, blocks)[0]
+        return [panel, ir.MemRefType.get([blocks, registers, steps, 4 * isa.lanes], i8())]
 
     def body(panel: ir.Value, result: ir.Value) -> None:
-        with loop(index(0), index(BLOCKS), index(1)) as (block, _, _):
+        with loop(index(0), index(blocks), index(1)) as (block, _, _):
             with loop(index(0), index(registers), index(1)) as (register, _, _):
                 column = weights.column(isa, [], register)
                 for step, found in enumerate(weights.steps(isa, panel, column, block)):
@@ -94,7 +102,7 @@ def decoding(isa: Isa, format: str, kind: Kind) -> Word:
                 scf.YieldOp([])
             scf.YieldOp([])
 
-    return Word(f"{format}_{kind}", buffers, body)
+    return Word(f"{name}_{kind}", buffers, body)
 
 
 def multiplying(isa: Isa, kind: Kind) -> Word:
@@ -170,7 +178,7 @@ class Runner:
 def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runner:
     name = request.param
     isa, file = ISAS[name], tmp_path_factory.mktemp(name) / "m.vmfb"
-    words = [decoding(isa, format, kind) for format in FORMATS for kind in kinds_of(isa, format)]
+    words = [decoding(isa, each, kind) for each in TYPES for kind in kinds_of(isa, each)]
     compile_words([*words, *(multiplying(isa, kind) for kind in isa.kinds)], name, file)
     device, instance = open_device("local-task", 1, "test"), rt.VmInstance()
     module = rt.VmModule.mmap(instance, str(file))
@@ -185,41 +193,43 @@ def compile_words(words: Sequence[Word], isa: str, file: Path) -> None:
     compiler.write_module(file)
 
 
-def panel(format: str) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+def panel(elements: Elements) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """A panel in the kernels' layout, and what it holds [column, block, k]."""
     rng = np.random.default_rng(7)
-    elements = FORMATS[format]
-    if format in ("bf16", "f32"):
-        dtype = ml_dtypes.bfloat16 if format == "bf16" else np.float32
-        rows = rng.normal(size=(PANEL, BLOCKS, BLOCK)).astype(dtype)
-        values, packed = rows.astype(np.float32), rows.view(np.uint8)
+    shape = (PANEL, BLOCKS * BLOCK // elements.block, elements.block)
+    if isinstance(elements, Codes):
+        element = elements.element
+        codes = rng.integers(0, 1 << element.bits, shape, dtype=np.uint8)
+        values = element.values[codes]
+        packed = pack_elements(codes, BlockFormat(element.name, element))
     else:
-        element = block_format(format).element
-        codes = rng.integers(0, 1 << element.bits, (PANEL, BLOCKS, BLOCK), dtype=np.uint8)
-        values, packed = element.values[codes], pack_elements(codes, format)
-    layout = Weights(elements, "floats", scaled=False).layouts[0]
+        dtype = ml_dtypes.bfloat16 if elements.type == "bf16" else np.float32
+        rows = rng.normal(size=shape).astype(dtype)
+        values, packed = rows.astype(np.float32), rows.view(np.uint8)
+    layout = Weights(elements, "floats").layouts[0]
     row = packed.size // PANEL
     data = np.concatenate([*to_panels([packed.reshape(-1)], PANEL, row, layout)])
-    return data.view(np.int8).reshape(1, BLOCKS, elements.units, 4 * PANEL), values
+    return data.view(np.int8).reshape(1, shape[1], elements.units, 4 * PANEL), values
 
 
 @each_set
 def test_every_code_is_its_value(runner: Runner) -> None:
     isa = runner.isa
-    for format, elements in FORMATS.items():
-        for kind in kinds_of(isa, format):
-            data, values = panel(format)
-            found = runner.call(f"{format}_{kind}", data)
+    for name, elements in TYPES.items():
+        for kind in kinds_of(isa, name):
+            data, values = panel(elements)
+            found = runner.call(f"{name}_{kind}", data)
             types = {"pairs": ml_dtypes.bfloat16, "floats": np.float32}
             quads = np.int8 if isa.signed else np.uint8
             found = found.view(types.get(kind, quads)).astype(np.float32)
             # [block, register, step, lane, element] -> [register and lane, block, step, element]
             order = np.array(elements.order(kind))
-            found = found.reshape(BLOCKS, -1, len(order), isa.lanes, order.shape[1])
-            found = found.transpose(1, 3, 0, 2, 4).reshape(PANEL, BLOCKS, *order.shape)
+            blocks = values.shape[1]
+            found = found.reshape(blocks, -1, len(order), isa.lanes, order.shape[1])
+            found = found.transpose(1, 3, 0, 2, 4).reshape(PANEL, blocks, *order.shape)
             if kind == "quads":
                 found = (found - elements.offset(isa)) * elements.unit
-            np.testing.assert_array_equal(found, values[:, :, order], f"{format} as {kind}")
+            np.testing.assert_array_equal(found, values[:, :, order], f"{name} as {kind}")
 
 
 @each_set
@@ -227,12 +237,14 @@ def test_quads_are_exact_at_their_largest(runner: Runner) -> None:
     """For weights of every format that the set takes as quads."""
     isa, rng = runner.isa, np.random.default_rng(3)
     if "quads" not in isa.kinds:
-        assert not [format for format in FORMATS if "quads" in kinds_of(isa, format)]
+        assert not [name for name in TYPES if "quads" in kinds_of(isa, name)]
         return
-    formats = [format for format in FORMATS if "quads" in kinds_of(isa, format)]
-    assert {"mxfp4", "mxfp6e2m3"} <= set(formats)
-    for format in formats:
-        elements, values = FORMATS[format], block_format(format).element.values
+    names = [name for name in TYPES if "quads" in kinds_of(isa, name)]
+    assert {"f4E2M1FN", "f6E2M3FN"} <= set(names)
+    for name in names:
+        elements = TYPES[name]
+        assert isinstance(elements, Codes)
+        values = elements.element.values
         low, high = (f(values) / elements.unit + elements.offset(isa) for f in (np.min, np.max))
         weights = rng.integers(int(low), int(high) + 1, (64, isa.lanes, 4))
         ones = rng.integers(-128, 128, weights.shape)
@@ -240,7 +252,7 @@ def test_quads_are_exact_at_their_largest(runner: Runner) -> None:
         weights[8:16], ones[8:16] = low, rng.choice([-128, 127], (8, isa.lanes, 1))
         total = rng.integers(-(2**20), 2**20, (64, isa.lanes), dtype=np.int32)
         found = runner.call("dot_quads", total, packed(weights), packed(ones))
-        np.testing.assert_array_equal(found, total + (weights * ones).sum(axis=2), format)
+        np.testing.assert_array_equal(found, total + (weights * ones).sum(axis=2), name)
 
 
 def packed(values: NDArray[np.int64]) -> NDArray[np.int32]:

@@ -1,7 +1,7 @@
 """Activations in the order in which a kernel multiplies them: one dispatch, read by many kernels.
 
-A prepared row has for each block of 32 elements its operands, a dword for each step, then, where
-they are quantised, the scale of the block as f32, and for quads what the integer sum begins with:
+A prepared row has for each block of a kernel its operands, a dword for each step, then, where they
+are quantised, the scale of the block as f32, and for quads what the integer sum begins with:
 -offset * the sum of the elements, since the weights are unsigned there.
 
     [rows, blocks | 1, dwords] i32; with an odd number of blocks, rows do not share cache sets
@@ -13,20 +13,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, scf, vector
+from iree.compiler.dialects import arith, scf, vector
 
-from mxc.dialects.generic import constant
 from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.cpu.isa import Kind
+from mxc.passes.kernels.cpu.scales import Scales, ScaleType
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.sources import BLOCK, Source
+from mxc.passes.kernels.sources import BLOCK, Format, Source
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, index, load, loop, of, splat
 
-#: Dwords of a block's operands.
-_STEPS: dict[Kind, int] = {"pairs": 16, "quads": 8, "floats": 32}
+#: Elements of a dword of operands.
+_IN_A_DWORD: dict[Kind, int] = {"pairs": 2, "quads": 4, "floats": 1}
 
-#: Blocks that a workgroup prepares, about: enough to be worth a dispatch.
-_BLOCKS_A_WORKGROUP = 256
+#: Elements that a workgroup prepares, about: enough to be worth a dispatch.
+_ELEMENTS_A_WORKGROUP = 8192
+
+#: Formats of activations whose scales are not E8M0.
+_SCALES: dict[Format, ScaleType] = {"int8": "f32", "nvfp4": "f8E4M3FN"}
 
 
 @dataclass(frozen=True)
@@ -44,19 +47,29 @@ class Prepared:
     weight_unit: float = 1.0
 
     @property
+    def block(self) -> int:
+        """Elements of a block."""
+        return sum(map(len, self.order))
+
+    @property
+    def steps(self) -> int:
+        """Dwords of a block's operands."""
+        return self.block // _IN_A_DWORD[self.kind]
+
+    @property
     def dwords(self) -> int:
         """Of a block."""
-        return _STEPS[self.kind] + self.scaled + (self.kind == "quads")
+        return self.steps + self.scaled + (self.kind == "quads")
 
     @property
     def scale_at(self) -> int:
         """The dword of a block's scale."""
-        return _STEPS[self.kind]
+        return self.steps
 
     @property
     def start_at(self) -> int:
         """The dword of what a block's sum begins with."""
-        return _STEPS[self.kind] + self.scaled
+        return self.steps + self.scaled
 
     def memref(self, rows: int, blocks: int) -> ir.Type:
         """The buffer's type."""
@@ -65,7 +78,8 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Prepare:
-    """The kernel that prepares `rows` rows of `blocks` blocks."""
+    """The kernel that prepares `rows` rows of `blocks` blocks, whose elements are under one scale
+    each."""
 
     source: Source
     prepared: Prepared
@@ -78,11 +92,28 @@ class Prepare:
         order = "".join(f"{k:x}." for step in self.prepared.order[:3] for k in step)
         kind = f"{self.prepared.kind}{self.prepared.offset}"
         kind += f"u{1 / self.prepared.weight_unit:g}" if self.prepared.weight_unit != 1 else ""
-        return f"mxc_prepare_{self.source.name}_{kind}_{order}{self.rows}x{self.blocks * BLOCK}"
+        halved = f"by{self._size}_" if self._size != BLOCK else ""
+        size = f"{self.rows}x{self.blocks * self._size}"
+        return f"mxc_prepare_{self.source.name}_{kind}_{halved}{order}{size}"
+
+    @property
+    def _size(self) -> int:
+        return self.prepared.block
+
+    @property
+    def _block_bytes(self) -> int:
+        """Bytes of a block's elements, where they are quantised."""
+        return self._size * self.source.element.bits // 8
+
+    @property
+    def _scales(self) -> Scales | None:
+        """How the scales of the source are stored."""
+        kind = _SCALES.get(self.source.format, "f8E8M0FNU")
+        return None if self.source.is_float else Scales(kind, self.source.block)
 
     @property
     def _rows_a_workgroup(self) -> int:
-        return max(1, _BLOCKS_A_WORKGROUP // self.blocks)
+        return max(1, _ELEMENTS_A_WORKGROUP // (self.blocks * self._size))
 
     @property
     def workgroups(self) -> list[int]:
@@ -92,8 +123,13 @@ class Prepare:
     @property
     def buffers(self) -> list[ir.Type]:
         """Memref types: elements, scales if any, the prepared rows."""
-        types = self.source.memrefs(self.rows, self.blocks)
-        return [*types, self.prepared.memref(self.rows, self.blocks)]
+        shape, scales = [self.rows, self.blocks], self._scales
+        result = self.prepared.memref(*shape)
+        if scales is None:
+            return [ir.MemRefType.get([*shape, self._size], self.source.memory), result]
+        elements = ir.MemRefType.get([*shape, self._block_bytes], i8())
+        shape[-1] //= scales.steps
+        return [elements, ir.MemRefType.get(shape, scales.memory), result]
 
     def body(self, elements: ir.Value, *rest: ir.Value) -> None:
         """Build the body at the insertion point."""
@@ -119,64 +155,68 @@ class Prepare:
         kind = ir.VectorType(values.type).element_type
         order = [k for step in self.prepared.order for k in step]
         ordered = vector.shuffle(values, values, order)
-        steps = _STEPS[self.prepared.kind]
+        steps = self.prepared.steps
         vector.store(bitcast(ordered, i32(), steps), result, [row, block, index(0)])
-        if self.prepared.scaled:
-            scale = self.source.scale(scales[0], [row, block])
+        if self._scales is not None:
+            scale = self._scale(self._scales, scales[0], row, block)
             worth = self.prepared.unit * self.prepared.weight_unit
             if worth != 1.0:
                 # A power of two: exact.
-                scale = arith.mulf(scale, constant(worth, f32()))
-            bits = arith.bitcast(i32(), scale)
-            memref.StoreOp(bits, result, [row, block, index(self.prepared.scale_at)])
+                scale = arith.mulf(scale, splat(worth, f32(), 1))
+            at = [row, block, index(self.prepared.scale_at)]
+            vector.store(bitcast(scale, i32(), 1), result, at)
         if self.prepared.kind == "quads":
             assert kind == i8()
-            wide = arith.extsi(of(i32(), BLOCK), values)
+            wide = arith.extsi(of(i32(), self._size), values)
             total = vector.reduction(i32(), "add", wide)
-            start = arith.muli(total, _i32(-self.prepared.offset))
-            memref.StoreOp(start, result, [row, block, index(self.prepared.start_at)])
+            start = vector.broadcast(of(i32(), 1), total)
+            start = arith.muli(start, splat(-self.prepared.offset, i32(), 1))
+            vector.store(start, result, [row, block, index(self.prepared.start_at)])
+
+    def _scale(self, scales: Scales, source: ir.Value, row: ir.Value, block: ir.Value) -> ir.Value:
+        """The f32 scale of a block, of one lane."""
+        at = [row, arith.divui(block, index(scales.steps)) if scales.steps > 1 else block]
+        return scales.floats(load(source, at, scales.memory, 1), 1)
 
     def _operands(self, elements: ir.Value, row: ir.Value, block: ir.Value) -> ir.Value:
-        """The 32 elements of a block as bf16, i8 or f32, in their order."""
+        """The elements of a block as bf16, i8 or f32, in their order."""
         at = [row, block, index(0)]
-        kind, source = self.prepared.kind, self.source
+        kind, source, size = self.prepared.kind, self.source, self._size
         if source.is_float:
-            values = load(elements, at, source.memory, BLOCK)
+            values = load(elements, at, source.memory, size)
             if kind == "pairs":
-                bf16 = of(ir.BF16Type.get(), BLOCK)
+                bf16 = of(ir.BF16Type.get(), size)
                 return values if values.type == bf16 else arith.truncf(bf16, values)
             if source.memory != f32():
-                return arith.extf(of(f32(), BLOCK), values)
+                return arith.extf(of(f32(), size), values)
             return _rounded(values) if source.rounded else values
-        raw = load(elements, at, i8(), source.block_bytes)
+        raw = load(elements, at, i8(), self._block_bytes)
         if source.element.mlir == "i8":
             if kind == "quads":
                 return raw
-            whole = arith.sitofp(of(f32(), BLOCK), arith.extsi(of(i32(), BLOCK), raw))
-            values = arith.mulf(whole, splat(source.unit, f32(), BLOCK))
+            whole = arith.sitofp(of(f32(), size), arith.extsi(of(i32(), size), raw))
+            values = arith.mulf(whole, splat(source.unit, f32(), size))
             return _narrow(values, kind)
-        codes = arith.extui(of(i32(), source.block_bytes), raw)
+        codes = arith.extui(of(i32(), self._block_bytes), raw)
         if source.element.bits == 4:
-            high = arith.shrui(codes, splat(4, i32(), BLOCK // 2))
+            high = arith.shrui(codes, splat(4, i32(), size // 2))
             codes = vector.interleave(codes, high)
-        values = floats_of_codes(codes, source.element, BLOCK)
+        values = floats_of_codes(codes, source.element, size)
         if kind != "quads":
             return _narrow(values, kind)
-        whole = arith.mulf(values, splat(1 / self.prepared.unit, f32(), BLOCK))
-        return arith.trunci(of(i8(), BLOCK), arith.fptosi(of(i32(), BLOCK), whole))
+        whole = arith.mulf(values, splat(1 / self.prepared.unit, f32(), size))
+        return arith.trunci(of(i8(), size), arith.fptosi(of(i32(), size), whole))
 
 
 def _narrow(values: ir.Value, kind: Kind) -> ir.Value:
     """f32 that bf16 holds exactly, in the type of `kind`."""
-    return arith.truncf(of(ir.BF16Type.get(), BLOCK), values) if kind == "pairs" else values
+    (lanes,) = ir.VectorType(values.type).shape
+    return arith.truncf(of(ir.BF16Type.get(), lanes), values) if kind == "pairs" else values
 
 
 def _rounded(values: ir.Value) -> ir.Value:
     """f32 rounded to bf16, as f32. Through integers: IREE takes extf of truncf for nothing."""
-    narrow = arith.truncf(of(ir.BF16Type.get(), BLOCK), values)
-    wide = arith.extui(of(i32(), BLOCK), bitcast(narrow, i16(), BLOCK))
-    return bitcast(arith.shli(wide, splat(16, i32(), BLOCK)), f32(), BLOCK)
-
-
-def _i32(value: int) -> ir.Value:
-    return arith.ConstantOp(i32(), ir.IntegerAttr.get(i32(), value)).result
+    (lanes,) = ir.VectorType(values.type).shape
+    narrow = arith.truncf(of(ir.BF16Type.get(), lanes), values)
+    wide = arith.extui(of(i32(), lanes), bitcast(narrow, i16(), lanes))
+    return bitcast(arith.shli(wide, splat(16, i32(), lanes)), f32(), lanes)

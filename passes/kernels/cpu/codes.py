@@ -12,7 +12,7 @@ from __future__ import annotations
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.formats import ElementFormat
+from mxc.dialects.formats import ElementFormat, Specials
 from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat
 
 _MANTISSA = 23
@@ -40,7 +40,15 @@ def floats_of_codes(codes: ir.Value, element: ElementFormat, lanes: int) -> ir.V
     small = arith.subf(twice, splat(element.min_normal, f32(), lanes))
     is_small = arith.cmpf(arith.CmpFPredicate.OLT, small, normal)
     bits = bitcast(arith.select(is_small, small, normal), i32(), lanes)
-    if element.nan_codes:
+    if element.specials is Specials.FNUZ:
+        # The code of the negative zero: the only one whose sign is set and whose magnitude is not.
+        sign = arith.andi(codes, number(element.sign_bit))
+        is_nan = arith.andi(
+            arith.cmpi(arith.CmpIPredicate.ne, sign, number(0)),
+            arith.cmpi(arith.CmpIPredicate.eq, magnitude, number(0)),
+        )
+        bits = arith.select(is_nan, number(_EXPONENT | 1 << (_MANTISSA - 1)), bits)
+    elif element.nan_codes:
         first = min(element.inf_codes or element.nan_codes)
         special = arith.cmpi(arith.CmpIPredicate.sge, magnitude, number(first << shift))
         # Under an exponent of ones, an infinity is the one without mantissa, as in the code.

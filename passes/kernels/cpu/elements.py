@@ -2,7 +2,8 @@
 
 A weight is read in panels of 16 rows (columns of the result), unit by unit: unit i of the 16 rows
 are 16 dwords side by side (compiler/packing/panels.py); a register takes `lanes` of them. Along K
-a kernel goes in blocks of 32 elements, and a block in steps; a step gives, in each lane,
+a kernel goes in blocks of 32 elements, or 16 where they have a scale of their own, and a block in
+steps; a step gives, in each lane,
 
     pairs    2 elements as bf16
     quads    4 elements as bytes: element / `unit` + `offset`, both integers; the offset is 0 where
@@ -24,7 +25,17 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
-from mxc.dialects.formats import ElementFormat, block_format
+from mxc.dialects.formats import (
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E4M3FNUZ,
+    E5M2,
+    E5M2FNUZ,
+    INT8,
+    ElementFormat,
+)
 from mxc.passes.kernels.cpu.isa import Isa, Kind, halves, pair
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, splat
@@ -38,11 +49,25 @@ Raw = Callable[[int], ir.Value]
 
 @dataclass(frozen=True)
 class Elements(ABC):
-    """A format of weights. `units`: dwords of a block in each row."""
+    """A type of weights. `block`: elements along K that a kernel takes at once."""
 
-    format: str = ""
-    units: int = 0
     kinds: tuple[Kind, ...] = ("pairs", "floats")
+    block: int = BLOCK
+
+    @property
+    @abstractmethod
+    def type(self) -> str:
+        """The name of the MLIR type."""
+
+    @property
+    @abstractmethod
+    def bits(self) -> int:
+        """Of an element."""
+
+    @property
+    def units(self) -> int:
+        """Dwords of a block in each row."""
+        return self.block * self.bits // 32
 
     @abstractmethod
     def order(self, kind: Kind) -> list[list[int]]:
@@ -68,24 +93,44 @@ class Elements(ABC):
 
 
 @dataclass(frozen=True)
-class Nibbles(Elements):
+class Codes(Elements):
+    """Elements that are codes of a small format."""
+
+    element: ElementFormat = E2M1
+
+    @property
+    def type(self) -> str:
+        """The name of the MLIR type."""
+        return self.element.mlir
+
+    @property
+    def bits(self) -> int:
+        """Of a code."""
+        return self.element.bits
+
+
+@dataclass(frozen=True)
+class Nibbles(Codes):
     """e2m1: nibble t of dword j is k = 8j + t."""
 
-    format: str = "mxfp4"
-    units: int = 4
     kinds: tuple[Kind, ...] = ("quads", "pairs", "floats")
+
+    @property
+    def _dwords(self) -> range:
+        """Those of nibbles."""
+        return range(self.block // 8)
 
     def order(self, kind: Kind) -> list[list[int]]:
         """By bytes and parities; by words and nibbles; f32 as the pairs that they are halves of."""
         if kind == "quads":
-            return [[8 * j + 2 * b + p for b in range(4)] for j in range(4) for p in range(2)]
-        pairs = [[8 * j + 4 * w + t for w in range(2)] for j in range(4) for t in _TURNS]
+            return [[8 * j + 2 * b + p for b in range(4)] for j in self._dwords for p in range(2)]
+        pairs = [[8 * j + 4 * w + t for w in range(2)] for j in self._dwords for t in _TURNS]
         return pairs if kind == "pairs" else [[k] for pair in pairs for k in pair]
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
         """Lookups of shifted units: what stands above the bits of a code is not looked at."""
-        element = _element(self.format)
-        for j in range(4):
+        element = self.element
+        for j in self._dwords:
             if kind == "quads":
                 table = quads_of(element.values, self.unit, self.offset(isa))
                 for p in range(2):
@@ -128,10 +173,9 @@ class Nibbles(Elements):
 class Sixes(Nibbles):
     """Elements of 6 bits in two planes: dwords 0 to 3 hold the low nibbles as `Nibbles` does,
     dwords 4 and 5 the two high bits: those of nibble p of byte b in dword j are bits 4 (j % 2) +
-    2p of byte b in dword 4 + j / 2."""
+    2p of byte b in dword 4 + j / 2. Only in blocks of 32."""
 
-    format: str = "mxfp6e2m3"
-    units: int = 6
+    element: ElementFormat = E2M3
 
     def _codes(self, raw: Raw, j: int, t: int, width: ir.Type) -> ir.Value:
         """The two planes joined."""
@@ -151,22 +195,20 @@ class Sixes(Nibbles):
 
 
 @dataclass(frozen=True)
-class Bytes(Elements):
+class Bytes(Codes):
     """Elements of 8 bits: byte b of dword j is k = 4j + b."""
-
-    units: int = 8
 
     def order(self, kind: Kind) -> list[list[int]]:
         """Whole dwords; bytes 0, 2 and 1, 3; bytes in that order."""
         if kind == "quads":
-            return [[4 * j + b for b in range(4)] for j in range(8)]
-        pairs = [[4 * j + p, 4 * j + 2 + p] for j in range(8) for p in range(2)]
+            return [[4 * j + b for b in range(4)] for j in range(self.units)]
+        pairs = [[4 * j + p, 4 * j + 2 + p] for j in range(self.units) for p in range(2)]
         return pairs if kind == "pairs" else [[k] for pair in pairs for k in pair]
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
         """Quads: the sign bit turned over adds 128. Else a lookup of 256 codes, or arithmetic."""
-        element = _element(self.format)
-        for j in range(8):
+        element = self.element
+        for j in range(self.units):
             if kind == "quads":
                 flip = splat(-128, i8(), 4 * isa.lanes)
                 yield raw(j) if isa.signed else arith.xori(raw(j), flip)
@@ -188,43 +230,52 @@ class Bytes(Elements):
     @property
     def unit(self) -> float:
         """OCP MX 1.0: int8 counts 64ths."""
-        return 2.0**-6
+        return self.element.min_positive
 
 
 @dataclass(frozen=True)
 class Dense(Elements):
     """Floats without scale: bf16 two a dword, f32 one a dword."""
 
-    format: str = "bf16"
-    units: int = 16
+    type: str = "bf16"
+
+    @property
+    def bits(self) -> int:
+        """Of a float."""
+        return 32 if self.type == "f32" else 16
 
     def order(self, kind: Kind) -> list[list[int]]:
         """In their order."""
         if kind == "pairs":
-            return [[2 * p, 2 * p + 1] for p in range(BLOCK // 2)]
-        return [[k] for k in range(BLOCK)]
+            return [[2 * p, 2 * p + 1] for p in range(self.block // 2)]
+        return [[k] for k in range(self.block)]
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
         """bf16 are upper halves of f32."""
         for unit in range(self.units):
-            if self.format == "f32":
+            if self.type == "f32":
                 yield bitcast(raw(unit), f32(), isa.lanes)
             else:
                 both = bitcast(raw(unit), ir.BF16Type.get(), 2 * isa.lanes)
                 yield from _pair_as(kind, both, isa)
 
 
-FORMATS: dict[str, Elements] = {
-    found.format: found
+_FLOATS: tuple[Kind, ...] = ("pairs", "floats")
+
+#: What weights may be made of, by the name of the MLIR type.
+ELEMENTS: dict[str, Elements] = {
+    found.type: found
     for found in (
         Nibbles(),
-        Sixes("mxfp6e2m3"),
-        Sixes("mxfp6e3m2", kinds=("pairs", "floats")),
-        Bytes("mxfp8e4m3", 8, ("pairs", "floats")),
-        Bytes("mxfp8e5m2", 8, ("pairs", "floats")),
-        Bytes("mxint8", 8, ("quads", "pairs", "floats")),
+        Sixes(),
+        Sixes(element=E3M2, kinds=_FLOATS),
+        Bytes(element=E4M3),
+        Bytes(element=E5M2),
+        Bytes(element=E4M3FNUZ),
+        Bytes(element=E5M2FNUZ),
+        Bytes(element=INT8, kinds=("quads", *_FLOATS)),
         Dense(),
-        Dense("f32", 32, ("floats",)),
+        Dense(type="f32", kinds=("floats",)),
     )
 }
 
@@ -236,10 +287,6 @@ def quads_of(values: NDArray[np.float32], unit: float, offset: int) -> NDArray[n
     if (found != np.clip(np.rint(found), low, high)).any():
         raise ValueError("bytes do not hold every value of the format")
     return found.astype(np.int16).astype(np.int8)
-
-
-def _element(format: str) -> ElementFormat:
-    return block_format(format).element
 
 
 def _pair_as(kind: Kind, both: ir.Value, isa: Isa) -> Iterator[ir.Value]:

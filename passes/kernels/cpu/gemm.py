@@ -51,7 +51,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Gemm:
-    """One kernel. `columns` of the result, `blocks` of 32 along K."""
+    """One kernel. `columns` of the result, `blocks` of the weights along K."""
 
     isa: Isa
     weights: Weights

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import get_args
 
 from iree.compiler import ir
 
-from mxc.dialects.contractions import read
-from mxc.dialects.formats import FORMATS as mx_formats
+from mxc.dialects.contractions import block_name, read
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.product import read_product
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
-from mxc.passes.kernels.cpu.elements import FORMATS
+from mxc.passes.kernels.cpu.elements import ELEMENTS, Elements
+from mxc.passes.kernels.cpu.scales import Scales, ScaleType, fits
 from mxc.passes.kernels.operands import Operand, operand
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.values import is_zero, producer
@@ -23,7 +24,8 @@ class Call:
     """One contraction: groups x [rows, depth] times [columns, depth] of one of `experts`.
 
     `parameters`: names of the elements and of the scales, if any. `chain`: the operations between
-    the parameters and the contraction. `experts`: 0 where there is one weight for all rows.
+    the parameters and the contraction. `elements`, `scales`: what the weights are; `format` is what
+    they are called. `experts`: 0 where there is one weight for all rows.
     """
 
     op: ir.Operation
@@ -31,6 +33,8 @@ class Call:
     ids: ir.Value | None
     parameters: tuple[str, ...]
     chain: tuple[ir.Operation, ...]
+    elements: Elements
+    scales: Scales | None
     format: str
     groups: int
     rows: int
@@ -47,12 +51,13 @@ def match(op: ir.Operation) -> Call | None:
 
 
 def _match_scaled(found: ScaledContraction) -> Call | None:
-    if not found.is_canonical or found.rhs_scale is None or found.block != BLOCK:
+    if not found.is_canonical or found.rhs_scale is None:
         return None
     if not (found.is_row_major and len(found.maps[0].results) == len(found.batch) + 3):
         return None
-    format = _FORMATS.get(str(found.rhs_type))
-    if format is None or str(element_of(found.rhs_scale)) != "f8E8M0FNU" or len(found.batch) > 1:
+    kind = _scales(element_of(found.rhs_scale), found.block)
+    of = _elements(found.rhs_type, found.block if kind is None else kind.step)
+    if kind is None or of is None or len(found.batch) > 1:
         return None
     lhs = operand(found.lhs, found.lhs_scale, found.k)
     if lhs is None or not is_zero(found.acc):
@@ -68,7 +73,9 @@ def _match_scaled(found: ScaledContraction) -> Call | None:
         ids=elements.ids,
         parameters=(elements.parameter, scales.parameter),
         chain=(*elements.chain, *scales.chain),
-        format=format,
+        elements=of,
+        scales=kind,
+        format=block_name(of.type, kind.type, kind.block),
         groups=found.batch[0] if found.batch else 1,
         rows=found.m,
         columns=found.n,
@@ -79,7 +86,10 @@ def _match_scaled(found: ScaledContraction) -> Call | None:
 
 def _match_dense(op: ir.Operation) -> Call | None:
     found = read(op)
-    if found is None or op.name != "linalg.generic" or found.block or found.k % BLOCK:
+    if found is None or op.name != "linalg.generic" or found.block:
+        return None
+    of = _elements(found.rhs.element, BLOCK // 2 if found.k % BLOCK else BLOCK)
+    if of is None or found.k % of.block:
         return None
     weight = _source(found.rhs.tensor)
     if weight is None or found.rhs.element != element_of(weight.tensor):
@@ -92,9 +102,7 @@ def _match_dense(op: ir.Operation) -> Call | None:
     if len(op.operands) != 3 or isinstance(read_product(op), str):
         return None
     lhs = operand(found.lhs.tensor, None, found.k)
-    if str(found.rhs.element) not in FORMATS or lhs is None:
-        return None
-    if not is_zero(op.operands[len(op.operands) - 1]):
+    if lhs is None or not is_zero(op.operands[len(op.operands) - 1]):
         return None
     return Call(
         op=op,
@@ -102,7 +110,9 @@ def _match_dense(op: ir.Operation) -> Call | None:
         ids=weight.ids,
         parameters=(weight.parameter,),
         chain=weight.chain,
-        format=str(found.rhs.element),
+        elements=of,
+        scales=None,
+        format=of.type,
         groups=found.batch if by_expert else 1,
         rows=found.m,
         columns=found.n,
@@ -111,12 +121,22 @@ def _match_dense(op: ir.Operation) -> Call | None:
     )
 
 
-#: Element type of a weight -> its format.
-_FORMATS = {
-    str(format.element.mlir): format.name
-    for format in mx_formats.values()
-    if format.name in FORMATS
-}
+def _scales(type: ir.Type, block: int) -> Scales | None:
+    """The scales of blocks of so many elements, or None where no kernel takes them."""
+    known = next((each for each in get_args(ScaleType) if each == str(type)), None)
+    return Scales(known, block) if known is not None and fits(block) else None
+
+
+def _elements(type: ir.Type, block: int) -> Elements | None:
+    """Elements that are taken `block` at once, or None where no kernel takes them."""
+    found = ELEMENTS.get(str(type))
+    if found is None or (block != BLOCK and found.bits == _PLANES):
+        return None
+    return replace(found, block=block)
+
+
+#: Bits of elements that lie in planes, for which a block is 32.
+_PLANES = 6
 
 
 @dataclass(frozen=True)

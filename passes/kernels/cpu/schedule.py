@@ -28,8 +28,11 @@ _ROWS: dict[int, dict[Kind, int]] = {
 }
 _COLUMNS = 2
 
-#: Blocks that weights are asked for ahead of their use.
-_PREFETCH = 32
+#: Codes are of so many bits at most; more are floats, which need no decoding.
+_CODE_BITS = 8
+
+#: Elements along K that weights are asked for ahead of their use.
+_PREFETCH = 1024
 
 #: Panels of a workgroup, with many rows and with one, where a long stretch of memory counts.
 _PANELS = 4
@@ -38,25 +41,27 @@ _PANELS_OF_ONE_ROW = 8
 _ACTIVATION_BYTES = 512 << 10
 
 
-#: Blocks that are decoded at once where they are decoded to memory: 16 KiB, of pairs.
-_STAGED_BLOCKS = 8
+#: Elements along K that are decoded at once where they are decoded to memory: 16 KiB, of pairs.
+_STAGED = 256
 
 
 def tile(isa: Isa, weights: Weights, rows: int, *, sorted: bool) -> Tile:
     """The tile for so many rows a group; `sorted`: a number that is known when it runs."""
-    kind = weights.kind
+    kind, block = weights.kind, weights.elements.block
+    prefetch = _PREFETCH // block
     panels = PANEL // isa.lanes * _PANELS
     if rows == 1 and not sorted:
         # One stream of weights a core: what is asked for ahead is the panel that comes next.
         # Two narrow registers of columns, so that each cache line is read about once.
         columns = 1 if isa.lanes == PANEL else _COLUMNS
-        return Tile(1, columns, _PREFETCH, PANEL // isa.lanes * _PANELS_OF_ONE_ROW)
+        return Tile(1, columns, prefetch, PANEL // isa.lanes * _PANELS_OF_ONE_ROW)
     height = _ROWS[isa.registers][kind]
-    costly = weights.scaled and isa.costly(weights.elements.format, kind)
+    bits = weights.elements.bits
+    costly = bits <= _CODE_BITS and isa.costly(bits, kind)
     staged = costly and (sorted or rows > height)
     if not sorted:
         height = -(-rows // -(-rows // height))
-    return Tile(height, _COLUMNS, _PREFETCH, panels, _STAGED_BLOCKS if staged else 0)
+    return Tile(height, _COLUMNS, prefetch, panels, _STAGED // block if staged else 0)
 
 
 def rows_a_workgroup(prepared: Prepared, rows: int, blocks: int, height: int) -> int:

@@ -1,8 +1,8 @@
 """A weight as a kernel reads it: panels of packed elements and of scales, by place.
 
-Elements [.., panels, blocks, units, 64] bytes and scales [.., panels, blocks, 16] bytes: unit i of
-a block are dword i of 16 rows. compiler/packing/panels.py writes both while packing, as
-"panel16x4" and "panel16x1".
+Elements [.., panels, blocks, units, 64] bytes and scales [.., panels, blocks of a scale, 16] of a
+byte or an f32: unit i of a block are dword i of 16 rows. compiler/packing/panels.py writes both
+while packing, units of four bytes as "panel16x4", of one as "panel16x1".
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from iree.compiler.dialects import arith
 
 from mxc.passes.kernels.cpu.elements import Elements
 from mxc.passes.kernels.cpu.isa import Isa, Kind
-from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, load, of, prefetch, splat
+from mxc.passes.kernels.cpu.scales import Scales
+from mxc.passes.kernels.vectors import f32, i8, index, load, prefetch, splat
 
 #: Columns of a panel.
 PANEL = 16
@@ -33,25 +34,47 @@ class Column:
 
 @dataclass(frozen=True)
 class Weights:
-    """Elements that meet activations as `kind`, under E8M0 scales or none."""
+    """Elements that meet activations as `kind`, under scales or none."""
 
     elements: Elements
     kind: Kind
-    scaled: bool
+    scales: Scales | None = None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether its blocks have scales."""
+        return self.scales is not None
+
+    @property
+    def unit(self) -> float:
+        """What a one of the operands is worth, beside the scale."""
+        if self._is_whole:
+            return 1.0
+        return self.elements.unit if self.kind == "quads" else 1.0
+
+    @property
+    def _is_whole(self) -> bool:
+        """int8 under floats counts ones; under E8M0 it is mxint8, which counts 64ths."""
+        return self.scales is not None and (self.elements.type, self.scales.type) == ("i8", "f32")
 
     def memrefs(self, experts: int, panels: int, blocks: int) -> list[ir.Type]:
         """Types of the elements, and of the scales if any; without `experts` there is no such
         dimension."""
         place = [*([experts] if experts else []), panels, blocks]
         units = ir.MemRefType.get([*place, self.elements.units, 4 * PANEL], i8())
-        scales = ir.MemRefType.get([*place, PANEL], i8())
-        return [units, scales] if self.scaled else [units]
+        if self.scales is None:
+            return [units]
+        place[-1] //= self.scales.steps
+        return [units, ir.MemRefType.get([*place, PANEL], self.scales.memory)]
 
     @property
     def layouts(self) -> list[str]:
         """Names of the layouts of the elements, and of the scales if any."""
-        planes = "of6" if self.elements.units == 6 else ""
-        return [f"panel16x4{planes}", "panel16x1"][: 1 + self.scaled]
+        planes = "of6" if self.elements.bits == 6 else ""
+        found = [f"panel16x4{planes}"]
+        if self.scales is not None:
+            found.append("panel16x4" if self.scales.type == "f32" else "panel16x1")
+        return found
 
     @property
     def step_count(self) -> int:
@@ -78,13 +101,20 @@ class Weights:
         return self.elements.decode(isa, self.kind, raw)
 
     def scale(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
-        """The f32 scales of a block. E8M0: the byte is the exponent; 255 is NaN. Byte 0 (2^-127)
-        becomes zero, as the machine's flush of subnormals makes it anyway."""
-        raw = load(scales, [*column.place, block, column.lane], i8(), isa.lanes)
-        wide = arith.extui(of(i32(), isa.lanes), raw)
-        power = bitcast(arith.shli(wide, splat(23, i32(), isa.lanes)), f32(), isa.lanes)
-        is_nan = arith.cmpi(arith.CmpIPredicate.eq, wide, splat(255, i32(), isa.lanes))
-        return arith.select(is_nan, splat(float("nan"), f32(), isa.lanes), power)
+        """The f32 scales of a block."""
+        assert self.scales is not None
+        at = [*column.place, self._scale_of(block), column.lane]
+        found = self.scales.floats(load(scales, at, self.scales.memory, isa.lanes), isa.lanes)
+        if self._is_whole and self.kind != "quads":
+            # The elements were read as 64ths: a power of two, exact.
+            found = arith.mulf(found, splat(1 / self.elements.unit, f32(), isa.lanes))
+        return found
+
+    def _scale_of(self, block: ir.Value) -> ir.Value:
+        """The scale of a block, by its number."""
+        assert self.scales is not None
+        steps = self.scales.steps
+        return block if steps == 1 else arith.divui(block, index(steps))
 
     def prefetch(
         self,
@@ -94,8 +124,8 @@ class Weights:
         place: Sequence[ir.Value],
         block: ir.Value,
     ) -> None:
-        """Ask for a block of the panel at `place`, its scales too: one line for four blocks."""
+        """Ask for a block of the panel at `place`, its scales too: one line for some blocks."""
         for unit in range(self.elements.units):
             prefetch(elements, [*place, block, index(unit), index(0)])
         if scales is not None:
-            prefetch(scales, [*place, block, index(0)])
+            prefetch(scales, [*place, self._scale_of(block), index(0)])

@@ -8,7 +8,7 @@ from typing import get_args
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import BEYOND
-from mxc.dialects.formats import FORMATS
+from mxc.dialects.formats import E8M0, FORMATS
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
@@ -55,10 +55,13 @@ class Call:
 
 #: Element type -> format of what a lane can decode.
 _FORMATS: dict[str, Format] = {
-    FORMATS[name].element.mlir: name for name in get_args(Format) if name in FORMATS
+    FORMATS[name].element.mlir: name
+    for name in get_args(Format)
+    if name in FORMATS and FORMATS[name].scale == E8M0
 }
 #: Those of them that scaled matrix instructions take.
 _SCALED = {element: name for element, name in _FORMATS.items() if FORMATS[name].element.exponent}
+_ACTIVATIONS = {(element, E8M0.mlir): name for element, name in _SCALED.items()}
 #: Two scales for 32 elements.
 _NVFP4 = FORMATS["nvfp4"]
 #: Dimensions of rows of blocks, without a batch.
@@ -76,7 +79,7 @@ def match(op: ir.Operation) -> Call | None:
     format: str | None = _FORMATS.get(str(found.rhs_type))
     if found.block != BLOCK:
         format = _NVFP4.name
-    lhs = operand(found.lhs, found.lhs_scale, found.k, _SCALED, _FLOATS)
+    lhs = operand(found.lhs, found.lhs_scale, found.k, _ACTIVATIONS, _FLOATS)
     if format is None or lhs is None:
         return None
     if lhs.source.format not in (*_FLOATS, *_SCALED.values()):

@@ -6,7 +6,8 @@ A test names its contractions and compiles them together, the way a model is com
 
 is the format of the weights and of the activations, groups x rows x columns x depth, the experts
 that groups choose from, and how many consecutive rows have the same activations. "bf16r" are f32
-activations that the program rounds to bf16. Where the CPU has the instructions, contractions are
+activations that the program rounds to bf16; "mxfp4/64" has a scale for 64 elements instead of 32,
+on both sides. Where the CPU has the instructions, contractions are
 kernels of ours; elsewhere they take the portable road and must give the same numbers.
 """
 
@@ -52,10 +53,19 @@ BLOCK = 32
 FLOATS = {"bf16": ml_dtypes.bfloat16, "f32": np.float32}
 #: Activations without scales.
 PLAIN = (*FLOATS, "bf16r")
-#: Bytes of a block; others have one for each element.
-BYTES = {"mxfp4": 16, "mxfp6e2m3": 24, "mxfp6e3m2": 24}
+#: Bits of an element; others have eight.
+BITS = {"mxfp4": 4, "nvfp4": 4, "mxfp6e2m3": 6, "mxfp6e3m2": 6}
+#: Scales of one byte; those of other formats are f32.
+SCALES = dict.fromkeys(("mxint8", "mxfp4", "mxfp6e2m3", "mxfp6e3m2"), ir.Float8E8M0FNUType)
+SCALES |= dict.fromkeys(("mxfp8e4m3", "mxfp8e5m2"), ir.Float8E8M0FNUType)
+SCALES["nvfp4"] = ir.Float8E4M3FNType
 MLIR = {
     "mxfp4": ir.Float4E2M1FNType,
+    "nvfp4": ir.Float4E2M1FNType,
+    "e4m3": ir.Float8E4M3FNType,
+    "e5m2": ir.Float8E5M2Type,
+    "e4m3fnuz": ir.Float8E4M3FNUZType,
+    "e5m2fnuz": ir.Float8E5M2FNUZType,
     "mxfp6e2m3": ir.Float6E2M3FNType,
     "mxfp6e3m2": ir.Float6E3M2FNType,
     "mxfp8e4m3": ir.Float8E4M3FNType,
@@ -64,7 +74,7 @@ MLIR = {
     "f32": ir.F32Type,
 }
 #: Formats whose elements are integers of a byte, times this unit; who multiplies those exactly.
-UNITS = {"mxfp4": 0.5, "mxfp6e2m3": 0.125, "mxint8": 2.0**-6, "int8": 1.0}
+UNITS = {"mxfp4": 0.5, "nvfp4": 0.5, "mxfp6e2m3": 0.125, "mxint8": 2.0**-6, "int8": 1.0}
 QUADS = iree.resolve(target("cpu")).has_any(("avx512vnni", "avxvnni"))
 
 
@@ -81,21 +91,22 @@ class Case:
     depth: int
     experts: int = 0
     share: int = 1
+    block: int = BLOCK
 
     @staticmethod
     def parse(name: str) -> "Case":
         found = re.fullmatch(
-            r"(\w+) (\w+) (\d+)x(\d+)x(\d+)x(\d+)(?: of (\d+))?(?: share (\d+))?", name
+            r"(\w+)(?:/(\d+))? (\w+) (\d+)x(\d+)x(\d+)x(\d+)(?: of (\d+))?(?: share (\d+))?", name
         )
         assert found is not None, name
-        weight, activation, *numbers, experts, share = found.groups()
-        return Case(
-            name, weight, activation, *map(int, numbers), int(experts or 0), int(share or 1)
-        )
+        weight, block, activation, *numbers, experts, share = found.groups()
+        sizes = [*map(int, numbers), int(experts or 0), int(share or 1)]
+        halved = weight == "nvfp4" or sizes[3] % BLOCK
+        return Case(name, weight, activation, *sizes, int(block or (16 if halved else BLOCK)))
 
     @property
     def blocks(self) -> int:
-        return self.depth // BLOCK
+        return self.depth // self.block
 
     @property
     def source_rows(self) -> int:
@@ -112,7 +123,8 @@ class Case:
             return {f"{self.name}.w": (self.columns, self.depth)}
         lead = (self.experts,) if self.experts else ()
         shape = (*lead, self.columns, self.blocks)
-        return {f"{self.name}.w": (*shape, BYTES.get(self.weight, BLOCK)), f"{self.name}.s": shape}
+        width = self.block * BITS.get(self.weight, 8) // 8
+        return {f"{self.name}.w": (*shape, width), f"{self.name}.s": shape}
 
     def draw(self, formats: Any, *, exact: bool, seed: int = 0) -> tuple[Any, Any]:
         """Weights [experts, columns, ..] and activations [source rows, ..], at random.
@@ -121,8 +133,11 @@ class Case:
         """
         rng = np.random.default_rng([seed, len(self.name), self.rows, self.columns, self.depth])
         lead = [max(self.experts, 1), self.columns]
-        weight = formats.draw(rng, self.weight, [*lead, self.blocks], exact=exact)
-        x = formats.draw(rng, self.activation, [self.source_rows, self.blocks], exact=exact)
+        size = self.block
+        weight = formats.draw(rng, self.weight, [*lead, self.blocks], exact=exact, size=size)
+        x = formats.draw(
+            rng, self.activation, [self.source_rows, self.blocks], exact=exact, size=size
+        )
         if exact:
             self.require_exact(weight, x)
         return weight, x
@@ -176,8 +191,8 @@ def body(case: Case, parameters: Parameters) -> Callable[..., ir.Value]:
             scale = repeated(arguments.pop(0))
             if case.activation in MLIR:
                 x = unpack(x, MLIR[case.activation].get())
-            if case.activation != "int8":
-                scale = unpack(scale, ir.Float8E8M0FNUType.get())
+            if case.activation in SCALES:
+                scale = unpack(scale, SCALES[case.activation].get())
         if case.weight in FLOATS:
 
             def multiply(a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
@@ -188,10 +203,13 @@ def body(case: Case, parameters: Parameters) -> Callable[..., ir.Value]:
             return generic(
                 [(collapse(x, [[0], [1, 2]]), "m k"), (weight, "n k")], "m n", f32, multiply
             )
-        elements, scales = (parameters.load(*name, i8) for name in names)
+        in_bytes = case.weight in SCALES
+        elements = parameters.load(*names[0], i8)
+        scales = parameters.load(*names[1], i8 if in_bytes else f32)
         if case.weight in MLIR:
             elements = unpack(elements, MLIR[case.weight].get())
-        scales = unpack(scales, ir.Float8E8M0FNUType.get())
+        if in_bytes:
+            scales = unpack(scales, SCALES[case.weight].get())
         if case.experts:
             elements, scales = (gather(value, arguments[0]) for value in (elements, scales))
         return scaled_contraction(
@@ -210,11 +228,12 @@ def program(cases: Sequence[Case]) -> bytes:
         with ir.InsertionPoint(module.body):
             for case in cases:
                 shape = [case.source_rows, case.blocks]
-                kinds = [ir.RankedTensorType.get([*shape, BYTES.get(case.activation, BLOCK)], i8)]
+                width = case.block * BITS.get(case.activation, 8) // 8
+                kinds = [ir.RankedTensorType.get([*shape, width], i8)]
                 if case.activation in PLAIN:
                     kind = MLIR.get(case.activation, ir.F32Type).get()
-                    kinds = [ir.RankedTensorType.get([*shape, BLOCK], kind)]
-                elif case.activation == "int8":
+                    kinds = [ir.RankedTensorType.get([*shape, case.block], kind)]
+                elif case.activation not in SCALES:
                     kinds.append(ir.RankedTensorType.get(shape, ir.F32Type.get()))
                 else:
                     kinds.append(ir.RankedTensorType.get(shape, i8))
@@ -272,6 +291,8 @@ class Program:
             arrays = weights[case.name].arrays if case.name in weights else None
             for place, (name, shape) in enumerate(case.parameters.items()):
                 kind = FLOATS.get(case.weight, np.int8)
+                if place and case.weight not in SCALES:
+                    kind = np.float32
                 array = np.zeros(shape, kind) if arrays is None else arrays[place]
                 index.add_buffer(name, self._packed(case, name, array))
         instance = rt.VmInstance()
@@ -326,7 +347,7 @@ class Data:
         case = self.program.cases[name]
         rows, columns = self._factors(name, ids, x)
         if case.in_bytes:
-            split = [side.reshape(*side.shape[:-1], -1, BLOCK) for side in (rows, columns)]
+            split = [side.reshape(*side.shape[:-1], -1, case.block) for side in (rows, columns)]
             terms, count = np.einsum("gmkb,gnkb->gmnk", *split), 2 * case.blocks
             size = np.sqrt((terms**2).sum(axis=-1))
         else:

@@ -10,6 +10,10 @@ PAIRS = [(weight, activation) for weight in WEIGHTS for activation in (*FLOATS, 
 #: Activations that the program rounds, where dot products are of bf16 and where they are of f32.
 PAIRS += [("mxfp4", "bf16r"), ("bf16", "bf16r"), ("f32", "bf16r")]
 PAIRS += [(weight, activation) for weight in FLOATS for activation in FLOATS]
+#: Scales of E4M3 for 16 elements; E8M0 for 16, 64 and 128; f32.
+PAIRS += [("nvfp4", activation) for activation in (*FLOATS, "int8", "nvfp4")]
+PAIRS += [("mxfp4/16", "int8"), ("mxfp4/64", "bf16"), ("mxfp8e4m3/128", "mxfp8e5m2")]
+PAIRS += [("mxint8/16", "f32"), ("mxfp6e2m3/64", "mxint8"), ("int8", "int8"), ("int8/64", "bf16")]
 #: One block, odd numbers of them, and more than are asked for ahead.
 DEPTHS = (32, 96, 64, 2880, 160)
 
@@ -18,7 +22,10 @@ def name(place, weight, activation):
     columns = place * 7 % 40 + 1
     # One row is computed a register of columns at a time, however many they are.
     rows = 1 if columns > 16 else place % 3 + 1
-    return f"{weight} {activation} 1x{rows}x{columns}x{DEPTHS[place % len(DEPTHS)]}"
+    depth, block = DEPTHS[place % len(DEPTHS)], int(weight.partition("/")[2] or 32)
+    # Any number of blocks, of 16 too.
+    depth = depth - 16 if weight == "nvfp4" or block == 16 else -(-depth // block) * block
+    return f"{weight} {activation} 1x{rows}x{columns}x{depth}"
 
 
 CASES = [name(place, *pair) for place, pair in enumerate(PAIRS)]
@@ -48,7 +55,8 @@ def test_every_number_of_columns_is_there(program):
 def test_kernels_are_used(case, program):
     layouts = program.layouts(case)
     planes = "of6" if case.startswith("mxfp6") else ""
-    assert layouts == [f"panel16x4{planes}", "panel16x1"][: len(layouts)]
+    scales = "panel16x4" if case.startswith("int8") else "panel16x1"
+    assert layouts == [f"panel16x4{planes}", scales][: len(layouts)]
 
 
 @each_case

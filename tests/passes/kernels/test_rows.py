@@ -16,6 +16,8 @@ STAGED = [
     "mxfp8e5m2 f32 1x23x31x544",
     "mxint8 bf16 1x24x16x288",
 ]
+#: Two scales where others have one.
+HALVED = ["nvfp4 bf16 820x1x17x80 of 41", "nvfp4 bf16r 12x1x40x48 of 5 share 4"]
 CHOSEN = [
     "mxfp4 bf16 4x1x96x2880 of 7",
     "mxfp4 int8 3x5x33x96 of 2",
@@ -30,7 +32,7 @@ SHARED = [
 ]
 #: More rows than stay in a cache, more columns than a workgroup has.
 MANY = ["mxfp4 bf16 1x200x16x2880", "bf16 f32 1x3x330x160", "mxfp4 int8 1x67x130x2880"]
-CASES = [*RAGGED, *SORTED, *STAGED, *CHOSEN, *SHARED, *MANY]
+CASES = [*RAGGED, *SORTED, *STAGED, *HALVED, *CHOSEN, *SHARED, *MANY]
 each_case = pytest.mark.parametrize("case", CASES)
 each_kind = pytest.mark.parametrize("case", [*SORTED, *STAGED, *MANY])
 

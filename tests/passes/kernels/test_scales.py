@@ -3,10 +3,9 @@
 Activations are rows of an identity matrix: each number of the result is one element under its
 scale, alone. It is their product in f32, with two differences, since what multiplies block sums
 reads and writes subnormal numbers as zero: a result below 2^-126 is zero, and so is everything
-under scale byte 0, 2^-127.
+under scale byte 0, 2^-127. The scales of nvfp4 have a sign and subnormals, none of them one of f32.
 """
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -24,9 +23,10 @@ MEET = {
     "mxfp8e4m3": ("f32", "bf16"),
     "mxfp8e5m2": ("f32", "bf16"),
     "mxint8": ("f32", "bf16", "int8"),
+    "nvfp4": ("f32", "bf16", "int8", "nvfp4"),
 }
 CASES = [
-    f"{weight} {activation} 1x{ROWS}x{COLUMNS}x32"
+    f"{weight} {activation} 1x{ROWS}x{COLUMNS}x{16 if weight == 'nvfp4' else 32}"
     for weight, activations in MEET.items()
     for activation in activations
 ]
@@ -39,15 +39,15 @@ def program(kernels):
 
 
 def ones(case, formats):
-    """The identity [32, 32] as activations of a case, by calls of ROWS rows."""
-    for first in range(0, 32, ROWS):
-        values = np.eye(32)[first : first + ROWS].reshape(ROWS, 1, 32)
+    """The identity [block, block] as activations of a case, by calls of ROWS rows."""
+    for first in range(0, case.block, ROWS):
+        values = np.eye(case.block)[first : first + ROWS].reshape(ROWS, 1, case.block)
         yield first, formats.side(case.activation, values)
 
 
 def read_back(loaded, case, formats):
-    """[columns, 32]: each element of the weights under its scale."""
-    found = np.empty((COLUMNS, 32), np.float32)
+    """[columns, block]: each element of the weights under its scale."""
+    found = np.empty((COLUMNS, case.block), np.float32)
     for first, x in ones(case, formats):
         found[:, first : first + ROWS] = loaded(case.name, x)[0].T
     return found
@@ -60,8 +60,8 @@ def test_every_code_under_every_scale(case, program, formats):
     # A block with an element that is not finite is the next test's.
     codes[~np.isfinite(formats.elements(case.weight))] = 0
     # So many columns hold all codes; a load has so many scales.
-    width = max(1, codes.size // 32)
-    codes = np.resize(codes, (COLUMNS // width, width, 1, 32)).reshape(1, COLUMNS, 1, 32)
+    width, block = max(1, codes.size // case.block), case.block
+    codes = np.resize(codes, (COLUMNS // width, width, 1, block)).reshape(1, COLUMNS, 1, block)
     for first in range(0, 256, COLUMNS // width):
         scales = np.repeat(np.arange(first, first + COLUMNS // width), width).astype(np.uint8)
         weight = formats.mx(case.weight, codes, scales.reshape(1, COLUMNS, 1))
@@ -102,16 +102,15 @@ def test_codes_that_are_not_finite(case, program, formats):
 def test_scales_of_activations(case, program, kernels, formats):
     """The same of the other side: one row a scale."""
     case = program.cases[case]
-    rng = np.random.default_rng(5)
-    codes = rng.integers(0, formats.codes(case.activation), (256, 1, 32), dtype=np.uint8)
+    rng, block = np.random.default_rng(5), case.block
+    codes = rng.integers(0, formats.codes(case.activation), (256, 1, block), dtype=np.uint8)
     scales = np.arange(256, dtype=np.uint8).reshape(256, 1)
     if case.activation == "int8":
         scales = np.ldexp(np.float32(1.5), np.minimum(scales, 254).astype(np.int32) - 127)
         scales[255] = np.nan
-    # The identity as weights, 1.0 under 2^0, for the first 32 columns.
-    one = int(np.flatnonzero(formats.elements(case.weight) == 1)[0])
-    eye = np.where(np.resize(np.eye(32, dtype=bool), (1, COLUMNS, 1, 32)), one, 0).astype(np.uint8)
-    weight = formats.mx(case.weight, eye, np.full((1, COLUMNS, 1), 127, np.uint8))
+    # The identity as weights, 1.0 under a scale of one, for the first columns.
+    one = np.resize(np.eye(block), (1, COLUMNS, 1, block))
+    weight = formats.side(case.weight, one)
     loaded = program.load({case.name: weight})
     unit = kernels.units(case)
     for first in range(0, 256, ROWS):
@@ -120,11 +119,9 @@ def test_scales_of_activations(case, program, kernels, formats):
         with np.errstate(all="ignore"):
             wanted = x.values.astype(np.float32)
             # What a row is multiplied by: its scale times the units of both sides.
-            in_bytes = x.scales.dtype == np.uint8
-            factor = x.scales.view(ml_dtypes.float8_e8m0fnu) if in_bytes else x.scales
-            factor = factor.astype(np.float64)
+            factor = np.abs(x.factors)
         lost = np.minimum(factor, factor * unit) < SMALLEST
         wanted[lost[:, 0]] = 0
         wanted[np.abs(wanted) < SMALLEST] = 0
-        found = loaded(case.name, x)[0][:, :32]
+        found = loaded(case.name, x)[0][:, :block]
         np.testing.assert_array_equal(found, wanted, err_msg=f"rows from {first}")

@@ -10,7 +10,7 @@ from iree.compiler.dialects import arith, math
 from numpy.typing import NDArray
 
 from mxc.dialects import x86
-from mxc.dialects.formats import ElementFormat, block_format
+from mxc.dialects.formats import ElementFormat
 from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.cpu.isa import x86_bytes
 from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa, Kind
@@ -34,17 +34,16 @@ class Avx512(Isa):
         """Pairs need BF16."""
         return ("quads", "pairs", "floats") if self.bf16 else ("quads", "floats")
 
-    def decodes(self, format: str, kind: Kind) -> bool:
+    def decodes(self, bits: int, kind: Kind) -> bool:
         """Products of int8 by int8 do not fit vpmaddubsw; as floats they are exact too."""
-        return kind != "quads" or self.vnni or format != "mxint8"
+        return kind != "quads" or self.vnni or bits < 8
 
     def chains(self, kind: Kind) -> int:
         """Latency by throughput, and some more; what vpdpbusd is made of ends in an addition."""
         return 4 if kind == "quads" and not self.vnni else 12
 
-    def costly(self, format: str, kind: Kind) -> bool:
+    def costly(self, bits: int, kind: Kind) -> bool:
         """Floats of 8 bits; quads of 6 bits without vpermb."""
-        bits = block_format(format).element.bits
         return bits == 6 and not self.vbmi if kind == "quads" else bits == 8
 
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:

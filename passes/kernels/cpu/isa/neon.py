@@ -38,15 +38,15 @@ class Neon(Isa):
         found += ["pairs"] if self.bf16 else []
         return (*found, "floats")
 
-    def decodes(self, format: str, kind: Kind) -> bool:
-        """Every format."""
+    def decodes(self, bits: int, kind: Kind) -> bool:
+        """Everything."""
         return True
 
     def chains(self, kind: Kind) -> int:
         """Latency by throughput, and some more."""
         return 12
 
-    def costly(self, format: str, kind: Kind) -> bool:
+    def costly(self, bits: int, kind: Kind) -> bool:
         """All but quads."""
         return kind != "quads"
 

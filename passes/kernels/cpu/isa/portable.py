@@ -23,15 +23,15 @@ class Portable(Isa):
     kinds: tuple[Kind, ...] = ("floats",)
     signed: bool = False
 
-    def decodes(self, format: str, kind: Kind) -> bool:
-        """Every format, as floats."""
+    def decodes(self, bits: int, kind: Kind) -> bool:
+        """Everything, as floats."""
         return kind == "floats"
 
     def chains(self, kind: Kind) -> int:
         """Few: decoding takes longer than a product, and what it needs is in registers."""
         return 4
 
-    def costly(self, format: str, kind: Kind) -> bool:
+    def costly(self, bits: int, kind: Kind) -> bool:
         """Always: arithmetic."""
         return True
 

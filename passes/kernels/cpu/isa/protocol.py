@@ -41,16 +41,16 @@ class Isa(Protocol):
         """Whether the weights of quads are signed bytes; else they are unsigned."""
         ...
 
-    def decodes(self, format: str, kind: Kind) -> bool:
-        """Whether weights of a format can be operands of a kind that it has."""
+    def decodes(self, bits: int, kind: Kind) -> bool:
+        """Whether elements of `bits` can be operands of a kind that it has."""
         ...
 
     def chains(self, kind: Kind) -> int:
         """Chains of dependent dot products that hide their latency."""
         ...
 
-    def costly(self, format: str, kind: Kind) -> bool:
-        """Whether decoding a format takes so long that tiles had better share it."""
+    def costly(self, bits: int, kind: Kind) -> bool:
+        """Whether decoding codes of `bits` takes so long that tiles had better share it."""
         ...
 
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:

@@ -1,0 +1,62 @@
+"""Scales of blocks as f32, whatever type they are stored in.
+
+f8E8M0FNU    2^(byte - 127): the byte is the exponent of an f32; 255 is NaN. Byte 0 (2^-127)
+             becomes zero, as the machine's flush of subnormals makes it anyway
+f8E4M3FN     nvfp4's: a number with a sign, subnormals and NaN
+f32          as it is
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith
+
+from mxc.dialects.formats import E4M3
+from mxc.passes.kernels.cpu.codes import floats_of_codes
+from mxc.passes.kernels.sources import BLOCK
+from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, of, splat
+
+#: The MLIR type of a scale.
+ScaleType = Literal["f8E8M0FNU", "f8E4M3FN", "f32"]
+
+
+@dataclass(frozen=True)
+class Scales:
+    """One scale of `type` for `block` elements along K: 16, or a multiple of 32."""
+
+    type: ScaleType
+    block: int = BLOCK
+
+    @property
+    def memory(self) -> ir.Type:
+        """What a scale is in memory."""
+        return f32() if self.type == "f32" else i8()
+
+    @property
+    def step(self) -> int:
+        """Elements that a kernel takes at once: all are under one scale."""
+        return min(self.block, BLOCK)
+
+    @property
+    def steps(self) -> int:
+        """How many of those a scale is for."""
+        return self.block // self.step
+
+    def floats(self, raw: ir.Value, lanes: int) -> ir.Value:
+        """f32 [lanes] of scales as they are in memory."""
+        if self.type == "f32":
+            return raw
+        wide = arith.extui(of(i32(), lanes), raw)
+        if self.type == "f8E4M3FN":
+            return floats_of_codes(wide, E4M3, lanes)
+        power = bitcast(arith.shli(wide, splat(23, i32(), lanes)), f32(), lanes)
+        is_nan = arith.cmpi(arith.CmpIPredicate.eq, wide, splat(255, i32(), lanes))
+        return arith.select(is_nan, splat(float("nan"), f32(), lanes), power)
+
+
+def fits(block: int) -> bool:
+    """Whether a kernel can take blocks of this size: halves of its own, or whole numbers of it."""
+    return block == BLOCK // 2 or (block > 0 and block % BLOCK == 0)
