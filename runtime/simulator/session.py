@@ -1,4 +1,4 @@
-"""Artifacts for gfx950 on the simulator: `load` gives a Model that has all that others have.
+"""Artifacts for gfx950 and gfx942 on the simulator: `load` gives a Model like any other.
 
 The host program runs as it is in the artifact (`vm.py`), every dispatch on the simulator. Buffers
 are those of a local device of IREE, so that what works with a model works with this one.
@@ -23,6 +23,7 @@ from mxc.runtime.device import open_device
 from mxc.runtime.integrity import check_files, check_model, check_version, read_manifest
 from mxc.runtime.levels import choose_level
 from mxc.runtime.session import Model, _Entry
+from mxc.runtime.simulator.code.processors import PROCESSORS
 from mxc.runtime.simulator.compute.operations import Array
 from mxc.runtime.simulator.errors import CodeObjectError
 from mxc.runtime.simulator.host.hal import Buffer, Device, Dispatch, Observe, View
@@ -31,14 +32,13 @@ from mxc.runtime.simulator.host.vm_module import HostModule, read_module
 
 #: The device URI that means this module.
 SIMULATOR = "simulator"
-_CHIP = "gfx950"
 _DENSE = 1
 
 
 def load(
     path: str | os.PathLike[str], *, verify: bool = False, observe: Observe | None = None
 ) -> SimulatedModel:
-    """Load an artifact that was compiled for gfx950, to run on this machine.
+    """Load an artifact that was compiled for gfx950 or gfx942, to run on this machine.
 
     verify: as `mxc.load`. observe: asked before each dispatch for a Sanitizer, Counter or Trace
     of it, or None. Raises ArtifactError as `mxc.load` does, and RequestError for an artifact of
@@ -48,10 +48,11 @@ def load(
     manifest = read_manifest(folder)
     place = str(folder)
     check_version(manifest, place)
-    if manifest.target.name != _CHIP:
+    chips = [each.name for each in PROCESSORS.values()]
+    if manifest.target.name not in chips:
         raise RequestError(
-            f"{place}: compiled for {manifest.target.name}; the simulator runs {_CHIP}, "
-            f"compile it with --target {_CHIP}"
+            f"{place}: compiled for {manifest.target.name}; the simulator runs "
+            f"{' and '.join(chips)}, compile it with --target {chips[0]}"
         )
     if not manifest.weights_present:
         raise ArtifactError(

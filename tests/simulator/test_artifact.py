@@ -94,7 +94,7 @@ def test_every_dispatch_under_a_sanitizer(program: SimulatedModel) -> None:
 
 
 def test_an_artifact_for_another_target(toy_artifact: Path) -> None:
-    with pytest.raises(RequestError, match="the simulator runs gfx950"):
+    with pytest.raises(RequestError, match="the simulator runs gfx950 and gfx942"):
         load(toy_artifact)
 
 

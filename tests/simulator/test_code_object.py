@@ -64,7 +64,7 @@ def test_what_a_kernel_wants(code: bytes, scaled: Callable[..., Any]) -> None:
     [
         (lambda c: b"", "wanted a 64-bit little-endian ELF"),
         (lambda c: c[:-200], "outside of the file"),
-        (lambda c: c[:48] + b"\x4c" + c[49:], "found machine 224 with 0x4c"),
+        (lambda c: c[:48] + b"\x41" + c[49:], "found machine 224 with 0x41"),
         (lambda c: c.replace(b"AMDGPU\0", b"OTHERS\0"), "no metadata note"),
         (lambda c: c.replace(b".workgroup", b".workgruop"), None),
         (lambda c: c.replace(b"amdhsa.kernels", b"amdhsa.kernelz"), "no 'amdhsa.kernels'"),

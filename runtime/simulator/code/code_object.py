@@ -1,4 +1,4 @@
-"""Code objects of gfx950: their kernels, and how each of them wants to be started.
+"""Code objects of gfx950 and gfx942: their kernels, and how each of them wants to be started.
 
 Sources: the LLVM documentation "User Guide for AMDGPU Backend", sections Code Object Metadata
 (the note), Kernel Descriptor (64 bytes a kernel) and Initial Kernel Execution State.
@@ -16,12 +16,13 @@ from mxc.runtime.simulator.code.debug_lines import read_lines
 from mxc.runtime.simulator.code.decode import decode
 from mxc.runtime.simulator.code.instruction import Instruction
 from mxc.runtime.simulator.code.msgpack import Value, unpack
+from mxc.runtime.simulator.code.processors import GFX950, Processor
 from mxc.runtime.simulator.errors import CodeObjectError, SimulationError
 
 #: Work items of a workgroup in x, y and z.
 Workgroup: TypeAlias = tuple[int, int, int]
-#: What a workgroup has of LDS, and a work item of scratch (8 MiB for 64), on gfx950.
-LARGEST_LDS, LARGEST_SCRATCH = 160 * 1024, 128 * 1024
+#: What a work item has of scratch: 8 MiB for 64.
+LARGEST_SCRATCH = 128 * 1024
 _LARGEST_ARGUMENTS = 1 << 16
 
 
@@ -83,6 +84,7 @@ class Kernel:
     address: int
     listing: Mapping[int, Instruction] | None = field(default=None, repr=False, compare=False)
     lines: Mapping[int, str] = field(default_factory=dict, repr=False, compare=False)
+    processor: Processor = GFX950
 
     def fetch(self, address: int) -> Instruction:
         """The instruction at an address. Raises SimulationError where there is none."""
@@ -108,9 +110,10 @@ def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str
     """The kernels of a code object (the bytes of an HSACO file), by name.
 
     workgroup: the workgroup's size of kernels whose metadata does not state one. Raises
-    CodeObjectError for anything that is not a complete code object for gfx950.
+    CodeObjectError for anything that is not a complete code object for gfx950 or gfx942.
     """
     sections = elf.read_sections(data)
+    processor = elf.processor(data)
     symbols = elf.symbols(data, sections)
     stated = metadata_kernels(unpack(elf.note(data, sections)))
     lines = read_lines(
@@ -122,7 +125,9 @@ def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str
         if symbol not in symbols:
             raise CodeObjectError(f"kernel {name}: no symbol {symbol!r} in the code object")
         at = symbols[symbol]
-        descriptor = _descriptor(elf.bytes_at(data, sections, at, 64, name), at, name)
+        descriptor = _descriptor(
+            elf.bytes_at(data, sections, at, 64, name), at, name, processor.lds_bytes
+        )
         text = elf.section_of(sections, descriptor.entry, name)
         if descriptor.entry % 4 or text.address % 4:
             raise CodeObjectError(f"kernel {name}: its code is not aligned to 4 bytes")
@@ -134,6 +139,7 @@ def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str
             code=data[text.offset : text.offset + text.size],
             address=text.address,
             lines=lines,
+            processor=processor,
         )
     return kernels
 
@@ -159,7 +165,7 @@ def metadata_arguments(entry: Value) -> tuple[Argument, ...]:
     )
 
 
-def _descriptor(raw: bytes, address: int, name: str) -> Descriptor:
+def _descriptor(raw: bytes, address: int, name: str, largest_lds: int) -> Descriptor:
     lds, scratch, kernarg, _, entry = struct.unpack_from("<IIIIq", raw)
     rsrc3, rsrc1, rsrc2, properties, preload = struct.unpack_from("<IIIHH", raw, 44)
     # User SGPRs stand in this order; the bits of those that a kernel does not ask for take none.
@@ -170,7 +176,7 @@ def _descriptor(raw: bytes, address: int, name: str) -> Descriptor:
             f"kernel {name}: asks for dispatch, queue or private segment registers "
             f"(properties 0x{properties:x}), which the simulator does not provide"
         )
-    limits = (("LDS", lds, LARGEST_LDS), ("scratch", scratch, LARGEST_SCRATCH))
+    limits = (("LDS", lds, largest_lds), ("scratch", scratch, LARGEST_SCRATCH))
     for what, size, most in (*limits, ("arguments", kernarg, _LARGEST_ARGUMENTS)):
         if size > most:
             raise CodeObjectError(f"kernel {name}: wants {size} bytes of {what}, at most {most}")

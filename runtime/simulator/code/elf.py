@@ -8,10 +8,9 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from mxc.runtime.simulator.code.processors import PROCESSORS, Processor
 from mxc.runtime.simulator.errors import CodeObjectError
 
-#: EF_AMDGPU_MACH_AMDGCN_GFX950 in the low byte of e_flags.
-_GFX950 = 0x4F
 _EM_AMDGPU = 224
 _SHT_SYMTAB, _SHT_NOTE, _SHT_NOBITS, _SHT_DYNSYM = 2, 7, 8, 11
 _NOTE_METADATA = 32
@@ -31,14 +30,7 @@ class Section(NamedTuple):
 
 def read_sections(data: bytes) -> list[Section]:
     """The sections of a code object. Raises CodeObjectError for any other file."""
-    if data[:6] != b"\x7fELF\x02\x01" or len(data) < 64:
-        raise CodeObjectError("not a code object: wanted a 64-bit little-endian ELF file")
-    machine, flags = struct.unpack_from("<H", data, 18)[0], struct.unpack_from("<I", data, 48)[0]
-    if machine != _EM_AMDGPU or flags & 0xFF != _GFX950:
-        raise CodeObjectError(
-            f"not for gfx950: wanted ELF machine {_EM_AMDGPU} with processor 0x{_GFX950:x}, "
-            f"found machine {machine} with 0x{flags & 0xFF:x}"
-        )
+    processor(data)
     table = struct.unpack_from("<Q", data, 40)[0]
     size, count, names_index = struct.unpack_from("<HHH", data, 58)
     if size != 64 or table + size * count > len(data) or names_index >= count:
@@ -49,6 +41,21 @@ def read_sections(data: bytes) -> list[Section]:
             raise CodeObjectError("an ELF section lies outside of the file; is it cut short?")
     names = raw[names_index]
     return [Section(_text(data, names[4] + r[0]), r[1], r[3], r[4], r[5], r[6], r[9]) for r in raw]
+
+
+def processor(data: bytes) -> Processor:
+    """What a code object is for. Raises CodeObjectError for a file that does not run here."""
+    if data[:6] != b"\x7fELF\x02\x01" or len(data) < 64:
+        raise CodeObjectError("not a code object: wanted a 64-bit little-endian ELF file")
+    machine, flags = struct.unpack_from("<H", data, 18)[0], struct.unpack_from("<I", data, 48)[0]
+    found = PROCESSORS.get(flags & 0xFF)
+    if machine != _EM_AMDGPU or found is None:
+        known = " or ".join(f"0x{code:x} ({each.name})" for code, each in PROCESSORS.items())
+        raise CodeObjectError(
+            f"not for gfx950 or gfx942: wanted ELF machine {_EM_AMDGPU} with processor {known}, "
+            f"found machine {machine} with 0x{flags & 0xFF:x}"
+        )
+    return found
 
 
 def _text(data: bytes, at: int) -> str:

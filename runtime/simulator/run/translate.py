@@ -12,6 +12,7 @@ from typing import Any
 
 from mxc.runtime.simulator.code.code_object import Kernel
 from mxc.runtime.simulator.code.instruction import Instruction, Operand
+from mxc.runtime.simulator.code.processors import refusal
 from mxc.runtime.simulator.code.text import branch_target, text
 from mxc.runtime.simulator.compute.lanes import lane_step
 from mxc.runtime.simulator.compute.mfma import mfma_step
@@ -137,6 +138,8 @@ class Program:
         if i.name in NOTHING or _ends_block(i):
             return []
         try:
+            if (reason := refusal(i.name, self.kernel.processor)) is not None:
+                raise SimulationError(reason)
             return instruction_lines(lines, i)
         except SimulationError as error:
             self.unmodelled.append(text(i))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mxc.runtime.simulator.code.instruction import M0, Instruction
+from mxc.runtime.simulator.code.processors import GFX950, Processor
 from mxc.runtime.simulator.watch.count import matrix_cycles
 from mxc.runtime.simulator.watch.uses import Register, use_of
 
@@ -19,6 +20,7 @@ class Facts:
     """What the rules ask of an instruction."""
 
     i: Instruction
+    processor: Processor = GFX950
 
     @cached_property
     def reads(self) -> Registers:
@@ -64,6 +66,13 @@ class Facts:
     def passes(self) -> int:
         """Passes of a matrix core, of four cycles each."""
         return matrix_cycles(self.i) // 4
+
+    @cached_property
+    def more(self) -> int:
+        """Passes of the pipeline behind them: one more on gfx950 for all but the shortest."""
+        if not self.wide:
+            return 0
+        return 1 + (self.processor is GFX950 and self.passes != 2)
 
     @cached_property
     def double(self) -> bool:

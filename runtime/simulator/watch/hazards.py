@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mxc.runtime.simulator.code.instruction import VCC, Instruction
+from mxc.runtime.simulator.code.processors import GFX950, Processor
 from mxc.runtime.simulator.code.text import branch_target, text
 from mxc.runtime.simulator.watch.facts import M0_REGISTERS, Facts, Registers
 from mxc.runtime.simulator.watch.uses import EXECUTION
@@ -24,12 +25,14 @@ _SWAPS = ("v_permlane16_swap_b32", "v_permlane32_swap_b32")
 _MASK = frozenset((("s", VCC), ("s", VCC + 1)))
 
 
-def hazards(instructions: Sequence[Instruction]) -> dict[int, list[str]]:
+def hazards(
+    instructions: Sequence[Instruction], processor: Processor = GFX950
+) -> dict[int, list[str]]:
     """What is wrong, by the address of the instruction that comes too early.
 
     instructions: all that can be reached, by address.
     """
-    facts = [Facts(i) for i in instructions]
+    facts = [Facts(i, processor) for i in instructions]
     before = _predecessors(instructions)
     furthest = _FURTHEST if any(f.matrix for f in facts) else _WITHOUT_MATRIX
     found: dict[int, list[str]] = {}
@@ -97,9 +100,7 @@ def _rules(earlier: Facts, later: Facts, hidden: Registers) -> Iterator[tuple[in
 
 
 def _matrix_rules(earlier: Facts, later: Facts, hidden: Registers) -> Iterator[tuple[int, str]]:
-    passes = earlier.passes
-    # Two more passes of the pipeline, and one more on gfx950 for all but the shortest.
-    more = 1 + (passes != 2) if earlier.wide else 0
+    passes, more = earlier.passes, earlier.more
     small = earlier.i.name.startswith("v_mfma_f64_4x4")
     written = earlier.writes - hidden
     if later.matrix:
@@ -131,7 +132,7 @@ def _accumulated(earlier: Facts, later: Facts) -> int:
         return 0
     if earlier.double:
         return 4 if small in earlier.i.name else 17
-    return earlier.passes + (1 + (earlier.passes != 2) if earlier.wide else 0)
+    return earlier.passes + earlier.more
 
 
 def _vector_rules(earlier: Facts, later: Facts) -> Iterator[tuple[int, str]]:

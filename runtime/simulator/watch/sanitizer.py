@@ -101,7 +101,7 @@ class Sanitizer(Observer):
         self._program = program
         self._uses = _USES.setdefault(program, {})
         if program not in _HAZARDS:
-            _HAZARDS[program] = hazards(program.instructions)
+            _HAZARDS[program] = hazards(program.instructions, program.kernel.processor)
         self._hazards = _HAZARDS[program]
         self._everyone: Array = np.ones(w.count, bool)
         self._active = self._everyone

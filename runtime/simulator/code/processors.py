@@ -1,0 +1,46 @@
+"""The processors whose code runs here: gfx950, and gfx942, which has less of the same.
+
+LLVM 22's disassembler reads each of our opcodes alike for both, or for gfx950 alone; so one decoder
+reads both. What a code object for gfx942 must not hold is refused when it is reached: what it lacks
+(the lists below), and 8-bit floats, which are of another kind there (FNUZ). Products of xf32, which
+gfx950 has not, are not modelled. Source: LLVM, AMDGPU.td, FeatureISAVersion9_4_2 and 9_5_0.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Processor(NamedTuple):
+    """`lds_bytes`: of a workgroup, at most."""
+
+    name: str
+    lds_bytes: int
+
+
+GFX950 = Processor("gfx950", 160 * 1024)
+GFX942 = Processor("gfx942", 64 * 1024)
+#: By EF_AMDGPU_MACH, the low byte of e_flags.
+PROCESSORS = {0x4F: GFX950, 0x4C: GFX942}
+
+_NEW = re.compile(
+    r"""v_(cvt_(scalef32_|pk_b?f16_f32|sr_b?f16_f32|f32_bf16)|permlane\d\d_swap|bitop3_|ashr_pk_
+    |prng_|(pk_)?(minimum|maximum)3_|dot2c?_f32_bf16
+    |mfma_(scale_)?(f32_(16x16x32|32x32x16)_b?f16|i32_(16x16x64|32x32x32)_|\w+_f8f6f4)
+    |smfmac_\w+_(16x16x128|32x32x64|16x16x64_b?f16|32x32x32_b?f16))
+    |buffer_atomic_pk_add_bf16|(buffer|global)_load_lds_dwordx|ds_read_\w+_tr_""",
+    re.VERBOSE,
+)
+_EIGHT_BITS = re.compile(r"_[fb][fp]8\b|_[fb][fp]8_")
+
+
+def refusal(name: str, processor: Processor) -> str | None:
+    """Why a processor does not execute an instruction, or None if it does."""
+    if processor is GFX950:
+        return None
+    if _NEW.match(name):
+        return f"{processor.name} has no {name}: gfx950 does"
+    if _EIGHT_BITS.search(name):
+        return f"{name} is of FNUZ numbers on {processor.name}, which are not modelled"
+    return None

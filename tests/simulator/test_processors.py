@@ -1,0 +1,95 @@
+"""gfx942 on the simulator: what LLVM reads for gfx950 alone is refused, and FNUZ floats."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mxc.runtime.simulator.code.code_object import read_kernels
+from mxc.runtime.simulator.code.processors import GFX942, GFX950, refusal
+from mxc.runtime.simulator.code.words import OPCODES
+from mxc.runtime.simulator.errors import CodeObjectError
+from mxc.runtime.simulator.run.translate import Program
+
+#: Of our opcodes those that LLVM 22's disassembler knows for gfx950, and not for gfx942; but for
+#: v_cvt_scalef32_* and ds_read_*_tr_*, which all are of gfx950.
+OF_GFX950 = {
+    "buffer_atomic_pk_add_bf16",
+    "global_load_lds_dwordx3",
+    "global_load_lds_dwordx4",
+    "v_ashr_pk_i8_i32",
+    "v_ashr_pk_u8_i32",
+    "v_bitop3_b16",
+    "v_bitop3_b32",
+    "v_cvt_f32_bf16",
+    "v_cvt_pk_bf16_f32",
+    "v_cvt_pk_f16_f32",
+    "v_cvt_sr_bf16_f32",
+    "v_cvt_sr_f16_f32",
+    "v_dot2_f32_bf16",
+    "v_dot2c_f32_bf16",
+    "v_maximum3_f32",
+    "v_mfma_f32_16x16x128_f8f6f4",
+    "v_mfma_f32_16x16x32_bf16",
+    "v_mfma_f32_16x16x32_f16",
+    "v_mfma_f32_32x32x16_bf16",
+    "v_mfma_f32_32x32x16_f16",
+    "v_mfma_f32_32x32x64_f8f6f4",
+    "v_mfma_i32_16x16x64_i8",
+    "v_mfma_i32_32x32x32_i8",
+    "v_minimum3_f32",
+    "v_permlane16_swap_b32",
+    "v_permlane32_swap_b32",
+    "v_pk_maximum3_f16",
+    "v_pk_minimum3_f16",
+    "v_prng_b32",
+    "v_smfmac_f32_16x16x128_bf8_bf8",
+    "v_smfmac_f32_16x16x128_bf8_fp8",
+    "v_smfmac_f32_16x16x128_fp8_bf8",
+    "v_smfmac_f32_16x16x128_fp8_fp8",
+    "v_smfmac_f32_16x16x64_bf16",
+    "v_smfmac_f32_16x16x64_f16",
+    "v_smfmac_f32_32x32x32_bf16",
+    "v_smfmac_f32_32x32x32_f16",
+    "v_smfmac_f32_32x32x64_bf8_bf8",
+    "v_smfmac_f32_32x32x64_bf8_fp8",
+    "v_smfmac_f32_32x32x64_fp8_bf8",
+    "v_smfmac_f32_32x32x64_fp8_fp8",
+    "v_smfmac_i32_16x16x128_i8",
+    "v_smfmac_i32_32x32x64_i8",
+}
+
+
+def test_what_gfx942_does_not_have() -> None:
+    names = {name for table in OPCODES.values() for name in table.values()}
+    refused = {name for name in names if "has no" in (refusal(name, GFX942) or "")}
+    newer = {n for n in refused if n.startswith("v_cvt_scalef32_") or "_tr_" in n}
+    assert newer
+    assert refused - newer == OF_GFX950
+    eight = {name for name in names - refused if refusal(name, GFX942) is not None}
+    assert eight >= {"v_cvt_pk_f32_fp8", "v_mfma_f32_16x16x32_bf8_fp8"}
+    assert all("fp8" in name or "bf8" in name for name in eight)
+    assert not [name for name in names if refusal(name, GFX950) is not None]
+
+
+def test_a_code_object_of_gfx942_ends_where_it_has_something_newer(
+    scaled: Callable[..., Any],
+) -> None:
+    """The same bytes, called code for the other processor."""
+    (code,) = scaled(16, 16, 128).code
+    flags = int.from_bytes(code[48:52], "little")
+    other = code[:48] + (flags & ~0xFF | 0x4C).to_bytes(4, "little") + code[52:]
+    (kernel,) = read_kernels(other).values()
+    assert kernel.processor is GFX942
+    assert not Program(scaled(16, 16, 128).kernel).unmodelled
+    refused = Program(kernel).unmodelled
+    assert {each.split()[0] for each in refused} == {
+        "v_bitop3_b32",
+        "v_mfma_scale_f32_16x16x128_f8f6f4",
+    }
+
+
+def test_a_code_object_of_another_processor() -> None:
+    header = b"\x7fELF\x02\x01".ljust(18, b"\0") + (224).to_bytes(2, "little")
+    with pytest.raises(CodeObjectError, match=r"0x4f \(gfx950\) or 0x4c \(gfx942\), found"):
+        read_kernels(header.ljust(64, b"\0"))
