@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mxc.compiler import iree
+from mxc.dialects.devices import device
 from mxc.dialects.errors import TargetError
 from mxc.dialects.targets import Target
 from mxc.dialects.targets import target as target_record
@@ -69,18 +70,19 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
     lanes = [n for n, feature in _F32_LANES if target.has_any((feature,))]
     if lanes:
         found.append(LowerAttentionToCpuKernels(lanes=lanes[0]))
-    has_kernels = any(mma.instruction.startswith("v_mfma_scale_") for mma in target.scaled_mma)
-    if schedules and not has_kernels:
+    machine = device(target.name)
+    if schedules and machine is None:
         raise TargetError(
             f"--schedule {schedules}: no kernel for {target.name} takes a schedule; leave it out"
         )
-    if has_kernels:
+    if machine is not None:
         # What a product can quantise itself comes first.
         found += [
-            ChooseGpuSchedule(file=schedules),
-            LowerToGpuKernels(),
-            LowerQuantiseToGpuKernels(),
+            ChooseGpuSchedule(file=schedules, target=target.name),
+            LowerToGpuKernels(target=target.name),
         ]
+        if machine.matrix.converts:
+            found.append(LowerQuantiseToGpuKernels())
     isa = best_isa(target.architecture, target.features)
     if isa is not None:
         found.append(LowerToCpuKernels(isa=isa))

@@ -138,6 +138,31 @@ def mfma(shape: tuple[int, int, int], a: ir.Value, b: ir.Value, c: ir.Value) -> 
     return amdgpu.mfma(*shape, a, b, c, blocks=1)
 
 
+def wmma(shape: tuple[int, int, int], a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """v_wmma_f32_*: c + a b^T for bf16 or f16 elements, in waves of 32."""
+    return amdgpu.wmma(*shape, a, b, c)
+
+
+def permuted_bytes(high: ir.Value, low: ir.Value, selectors: ir.Value | int) -> ir.Value:
+    """v_perm_b32 of two i32: a byte for each byte of the selectors.
+
+    0 to 3 are bytes of `low`, the lowest first, 4 to 7 those of `high`, 12 is zero.
+    """
+    i32 = ir.IntegerType.get_signless(32)
+    if isinstance(selectors, int):
+        selectors = arith.ConstantOp(i32, ir.IntegerAttr.get(i32, selectors)).result
+    return ir.Operation.create(
+        "llvm.call_intrinsic",
+        results=[i32],
+        operands=[high, low, selectors],
+        attributes={
+            "intrin": ir.StringAttr.get("llvm.amdgcn.perm"),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([3, 0]),
+            "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
+        },
+    ).result
+
+
 def zeros(kind: ir.Type) -> ir.Value:
     """A vector of f32 zeros."""
     zero = ir.FloatAttr.get(ir.VectorType(kind).element_type, 0.0)

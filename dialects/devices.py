@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mxc.dialects.compute_units import ComputeUnit, compute_unit
+from mxc.dialects.compute_units import ComputeUnit, Rates, compute_unit
+from mxc.dialects.matrix_units import MatrixUnit, matrix_unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,18 @@ class Device:
         return found
 
     @property
+    def rates(self) -> Rates:
+        """Of a unit; where too little is known of them those of CDNA, to rank schedules by."""
+        return self.unit.rates or Rates()
+
+    @property
+    def matrix(self) -> MatrixUnit:
+        """The matrix instructions of the architecture."""
+        found = matrix_unit(self.target)
+        assert found is not None
+        return found
+
+    @property
     def bytes_a_clock(self) -> float:
         """Of memory, for all units together."""
         return self.memory_bandwidth / self.clock
@@ -55,3 +68,34 @@ MI355X = Device(
     memory_latency=0.8e-6,
     source="AMD Instinct MI355X data sheet",
 )
+
+#: Units (38 on each of eight dies), clock and bandwidth: AMD Instinct MI300X data sheet. Of the
+#: latency the same is assumed.
+MI300X = Device(
+    name="AMD Instinct MI300X",
+    target="gfx942",
+    units=304,
+    clock=2.1e9,
+    memory_bandwidth=5.3e12,
+    memory_latency=0.8e-6,
+    source="AMD Instinct MI300X data sheet",
+)
+
+#: 64 compute units are 32 work-group processors. Clock: the highest one. The latency is an
+#: assumption: half of that of HBM.
+RX9070XT = Device(
+    name="AMD Radeon RX 9070 XT",
+    target="gfx1201",
+    units=32,
+    clock=2.97e9,
+    memory_bandwidth=640e9,
+    memory_latency=0.4e-6,
+    source="AMD Radeon RX 9070 XT product page",
+)
+
+DEVICES = (MI355X, MI300X, RX9070XT)
+
+
+def device(target: str) -> Device | None:
+    """The device that schedules for the GPU called `target` are chosen for; None without one."""
+    return next((device for device in DEVICES if device.target == target), None)

@@ -28,6 +28,7 @@ from typing import Any
 
 from iree.compiler import ir
 
+from mxc.dialects.devices import DEVICES, Device, device
 from mxc.dialects.errors import PassError
 from mxc.dialects.formats import FORMATS
 from mxc.passes.base import Pass
@@ -57,14 +58,20 @@ _KEYS = ("m", "n", "k", "lhs", "rhs")
 class ChooseGpuSchedule(Pass):
     """Write a schedule on each contraction that a kernel for GPUs computes.
 
-    `file`: schedules of one's own, which go before the model's.
+    `file`: schedules of one's own, which go before the model's. `target`: the GPU, which must have
+    a device (dialects/devices.py).
     """
 
     name = "mxc-choose-gpu-schedule"
     file: str = ""
+    target: str = "gfx950"
 
     def run(self, module: ir.Operation) -> None:
-        """Choose for every contraction that has no schedule."""
+        """Choose for every contraction that has no schedule. PassError for an unknown target."""
+        machine = device(self.target)
+        if machine is None:
+            known = ", ".join(each.target for each in DEVICES)
+            raise PassError(f"no kernel of ours is for {self.target!r}; there are some for {known}")
         given = _read(self.file) if self.file else []
         used = [False] * len(given)
         for op in linalg_operations(module):
@@ -75,9 +82,9 @@ class ChooseGpuSchedule(Pass):
             if fitting:
                 used[fitting[0]] = True
                 entry = given[fitting[0]]
-                write_schedule(op, schedule_of(entry["schedule"], self.file))
+                write_schedule(op, schedule_of(entry["schedule"], self.file, machine.matrix))
             else:
-                write_schedule(op, _chosen(call))
+                write_schedule(op, _chosen(call, machine))
         for entry, was in zip(given, used, strict=True):
             if not was:
                 wanted = ", ".join(f"{key} {entry[key]}" for key in _KEYS if key in entry)
@@ -87,14 +94,14 @@ class ChooseGpuSchedule(Pass):
                 )
 
 
-def _chosen(call: Call) -> Schedule:
+def _chosen(call: Call, machine: Device) -> Schedule:
     """The cheapest schedule that can compute the call with what follows it."""
     after = epilogue(call.op, 16)
     last = after.stages[-1].op if after.stages else call.op
     halves = 2 if after.gated else 1
     source = call.lhs.source
     bits = FORMATS[call.format].element.bits
-    quantised = quantisation_of(last.results[0]) is not None
+    quantised = machine.matrix.converts and quantisation_of(last.results[0]) is not None
     transports: tuple[Transport, ...] = ("stream", "ring")
     if source.is_float or quantised:
         transports = ("stream",)
@@ -106,9 +113,9 @@ def _chosen(call: Call) -> Schedule:
         groups=_ROWS if call.groups is None else call.groups,
         halves=halves,
         experts=call.experts,
-        parts=Floats.of(source, 1).parts if source.is_float else 0,
+        parts=Floats.of(source, 1).parts if source.is_float else int(not machine.matrix.scaled),
     )
-    schedule = choose(problem, transports=transports)
+    schedule = choose(problem, device=machine, transports=transports)
     return for_blocks(schedule, halves) if quantised else schedule
 
 

@@ -1,7 +1,8 @@
 """mxc-lower-to-gpu-kernels: scaled contractions become kernels of our own on matrix instructions.
 
 Both sides scaled: scaled MFMA on elements and scales as they are (passes/kernels/gpu/stream.py),
-for every pair of elements. Activations that are floats: the weights become bf16 in registers.
+for every pair of elements. Activations that are floats, or a `target` without such an instruction:
+scaled sides become bf16 in registers.
 Nothing is packed beforehand, and no tensor holds a dequantised weight or a gathered one. What
 follows element by element (bias, gate, residual, row weights) is computed on the totals.
 
@@ -32,6 +33,7 @@ from mxc.dialects.errors import PassError
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import KernelCall
+from mxc.dialects.matrix_units import UNITS, matrix_unit
 from mxc.dialects.quantise import Quantisation
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
@@ -59,15 +61,20 @@ _CURE = "leave the schedule to mxc-choose-gpu-schedule, or give another one"
 
 @dataclass(frozen=True)
 class LowerToGpuKernels(Pass):
-    """Give scaled contractions to kernels of scaled matrix instructions."""
+    """Give scaled contractions to kernels of the matrix instructions of `target`."""
 
     name = "mxc-lower-to-gpu-kernels"
+    target: str = "gfx950"
 
     def run(self, module: ir.Operation) -> None:
-        """Lower every contraction that has a schedule."""
+        """Lower every contraction that has a schedule. PassError for a target without kernels."""
+        unit = matrix_unit(self.target)
+        if unit is None:
+            known = ", ".join(each.target for each in UNITS)
+            raise PassError(f"no kernel of ours is for {self.target!r}; there are some for {known}")
         kernels = _Kernels(module)
         for op in linalg_operations(module):
-            schedule = read_schedule(op)
+            schedule = read_schedule(op, unit)
             if schedule is None:
                 continue
             call = match(op)
@@ -87,7 +94,8 @@ class _Kernels:
         """Replace the contraction by a dispatch. Raises PassError for a schedule that cannot be."""
         after = epilogue(call.op, 16)
         last = after.stages[-1].op if after.stages else call.op
-        blocks = quantisation_of(last.results[0])
+        converts = schedule.instruction.unit.converts
+        blocks = quantisation_of(last.results[0]) if converts else None
         out = None if blocks is None else Conversion(blocks.format, blocks.recipe)
         make: type[Contraction] = Ring if schedule.transport == "ring" else Stream
         try:
@@ -145,7 +153,9 @@ class _Kernels:
             return
         self._built.add(name)
         with ir.InsertionPoint.at_block_begin(self._module.regions[0].blocks[0]):
-            threads = Threads(kernel.schedule.threads, 64, kernel.attributes)
+            schedule = kernel.schedule
+            lanes = schedule.instruction.unit.lanes
+            threads = Threads(schedule.threads, lanes, kernel.attributes)
             executable(
                 name,
                 [buffer.memref for buffer in kernel.buffers()],

@@ -1,7 +1,5 @@
 // RUN: mxc opt %s --target gfx950 --to normalise | filecheck %s --check-prefix=NORMALISE
 // RUN: mxc opt %s --target gfx950 --to kernels | filecheck %s --check-prefix=KERNELS
-// RUN: mxc opt %s --target gfx942 --to form-dispatches | filecheck %s --check-prefix=FORM
-// RUN: mxc opt %s --target gfx942 --to lower | filecheck %s --check-prefix=LOWER
 
 // Both sides scaled, operands as a frontend has them: (a, a_scale, b, b_scale). With this order
 // IREE selects no scaled matrix instruction.
@@ -19,17 +17,6 @@
 // KERNELS-NOT: linalg
 // KERNELS: flow.dispatch @mxc_mxfp4_mxfp4_1x32x64x128
 // KERNELS-NOT: linalg
-
-// FORM-LABEL: @both_scaled
-// FORM: flow.dispatch.region -> (tensor<32x64xf32>) {
-// FORM: linalg.fill
-// FORM: linalg.generic
-// FORM: flow.return
-
-// Where there is no such instruction, lanes decode in registers.
-// LOWER: thread = [2, 1, 0, 0], workgroup = [2, 64, 0, 0]
-// LOWER-LABEL: @both_scaled(
-// LOWER: arith.scaling_extf
 func.func @both_scaled(%a: tensor<32x4x32xf4E2M1FN>, %as: tensor<32x4xf8E8M0FNU>, %b: tensor<64x4x32xf4E2M1FN>, %bs: tensor<64x4xf8E8M0FNU>) -> tensor<32x64xf32> {
   %zero = arith.constant 0.0 : f32
   %e = tensor.empty() : tensor<32x64xf32>

@@ -10,7 +10,7 @@ from mxc.passes.kernels.gpu.cost import Problem, cost
 from mxc.passes.kernels.gpu.fragments import TURNS, Instruction
 from mxc.passes.kernels.gpu.schedule import Schedule, Transport
 from mxc.passes.kernels.gpu.staged_scales import SPAN, scale_bytes
-from mxc.passes.kernels.gpu.staging import INSTRUCTION, layout_bytes
+from mxc.passes.kernels.gpu.staging import INSTRUCTION, PIECE, layout_bytes
 
 #: Waves along K of a stream, at most.
 _ALONG_K = (8, 4, 4, 4)
@@ -41,8 +41,8 @@ def choose(
 
 def candidates(problem: Problem, device: Device = MI355X) -> Iterator[Schedule]:
     """Schedules that compute a product."""
-    yield from _streams(problem)
-    if problem.blocks >= SPAN:
+    yield from _streams(problem, device)
+    if problem.blocks >= SPAN and device.matrix.scaled and device.matrix.dma == PIECE:
         yield from _rings(problem, device)
 
 
@@ -52,13 +52,15 @@ def registers(problem: Problem, schedule: Schedule) -> int:
     m, n = schedule.tiles
     totals = schedule.instruction.totals * m * n
     lhs, rhs = (TURNS * bits for bits in problem.bits)
-    if problem.parts:
+    if problem.parts and problem.is_float:
         return totals + m * lhs // 2 + n * (2 * rhs + 2 + _DECODED)
+    if problem.parts:
+        return totals + m * (2 * lhs + 2 + _DECODED) + n * (2 * rhs + 2 + _DECODED)
     return totals + 2 * m * (lhs + 1) + 2 * n * (rhs + 1)
 
 
-def _streams(problem: Problem) -> Iterator[Schedule]:
-    small = Instruction(16)
+def _streams(problem: Problem, device: Device) -> Iterator[Schedule]:
+    small = Instruction(16, device.matrix)
     steps = -(-problem.blocks // small.step)
     for tiles, most in enumerate(_ALONG_K, start=1):
         yield Schedule(

@@ -22,10 +22,12 @@ from mxc.passes.kernels.gpu.schedule import Schedule
 
 #: Waves of a streaming kernel that a SIMD holds: what its registers allow, mostly.
 _STREAM_WAVES = 2
-#: Clocks of bf16 instructions for those of scaled ones, of 4 bits, over as many elements.
-_BF16 = 4
+#: Vector instructions that decode a block of so many bits an element, where no conversion does.
+_DECODE = {4: 110, 6: 180, 8: 150}
 #: Bytes of a result.
 _RESULT = 4
+#: Bits of an element with a scale, at most.
+_WIDEST = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,7 @@ class Problem:
 
     `halves`: 2 where an epilogue joins the halves of the columns. `experts`: different rhs that
     the groups read; 0 where they read one. `parts`: the bf16 that an element of lhs is multiplied
-    as; 0 where it is scaled.
+    as; 0 where both sides are multiplied as they are, with their scales.
     """
 
     rows: int
@@ -45,6 +47,11 @@ class Problem:
     halves: int = 1
     experts: int = 0
     parts: int = 0
+
+    @property
+    def is_float(self) -> bool:
+        """Whether lhs has no scales."""
+        return self.bits[0] > _WIDEST
 
     @property
     def workgroups_of(self) -> int:
@@ -70,8 +77,7 @@ def padding(problem: Problem, schedule: Schedule) -> float:
 
 def cost(problem: Problem, schedule: Schedule, device: Device) -> float:
     """Clocks of the device, estimated."""
-    rates = device.unit.rates
-    assert rates is not None
+    rates = device.rates
     count = workgroups(problem, schedule)
     per_unit = _at_once(schedule, device)
     at_once = min(count, device.units * per_unit)
@@ -95,14 +101,19 @@ def _at_once(schedule: Schedule, device: Device) -> int:
 
 def _turn(problem: Problem, schedule: Schedule, device: Device) -> float:
     """Clocks of a turn of one workgroup that has a unit to itself."""
-    unit, rates = device.unit, device.unit.rates
-    assert rates is not None
+    unit, rates = device.unit, device.rates
     m, n = schedule.tiles
     waves = schedule.threads // unit.wave
-    clocks = schedule.instruction.clocks * (2 if 8 in problem.bits else 1)
+    instruction = schedule.instruction
     if problem.parts:
-        clocks = schedule.instruction.clocks * _BF16 * problem.parts
-    matrix = m * n * clocks * -(-waves // unit.simds)
+        clocks = m * n * instruction.decoded_clocks * problem.parts
+        if not instruction.unit.converts:
+            tiles = (0 if problem.is_float else m, n)
+            decode = sum(t * _DECODE[b] for t, b in zip(tiles, problem.bits, strict=True) if t)
+            clocks = max(clocks, decode * rates.issue)
+    else:
+        clocks = m * n * instruction.clocks * (2 if 8 in problem.bits else 1)
+    matrix = clocks * -(-waves // unit.simds)
     fragments = waves * _side_bytes(problem, schedule, m, n)
     if schedule.transport == "stream":
         return max(matrix, fragments / rates.memory_bytes)

@@ -75,14 +75,14 @@ def _sixes(block: ir.Value, scale: ir.Value, element: str) -> list[ir.Value]:
     whole = ir.Operation.create(
         _SIXES[element],
         results=[of(ir.BF16Type.get(), BLOCK)],
-        operands=[words, _power(scale)],
+        operands=[words, power(scale)],
     ).result
     return _slices(whole, lambda part: part)
 
 
 def _integers(block: ir.Value, scale: ir.Value) -> list[ir.Value]:
     """mxint8: an integer of 8 bits is a bf16 as it is, and a power of two moves its exponent."""
-    unit = arith.mulf(_power(scale), arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), 2.0**-6)))
+    unit = arith.mulf(power(scale), arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), 2.0**-6)))
 
     def values(part: ir.Value) -> ir.Value:
         wide = arith.sitofp(of(f32(), FRAGMENT), part)
@@ -92,7 +92,7 @@ def _integers(block: ir.Value, scale: ir.Value) -> list[ir.Value]:
     return _slices(block, values)
 
 
-def _power(scale: ir.Value) -> ir.Value:
+def power(scale: ir.Value) -> ir.Value:
     """The f32 of an E8M0 byte: 255 is NaN, and 0 is 2^-127, which is subnormal."""
 
     def bits(value: int) -> ir.Value:

@@ -23,9 +23,10 @@ dword of the scales as they lie in memory; `op_sel` chooses x. Nothing is packed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mxc.dialects.compute_units import matrix_clocks
+from mxc.dialects.matrix_units import GFX950, Form, MatrixUnit
 
 #: Elements that share a scale.
 BLOCK = 32
@@ -35,27 +36,50 @@ TURNS = 4
 
 @dataclass(frozen=True)
 class Instruction:
-    """A scaled matrix instruction by the rows of a tile."""
+    """A matrix instruction of `unit` by the rows of a tile.
+
+    Raises ValueError where the unit has none of so many rows.
+    """
 
     rows: int
+    unit: MatrixUnit = field(default=GFX950, repr=False)
+
+    def __post_init__(self) -> None:
+        """Ask the unit."""
+        assert self.form.rows == self.rows
+
+    @property
+    def form(self) -> Form:
+        """That for bf16."""
+        return self.unit.form(self.rows)
 
     @property
     def groups(self) -> int:
         """Lane groups, and blocks along K."""
-        return 64 // self.rows
+        return self.unit.lanes // self.rows
+
+    @property
+    def fragment(self) -> int:
+        """The bf16 that a lane gives to an instruction."""
+        return self.form.depth // self.groups
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """m, n, k."""
+        """m, n, k of the scaled instruction."""
         return self.rows, self.rows, BLOCK * self.groups
 
     @property
     def clocks(self) -> int:
-        """Of a matrix core for one; twice as many where an element has 8 bits."""
+        """Of a matrix core for a scaled one; twice as many where an element has 8 bits."""
         m, n, k = self.shape
         found = matrix_clocks(f"v_mfma_scale_f32_{m}x{n}x{k}_f8f6f4", "cbsz:4 blgp:4")
         assert found is not None
         return found
+
+    @property
+    def decoded_clocks(self) -> int:
+        """Of a matrix core for as much along K as a scaled instruction has, in bf16."""
+        return BLOCK // self.fragment * self.form.clocks
 
     @property
     def step(self) -> int:
@@ -64,12 +88,14 @@ class Instruction:
 
     @property
     def totals(self) -> int:
-        """Sums that a lane holds: of one column, rows as `row_of` says."""
-        return self.rows * self.rows // 64
+        """Sums that a lane holds: of one column, rows as `row` says."""
+        return self.rows * self.rows // self.unit.lanes
 
     def row(self, quad: int) -> int:
-        """Sums 4 quad .. 4 quad + 3 of a lane belong to rows 4 group + this, and the next three."""
-        return 4 * self.groups * quad
+        """Sums 4 quad .. 4 quad + 3 of a lane belong to rows run x group + this, and the next."""
+        run = self.unit.run
+        runs, rest = divmod(4 * quad, run)
+        return run * self.groups * runs + rest
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from mxc.dialects.amdgpu import thread, uniform
 from mxc.passes.kernels.gpu.fragments import Instruction
 from mxc.passes.kernels.vectors import index
 
+#: Of a wave, where matrix instructions take scales.
 LANES = 64
 
 
@@ -73,10 +74,11 @@ class Lane:
 def lane_of(instruction: Instruction) -> Lane:
     """The lane that runs, at the insertion point."""
     own = thread()
-    lane = rest(own, LANES)
+    lanes = instruction.unit.lanes
+    lane = rest(own, lanes)
     return Lane(
         lane,
         rest(lane, instruction.rows),
         divided(lane, instruction.rows),
-        uniform(divided(own, LANES)),
+        uniform(divided(own, lanes)),
     )

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import vector
 
-from mxc.dialects.amdgpu import joined, mfma, scaled_mfma
+from mxc.dialects.amdgpu import joined, mfma, scaled_mfma, wmma
 from mxc.passes.kernels.gpu.decode import decode, decode_nvfp4
+from mxc.passes.kernels.gpu.decode_bits import decode_bits, decode_nvfp4_bits
 from mxc.passes.kernels.gpu.floats import FRAGMENT, FloatSide
 from mxc.passes.kernels.gpu.fragments import TURNS, Instruction
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledSide
@@ -46,34 +47,63 @@ class ScaledProduct:
 
 @dataclass(frozen=True)
 class DecodedProduct:
-    """Floats by scaled elements, which become bf16 in registers."""
+    """Floats or scaled elements by scaled elements, which become bf16 in registers."""
 
     instruction: Instruction
-    lhs: FloatSide
+    lhs: FloatSide | ScaledSide
     rhs: ScaledSide
 
     def multiply(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded) -> list[ir.Value]:
         """The totals, tile rows times tile columns, with a step added."""
         totals = list(totals)
-        rows = self.instruction.rows
-        shape = rows, rows, FRAGMENT * self.instruction.groups
         columns = range(len(self.rhs.rows))
         for turn in range(TURNS):
-            right = [self._decoded(rhs, n, turn) for n in columns]
+            right = [self._decoded(self.rhs, rhs, n, turn) for n in columns]
             for m in range(len(self.lhs.rows)):
-                left = self.lhs.parts(lhs, m, turn)
+                left = self._left(lhs, m, turn)
                 for n in columns:
                     at = m * len(columns) + n
                     for fragment, parts in zip(right[n], left, strict=True):
                         for part in reversed(parts):  # the least first
-                            totals[at] = mfma(shape, fragment, part, totals[at])
+                            totals[at] = self._multiply(fragment, part, totals[at])
         return totals
 
-    def _decoded(self, loaded: Loaded, tile: int, turn: int) -> list[ir.Value]:
-        block = joined(self.rhs.parts(loaded, tile, turn))
-        scales, count = self.rhs.raw_scales(loaded, tile), self.rhs.kind.scales
+    def _left(self, loaded: Loaded, tile: int, turn: int) -> list[list[ir.Value]]:
+        """Of each fragment the bf16 that add up to it."""
+        if isinstance(self.lhs, FloatSide):
+            split = self.lhs.parts(loaded, tile, turn)
+            by_part = [self._cut(list(part)) for part in zip(*split, strict=True)]
+            return [list(parts) for parts in zip(*by_part, strict=True)]
+        return [[fragment] for fragment in self._decoded(self.lhs, loaded, tile, turn)]
+
+    def _decoded(self, side: ScaledSide, loaded: Loaded, tile: int, turn: int) -> list[ir.Value]:
+        """The fragments of a block."""
+        block = joined(side.parts(loaded, tile, turn))
+        scales, count = side.raw_scales(loaded, tile), side.kind.scales
+        converts = self.instruction.unit.converts
         if count > 1:
             kind = of(i8(), count)
             own = vector.extract_strided_slice(kind, scales, [turn * count], [count], [1])
-            return decode_nvfp4(block, own)
-        return decode(block, vector.extract(scales, [], [turn]), self.rhs.kind.element)
+            return self._cut((decode_nvfp4 if converts else decode_nvfp4_bits)(block, own))
+        own = vector.extract(scales, [], [turn])
+        return self._cut((decode if converts else decode_bits)(block, own, side.kind.element))
+
+    def _cut(self, runs: list[ir.Value]) -> list[ir.Value]:
+        """Runs of 8 along K as fragments of what an instruction takes of a lane."""
+        size = self.instruction.fragment
+        kind = of(ir.BF16Type.get(), size)
+        if size > FRAGMENT:
+            return [
+                vector.shuffle(*runs[at : at + 2], list(range(size)))
+                for at in range(0, len(runs), 2)
+            ]
+        return [
+            run if size == FRAGMENT else vector.extract_strided_slice(kind, run, [at], [size], [1])
+            for run in runs
+            for at in range(0, FRAGMENT, size)
+        ]
+
+    def _multiply(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        rows, unit = self.instruction.rows, self.instruction.unit
+        multiply = {"mfma": mfma, "wmma": wmma}[unit.family]
+        return multiply((rows, rows, self.instruction.form.depth), a, b, c)

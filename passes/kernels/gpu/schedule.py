@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from iree.compiler import ir
 
 from mxc.dialects.errors import PassError
+from mxc.dialects.matrix_units import GFX950, MatrixUnit
 from mxc.passes.kernels.gpu.fragments import Instruction
 
 Transport = Literal["stream", "ring"]
@@ -45,7 +46,7 @@ class Schedule:
     def threads(self) -> int:
         """Lanes of a workgroup."""
         m, n, k = self.waves
-        return 64 * m * n * k
+        return self.instruction.unit.lanes * m * n * k
 
 
 #: Of a contraction: the schedule that was chosen for it, a dictionary of its fields.
@@ -67,7 +68,7 @@ def write_schedule(op: ir.Operation, schedule: Schedule) -> None:
     op.attributes[ATTRIBUTE] = ir.DictAttr.get(found)
 
 
-def read_schedule(op: ir.Operation) -> Schedule | None:
+def read_schedule(op: ir.Operation, unit: MatrixUnit = GFX950) -> Schedule | None:
     """The schedule of a contraction, None where none was chosen. PassError where it is none."""
     if ATTRIBUTE not in op.attributes:
         return None
@@ -77,11 +78,14 @@ def read_schedule(op: ir.Operation) -> Schedule | None:
         value = each.attr
         whole = isinstance(value, ir.DenseI64ArrayAttr)
         fields[each.name] = list(value) if whole else value.value
-    return schedule_of(fields, str(op.location))
+    return schedule_of(fields, str(op.location), unit)
 
 
-def schedule_of(fields: Mapping[str, Any], place: str) -> Schedule:
-    """A schedule from its fields, as JSON has them. PassError, with the place, where it is none."""
+def schedule_of(fields: Mapping[str, Any], place: str, unit: MatrixUnit = GFX950) -> Schedule:
+    """A schedule from its fields, as JSON has them, for the instructions of `unit`.
+
+    PassError, with the place, where it is none, or the unit has no such instruction.
+    """
     known = ("instruction", "tiles", "waves", "transport", "stages", "turns")
     unknown = [name for name in fields if name not in known]
     if unknown:
@@ -91,8 +95,9 @@ def schedule_of(fields: Mapping[str, Any], place: str) -> Schedule:
     rows, transport = fields.get("instruction"), fields.get("transport", "stream")
     tiles, waves = (tuple(fields.get(name, ())) for name in ("tiles", "waves"))
     counts = [*tiles, *waves, fields.get("stages", 0), fields.get("turns", 0)]
+    shapes = [form.rows for form in unit.forms]
     if (
-        rows not in (16, 32)
+        rows not in shapes
         or transport not in get_args(Transport)
         or (len(tiles), len(waves)) != (2, 3)
         or not all(isinstance(n, int) for n in counts)
@@ -100,12 +105,12 @@ def schedule_of(fields: Mapping[str, Any], place: str) -> Schedule:
         or math.prod(waves) > 16
     ):
         raise PassError(
-            f"{place}: a schedule wants instruction 16 or 32, tiles [rows, columns], waves [rows, "
-            "columns, K] of at most 16 in all, transport stream or ring, and of a ring stages and "
-            f"turns; found {dict(fields)}"
+            f"{place}: a schedule wants instruction {' or '.join(map(str, shapes))}, tiles [rows, "
+            "columns], waves [rows, columns, K] of at most 16 in all, transport stream or ring, "
+            f"and of a ring stages and turns; found {dict(fields)}"
         )
     return Schedule(
-        instruction=Instruction(rows),
+        instruction=Instruction(rows, unit),
         tiles=(tiles[0], tiles[1]),
         waves=(waves[0], waves[1], waves[2]),
         transport=transport,

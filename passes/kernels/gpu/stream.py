@@ -30,7 +30,7 @@ from mxc.dialects.amdgpu import barrier, bounded, shared, zeros
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.gpu.contraction import QUAD, Contraction, Given
 from mxc.passes.kernels.gpu.floats import Floats, FloatSide
-from mxc.passes.kernels.gpu.lanes import LANES, Lane, below, divided, lane_of, plus, rest, times
+from mxc.passes.kernels.gpu.lanes import Lane, below, divided, lane_of, plus, rest, times
 from mxc.passes.kernels.gpu.output import Blocks, tiles_of
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledSide, clamped
@@ -110,9 +110,11 @@ class _Body:
             left = FloatSide(kind, *at, lhs[0], rows)
             right = ScaledSide(self.kernel.rhs, *at, buffers, columns, decoded=True)
             return left, right, DecodedProduct(self.instruction, left, right)
-        scaled = ScaledSide(kind, *at, (lhs[0], lhs[1]), rows)
-        right = ScaledSide(self.kernel.rhs, *at, buffers, columns)
-        return scaled, right, ScaledProduct(self.instruction, scaled, right)
+        decoded = not self.instruction.unit.scaled
+        scaled = ScaledSide(kind, *at, (lhs[0], lhs[1]), rows, decoded)
+        right = ScaledSide(self.kernel.rhs, *at, buffers, columns, decoded)
+        multiply = DecodedProduct if decoded else ScaledProduct
+        return scaled, right, multiply(self.instruction, scaled, right)
 
     def build(self) -> None:
         """The whole body."""
@@ -178,7 +180,7 @@ class _Body:
         waves = self.schedule.waves[0] * self.schedule.waves[1]
         assert waves == 1, "waves along K have the workgroup for themselves"
         size = self.instruction.totals
-        memory = shared([self.waves_k, len(totals), LANES, size], f32())
+        memory = shared([self.waves_k, len(totals), self.instruction.unit.lanes, size], f32())
         for at, total in enumerate(totals):
             vector.store(
                 total, memory, [self.wave_k, index(at), self.lane.lane, index(0)], alignment=16
@@ -246,4 +248,5 @@ class _Body:
 
     def _column(self, column: ir.Value, quad: int) -> ir.Value:
         """The first column of a quad of the tile that begins at `column`."""
-        return plus(column, plus(times(self.lane.group, QUAD), self.instruction.row(quad)))
+        run = self.instruction.unit.run
+        return plus(column, plus(times(self.lane.group, run), self.instruction.row(quad)))

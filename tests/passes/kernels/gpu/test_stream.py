@@ -96,13 +96,17 @@ def program(m: int, n: int, k: int, lhs: str, rhs: str) -> str:
 
 
 def run(
-    text: str, folder: Path, *arguments: Array, schedule: Path | None = None
+    text: str,
+    folder: Path,
+    *arguments: Array,
+    schedule: Path | None = None,
+    target: str = "gfx950",
 ) -> tuple[Array, list[str]]:
     """The result on the simulator and the kernels that ran; nothing may be found."""
     (folder / "p.mlir").write_text(text)
     mxc.compile(
         folder / "p.mlir",
-        target="gfx950",
+        target=target,
         output=folder / "p.mxc",
         schedule=schedule,
         force=True,
@@ -144,8 +148,24 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("m", "n", "k", "lhs", "rhs"), CASES)
-def test_products(m: int, n: int, k: int, lhs: str, rhs: str, tmp_path: Path) -> None:
+#: For gfx942, where both sides become bf16 by integers: every format on either side.
+DECODED = [
+    (5, 52, 2880, F4, E2M3),
+    (33, 100, 1024, E5M2, E4M3),
+    (70, 36, 96, E3M2, E5M2),
+    (3, 12, 64, E4M3, F4),
+    (20, 33, 544, "f32", F4),
+    (4, 16, 544, "f16", E3M2),
+    (1, 16, 1056, "bf16", "mxint8"),
+    (4, 16, 1056, "bf16", NVFP4),
+]
+
+
+@pytest.mark.parametrize(
+    ("target", "m", "n", "k", "lhs", "rhs"),
+    [*(("gfx950", *case) for case in CASES), *(("gfx942", *case) for case in DECODED)],
+)
+def test_products(target: str, m: int, n: int, k: int, lhs: str, rhs: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(m + n + k)
     block = FORMATS[rhs].block
     # E4M3 has a sign, and numbers up to 126.
@@ -158,10 +178,47 @@ def test_products(m: int, n: int, k: int, lhs: str, rhs: str, tmp_path: Path) ->
     else:
         x, s, left = operand(rng, (m, k), lhs, (117, 137))
         given = [x.reshape(m, k // 32, -1).view(np.int8), s.view(np.int8), *given]
-    found, kernels = run(program(m, n, k, lhs, rhs), tmp_path, *given)
+    found, kernels = run(program(m, n, k, lhs, rhs), tmp_path, *given, target=target)
     wanted = left @ right.T
     assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
     assert [name.startswith("mxc_") for name in kernels] == [True]
+
+
+@pytest.mark.parametrize(
+    ("format", "least"), [(F4, 0), (E2M3, 0), (E3M2, 0), (E4M3, 3), (E5M2, 10)]
+)
+def test_every_code_under_extreme_scales(format: str, least: int, tmp_path: Path) -> None:
+    """Decoded by integers: exact from the least scale under which bf16 holds all codes.
+
+    A code that is no number, and a scale that is none, are so in their column alone.
+    """
+    element = FORMATS[format].element
+    special = [*element.inf_codes[:1], *element.nan_codes[-1:]]
+    codes = np.tile(np.arange(1 << element.bits), -(-64 >> element.bits) or 1)
+    codes[~np.isfinite(element.values[codes])] = 0
+    columns, k = 16, codes.size
+    own = np.tile(codes, (columns, 1))
+    scales = np.linspace(least, 254 - element.emax, columns).astype(np.uint8)
+    scales[7] = 0xFF
+    for column, code in enumerate(special, start=3):
+        own[column, 5] = code
+    bits = (own[..., None] >> np.arange(element.bits) & 1).astype(np.uint8)
+    w = np.packbits(bits.reshape(columns, -1), axis=-1, bitorder="little")
+    # A row for each column, in which its products are not far from 1.
+    signs = np.random.default_rng(1).choice([-2.0, -1.0, 1.0, 2.0], k)
+    factors = 2.0 ** np.clip(127.0 - scales, -126, 125)
+    x = (signs * factors[:, None]).astype(ml_dtypes.bfloat16)
+    t = np.repeat(scales[:, None], k // 32, axis=1)
+    given = [x.reshape(columns, -1, 32), w.reshape(columns, k // 32, -1).view(np.int8)]
+    text = program(columns, columns, k, "bf16", format)
+    found, _ = run(text, tmp_path, *given, t.view(np.int8), target="gfx942")
+    right = element.values[own].astype(np.float64) * decode_scales(scales, format)[:, None]
+    with np.errstate(invalid="ignore"):
+        wanted = (x.astype(np.float64) * right).sum(axis=1)
+    np.testing.assert_allclose(found.diagonal(), wanted, rtol=1e-6)
+    plain = [n for n in range(columns) if np.isfinite(wanted[n])]
+    assert len(plain) == columns - 1 - len(special)
+    assert np.isfinite(found[np.ix_(plain, plain)].diagonal()).all()
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -1,0 +1,199 @@
+"""Elements with their scales as bf16 in registers, by integers and float products alone.
+
+For machines without v_cvt_scalef32_* (decode.py). Exact, but for what no bf16 holds: of values
+below 2^-126 the bits below 2^-133 are cut off, and what is too large for an f32 is infinite.
+
+    f4        a table: the eight magnitudes times the scale, once a block, as bytes in four
+              registers; v_perm looks up the high or the low bytes of four elements at once
+    f6, f8    the fields of an element are those of an f16 with a smaller exponent, subnormal ones
+              too: f32 = f16 x 2^(15 - bias) x scale, and bf16 is its upper half
+    int8      f32 = integer x 2^-6 scale
+
+An e4m3 that is NaN makes the scale of its block NaN: each result that it is a part of is NaN either
+way, and so it is looked for in four elements at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, vector
+
+from mxc.dialects.amdgpu import permuted_bytes
+from mxc.dialects.formats import E2M1, E4M3, FORMATS, ElementFormat, Specials
+from mxc.dialects.quantise_scalars import i32 as number
+from mxc.passes.kernels.gpu.decode import power
+from mxc.passes.kernels.gpu.floats import FRAGMENT
+from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat, table
+
+_ELEMENTS = {format.element.mlir: format.element for format in FORMATS.values()}
+_F16_BIAS, _F16_MANTISSA = 15, 10
+_NAN = 0x7FC00000
+
+# Selectors of v_perm: byte n of the result is byte s[n] of the low register, or s[n] - 4 of the
+# high one; 12 is zero.
+_FIRST_TWO, _LAST_TWO = 0x05010400, 0x07030602  # bytes of both in turn
+_LOW_HALVES, _HIGH_HALVES = 0x05040100, 0x07060302
+_HALVES_OF_BOTH = 0x07060100
+_BYTES_ABOVE = (0x010C000C, 0x030C020C)  # two bytes, each above a zero
+
+
+def decode_bits(block: ir.Value, scale: ir.Value, element: str) -> list[ir.Value]:
+    """A block of i8 with its E8M0 scale (i8) as fragments of bf16 [8], along K."""
+    kind = _ELEMENTS[element]
+    factor = power(scale)
+    if not kind.exponent:
+        return _integers(block, factor)
+    words = _words(block)
+    if kind == E2M1:
+        return _looked_up(words, factor)
+    if kind.specials is Specials.NAN:
+        factor = arith.select(_any_nan(words), _float(_NAN), factor)
+    halves = _sixes(words, kind) if kind.bits == 6 else _eights(words, kind)
+    return _products(halves, _F16_BIAS - kind.bias, factor)
+
+
+def decode_nvfp4_bits(block: ir.Value, scales: ir.Value) -> list[ir.Value]:
+    """32 elements of e2m1 under two scales, i8 [2] in E4M3, as fragments of bf16 [8], along K."""
+    words, found = _words(block), []
+    for half in range(2):
+        own = words[2 * half : 2 * half + 2]
+        found += _looked_up(own, _e4m3(vector.extract(scales, [], [half])))
+    return found
+
+
+def _words(block: ir.Value) -> list[ir.Value]:
+    size = ir.VectorType(block.type).shape[0] // 4
+    words = bitcast(block, i32(), size)
+    return [vector.extract(words, [], [at]) for at in range(size)]
+
+
+def _float(bits: int) -> ir.Value:
+    return arith.bitcast(f32(), number(bits))
+
+
+def _e4m3(code: ir.Value) -> ir.Value:
+    """The f32 of a scale of nvfp4, i8."""
+    word = arith.extui(i32(), code)
+    (half,) = _aligned([arith.shli(word, number(8))], E4M3)
+    low = vector.extract(bitcast(_joined([half]), ir.F16Type.get(), 2), [], [0])
+    unit = arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), 2.0 ** (_F16_BIAS - E4M3.bias)))
+    value = arith.mulf(arith.extf(f32(), low), unit)
+    return arith.select(_any_nan([word]), _float(_NAN), value)
+
+
+def _looked_up(words: Sequence[ir.Value], factor: ir.Value) -> list[ir.Value]:
+    """f4: each word holds eight elements, the first one lowest."""
+    count = 1 << (E2M1.bits - 1)
+    values = table(E2M1.values[:count], f32())
+    bits = bitcast(arith.mulf(values, vector.broadcast(values.type, factor)), i32(), count)
+    each = [vector.extract(bits, [], [at]) for at in range(count)]
+    # Of two registers the third bytes, then the fourth ones: the low and high bytes of bf16.
+    pairs = [permuted_bytes(b, a, _LAST_TWO) for a, b in zip(each[::2], each[1::2], strict=True)]
+    low = [permuted_bytes(pairs[at + 1], pairs[at], _LOW_HALVES) for at in (0, 2)]
+    high = [permuted_bytes(pairs[at + 1], pairs[at], _HIGH_HALVES) for at in (0, 2)]
+    found = []
+    for word in words:
+        even = arith.andi(word, number(0x0F0F0F0F))
+        odd = arith.andi(arith.shrui(word, number(4)), number(0x0F0F0F0F))
+        pairs = []
+        for order in (_FIRST_TWO, _LAST_TWO):
+            codes = permuted_bytes(odd, even, order)
+            chosen = arith.andi(codes, number(0x07070707))
+            sign = arith.andi(arith.shli(codes, number(4)), number(-0x7F7F7F80))
+            upper = arith.ori(permuted_bytes(high[1], high[0], chosen), sign)
+            lower = permuted_bytes(low[1], low[0], chosen)
+            pairs += [permuted_bytes(upper, lower, two) for two in (_FIRST_TWO, _LAST_TWO)]
+        found.append(bitcast(_joined(pairs), ir.BF16Type.get(), FRAGMENT))
+    return found
+
+
+def _any_nan(words: Sequence[ir.Value]) -> ir.Value:
+    """Whether a byte of the words is 0x7F but for its sign: one more is the bit of the sign."""
+    carried = None
+    for word in words:
+        more = arith.addi(arith.andi(word, number(0x7F7F7F7F)), number(0x01010101))
+        carried = more if carried is None else arith.ori(carried, more)
+    assert carried is not None
+    signs = arith.andi(carried, number(-0x7F7F7F80))
+    return arith.cmpi(arith.CmpIPredicate.ne, signs, number(0))
+
+
+def _eights(words: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
+    """Pairs of f16 of elements of 8 bits."""
+    return _aligned([permuted_bytes(word, word, o) for word in words for o in _BYTES_ABOVE], kind)
+
+
+def _sixes(words: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
+    """Pairs of f16 of elements of 6 bits: the first bit of a block is the first one's lowest."""
+    pairs = []
+    for first in range(0, BLOCK * kind.bits, 2 * kind.bits):
+        low = _moved(words, first, 16 - kind.bits)
+        high = _moved(words, first + kind.bits, 32 - kind.bits)
+        pairs.append(permuted_bytes(high, low, _HALVES_OF_BOTH))
+    return _aligned(pairs, kind)
+
+
+def _moved(words: Sequence[ir.Value], first: int, to: int) -> ir.Value:
+    """The word in which bit `first` of all words is bit `to`, and so the next six."""
+    number_of, bit = divmod(first, 32)
+    word, shift = words[number_of], bit - to
+    if bit + 6 > 32:
+        word = arith.shrui(word, number(shift))
+        return arith.ori(word, arith.shli(words[number_of + 1], number(32 - shift)))
+    if shift == 0:
+        return word
+    return arith.shrui(word, number(shift)) if shift > 0 else arith.shli(word, number(-shift))
+
+
+def _aligned(pairs: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
+    """Codes at the upper ends of two halves -> f16: sign, then the fields where those of f16 are.
+
+    The value of an f16 is that of the element, times 2^(bias - 15).
+    """
+    shift = _F16_BIAS - _F16_MANTISSA - kind.exponent
+    if shift == 0 and kind.bits == 8:
+        return list(pairs)
+    mask = kind.magnitude_mask << (_F16_MANTISSA - kind.mantissa)
+    both, signs = number(mask | mask << 16), number(-0x7FFF8000)
+    return [
+        arith.ori(arith.andi(pair, signs), arith.andi(arith.shrui(pair, number(shift)), both))
+        for pair in pairs
+    ]
+
+
+def _products(pairs: Sequence[ir.Value], exponent: int, factor: ir.Value) -> list[ir.Value]:
+    """Pairs of f16 times 2^exponent times the scale: the product of both may be beyond f32."""
+    wide, found = of(f32(), FRAGMENT), []
+    for at in range(0, len(pairs), FRAGMENT // 2):
+        halves = bitcast(_joined(pairs[at : at + FRAGMENT // 2]), ir.F16Type.get(), FRAGMENT)
+        values = arith.extf(wide, halves)
+        if exponent:
+            values = arith.mulf(values, splat(2.0**exponent, f32(), FRAGMENT))
+        found.append(_upper(arith.mulf(values, vector.broadcast(wide, factor))))
+    return found
+
+
+def _integers(block: ir.Value, factor: ir.Value) -> list[ir.Value]:
+    """mxint8: an integer of 8 bits is a bf16 as it is."""
+    unit = arith.mulf(factor, arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), 2.0**-6)))
+    wide, found = of(f32(), FRAGMENT), []
+    for at in range(0, BLOCK, FRAGMENT):
+        part = vector.extract_strided_slice(
+            of(ir.IntegerType.get_signless(8), FRAGMENT), block, [at], [FRAGMENT], [1]
+        )
+        values = arith.mulf(arith.sitofp(wide, part), vector.broadcast(wide, unit))
+        found.append(_upper(values))
+    return found
+
+
+def _upper(values: ir.Value) -> ir.Value:
+    """f32 [8] -> the bf16 of their upper halves."""
+    halves = bitcast(values, ir.BF16Type.get(), 2 * FRAGMENT)
+    return vector.shuffle(halves, halves, list(range(1, 2 * FRAGMENT, 2)))
+
+
+def _joined(words: Sequence[ir.Value]) -> ir.Value:
+    return vector.from_elements(of(i32(), len(words)), list(words))
