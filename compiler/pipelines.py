@@ -12,6 +12,7 @@ from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
+from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
 from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
@@ -85,7 +86,7 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
             found.append(LowerQuantiseToGpuKernels())
     isa = best_isa(target.architecture, target.features)
     if isa is not None:
-        found.append(LowerToCpuKernels(isa=isa))
+        found += [LowerToCpuKernels(isa=isa), LowerQuantiseToCpuKernels(isa=isa)]
     stage = Stage(
         name="kernels",
         invariant="Each contraction that a kernel of ours computes on this target, attention over "

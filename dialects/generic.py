@@ -28,15 +28,22 @@ def element_of(value: ir.Value) -> ir.Type:
     return ir.RankedTensorType(value.type).element_type
 
 
-def constant(value: float | int, element: ir.Type) -> ir.Value:
-    """A scalar constant of `element`.
+def constant(value: float | int, kind: ir.Type) -> ir.Value:
+    """A constant of a scalar type, or of a vector type with that value in every element.
 
     The attribute is built here: `arith.constant` finds out by a failed C++ cast that 0 is no
     float, which takes it half a second.
     """
+    is_vector = isinstance(kind, ir.VectorType)
+    element = ir.VectorType(kind).element_type if is_vector else kind
+    attribute: ir.Attribute
     if isinstance(element, ir.FloatType):
-        return arith.ConstantOp(element, ir.FloatAttr.get(element, float(value))).result
-    return arith.ConstantOp(element, ir.IntegerAttr.get(element, int(value))).result
+        attribute = ir.FloatAttr.get(element, float(value))
+    else:
+        attribute = ir.IntegerAttr.get(element, int(value))
+    if is_vector:
+        attribute = ir.DenseElementsAttr.get_splat(kind, attribute)
+    return arith.ConstantOp(kind, attribute).result
 
 
 def empty(sizes: Sequence[int | ir.Value], element: ir.Type) -> ir.Value:

@@ -51,6 +51,9 @@ BLOCK = 32
 #: What `quantise_mx` writes.
 MX_FORMATS = tuple(name for name, format in FORMATS.items() if format.scale == E8M0)
 
+#: Floats that are quantised as the f32 that they are exactly.
+_NARROW = ("bf16", "f16")
+
 #: The largest int8 element; -128 is not used.
 INT8_MAX = 127
 
@@ -84,8 +87,8 @@ def quantise_mx(
 ) -> tuple[ir.Value, ir.Value]:
     """x [.., K] -> elements [.., K / 32, 32] of the MX `format` and f8E8M0FNU [.., K / 32].
 
-    x is f32, or bf16, which is widened. Equal to `reference.quantize` in every bit. Raises
-    ValueError where x is neither, or K not a static multiple of 32, FormatError for an unknown
+    x is f32, or bf16 or f16, which are widened. Equal to `reference.quantize` in every bit. Raises
+    ValueError where x is none of them, or K not a static multiple of 32, FormatError for an unknown
     format or recipe, or a format that is not in `MX_FORMATS`.
     """
     format, recipe = block_format(format), scale_recipe(recipe)
@@ -138,8 +141,8 @@ def _codes(x: ir.Value, format: BlockFormat, recipe: ScaleRecipe) -> tuple[ir.Va
 
 
 def _widened(x: ir.Value) -> ir.Value:
-    """f32 of bf16; anything else as it is."""
-    if element_of(x) != ir.BF16Type.get():
+    """f32 of bf16 and f16; anything else as it is."""
+    if str(element_of(x)) not in _NARROW:
         return x
     loops, f32 = _loops(x), ir.F32Type.get()
     return generic([(x, loops)], loops, f32, lambda narrow: arith.extf(f32, narrow))
@@ -177,7 +180,7 @@ def _amax(blocks: ir.Value) -> ir.Value:
 class Quantisation:
     """What `quantise_mx` builds, found in a program.
 
-    `x`: the floats, f32 or bf16, of any shape with blocks of 32 in a row; `codes`: elements as
+    `x`: the floats, f32, bf16 or f16, of any shape with blocks of 32 in a row; `codes`: elements as
     integers [.., KO, 32], or as bytes i8 [.., KO, 8, 3]; `scales`: i8 [.., KO].
     """
 
@@ -261,7 +264,7 @@ def _constant(value: ir.Value) -> str:
 
 
 def source_of(value: ir.Value) -> ir.Value:
-    """The floats behind reshapes and what widens bf16: elements in the same order."""
+    """The floats behind reshapes and what widens them: elements in the same order."""
     while not isinstance(value, ir.BlockArgument):
         op = value.owner
         if op.name not in ("tensor.expand_shape", "tensor.collapse_shape") and not _widens(op):
@@ -271,14 +274,15 @@ def source_of(value: ir.Value) -> ir.Value:
 
 
 def _widens(op: ir.Operation) -> bool:
-    """Whether `op` is bf16 -> f32, each element in its place."""
+    """Whether `op` is bf16 or f16 -> f32, each element in its place."""
     if op.name != "linalg.generic" or len(op.operands) != 2:
         return False
     source, result = indexing_maps(op)
     names = [view.operation.name for view in op.regions[0].blocks[0].operations]
-    kinds = [str(element_of(value)) for value in op.operands]
+    narrow, wide = (str(element_of(value)) for value in op.operands)
     identity = source == result == ir.AffineMap.get_identity(source.n_dims)
-    return identity and names == ["arith.extf", "linalg.yield"] and kinds == ["bf16", "f32"]
+    widens = names == ["arith.extf", "linalg.yield"] and narrow in _NARROW and wide == "f32"
+    return identity and widens
 
 
 def _int8_scale(amax: ir.Value) -> ir.Value:

@@ -23,7 +23,7 @@ ROWS, PROBLEM = 128, Shape(256, 4096)
 #: Times the speed of stock IREE.
 WANTED = 100.0
 
-_FLAGS = (
+STOCK_FLAGS = (
     "--iree-hal-target-device=local",
     "--iree-hal-local-target-device-backends=llvm-cpu",
     "--iree-llvmcpu-target-cpu=host",
@@ -112,7 +112,7 @@ def _compile_stock(m: int, problem: Shape) -> bytes:
         with ir.InsertionPoint(module.body):
             func.FuncOp.from_py_func(*kinds, name="main")(f4_by_f4)
         text = str(module)
-    code: bytes = tools.compile_str(text, extra_args=list(_FLAGS))
+    code: bytes = tools.compile_str(text, extra_args=list(STOCK_FLAGS))
     return code
 
 

@@ -57,13 +57,7 @@ def table(values: NDArray[np.generic], element: ir.Type) -> ir.Value:
 
 def splat(value: float | int, element: ir.Type, lanes: int) -> ir.Value:
     """A constant vector of one repeated value."""
-    one = (
-        ir.FloatAttr.get(element, float(value))
-        if isinstance(element, ir.FloatType)
-        else ir.IntegerAttr.get(element, int(value))
-    )
-    kind = of(element, lanes)
-    return arith.ConstantOp(kind, ir.DenseElementsAttr.get_splat(kind, one)).result
+    return constant(value, of(element, lanes))
 
 
 def load(source: ir.Value, at: Sequence[ir.Value], element: ir.Type, lanes: int) -> ir.Value:
@@ -85,6 +79,13 @@ def bitcast(value: ir.Value, element: ir.Type, lanes: int) -> ir.Value:
 def prefetch(source: ir.Value, at: Sequence[ir.Value]) -> None:
     """Ask for the cache line that holds an element. May lie behind the end."""
     memref.PrefetchOp(source, list(at), False, 3, True)
+
+
+def scratch(sizes: Sequence[int], element: ir.Type) -> ir.Value:
+    """Memory of a workgroup, that begins with a cache line."""
+    alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64)
+    kind = ir.MemRefType.get(list(sizes), element)
+    return memref.AllocaOp(kind, [], [], alignment=alignment).result
 
 
 @contextlib.contextmanager

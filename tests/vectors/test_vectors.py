@@ -10,6 +10,7 @@ from iree.compiler import ir, tools
 from iree.compiler.dialects import func
 from mx_vectors import ELEMENTS, HERE, KINDS, RECIPES, TIES, make
 
+from mxc.compiler import iree
 from mxc.compiler.quantize.blocks import BlockKernel
 from mxc.dialects.boundary import pack
 from mxc.dialects.context import new_context
@@ -21,6 +22,10 @@ from mxc.dialects.quantise import MX_FORMATS, quantise_mx
 from mxc.dialects.recipes import ScaleRecipe
 from mxc.dialects.reference import Quantized, dequantize, quantize
 from mxc.dialects.rounding import Ties
+from mxc.dialects.targets import target
+from mxc.passes.base import run
+from mxc.passes.kernels.cpu.isa import best_isa
+from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
 from mxc.runtime.simulator.simulate import simulate
 
 each_mx = pytest.mark.parametrize("name", ELEMENTS)
@@ -108,6 +113,7 @@ def test_the_kernel_of_mxc_quantize(name):
             np.testing.assert_array_equal(codes, vectors[f"codes_{recipe}_{ties}"][usable])
 
 
+HOST = iree.resolve(target("cpu"))
 CASES = [(name, recipe) for name in MX_FORMATS for recipe in RECIPES]
 FLAGS = (
     "--iree-hal-target-device=local",
@@ -117,7 +123,7 @@ FLAGS = (
 
 
 def program() -> str:
-    """A function for each format and recipe: f32 [n, 32] -> elements and scales as bytes."""
+    """Kernels for each format and recipe: f32 [n, 32] -> elements and scales as bytes."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
 
@@ -135,6 +141,8 @@ def program() -> str:
         with ir.InsertionPoint(module.body):
             for case in CASES:
                 define(*case)
+        run([LowerQuantiseToCpuKernels(isa=best_isa(HOST.architecture, HOST.features))], module)
+        assert "linalg" not in str(module)
         return str(module)
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, scf
+from iree.compiler.dialects import arith, scf
 
 from mxc.dialects.generic import element_of
 from mxc.passes.kernels.cpu.activations import Prepared
@@ -33,7 +33,7 @@ from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.finish import Finish
-from mxc.passes.kernels.vectors import f32, i8, index, loop
+from mxc.passes.kernels.vectors import f32, i8, index, loop, scratch
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,4 @@ class Gemm:
     def _stage(self) -> ir.Value:
         """Memory for the decoded weights of some blocks: it stays in the cache nearest."""
         shape = [self.tile.staged_blocks, self.tile.columns, self.weights.step_count]
-        kind = ir.MemRefType.get([*shape, 4 * self.isa.lanes], i8())
-        alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64)
-        return memref.AllocaOp(kind, [], [], alignment=alignment).result
+        return scratch([*shape, 4 * self.isa.lanes], i8())

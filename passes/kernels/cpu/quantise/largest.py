@@ -1,0 +1,69 @@
+"""The largest magnitudes of as many blocks as a register has lanes: a block a lane.
+
+Registers of partial maxima are merged two at a time, so that each shuffle serves two blocks:
+
+    A A A A, B B B B  ->  A B A B, C D C D  ->  A B C D        within 128 bits
+    A B C D in each 128 bits, E F G H in each  ->  A B C D E F G H ..
+
+Three operations a block, where a reduction of each would take eight (16 lanes). Magnitudes of f32
+are compared as integers of 32 bits; of bf16 and f16 two in a lane, as integers of 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, vector
+
+from mxc.passes.kernels.vectors import bitcast, i16, i32
+
+#: Lanes of 128 bits.
+_QUAD = 4
+
+#: The greater of two registers, lane by lane.
+Greater = Callable[[ir.Value, ir.Value], ir.Value]
+
+
+def of_dwords(a: ir.Value, b: ir.Value) -> ir.Value:
+    """Magnitudes of f32."""
+    return arith.maxsi(a, b)
+
+
+def of_words(a: ir.Value, b: ir.Value) -> ir.Value:
+    """Magnitudes of 16 bits, two in a lane i32."""
+    lanes = ir.VectorType(a.type).shape[0]
+    first, second = (bitcast(value, i16(), 2 * lanes) for value in (a, b))
+    return bitcast(arith.maxsi(first, second), i32(), lanes)
+
+
+def merged(parts: Sequence[ir.Value], greater: Greater) -> ir.Value:
+    """Lane i: the greatest of all lanes of part i; as many parts i32 as a part has lanes."""
+    lanes = len(parts)
+    merging = list(parts)
+    for pattern in [*_within_quads(lanes), *[_across_quads(lanes)] * (lanes // _QUAD // 2)]:
+        pairs = zip(merging[0::2], merging[1::2], strict=True)
+        merging = [greater(*(vector.shuffle(a, b, p) for p in pattern)) for a, b in pairs]
+    (found,) = merging
+    return found
+
+
+def _within_quads(lanes: int) -> list[tuple[list[int], list[int]]]:
+    starts = range(0, lanes, _QUAD)
+    orders = [
+        ([0, lanes, 1, lanes + 1], [2, lanes + 2, 3, lanes + 3]),
+        ([0, 1, lanes, lanes + 1], [2, 3, lanes + 2, lanes + 3]),
+    ]
+    return [
+        ([s + i for s in starts for i in low], [s + i for s in starts for i in high])
+        for low, high in orders
+    ]
+
+
+def _across_quads(lanes: int) -> tuple[list[int], list[int]]:
+    """Every second quad of both, and the others."""
+    low, high = (
+        [s + i for s in range(p * _QUAD, 2 * lanes, 2 * _QUAD) for i in range(_QUAD)]
+        for p in range(2)
+    )
+    return low, high
