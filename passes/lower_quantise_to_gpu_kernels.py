@@ -14,13 +14,15 @@ after:
     stream.executable private @mxc_quantise_f32_mxfp4_even_512 { .. amdgpu.packed_scaled_trunc .. }
     %codes, %scales = flow.dispatch @mxc_quantise_f32_mxfp4_even_512(%x)
 
-Leaves alone: rows of a number that is not known, mxint8, whose elements no conversion makes, more
-than 2 GiB of floats, all else.
+The number of rows may come with each call.
+
+Leaves alone: mxint8, whose elements no conversion makes, all else.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from iree.compiler import ir
@@ -29,12 +31,13 @@ from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.quantise import Quantisation, match_quantisation, source_of
 from mxc.dialects.recast import match_dequantised, match_transposed
 from mxc.passes.base import Pass
-from mxc.passes.kernels.executables import Threads, dispatch_all, executable
+from mxc.passes.kernels.executables import Threads, dispatch_all, executable_of
+from mxc.passes.kernels.extents import Size, dynamic_of, product, value_of
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.quantise import Quantise
 from mxc.passes.kernels.gpu.transpose import TransposeQuantise
-from mxc.passes.kernels.reshapes import as_tensor, packed_as
+from mxc.passes.kernels.reshapes import as_tensor, packed_as, sizes_of
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 
 
@@ -62,20 +65,21 @@ class _Call:
 
 def _call(found: Quantisation) -> _Call | None:
     sizes = shape_of(found.x)
-    if min(sizes) <= 0 or not found.format.element.exponent:
+    if 0 in sizes or not found.format.element.exponent:
         return None
     conversion = Conversion(found.format, found.recipe)
     matrix = match_transposed(found.x)
     source, operands = _read(found.x if matrix is None else source_of(matrix))
     kernel: Quantise | TransposeQuantise
-    kernel = Quantise(conversion, math.prod(sizes) // BLOCK, source)
+    blocks = math.prod(sizes) // BLOCK if min(sizes) > 0 else None
+    kernel = Quantise(conversion, blocks, source)
     if matrix is not None:
         rows, depth = shape_of(matrix)
         turned = TransposeQuantise(conversion, rows, depth, source)
         # What it does not take is transposed first.
         kernel = turned if turned.fits else replace(kernel, source=str(element_of(found.x)))
         operands = operands if turned.fits else (found.x,)
-    return _Call(kernel, operands) if kernel.fits else None
+    return _Call(kernel, operands)
 
 
 def _read(x: ir.Value) -> tuple[str, tuple[ir.Value, ...]]:
@@ -88,17 +92,38 @@ def _read(x: ir.Value) -> tuple[str, tuple[ir.Value, ...]]:
 
 def _lower(module: ir.Operation, found: Quantisation, call: _Call, built: set[str]) -> None:
     kernel, count = call.kernel, len(call.operands)
-    types = kernel.buffers
     if kernel.name not in built:
         built.add(kernel.name)
         with ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0]):
             threads = Threads(kernel.threads, 64)
-            executable(kernel.name, types, kernel.workgroups, kernel.body, threads=threads)
+            executable_of(kernel.name, kernel, threads)
     # Where the scales are computed: before all that reads them or the elements.
     with ir.InsertionPoint(found.scales), found.codes.location:
-        pairs = zip(call.operands, types[:count], strict=True)
-        given = [packed_as(v, as_tensor(kind)) for v, kind in pairs]
-        made = dispatch_all(kernel.name, given, [as_tensor(kind) for kind in types[count:]])
+        # Elements and scales have rows in common.
+        sizes = sizes_of(found.scales.results[0])
+        scalars = [_blocks(found, sizes)] if kernel.scalars else []
+        buffers = kernel.buffers(scalars)
+        pairs = zip(call.operands, buffers[:count], strict=True)
+        given = [packed_as(v, as_tensor(b.memref), dynamic_of([b])) for v, b in pairs]
+        made = dispatch_all(
+            kernel.name,
+            [*given, *scalars],
+            [as_tensor(buffer.memref) for buffer in buffers[count:]],
+            workload=scalars,
+            sizes=dynamic_of(buffers),
+        )
         for op, result in zip((found.codes, found.scales), made.results, strict=True):
-            wanted = ir.RankedTensorType(op.results[0].type)
-            op.results[0].replace_all_uses_with(packed_as(result, wanted))
+            wanted = op.results[0]
+            wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
+
+
+def _blocks(found: Quantisation, sizes: Sequence[ir.Value]) -> ir.Value:
+    """The number of blocks, at the insertion point. `sizes`: the dynamic ones of the scales."""
+    values, count = iter(sizes), 1
+    whole: Size = 1
+    for size in shape_of(found.scales.results[0]):
+        if size < 0:
+            whole = product(whole, next(values))
+        else:
+            count *= size
+    return value_of(product(whole, count))

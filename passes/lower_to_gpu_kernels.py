@@ -37,8 +37,8 @@ from mxc.dialects.matrix_units import UNITS, matrix_unit
 from mxc.dialects.quantise import Quantisation
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
-from mxc.passes.kernels.executables import Threads, dispatch_all, executable
-from mxc.passes.kernels.extents import value_of
+from mxc.passes.kernels.executables import Threads, dispatch_all, executable_of
+from mxc.passes.kernels.extents import dynamic_of
 from mxc.passes.kernels.gpu.calls import Call, match
 from mxc.passes.kernels.gpu.contraction import Contraction
 from mxc.passes.kernels.gpu.conversions import Conversion
@@ -115,16 +115,16 @@ class _Kernels:
                 [*operands, *scalars],
                 [as_tensor(each.memref) for each in results],
                 workload=scalars,
-                sizes=[value_of(size) for size in kernel.sizes(scalars)],
+                sizes=dynamic_of(buffers),
             )
             _described(call, blocks).write(made)
+            sizes = sizes_of(last.results[0])
             if blocks is None:
-                value = last.results[0]
-                replace(last, reshape(made.results[0], shape_of(value), sizes_of(value)))
+                replace(last, reshape(made.results[0], shape_of(last.results[0]), sizes))
                 return
             for op, result in zip((blocks.codes, blocks.scales), made.results, strict=True):
                 wanted = op.results[0]
-                wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes_of(wanted)))
+                wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
 
     def _kernel(
         self,
@@ -156,15 +156,7 @@ class _Kernels:
             schedule = kernel.schedule
             lanes = schedule.instruction.unit.lanes
             threads = Threads(schedule.threads, lanes, kernel.attributes)
-            executable(
-                name,
-                [buffer.memref for buffer in kernel.buffers()],
-                kernel.workgroups,
-                kernel.body,
-                scalars=kernel.scalars,
-                threads=threads,
-                sizes=kernel.sizes,
-            )
+            executable_of(name, kernel, threads)
 
     def _name(self, call: Call, after: Epilogue) -> str:
         name = f"mxc_{call.lhs.source.name}_{call.format}"

@@ -3,7 +3,7 @@
 // Four lanes share a block: 16 bytes of bf16 a lane, maxima of neighbours, eight elements at once.
 // CHECK: workgroup_size = [256, 1, 1] subgroup_size = 64
 // CHECK: stream.executable private @mxc_quantise_bf16_mxfp4_even_192 {
-// CHECK: vector.load %{{.*}} : memref<192xbf16, #amdgpu.address_space<fat_raw_buffer>>, vector<8xbf16>
+// CHECK: vector.load %{{.*}} : memref<?xbf16, #amdgpu.address_space<fat_raw_buffer>>, vector<8xbf16>
 // CHECK: amdgpu.dpp %{{.*}} quad_perm([1 : i32, 0 : i32, 3 : i32, 2 : i32]) bound_ctrl(true) : i32
 // CHECK: amdgpu.dpp %{{.*}} quad_perm([2 : i32, 3 : i32, 0 : i32, 1 : i32]) bound_ctrl(true) : i32
 // The recipe: half of the last place that E2M1 keeps.
@@ -11,8 +11,8 @@
 // CHECK: arith.shrsi
 // CHECK: amdgpu.packed_scaled_trunc %{{.*}} into undef[0], %{{.*}} : vector<2xf32> to vector<8xf4E2M1FN>
 // CHECK: amdgpu.packed_scaled_trunc %{{.*}} into %{{.*}}[3], %{{.*}} : vector<2xf32> to vector<8xf4E2M1FN>
-// CHECK: vector.store %{{.*}} : memref<24xi32, #amdgpu.address_space<fat_raw_buffer>>, vector<1xi32>
-// CHECK: memref.store %{{.*}} : memref<6xi8, #amdgpu.address_space<fat_raw_buffer>>
+// CHECK: vector.store %{{.*}} : memref<?xi32, #amdgpu.address_space<fat_raw_buffer>>, vector<1xi32>
+// CHECK: memref.store %{{.*}} : memref<?xi8, #amdgpu.address_space<fat_raw_buffer>>
 // CHECK-LABEL: func.func @mxfp4(
 // CHECK-NOT: linalg
 // CHECK: %[[ALL:.*]]:2 = flow.dispatch @mxc_quantise_bf16_mxfp4_even_192::@mxc_quantise_bf16_mxfp4_even_192(%{{.*}}) : (tensor<192xbf16>) -> (tensor<24xi32>, tensor<6xi8>)
@@ -115,6 +115,122 @@ func.func @mxfp4(%arg0: tensor<3x64xbf16>) -> (tensor<3x2x32xf4E2M1FN>, tensor<3
   %9 = flow.tensor.bitcast %8 : tensor<3x2x32xi4> -> tensor<3x2x32xf4E2M1FN>
   %10 = flow.tensor.bitcast %6 : tensor<3x2xi8> -> tensor<3x2xf8E8M0FNU>
   return %9, %10 : tensor<3x2x32xf4E2M1FN>, tensor<3x2xf8E8M0FNU>
+}
+
+// -----
+
+// Rows that come with the call: the number of blocks is the workload, and a scalar of the kernel.
+// CHECK: stream.executable.export public @mxc_quantise_bf16_mxfp4_even_D workgroups(%[[N:.*]]: index) -> (index, index, index)
+// CHECK: %[[UP:.*]] = arith.addi %[[N]], %c63
+// CHECK: arith.divui %[[UP]], %c64
+// CHECK: func.func @mxc_quantise_bf16_mxfp4_even_D({{.*}}, %[[BLOCKS:[^:]*]]: index)
+// CHECK: %[[LEFT:.*]] = arith.subi %[[BLOCKS]], %{{.*}} : index
+// CHECK: arith.minui %[[LEFT]], %c64
+// CHECK-LABEL: func.func @dynamic_rows(
+// CHECK: %[[M:.*]] = tensor.dim
+// CHECK-NOT: linalg
+// CHECK: %[[COUNT:.*]] = arith.muli %[[M]], %c2
+// CHECK: flow.dispatch @mxc_quantise_bf16_mxfp4_even_D::@mxc_quantise_bf16_mxfp4_even_D[%[[COUNT]]](%{{.*}}, %[[COUNT]]) : (tensor<?xbf16>{%{{.*}}}, index) -> (tensor<?xi32>{%{{.*}}}, tensor<?xi8>{%[[COUNT]]})
+// CHECK-NOT: linalg
+// CHECK: return %{{.*}}, %{{.*}} : tensor<?x2x32xf4E2M1FN>, tensor<?x2xf8E8M0FNU>
+#map = affine_map<(d0, d1) -> (d0, d1)>
+#map1 = affine_map<(d0, d1, d2) -> (d0, d1, d2)>
+#map2 = affine_map<(d0, d1, d2) -> (d0, d1)>
+func.func @dynamic_rows(%arg0: tensor<?x64xbf16>) -> (tensor<?x2x32xf4E2M1FN>, tensor<?x2xf8E8M0FNU>) {
+  %at = arith.constant 0 : index
+  %m = tensor.dim %arg0, %at : tensor<?x64xbf16>
+  %c8_i32 = arith.constant 8 : i32
+  %c28_i32 = arith.constant 28 : i32
+  %c7_i32 = arith.constant 7 : i32
+  %c1065353216_i32 = arith.constant 1065353216 : i32
+  %c252_i32 = arith.constant 252 : i32
+  %c2097151_i32 = arith.constant 2097151 : i32
+  %c1_i32 = arith.constant 1 : i32
+  %c22_i32 = arith.constant 22 : i32
+  %cst = arith.constant 0x4A800000 : f32
+  %c127_i32 = arith.constant 127 : i32
+  %c8388608_i32 = arith.constant 8388608 : i32
+  %c-192937984_i32 = arith.constant -192937984 : i32
+  %c1249902592_i32 = arith.constant 1249902592 : i32
+  %c255_i32 = arith.constant 255 : i32
+  %c2139095040_i32 = arith.constant 2139095040 : i32
+  %c254_i32 = arith.constant 254 : i32
+  %c2_i32 = arith.constant 2 : i32
+  %c23_i32 = arith.constant 23 : i32
+  %c2097152_i32 = arith.constant 2097152 : i32
+  %c2147483647_i32 = arith.constant 2147483647 : i32
+  %c0_i32 = arith.constant 0 : i32
+  %0 = tensor.empty(%m) : tensor<?x64xf32>
+  %1 = linalg.generic {indexing_maps = [#map, #map], iterator_types = ["parallel", "parallel"]} ins(%arg0 : tensor<?x64xbf16>) outs(%0 : tensor<?x64xf32>) {
+  ^bb0(%in: bf16, %out: f32):
+    %11 = arith.extf %in : bf16 to f32
+    linalg.yield %11 : f32
+  } -> tensor<?x64xf32>
+  %expanded = tensor.expand_shape %1 [[0], [1, 2]] output_shape [%m, 2, 32] : tensor<?x64xf32> into tensor<?x2x32xf32>
+  %2 = tensor.empty(%m) : tensor<?x2xi32>
+  %3 = linalg.fill ins(%c0_i32 : i32) outs(%2 : tensor<?x2xi32>) -> tensor<?x2xi32>
+  %4 = linalg.generic {indexing_maps = [#map1, #map2], iterator_types = ["parallel", "parallel", "reduction"]} ins(%expanded : tensor<?x2x32xf32>) outs(%3 : tensor<?x2xi32>) {
+  ^bb0(%in: f32, %out: i32):
+    %11 = arith.bitcast %in : f32 to i32
+    %12 = arith.andi %11, %c2147483647_i32 : i32
+    %13 = arith.maxsi %12, %out : i32
+    linalg.yield %13 : i32
+  } -> tensor<?x2xi32>
+  %5 = tensor.empty(%m) : tensor<?x2xi8>
+  %6 = linalg.generic {indexing_maps = [#map, #map], iterator_types = ["parallel", "parallel"]} ins(%4 : tensor<?x2xi32>) outs(%5 : tensor<?x2xi8>) {
+  ^bb0(%in: i32, %out: i8):
+    %11 = arith.addi %in, %c2097152_i32 : i32
+    %12 = arith.shrsi %11, %c23_i32 : i32
+    %13 = arith.subi %12, %c2_i32 : i32
+    %14 = arith.maxsi %13, %c0_i32 : i32
+    %15 = arith.minsi %14, %c254_i32 : i32
+    %16 = arith.cmpi sgt, %in, %c2139095040_i32 : i32
+    %17 = arith.select %16, %c255_i32, %15 : i32
+    %18 = arith.trunci %17 : i32 to i8
+    linalg.yield %18 : i8
+  } -> tensor<?x2xi8>
+  %7 = tensor.empty(%m) : tensor<?x2x32xi4>
+  %8 = linalg.generic {indexing_maps = [#map1, #map2, #map1], iterator_types = ["parallel", "parallel", "parallel"]} ins(%expanded, %6 : tensor<?x2x32xf32>, tensor<?x2xi8>) outs(%7 : tensor<?x2x32xi4>) {
+  ^bb0(%in: f32, %in_0: i8, %out: i4):
+    %11 = arith.bitcast %in : f32 to i32
+    %12 = arith.extui %in_0 : i8 to i32
+    %13 = arith.andi %11, %c2147483647_i32 : i32
+    %14 = arith.sitofp %13 : i32 to f32
+    %15 = arith.bitcast %14 : f32 to i32
+    %16 = arith.subi %15, %c1249902592_i32 : i32
+    %17 = arith.maxsi %16, %c-192937984_i32 : i32
+    %18 = arith.cmpi slt, %13, %c8388608_i32 : i32
+    %19 = arith.select %18, %17, %13 : i32
+    %20 = arith.subi %c127_i32, %12 : i32
+    %21 = arith.shli %20, %c23_i32 : i32
+    %22 = arith.addi %19, %21 : i32
+    %23 = arith.maxsi %22, %c0_i32 : i32
+    %24 = arith.cmpi slt, %13, %c2139095040_i32 : i32
+    %25 = arith.select %24, %23, %c2139095040_i32 : i32
+    %26 = arith.bitcast %25 : i32 to f32
+    %27 = arith.addf %26, %cst : f32
+    %28 = arith.bitcast %27 : f32 to i32
+    %29 = arith.subi %28, %c1249902592_i32 : i32
+    %30 = arith.shrui %25, %c22_i32 : i32
+    %31 = arith.andi %30, %c1_i32 : i32
+    %32 = arith.addi %25, %c2097151_i32 : i32
+    %33 = arith.addi %32, %31 : i32
+    %34 = arith.shrui %33, %c22_i32 : i32
+    %35 = arith.subi %34, %c252_i32 : i32
+    %36 = arith.cmpi slt, %25, %c1065353216_i32 : i32
+    %37 = arith.select %36, %29, %35 : i32
+    %38 = arith.minsi %37, %c7_i32 : i32
+    %39 = arith.shrui %11, %c28_i32 : i32
+    %40 = arith.andi %39, %c8_i32 : i32
+    %41 = arith.ori %38, %40 : i32
+    %42 = arith.cmpi slt, %12, %c255_i32 : i32
+    %43 = arith.select %42, %41, %c0_i32 : i32
+    %44 = arith.trunci %43 : i32 to i4
+    linalg.yield %44 : i4
+  } -> tensor<?x2x32xi4>
+  %9 = flow.tensor.bitcast %8 : tensor<?x2x32xi4>{%m} -> tensor<?x2x32xf4E2M1FN>{%m}
+  %10 = flow.tensor.bitcast %6 : tensor<?x2xi8>{%m} -> tensor<?x2xf8E8M0FNU>{%m}
+  return %9, %10 : tensor<?x2x32xf4E2M1FN>, tensor<?x2xf8E8M0FNU>
 }
 
 // -----

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import in_global_memory
-from mxc.passes.kernels.extents import Size, value_of
+from mxc.passes.kernels.extents import Buffer, Size, dynamic_of, value_of
 from mxc.passes.kernels.vectors import index
 
 _NO_PIPELINE = "#iree_codegen.no_pipeline"
@@ -42,6 +43,37 @@ class Threads:
         size = f" workgroup_size = [{self.count}, 1, 1] subgroup_size = {self.subgroup}"
         listed = ", ".join(f'"{name}" = "{value}"' for name, value in self.attributes.items())
         return f"{size}, {{llvm_func_attrs = {{{listed}}}}}" if listed else size
+
+
+class Kernel(Protocol):
+    """A kernel whose sizes may come with each call, as index scalars, which are the workload."""
+
+    @property
+    def scalars(self) -> int:
+        """How many there are."""
+
+    def workgroups(self, scalars: Sequence[ir.Value]) -> Sequence[Size]:
+        """Counts, at the insertion point."""
+
+    def buffers(self, scalars: Sequence[ir.Value] = ()) -> Sequence[Buffer]:
+        """What is read, then what is written, at the insertion point; of no call in particular
+        where no scalars are given."""
+
+    def body(self, *given: ir.Value) -> None:
+        """Build the body at the insertion point, of the buffers and the scalars."""
+
+
+def executable_of(name: str, kernel: Kernel, threads: Threads) -> ir.Operation:
+    """`executable` of a kernel, at the insertion point."""
+    return executable(
+        name,
+        [each.memref for each in kernel.buffers()],
+        kernel.workgroups,
+        kernel.body,
+        scalars=kernel.scalars,
+        threads=threads,
+        sizes=lambda scalars: dynamic_of(kernel.buffers(scalars)),
+    )
 
 
 def executable(

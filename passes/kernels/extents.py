@@ -75,7 +75,9 @@ class Buffer:
         shape = [size if isinstance(size, int) else dynamic for size in self.sizes]
         return ir.MemRefType.get(shape, self.element)
 
-    @property
-    def dynamic(self) -> list[Size]:
-        """The sizes that its type does not say."""
-        return [size for size in self.sizes if not isinstance(size, int)]
+
+def dynamic_of(buffers: Sequence[Buffer]) -> list[ir.Value]:
+    """The sizes that the types of buffers do not say, in their order."""
+    return [
+        value_of(size) for buffer in buffers for size in buffer.sizes if not isinstance(size, int)
+    ]

@@ -13,7 +13,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, flow, tensor
 
 from mxc.dialects.generic import constant, element_of, shape_of
-from mxc.passes.kernels.extents import Buffer, value_of
+from mxc.passes.kernels.extents import Buffer, dynamic_of
 from mxc.passes.kernels.values import producer
 
 
@@ -56,17 +56,22 @@ def as_bytes(value: ir.Value) -> ir.Value:
     width: int = element.width
     if isinstance(element, ir.IntegerType) and width == 8:
         return value
-    *lead, last = shape_of(value)
     sizes = sizes_of(value)
-    count = last * width // 8
-    made = sizes
-    if last < 0:
-        # Of many bits: the words of a kernel.
-        count = last
-        bytes_each = constant(width // 8, ir.IndexType.get())
-        made = [*sizes[:-1], arith.muli(sizes[-1], bytes_each)]
-    kind = ir.RankedTensorType.get([*lead, count], ir.IntegerType.get_signless(8))
+    shape, made = _byte_sizes(shape_of(value), sizes, width)
+    kind = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(8))
     return flow.TensorBitCastOp(kind, value, sizes, made).result
+
+
+def _byte_sizes(
+    shape: Sequence[int], dynamic: Sequence[ir.Value], width: int
+) -> tuple[list[int], list[ir.Value]]:
+    """Shape and dynamic sizes of the bytes of elements of so many bits."""
+    *lead, last = shape
+    if last >= 0:
+        return [*lead, last * width // 8], list(dynamic)
+    *others, count = dynamic
+    each = constant(width // 8, ir.IndexType.get())
+    return [*lead, last], [*others, arith.muli(count, each)]
 
 
 def as_memref(value: ir.Value, memref: ir.Type, dynamic: Sequence[ir.Value] = ()) -> ir.Value:
@@ -79,7 +84,7 @@ def as_memref(value: ir.Value, memref: ir.Type, dynamic: Sequence[ir.Value] = ()
 
 def as_buffer(value: ir.Value, buffer: Buffer) -> ir.Value:
     """A tensor as the one that a kernel is given."""
-    return as_memref(value, buffer.memref, [value_of(size) for size in buffer.dynamic])
+    return as_memref(value, buffer.memref, dynamic_of([buffer]))
 
 
 def packed_as(
@@ -89,12 +94,11 @@ def packed_as(
     element = wanted.element_type
     if element == element_of(value):
         return reshape(value, list(wanted.shape), dynamic)
-    width: int = element.width
-    *lead, last = wanted.shape
-    packed = reshape(as_bytes(value), [*lead, last * width // 8], dynamic)
+    shape, sizes = _byte_sizes(wanted.shape, dynamic, element.width)
+    packed = reshape(as_bytes(value), shape, sizes)
     if element == element_of(packed):
         return packed
-    return flow.TensorBitCastOp(wanted, packed, list(dynamic), list(dynamic)).result
+    return flow.TensorBitCastOp(wanted, packed, sizes, list(dynamic)).result
 
 
 def as_tensor(memref: ir.Type) -> ir.Type:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
-from mxc.dialects.amdgpu import bounded
 from mxc.dialects.generic import element_of
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
 from mxc.passes.kernels.executables import workgroup
@@ -17,8 +16,9 @@ from mxc.passes.kernels.extents import Buffer, Extent, Size, quotient, quotient_
 from mxc.passes.kernels.finish import Finish, Place
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.lanes import at_most, below, divided, plus, times
+from mxc.passes.kernels.gpu.lanes import below, divided, plus, times
 from mxc.passes.kernels.gpu.output import Blocks
+from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.vectors import f32, i32, index, of
@@ -110,10 +110,6 @@ class Contraction(ABC):
             found.append(Buffer(shape, element_of(value)))
         return [*found, *self.results(scalars)]
 
-    def sizes(self, scalars: Sequence[ir.Value]) -> list[Size]:
-        """Of the dynamic dimensions of the buffers."""
-        return [size for buffer in self.buffers(scalars) for size in buffer.dynamic]
-
     @abstractmethod
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point, of the buffers and the scalars."""
@@ -156,9 +152,9 @@ class Given:
         the last one are zero.
         """
         start, total = self._source(first), quotient(self.extent.results, self.contraction.share)
-        sizes = self.contraction.lhs.row_sizes
+        sizes, most = self.contraction.lhs.row_sizes, self.contraction.schedule.rows
         return [
-            self._rows(buffer, start, total, size)
+            rows_of(buffer, size, start, most, total)
             for buffer, size in zip(self._lhs, sizes, strict=True)
         ]
 
@@ -181,25 +177,15 @@ class Given:
         contraction, start = self.contraction, self.result_row(first)
         assert contraction.out is not None
         sizes = Blocks.row_sizes(contraction.out, contraction.width)
+        most, total = contraction.schedule.rows, self.extent.results
         return [
-            self._rows(buffer, start, self.extent.results, size)
+            rows_of(buffer, size, start, most, total)
             for buffer, size in zip(self.results, sizes, strict=True)
         ]
 
     def _source(self, row: ir.Value) -> ir.Value:
         """The row of lhs of a row of the group."""
         return divided(self.result_row(row), self.contraction.share)
-
-    def _rows(self, buffer: ir.Value, start: ir.Value, total: Size, size: int) -> ir.Value:
-        """The rows of a workgroup, of `size` elements, from `start` on, of `total` in all."""
-        left = arith.subi(value_of(total), start)
-        count = times(at_most(left, self.contraction.schedule.rows), size)
-        kind = ir.MemRefType(buffer.type)
-        dynamic = ir.ShapedType.get_dynamic_size()
-        part = ir.MemRefType.get([dynamic], kind.element_type, kind.layout, kind.memory_space)
-        at = [times(start, size)]
-        found = memref.SubViewOp(part, buffer, at, [count], [], [dynamic], [dynamic], [1])
-        return bounded(found.result)
 
     def _expert(self, ids: ir.Value) -> ir.Value:
         """An id outside of the experts would read outside of them."""

@@ -19,46 +19,45 @@ The conversion to 6 bits takes 32 floats of a lane; here 16 of them are zeros th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
-from mxc.dialects.amdgpu import BEYOND, bounded, no_reordering, thread
+from mxc.dialects.amdgpu import BEYOND, no_reordering, thread
 from mxc.dialects.amdgpu_narrow import neighbour, widened
 from mxc.dialects.formats import FORMATS, BlockFormat
 from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import Buffer, Size, product, quotient_up
 from mxc.passes.kernels.gpu.conversions import Conversion, largest_of, power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
-from mxc.passes.kernels.gpu.lanes import divided, plus, rest, times
+from mxc.passes.kernels.gpu.lanes import divided, rest, times
+from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.vectors import f32, i8, i32, index, of
 
 #: Lanes of a workgroup: four waves, and none waits for another.
 _THREADS = 256
-#: Bytes that a bounded buffer may have.
-_BYTES = BEYOND
 
 
 @dataclass(frozen=True)
 class Quantise:
     """`blocks` blocks of `source`, "f32", "bf16" or another format, to `conversion.format`.
 
+    Where `blocks` is None, their number is an index scalar of each call.
+
     Buffers: the floats, or elements as i32 and scales; then elements as i32, and scales.
     """
 
     conversion: Conversion
-    blocks: int
+    blocks: int | None
     source: str
-
-    @property
-    def fits(self) -> bool:
-        """Whether offsets fit: less than 2 GiB are read."""
-        return self.blocks * BLOCK * self._bits // 8 < _BYTES
 
     @property
     def name(self) -> str:
         """The symbol of the kernel: the same for the same work."""
-        return f"mxc_quantise_{self.source}_{self.conversion.name}_{self.blocks * BLOCK}"
+        size = "D" if self.blocks is None else self.blocks * BLOCK
+        return f"mxc_quantise_{self.source}_{self.conversion.name}_{size}"
 
     @property
     def threads(self) -> int:
@@ -66,21 +65,39 @@ class Quantise:
         return _THREADS
 
     @property
-    def workgroups(self) -> list[int]:
+    def scalars(self) -> int:
+        """How many index values come with each call."""
+        return int(self.blocks is None)
+
+    def _count(self, scalars: Sequence[ir.Value]) -> Size:
+        """Blocks of a call."""
+        return next(iter(scalars), None) if self.blocks is None else self.blocks
+
+    def workgroups(self, scalars: Sequence[ir.Value] = ()) -> list[Size]:
         """Along the blocks."""
-        return [-(-self.blocks * self._lanes // _THREADS)]
+        return [quotient_up(self._count(scalars), self._together)]
+
+    def buffers(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
+        """What is read, then the results."""
+        count = self._count(scalars)
+        return [Buffer([product(count, size)], element) for size, element in self._kinds]
 
     @property
-    def buffers(self) -> list[ir.Type]:
-        """Memref types: what is read, then the results."""
+    def _kinds(self) -> list[tuple[int, ir.Type]]:
+        """Of each buffer the elements of a block, and their type."""
         made = self._packed(self.conversion.format)
-        if self._from is not None:
-            return [*self._packed(self._from), *made]
-        return [ir.MemRefType.get([self.blocks * BLOCK], self._float), *made]
+        return [
+            *([(BLOCK, self._float)] if self._from is None else self._packed(self._from)),
+            *made,
+        ]
 
-    def _packed(self, format: BlockFormat) -> list[ir.Type]:
-        words = self.blocks * format.block_bytes // 4
-        return [ir.MemRefType.get([words], i32()), ir.MemRefType.get([self.blocks], i8())]
+    def _packed(self, format: BlockFormat) -> list[tuple[int, ir.Type]]:
+        return [(format.block_bytes // 4, i32()), (1, i8())]
+
+    @property
+    def _together(self) -> int:
+        """Blocks of a workgroup."""
+        return _THREADS // self._lanes
 
     @property
     def _lanes(self) -> int:
@@ -101,10 +118,15 @@ class Quantise:
         return ir.BF16Type.get() if self.source == "bf16" else f32()
 
     def body(self, *given: ir.Value) -> None:
-        """Build the body at the insertion point."""
-        *read, elements, scales = (bounded(buffer) for buffer in given)
+        """Build the body at the insertion point, of the buffers and the scalars."""
+        kinds, most = self._kinds, self._together
+        total, start = self._count(given[len(kinds) :]), times(workgroup(0), most)
+        *read, elements, scales = (
+            rows_of(buffer, size, start, most, total)
+            for buffer, (size, _) in zip(given, kinds, strict=False)
+        )
         self.conversion.prepare()
-        lane = plus(times(workgroup(0), _THREADS), thread())
+        lane = thread()
         block = divided(lane, self._lanes)
         values = self._values(read, lane, block)
         exchanges = [

@@ -9,6 +9,7 @@ block at once, 16 to 32 bytes. Nothing goes through shared memory, and each elem
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -18,6 +19,7 @@ from mxc.dialects.amdgpu import BEYOND, bounded, no_reordering, thread
 from mxc.dialects.amdgpu_narrow import widened_pair
 from mxc.dialects.formats import FORMATS, BlockFormat
 from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import Buffer, Size
 from mxc.passes.kernels.gpu.conversions import Conversion, power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.lanes import LANES, divided, plus, times
@@ -43,7 +45,8 @@ class TransposeQuantise:
     def fits(self) -> bool:
         """Whether a lane's registers hold whole columns, blocks are whole, and offsets fit."""
         return (
-            32 % self._bits == 0
+            min(self.rows, self.depth) > 0
+            and 32 % self._bits == 0
             and self.rows % BLOCK == 0
             and self.depth * self._bits % 32 == 0
             and self.rows * self.depth * self._bits // 8 < BEYOND
@@ -61,21 +64,23 @@ class TransposeQuantise:
         return LANES
 
     @property
-    def workgroups(self) -> list[int]:
+    def scalars(self) -> int:
+        """None: everything is known."""
+        return 0
+
+    def workgroups(self, scalars: Sequence[ir.Value] = ()) -> list[Size]:
         """Along the columns, and the blocks of rows."""
         return [-(-self._words // LANES), self.rows // BLOCK]
 
-    @property
-    def buffers(self) -> list[ir.Type]:
-        """Memref types: what is read, then the results."""
+    def buffers(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
+        """What is read, then the results."""
         count = self.rows * self.depth
-        blocks = [ir.MemRefType.get([count // BLOCK], i8())]
+        blocks = [Buffer([count // BLOCK], i8())]
         made = count * self.conversion.format.element.bits // 32
-        read = [ir.MemRefType.get([self.rows * self._words], i32())]
         return [
-            *read,
+            Buffer([self.rows * self._words], i32()),
             *(blocks if self._from is not None else []),
-            ir.MemRefType.get([made], i32()),
+            Buffer([made], i32()),
             *blocks,
         ]
 

@@ -21,12 +21,14 @@ class Watched:
     model: SimulatedModel
     seen: list[tuple[Kernel, Sanitizer]] = field(default_factory=list)
 
-    def call(self, name: str, *inputs: npt.NDArray[np.generic]) -> list[npt.NDArray[np.uint8]]:
-        """Run a function, which must be one dispatch without a finding."""
+    def call(
+        self, name: str, *inputs: npt.NDArray[np.generic], kernels: int = 1
+    ) -> list[npt.NDArray[np.uint8]]:
+        """Run a function, which must be so many dispatches without a finding."""
         self.seen.clear()
         results = self.model.call(name, *inputs)
-        ((_, sanitizer),) = self.seen
-        assert not sanitizer.findings
+        assert len(self.seen) == kernels
+        assert not [finding for _, sanitizer in self.seen for finding in sanitizer.findings]
         outputs = results if isinstance(results, list | tuple) else [results]
         return [np.ascontiguousarray(each).view(np.uint8) for each in outputs]
 

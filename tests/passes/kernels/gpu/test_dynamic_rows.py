@@ -22,7 +22,7 @@ from mxc.dialects.generic import constant, element_of, generic, shape_of
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.packing import decode_elements, decode_scales
 from mxc.dialects.quantise import quantise_mx
-from mxc.dialects.reference import quantize
+from mxc.dialects.reference import dequantize, quantize
 from mxc.dialects.scaled import scaled_contraction
 
 Array = NDArray[Any]
@@ -34,7 +34,10 @@ ROWS = (0, 1, 7, 16, 100, 300)
 
 @dataclass(frozen=True)
 class Case:
-    """[?, k] of `lhs` by [n, k] of `rhs`; `after`: what follows; `experts`: chosen row by row."""
+    """[?, k] of `lhs` by [n, k] of `rhs`; `after`: what follows; `experts`: chosen row by row.
+
+    `source`: of floats, lhs is quantised in the program.
+    """
 
     name: str
     lhs: str
@@ -43,6 +46,7 @@ class Case:
     k: int
     after: str = ""
     experts: int = 0
+    source: str = ""
 
 
 CASES = [
@@ -54,6 +58,8 @@ CASES = [
     Case("added", "bf16", E2M3, 24, 64, after="residual"),
     Case("blocks", F4, F4, 64, 544, after="quantise"),
     Case("experts", E4M3, F4, 40, 160, experts=3),
+    Case("quantised", E4M3, F4, 40, 160, source="bf16"),
+    Case("quantised_sixes", E2M3, E2M3, 40, 96, source="f32"),
 ]
 
 
@@ -74,7 +80,9 @@ def build(case: Case) -> None:
         e8 = ir.Type.parse("f8E8M0FNU")
         return unpack(x, ir.Type.parse(FORMATS[name].element.mlir)), unpack(s, e8)
 
-    if case.lhs in FLOATS:
+    if case.source:
+        kinds = [ir.RankedTensorType.get([dynamic, case.k], ir.Type.parse(case.source))]
+    elif case.lhs in FLOATS:
         kind = ir.Type.parse(case.lhs)
         kinds = [ir.RankedTensorType.get([*lead, case.k // block, block], kind)]
     else:
@@ -90,7 +98,10 @@ def build(case: Case) -> None:
     def body(*given: ir.Value) -> Any:
         left, (w, t, *more) = given[:operands], given[operands:]
         right, factors = elements(w, t, case.rhs)
-        x, s = (left[0], None) if case.lhs in FLOATS else elements(*left, case.lhs)
+        if case.source:
+            x, s = quantise_mx(left[0], case.lhs, "even")
+        else:
+            x, s = (left[0], None) if case.lhs in FLOATS else elements(*left, case.lhs)
         if case.experts:
             right, factors = gather(right, more[0]), gather(factors, more[0])
         y = scaled_contraction(
@@ -151,7 +162,12 @@ def operand(rng: np.random.Generator, shape: list[int], name: str) -> tuple[list
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_products(case: Case, rows: int, compiled: Any) -> None:
     rng = np.random.default_rng(rows)
-    x, left = operand(rng, [rows, *([1] if case.experts else []), case.k], case.lhs)
+    if case.source:
+        floats = rng.normal(size=(rows, case.k)).astype(FLOATS[case.source])
+        blocks = quantize(floats, case.lhs, recipe="even")
+        x, left = [floats], dequantize(blocks).astype(np.float64)
+    else:
+        x, left = operand(rng, [rows, *([1] if case.experts else []), case.k], case.lhs)
     w, right = operand(rng, [*([case.experts] if case.experts else []), case.n, case.k], case.rhs)
     more: list[Array] = []
     if case.experts:
@@ -170,7 +186,7 @@ def test_products(case: Case, rows: int, compiled: Any) -> None:
             rng.normal(size=rows).astype(np.float32),
         ]
         wanted = more[0] + wanted * more[1][:, None]
-    made = compiled.call(case.name, *x, *w, *more)
+    made = compiled.call(case.name, *x, *w, *more, kernels=2 if case.source else 1)
     if case.after == "quantise":
         blocks = quantize(wanted.astype(np.float32), F4, recipe="even")
         assert (made[1] == blocks.scales).all()

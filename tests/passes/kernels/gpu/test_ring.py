@@ -26,7 +26,7 @@ from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import generic
 from mxc.dialects.packing import decode_elements, decode_scales
 from mxc.dialects.scaled import scaled_contraction
-from mxc.passes.kernels.executables import Threads, dispatch, executable
+from mxc.passes.kernels.executables import Threads, dispatch, executable_of
 from mxc.passes.kernels.gpu.choice import choose
 from mxc.passes.kernels.gpu.cost import Problem
 from mxc.passes.kernels.gpu.ring import Ring
@@ -145,8 +145,7 @@ def program(kernel: Ring) -> str:
         )
         threads = Threads(kernel.schedule.threads, 64, kernel.attributes)
         with ir.InsertionPoint.at_block_begin(module.body):
-            memrefs = [each.memref for each in kernel.buffers()]
-            executable("k", memrefs, kernel.workgroups, kernel.body, threads=threads)
+            executable_of("k", kernel, threads)
         (*_, function) = module.body.operations
         block = function.regions[0].blocks[0]
         (*_, done) = block.operations
