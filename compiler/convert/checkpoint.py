@@ -21,7 +21,7 @@ import numpy as np
 
 from mxc.compiler.checkpoints.canonical.codecs import narrowed
 from mxc.compiler.checkpoints.canonical.stored import Stored, Woven
-from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.dialects.gguf import NAME as GGUF
 from mxc.compiler.checkpoints.files.safetensors import CONFIG, INDEX, SINGLE
@@ -136,7 +136,9 @@ def _narrowed(tensor: CanonicalTensor, dtype: Any, source: Source) -> CanonicalT
         )
     codec = narrowed(DTYPES[str(dtype)])
 
-    def narrow(part: Stored) -> Stored:
+    def narrow(part: StoredPart) -> Stored:
+        if not isinstance(part, Stored):
+            raise AssertionError(f"{part.name} is of no GGUF")
         return replace(part, dtype=str(dtype), codec=codec)
 
     elements = tensor.elements

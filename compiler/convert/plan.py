@@ -10,9 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.canonical.stored import Stored, Woven
-from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, Convention, TensorScale
-from mxc.compiler.checkpoints.files.tensors import DTYPES
+from mxc.compiler.checkpoints.canonical.tensor import (
+    CanonicalTensor,
+    Convention,
+    StoredPart,
+    TensorScale,
+)
+from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
 from mxc.dialects.errors import CheckpointError
 
 Bytes = NDArray[np.uint8]
@@ -53,11 +57,12 @@ def refuse(tensor: CanonicalTensor, dialect: str, why: str) -> CheckpointError:
     )
 
 
-def rows_of(part: Stored | Woven) -> Iterator[Bytes]:
+def rows_of(part: StoredPart) -> Iterator[Bytes]:
     """The canonical bytes of a part."""
-    step = max(1, CHUNK // max(1, part.row_bytes))
-    for start in range(0, part.rows, step):
-        yield part.read(start, min(step, part.rows - start)).reshape(-1)
+    read = part.reader(read_bytes)
+    step = max(1, CHUNK // max(1, part.row_bytes)) * part.row_bytes
+    for start in range(0, part.bytes, step or 1):
+        yield read(start, min(step, part.bytes - start))
 
 
 def as_it_is(tensor: CanonicalTensor, name: str) -> Written:
@@ -65,7 +70,7 @@ def as_it_is(tensor: CanonicalTensor, name: str) -> Written:
     return part_of(tensor.elements, name, tensor.dtype, tensor.shape)
 
 
-def part_of(part: Stored | Woven, name: str, dtype: str, shape: tuple[int, ...]) -> Written:
+def part_of(part: StoredPart, name: str, dtype: str, shape: tuple[int, ...]) -> Written:
     """A part of a weight as a tensor of its own."""
     if prod(shape) * DTYPES[dtype].itemsize != part.bytes:
         raise AssertionError(f"{name}: {dtype} {list(shape)} is not {part.bytes} bytes")

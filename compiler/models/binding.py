@@ -7,7 +7,7 @@ format that the program can read, and no tensor may be left over.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.source import Source
@@ -58,6 +58,8 @@ def bind(decoder: Decoder, source: Source, dense: Dense | None = None) -> tuple[
     says, or of a format that cannot be read where it stands.
     """
 
+    source = _named(decoder, source)
+
     def format_of(name: str) -> str | None:
         tensor = source.tensors.get(name)
         return None if tensor is None else tensor.format
@@ -70,6 +72,22 @@ def bind(decoder: Decoder, source: Source, dense: Dense | None = None) -> tuple[
     if left:
         _refuse_left(decoder, source, left)
     return bound
+
+
+def _named(decoder: Decoder, source: Source) -> Source:
+    """The tensors under the names that the model has for them."""
+    tensors: dict[str, CanonicalTensor] = {}
+    for name, tensor in source.tensors.items():
+        ours = name
+        for theirs, known in decoder.aliases:
+            ours = ours.replace(theirs, known)
+        if ours in tensors:
+            raise CheckpointError(
+                f"{tensor.place} is tensor {tensors[ours].name} a second time, under another name; "
+                "fetch the checkpoint again"
+            )
+        tensors[ours] = tensor
+    return replace(source, tensors=tensors)
 
 
 def formats_of(bound: Sequence[Bound], generated: Mapping[str, object]) -> dict[str, str]:

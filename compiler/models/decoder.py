@@ -47,7 +47,8 @@ class Layer:
 class Decoder:
     """What an architecture makes of a config. All layers have the same heads.
 
-    `eos_tokens` are those of config.json; a checkpoint may state others beside.
+    `eos_tokens` are those of config.json; a checkpoint may state others beside. `aliases`: what a
+    part of a name may be called in checkpoints, and what it is called here.
     """
 
     architecture: str
@@ -61,6 +62,7 @@ class Decoder:
     eos_tokens: tuple[int, ...]
     bos_token: int | None
     pad_token: int | None
+    aliases: tuple[tuple[str, str], ...] = ()
 
     @property
     def heads(self) -> SelfAttention:

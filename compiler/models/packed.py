@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.canonical.stored import Stored, Woven
-from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.compiler.models.binding import Bound
 from mxc.compiler.models.blocks.weights import TENSOR_SCALES
@@ -120,8 +119,8 @@ def array_items(arrays: Mapping[str, NDArray[Any]]) -> tuple[PackItem, ...]:
 
 
 def _source(
-    parts: Sequence[Stored | Woven], shape: tuple[int, ...]
-) -> TensorRecord | Stored | Woven | Stacked:
+    parts: Sequence[StoredPart], shape: tuple[int, ...]
+) -> TensorRecord | StoredPart | Stacked:
     if len(parts) > 1:
         return Stacked(tuple(parts), shape, parts[0].dtype)
     # What needs no decoding is read as it lies.

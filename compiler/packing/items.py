@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.canonical.stored import Stored, Woven
+from mxc.compiler.checkpoints.canonical.tensor import StoredPart
 from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord, dtype_name
 from mxc.compiler.packing.panels import panel_bytes, to_panels
 from mxc.compiler.packing.quantised import Loss, Quantised, quantised_rows
@@ -41,29 +41,24 @@ class PackItem:
     """
 
     key: str
-    source: TensorRecord | Stored | Woven | Stacked | NDArray[Any]
+    source: TensorRecord | StoredPart | Stacked | NDArray[Any]
     layout: str = "identity"
     panels: str | None = None
     experts: bool = False
     scales: bool = False
     quantised: Quantised | None = None
 
-    def __post_init__(self) -> None:
-        """Raise ValueError for steps that do not go together."""
-        if self.quantised is not None and self.layout != "identity":
-            raise ValueError(f"{self.key}: only rows as they are can be quantised")
-
     @property
     def source_dtype(self) -> str:
         """The safetensors dtype of what is read."""
-        if isinstance(self.source, TensorRecord | Stored | Woven | Stacked):
+        if isinstance(self.source, TensorRecord | StoredPart | Stacked):
             return self.source.dtype
         return dtype_name(self.source.dtype)
 
     @property
     def record(self) -> TensorRecord | None:
         """The tensor of a file that is read first; None for an array that the compiler made."""
-        if isinstance(self.source, Stored | Woven | Stacked):
+        if isinstance(self.source, StoredPart | Stacked):
             return self.source.record
         return self.source if isinstance(self.source, TensorRecord) else None
 
@@ -118,7 +113,7 @@ def archive_bytes(item: PackItem, read: Read, loss: Loss) -> Iterator[NDArray[np
         rows = LAYOUTS[item.layout](item, read)
     else:
         rows = quantised_rows(
-            read,
+            read if item.layout == "identity" else _rows_gate_then_up(item, read),
             tuple(item.source.shape),
             DTYPES[item.source_dtype],
             item.quantised,
@@ -150,6 +145,26 @@ def _gate_then_up(item: PackItem, read: Read) -> Iterator[NDArray[np.uint8]]:
                 count = min(step, rows - row)
                 chunk = read((expert * rows + row) * row_bytes, count * row_bytes)
                 yield np.ascontiguousarray(chunk.reshape(count, row_bytes)[half::2]).reshape(-1)
+
+
+def _rows_gate_then_up(item: PackItem, read: Read) -> Read:
+    """Reads of whole rows of a plain tensor [E, N, K] in the order of _gate_then_up."""
+    _, rows, depth = item.source.shape
+    half, row_bytes = rows // 2, depth * DTYPES[item.source_dtype].itemsize
+
+    def in_order(start: int, size: int) -> NDArray[np.uint8]:
+        found, row, stop = [], start // row_bytes, (start + size) // row_bytes
+        while row < stop:
+            expert, inside = divmod(row, rows)
+            up, first = divmod(inside, half)
+            count = min(stop - row, half - first)
+            at = (expert * rows + 2 * first) * row_bytes
+            pairs = read(at, 2 * count * row_bytes).reshape(count, 2, row_bytes)
+            found.append(pairs[:, up])
+            row += count
+        return np.concatenate(found).reshape(-1)
+
+    return in_order
 
 
 #: How the bytes of a tensor may be reordered: name -> generator of the bytes in archive order.

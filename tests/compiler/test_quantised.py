@@ -166,12 +166,6 @@ def test_rows_that_are_no_whole_number_of_blocks(tmp_path) -> None:
         mxc.compile(source, "cpu", tmp_path / "out.mxc", quantize_dense="mxfp8")
 
 
-def test_steps_that_do_not_go_together() -> None:
-    part = Quantised(format=FP8.format, recipe=FP8.recipe, part=Part.SCALES)
-    with pytest.raises(ValueError, match="only rows as they are can be quantised"):
-        PackItem(key="a", source=np.zeros((2, 32)), layout="gate-then-up", quantised=part)
-
-
 def test_a_matrix_of_blocks_has_no_experts() -> None:
     """Rank 3, as the blocks of experts' scales have, says nothing: the item does."""
     blocks = np.zeros((20, 3, 32), np.uint8)

@@ -1,4 +1,4 @@
-"""Logits of every architecture beside gpt-oss in float32, against transformers.
+"""Logits of every architecture in float32, against transformers; of gpt-oss with plain experts.
 
 Each checkpoint is written by transformers; then attention, or the MLPs, become mxfp4 in the dialect
 of compressed-tensors, and the others stay as they are. The reference is transformers' model of the
@@ -102,6 +102,14 @@ CASES: dict[str, tuple[Any, torch.dtype, dict[str, str]]] = {
     "mixtral": (
         transformers.MixtralConfig(
             **SMALL, num_local_experts=4, num_experts_per_tok=2, sliding_window=9
+        ),
+        torch.bfloat16,
+        ATTENTION,
+    ),
+    # The module has experts as [experts, in, out], gate and up in turn.
+    "gpt_oss": (
+        transformers.GptOssConfig(
+            **SMALL, head_dim=32, num_local_experts=4, num_experts_per_tok=2, sliding_window=5
         ),
         torch.bfloat16,
         ATTENTION,

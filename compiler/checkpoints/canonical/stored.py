@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,24 @@ def count_rows(shape: tuple[int, ...]) -> int:
     Of a tensor without elements there is no row, whatever the other dimensions claim.
     """
     return 0 if 0 in shape else math.prod(shape[:-1])
+
+
+class Rows(Protocol):
+    """What has a name and rows."""
+
+    @property
+    def name(self) -> str:
+        """The tensors in the file."""
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+
+
+def check_rows(part: Rows, start: int, count: int) -> None:
+    """Raise IndexError where rows [start, start + count) are not all there."""
+    if start < 0 or count < 0 or start + count > part.rows:
+        raise IndexError(f"{part.name}: rows {start}+{count} of {part.rows}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +100,7 @@ class Stored:
         Raises CheckpointError where the file was cut, IndexError for rows outside.
         """
         count = self.rows - start if count is None else count
-        if start < 0 or count < 0 or start + count > self.rows:
-            raise IndexError(f"{self.name}: rows {start}+{count} of {self.rows}")
+        check_rows(self, start, count)
         return self.rows_from(read_bytes, start, count)
 
     def reader(self, raw: Raw) -> Decoded:
@@ -167,8 +185,7 @@ class Woven:
     def read(self, start: int = 0, count: int | None = None) -> Bytes:
         """Rows [start, start + count), uint8 [count, row_bytes]; raises as Stored.read."""
         count = self.rows - start if count is None else count
-        if start < 0 or count < 0 or start + count > self.rows:
-            raise IndexError(f"{self.name}: rows {start}+{count} of {self.rows}")
+        check_rows(self, start, count)
         return self.rows_from(read_bytes, start, count)
 
     def reader(self, raw: Raw) -> Decoded:

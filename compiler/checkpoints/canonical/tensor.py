@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.canonical.codecs import PLAIN, Bytes, Codec
 from mxc.compiler.checkpoints.canonical.stored import Stored, Woven, count_rows
+from mxc.compiler.checkpoints.canonical.transposed import Transposed
 from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord, read_bytes
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import FORMATS, BlockFormat
@@ -26,6 +27,9 @@ from mxc.dialects.packing import decode_elements, decode_scales
 
 #: What a recipe is called where the files do not say.
 UNSTATED = "unstated"
+
+#: How elements, or scales, lie in files.
+StoredPart = Stored | Woven | Transposed
 
 #: Bytes of elements that are read together where nobody says otherwise.
 CHUNK = 8 << 20
@@ -82,8 +86,8 @@ class CanonicalTensor:
     name: str
     shape: tuple[int, ...]
     format: str
-    elements: Stored | Woven
-    scales: Stored | Woven | None = None
+    elements: StoredPart
+    scales: StoredPart | None = None
     block: tuple[int, int] | None = None
     tensor_scale: TensorScale | None = None
     recipe: str = UNSTATED

@@ -25,6 +25,7 @@ from mxc.compiler.checkpoints.files.safetensors import (
     read_file,
 )
 from mxc.compiler.checkpoints.files.tensors import Checkpoint
+from mxc.compiler.checkpoints.layers.experts import as_weight
 from mxc.compiler.checkpoints.layers.quantisation import Quantisation
 from mxc.compiler.checkpoints.source import Source, by_name
 from mxc.dialects.errors import CheckpointError
@@ -78,7 +79,12 @@ def _is_gpt_oss(checkpoint: Checkpoint) -> bool:
 
 def _read_gpt_oss(checkpoint: Checkpoint) -> Found:
     declared = gpt_oss.quantisation(_config(checkpoint))
-    return gpt_oss.read(checkpoint, declared), declared, checkpoint.config
+    # What is in blocks is turned already.
+    tensors = [
+        tensor if tensor.block is not None else as_weight(tensor, checkpoint.config)
+        for tensor in gpt_oss.read(checkpoint, declared)
+    ]
+    return tensors, declared, checkpoint.config
 
 
 def _read_quark(checkpoint: Checkpoint) -> Found:
@@ -112,12 +118,23 @@ def _read_deepseek(checkpoint: Checkpoint) -> Found:
 
 
 def _read_torchao(checkpoint: Checkpoint) -> Found:
-    return *torchao.read(checkpoint), checkpoint.config
+    tensors, declared = torchao.read(checkpoint)
+    config = checkpoint.config
+    return [as_weight(tensor, config) for tensor in tensors], declared, config
 
 
 def _read_plain(checkpoint: Checkpoint) -> Found:
-    tensors = [plain(record) for record in checkpoint.tensors.values()]
-    return tensors, Quantisation(), checkpoint.config
+    for name, record in checkpoint.tensors.items():
+        stem = name.removesuffix(BLOCKS)
+        if stem != name and stem + SCALES in checkpoint.tensors and record.dtype == "U8":
+            raise CheckpointError(
+                f"{record.file}: tensor {name} has blocks, {stem + SCALES} their scales, and "
+                f"{CONFIG} has no quantization_config that says of which format (gpt-oss: mxfp4); "
+                "fetch the config that belongs to these weights"
+            )
+    config = checkpoint.config
+    tensors = [as_weight(plain(record), config) for record in checkpoint.tensors.values()]
+    return tensors, Quantisation(), config
 
 
 def _by_method(name: str, read: Read) -> Dialect:

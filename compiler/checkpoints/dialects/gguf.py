@@ -27,7 +27,13 @@ from mxc.compiler.checkpoints.canonical.codecs import (
     GGML_Q8_0_SCALES,
 )
 from mxc.compiler.checkpoints.canonical.stored import Stored, Woven, count_rows
-from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, TensorScale, blocked, plain
+from mxc.compiler.checkpoints.canonical.tensor import (
+    CanonicalTensor,
+    StoredPart,
+    TensorScale,
+    blocked,
+    plain,
+)
 from mxc.compiler.checkpoints.dialects.gguf_names import ARCHITECTURES, Names, parameter
 from mxc.compiler.checkpoints.files.gguf import GgufFile, GgufTensor, read_gguf
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
@@ -223,9 +229,9 @@ def _halves(weight: CanonicalTensor, name: str, config: Mapping[str, Any]) -> Ca
     half = rows // heads // 2
     order = tuple(2 * (i % half) + i // half for i in range(2 * half))
 
-    def ordered(stored: Stored | Woven) -> Stored | Woven:
-        if isinstance(stored, Woven):
-            raise AssertionError(f"{stored.name} is woven before it is named")
+    def ordered(stored: StoredPart) -> StoredPart:
+        if not isinstance(stored, Stored):
+            raise AssertionError(f"{stored.name} is put in order before it is named")
         return replace(
             stored,
             order=order,
@@ -244,7 +250,7 @@ def _slice(weight: CanonicalTensor, index: int) -> CanonicalTensor:
         size = of.bytes // count
         return replace(of, shape=of.shape[1:], offset=of.offset + index * size, bytes=size)
 
-    def part(stored: Stored | Woven | None) -> Stored | Woven | None:
+    def part(stored: StoredPart | None) -> StoredPart | None:
         if not isinstance(stored, Stored):
             return stored
         return replace(
@@ -303,7 +309,7 @@ def _woven(gate: CanonicalTensor, up: CanonicalTensor, name: str) -> CanonicalTe
     axis = 1
     shape = (*gate.shape[:axis], 2 * gate.shape[axis], *gate.shape[axis + 1 :])
 
-    def weave(first: Stored | Woven | None, second: Stored | Woven | None) -> Woven | None:
+    def weave(first: StoredPart | None, second: StoredPart | None) -> Woven | None:
         if not isinstance(first, Stored) or not isinstance(second, Stored):
             return None
         rows = math.prod(gate.shape[: axis + 1])

@@ -17,7 +17,17 @@ from typing import Any
 from mxc.compiler.checkpoints.canonical.tensor import UNSTATED, CanonicalTensor, Convention
 from mxc.compiler.checkpoints.files.safetensors import CONFIG, read_json
 from mxc.compiler.checkpoints.files.tensors import Checkpoint
-from mxc.compiler.checkpoints.layers.modules import Parts, field, names, part, read_layers
+from mxc.compiler.checkpoints.layers.experts import transposed_part, turned
+from mxc.compiler.checkpoints.layers.modules import (
+    Parts,
+    field,
+    matrix,
+    names,
+    part,
+    read_layers,
+    require,
+    weight_name,
+)
 from mxc.compiler.checkpoints.layers.quantisation import (
     Activations,
     Quantisation,
@@ -26,8 +36,9 @@ from mxc.compiler.checkpoints.layers.quantisation import (
     Syntax,
     excluding,
 )
-from mxc.compiler.checkpoints.layers.weights import mx_weight, nvfp4_weight, scaled_weight
+from mxc.compiler.checkpoints.layers.weights import mx_weight, nvfp4_weight, scalar, scaled_weight
 from mxc.dialects.errors import CheckpointError
+from mxc.dialects.formats import FORMATS
 from mxc.dialects.recipes import ScaleRecipe
 
 METHOD = "modelopt"
@@ -82,7 +93,15 @@ def quantisation(
 
 def read(checkpoint: Checkpoint, declared: Quantisation) -> list[CanonicalTensor]:
     """Every tensor. Raises CheckpointError where config and tensors contradict each other."""
-    return read_layers(checkpoint, declared, _mark, _weight)
+
+    def weight(
+        module: str, parts: Parts, scheme: Scheme
+    ) -> tuple[CanonicalTensor, Collection[str]]:
+        if scheme.format == "nvfp4" and turned(module, checkpoint.config):
+            return _turned(module, parts, scheme)
+        return _weight(module, parts, scheme)
+
+    return read_layers(checkpoint, declared, _mark, weight)
 
 
 def _mark(parts: Parts) -> str | None:
@@ -90,7 +109,7 @@ def _mark(parts: Parts) -> str | None:
 
 
 def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor, Collection[str]]:
-    name = f"{module}.weight"
+    name = weight_name(module)
     if found := parts.get("pre_quant_scale"):
         raise CheckpointError(
             f"{found.file}: tensor {found.name}: layers whose inputs are scaled (AWQ) are not read"
@@ -102,9 +121,34 @@ def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor,
         four = ("weight", "weight_scale", "weight_scale_2", "input_scale")
         return nvfp4_weight(name, weight, scales, factor, Convention.MULTIPLY, scheme, static), four
     if scheme.format.startswith("mx"):
-        return mx_weight(name, weight, scales, scheme), ("weight", "weight_scale")
+        used = ("weight", "weight_scale", "input_scale")
+        return mx_weight(name, weight, scales, scheme, static), used
     used = ("weight", "weight_scale", "input_scale")
     return scaled_weight(name, weight, scales, scheme, input_scale=static), used
+
+
+def _turned(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor, Collection[str]]:
+    """Experts that were quantised along their inputs, and turned back: U8 [E, in / 2, out]."""
+    format, why = FORMATS["nvfp4"], f"nvfp4 of {module}"
+    weight, scales = part(parts, "weight", module), part(parts, "weight_scale", module)
+    factor, static = part(parts, "weight_scale_2", module), parts.get("input_scale")
+    experts, half, outputs = matrix(weight, why) if len(weight.shape) == 3 else (0, 0, 0)
+    blocks = 2 * half // format.block
+    require(weight, ("U8",), (experts, blocks * format.block // 2, outputs), why)
+    require(scales, ("F8_E4M3",), (experts, blocks, outputs), f"{why} {list(weight.shape)}")
+    shape = (experts, outputs, blocks)
+    found = CanonicalTensor(
+        name=weight_name(module),
+        shape=(experts, outputs, 2 * half),
+        format=format.name,
+        elements=transposed_part(weight, (*shape, format.block_bytes), "U8"),
+        scales=transposed_part(scales, shape, "U8"),
+        block=(1, format.block),
+        tensor_scale=scalar(factor),
+        stated_in=scheme.stated_in,
+        input_scale=None if static is None else scalar(static),
+    )
+    return found, ("weight", "weight_scale", "weight_scale_2", "input_scale")
 
 
 def _declared(raw: Mapping[str, Any] | None, list_name: str, place: str) -> Quantisation | None:

@@ -27,6 +27,7 @@ from mxc.compiler.checkpoints.layers.modules import (
     part,
     read_layers,
     require,
+    weight_name,
 )
 from mxc.compiler.checkpoints.layers.quantisation import (
     Activations,
@@ -96,7 +97,7 @@ def _mark(parts: Parts) -> str | None:
 
 
 def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor, Collection[str]]:
-    weight, name = part(parts, "weight", module), f"{module}.weight"
+    weight, name = part(parts, "weight", module), weight_name(module)
     if scheme.packing == LOG2:
         return _log2(name, weight, parts.get("weight_scale"), scheme), ("weight", "weight_scale")
     scales = part(parts, "weight_scale", module)
@@ -105,10 +106,9 @@ def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor,
             f"{zero.file}: tensor {zero.name}: weights with zero points are not read; quantise "
             "them symmetrically"
         )
+    used, static = ("weight", "weight_scale", "input_scale"), parts.get("input_scale")
     if scheme.format in FORMATS:
-        return mx_weight(name, weight, scales, scheme), ("weight", "weight_scale")
-    used = ("weight", "weight_scale", "input_scale")
-    static = parts.get("input_scale")
+        return mx_weight(name, weight, scales, scheme, static), used
     return scaled_weight(name, weight, scales, scheme, input_scale=static), used
 
 

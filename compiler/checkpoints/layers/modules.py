@@ -6,16 +6,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, plain
 from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
+from mxc.compiler.checkpoints.layers.experts import STACKED, as_weight
 from mxc.compiler.checkpoints.layers.quantisation import Quantisation, Scheme
 from mxc.dialects.errors import CheckpointError
 
 #: Dtypes of numbers that are not quantised.
 FLOATS = ("BF16", "F16", "F32", "F64")
+
+#: A part of experts that lie in one tensor.
+_STACKED_PART = re.compile(
+    rf"(?P<module>{STACKED.pattern})_(?P<part>weight_scale(_2)?|input_scale)"
+)
 
 #: Ends of the names of layers that are no linear layer, which a declaration for all linear layers
 #: does not mean: embeddings, norms, routers of experts, convolutions.
@@ -25,10 +32,20 @@ Parts = Mapping[str, TensorRecord]
 
 
 def split(checkpoint: Checkpoint) -> dict[str, dict[str, TensorRecord]]:
-    """The tensors of a checkpoint by layer and part; a name without a dot is a part of ""."""
+    """The tensors of a checkpoint by layer and part; a name without a dot is a part of "".
+
+    Experts in one tensor are a layer by its name, and it is their part `weight`, where they have
+    scales: `X.experts.down_proj_weight_scale` is the part `weight_scale` of `X.experts.down_proj`.
+    """
     layers: dict[str, dict[str, TensorRecord]] = {}
     for name, record in checkpoint.tensors.items():
         module, _, part = name.rpartition(".")
+        if stacked := _STACKED_PART.fullmatch(name):
+            module, part = stacked["module"], stacked["part"]
+            if weight := checkpoint.tensors.get(module):
+                layers.setdefault(module, {})["weight"] = weight
+        elif STACKED.fullmatch(name) and f"{name}_weight_scale" in checkpoint.tensors:
+            continue
         layers.setdefault(module, {})[part] = record
     return layers
 
@@ -63,7 +80,7 @@ def read_layers(
         elif scheme is not None:
             _require_plain(module, parts, scheme)
         tensors += [plain(record) for part, record in parts.items() if part not in used]
-    return tensors
+    return [as_weight(tensor, checkpoint.config) for tensor in tensors]
 
 
 def _require_plain(module: str, parts: Parts, scheme: Scheme) -> None:
@@ -79,6 +96,11 @@ def _require_plain(module: str, parts: Parts, scheme: Scheme) -> None:
         f"{weight.file} tensor {weight.name} is {weight.describe()} without scales; fetch the "
         "config that belongs to these weights, or exclude the layer there"
     )
+
+
+def weight_name(module: str) -> str:
+    """The name of the weight of a layer; experts that lie in one tensor are no module with one."""
+    return module if STACKED.fullmatch(module) else f"{module}.weight"
 
 
 def part(parts: Parts, name: str, module: str) -> TensorRecord:

@@ -47,7 +47,11 @@ def logical_shape(record: TensorRecord, format: BlockFormat) -> tuple[int, ...]:
 
 
 def mx_weight(
-    name: str, elements: TensorRecord, scales: TensorRecord, scheme: Scheme
+    name: str,
+    elements: TensorRecord,
+    scales: TensorRecord,
+    scheme: Scheme,
+    input_scale: TensorRecord | None = None,
 ) -> CanonicalTensor:
     """A weight in an MX format: elements [out, bytes], E8M0 scales [out, in / 32].
 
@@ -66,6 +70,7 @@ def mx_weight(
         scales,
         recipe=scheme.recipe,
         stated_in=scheme.stated_in,
+        input_scale=None if input_scale is None else scalar(input_scale),
     )
 
 

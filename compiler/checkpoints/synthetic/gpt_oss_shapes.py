@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mxc.compiler.models.configs.gpt_oss import BLOCK, GptOssConfig
+from mxc.compiler.models.configs.gpt_oss import GptOssConfig
+from mxc.dialects.formats import FORMATS
+
+BLOCK = FORMATS["mxfp4"].block
 
 #: A tensor: its name and its shape.
 _Stored = tuple[str, tuple[int, ...]]

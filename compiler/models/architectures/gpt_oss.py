@@ -9,8 +9,9 @@ from __future__ import annotations
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
+from mxc.compiler.models.blocks.expert_tensors import ExpertTensors
 from mxc.compiler.models.blocks.gates import Activation
-from mxc.compiler.models.blocks.mixture import Mixture, PerProjection
+from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.primitives import f32
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.self_attention import SelfAttention
@@ -27,7 +28,7 @@ def decoder(c: GptOssConfig) -> Decoder:
         experts=c.num_local_experts,
         choices=c.num_experts_per_tok,
         router="router",
-        tensors=PerProjection(layout="gate-then-up"),
+        tensors=ExpertTensors(stacked=True, interleaved=True),
         biases=True,
         activation=swiglu(c.swiglu_limit, c.swiglu_alpha),
     )

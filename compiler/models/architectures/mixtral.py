@@ -1,9 +1,15 @@
 """Mixtral: Mistral with experts in the place of the MLP. Source: transformers' models/mixtral."""
 
+from dataclasses import replace
+
 from mxc.compiler.models.architectures.family import decoder, self_attention
-from mxc.compiler.models.blocks.mixture import Mixture, PerExpert
+from mxc.compiler.models.blocks.expert_tensors import MIXTRAL, PROJECTIONS, ExpertTensors
+from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer
+
+#: The name of the mixture in checkpoints.
+MLP = "block_sparse_moe"
 
 
 def mixtral(c: Fields) -> Decoder:
@@ -14,9 +20,11 @@ def mixtral(c: Fields) -> Decoder:
         width=c.size("intermediate_size"),
         experts=c.one_of("num_local_experts", "num_experts"),
         choices=c.size("num_experts_per_tok"),
-        tensors=PerExpert(gate="w1", up="w3", down="w2"),
+        tensors=ExpertTensors(projections=(MIXTRAL, PROJECTIONS)),
     )
     window = c.raw("sliding_window") and c.size("sliding_window")
     attention = self_attention(c, window=window)
-    layer = Layer(attention=attention, mlp=experts, mlp_name="block_sparse_moe")
-    return decoder(c, "mixtral", [layer] * c.size("num_hidden_layers"), theta=1e6)
+    layer = Layer(attention=attention, mlp=experts, mlp_name=MLP)
+    layers = [layer] * c.size("num_hidden_layers")
+    # As the module of transformers 5 is called, and what is quantised in it.
+    return replace(decoder(c, "mixtral", layers, theta=1e6), aliases=((".mlp.", f".{MLP}."),))

@@ -2,57 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from iree.compiler import ir
 
 from mxc.compiler.models.blocks import experts
 from mxc.compiler.models.blocks.activations import Blocks
+from mxc.compiler.models.blocks.expert_tensors import EACH, ExpertTensors
 from mxc.compiler.models.blocks.experts import ExpertWeight, Groups
 from mxc.compiler.models.blocks.gates import Activation, gated, silu
 from mxc.compiler.models.blocks.mlp import FormatOf
-from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix, vector
+from mxc.compiler.models.blocks.parameters import Parameter, matrix, vector
 from mxc.compiler.models.blocks.scope import Scope
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.generic import shape_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class PerExpert:
-    """Each projection of each expert is a tensor: experts.0.gate_proj.weight."""
-
-    gate: str = "gate_proj"
-    up: str = "up_proj"
-    down: str = "down_proj"
-    layout: str = "identity"
-
-    def rows(
-        self, name: str, parts: Sequence[str], count: Dim, rows: Dim, columns: Dim
-    ) -> tuple[Rows, ...]:
-        """Of each expert the rows of each of `parts`."""
-        return tuple(
-            Rows(tensor=f"{name}.{expert}.{getattr(self, part)}.weight", dims=(rows, columns))
-            for expert in range(count[1])
-            for part in parts
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PerProjection:
-    """Each projection of all experts is a tensor [E, N, K]: experts.gate_up_proj.
-
-    `layout`: how the rows of gate and up lie.
-    """
-
-    layout: str = "identity"
-
-    def rows(
-        self, name: str, parts: Sequence[str], count: Dim, rows: Dim, columns: Dim
-    ) -> tuple[Rows, ...]:
-        """The rows of all experts."""
-        whole = (f"{len(parts)} * {rows[0]}", 2 * rows[1]) if len(parts) > 1 else rows
-        return (Rows(tensor=f"{name}.{'_'.join(parts)}_proj", dims=(count, whole, columns)),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +34,7 @@ class Mixture:
     choices: int
     router: str = "gate"
     of_all: bool = False
-    tensors: PerExpert | PerProjection = PerExpert()
+    tensors: ExpertTensors = EACH
     biases: bool = False
     activation: Activation = silu
     count_field: str = "num_local_experts"
@@ -91,29 +55,24 @@ class Mixture:
         yield matrix(f"{name}.{self.router}.weight", count, hidden, quantisable=False)
         if self.biases:
             yield vector(f"{name}.{self.router}.bias", count)
-        for parts, rows, columns, layout in (
-            (("gate", "up"), width, hidden, self.tensors.layout),
-            (("down",), hidden, width, "identity"),
-        ):
-            key = f"{name}.experts.{'_'.join(parts)}_proj"
+        tensors, where = self.tensors, f"{name}.experts"
+        for parts, rows, columns in ((("gate", "up"), width, hidden), (("down",), hidden, width)):
+            key = f"{where}.{'_'.join(parts)}_proj"
             shape = (self.experts, len(parts) * rows[1])
+            found, layout = tensors.rows(where, parts, (count, rows, columns), format_of)
             yield Parameter(
                 key=key,
                 shape=(*shape, columns[1]),
-                rows=self.tensors.rows(f"{name}.experts", parts, count, rows, columns),
+                rows=found,
                 matrix=True,
                 quantisable=True,
                 experts=True,
                 layout=layout,
             )
             if self.biases:
-                dims = (count, (f"{len(parts)} * {rows[0]}", shape[1]))
+                found, layout = tensors.rows(where, parts, (count, rows), format_of, bias=True)
                 yield Parameter(
-                    key=f"{key}_bias",
-                    shape=shape,
-                    rows=(Rows(tensor=f"{key}_bias", dims=dims),),
-                    experts=True,
-                    layout=layout,
+                    key=f"{key}_bias", shape=shape, rows=found, experts=True, layout=layout
                 )
 
     def build(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:

@@ -15,11 +15,8 @@ from mxc.dialects.errors import CheckpointError
 
 ARCHITECTURES = ("GptOssForCausalLM",)
 MODEL_TYPES = ("gpt_oss",)
-QUANT_METHODS = ("mxfp4",)
 ROPE_TYPES = ("yarn",)
 LAYER_TYPES = ("sliding_attention", "full_attention")
-#: Elements along the reduced axis that share a scale (OCP MX 1.0, section 5.1).
-BLOCK = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +53,7 @@ class GptOssConfig:
 def parse(raw: dict[str, Any], place: str) -> GptOssConfig:
     """The record of a parsed config.json; `place` names the file in errors.
 
-    Raises CheckpointError: another architecture, quantisation method or rope type (the message
+    Raises CheckpointError: another architecture or rope type (the message
     lists what is supported), a missing field, or fields that contradict each other.
     """
     fields = Fields(raw, place)
@@ -104,13 +101,6 @@ def _check_kind(raw: dict[str, Any], place: str) -> None:
     for architecture in raw.get("architectures") or [None]:
         known("architecture", architecture, ARCHITECTURES)
     known("model_type", raw.get("model_type"), MODEL_TYPES)
-    quantization = raw.get("quantization_config")
-    if not isinstance(quantization, dict):
-        raise CheckpointError(
-            f"{place}: no quantization_config; wanted experts in one of: "
-            f"{', '.join(QUANT_METHODS)}; `mxc quantize --dialect gpt-oss` makes such a checkpoint"
-        )
-    known("quantisation method", quantization.get("quant_method"), QUANT_METHODS)
     # transformers applies its own clamped swiglu whatever hidden_act says; another name here
     # means a model that is not this one.
     known("hidden_act", raw.get("hidden_act", "silu"), ("silu",))
@@ -151,9 +141,6 @@ def _rope(raw: dict[str, Any], place: str) -> tuple[float, YarnScaling]:
 
 
 def _check_sizes(config: GptOssConfig, fields: Fields) -> None:
-    for key in ("hidden_size", "intermediate_size"):
-        if getattr(config, key) % BLOCK:
-            raise fields.refuse(key, f"a multiple of the mxfp4 block {BLOCK}", getattr(config, key))
     if config.num_attention_heads % config.num_key_value_heads:
         raise fields.refuse(
             "num_attention_heads",

@@ -16,6 +16,7 @@ import torch
 from modelopt.torch.export import export_hf_checkpoint
 from modelopt.torch.quantization.qtensor import MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
 from safetensors.torch import load_file, save_file
+from tiny_experts import model, shorten, write_values
 from transformers import LlamaConfig, LlamaForCausalLM
 
 CONFIGS = {
@@ -96,8 +97,32 @@ def dequantised(folder, name):
     return found
 
 
+def experts(root):
+    """The experts of gpt-oss, which are quantised along their inputs and stored turned."""
+    folder, ids = root / "modelopt-gpt-oss", torch.arange(16)[None]
+    tiny = mtq.quantize(model("gpt-oss"), copy.deepcopy(CONFIGS["nvfp4"]), lambda m: m(ids))
+    with torch.no_grad():
+        export_hf_checkpoint(tiny, export_dir=folder)
+    shorten(folder)
+    stored = load_file(folder / "model.safetensors")
+    found = {}
+    for key in [key for key in stored if key.endswith("weight_scale")]:
+        # Of experts as of modules: X_weight_scale beside X, X.weight_scale beside X.weight.
+        turned = "experts." in key
+        name = key.removesuffix("_weight_scale" if turned else "_scale")
+        elements, scale, second = stored[name], stored[key], stored[f"{key}_2"]
+        if turned:
+            elements, scale = elements.mT.contiguous(), scale.mT.contiguous()
+        shape = torch.Size([*elements.shape[:-1], 2 * elements.shape[-1]])
+        q = NVFP4QTensor(shape, torch.float32, elements)
+        value = q.dequantize(scale=scale, double_scale=second, block_sizes={-1: 16})
+        found[name] = (value.mT if turned else value).contiguous()
+    write_values(folder, "gpt-oss", found)
+
+
 if __name__ == "__main__":
     target = Path(sys.argv[1])
     for old in target.glob("modelopt-*"):
         shutil.rmtree(old)
     main(target)
+    experts(target)

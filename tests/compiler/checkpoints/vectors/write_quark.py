@@ -5,7 +5,8 @@
 Every linear layer of a tiny model has another data type. `values.safetensors` holds the weights
 as Quark itself dequantises them, float32. Of `dtype: "mx"` there are two: quark-mx is what
 version 0.13 exports, in quark-legacy the tensors are as Pack_mxfp4 and Pack_mxfp6 have them, which
-is how they were exported before.
+is how they were exported before. Of models with experts quark-gpt-oss and others have a
+linear layer for each projection of each expert, all in mxfp4.
 """
 
 import json
@@ -19,7 +20,9 @@ from quark.torch.quantization.config import config as specs
 from quark.torch.quantization.config.config import QConfig, QLayerConfig, QTensorConfig
 from quark.torch.quantization.config.type import Dtype
 from quark.torch.utils import create_pack_method
+from quark.torch.utils.llm.model_preparation import preprocess_for_quantization
 from safetensors.torch import load_file, save_file
+from tiny_experts import CONFIGS, model, shorten, write_values
 from transformers import LlamaConfig, LlamaForCausalLM
 
 EXCLUDED = {
@@ -167,8 +170,42 @@ def dequantised(folder, of_layers):
     return found
 
 
+def experts(root):
+    for name in CONFIGS:
+        tiny, folder = model(name), root / f"quark-{name}"
+        preprocess_for_quantization(tiny)
+        config = QConfig(
+            global_quant_config=QLayerConfig(weight=mx("MXFP4", "even")),
+            exclude=["lm_head", "*router*", "*.gate"],
+        )
+        quantiser = ModelQuantizer(config)
+        tiny = quantiser.freeze(quantiser.quantize_model(tiny, [torch.arange(16)[None]]))
+        with torch.no_grad():
+            export_safetensors(tiny, str(folder), weight_format="real_quantized")
+        shorten(folder)
+        stored = load_file(folder / "model.safetensors")
+        modules = [key.removesuffix(".weight_scale") for key in stored if "weight_scale" in key]
+        shapes = {module: (len(stored[f"{module}.weight"]), -1) for module in modules}
+        found = {}
+        for module in modules:
+            found[f"{module}.weight"] = mxfp4(stored, module).reshape(shapes[module])
+        write_values(folder, name, found)
+
+
+def mxfp4(stored, module):
+    """A weight of a group of 32 by Quark's unpacking and its kernel."""
+    import quark.torch.kernel  # registers the operations
+
+    weight = create_pack_method("per_group", "fp4").unpack(stored[f"{module}.weight"], True)
+    scale = 2 ** (stored[f"{module}.weight_scale"].to(torch.int16) - 127).float()
+    return quark.torch.kernel.dequantize(
+        "fp4", weight.float(), scale, None, -1, 32, "per_group"
+    ).float()
+
+
 if __name__ == "__main__":
     target = Path(sys.argv[1])
     for old in target.glob("quark-*"):
         shutil.rmtree(old)
     main(target)
+    experts(target)

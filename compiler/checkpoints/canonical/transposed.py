@@ -1,0 +1,107 @@
+"""One part of a weight of which the file has every matrix turned: its columns are the rows here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.compiler.checkpoints.canonical.codecs import Bytes
+from mxc.compiler.checkpoints.canonical.stored import Decoded, Raw, check_rows
+from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord, read_bytes
+from mxc.dialects.errors import CheckpointError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transposed:
+    """A part [.., out, row] whose file has matrices [row, out], entry by entry of `dtype`.
+
+    `shape` is in elements of `dtype` (a key of DTYPES) after turning, `rows` of them in all and
+    `outputs` in each matrix. One matrix is in memory at a time. Raises CheckpointError where the
+    record has another size.
+    """
+
+    record: TensorRecord
+    shape: tuple[int, ...]
+    dtype: str
+    rows: int
+    outputs: int
+
+    def __post_init__(self) -> None:
+        """Check that the stored bytes are as many as the shape asks for."""
+        if self.record.bytes != self.bytes:
+            raise CheckpointError(
+                f"{self.record.file}: tensor {self.record.name} is {self.record.describe()}, "
+                f"{self.record.bytes} bytes; wanted {self.bytes} for {self.dtype} "
+                f"{list(self.shape)} transposed; fetch the files again, or the config that belongs "
+                "to them"
+            )
+
+    @property
+    def name(self) -> str:
+        """The tensor in the file."""
+        return self.record.name
+
+    @property
+    def bytes(self) -> int:
+        """Size, here as in the file."""
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of one row."""
+        return self.bytes // self.rows if self.rows else 0
+
+    @property
+    def direct(self) -> bool:
+        """The file holds the rows as columns."""
+        return False
+
+    def read(self, start: int = 0, count: int | None = None) -> Bytes:
+        """Rows [start, start + count), uint8 [count, row_bytes]; raises as Stored.read."""
+        count = self.rows - start if count is None else count
+        check_rows(self, start, count)
+        return self.rows_from(read_bytes, start, count)
+
+    def reader(self, raw: Raw) -> Decoded:
+        """Reads of the turned bytes, made of reads of the file; the last matrix is kept."""
+        matrix = self._matrices(raw)
+
+        def read(start: int, size: int) -> NDArray[np.uint8]:
+            first, last = start // self.row_bytes, -(-(start + size) // self.row_bytes)
+            begin = start - first * self.row_bytes
+            return self._rows(matrix, first, last - first).reshape(-1)[begin : begin + size]
+
+        return read
+
+    def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
+        """Rows [start, start + count) of what `raw` reads."""
+        return self._rows(self._matrices(raw), start, count)
+
+    def _rows(self, matrix: Callable[[int], Bytes], start: int, count: int) -> Bytes:
+        found = np.empty((count, self.row_bytes), np.uint8)
+        done = 0
+        while done < count:
+            index, row = divmod(start + done, self.outputs)
+            step = min(count - done, self.outputs - row)
+            found[done : done + step] = matrix(index)[row : row + step]
+            done += step
+        return found
+
+    def _matrices(self, raw: Raw) -> Callable[[int], Bytes]:
+        """The rows of a matrix by its number, uint8 [outputs, row_bytes]."""
+        kept: tuple[int, Bytes] | None = None
+        size, entry = self.outputs * self.row_bytes, DTYPES[self.dtype].itemsize
+
+        def matrix(index: int) -> Bytes:
+            nonlocal kept
+            if kept is None or kept[0] != index:
+                stored = raw(self.record, index * size, size).view(f"V{entry}")
+                turned = np.ascontiguousarray(stored.reshape(-1, self.outputs).T)
+                kept = index, turned.view(np.uint8).reshape(self.outputs, self.row_bytes)
+            return kept[1]
+
+        return matrix

@@ -1,0 +1,78 @@
+"""How checkpoints have the experts of a layer; which way one has is seen from its names.
+
+    experts.0.gate_proj.weight [I, H], experts.0.up_proj.weight [I, H]    a tensor each
+    experts.0.gate_up_proj.weight [2 I, H]                                gate and up in one
+    experts.gate_up_proj [E, 2 I, H]                                      of all experts in one
+
+Biases are named alike: experts.0.gate_proj.bias, .., experts.gate_up_proj_bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mxc.compiler.models.blocks.mlp import FormatOf
+from mxc.compiler.models.blocks.parameters import Dim, Rows
+
+#: What the projections of an expert are called; and as Mixtral has them.
+PROJECTIONS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+MIXTRAL = {"gate": "w1", "up": "w3", "down": "w2"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertTensors:
+    """The names of an architecture's experts, the first way the one of its own checkpoints.
+
+    `stacked`: its own way is one tensor of all experts. `interleaved`: of gate and up in one
+    tensor the rows lie in turn, not one half after the other.
+    """
+
+    projections: tuple[dict[str, str], ...] = (PROJECTIONS,)
+    stacked: bool = False
+    interleaved: bool = False
+
+    def rows(
+        self,
+        name: str,
+        parts: Sequence[str],
+        dims: tuple[Dim, Dim, *tuple[Dim, ...]],
+        format_of: FormatOf,
+        *,
+        bias: bool = False,
+    ) -> tuple[tuple[Rows, ...], str]:
+        """The rows of `parts` ("gate" and "up", or "down") and their layout; or of their biases.
+
+        `name` is that of the experts; `dims` are experts, rows, and columns of weights.
+        """
+        count, rows, *columns = dims
+        whole = (f"{len(parts)} * {rows[0]}", len(parts) * rows[1]) if len(parts) > 1 else rows
+        ending = "bias" if bias else "weight"
+        joined = f"{'_'.join(parts)}_proj"
+        turns = "gate-then-up" if self.interleaved and len(parts) > 1 else "identity"
+
+        def stacked() -> Iterator[Rows]:
+            tensor = f"{name}.{joined}{'_bias' if bias else ''}"
+            yield Rows(tensor=tensor, dims=(count, whole, *columns))
+
+        def each(projections: Sequence[str], size: Dim) -> Iterator[Rows]:
+            for expert in range(count[1]):
+                for projection in projections:
+                    tensor = f"{name}.{expert}.{projection}.{ending}"
+                    yield Rows(tensor=tensor, dims=(size, *columns))
+
+        ways = [
+            (tuple(each([names[part] for part in parts], rows)), "identity")
+            for names in self.projections
+        ]
+        if len(parts) > 1:
+            ways.append((tuple(each([joined], whole)), turns))
+        ways.insert(0 if self.stacked else len(ways), (tuple(stacked()), turns))
+        for found in ways:
+            if format_of(found[0][0].tensor) is not None:
+                return found
+        return ways[0]
+
+
+#: A tensor for each projection of each expert.
+EACH = ExpertTensors()
