@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from mxc.compiler.checkpoints.canonical.codecs import narrowed
-from mxc.compiler.checkpoints.canonical.stored import Stored, Woven
-from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
+from mxc.compiler.checkpoints.canonical.stored import InRows, Stored, Woven
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.dialects.gguf import NAME as GGUF
 from mxc.compiler.checkpoints.files.safetensors import CONFIG, INDEX, SINGLE
@@ -136,14 +136,16 @@ def _narrowed(tensor: CanonicalTensor, dtype: Any, source: Source) -> CanonicalT
         )
     codec = narrowed(DTYPES[str(dtype)])
 
-    def narrow(part: StoredPart) -> Stored:
+    def narrow(part: InRows) -> Stored:
         if not isinstance(part, Stored):
             raise AssertionError(f"{part.name} is of no GGUF")
         return replace(part, dtype=str(dtype), codec=codec)
 
     elements = tensor.elements
     if isinstance(elements, Woven):
-        woven = replace(elements, parts=tuple(narrow(part) for part in elements.parts))
+        woven = replace(
+            elements, parts=tuple(narrow(part) for part in elements.parts), dtype=str(dtype)
+        )
         return replace(tensor, elements=woven, format=str(dtype).lower())
     return replace(tensor, elements=narrow(elements), format=str(dtype).lower())
 

@@ -25,6 +25,7 @@ from mxc.compiler.checkpoints.dialects.gguf_names import tensor as gguf_name
 from mxc.compiler.checkpoints.files.gguf import TYPES
 from mxc.compiler.checkpoints.files.tensors import DTYPES
 from mxc.compiler.checkpoints.source import Source
+from mxc.compiler.convert.experts import apart, published, together
 from mxc.compiler.convert.plan import CHUNK, Bytes, Plan, Written, factors, number, refuse
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import E4M3, E8M0
@@ -98,6 +99,10 @@ def plan_gguf(source: Source) -> Plan:
     scales that are NaN, nvfp4 rows of no multiple of 64, tensor scales that divide.
     """
     kind = source.config.get("model_type")
+    source = together(source)
+    if kind != "gpt_oss":
+        # ggml has the experts of each projection in one tensor, made of what is apart.
+        source = published(apart(source, split=True, plain=True))
     architecture = _ARCHITECTURES.get(str(kind), str(kind or "unknown"))
     names = ARCHITECTURES.get(architecture, Names(layers={}))
     written: list[Written] = []

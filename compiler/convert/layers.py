@@ -9,7 +9,8 @@ from typing import Any
 from mxc.compiler.checkpoints.canonical.tensor import UNSTATED, CanonicalTensor, Convention
 from mxc.compiler.checkpoints.layers.quantisation import Activations
 from mxc.compiler.checkpoints.source import Source
-from mxc.compiler.convert.plan import Plan, Written, as_it_is, factors, number, part_of, refuse
+from mxc.compiler.convert.experts import apart, as_it_is, together
+from mxc.compiler.convert.plan import Plan, Written, factors, number, part_of, refuse
 from mxc.compiler.quantize.outputs import OUTPUTS, Output
 from mxc.dialects.formats import FORMATS, block_format
 from mxc.dialects.manifest import BLOCKS, SCALES
@@ -27,19 +28,21 @@ def plan_gpt_oss(source: Source) -> Plan:
 
     Raises CheckpointError for any other weight in blocks.
     """
+    source = together(source)
     tensors: list[Written] = []
     notes = _unsaid(source, "gpt-oss")
     for tensor in source.tensors.values():
         if _is_plain(tensor):
-            tensors.append(as_it_is(tensor, tensor.name))
+            tensors.append(as_it_is(tensor, source))
             continue
         if tensor.format != "mxfp4" or len(tensor.shape) < 3 or tensor.scales is None:
             raise refuse(tensor, "gpt-oss", "only weights of all experts together are in mxfp4")
-        blocks, scales = tensor.elements, tensor.scales
-        tensors.append(part_of(blocks, tensor.name + BLOCKS, "U8", blocks.shape))
+        elements, scales = tensor.elements, tensor.scales
+        tensors.append(part_of(elements, tensor.name + BLOCKS, "U8", elements.shape))
         tensors.append(part_of(scales, tensor.name + SCALES, "U8", scales.shape))
     # Everything that the list names is dense here: it was so in the source.
-    declared = OUTPUTS["gpt-oss"].config(block_format("mxfp4"), None, [])
+    blocks = any(not _is_plain(tensor) for tensor in source.tensors.values())
+    declared = OUTPUTS["gpt-oss"].config(block_format("mxfp4"), None, []) if blocks else None
     return Plan(tensors=tensors, config=_config(source, declared), notes=notes)
 
 
@@ -49,11 +52,14 @@ def plan_quark(source: Source) -> Plan:
     Raises CheckpointError for weights that Quark's layers cannot hold.
     """
     able = OUTPUTS["quark"]
+    # Of an expert Quark has gate and up of gpt-oss in one layer.
+    gpt_oss = source.config.get("model_type") == "gpt_oss"
+    source = apart(together(source), split=not gpt_oss)
     weights = _weights(source, able)
     tensors: list[Written] = []
     for tensor in source.tensors.values():
         if tensor.name not in weights:
-            tensors.append(as_it_is(tensor, tensor.name))
+            tensors.append(as_it_is(tensor, source))
             continue
         tensors += _elements_and_scales(tensor, tensor.name, "U8")
     common = _most_common(weights, _with_recipe)
@@ -69,11 +75,12 @@ def plan_compressed_tensors(source: Source) -> Plan:
     reciprocal would be rounded.
     """
     able = OUTPUTS["compressed-tensors"]
+    source = apart(together(source), split=True)
     weights = _weights(source, able)
     tensors: list[Written] = []
     for tensor in source.tensors.values():
         if tensor.name not in weights:
-            tensors.append(as_it_is(tensor, tensor.name))
+            tensors.append(as_it_is(tensor, source))
             continue
         format = block_format(tensor.format)
         name = tensor.name if format.element.bits == 8 else f"{tensor.name}_packed"

@@ -65,11 +65,6 @@ def rows_of(part: StoredPart) -> Iterator[Bytes]:
         yield read(start, min(step, part.bytes - start))
 
 
-def as_it_is(tensor: CanonicalTensor, name: str) -> Written:
-    """A plain tensor under a name."""
-    return part_of(tensor.elements, name, tensor.dtype, tensor.shape)
-
-
 def part_of(part: StoredPart, name: str, dtype: str, shape: tuple[int, ...]) -> Written:
     """A part of a weight as a tensor of its own."""
     if prod(shape) * DTYPES[dtype].itemsize != part.bytes:

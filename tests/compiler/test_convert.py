@@ -155,6 +155,66 @@ def test_experts(model, tmp_path):
     assert np.array_equal(gguf.quants.dequantize(found.data, found.tensor_type), np.stack(expected))
 
 
+@pytest.mark.parametrize("through", ["quark", "compressed-tensors", "gguf"])
+def test_experts_of_gpt_oss(gpt_oss, tmp_path, through):
+    """In one tensor, a linear layer for each, gate and up apart: the same bytes come back."""
+    there, back = tmp_path / f"there{'.gguf' if through == 'gguf' else ''}", tmp_path / "back"
+    convert(gpt_oss, through, there)
+    convert(there, "gpt-oss", back)
+    found = compare(open_checkpoint(gpt_oss), open_checkpoint(back))
+    assert found["result"] == "same bytes"
+    name = {"quark": "1.gate_up_proj.weight", "compressed-tensors": "1.up_proj.weight"}.get(through)
+    if name is None:
+        return
+    whole = open_checkpoint(gpt_oss).tensor("model.layers.0.mlp.experts.gate_up_proj")
+    wanted = whole.values().reshape(whole.shape)[1]
+    one = open_checkpoint(there).tensor(f"model.layers.0.mlp.experts.{name}")
+    assert np.array_equal(one.values(), wanted if through == "quark" else wanted[1::2])
+
+
+@pytest.mark.parametrize("through", ["compressed-tensors", "gguf"])
+def test_what_quark_wrote_of_gpt_oss(tmp_path, through):
+    source, there = VECTORS / "quark-gpt-oss", tmp_path / f"there-{through}.gguf"
+    convert(source, through, there)
+    convert(there, "quark", tmp_path / "back")
+    stored = [load_file(f / "model.safetensors") for f in (source, tmp_path / "back")]
+    assert stored[0].keys() == stored[1].keys()
+    assert all(torch.equal(stored[0][name], stored[1][name]) for name in stored[0])
+
+
+def test_what_quark_wrote_of_mixtral(tmp_path):
+    """GGUF has all experts of a projection in one; back they have their published names."""
+    there = tmp_path / "there.gguf"
+    convert(VECTORS / "quark-mixtral", "gguf", there)
+    convert(there, "quark", tmp_path / "back")
+    first, last = open_checkpoint(VECTORS / "quark-mixtral"), open_checkpoint(tmp_path / "back")
+    pairs = {"mlp.experts.1.up_proj": "block_sparse_moe.experts.1.w3"}
+    for theirs, ours in (pairs | {"mlp.gate": "block_sparse_moe.gate"}).items():
+        assert np.array_equal(
+            first.tensor(f"model.layers.0.{theirs}.weight").values(),
+            last.tensor(f"model.layers.0.{ours}.weight").values(),
+        )
+    assert len(first.tensors) == len(last.tensors)
+
+
+def test_plain_experts_are_written_as_the_module_has_them(tmp_path):
+    """[experts, in, out], from a file that has them so and from one that has them turned."""
+    source, there = tmp_path / "source", tmp_path / "there.gguf"
+    source.mkdir()
+    config = json.loads((VECTORS / "quark-gpt-oss" / "config.json").read_text())
+    del config["quantization_config"]
+    (source / "config.json").write_text(json.dumps(config))
+    stored = load_file(VECTORS / "quark-gpt-oss" / "values.safetensors")
+    save_file(stored, source / "model.safetensors")
+    convert(source, "gguf", there)
+    for number, place in enumerate((source, there)):
+        for dialect in ("quark", "gpt-oss"):
+            convert(place, dialect, tmp_path / f"{dialect}-{number}")
+            found = load_file(tmp_path / f"{dialect}-{number}" / "model.safetensors")
+            assert found.keys() == stored.keys()
+            assert all(torch.equal(found[name], stored[name]) for name in stored)
+
+
 def test_nvfp4_with_an_exact_reciprocal(model, tmp_path):
     names = ["model.layers.0.mlp.down_proj"]
     round_trip(model("nvfp4", "qwen3", names), "gguf", "compressed-tensors", tmp_path)

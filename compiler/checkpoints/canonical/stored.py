@@ -1,11 +1,17 @@
-"""One part of a weight, elements or scales, as it lies in files, and its rows as they are meant."""
+"""One part of a weight, elements or scales, as it lies in files, and its rows as they are meant.
+
+Stored      one tensor, decoded row by row
+Woven       the rows of several parts in turn
+Joined      the rows of several parts one after the other
+Picked      some rows of a part
+Transposed  the columns of a tensor (transposed.py)
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,26 +35,69 @@ def count_rows(shape: tuple[int, ...]) -> int:
     return 0 if 0 in shape else math.prod(shape[:-1])
 
 
-class Rows(Protocol):
-    """What has a name and rows."""
+class InRows:
+    """What every part of a weight has: `shape` in elements of `dtype` after decoding, in `rows`."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    rows: int
+
+    @property
+    def records(self) -> tuple[TensorRecord, ...]:
+        """The tensors in the files."""
+        raise NotImplementedError
+
+    def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
+        """Rows [start, start + count) of what `raw` reads."""
+        raise NotImplementedError
 
     @property
     def name(self) -> str:
-        """The tensors in the file."""
+        """The tensors in the files."""
+        return " and ".join(record.name for record in self.records)
 
     @property
-    def rows(self) -> int:
-        """The number of rows."""
+    def bytes(self) -> int:
+        """Size after decoding."""
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
+    @property
+    def row_bytes(self) -> int:
+        """Size of one row after decoding."""
+        return self.bytes // self.rows if self.rows else 0
 
-def check_rows(part: Rows, start: int, count: int) -> None:
-    """Raise IndexError where rows [start, start + count) are not all there."""
-    if start < 0 or count < 0 or start + count > part.rows:
-        raise IndexError(f"{part.name}: rows {start}+{count} of {part.rows}")
+    @property
+    def direct(self) -> bool:
+        """Whether the bytes of a file are those of the canonical tensor, in this order."""
+        return False
+
+    def read(self, start: int = 0, count: int | None = None) -> Bytes:
+        """Rows [start, start + count), uint8 [count, row_bytes].
+
+        Raises CheckpointError where the file was cut, IndexError for rows outside.
+        """
+        count = self.rows - start if count is None else count
+        if start < 0 or count < 0 or start + count > self.rows:
+            raise IndexError(f"{self.name}: rows {start}+{count} of {self.rows}")
+        return self.rows_from(read_bytes, start, count)
+
+    def reader(self, raw: Raw) -> Decoded:
+        """Reads of the decoded bytes, made of reads of the files."""
+        return self.flat(lambda start, count: self.rows_from(raw, start, count))
+
+    def flat(self, rows: Callable[[int, int], Bytes]) -> Decoded:
+        """Reads of bytes, made of reads of rows."""
+
+        def read(start: int, size: int) -> NDArray[np.uint8]:
+            first, last = start // self.row_bytes, -(-(start + size) // self.row_bytes)
+            begin = start - first * self.row_bytes
+            return rows(first, last - first).reshape(-1)[begin : begin + size]
+
+        return read
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
+class Stored(InRows):
     """One part of a weight, elements or scales: what it is once decoded, and where it lies.
 
     `shape` is in elements of `dtype` (a key of DTYPES) after decoding; `rows` of them are decoded
@@ -75,39 +124,20 @@ class Stored:
             )
 
     @property
-    def name(self) -> str:
+    def records(self) -> tuple[TensorRecord, ...]:
         """The tensor in the file."""
-        return self.record.name
-
-    @property
-    def bytes(self) -> int:
-        """Size after decoding."""
-        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
-
-    @property
-    def row_bytes(self) -> int:
-        """Size of one row after decoding."""
-        return self.bytes // self.rows if self.rows else 0
+        return (self.record,)
 
     @property
     def direct(self) -> bool:
         """Whether the bytes of the file are those of the canonical tensor, in this order."""
         return self.codec is PLAIN and not self.order
 
-    def read(self, start: int = 0, count: int | None = None) -> Bytes:
-        """Rows [start, start + count), uint8 [count, row_bytes].
-
-        Raises CheckpointError where the file was cut, IndexError for rows outside.
-        """
-        count = self.rows - start if count is None else count
-        check_rows(self, start, count)
-        return self.rows_from(read_bytes, start, count)
-
     def reader(self, raw: Raw) -> Decoded:
         """Reads of the decoded bytes, made of reads of the file."""
         if self.direct:
             return lambda start, size: raw(self.record, start, size)
-        return _reader(self, raw)
+        return super().reader(raw)
 
     def _groups(self, rows: int) -> int:
         return -(-rows // self.codec.group)
@@ -138,59 +168,26 @@ class Stored:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Woven:
-    """A part whose rows lie in turn in several tensors: row r in part r % n, its row r // n.
+class Woven(InRows):
+    """A part whose rows lie in turn in several parts: row r in part r % n, its row r // n.
 
-    `shape` is that of the whole; all parts have the same number of rows of the same size.
+    All parts have the same number of rows of the same size.
     """
 
-    parts: tuple[Stored, ...]
+    parts: tuple[InRows, ...]
     shape: tuple[int, ...]
+    dtype: str
+    rows: int
 
     @property
     def record(self) -> TensorRecord:
-        """The first tensor in the file."""
-        return self.parts[0].record
+        """The first tensor in the files."""
+        return self.records[0]
 
     @property
-    def name(self) -> str:
-        """The tensors in the file."""
-        return " and ".join(part.name for part in self.parts)
-
-    @property
-    def dtype(self) -> str:
-        """A key of DTYPES."""
-        return self.parts[0].dtype
-
-    @property
-    def rows(self) -> int:
-        """Rows of all parts."""
-        return sum(part.rows for part in self.parts)
-
-    @property
-    def row_bytes(self) -> int:
-        """Size of one row after decoding."""
-        return self.parts[0].row_bytes
-
-    @property
-    def bytes(self) -> int:
-        """Size after decoding."""
-        return sum(part.bytes for part in self.parts)
-
-    @property
-    def direct(self) -> bool:
-        """No file holds the rows in this order."""
-        return False
-
-    def read(self, start: int = 0, count: int | None = None) -> Bytes:
-        """Rows [start, start + count), uint8 [count, row_bytes]; raises as Stored.read."""
-        count = self.rows - start if count is None else count
-        check_rows(self, start, count)
-        return self.rows_from(read_bytes, start, count)
-
-    def reader(self, raw: Raw) -> Decoded:
-        """Reads of the decoded bytes, made of reads of the files."""
-        return _reader(self, raw)
+    def records(self) -> tuple[TensorRecord, ...]:
+        """The tensors in the files."""
+        return tuple(record for part in self.parts for record in part.records)
 
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
         """Rows [start, start + count) of what `raw` reads."""
@@ -204,11 +201,87 @@ class Woven:
         return rows
 
 
-def _reader(part: Stored | Woven, raw: Raw) -> Decoded:
-    def read(start: int, size: int) -> NDArray[np.uint8]:
-        first, last = start // part.row_bytes, -(-(start + size) // part.row_bytes)
-        flat = part.rows_from(raw, first, last - first).reshape(-1)
-        begin = start - first * part.row_bytes
-        return flat[begin : begin + size]
+@dataclass(frozen=True, kw_only=True)
+class Joined(InRows):
+    """A part whose rows lie in several parts, those of one after those of the other."""
 
-    return read
+    parts: tuple[InRows, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    rows: int
+
+    @property
+    def record(self) -> TensorRecord:
+        """The first tensor in the files."""
+        return self.records[0]
+
+    @property
+    def records(self) -> tuple[TensorRecord, ...]:
+        """The tensors in the files."""
+        return tuple(record for part in self.parts for record in part.records)
+
+    def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
+        """Rows [start, start + count) of what `raw` reads."""
+        found, begin = [np.empty((0, self.row_bytes), np.uint8)], 0
+        for part in self.parts:
+            first, last = max(start - begin, 0), min(start + count - begin, part.rows)
+            if first < last:
+                found.append(part.rows_from(raw, first, last - first))
+            begin += part.rows
+        return np.concatenate(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picked(InRows):
+    """Every `step`-th row of a part from row `first` on."""
+
+    part: InRows
+    first: int
+    step: int
+    shape: tuple[int, ...]
+    dtype: str
+    rows: int
+
+    @property
+    def record(self) -> TensorRecord:
+        """The first tensor in the files."""
+        return self.records[0]
+
+    @property
+    def records(self) -> tuple[TensorRecord, ...]:
+        """The tensors in the files."""
+        return self.part.records
+
+    def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
+        """Rows [start, start + count) of what `raw` reads."""
+        if not count:
+            return np.empty((0, self.row_bytes), np.uint8)
+        whole = self.part.rows_from(
+            raw, self.first + start * self.step, (count - 1) * self.step + 1
+        )
+        return np.ascontiguousarray(whole[:: self.step])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entries(InRows):
+    """The bytes of a part in other rows: the entries of a vector, say."""
+
+    part: InRows
+    shape: tuple[int, ...]
+    dtype: str
+    rows: int
+
+    @property
+    def record(self) -> TensorRecord:
+        """The first tensor in the files."""
+        return self.records[0]
+
+    @property
+    def records(self) -> tuple[TensorRecord, ...]:
+        """The tensors in the files."""
+        return self.part.records
+
+    def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
+        """Rows [start, start + count) of what `raw` reads."""
+        found = self.part.reader(raw)(start * self.row_bytes, count * self.row_bytes)
+        return found.reshape(count, self.row_bytes)

@@ -12,13 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.canonical.codecs import PLAIN, Bytes, Codec
-from mxc.compiler.checkpoints.canonical.stored import Stored, Woven, count_rows
+from mxc.compiler.checkpoints.canonical.stored import (
+    Entries,
+    Joined,
+    Picked,
+    Stored,
+    Woven,
+    count_rows,
+)
 from mxc.compiler.checkpoints.canonical.transposed import Transposed
 from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord, read_bytes
 from mxc.dialects.errors import CheckpointError
@@ -29,7 +37,7 @@ from mxc.dialects.packing import decode_elements, decode_scales
 UNSTATED = "unstated"
 
 #: How elements, or scales, lie in files.
-StoredPart = Stored | Woven | Transposed
+StoredPart = Stored | Woven | Joined | Picked | Entries | Transposed
 
 #: Bytes of elements that are read together where nobody says otherwise.
 CHUNK = 8 << 20
@@ -58,6 +66,14 @@ class TensorScale:
         """float32 [slices] to multiply with; rounded where the convention is DIVIDE."""
         values = self.read()
         return values if self.convention is Convention.MULTIPLY else np.float32(1) / values
+
+    def of_slice(self, index: int, count: int) -> TensorScale:
+        """The factor of one of `count` leading slices."""
+        if prod(self.record.shape) == 1:
+            return self
+        size = self.record.bytes // count
+        at = self.record.offset + index * size
+        return replace(self, record=replace(self.record, shape=(1,), offset=at, bytes=size))
 
 
 @dataclass(frozen=True)
@@ -118,9 +134,8 @@ class CanonicalTensor:
     def records(self) -> tuple[TensorRecord, ...]:
         """Every tensor of a file that is part of this one."""
         parts = [p for p in (self.elements, self.scales) if p is not None]
-        found = [s for p in parts for s in (p.parts if isinstance(p, Woven) else (p,))]
         factors = [s.record for s in (self.tensor_scale, self.input_scale) if s is not None]
-        return tuple(dict.fromkeys([*(s.record for s in found), *factors]))
+        return tuple(dict.fromkeys([*(r for p in parts for r in p.records), *factors]))
 
     @property
     def place(self) -> str:

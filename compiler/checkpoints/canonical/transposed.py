@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.canonical.codecs import Bytes
-from mxc.compiler.checkpoints.canonical.stored import Decoded, Raw, check_rows
-from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord, read_bytes
+from mxc.compiler.checkpoints.canonical.stored import Decoded, InRows, Raw
+from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord
 from mxc.dialects.errors import CheckpointError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transposed:
+class Transposed(InRows):
     """A part [.., out, row] whose file has matrices [row, out], entry by entry of `dtype`.
 
     `shape` is in elements of `dtype` (a key of DTYPES) after turning, `rows` of them in all and
@@ -41,41 +39,14 @@ class Transposed:
             )
 
     @property
-    def name(self) -> str:
+    def records(self) -> tuple[TensorRecord, ...]:
         """The tensor in the file."""
-        return self.record.name
-
-    @property
-    def bytes(self) -> int:
-        """Size, here as in the file."""
-        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
-
-    @property
-    def row_bytes(self) -> int:
-        """Size of one row."""
-        return self.bytes // self.rows if self.rows else 0
-
-    @property
-    def direct(self) -> bool:
-        """The file holds the rows as columns."""
-        return False
-
-    def read(self, start: int = 0, count: int | None = None) -> Bytes:
-        """Rows [start, start + count), uint8 [count, row_bytes]; raises as Stored.read."""
-        count = self.rows - start if count is None else count
-        check_rows(self, start, count)
-        return self.rows_from(read_bytes, start, count)
+        return (self.record,)
 
     def reader(self, raw: Raw) -> Decoded:
         """Reads of the turned bytes, made of reads of the file; the last matrix is kept."""
         matrix = self._matrices(raw)
-
-        def read(start: int, size: int) -> NDArray[np.uint8]:
-            first, last = start // self.row_bytes, -(-(start + size) // self.row_bytes)
-            begin = start - first * self.row_bytes
-            return self._rows(matrix, first, last - first).reshape(-1)[begin : begin + size]
-
-        return read
+        return self.flat(lambda start, count: self._rows(matrix, start, count))
 
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
         """Rows [start, start + count) of what `raw` reads."""

@@ -261,9 +261,7 @@ def _slice(weight: CanonicalTensor, index: int) -> CanonicalTensor:
         )
 
     def factor(scale: TensorScale | None) -> TensorScale | None:
-        if scale is None or math.prod(scale.record.shape) == 1:
-            return scale
-        return replace(scale, record=record(scale.record))
+        return None if scale is None else scale.of_slice(index, count)
 
     elements = part(weight.elements)
     if elements is None:
@@ -315,7 +313,7 @@ def _woven(gate: CanonicalTensor, up: CanonicalTensor, name: str) -> CanonicalTe
         rows = math.prod(gate.shape[: axis + 1])
         parts = (replace(first, rows=rows), replace(second, rows=rows))
         whole = (*first.shape[:axis], 2 * first.shape[axis], *first.shape[axis + 1 :])
-        return Woven(parts=parts, shape=whole)
+        return Woven(parts=parts, shape=whole, dtype=first.dtype, rows=2 * rows)
 
     elements = weave(gate.elements, up.elements)
     if elements is None:

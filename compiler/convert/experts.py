@@ -1,0 +1,215 @@
+"""Experts of a layer as one tensor or as a layer each: what a dialect writes is made of either.
+
+    together  X.experts.0.gate_up_proj.weight, ..  ->  X.experts.gate_up_proj [E, out, in]
+    apart     the other way round, gate and up in one or each its own
+
+Of gpt-oss the rows of gate and up lie in turn, of others one half after the other. Nothing is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from mxc.compiler.checkpoints.canonical.stored import Entries, Joined, Picked, Woven
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
+from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
+from mxc.compiler.checkpoints.layers.experts import turned
+from mxc.compiler.checkpoints.source import Source
+from mxc.compiler.convert.plan import Bytes, Written, part_of
+from mxc.dialects.errors import CheckpointError
+
+_EACH = re.compile(
+    r"(?P<stem>.*\.experts)\.(?P<expert>\d+)\.(?P<projection>\w+_proj)\.(?P<kind>weight|bias)"
+)
+_WHOLE = re.compile(
+    r"(?P<whole>(?P<stem>.*\.experts)\.(?P<projection>gate_up_proj|down_proj))(?P<bias>_bias)?"
+)
+
+#: model_type -> parts of names in transformers' modules, and in checkpoints as they are published.
+_PUBLISHED: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "mixtral": (
+        (r"\.mlp\.", ".block_sparse_moe."),
+        (r"(\.experts\.\d+)\.gate_proj\.", r"\1.w1."),
+        (r"(\.experts\.\d+)\.up_proj\.", r"\1.w3."),
+        (r"(\.experts\.\d+)\.down_proj\.", r"\1.w2."),
+    ),
+}
+
+
+def together(source: Source) -> Source:
+    """gpt-oss with each projection of all experts as one tensor, as it was published."""
+    if source.config.get("model_type") != "gpt_oss":
+        return source
+    groups: dict[tuple[str, str, str], dict[int, CanonicalTensor]] = {}
+    tensors: dict[str, CanonicalTensor] = {}
+    for name, tensor in source.tensors.items():
+        if found := _EACH.fullmatch(name):
+            key = found["stem"], found["projection"], found["kind"]
+            groups.setdefault(key, {})[int(found["expert"])] = tensor
+        else:
+            tensors[name] = tensor
+    for (stem, projection, kind), experts in groups.items():
+        if sorted(experts) != list(range(len(experts))):
+            raise CheckpointError(
+                f"{next(iter(experts.values())).place}: of {stem} the experts {sorted(experts)} "
+                "are there, wanted all from 0 on; fetch the files again"
+            )
+        ordered = [experts[number] for number in range(len(experts))]
+        if projection == "up_proj" and (stem, "gate_proj", kind) in groups:
+            continue
+        if projection == "gate_proj":
+            up = groups.get((stem, "up_proj", kind), {})
+            if up.keys() != experts.keys():
+                raise CheckpointError(f"{ordered[0].place}: {stem} has other experts in up_proj")
+            pairs = zip(ordered, [up[number] for number in range(len(experts))], strict=True)
+            ordered = [_combined([gate, half], "in turn") for gate, half in pairs]
+            projection = "gate_up_proj"
+        name = f"{stem}.{projection}{'_bias' if kind == 'bias' else ''}"
+        tensors[name] = _combined(ordered, "experts").renamed(name)
+    return replace(source, tensors=tensors)
+
+
+def apart(source: Source, *, split: bool, plain: bool = False) -> Source:
+    """Experts in blocks as a layer each, with their biases; with `plain` all experts.
+
+    `split`: gate and up are two layers. The config's word on activations goes with them.
+    """
+    interleaved = source.config.get("model_type") == "gpt_oss"
+    tensors: dict[str, CanonicalTensor] = {}
+    for name, tensor in source.tensors.items():
+        found = _WHOLE.fullmatch(name)
+        weight = None if found is None else source.tensors.get(found["whole"])
+        if found is None or weight is None or not (plain or weight.block is not None):
+            tensors[name] = tensor
+            continue
+        for expert in range(tensor.shape[0]):
+            one = _expert(tensor, expert)
+            stem, kind = f"{found['stem']}.{expert}", "bias" if found["bias"] else "weight"
+            if found["projection"] == "down_proj" or not split:
+                tensors[f"{stem}.{found['projection']}.{kind}"] = one
+                continue
+            for half, projection in enumerate(("gate_proj", "up_proj")):
+                tensors[f"{stem}.{projection}.{kind}"] = _half(one, half, interleaved)
+    return replace(source, tensors={name: t.renamed(name) for name, t in tensors.items()})
+
+
+def published(source: Source) -> Source:
+    """The names of transformers' modules as those of published checkpoints."""
+    tensors = source.tensors
+    for pattern, name in _PUBLISHED.get(str(source.config.get("model_type")), ()):
+        tensors = {re.sub(pattern, name, old): tensor for old, tensor in tensors.items()}
+    return replace(source, tensors={name: t.renamed(name) for name, t in tensors.items()})
+
+
+def as_it_is(tensor: CanonicalTensor, source: Source) -> Written:
+    """A plain tensor; experts that transformers' module has as [E, in, out] are written so."""
+    if not turned(tensor.name, source.config):
+        return part_of(tensor.elements, tensor.name, tensor.dtype, tensor.shape)
+    experts, outputs, depth = tensor.shape
+    return Written(
+        name=tensor.name,
+        dtype=tensor.dtype,
+        shape=(experts, depth, outputs),
+        bytes=tensor.elements.bytes,
+        data=partial(_turned, tensor.elements, experts),
+    )
+
+
+def _turned(part: StoredPart, experts: int) -> Iterator[Bytes]:
+    read, size = part.reader(read_bytes), part.bytes // max(1, experts)
+    rows, entry = part.rows // max(1, experts), DTYPES[part.dtype].itemsize
+    for expert in range(experts):
+        matrix = np.ascontiguousarray(read(expert * size, size)).view(f"V{entry}")
+        yield np.ascontiguousarray(matrix.reshape(rows, -1).T).reshape(-1).view(np.uint8)
+
+
+def _combined(tensors: Sequence[CanonicalTensor], how: str) -> CanonicalTensor:
+    """Rows of tensors of one kind: `in turn`, or below one another with an axis for `experts`."""
+    first = tensors[0]
+    for other in tensors:
+        if (other.format, other.shape) != (first.format, first.shape):
+            raise CheckpointError(
+                f"{other.place} is {other.format} {list(other.shape)}, {first.place} is "
+                f"{first.format} {list(first.shape)}: of experts of one layer that is not read"
+            )
+        if other.tensor_scale is not None:
+            raise CheckpointError(
+                f"{other.place}: experts with a tensor scale each do not become one tensor"
+            )
+
+    def shape(of: tuple[int, ...]) -> tuple[int, ...]:
+        return (len(tensors), *of) if how == "experts" else (len(tensors) * of[0], *of[1:])
+
+    def part(parts: Iterable[StoredPart | None]) -> StoredPart | None:
+        found = [_entries(each, first) for each in parts if each is not None]
+        if not found:
+            return None
+        rows = sum(each.rows for each in found)
+        kind = Joined if how == "experts" else Woven
+        return kind(
+            parts=tuple(found), shape=shape(found[0].shape), dtype=found[0].dtype, rows=rows
+        )
+
+    elements = part(tensor.elements for tensor in tensors)
+    if elements is None:
+        raise AssertionError(f"{first.name} has no elements")
+    scales = part(tensor.scales for tensor in tensors)
+    return replace(first, shape=shape(first.shape), elements=elements, scales=scales)
+
+
+def _entries(part: StoredPart, tensor: CanonicalTensor) -> StoredPart:
+    """The part; of a vector its entries as rows."""
+    if len(tensor.shape) > 1 or part.rows == tensor.shape[0]:
+        return part
+    return Entries(part=part, shape=part.shape, dtype=part.dtype, rows=tensor.shape[0])
+
+
+def _expert(tensor: CanonicalTensor, index: int) -> CanonicalTensor:
+    """One of the leading slices."""
+    count = tensor.shape[0]
+
+    def picked(part: StoredPart | None) -> StoredPart | None:
+        if part is None:
+            return None
+        rows = part.rows // count
+        return Picked(
+            part=part, first=index * rows, step=1, shape=part.shape[1:], dtype=part.dtype, rows=rows
+        )
+
+    found = _with_parts(tensor, tensor.shape[1:], picked)
+    factor, static = tensor.tensor_scale, tensor.input_scale
+    return replace(
+        found,
+        tensor_scale=None if factor is None else factor.of_slice(index, count),
+        input_scale=None if static is None else static.of_slice(index, count),
+    )
+
+
+def _half(tensor: CanonicalTensor, half: int, interleaved: bool) -> CanonicalTensor:
+    """Gate (0) or up (1) of a weight, or of a bias, that is both."""
+
+    def picked(part: StoredPart | None) -> StoredPart | None:
+        if part is None:
+            return None
+        part = _entries(part, tensor)
+        rows, shape = part.rows // 2, (part.shape[0] // 2, *part.shape[1:])
+        first, step = (half, 2) if interleaved else (half * rows, 1)
+        return Picked(part=part, first=first, step=step, shape=shape, dtype=part.dtype, rows=rows)
+
+    return _with_parts(tensor, (tensor.shape[0] // 2, *tensor.shape[1:]), picked)
+
+
+def _with_parts(
+    tensor: CanonicalTensor,
+    shape: tuple[int, ...],
+    of: Callable[[StoredPart | None], StoredPart | None],
+) -> CanonicalTensor:
+    elements = of(tensor.elements)
+    if elements is None:
+        raise AssertionError(f"{tensor.name} has no elements")
+    return replace(tensor, shape=shape, elements=elements, scales=of(tensor.scales))
