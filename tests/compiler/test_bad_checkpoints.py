@@ -365,11 +365,6 @@ def test_bad_config(folder: Path, changes: dict, parts):
     refused(folder, "config.json", *parts)
 
 
-def test_blocks_without_their_config(folder: Path):
-    edit_json(folder / "config.json", quantization_config=...)
-    refused(folder, "down_proj_blocks has blocks", "config.json has no quantization_config")
-
-
 def test_quantisation_that_no_dialect_has(folder: Path):
     edit_json(folder / "config.json", quantization_config={"quant_method": "gptq"})
     refused(folder, "quantisation method 'gptq' is not supported; supported:", "gpt-oss", "quark")

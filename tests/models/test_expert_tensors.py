@@ -156,6 +156,18 @@ def test_blocks_along_the_outputs(tmp_path: Path) -> None:
         open_model(folder_of(tmp_path / "turned", config, tensors))
 
 
+def test_blocks_without_their_config(tmp_path: Path) -> None:
+    config = json.loads((VECTORS / "quark-gpt-oss" / "config.json").read_text())
+    del config["quantization_config"]
+    name = "model.layers.0.mlp.experts.down_proj"
+    tensors = {
+        f"{name}_blocks": torch.zeros(2, 64, 1, 16, dtype=torch.uint8),
+        f"{name}_scales": torch.zeros(2, 64, 1, dtype=torch.uint8),
+    }
+    with pytest.raises(CheckpointError, match=r"down_proj_blocks.*has no quantization_config"):
+        open_model(folder_of(tmp_path / "model", config, tensors))
+
+
 def test_the_same_tensor_under_two_names(tmp_path: Path) -> None:
     vector = VECTORS / "quark-mixtral"
     config = json.loads((vector / "config.json").read_text())
