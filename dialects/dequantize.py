@@ -20,7 +20,7 @@ A NaN scale makes every element NaN in all forms, zeros too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg
@@ -36,12 +36,14 @@ INT8_STEP = 2.0**-INT8.mantissa
 class Factor:
     """Which arguments of a body one factor reads: the element and, if scaled, its scale.
 
-    `exact` is false where the form in the IR rounds, or may overflow, on its way to f32.
+    `exact` is false where the form in the IR rounds, or may overflow, on its way to f32. `rounded`:
+    the type to which the f32 value is rounded there, once, where nothing else happens to it.
     """
 
     element: int
     scale: int | None
     exact: bool = True
+    rounded: str = ""
 
 
 def extend(element: ir.Value, scale: ir.Value | None) -> ir.Value:
@@ -106,8 +108,7 @@ def read_factor(value: ir.Value) -> Factor | None:
             return None
         if inner.scale is None:
             return inner if not is_element(op.operands[0].type) else None
-        exact = inner.exact and _narrowingis_exact(value, inner)
-        return Factor(inner.element, inner.scale, exact)
+        return _narrowed(value, inner)
     return None
 
 
@@ -172,13 +173,22 @@ def _scaled(element: ir.Value, scale: ir.Value, result: ir.Type) -> Factor | Non
     if not arguments or not is_scale_of(scale.type, element.type):
         return None
     numbers = [value.arg_number for value in (element, scale)]
-    return Factor(numbers[0], numbers[1], is_exact(element.type, scale.type, result))
+    if is_exact(element.type, scale.type, result):
+        return Factor(numbers[0], numbers[1])
+    # bf16 holds both, so that their product alone is rounded; f16 lacks most scales.
+    rounded = "bf16" if isinstance(result, ir.BF16Type) else ""
+    return Factor(numbers[0], numbers[1], exact=False, rounded=rounded)
 
 
-def _narrowingis_exact(value: ir.Value, factor: Factor) -> bool:
+def _narrowed(value: ir.Value, factor: Factor) -> Factor:
+    """The factor that a conversion of one is."""
     block = value.owner.operation.block
     element, scale = block.arguments[factor.element], block.arguments[factor.scale]
-    return is_exact(element.type, scale.type, value.type)
+    if is_exact(element.type, scale.type, value.type):
+        return factor
+    wide = isinstance(value.owner.operands[0].type, ir.F32Type)
+    once = factor.exact and wide and value.owner.name == "arith.truncf"
+    return replace(factor, exact=False, rounded=str(value.type) if once else "")
 
 
 #: Bits of significand and exponent of the least subnormal. OCP MX 1.0, 5.3; IEEE 754; bfloat16.

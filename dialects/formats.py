@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from types import MappingProxyType
@@ -220,6 +220,13 @@ FORMATS: Mapping[str, BlockFormat] = MappingProxyType(
         )
     }
 )
+
+
+def with_block(format: BlockFormat, block: int) -> BlockFormat:
+    """The format with another number of elements a scale: "mxfp4x64"."""
+    if block == format.block:
+        return format
+    return replace(format, name=f"{format.name}x{block}", block=block)
 
 
 def block_format(format: BlockFormat | str) -> BlockFormat:

@@ -11,8 +11,11 @@ from iree.compiler import ir
 from mxc.dialects.dequantize import Factor, is_byte, is_step, read_factor
 
 
-def read_product(op: ir.Operation) -> tuple[Factor, Factor] | str:
-    """The two factors of a multiply-accumulate body in f32, or the reason why it is none."""
+def read_product(op: ir.Operation, *, rounded: bool = False) -> tuple[Factor, Factor] | str:
+    """The two factors of a multiply-accumulate body in f32, or the reason why it is none.
+
+    `rounded`: a factor may be rounded to another type first, once, which it says.
+    """
     block = op.regions[0].blocks[0]
     total = list(block.operations)[-1].operands[0]
     added = _f32_operands(total, "arith.addf")
@@ -26,7 +29,7 @@ def read_product(op: ir.Operation) -> tuple[Factor, Factor] | str:
     factors = [read_factor(value) for value in product]
     if factors[0] is None or factors[1] is None:
         return "a side of its product is more than an element under its scale"
-    if not (factors[0].exact and factors[1].exact):
+    if not all(factor.exact or (rounded and factor.rounded) for factor in factors if factor):
         return "a side is dequantised to a type that does not hold every value of the format"
     return factors[0], factors[1]
 

@@ -157,6 +157,8 @@ class ScaledContraction:
 
     `maps` are those of lhs, rhs, lhs_scale, rhs_scale (where present) and acc. Sizes are -1 where
     dynamic; `batch` has one for each batch loop; `k` counts elements, `block` those of one scale.
+    `rounded`: the types to which the values of lhs and of rhs are rounded before they are
+    multiplied, "" where they are not; both are "" but where that was asked for.
     """
 
     op: ir.Operation
@@ -173,6 +175,7 @@ class ScaledContraction:
     k: int
     block: int
     is_canonical: bool
+    rounded: tuple[str, str]
 
     @property
     def lhs_type(self) -> ir.Type:
@@ -191,9 +194,14 @@ class ScaledContraction:
         return all(place == sorted(place) for place in places)
 
 
-def match_scaled_contraction(op: ir.Operation) -> ScaledContraction | None:
-    """The scaled contraction that `op` means, or None. `explain_mismatch` gives the reason."""
-    found = _match(op)
+def match_scaled_contraction(
+    op: ir.Operation, *, rounded: bool = False
+) -> ScaledContraction | None:
+    """The scaled contraction that `op` means, or None. `explain_mismatch` gives the reason.
+
+    `rounded`: also one of sides that are dequantised to a type that does not hold all their values.
+    """
+    found = _match(op, rounded=rounded)
     return None if isinstance(found, str) else found
 
 
@@ -203,10 +211,10 @@ def explain_mismatch(op: ir.Operation) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _match(op: ir.Operation) -> ScaledContraction | str:
+def _match(op: ir.Operation, *, rounded: bool = False) -> ScaledContraction | str:
     if op.name != "linalg.generic" or len(op.results) != 1:
         return "it is no linalg.generic with one result"
-    factors = read_product(op)
+    factors = read_product(op, rounded=rounded)
     if isinstance(factors, str):
         return factors
     if factors[0].scale is None and factors[1].scale is None:
@@ -272,6 +280,7 @@ def _assign_sides(
         is_canonical=loops.order == tuple(range(maps[-1].n_dims))
         and order == list(range(len(order)))
         and is_canonical_body(op, lhs, rhs),
+        rounded=(lhs.rounded, rhs.rounded),
     )
 
 

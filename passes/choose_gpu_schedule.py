@@ -30,7 +30,6 @@ from iree.compiler import ir
 
 from mxc.dialects.devices import DEVICES, Device, device
 from mxc.dialects.errors import PassError
-from mxc.dialects.formats import FORMATS
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import epilogue
 from mxc.passes.kernels.gpu.calls import Call, match
@@ -75,7 +74,7 @@ class ChooseGpuSchedule(Pass):
         given = _read(self.file) if self.file else []
         used = [False] * len(given)
         for op in linalg_operations(module):
-            call = match(op) if ATTRIBUTE not in op.attributes else None
+            call = match(op, machine.matrix) if ATTRIBUTE not in op.attributes else None
             if call is None:
                 continue
             fitting = [n for n, entry in enumerate(given) if _fits(entry, call)]
@@ -99,24 +98,29 @@ def _chosen(call: Call, machine: Device) -> Schedule:
     after = epilogue(call.op, 16)
     last = after.stages[-1].op if after.stages else call.op
     halves = 2 if after.gated else 1
-    source = call.lhs.source
-    bits = FORMATS[call.format].element.bits
     quantised = machine.matrix.converts and quantisation_of(last.results[0]) is not None
     transports: tuple[Transport, ...] = ("stream", "ring")
-    if source.is_float or quantised:
+    if call.decoded is not None or quantised:
         transports = ("stream",)
     problem = Problem(
         rows=_ROWS if call.rows is None else call.rows,
         columns=call.columns,
         blocks=call.depth // BLOCK,
-        bits=(int(source.memory.width) if source.is_float else source.element.bits, bits),
+        bits=call.bits,
         groups=_ROWS if call.groups is None else call.groups,
         halves=halves,
         experts=call.experts,
-        parts=Floats.of(source, 1).parts if source.is_float else int(not machine.matrix.scaled),
+        parts=_parts(call),
     )
     schedule = choose(problem, device=machine, transports=transports)
     return for_blocks(schedule, halves) if quantised else schedule
+
+
+def _parts(call: Call) -> int:
+    """Of an element of lhs, as floats in registers."""
+    if call.decoded is None:
+        return 0
+    return call.left.parts(call.decoded) if isinstance(call.left, Floats) else 1
 
 
 def _fits(entry: Mapping[str, Any], call: Call) -> bool:
@@ -124,8 +128,8 @@ def _fits(entry: Mapping[str, Any], call: Call) -> bool:
         "m": call.rows,
         "n": call.columns,
         "k": call.depth,
-        "lhs": call.lhs.source.format,
-        "rhs": call.format,
+        "lhs": call.formats[0],
+        "rhs": call.formats[1],
     }
     return all(entry[key] == known[key] for key in _KEYS if key in entry)
 

@@ -1,8 +1,9 @@
 """mxc-lower-to-gpu-kernels: scaled contractions become kernels of our own on matrix instructions.
 
 Both sides scaled: scaled MFMA on elements and scales as they are (passes/kernels/gpu/stream.py),
-for every pair of elements. Activations that are floats, or a `target` without such an instruction:
-scaled sides become bf16 in registers.
+for every pair of elements. Where activations are floats, a scale is for 16 elements, the program
+rounds what it dequantises, or the `target` has no such instruction, elements become bf16 or f16 in
+registers first.
 Nothing is packed beforehand, and no tensor holds a dequantised weight or a gathered one. What
 follows element by element (bias, gate, residual, row weights) is computed on the totals.
 
@@ -18,9 +19,10 @@ after:
 The number of rows, and of groups with experts of their choice, may come with each call: it is the
 workload of the dispatch and a scalar of the kernel.
 
-Leaves alone: contractions without a schedule, which are those with other dynamic sizes; blocks
-other than 32, but for weights in nvfp4 by floats; accumulators other than zero; operands whose
-dimensions are in another order; weights of 2 GiB or more an expert.
+Leaves alone: contractions without a schedule, which are those with other dynamic sizes; blocks that
+are no power of two from 16 on; K that is no multiple of 32; sides rounded to f16 beside others;
+accumulators other than zero; operands whose dimensions are in another order; weights of 2 GiB or
+more an expert.
 """
 
 from __future__ import annotations
@@ -30,7 +32,6 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.errors import PassError
-from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import KernelCall
 from mxc.dialects.matrix_units import UNITS, matrix_unit
@@ -43,14 +44,11 @@ from mxc.passes.kernels.gpu.calls import Call, match
 from mxc.passes.kernels.gpu.contraction import Contraction
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.output import quantisation_of
 from mxc.passes.kernels.gpu.ring import Ring
 from mxc.passes.kernels.gpu.schedule import Schedule, read_schedule
-from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.gpu.stream import Stream
 from mxc.passes.kernels.reshapes import as_buffer, as_tensor, packed_as, reshape, sizes_of
-from mxc.passes.kernels.sources import Source
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 
 #: A size of a contraction that is not known, in its description.
@@ -77,7 +75,7 @@ class LowerToGpuKernels(Pass):
             schedule = read_schedule(op, unit)
             if schedule is None:
                 continue
-            call = match(op)
+            call = match(op, unit)
             if call is None:
                 raise PassError(f"{op.location}: no kernel computes this contraction; {_CURE}")
             kernels.lower(call, schedule)
@@ -135,8 +133,8 @@ class _Kernels:
         out: Conversion | None,
     ) -> Contraction:
         return make(
-            _left(call.lhs.source, call.depth // BLOCK),
-            _scaled(call.format, call.depth // BLOCK),
+            call.left,
+            call.right,
             groups=call.groups,
             rows=call.rows,
             columns=call.columns,
@@ -146,6 +144,7 @@ class _Kernels:
             after=after,
             out=out,
             chosen=call.ids is not None,
+            decoded=call.decoded,
         )
 
     def _build(self, name: str, kernel: Contraction) -> None:
@@ -159,7 +158,9 @@ class _Kernels:
             executable_of(name, kernel, threads)
 
     def _name(self, call: Call, after: Epilogue) -> str:
-        name = f"mxc_{call.lhs.source.name}_{call.format}"
+        source, left = call.lhs.source, call.left
+        name = f"mxc_{source.name if isinstance(left, Floats) else left.format.name}"
+        name += f"_{call.right.format.name}" + ("_in_f16" if call.decoded == "f16" else "")
         groups, rows = ("D" if size is None else size for size in (call.groups, call.rows))
         name += f"_{groups}x{rows}x{call.columns}x{call.depth}"
         if call.experts:
@@ -171,23 +172,15 @@ class _Kernels:
         return f"{name}_then_{number}"
 
 
-def _left(source: Source, blocks: int) -> Scaled | Floats:
-    return Floats.of(source, blocks) if source.is_float else _scaled(source.format, blocks)
-
-
-def _scaled(name: str, blocks: int) -> Scaled:
-    format = FORMATS[name]
-    return Scaled(format.element.mlir, format.element.bits, blocks, BLOCK // format.block)
-
-
 def _described(call: Call, blocks: Quantisation | None) -> KernelCall:
+    lhs, rhs = call.formats
     return KernelCall(
         batch=_DYNAMIC if call.groups is None else call.groups,
         m=_DYNAMIC if call.rows is None else call.rows,
         n=call.columns,
         k=call.depth,
         experts=max(call.experts, 1),
-        lhs=call.lhs.source.format,
-        rhs=call.format,
+        lhs=lhs,
+        rhs=rhs,
         out="f32" if blocks is None else blocks.format.name,
     )

@@ -205,3 +205,110 @@ func.func @dynamic_rows(%x: tensor<?x16x32xf4E2M1FN>, %xs: tensor<?x16xf8E8M0FNU
   } -> tensor<?x32xf32>
   func.return %z : tensor<?x32xf32>
 }
+
+// -----
+
+// Both sides in nvfp4: both become bf16, which hold an element times its scale.
+// CHECK: stream.executable private @mxc_nvfp4_nvfp4_1x4x32x512 {
+// CHECK-COUNT-2: rocdl.cvt.pk.f32.fp8
+// CHECK: amdgpu.mfma 16x16x32 {{.*}} : vector<8xbf16>, vector<8xbf16>, vector<4xf32>
+// CHECK-LABEL: func.func @both_nvfp4(
+// CHECK: flow.dispatch @mxc_nvfp4_nvfp4_1x4x32x512{{.*}} lhs = "nvfp4"
+func.func @both_nvfp4(%x: tensor<4x32x16xf4E2M1FN>, %xs: tensor<4x32xf8E4M3FN>, %w: tensor<32x32x16xf4E2M1FN>, %s: tensor<32x32xf8E4M3FN>) -> tensor<4x32xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<4x32xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<4x32xf32>) -> tensor<4x32xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %xs, %s : tensor<4x32x16xf4E2M1FN>, tensor<32x32x16xf4E2M1FN>, tensor<4x32xf8E4M3FN>, tensor<32x32xf8E4M3FN>) outs(%acc : tensor<4x32xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f4E2M1FN, %as: f8E4M3FN, %c: f8E4M3FN, %o: f32):
+    %d = arith.extf %a : f4E2M1FN to f32
+    %e = arith.extf %as : f8E4M3FN to f32
+    %l = arith.mulf %d, %e : f32
+    %f = arith.extf %b : f4E2M1FN to f32
+    %g = arith.extf %c : f8E4M3FN to f32
+    %r = arith.mulf %f, %g : f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x32xf32>
+  func.return %y : tensor<4x32xf32>
+}
+
+// -----
+
+// A scale for 64 elements is that of two blocks of the instruction: a row of K = 512 has 8.
+// CHECK: stream.executable private @mxc_mxfp4x64_mxfp8e4m3x64_1x4x32x512 {
+// CHECK: vector.load {{.*}} vector<1xi8>
+// CHECK: vector.shuffle %{{.*}}, %{{.*}} [0, 0, 1, 1] : vector<2xi8>, vector<2xi8>
+// CHECK: amdgpu.scaled_mfma
+// CHECK-LABEL: func.func @larger_blocks(
+// CHECK: flow.dispatch @mxc_mxfp4x64_mxfp8e4m3x64_1x4x32x512{{.*}} lhs = "f4E2M1FN with f8E8M0FNU per 64"{{.*}} rhs = "f8E4M3FN with f8E8M0FNU per 64"
+func.func @larger_blocks(%x: tensor<4x8x64xf4E2M1FN>, %xs: tensor<4x8xf8E8M0FNU>, %w: tensor<32x8x64xf8E4M3FN>, %s: tensor<32x8xf8E8M0FNU>) -> tensor<4x32xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<4x32xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<4x32xf32>) -> tensor<4x32xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %xs, %s : tensor<4x8x64xf4E2M1FN>, tensor<32x8x64xf8E4M3FN>, tensor<4x8xf8E8M0FNU>, tensor<32x8xf8E8M0FNU>) outs(%acc : tensor<4x32xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f8E4M3FN, %as: f8E8M0FNU, %c: f8E8M0FNU, %o: f32):
+    %l = arith.scaling_extf %a, %as : f4E2M1FN, f8E8M0FNU to f32
+    %r = arith.scaling_extf %b, %c : f8E4M3FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x32xf32>
+  func.return %y : tensor<4x32xf32>
+}
+
+// -----
+
+// Weights rounded to f16, beside f16: what the conversion to f16 gives. Beside f32, whose parts are
+// bf16, there is no kernel.
+// CHECK: stream.executable private @mxc_f16_mxfp4_in_f16_1x4x32x512 {
+// CHECK: arith.scaling_extf %{{.*}} : vector<8xf4E2M1FN>, vector<8xf8E8M0FNU> to vector<8xf16>
+// CHECK: amdgpu.mfma 16x16x32 {{.*}} : vector<8xf16>, vector<8xf16>, vector<4xf32>
+// CHECK-LABEL: func.func @rounded_to_f16(
+// CHECK: flow.dispatch @mxc_f16_mxfp4_in_f16_1x4x32x512
+// CHECK-LABEL: func.func @rounded_beside_f32(
+// CHECK: linalg.generic
+// CHECK-NOT: flow.dispatch
+#x = affine_map<(m, n, k, b) -> (m, k, b)>
+#w = affine_map<(m, n, k, b) -> (n, k, b)>
+#s = affine_map<(m, n, k, b) -> (n, k)>
+#y = affine_map<(m, n, k, b) -> (m, n)>
+func.func @rounded_to_f16(%x: tensor<4x16x32xf16>, %w: tensor<32x16x32xf4E2M1FN>, %s: tensor<32x16xf8E8M0FNU>) -> tensor<4x32xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<4x32xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<4x32xf32>) -> tensor<4x32xf32>
+  %y = linalg.generic {indexing_maps = [#x, #w, #s, #y], iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x16x32xf16>, tensor<32x16x32xf4E2M1FN>, tensor<32x16xf8E8M0FNU>) outs(%acc : tensor<4x32xf32>) {
+  ^bb0(%a: f16, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %l = arith.extf %a : f16 to f32
+    %d = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %e = arith.truncf %d : f32 to f16
+    %r = arith.extf %e : f16 to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x32xf32>
+  func.return %y : tensor<4x32xf32>
+}
+func.func @rounded_beside_f32(%x: tensor<4x16x32xf32>, %w: tensor<32x16x32xf4E2M1FN>, %s: tensor<32x16xf8E8M0FNU>) -> tensor<4x32xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<4x32xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<4x32xf32>) -> tensor<4x32xf32>
+  %y = linalg.generic {indexing_maps = [#x, #w, #s, #y], iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x16x32xf32>, tensor<32x16x32xf4E2M1FN>, tensor<32x16xf8E8M0FNU>) outs(%acc : tensor<4x32xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %d = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %e = arith.truncf %d : f32 to f16
+    %r = arith.extf %e : f16 to f32
+    %p = arith.mulf %a, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x32xf32>
+  func.return %y : tensor<4x32xf32>
+}

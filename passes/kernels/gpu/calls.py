@@ -8,12 +8,17 @@ from typing import get_args
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import BEYOND
-from mxc.dialects.formats import E8M0, FORMATS
+from mxc.dialects.contractions import block_name
+from mxc.dialects.formats import E8M0, FORMATS, with_block
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
+from mxc.dialects.matrix_units import GFX950, MatrixUnit
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.kernels.extents import Size, product, value_of
+from mxc.passes.kernels.gpu.decode import Register
+from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.operands import Operand, operand
 from mxc.passes.kernels.reshapes import sizes_of
 from mxc.passes.kernels.sources import Format
@@ -27,14 +32,17 @@ class Call:
     `groups` and `rows` are None where they are known at run time alone.
 
     `rhs`: elements and scales, of all experts if `ids` chooses one a group, else if each group has
-    its own. `experts`: 0 where there is one rhs for all.
+    its own. `experts`: 0 where there is one rhs for all. `left`, `right`: what the sides are in
+    memory. `decoded`: what both are in registers; None where they stay as they are.
     """
 
     op: ir.Operation
     lhs: Operand
     rhs: tuple[ir.Value, ir.Value]
     ids: ir.Value | None
-    format: str
+    left: Scaled | Floats
+    right: Scaled
+    decoded: Register | None
     groups: int | None
     rows: int | None
     columns: int
@@ -52,6 +60,18 @@ class Call:
         found = {"groups": count, "rows": rows}
         return [value_of(found[name]) for name in found if getattr(self, name) is None]
 
+    @property
+    def formats(self) -> tuple[str, str]:
+        """The names of what is multiplied, as reports have them."""
+        left = self.left
+        lhs = self.lhs.source.format if isinstance(left, Floats) else _name(left)
+        return lhs, _name(self.right)
+
+    @property
+    def bits(self) -> tuple[int, int]:
+        """Of an element in memory."""
+        return self.left.bits, self.right.bits
+
 
 #: Element type -> format of what a lane can decode.
 _FORMATS: dict[str, Format] = {
@@ -59,32 +79,31 @@ _FORMATS: dict[str, Format] = {
     for name in get_args(Format)
     if name in FORMATS and FORMATS[name].scale == E8M0
 }
-#: Those of them that scaled matrix instructions take.
-_SCALED = {element: name for element, name in _FORMATS.items() if FORMATS[name].element.exponent}
-_ACTIVATIONS = {(element, E8M0.mlir): name for element, name in _SCALED.items()}
-#: Two scales for 32 elements.
-_NVFP4 = FORMATS["nvfp4"]
+#: Types of elements and of their scales -> format.
+_ACTIVATIONS: dict[tuple[str, str], Format] = {
+    (FORMATS[name].element.mlir, FORMATS[name].scale.mlir): name
+    for name in get_args(Format)
+    if name in FORMATS
+}
 #: Dimensions of rows of blocks, without a batch.
 _RANK = 3
 #: Activations without scales.
 _FLOATS: tuple[Format, ...] = ("f32", "f16", "bf16")
 
 
-def match(op: ir.Operation) -> Call | None:
-    """The call that computes `op`, or None where no kernel does."""
-    found = match_scaled_contraction(op)
+def match(op: ir.Operation, unit: MatrixUnit = GFX950) -> Call | None:
+    """The call that computes `op` by the instructions of `unit`, or None where no kernel does."""
+    # Without conversions what is decoded to bf16 is cut off, not rounded.
+    found = match_scaled_contraction(op, rounded=unit.converts)
     if found is None or not _has_our_shape(found):
         return None
     assert found.rhs_scale is not None
-    format: str | None = _FORMATS.get(str(found.rhs_type))
-    if found.block != BLOCK:
-        format = _NVFP4.name
     lhs = operand(found.lhs, found.lhs_scale, found.k, _ACTIVATIONS, _FLOATS)
-    if format is None or lhs is None:
+    right = _side(found.rhs, found.rhs_scale, found)
+    if lhs is None or right is None:
         return None
-    if lhs.source.format not in (*_FLOATS, *_SCALED.values()):
-        return None
-    if not lhs.source.is_float and format not in _SCALED.values():
+    left = _left(lhs, right.blocks, found)
+    if left is None or not _is_multiplied(left, found.rounded):
         return None
     elements, ids, experts = _chosen(found.rhs)
     scales, same, _ = _chosen(found.rhs_scale)
@@ -99,14 +118,16 @@ def match(op: ir.Operation) -> Call | None:
     if not own:
         # One weight for all: their rows are those of one product.
         groups, rows = 1, None if groups is None or rows is None else groups * rows
-    if found.n * found.k * FORMATS[format].element.bits // 8 >= BEYOND:
+    if found.n * found.k * right.bits // 8 >= BEYOND:
         return None
     return Call(
         op=found.op,
         lhs=lhs,
         rhs=(elements, scales),
         ids=ids,
-        format=format,
+        left=left,
+        right=right,
+        decoded=_decoded(left, right, found.rounded, unit),
         groups=groups,
         rows=rows,
         columns=found.n,
@@ -116,21 +137,51 @@ def match(op: ir.Operation) -> Call | None:
 
 
 def _has_our_shape(found: ScaledContraction) -> bool:
-    if not found.is_canonical or found.rhs_scale is None or len(found.batch) > 1:
+    if found.rhs_scale is None or len(found.batch) > 1:
         return False
-    scale = str(element_of(found.rhs_scale))
-    if (found.block, scale) != (BLOCK, "f8E8M0FNU") and not _is_nvfp4(found, scale):
+    if not found.is_canonical and not any(found.rounded):
         return False
     if not found.is_row_major or len(found.maps[0].results) != len(found.batch) + 3:
         return False
     return min(found.n, found.k) > 0 and 0 not in (found.m, *found.batch)
 
 
-def _is_nvfp4(found: ScaledContraction, scale: str) -> bool:
-    """Whether weights are, in whole steps of 32, and activations are floats."""
-    kind = (str(found.rhs_type), found.block, scale)
-    known = _NVFP4.element.mlir, _NVFP4.block, _NVFP4.scale.mlir
-    return kind == known and found.lhs_scale is None and found.k % BLOCK == 0
+def _side(elements: ir.Value, scales: ir.Value, found: ScaledContraction) -> Scaled | None:
+    """What a scaled side is, or None where no lane reads it."""
+    names = str(element_of(elements)), str(element_of(scales))
+    known = [f for f in FORMATS.values() if (f.element.mlir, f.scale.mlir) == names]
+    if not known or not Scaled.takes(found.block) or found.k % BLOCK:
+        return None
+    if known[0].scale != E8M0 and found.block != known[0].block:
+        return None
+    return Scaled(with_block(known[0], found.block), found.k // BLOCK)
+
+
+def _name(side: Scaled) -> str:
+    format = side.format
+    return block_name(format.element.mlir, format.scale.mlir, format.block)
+
+
+def _left(lhs: Operand, blocks: int, found: ScaledContraction) -> Scaled | Floats | None:
+    if found.lhs_scale is None:
+        return Floats.of(lhs.source, blocks)
+    return _side(found.lhs, found.lhs_scale, found)
+
+
+def _is_multiplied(left: Scaled | Floats, rounded: tuple[str, str]) -> bool:
+    """Whether there are registers that hold both sides: what is rounded to f16 wants f16 beside."""
+    f16 = isinstance(left, Floats) and left.memory == "f16"
+    return "f16" not in rounded or f16 or rounded == ("f16", "f16")
+
+
+def _decoded(
+    left: Scaled | Floats, right: Scaled, rounded: tuple[str, str], unit: MatrixUnit
+) -> Register | None:
+    """What both sides are in registers, None where scaled instructions take them."""
+    if "f16" in rounded:
+        return "f16"
+    scaled = isinstance(left, Scaled) and left.is_whole and right.is_whole
+    return None if scaled and unit.scaled and not any(rounded) else "bf16"
 
 
 def _chosen(value: ir.Value) -> tuple[ir.Value, ir.Value | None, int]:

@@ -47,7 +47,7 @@ def candidates(problem: Problem, device: Device = MI355X) -> Iterator[Schedule]:
 
 
 def registers(problem: Problem, schedule: Schedule) -> int:
-    """Of a lane of a streaming kernel, estimated: totals, two steps of operands, and what weights
+    """Of a lane of a streaming kernel, estimated: totals, two steps of operands, and what elements
     are decoded to. Of floats there is less than a step at a time."""
     m, n = schedule.tiles
     totals = schedule.instruction.totals * m * n

@@ -15,6 +15,7 @@ from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Extent, Size, quotient, quotient_up, value_of
 from mxc.passes.kernels.finish import Finish, Place
 from mxc.passes.kernels.gpu.conversions import Conversion
+from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.lanes import below, divided, plus, times
 from mxc.passes.kernels.gpu.output import Blocks
@@ -37,6 +38,9 @@ class Contraction(ABC):
 
     `share`: so many consecutive rows of the result have the same row of lhs.
 
+    `decoded`: both sides are floats of this type in registers; None where elements are multiplied
+    under their scales, as they are.
+
     Buffers, in order: elements and scales of lhs, the ids of the groups' experts if any, elements
     and scales of rhs, what the epilogue reads, the result: f32, or elements and scales of `out`.
     """
@@ -52,6 +56,7 @@ class Contraction(ABC):
     after: Epilogue = NOTHING
     out: Conversion | None = None
     chosen: bool = True
+    decoded: Register | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError where a wave has not as many tiles of both halves."""

@@ -35,8 +35,8 @@ class Problem:
     """`groups` products of [rows, blocks] and [columns, blocks], elements of so many bits.
 
     `halves`: 2 where an epilogue joins the halves of the columns. `experts`: different rhs that
-    the groups read; 0 where they read one. `parts`: the bf16 that an element of lhs is multiplied
-    as; 0 where both sides are multiplied as they are, with their scales.
+    the groups read; 0 where they read one. `parts`: the floats that an element of lhs is
+    multiplied as; 0 where both sides are multiplied as they are, with their scales.
     """
 
     rows: int

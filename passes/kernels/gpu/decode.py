@@ -1,36 +1,60 @@
-"""Elements with their scales as bf16 in registers: v_cvt_scalef32_*. Exact but for overflow.
+"""Elements with their scales as bf16 or f16 in registers: v_cvt_scalef32_*.
 
-The scale of the instructions is the exponent of an f32, which is what E8M0 says.
+The scale of the instructions is the exponent of an f32, which is what E8M0 says. They round once,
+from the exact value:
+
+    bf16    holds all values, but those of 8-bit elements below 2^-133: multiples of that
+    f16     holds those from 2^-24 to 65504: what was asked for where values are rounded to f16
+
+An E4M3 scale (nvfp4) has 4 bits of significand, an element of 4 bits 2: 6 in all, in a range that
+bf16 has by far.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, rocdl, vector
 
-from mxc.passes.kernels.gpu.floats import FRAGMENT
-from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.dialects.formats import E8M0, BlockFormat
+from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.vectors import bitcast, f32, i32, of
 
-#: Elements of a block of nvfp4.
-_NVFP4 = 16
-#: Six-bit elements -> the instruction for a whole block of them.
-_SIXES = {
-    "f6E2M3FN": "rocdl.cvt.scalef32.pk32.bf16.fp6",
-    "f6E3M2FN": "rocdl.cvt.scalef32.pk32.bf16.bf6",
-}
+#: The type of decoded elements.
+Register = Literal["bf16", "f16"]
+
+#: Six-bit elements -> the name of them in instructions for a whole block.
+_SIXES = {"f6E2M3FN": "fp6", "f6E3M2FN": "bf6"}
 
 
-def decode(block: ir.Value, scale: ir.Value, element: str) -> list[ir.Value]:
-    """A block of i8 with its scale (i8) as fragments of bf16, along K."""
-    if element in _SIXES:
-        return _sixes(block, scale, element)
-    if element == "i8":
-        return _integers(block, scale)
-    kind = ir.Type.parse(element)
-    values = bitcast(block, kind, BLOCK)
+def decode(
+    block: ir.Value, scales: ir.Value, format: BlockFormat, register: Register
+) -> list[ir.Value]:
+    """A block of 32, i8, under its one or two scales, i8 [n], as fragments along K."""
+    if format.scale != E8M0:
+        return _by_floats(block, scales, format, register)
+    name = format.element.mlir
+    if name in _SIXES:
+        return by_halves(scales, lambda scale: _sixes(block, scale, name, register))
+    if name == "i8":
+        return by_halves(scales, lambda scale: _integers(block, scale, register))
+    return by_halves(scales, lambda scale: _packed(block, scale, name, register))
+
+
+def by_halves(scales: ir.Value, whole: Callable[[ir.Value], list[ir.Value]]) -> list[ir.Value]:
+    """A block under one scale, or each half of it under its own; `whole`: all of it under one.
+
+    What is made of the other half is used by nothing, and so is no instruction.
+    """
+    count, fragments = ir.VectorType(scales.type).shape[0], BLOCK // FRAGMENT
+    found = [whole(vector.extract(scales, [], [number])) for number in range(count)]
+    return [found[at * count // fragments][at] for at in range(fragments)]
+
+
+def _packed(block: ir.Value, scale: ir.Value, element: str, register: Register) -> list[ir.Value]:
+    values = bitcast(block, ir.Type.parse(element), BLOCK)
     factor = vector.broadcast(
         of(ir.Float8E8M0FNUType.get(), FRAGMENT), arith.bitcast(ir.Float8E8M0FNUType.get(), scale)
     )
@@ -39,18 +63,18 @@ def decode(block: ir.Value, scale: ir.Value, element: str) -> list[ir.Value]:
         lambda part: (
             ir.Operation.create(
                 "arith.scaling_extf",
-                results=[of(ir.BF16Type.get(), FRAGMENT)],
+                results=[of(ir.Type.parse(register), FRAGMENT)],
                 operands=[part, factor],
             ).result
         ),
     )
 
 
-def decode_nvfp4(block: ir.Value, scales: ir.Value) -> list[ir.Value]:
-    """32 elements of e2m1 under two scales, i8 [2] in E4M3, as fragments of bf16, along K.
-
-    2 bits of significand times 4 are 6, in a range that bf16 has by far: exact.
-    """
+def _by_floats(
+    block: ir.Value, scales: ir.Value, format: BlockFormat, register: Register
+) -> list[ir.Value]:
+    """Elements of 4 bits under two scales in E4M3."""
+    assert (format.element.mlir, format.scale.mlir) == ("f4E2M1FN", "f8E4M3FN")
     pair = vector.extract(bitcast(vector.shuffle(scales, scales, [0, 1, 0, 1]), i32(), 1), [], [0])
     factors = rocdl.cvt_pk_f32_fp8(of(f32(), 2), pair, False)
     unit = arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), 1.0)).result
@@ -64,32 +88,33 @@ def decode_nvfp4(block: ir.Value, scales: ir.Value) -> list[ir.Value]:
         ]
         halves = [vector.shuffle(*pairs[at : at + 2], [0, 1, 2, 3]) for at in (0, 2)]
         wide = vector.shuffle(*halves, list(range(FRAGMENT)))
-        factor = vector.extract(factors, [], [number * FRAGMENT // _NVFP4])
-        scaled = arith.mulf(wide, vector.broadcast(of(f32(), FRAGMENT), factor))
-        found.append(arith.truncf(of(ir.BF16Type.get(), FRAGMENT), scaled))
+        factor = vector.extract(factors, [], [number * FRAGMENT // format.block])
+        found.append(_times(wide, factor, register))
     return found
 
 
-def _sixes(block: ir.Value, scale: ir.Value, element: str) -> list[ir.Value]:
+def _sixes(block: ir.Value, scale: ir.Value, element: str, register: Register) -> list[ir.Value]:
     words = bitcast(block, i32(), BLOCK * 6 // 32)
     whole = ir.Operation.create(
-        _SIXES[element],
-        results=[of(ir.BF16Type.get(), BLOCK)],
+        f"rocdl.cvt.scalef32.pk32.{register}.{_SIXES[element]}",
+        results=[of(ir.Type.parse(register), BLOCK)],
         operands=[words, power(scale)],
     ).result
     return _slices(whole, lambda part: part)
 
 
-def _integers(block: ir.Value, scale: ir.Value) -> list[ir.Value]:
+def _integers(block: ir.Value, scale: ir.Value, register: Register) -> list[ir.Value]:
     """mxint8: an integer of 8 bits is a bf16 as it is, and a power of two moves its exponent."""
     unit = arith.mulf(power(scale), arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), 2.0**-6)))
+    return _slices(
+        block, lambda part: _times(arith.sitofp(of(f32(), FRAGMENT), part), unit, register)
+    )
 
-    def values(part: ir.Value) -> ir.Value:
-        wide = arith.sitofp(of(f32(), FRAGMENT), part)
-        factor = vector.broadcast(of(f32(), FRAGMENT), unit)
-        return arith.truncf(of(ir.BF16Type.get(), FRAGMENT), arith.mulf(wide, factor))
 
-    return _slices(block, values)
+def _times(values: ir.Value, factor: ir.Value, register: Register) -> ir.Value:
+    """f32 [8] times an f32, rounded to the type of the register."""
+    scaled = arith.mulf(values, vector.broadcast(of(f32(), FRAGMENT), factor))
+    return arith.truncf(of(ir.Type.parse(register), FRAGMENT), scaled)
 
 
 def power(scale: ir.Value) -> ir.Value:

@@ -21,14 +21,12 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import permuted_bytes
-from mxc.dialects.formats import E2M1, E4M3, FORMATS, ElementFormat, Specials
+from mxc.dialects.formats import E2M1, E4M3, E8M0, BlockFormat, ElementFormat, Specials
 from mxc.dialects.quantise_scalars import i32 as number
-from mxc.passes.kernels.gpu.decode import power
-from mxc.passes.kernels.gpu.floats import FRAGMENT
-from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.gpu.decode import by_halves, power
+from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat, table
 
-_ELEMENTS = {format.element.mlir: format.element for format in FORMATS.values()}
 _F16_BIAS, _F16_MANTISSA = 15, 10
 _NAN = 0x7FC00000
 
@@ -40,9 +38,14 @@ _HALVES_OF_BOTH = 0x07060100
 _BYTES_ABOVE = (0x010C000C, 0x030C020C)  # two bytes, each above a zero
 
 
-def decode_bits(block: ir.Value, scale: ir.Value, element: str) -> list[ir.Value]:
-    """A block of i8 with its E8M0 scale (i8) as fragments of bf16 [8], along K."""
-    kind = _ELEMENTS[element]
+def decode_bits(block: ir.Value, scales: ir.Value, format: BlockFormat) -> list[ir.Value]:
+    """A block of 32, i8, under its one or two scales, i8 [n], as fragments of bf16 [8], along K."""
+    if format.scale != E8M0:
+        return _by_floats(block, scales)
+    return by_halves(scales, lambda scale: _decoded(block, scale, format.element))
+
+
+def _decoded(block: ir.Value, scale: ir.Value, kind: ElementFormat) -> list[ir.Value]:
     factor = power(scale)
     if not kind.exponent:
         return _integers(block, factor)
@@ -55,8 +58,8 @@ def decode_bits(block: ir.Value, scale: ir.Value, element: str) -> list[ir.Value
     return _products(halves, _F16_BIAS - kind.bias, factor)
 
 
-def decode_nvfp4_bits(block: ir.Value, scales: ir.Value) -> list[ir.Value]:
-    """32 elements of e2m1 under two scales, i8 [2] in E4M3, as fragments of bf16 [8], along K."""
+def _by_floats(block: ir.Value, scales: ir.Value) -> list[ir.Value]:
+    """32 elements of e2m1 under two scales in E4M3."""
     words, found = _words(block), []
     for half in range(2):
         own = words[2 * half : 2 * half + 2]

@@ -1,5 +1,7 @@
 """Activations that are floats: f32, f16 or bf16 in memory, bf16 in registers, without a loss.
 
+f16 stays what it is where weights are f16 too.
+
 Matrix instructions multiply pairs of bf16 exactly and add in f32. A float of more bits is the sum
 of two or three bf16, each with the next 8 bits of its significand: f16 has 11, f32 24. So each
 product of an activation with a weight of at most 8 bits is exact, as one of floats would be.
@@ -15,14 +17,13 @@ from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND
 from mxc.passes.kernels.extents import Buffer, Size, product
-from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS, Instruction
+from mxc.passes.kernels.gpu.decode import Register
+from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, TURNS, Instruction
 from mxc.passes.kernels.gpu.lanes import Lane, below, plus, times
 from mxc.passes.kernels.gpu.sides import Loaded
 from mxc.passes.kernels.sources import Source
 from mxc.passes.kernels.vectors import bitcast, f32, i32, index, of, splat
 
-#: Elements of a fragment: 16 bytes of bf16.
-FRAGMENT = 8
 #: Bits of a float that are those of a bf16.
 _HIGH = -0x10000
 
@@ -35,15 +36,21 @@ class Floats:
     rounded: bool
     blocks: int
 
-    @property
-    def parts(self) -> int:
-        """The bf16 whose sum is one float."""
-        return 1 if self.rounded else {"bf16": 1, "f16": 2, "f32": 3}[self.memory]
+    def parts(self, register: Register) -> int:
+        """The floats in registers whose sum is one float."""
+        if self.rounded or self.memory == register:
+            return 1
+        return {"f16": 2, "f32": 3}[self.memory]
 
     @property
     def element(self) -> ir.Type:
         """The type in memory."""
         return ir.Type.parse(self.memory)
+
+    @property
+    def bits(self) -> int:
+        """Of an element in memory."""
+        return 32 if self.memory == "f32" else 16
 
     @staticmethod
     def of(source: Source, blocks: int) -> Floats:
@@ -72,6 +79,7 @@ class FloatSide:
     lane: Lane
     buffer: ir.Value
     rows: tuple[ir.Value, ...]
+    register: Register
 
     @property
     def _lanes(self) -> int:
@@ -96,7 +104,7 @@ class FloatSide:
         return found
 
     def parts(self, loaded: Sequence[ir.Value], tile: int, turn: int) -> list[list[ir.Value]]:
-        """The fragments of a tile in a turn, along K; of each the bf16 that add up to it."""
+        """The fragments of a tile in a turn, along K; of each the floats that add up to it."""
         count = BLOCK // self._lanes
         start = (tile * TURNS + turn) * count
         own = loaded[start : start + count]
@@ -111,18 +119,19 @@ class FloatSide:
 
     def _split(self, floats: ir.Value) -> list[ir.Value]:
         brief = of(ir.BF16Type.get(), FRAGMENT)
-        if self.kind.memory == "bf16":
+        if self.kind.memory == self.register:
             return [floats]
         if self.kind.rounded:
             return [arith.truncf(brief, floats)]
         wide = of(f32(), FRAGMENT)
         left = floats if self.kind.memory == "f32" else arith.extf(wide, floats)
         found = []
-        for part in range(self.kind.parts):
+        count = self.kind.parts(self.register)
+        for part in range(count):
             halves = bitcast(left, ir.BF16Type.get(), 2 * FRAGMENT)
             upper = list(range(1, 2 * FRAGMENT, 2))
             found.append(vector.shuffle(halves, halves, upper))
-            if part + 1 < self.kind.parts:
+            if part + 1 < count:
                 bits = bitcast(left, i32(), FRAGMENT)
                 high = bitcast(arith.andi(bits, splat(_HIGH, i32(), FRAGMENT)), f32(), FRAGMENT)
                 # Infinities, which are their own high part, have nothing left.

@@ -32,6 +32,8 @@ from mxc.dialects.matrix_units import GFX950, Form, MatrixUnit
 BLOCK = 32
 #: Instructions of a step: the scales in a dword.
 TURNS = 4
+#: Elements of a fragment of bf16 or f16: 16 bytes.
+FRAGMENT = 8
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The two ways to multiply what was loaded: scaled matrix instructions, or bf16 ones.
+"""The two ways to multiply what was loaded: scaled matrix instructions, or those of bf16 and f16.
 
 Both keep their totals in the same lanes: the sides are swapped, so that a lane has a row of lhs and
 quads of consecutive columns.
@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import vector
 
-from mxc.dialects.amdgpu import joined, mfma, scaled_mfma, wmma
-from mxc.passes.kernels.gpu.decode import decode, decode_nvfp4
-from mxc.passes.kernels.gpu.decode_bits import decode_bits, decode_nvfp4_bits
-from mxc.passes.kernels.gpu.floats import FRAGMENT, FloatSide
-from mxc.passes.kernels.gpu.fragments import TURNS, Instruction
+from mxc.dialects.amdgpu import mfma, scaled_mfma, wmma
+from mxc.passes.kernels.gpu.floats import FloatSide
+from mxc.passes.kernels.gpu.fragments import FRAGMENT, TURNS, Instruction
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledSide
-from mxc.passes.kernels.vectors import i8, of
+from mxc.passes.kernels.vectors import of
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class ScaledProduct:
 
 @dataclass(frozen=True)
 class DecodedProduct:
-    """Floats or scaled elements by scaled elements, which become bf16 in registers."""
+    """Floats, or elements that become floats in registers, by elements that do."""
 
     instruction: Instruction
     lhs: FloatSide | ScaledSide
@@ -58,7 +56,7 @@ class DecodedProduct:
         totals = list(totals)
         columns = range(len(self.rhs.rows))
         for turn in range(TURNS):
-            right = [self._decoded(self.rhs, rhs, n, turn) for n in columns]
+            right = [self._cut(self.rhs.floats(rhs, n, turn)) for n in columns]
             for m in range(len(self.lhs.rows)):
                 left = self._left(lhs, m, turn)
                 for n in columns:
@@ -74,24 +72,12 @@ class DecodedProduct:
             split = self.lhs.parts(loaded, tile, turn)
             by_part = [self._cut(list(part)) for part in zip(*split, strict=True)]
             return [list(parts) for parts in zip(*by_part, strict=True)]
-        return [[fragment] for fragment in self._decoded(self.lhs, loaded, tile, turn)]
-
-    def _decoded(self, side: ScaledSide, loaded: Loaded, tile: int, turn: int) -> list[ir.Value]:
-        """The fragments of a block."""
-        block = joined(side.parts(loaded, tile, turn))
-        scales, count = side.raw_scales(loaded, tile), side.kind.scales
-        converts = self.instruction.unit.converts
-        if count > 1:
-            kind = of(i8(), count)
-            own = vector.extract_strided_slice(kind, scales, [turn * count], [count], [1])
-            return self._cut((decode_nvfp4 if converts else decode_nvfp4_bits)(block, own))
-        own = vector.extract(scales, [], [turn])
-        return self._cut((decode if converts else decode_bits)(block, own, side.kind.element))
+        return [[run] for run in self._cut(self.lhs.floats(loaded, tile, turn))]
 
     def _cut(self, runs: list[ir.Value]) -> list[ir.Value]:
         """Runs of 8 along K as fragments of what an instruction takes of a lane."""
         size = self.instruction.fragment
-        kind = of(ir.BF16Type.get(), size)
+        kind = of(ir.VectorType(runs[0].type).element_type, size)
         if size > FRAGMENT:
             return [
                 vector.shuffle(*runs[at : at + 2], list(range(size)))

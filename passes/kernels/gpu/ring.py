@@ -65,7 +65,7 @@ class Ring(Contraction):
             raise ValueError(f"{schedule}: a wave has {_SUMS} accumulation registers for its tiles")
         if schedule.stages < 2 or schedule.turns not in (1, 2):
             raise ValueError(f"{schedule}: a ring has 2 stages or more, of 1 or 2 turns")
-        if not isinstance(self.lhs, Scaled) or self.out is not None:
+        if self.decoded is not None or self.out is not None:
             raise ValueError("a ring takes scaled sides, and stores f32")
         if self.lhs.blocks < SPAN:
             raise ValueError(f"{self.lhs.blocks} blocks: a ring wants {SPAN}, a span of scales")

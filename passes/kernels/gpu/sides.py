@@ -12,7 +12,10 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND, joined
+from mxc.dialects.formats import E8M0, BlockFormat
 from mxc.passes.kernels.extents import Buffer, Size, product
+from mxc.passes.kernels.gpu.decode import Register, decode
+from mxc.passes.kernels.gpu.decode_bits import decode_bits
 from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS, Instruction, Piece, pieces, whole
 from mxc.passes.kernels.gpu.lanes import (
     Lane,
@@ -32,15 +35,35 @@ Loaded = list[ir.Value]
 
 @dataclass(frozen=True)
 class Scaled:
-    """`blocks` a row, with E8M0 scales, of elements of the MLIR type `element`, of so many bits.
+    """`blocks` of 32 elements a row, whatever number of them a scale of `format` is for."""
 
-    `scales`: those of a block of 32; where there are more than one, they are E4M3 (nvfp4).
-    """
-
-    element: str
-    bits: int
+    format: BlockFormat
     blocks: int
-    scales: int = 1
+
+    @staticmethod
+    def takes(block: int) -> bool:
+        """Whether kernels read scales of so many elements: half a block, or 1, 2, 4.. of them."""
+        return block >= BLOCK // 2 and block.bit_count() == 1
+
+    @property
+    def bits(self) -> int:
+        """Of an element."""
+        return self.format.element.bits
+
+    @property
+    def scales(self) -> int:
+        """Of a block of 32: 1 where larger ones share it."""
+        return max(1, BLOCK // self.format.block)
+
+    @property
+    def shared(self) -> int:
+        """Blocks of 32 that have the same scale."""
+        return max(1, self.format.block // BLOCK)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether scaled matrix instructions take it: floats, a power of two for 32 of them."""
+        return self.scales == 1 and self.format.scale == E8M0 and self.format.element.exponent > 0
 
     @property
     def block_bytes(self) -> int:
@@ -50,7 +73,7 @@ class Scaled:
     @property
     def row_sizes(self) -> tuple[int, ...]:
         """Bytes of a row's elements, and of its scales."""
-        return self.blocks * self.block_bytes, self.blocks * self.scales
+        return self.blocks * self.block_bytes, self.blocks * self.scales // self.shared
 
     def buffers(self, rows: Size) -> list[Buffer]:
         """The elements and the scales of so many rows."""
@@ -62,8 +85,8 @@ class ScaledSide:
     """Rows of a scaled operand, for the tiles of one wave.
 
     `buffers`: bounded memrefs of the elements and the scales; `rows`: the row that this lane has of
-    each tile, somewhere inside. `decoded`: a lane takes whole blocks, which it will decode; else
-    the fragments of scaled matrix instructions.
+    each tile, somewhere inside. `decoded`: a lane takes whole blocks, which become floats of this
+    type; else the fragments of scaled matrix instructions.
     """
 
     kind: Scaled
@@ -71,11 +94,12 @@ class ScaledSide:
     lane: Lane
     buffers: tuple[ir.Value, ir.Value]
     rows: tuple[ir.Value, ...]
-    decoded: bool = False
+    decoded: Register | None = None
 
     @property
     def _pieces(self) -> tuple[Piece, ...]:
-        return whole(self.kind.bits) if self.decoded else pieces(self.kind.bits, self.instruction)
+        whole_blocks = self.decoded is not None
+        return whole(self.kind.bits) if whole_blocks else pieces(self.kind.bits, self.instruction)
 
     def load(self, step: ir.Value, *, masked: bool) -> Loaded:
         """Everything of one step. `masked`: blocks that the row does not have are zero."""
@@ -112,6 +136,8 @@ class ScaledSide:
         What they would scale is zero too; but the bytes there are another row's, and may be NaN.
         """
         memory, blocks, count = self.buffers[1], self.kind.blocks, self.kind.scales
+        if self.kind.shared > 1:
+            return self._shared_scales(row, own, masked=masked)
         at = times(plus(times(row, blocks), own), count)
         left = blocks % TURNS
         if not masked:
@@ -135,25 +161,50 @@ class ScaledSide:
         moved = arith.shrui(vector.extract(word, [], [0]), shift)
         return bitcast(vector.broadcast(of(i32(), 1), moved), i8(), TURNS)
 
-    def parts(self, loaded: Loaded, tile: int, turn: int) -> Loaded:
-        """The bytes of a tile in a turn of the step, piece by piece."""
+    def _shared_scales(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
+        """The same where two blocks, or all four, have one scale."""
+        kind, shared = self.kind, min(self.kind.shared, TURNS)
+        start = plus(times(row, kind.blocks // kind.shared), divided(own, kind.shared))
+        found = []
+        for number in range(TURNS // shared):
+            at = plus(start, number)
+            if masked:
+                valid = below(plus(own, number * shared), kind.blocks)
+                at = arith.select(valid, at, index(BEYOND))
+            found.append(vector.load(of(i8(), 1), self.buffers[1], [at]))
+        both = joined(found)
+        return vector.shuffle(both, both, [turn // shared for turn in range(TURNS)])
+
+    def _bytes(self, loaded: Loaded, tile: int, turn: int) -> ir.Value:
+        """The bytes of a tile in a turn of the step."""
         count = len(self._pieces)
         start = tile * (TURNS * count + 1) + turn * count
-        return loaded[start : start + count]
+        return joined(loaded[start : start + count])
 
     def fragment(self, loaded: Loaded, tile: int, turn: int) -> ir.Value:
         """The elements of a tile for one instruction of the step."""
-        return bitcast(
-            joined(self.parts(loaded, tile, turn)), ir.Type.parse(self.kind.element), BLOCK
-        )
+        element = ir.Type.parse(self.kind.format.element.mlir)
+        return bitcast(self._bytes(loaded, tile, turn), element, BLOCK)
 
-    def raw_scales(self, loaded: Loaded, tile: int) -> ir.Value:
+    def _scale_bytes(self, loaded: Loaded, tile: int) -> ir.Value:
         """The scale bytes of a tile, of all turns of the step."""
         return loaded[(tile + 1) * (TURNS * len(self._pieces) + 1) - 1]
 
     def scales(self, loaded: Loaded, tile: int) -> ir.Value:
         """The scales of a tile for the instructions of the step."""
-        return bitcast(self.raw_scales(loaded, tile), ir.Float8E8M0FNUType.get(), TURNS)
+        return bitcast(self._scale_bytes(loaded, tile), ir.Float8E8M0FNUType.get(), TURNS)
+
+    def floats(self, loaded: Loaded, tile: int, turn: int) -> list[ir.Value]:
+        """The elements of a tile in a turn as floats: runs of 8 along K."""
+        assert self.decoded is not None
+        count = self.kind.scales
+        own = vector.extract_strided_slice(
+            of(i8(), count), self._scale_bytes(loaded, tile), [turn * count], [count], [1]
+        )
+        block = self._bytes(loaded, tile, turn)
+        if self.instruction.unit.converts:
+            return decode(block, own, self.kind.format, self.decoded)
+        return decode_bits(block, own, self.kind.format)
 
 
 def clamped(row: ir.Value, rows: int) -> ir.Value:

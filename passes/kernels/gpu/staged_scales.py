@@ -17,7 +17,7 @@ from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND
 from mxc.passes.kernels.gpu.fragments import TURNS
-from mxc.passes.kernels.gpu.lanes import LANES, Lane, below, plus, times
+from mxc.passes.kernels.gpu.lanes import LANES, Lane, below, divided, plus, times
 from mxc.passes.kernels.gpu.staging import INSTRUCTION, Layout
 from mxc.passes.kernels.vectors import bitcast, i8, index, of, splat
 
@@ -60,7 +60,7 @@ class StagedScales:
         self._offsets = []
         for number in range(_loads(rows, waves)):
             row = plus(own, number * LANES)
-            offset = times(row_of(row), self._kind.blocks)
+            offset = times(row_of(row), self._kind.blocks // self._kind.shared)
             if rows % (waves * LANES):
                 offset = arith.select(below(row, rows), offset, index(BEYOND))
             self._offsets.append(offset)
@@ -74,8 +74,14 @@ class StagedScales:
         # What the row has not would be the next row's: dwords that end with the row are read.
         size = SPAN if left is None else -(-left // TURNS) * TURNS
         at = times(span, SPAN) if left is None else index(self._kind.blocks - size)
-        kind = of(i8(), size)
-        return [vector.load(kind, self._buffer, [plus(offset, at)]) for offset in self._offsets]
+        shared = self._kind.shared
+        kind = of(i8(), max(1, size // shared))
+        at = divided(at, shared)
+        found = [vector.load(kind, self._buffer, [plus(offset, at)]) for offset in self._offsets]
+        if shared == 1:
+            return found
+        each = [block // shared for block in range(size)]
+        return [vector.shuffle(scales, scales, each) for scales in found]
 
     def writes(self, loaded: list[ir.Value], *, left: int | None) -> list[Callable[[], None]]:
         """Put what was loaded into LDS; blocks that are not there have the least scale."""

@@ -236,7 +236,7 @@ class StagedSide:
         parts = [
             _cut(known[tile, one.piece], one.start, one.stop) for one in self.layout.slices[turn]
         ]
-        return bitcast(joined(parts), ir.Type.parse(self.layout.kind.element), BLOCK)
+        return bitcast(joined(parts), ir.Type.parse(self.layout.kind.format.element.mlir), BLOCK)
 
 
 def _cut(piece: ir.Value, start: int, stop: int) -> ir.Value:

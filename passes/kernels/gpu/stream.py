@@ -104,17 +104,18 @@ class _Body:
     ) -> tuple[ScaledSide | FloatSide, ScaledSide, ScaledProduct | DecodedProduct]:
         """Both sides, and how they are multiplied."""
         at = self.instruction, self.lane
-        kind = self.kernel.lhs
+        kind, register = self.kernel.lhs, self.kernel.decoded
         buffers = (bounded(rhs[0]), bounded(rhs[1]))
+        right = ScaledSide(self.kernel.rhs, *at, buffers, columns, register)
+        left: ScaledSide | FloatSide
         if isinstance(kind, Floats):
-            left = FloatSide(kind, *at, lhs[0], rows)
-            right = ScaledSide(self.kernel.rhs, *at, buffers, columns, decoded=True)
+            assert register is not None
+            left = FloatSide(kind, *at, lhs[0], rows, register)
             return left, right, DecodedProduct(self.instruction, left, right)
-        decoded = not self.instruction.unit.scaled
-        scaled = ScaledSide(kind, *at, (lhs[0], lhs[1]), rows, decoded)
-        right = ScaledSide(self.kernel.rhs, *at, buffers, columns, decoded)
-        multiply = DecodedProduct if decoded else ScaledProduct
-        return scaled, right, multiply(self.instruction, scaled, right)
+        left = ScaledSide(kind, *at, (lhs[0], lhs[1]), rows, register)
+        if register is not None:
+            return left, right, DecodedProduct(self.instruction, left, right)
+        return left, right, ScaledProduct(self.instruction, left, right)
 
     def build(self) -> None:
         """The whole body."""

@@ -3,13 +3,14 @@
 import pytest
 
 from mxc.dialects.devices import MI355X
+from mxc.dialects.formats import FORMATS
 from mxc.passes.kernels.gpu.choice import candidates, choose
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding, workgroups
 from mxc.passes.kernels.gpu.ring import Ring
 from mxc.passes.kernels.gpu.sides import Scaled
 
 WIDTHS = [(4, 4), (8, 8), (8, 4), (4, 8), (6, 6), (8, 6), (6, 4)]
-ELEMENTS = {4: "f4E2M1FN", 6: "f6E2M3FN", 8: "f8E4M3FN"}
+FORMAT = {4: "mxfp4", 6: "mxfp6e2m3", 8: "mxfp8e4m3"}
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
@@ -60,7 +61,7 @@ def test_every_ring_fits(bits: tuple[int, int], halves: int) -> None:
     rings = [each for each in candidates(problem) if each.transport == "ring"]
     assert rings
     for each in rings:
-        lhs, rhs = (Scaled(ELEMENTS[width], width, 90) for width in bits)
+        lhs, rhs = (Scaled(FORMATS[FORMAT[width]], 90) for width in bits)
         kernel = Ring(lhs, rhs, 1, 1000, 2880, 0, each)
         assert kernel.lds_bytes <= MI355X.unit.lds_bytes
         assert each.tiles[1] % halves == 0

@@ -83,8 +83,7 @@ class Case:
 
 
 def scaled(name: str, blocks: int) -> Scaled:
-    element = FORMATS[name].element
-    return Scaled(element.mlir, element.bits, blocks)
+    return Scaled(FORMATS[name], blocks)
 
 
 #: Every pair of widths and every element; ends of rows and columns; K of whole and cut stages and

@@ -1,0 +1,165 @@
+"""What our gfx950 kernels are run on: pairs, blocks, instruction shapes, epilogues, ragged ends.
+
+Shapes are small, because each instruction is simulated, and end within every tile, step, span and
+quad that there is. Schedules are given, so that each way through the kernels is taken, whatever the
+model of time would choose at such sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from mxc.dialects.formats import FORMATS, BlockFormat, with_block
+from mxc.passes.kernels.gpu.fragments import Instruction
+from mxc.passes.kernels.gpu.schedule import Schedule
+
+ELEMENTS = ("mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2")
+FLOATS = ("bf16", "f16", "f32")
+#: "": the product alone.
+EPILOGUES = ("bias_silu", "gate", "residual", "rows", "quantise")
+
+_SMALL, _LARGE = Instruction(16), Instruction(32)
+#: Along K, side by side, with the large instruction, and through shared memory.
+SCHEDULES = {
+    "16 along K": Schedule(instruction=_SMALL, tiles=(1, 2), waves=(1, 1, 4)),
+    "16": Schedule(instruction=_SMALL, tiles=(2, 2), waves=(2, 2, 1)),
+    "32": Schedule(instruction=_LARGE, tiles=(1, 2), waves=(1, 1, 2)),
+    "ring": Schedule(
+        instruction=_LARGE, tiles=(1, 2), waves=(2, 2, 1), transport="ring", stages=3, turns=2
+    ),
+}
+#: Those of floats in registers.
+_STREAMS = ("16 along K", "16", "32")
+#: Rows, columns and K of a schedule: tiles, quads, steps, spans and masks all end within.
+_SHAPES = {
+    "16 along K": (5, 33, 544),
+    "16": (40, 70, 160),
+    "32": (33, 100, 352),
+    "ring": (70, 132, 1184),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One program, [m, k] by [n, k]: names of formats, or of floats for lhs.
+
+    block: elements a scale, 0 for the format's own. between: the type to which scaled sides are
+    dequantised first. experts: weights that `groups` products choose from by ids; without ids each
+    group has its own.
+    """
+
+    lhs: str
+    rhs: str
+    schedule: str
+    m: int
+    n: int
+    k: int
+    block: int = 0
+    between: str = ""
+    epilogue: str = ""
+    groups: int = 0
+    experts: int = 0
+
+    @property
+    def name(self) -> str:
+        """Unique, and the function's but for what a symbol cannot hold."""
+        words = [f"{self.lhs} x {self.rhs}", self.schedule, f"{self.m}x{self.n}x{self.k}"]
+        words += [f"block {self.block}"] * bool(self.block)
+        words += [f"to {self.between}"] * bool(self.between)
+        words += [self.epilogue] * bool(self.epilogue)
+        words += [f"{self.groups} of {self.experts or self.groups}"] * bool(self.groups)
+        return ", ".join(words)
+
+    @property
+    def function(self) -> str:
+        """A symbol."""
+        return "".join(letter if letter.isalnum() else "_" for letter in self.name)
+
+    def format(self, name: str) -> BlockFormat | None:
+        """That of a side; None for floats."""
+        found = FORMATS.get(name)
+        return with_block(found, self.block) if found is not None and self.block else found
+
+    @property
+    def register(self) -> str:
+        """What elements become before they are multiplied; "" where they stay as they are."""
+        if self.between == "f16":
+            return "f16"
+        sides = [self.format(name) for name in (self.lhs, self.rhs)]
+        scaled = all(f is not None and f.block >= 32 and f.element.exponent for f in sides)
+        return "" if scaled and not self.between else "bf16"
+
+
+def cases() -> list[Case]:
+    """All of them; names are unique."""
+    found = [*_pairs(), *_weight_only(), *_blocks(), *_rounded(), *_groups()]
+    assert len({case.name for case in found}) == len(found)
+    return found
+
+
+def at(lhs: str, rhs: str, schedule: str, *, block: int = 0, epilogue: str = "") -> Case:
+    """A product of the shape that its schedule has here."""
+    m, n, k = _SHAPES[schedule]
+    if block > 32:
+        # A number of blocks that ends within a step; for the ring a span at least.
+        least = 512 if schedule == "ring" else block
+        k = -(-least // block) * block + block
+    if epilogue in ("gate", "quantise"):
+        n = 192
+    return Case(lhs=lhs, rhs=rhs, schedule=schedule, m=m, n=n, k=k, block=block, epilogue=epilogue)
+
+
+def _pairs() -> Iterator[Case]:
+    for lhs, rhs in product(ELEMENTS, repeat=2):
+        for schedule in SCHEDULES:
+            yield at(lhs, rhs, schedule)
+        for number, epilogue in enumerate(EPILOGUES):
+            # Over the pairs, all ways for each epilogue.
+            place = number + ELEMENTS.index(lhs) + ELEMENTS.index(rhs)
+            schedule = list(SCHEDULES)[place % len(SCHEDULES)]
+            if (schedule, epilogue) == ("ring", "quantise"):
+                schedule = "32"
+            yield at(lhs, rhs, schedule, epilogue=epilogue)
+
+
+def _weight_only() -> Iterator[Case]:
+    for lhs, rhs in product(FLOATS, (*ELEMENTS, "mxint8", "nvfp4")):
+        for schedule in _STREAMS:
+            yield at(lhs, rhs, schedule)
+    for lhs, (number, epilogue) in product(FLOATS, enumerate(EPILOGUES)):
+        yield at(lhs, "mxfp4", _STREAMS[number % len(_STREAMS)], epilogue=epilogue)
+
+
+def _blocks() -> Iterator[Case]:
+    for lhs, rhs in product((*ELEMENTS, "mxint8"), repeat=2):
+        yield at(lhs, rhs, "16 along K", block=16)
+    for schedule in _STREAMS:
+        yield at("nvfp4", "nvfp4", schedule)
+        yield at("mxfp8e4m3", "mxint8", schedule)
+    for lhs in ("mxfp4", "mxfp8e4m3", "mxfp6e2m3"):
+        yield at(lhs, "nvfp4", "16 along K", block=16)
+    for block, schedule in product((64, 128, 256, 512), SCHEDULES):
+        yield at("mxfp4", "mxfp8e5m2", schedule, block=block)
+        if schedule != "ring":
+            yield at("bf16", "mxfp6e3m2", schedule, block=block)
+
+
+def _rounded() -> Iterator[Case]:
+    for lhs, rhs in (("mxfp8e4m3", "mxfp8e5m2"), ("mxfp4", "mxfp8e4m3"), ("bf16", "mxfp8e4m3"),
+                     ("f32", "mxfp8e5m2")):  # fmt: skip
+        for schedule in _STREAMS:
+            yield replace(at(lhs, rhs, schedule), between="bf16")
+    for lhs, rhs in (("mxfp4", "mxfp4"), ("mxfp6e2m3", "mxfp6e3m2"), ("f16", "mxfp4"),
+                     ("f16", "mxfp8e5m2")):  # fmt: skip
+        for schedule in _STREAMS:
+            yield replace(at(lhs, rhs, schedule), between="f16")
+
+
+def _groups() -> Iterator[Case]:
+    for lhs, rhs in (("mxfp4", "mxfp4"), ("mxfp8e4m3", "mxfp6e2m3"), ("bf16", "mxfp4")):
+        for schedule in SCHEDULES:
+            if (lhs, schedule) != ("bf16", "ring"):
+                yield replace(at(lhs, rhs, schedule), groups=4, experts=3)
+                yield replace(at(lhs, rhs, schedule), groups=3)
