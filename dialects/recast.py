@@ -80,16 +80,16 @@ class Dequantised:
     format: BlockFormat
 
 
-def match_dequantised(value: ir.Value) -> Dequantised | None:
-    """The blocks whose values, f32, a tensor [.., KO, 32] holds, or None."""
-    if isinstance(value, ir.BlockArgument) or str(element_of(value)) != "f32":
+def match_dequantised(value: ir.Value, kind: str = "f32") -> Dequantised | None:
+    """The blocks whose values, rounded once to `kind`, a tensor [.., KO, 32] holds, or None."""
+    if isinstance(value, ir.BlockArgument) or str(element_of(value)) != kind:
         return None
     op = value.owner
     if op.name != "linalg.generic" or len(op.operands) != 3:
         return None
     *_, end = op.regions[0].blocks[0].operations
     factor = read_factor(end.operands[0])
-    if factor is None or factor.scale is None or not factor.exact:
+    if factor is None or factor.scale is None or not (factor.exact or factor.rounded == kind):
         return None
     maps = [dims(affine) for affine in indexing_maps(op)]
     loops = list(range(len(maps[-1])))

@@ -1,0 +1,105 @@
+"""MX blocks to a tensor of floats in one kernel: what a program reads, and multiplies nowhere.
+
+A block lies in a row of memory, wherever rows end; so the tensor is a row of blocks. A lane has 8
+consecutive elements of one, 16 of 6 bits, as in quantise.py: a load of 4 to 12 bytes and one of the
+scale, v_cvt_scalef32_pk_f32_* or pk32, a rounding where the floats are narrower, and stores of 16
+bytes, lanes side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref, vector
+
+from mxc.dialects.amdgpu import thread
+from mxc.dialects.amdgpu_narrow import widened
+from mxc.dialects.formats import BlockFormat
+from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import Buffer, Size, product, quotient_up
+from mxc.passes.kernels.gpu.conversions import power_of
+from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.gpu.lanes import divided, times
+from mxc.passes.kernels.gpu.parts import rows_of
+from mxc.passes.kernels.vectors import i8, i32, of
+
+#: Lanes of a workgroup: four waves, and none waits for another.
+_THREADS = 256
+
+
+@dataclass(frozen=True)
+class Dequantise:
+    """`blocks` blocks of `format` to `kind`: "f32", "bf16" or "f16".
+
+    Where `blocks` is None, their number is an index scalar of each call.
+
+    Buffers: elements as i32, scales, and the floats.
+    """
+
+    format: BlockFormat
+    blocks: int | None
+    kind: str
+
+    @property
+    def name(self) -> str:
+        """The symbol of the kernel: the same for the same work."""
+        size = "D" if self.blocks is None else self.blocks * BLOCK
+        return f"mxc_dequantise_{self.format.name}_{self.kind}_{size}"
+
+    @property
+    def threads(self) -> int:
+        """Lanes of a workgroup."""
+        return _THREADS
+
+    @property
+    def scalars(self) -> int:
+        """How many index values come with each call."""
+        return int(self.blocks is None)
+
+    def _count(self, scalars: Sequence[ir.Value]) -> Size:
+        """Blocks of a call."""
+        return next(iter(scalars), None) if self.blocks is None else self.blocks
+
+    def workgroups(self, scalars: Sequence[ir.Value] = ()) -> list[Size]:
+        """Along the blocks."""
+        return [quotient_up(self._count(scalars), self._together)]
+
+    def buffers(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
+        """What is read, then the result."""
+        count = self._count(scalars)
+        return [Buffer([product(count, size)], element) for size, element in self._kinds]
+
+    @property
+    def _kinds(self) -> list[tuple[int, ir.Type]]:
+        """Of each buffer the elements of a block, and their type."""
+        floats = ir.Type.parse(self.kind)
+        return [(self.format.block_bytes // 4, i32()), (1, i8()), (BLOCK, floats)]
+
+    @property
+    def _lanes(self) -> int:
+        """That share a block: of 6 bits two, so that each has whole registers of elements."""
+        return 2 if self.format.element.bits == 6 else 4
+
+    @property
+    def _together(self) -> int:
+        """Blocks of a workgroup."""
+        return _THREADS // self._lanes
+
+    def body(self, *given: ir.Value) -> None:
+        """Build the body at the insertion point, of the buffers and the scalars."""
+        kinds, most = self._kinds, self._together
+        total, start = self._count(given[len(kinds) :]), times(workgroup(0), most)
+        elements, scales, floats = (
+            rows_of(buffer, size, start, most, total)
+            for buffer, (size, _) in zip(given, kinds, strict=False)
+        )
+        lane, count = thread(), BLOCK // self._lanes
+        words = count * self.format.element.bits // 32
+        packed = vector.load(of(i32(), words), elements, [times(lane, words)])
+        byte = memref.LoadOp(scales, [divided(lane, self._lanes)]).result
+        values = widened(packed, power_of(arith.extui(i32(), byte)), self.format.element)
+        if self.kind != "f32":
+            values = arith.truncf(of(ir.Type.parse(self.kind), count), values)
+        vector.store(values, floats, [times(lane, count)])
