@@ -5,7 +5,8 @@
         lhs = "bf16", rhs = "mxfp4", out = "f32"}} : ..
 
 The body of such a kernel is vectors and intrinsics: no operation of it says what is computed. The
-attribute survives IREE's phases up to flow, where the report reads it.
+attribute survives IREE's phases up to flow, where the report reads it. So does `mxc.quantises` on a
+kernel that makes blocks for contractions, or puts them into their order.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from iree.compiler import ir
 from mxc.dialects.dispatches import tensor_bytes
 
 ATTRIBUTE = "mxc.contraction"
+QUANTISES = "mxc.quantises"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,16 @@ def read_call(dispatch: ir.Operation) -> KernelCall | None:
         return None
     given = ir.DictAttr(dispatch.attributes[ATTRIBUTE])
     return KernelCall(**{field.name: given[field.name].value for field in fields(KernelCall)})
+
+
+def mark_quantises(dispatch: ir.Operation, format: str) -> None:
+    """Say of a dispatch that it makes or orders blocks of `format` for those that read them."""
+    dispatch.attributes[QUANTISES] = ir.StringAttr.get(format)
+
+
+def quantises(dispatch: ir.Operation) -> bool:
+    """Whether `mark_quantises` was said of a dispatch."""
+    return QUANTISES in dispatch.attributes
 
 
 def moved_bytes(dispatch: ir.Operation, call: KernelCall) -> int | None:

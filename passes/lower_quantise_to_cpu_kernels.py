@@ -26,6 +26,7 @@ from iree.compiler import ir
 
 from mxc.dialects.errors import PassError
 from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.kernel_calls import mark_quantises
 from mxc.dialects.quantise import Quantisation, match_quantisation
 from mxc.dialects.recast import match_dequantised
 from mxc.passes.base import Pass
@@ -84,6 +85,7 @@ def _lower(module: ir.Operation, found: Quantisation, isa: str, built: set[str])
         given = [packed_as(value, as_tensor(kind), count) for value, kind in pairs]
         results = [as_tensor(kind) for kind in types[len(tensors) :]]
         made = dispatch_all(kernel.name, [*given, *count], results, count, count * len(types))
+        mark_quantises(made, found.format.name)
         for op, result in zip((found.codes, found.scales), made.results, strict=True):
             wanted = ir.RankedTensorType(op.results[0].type)
             op.results[0].replace_all_uses_with(packed_as(result, wanted, sizes))

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from iree.compiler import ir
 
 from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.kernel_calls import mark_quantises
 from mxc.dialects.quantise import Quantisation, match_quantisation, source_of
 from mxc.dialects.recast import match_dequantised, match_transposed
 from mxc.passes.base import Pass
@@ -112,6 +113,7 @@ def _lower(module: ir.Operation, found: Quantisation, call: _Call, built: set[st
             workload=scalars,
             sizes=dynamic_of(buffers),
         )
+        mark_quantises(made, found.format.name)
         for op, result in zip((found.codes, found.scales), made.results, strict=True):
             wanted = op.results[0]
             wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))

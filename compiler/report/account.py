@@ -11,14 +11,20 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from iree.compiler import ir
 
 from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel, parse_all
 from mxc.compiler.report.lowering import explain, explain_own, lowering_of
-from mxc.compiler.report.preparation import Preparation, hoisted_globals, operand, preparation
+from mxc.compiler.report.preparation import (
+    Preparation,
+    hoisted_globals,
+    operand,
+    preparation,
+    quantising,
+)
 from mxc.dialects import kernel_calls
 from mxc.dialects.compute_units import compute_unit
 from mxc.dialects.contractions import (
@@ -65,7 +71,8 @@ def account(
         kernel = kernels.get(dispatch.entry)
         call = read_call(dispatch.op)
         if call is not None:
-            matmuls.append(_own(dispatch, call, kernel, target))
+            before = quantising(dispatch, weights, stores)
+            matmuls.append(_own(dispatch, call, before, kernel, target))
             continue
         shared = users[dispatch.entry] > 1
         for contraction in bodies.get(dispatch.entry, ()):
@@ -116,8 +123,7 @@ def _matmul(
     shared: bool,
 ) -> Matmul:
     steps = [dispatch, *prepared.dispatches]
-    parts = [moved_bytes(step) for step in steps]
-    moved = None if None in parts else sum(part for part in parts if part is not None)
+    moved = _sum([moved_bytes(step) for step in steps])
     block = contraction.block or prepared.block
     lhs, rhs = prepared.lhs or contraction.lhs, prepared.rhs or contraction.rhs
     packed = lhs.scale is not None or rhs.scale is not None
@@ -140,8 +146,17 @@ def _matmul(
     )
 
 
-def _own(dispatch: Dispatch, call: KernelCall, kernel: Kernel | None, target: Target) -> Matmul:
-    """A contraction that a kernel of ours computes: what it is stands on the dispatch."""
+def _own(
+    dispatch: Dispatch,
+    call: KernelCall,
+    before: Sequence[Dispatch],
+    kernel: Kernel | None,
+    target: Target,
+) -> Matmul:
+    """A contraction that a kernel of ours computes: what it is stands on the dispatch.
+
+    `before`: those that quantise what it reads.
+    """
     packed = call.rhs not in _PLAIN
     weights = min(call.batch, call.experts) * call.n * row_bytes(call.rhs, call.k)
     rows = row_bytes(call.lhs, call.k) + row_bytes(call.out, call.n)
@@ -158,11 +173,17 @@ def _own(dispatch: Dispatch, call: KernelCall, kernel: Kernel | None, target: Ta
         out=call.out,
         kernel=dispatch.entry,
         lowering="not found" if kernel is None else lowering_of(kernel, target, packed=packed),
-        kernels=1,
-        bytes_moved=kernel_calls.moved_bytes(dispatch.op, call),
+        kernels=1 + len(before),
+        bytes_moved=_sum([kernel_calls.moved_bytes(dispatch.op, call), *map(moved_bytes, before)]),
         bytes_minimum=None if dynamic else weights + call.batch * call.m * rows,
         fallback=explain_own(kernel, target),
     )
+
+
+def _sum(parts: Sequence[int | None]) -> int | None:
+    """None where a part is not known."""
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
 
 
 def _unread(

@@ -13,6 +13,7 @@ from iree.compiler import ir
 
 from mxc.dialects.contractions import Contraction, Side, is_packed_float
 from mxc.dialects.dispatches import LOAD, Dispatch, owner, source, walk
+from mxc.dialects.kernel_calls import quantises
 from mxc.dialects.linalg_ext import GATHER
 from mxc.passes.verify_packed_weights import Weights
 
@@ -69,6 +70,20 @@ def preparation(
     )
 
 
+def quantising(
+    dispatch: Dispatch, weights: Weights, stores: dict[str, ir.Value]
+) -> tuple[Dispatch, ...]:
+    """The kernels of ours that quantise, or order, what a kernel of ours reads, in no order."""
+    found: dict[Dispatch, None] = {}
+    pending = dispatch.operands
+    while pending:
+        maker = _maker(pending.pop(), weights, stores)
+        if maker is not None and maker not in found and quantises(maker.op):
+            found[maker] = None
+            pending += maker.operands
+    return tuple(found)
+
+
 def _maker(value: ir.Value, weights: Weights, stores: dict[str, ir.Value]) -> Dispatch | None:
     """The dispatch that writes `value`, seen through renames and hoisted globals."""
     value = source(value)
@@ -84,14 +99,16 @@ def _maker(value: ir.Value, weights: Weights, stores: dict[str, ir.Value]) -> Di
 
 def _prepares(dispatch: Dispatch, weights: Weights) -> bool:
     """Whether a dispatch only writes a weight again, or quantises."""
+    if quantises(dispatch.op):
+        return True
     if dispatch.body is None:
         return False
-    quantises = any(
+    narrows = any(
         op.name == "arith.scaling_truncf"
         or (op.name == "arith.truncf" and is_packed_float(op.results[0].type))
         for op in walk(dispatch.body)
     )
-    return quantises or all(weights.hold(result) for result in dispatch.op.results)
+    return narrows or all(weights.hold(result) for result in dispatch.op.results)
 
 
 def operand(dispatch: Dispatch, value: ir.Value) -> ir.Value | None:

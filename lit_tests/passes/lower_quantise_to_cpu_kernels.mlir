@@ -17,7 +17,7 @@
 // CHECK: arith.sitofp
 // CHECK-LABEL: func.func @floats(
 // CHECK-NOT: linalg
-// CHECK: %[[ALL:.*]]:2 = flow.dispatch @mxc_quantise_f32_mxfp4_even_192::@mxc_quantise_f32_mxfp4_even_192(%{{.*}}) : (tensor<6x32xf32>) -> (tensor<6x16xi8>, tensor<6xi8>)
+// CHECK: %[[ALL:.*]]:2 = flow.dispatch @mxc_quantise_f32_mxfp4_even_192::@mxc_quantise_f32_mxfp4_even_192(%{{.*}}) {mxc.quantises = {{.*}}} : (tensor<6x32xf32>) -> (tensor<6x16xi8>, tensor<6xi8>)
 // CHECK-NOT: linalg
 // CHECK: return %{{.*}}, %{{.*}} : tensor<3x2x32xf4E2M1FN>, tensor<3x2xf8E8M0FNU>
 // NEON: vector.shuffle {{.*}} : vector<4xi32>, vector<4xi32>
@@ -125,7 +125,7 @@ func.func @floats(%arg0: tensor<3x64xf32>) -> (tensor<3x2x32xf4E2M1FN>, tensor<3
 // CHECK-NOT: linalg
 // CHECK: %[[ROWS:.*]] = tensor.dim %arg0
 // CHECK: %[[BLOCKS:.*]] = arith.muli %{{.*}}, %[[ROWS]]
-// CHECK: flow.dispatch @mxc_quantise_bf16_mxint8_rceil_any::@mxc_quantise_bf16_mxint8_rceil_any[%[[BLOCKS]]](%{{.*}}, %[[BLOCKS]]) : (tensor<?x32xbf16>{%[[BLOCKS]]}, index) -> (tensor<?x32xi8>{%[[BLOCKS]]}, tensor<?xi8>{%[[BLOCKS]]})
+// CHECK: flow.dispatch @mxc_quantise_bf16_mxint8_rceil_any::@mxc_quantise_bf16_mxint8_rceil_any[%[[BLOCKS]]](%{{.*}}, %[[BLOCKS]]) {mxc.quantises = {{.*}}} : (tensor<?x32xbf16>{%[[BLOCKS]]}, index) -> (tensor<?x32xi8>{%[[BLOCKS]]}, tensor<?xi8>{%[[BLOCKS]]})
 // CHECK-NOT: linalg
 #map = affine_map<(d0, d1, d2) -> (d0, d1, d2)>
 #map1 = affine_map<(d0, d1, d2, d3) -> (d0, d1, d2, d3)>
@@ -223,7 +223,7 @@ func.func @any_rows(%arg0: tensor<?x3x64xbf16>) -> (tensor<?x3x2x32xi8>, tensor<
 // CHECK: memref.alloca() {{.*}} : memref<16x32xf32>
 // CHECK-LABEL: func.func @blocks(
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_quantise_mxfp8e4m3_mxfp6e2m3_floor_256::@mxc_quantise_mxfp8e4m3_mxfp6e2m3_floor_256(%{{.*}}, %{{.*}}) : (tensor<8x32xi8>, tensor<8xi8>) -> (tensor<8x24xi8>, tensor<8xi8>)
+// CHECK: flow.dispatch @mxc_quantise_mxfp8e4m3_mxfp6e2m3_floor_256::@mxc_quantise_mxfp8e4m3_mxfp6e2m3_floor_256(%{{.*}}, %{{.*}}) {mxc.quantises = {{.*}}} : (tensor<8x32xi8>, tensor<8xi8>) -> (tensor<8x24xi8>, tensor<8xi8>)
 // CHECK-NOT: linalg
 #map = affine_map<(d0, d1, d2) -> (d0, d1, d2)>
 #map1 = affine_map<(d0, d1, d2) -> (d0, d1)>

@@ -15,7 +15,7 @@
 // CHECK: memref.store %{{.*}} : memref<?xi8, #amdgpu.address_space<fat_raw_buffer>>
 // CHECK-LABEL: func.func @mxfp4(
 // CHECK-NOT: linalg
-// CHECK: %[[ALL:.*]]:2 = flow.dispatch @mxc_quantise_bf16_mxfp4_even_192::@mxc_quantise_bf16_mxfp4_even_192(%{{.*}}) : (tensor<192xbf16>) -> (tensor<24xi32>, tensor<6xi8>)
+// CHECK: %[[ALL:.*]]:2 = flow.dispatch @mxc_quantise_bf16_mxfp4_even_192::@mxc_quantise_bf16_mxfp4_even_192(%{{.*}}) {mxc.quantises = {{.*}}} : (tensor<192xbf16>) -> (tensor<24xi32>, tensor<6xi8>)
 // CHECK: flow.tensor.bitcast %[[ALL]]#0 : tensor<24xi32> -> tensor<96xi8>
 // CHECK-NOT: linalg
 // CHECK: return %{{.*}}, %{{.*}} : tensor<3x2x32xf4E2M1FN>, tensor<3x2xf8E8M0FNU>
@@ -130,7 +130,7 @@ func.func @mxfp4(%arg0: tensor<3x64xbf16>) -> (tensor<3x2x32xf4E2M1FN>, tensor<3
 // CHECK: %[[M:.*]] = tensor.dim
 // CHECK-NOT: linalg
 // CHECK: %[[COUNT:.*]] = arith.muli %[[M]], %c2
-// CHECK: flow.dispatch @mxc_quantise_bf16_mxfp4_even_D::@mxc_quantise_bf16_mxfp4_even_D[%[[COUNT]]](%{{.*}}, %[[COUNT]]) : (tensor<?xbf16>{%{{.*}}}, index) -> (tensor<?xi32>{%{{.*}}}, tensor<?xi8>{%[[COUNT]]})
+// CHECK: flow.dispatch @mxc_quantise_bf16_mxfp4_even_D::@mxc_quantise_bf16_mxfp4_even_D[%[[COUNT]]](%{{.*}}, %[[COUNT]]) {mxc.quantises = {{.*}}} : (tensor<?xbf16>{%{{.*}}}, index) -> (tensor<?xi32>{%{{.*}}}, tensor<?xi8>{%[[COUNT]]})
 // CHECK-NOT: linalg
 // CHECK: return %{{.*}}, %{{.*}} : tensor<?x2x32xf4E2M1FN>, tensor<?x2xf8E8M0FNU>
 #map = affine_map<(d0, d1) -> (d0, d1)>

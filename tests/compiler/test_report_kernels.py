@@ -19,6 +19,7 @@ from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import Parameters
+from mxc.dialects.quantise import quantise_mx
 from mxc.dialects.scaled import scaled_contraction
 from mxc.dialects.targets import target
 
@@ -61,7 +62,11 @@ def _program() -> bytes:
             scales = unpack(bytes, ir.Float8E8M0FNUType.get())
             return scaled_contraction(x, w, lhs_scale=x_scales, rhs_scale=scales, name="down")
 
+        def dynamic(x: ir.Value) -> ir.Value:
+            return quantised(*quantise_mx(x, "mxint8", "rceil"))
+
         with ir.InsertionPoint(module.body):
+            func.FuncOp.from_py_func(tensor(f32, 5, K), name="dynamic")(dynamic)
             x = tensor(i8, 5, K // 32, 32)
             func.FuncOp.from_py_func(x, tensor(f32, 5, K // 32), name="quantised")(quantised)
             for name, groups, rows in (("decode", 4, 1), ("many", 40, 3)):
@@ -125,6 +130,19 @@ def test_quantised_activations(report: Report) -> None:
     assert one.bytes_minimum == 5 * (K + 4 * blocks + 4 * N) + N * (K + blocks)
 
 
+def test_activations_that_the_program_quantises(report: Report) -> None:
+    """The kernel that does so is one of the contraction's, and what it moves is the contraction's.
+
+    It writes elements, a scale and a sum for each block.
+    """
+    one, given = _one(report, "dynamic"), _one(report, "quantised")
+    assert (one.lhs, one.kernels, one.fallback) == ("mxint8", 2, None)
+    prepared = 5 * (K // 32) * 4 * (8 + 2)
+    weights_and_result = PADDED * (K + K // 32) + 5 * 4 * N
+    assert one.bytes_moved == 5 * 4 * K + 2 * prepared + weights_and_result
+    assert given.bytes_moved == one.bytes_moved - 5 * 4 * K + 5 * (K + 4 * K // 32)
+
+
 def test_instructions(report: Report) -> None:
     """What the assembly has: one product an activation of a block, one look-up a step of it."""
     kernels = {kernel.name: kernel for kernel in report.kernels}
@@ -172,7 +190,8 @@ def test_every_dispatch_is_an_operation(report: Report) -> None:
     assert own[head.name].bytes_moved == head.bytes_moved
     flops = [one.flops for one in report.operations if one.name == up.name and one.flops]
     assert flops == [2 * groups * rows * N * K for groups, rows in ((4, 1), (40, 3))]
-    assert {one.function for one in report.operations} == {"decode", "many", "logits", "quantised"}
+    functions = {one.function for one in report.operations}
+    assert functions == {"decode", "many", "logits", "quantised", "dynamic"}
 
 
 def test_a_kernel_whose_body_was_removed_is_a_fallback() -> None:
