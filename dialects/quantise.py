@@ -30,18 +30,13 @@ from mxc.dialects.formats import E8M0, FORMATS, BlockFormat, block_format
 from mxc.dialects.generic import constant, element_of, generic, shape_of
 from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.quantise_scalars import (
-    INFINITY,
     MAGNITUDE,
-    NAN,
     as_bits,
-    as_float,
-    below,
-    bits_of,
     element_code,
     i32,
+    int8_element,
+    int8_scale,
     scale_byte,
-    signed,
-    steps,
 )
 from mxc.dialects.recipes import ScaleRecipe, scale_recipe
 
@@ -53,14 +48,6 @@ MX_FORMATS = tuple(name for name, format in FORMATS.items() if format.scale == E
 
 #: Floats that are quantised as the f32 that they are exactly.
 _NARROW = ("bf16", "f16")
-
-#: The largest int8 element; -128 is not used.
-INT8_MAX = 127
-
-#: The smallest scale of int8. A subnormal number is less than half of it, and rounds to zero where
-#: targets read it as one and where they do not.
-INT8_LEAST_SCALE = 2.0**-125
-_LEAST_INT8 = bits_of(INT8_MAX * INT8_LEAST_SCALE)
 
 
 def quantise_int8(x: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -76,10 +63,13 @@ def quantise_int8(x: ir.Value) -> tuple[ir.Value, ir.Value]:
     amax = _amax(blocks)
     lead = _loops(amax)
     f32 = ir.F32Type.get()
-    scales = generic([(amax, lead)], lead, f32, _int8_scale)
-    inner = f"{lead} kb"
-    elements = generic([(blocks, inner), (scales, lead)], inner, _integer(8), _int8_element)
-    return elements, scales
+    scales = generic([(amax, lead)], lead, f32, int8_scale)
+    inner, byte = f"{lead} kb", _integer(8)
+
+    def element(value: ir.Value, scale: ir.Value) -> ir.Value:
+        return arith.trunci(byte, int8_element(value, scale))
+
+    return generic([(blocks, inner), (scales, lead)], inner, byte, element), scales
 
 
 def quantise_mx(
@@ -216,6 +206,42 @@ def match_quantisation(op: ir.Operation) -> Quantisation | None:
     return Quantisation(x=sources[0], format=format, recipe=recipe, codes=op, scales=scales)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Int8Quantisation:
+    """What `quantise_int8` builds, found in a program: its x, and the operations of its results."""
+
+    x: ir.Value
+    codes: ir.Operation
+    scales: ir.Operation
+
+
+def match_int8_quantisation(op: ir.Operation) -> Int8Quantisation | None:
+    """The quantisation to int8 whose elements `op` computes, or None."""
+    if op.name != "linalg.generic" or len(op.results) != 1:
+        return None
+    leaves: list[ir.Value] = []
+    found = _int8_signature(op.results[0], leaves)
+    if len(leaves) != 3 or shape_of(leaves[0])[-1] != BLOCK or leaves[0] != leaves[2]:
+        return None
+    if found != _known_int8(len(shape_of(leaves[0])) - 1):
+        return None
+    return Int8Quantisation(x=source_of(leaves[0]), codes=op, scales=leaves[1].owner)
+
+
+@cache
+def _known_int8(rank: int) -> str:
+    """The signature of int8 of x of `rank` dimensions."""
+    with ir.Location.unknown(), ir.InsertionPoint(ir.Module.create().body):
+        elements, _ = quantise_int8(tensor.empty([1] * (rank - 1) + [BLOCK], ir.F32Type.get()))
+        return _int8_signature(elements, [])
+
+
+def _int8_signature(elements: ir.Value, leaves: list[ir.Value]) -> str:
+    """Of elements [.., KO, 32]; leaves: the blocks, the scales, the blocks behind the scales."""
+    found = _computation(elements, leaves)
+    return f"{found}; {_computation(leaves[1], leaves)}" if len(leaves) == 2 else found
+
+
 @cache
 def _known(rank: int) -> dict[str, tuple[BlockFormat, ScaleRecipe]]:
     """The signatures of the codes of x of `rank` dimensions, in every format and recipe."""
@@ -236,6 +262,11 @@ def _signature(value: ir.Value, leaves: list[ir.Value]) -> str:
     if isinstance(element_of(value), ir.FloatType):
         leaves.append(value)
         return "x"
+    return _computation(value, leaves)
+
+
+def _computation(value: ir.Value, leaves: list[ir.Value]) -> str:
+    """What makes a tensor of `_signature`s."""
     op = None if isinstance(value, ir.BlockArgument) else value.owner
     if op is None or op.name != "linalg.generic":
         return "unknown"
@@ -283,26 +314,6 @@ def _widens(op: ir.Operation) -> bool:
     identity = source == result == ir.AffineMap.get_identity(source.n_dims)
     widens = names == ["arith.extf", "linalg.yield"] and narrow in _NARROW and wide == "f32"
     return identity and widens
-
-
-def _int8_scale(amax: ir.Value) -> ir.Value:
-    f32 = ir.F32Type.get()
-    scale = arith.divf(as_float(amax), constant(INT8_MAX, f32))
-    scale = arith.select(below(amax, _LEAST_INT8), constant(0.0, f32), scale)
-    return arith.select(below(amax, INFINITY), scale, as_float(i32(NAN)))
-
-
-def _int8_element(value: ir.Value, scale: ir.Value) -> ir.Value:
-    f32 = ir.F32Type.get()
-    zero = constant(0.0, f32)
-    quotient = arith.mulf(value, arith.divf(constant(1.0, f32), scale))
-    # False for a NaN too.
-    ordinary = arith.cmpf(arith.CmpFPredicate.OGT, scale, zero)
-    bits = as_bits(arith.select(ordinary, quotient, zero))
-    # As integers, so that no compiler makes one fused operation of the product and the sum in
-    # `steps`: a product that is rounded first may be a tie that it was not.
-    magnitude = arith.minsi(arith.andi(bits, i32(MAGNITUDE)), i32(bits_of(INT8_MAX)))
-    return arith.trunci(_integer(8), signed(steps(magnitude, 1.0), bits))
 
 
 def _renamed(value: ir.Value, element: str) -> ir.Value:

@@ -21,6 +21,14 @@ MAGNITUDE = 0x7FFFFFFF
 NAN = INFINITY | 1 << (MANTISSA - 1)
 _BIAS = 127
 
+#: The largest int8 element; -128 is not used.
+INT8_MAX = 127
+
+#: The smallest scale of int8. A subnormal number is less than half of it, and rounds to zero where
+#: targets read it as one and where they do not.
+INT8_LEAST_SCALE = 2.0**-125
+_LEAST_INT8 = int(np.float32(INT8_MAX * INT8_LEAST_SCALE).view(np.int32))
+
 
 def scale_byte(amax: ir.Value, element: ElementFormat, recipe: ScaleRecipe) -> ir.Value:
     """recipes.scale_bytes of the bits of one magnitude, i32, at the insertion point: i32."""
@@ -87,6 +95,30 @@ def steps(magnitude: ir.Value, step: float) -> ir.Value:
 def signed(magnitude: ir.Value, bits: ir.Value) -> ir.Value:
     """An i32 with the sign of the float32 whose bits these are."""
     return arith.select(below(bits, 0), arith.subi(like(magnitude, 0), magnitude), magnitude)
+
+
+def int8_scale(amax: ir.Value) -> ir.Value:
+    """The scale f32 of a block of int8, of the bits of its largest magnitude."""
+    largest = as_float(amax)
+    scale = arith.divf(largest, like(largest, INT8_MAX))
+    scale = arith.select(below(amax, _LEAST_INT8), like(scale, 0.0), scale)
+    return arith.select(below(amax, INFINITY), scale, like(scale, np.nan))
+
+
+def int8_element(value: ir.Value, scale: ir.Value) -> ir.Value:
+    """The int8 of an f32 under the scale f32 of its block, as i32."""
+    zero = like(value, 0.0)
+    quotient = arith.mulf(value, arith.divf(like(value, 1.0), scale))
+    # False for a NaN too.
+    ordinary = arith.cmpf(arith.CmpFPredicate.OGT, scale, zero)
+    bits = as_bits(arith.select(ordinary, quotient, zero))
+    # As integers, so that no compiler makes one fused operation of the product and the sum in
+    # `steps`: a product that is rounded first may be a tie that it was not.
+    magnitude = arith.andi(bits, like(bits, MAGNITUDE))
+    magnitude = arith.minsi(magnitude, like(bits, bits_of(INT8_MAX)))
+    # Once more: else a compiler would take the subtraction in `steps` and the sign's for one, and
+    # what is built would not be recognised by its form.
+    return signed(arith.minsi(steps(magnitude, 1.0), like(bits, INT8_MAX)), bits)
 
 
 def bits_of(value: float) -> int:

@@ -2,7 +2,8 @@
 
 A contraction whose weights are a parameter, MX or dense, becomes one dispatch of a hand-scheduled
 body (kernels/cpu/gemm.py), after one that puts its activations in the order of the dot products
-(activations.py), which all contractions of the same activations share. The parameter takes the
+(activations.py), which all contractions of the same activations share. Where the program quantises
+them, that one does. The parameter takes the
 layout that the body reads, which the compiler writes when it packs: nothing is reordered when the
 program loads or runs. Where the experts' weights were gathered, the body reads them in place, by
 the ids; where there are many rows of one expert each, it takes them expert by expert (routes.py).
@@ -28,6 +29,7 @@ makes a slice; pairs of formats that the instruction set has no dot product for.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,13 +40,14 @@ from mxc.dialects.contractions import INT8, block_name
 from mxc.dialects.errors import PassError
 from mxc.dialects.formats import block_format
 from mxc.dialects.generic import shape_of
-from mxc.dialects.kernel_calls import KernelCall
+from mxc.dialects.kernel_calls import KernelCall, mark_quantises
 from mxc.dialects.parameters import LAYOUT
 from mxc.passes.base import Pass
 from mxc.passes.kernels.cpu.activations import Prepare, Prepared
 from mxc.passes.kernels.cpu.gemm import Gemm
 from mxc.passes.kernels.cpu.isa import ISAS, Isa, Kind
 from mxc.passes.kernels.cpu.matches import Call, match
+from mxc.passes.kernels.cpu.quantise.blocks import quantiser
 from mxc.passes.kernels.cpu.routes import Routes
 from mxc.passes.kernels.cpu.rows import Rows
 from mxc.passes.kernels.cpu.schedule import rows_a_workgroup, tile
@@ -52,7 +55,7 @@ from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, epilogue
 from mxc.passes.kernels.executables import Body, dispatch, executable
 from mxc.passes.kernels.reshapes import as_memref, as_tensor, reshape
-from mxc.passes.kernels.sources import Source
+from mxc.passes.kernels.sources import BLOCK, Source
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 
 #: What cannot be part of a symbol.
@@ -172,6 +175,9 @@ class _Kernels:
     def _prepare(self, call: Call, kernel: Prepare) -> ir.Value:
         """The prepared activations, where no earlier call has them."""
         tensors = call.lhs.tensors
+        found = None if call.lhs.source.is_float else quantiser(*tensors)
+        if found is not None and kernel.prepared.block == call.lhs.source.block == BLOCK:
+            kernel, tensors = dataclasses.replace(kernel, quantiser=found[0]), found[1]
         key = (kernel.name, tensors)
         if key not in self._prepared:
             *sources, result = kernel.buffers
@@ -179,7 +185,10 @@ class _Kernels:
             operands = [
                 as_memref(value, kind) for value, kind in zip(tensors, sources, strict=True)
             ]
-            self._prepared[key] = dispatch(kernel.name, operands, as_tensor(result))
+            made = dispatch(kernel.name, operands, as_tensor(result))
+            if not kernel.source.is_float:
+                mark_quantises(made.owner, kernel.source.format)
+            self._prepared[key] = made
         return self._prepared[key]
 
     def _route(self, call: Call) -> ir.Value:

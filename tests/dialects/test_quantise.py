@@ -14,12 +14,13 @@ from mxc.dialects.context import new_context
 from mxc.dialects.errors import FormatError
 from mxc.dialects.generic import element_of
 from mxc.dialects.quantise import (
-    INT8_MAX,
     MX_FORMATS,
+    match_int8_quantisation,
     match_quantisation,
     quantise_int8,
     quantise_mx,
 )
+from mxc.dialects.quantise_scalars import INT8_MAX
 from mxc.dialects.recipes import ScaleRecipe
 from mxc.dialects.reference import quantize
 from mxc.passes.base import run
@@ -147,6 +148,24 @@ def test_what_is_built_is_found(name: str, recipe: ScaleRecipe, kind: str) -> No
             assert (one.format.name, one.recipe) == (name, recipe)
             assert one.x.type == x
             assert str(one.scales.results[0].type) == "tensor<3x?x2xi8>"
+
+
+def test_int8_is_found() -> None:
+    """As MX formats are; what is like it in part is not."""
+    text = program({"int8": quantise_int8}, (3, 64))
+    other = text.replace("1.270000e+02", "1.260000e+02")
+    assert other != text
+    for source, wanted in ((text, 1), (other, 0)):
+        with new_context():
+            module = ir.Module.parse(source)
+            run(("canonicalize", "cse"), module)
+            every = linalg_operations(module.operation)
+            found = [one for op in every if (one := match_int8_quantisation(op)) is not None]
+            assert len(found) == wanted
+            for one in found:
+                assert str(one.x.type) == "tensor<3x64xf32>"
+                assert str(one.codes.results[0].type) == "tensor<3x2x32xi8>"
+                assert str(one.scales.results[0].type) == "tensor<3x2xf32>"
 
 
 def test_rows_may_be_dynamic() -> None:

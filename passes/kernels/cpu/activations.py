@@ -17,6 +17,7 @@ from iree.compiler.dialects import arith, scf, vector
 
 from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.cpu.isa import Kind
+from mxc.passes.kernels.cpu.quantise.blocks import BlockQuantiser
 from mxc.passes.kernels.cpu.scales import Scales, ScaleType
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.sources import BLOCK, Format, Source
@@ -79,12 +80,13 @@ class Prepared:
 @dataclass(frozen=True)
 class Prepare:
     """The kernel that prepares `rows` rows of `blocks` blocks, whose elements are under one scale
-    each."""
+    each. `quantiser`: it reads floats, and quantises them to the source."""
 
     source: Source
     prepared: Prepared
     rows: int
     blocks: int
+    quantiser: BlockQuantiser | None = None
 
     @property
     def name(self) -> str:
@@ -94,7 +96,8 @@ class Prepare:
         kind += f"u{1 / self.prepared.weight_unit:g}" if self.prepared.weight_unit != 1 else ""
         halved = f"by{self._size}_" if self._size != BLOCK else ""
         size = f"{self.rows}x{self.blocks * self._size}"
-        return f"mxc_prepare_{self.source.name}_{kind}_{halved}{order}{size}"
+        source = self.source.name if self.quantiser is None else self.quantiser.name
+        return f"mxc_prepare_{source}_{kind}_{halved}{order}{size}"
 
     @property
     def _size(self) -> int:
@@ -125,8 +128,9 @@ class Prepare:
         """Memref types: elements, scales if any, the prepared rows."""
         shape, scales = [self.rows, self.blocks], self._scales
         result = self.prepared.memref(*shape)
-        if scales is None:
-            return [ir.MemRefType.get([*shape, self._size], self.source.memory), result]
+        if scales is None or self.quantiser is not None:
+            memory = self.source.memory if self.quantiser is None else self.quantiser.memory
+            return [ir.MemRefType.get([*shape, self._size], memory), result]
         elements = ir.MemRefType.get([*shape, self._block_bytes], i8())
         shape[-1] //= scales.steps
         return [elements, ir.MemRefType.get(shape, scales.memory), result]
@@ -151,14 +155,19 @@ class Prepare:
         row: ir.Value,
         block: ir.Value,
     ) -> None:
-        values = self._operands(elements, row, block)
+        if self.quantiser is not None:
+            codes, scale = self.quantiser.block(elements, [row, block, index(0)])
+            values = self._of_codes(codes)
+        else:
+            values = self._operands(elements, row, block)
+            if self._scales is not None:
+                scale = self._scale(self._scales, scales[0], row, block)
         kind = ir.VectorType(values.type).element_type
         order = [k for step in self.prepared.order for k in step]
         ordered = vector.shuffle(values, values, order)
         steps = self.prepared.steps
         vector.store(bitcast(ordered, i32(), steps), result, [row, block, index(0)])
-        if self._scales is not None:
-            scale = self._scale(self._scales, scales[0], row, block)
+        if not self.source.is_float:
             worth = self.prepared.unit * self.prepared.weight_unit
             if worth != 1.0:
                 # A power of two: exact.
@@ -194,13 +203,21 @@ class Prepare:
         if source.element.mlir == "i8":
             if kind == "quads":
                 return raw
-            whole = arith.sitofp(of(f32(), size), arith.extsi(of(i32(), size), raw))
-            values = arith.mulf(whole, splat(source.unit, f32(), size))
-            return _narrow(values, kind)
+            return self._of_codes(arith.extsi(of(i32(), size), raw))
         codes = arith.extui(of(i32(), self._block_bytes), raw)
         if source.element.bits == 4:
             high = arith.shrui(codes, splat(4, i32(), size // 2))
             codes = vector.interleave(codes, high)
+        return self._of_codes(codes)
+
+    def _of_codes(self, codes: ir.Value) -> ir.Value:
+        """The operands of codes i32, of int8 as numbers; above others there may be more bits."""
+        kind, source, size = self.prepared.kind, self.source, self._size
+        if source.element.mlir == "i8":
+            if kind == "quads":
+                return arith.trunci(of(i8(), size), codes)
+            whole = arith.sitofp(of(f32(), size), codes)
+            return _narrow(arith.mulf(whole, splat(source.unit, f32(), size)), kind)
         values = floats_of_codes(codes, source.element, size)
         if kind != "quads":
             return _narrow(values, kind)

@@ -135,7 +135,7 @@ class _Work:
                 halves = floats.halves(arith.addi(first, lane))
                 ahead = index(_AHEAD // self.kernel.source.block_bytes)
                 self.reader.ask_for(arith.addi(block, arith.addi(lane, ahead)))
-                known = Constants(read[0], read[1], read[2] if read[2:] else None)
+                known = Constants(*read)
                 codes = [rounding.quick(half, known) for half in halves]
                 signs = halves if rounding.format.element.exponent else None
                 self._store(arith.addi(block, lane), (codes[0], codes[1]), signs)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith
+from iree.compiler.dialects import arith, scf, vector
 
 from mxc.dialects.formats import BlockFormat
 from mxc.dialects.quantise_scalars import (
@@ -46,7 +46,7 @@ class Constants:
 
     least: ir.Value
     start: ir.Value
-    largest: ir.Value | None
+    largest: ir.Value | None = None
 
     @property
     def values(self) -> list[ir.Value]:
@@ -153,6 +153,29 @@ class Rounding:
             value = _chosen(arith.CmpFPredicate.OLT, value, largest)
             value = _chosen(arith.CmpFPredicate.OGT, value, arith.negf(largest))
         return as_bits(arith.addf(value, as_float(constants.start)))
+
+    def codes(self, x: ir.Value, amax: ir.Value, byte: ir.Value) -> ir.Value:
+        """The codes of one block x, i32 [n], with their signs and no other bits.
+
+        `amax`, `byte`: its largest magnitude and its scale, i32.
+        """
+        ordinary, constants = self.ordinary(amax, byte, zeros=True)
+        either = scf.IfOp(ordinary, [x.type], has_else=True)
+        with ir.InsertionPoint(either.then_block):
+            known = Constants(*(vector.broadcast(x.type, value) for value in constants.values))
+            scf.YieldOp([self._signed(self.quick(x, known), x)])
+        with ir.InsertionPoint(either.else_block):
+            scf.YieldOp([self.exact(x, vector.broadcast(x.type, byte))])
+        return either.results[0]
+
+    def _signed(self, code: ir.Value, x: ir.Value) -> ir.Value:
+        element = self.format.element
+        if not element.exponent:
+            top = like(code, 32 - element.bits)
+            return arith.shrsi(arith.shli(code, top), top)
+        code = arith.andi(code, like(code, element.magnitude_mask))
+        sign = arith.shrui(x, like(x, 32 - element.bits))
+        return arith.ori(code, arith.andi(sign, like(sign, element.sign_bit)))
 
     def exact(self, x: ir.Value, byte: ir.Value) -> ir.Value:
         """The codes of any x under the scale bytes, i32 of its shape."""

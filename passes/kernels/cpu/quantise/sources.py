@@ -16,6 +16,7 @@ from mxc.dialects.formats import FORMATS, BlockFormat, ElementFormat, Specials
 from mxc.dialects.quantise_scalars import INFINITY, MAGNITUDE, NAN, as_bits, as_float, like
 from mxc.dialects.recipes import MANTISSA, NAN_BYTE
 from mxc.passes.kernels.cpu.codes import floats_of_codes
+from mxc.passes.kernels.cpu.quantise.blocks import power_of
 from mxc.passes.kernels.cpu.quantise.halves import HALF, Halves, of_floats
 from mxc.passes.kernels.cpu.quantise.largest import Greater, of_dwords, of_words
 from mxc.passes.kernels.cpu.weights import CACHE_LINE
@@ -144,7 +145,7 @@ class Reader:
             return Floats(self.read[0]), block
         with loop(index(0), index(self.lanes), index(1)) as (lane, _, _):
             one = arith.addi(block, lane)
-            factor = as_float(_spread(_power(self._byte(one)), BLOCK))
+            factor = as_float(_spread(power_of(self._byte(one)), BLOCK))
             values = arith.mulf(self._values(one), factor)
             vector.store(values, self.scratch, [lane, index(0)])
             scf.YieldOp([])
@@ -193,12 +194,6 @@ def codes_of(raw: ir.Value, element: ElementFormat) -> ir.Value:
     if element.bits == 8:
         return codes
     return vector.interleave(codes, arith.shrui(codes, splat(4, i32(), HALF)))
-
-
-def _power(byte: ir.Value) -> ir.Value:
-    """The bits of 2^(byte - 127); 0 for the byte 0, NaN for 255."""
-    nothing = arith.cmpi(arith.CmpIPredicate.eq, byte, like(byte, NAN_BYTE))
-    return arith.select(nothing, like(byte, NAN), arith.shli(byte, like(byte, MANTISSA)))
 
 
 def _scaled(bits: ir.Value, byte: ir.Value) -> ir.Value:
