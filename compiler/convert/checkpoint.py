@@ -27,12 +27,14 @@ from mxc.compiler.checkpoints.dialects.gguf import NAME as GGUF
 from mxc.compiler.checkpoints.files.safetensors import CONFIG, INDEX, SINGLE
 from mxc.compiler.checkpoints.files.tensors import DTYPES
 from mxc.compiler.checkpoints.source import Source
-from mxc.compiler.convert.gguf import CONFIG_KEY, DTYPES_KEY, header, plan_gguf
+from mxc.compiler.convert.gguf import CONFIG_KEY, DTYPES_KEY, plan_gguf
+from mxc.compiler.convert.gguf_header import header
 from mxc.compiler.convert.layers import plan_compressed_tensors, plan_gpt_oss, plan_quark
 from mxc.compiler.convert.plan import Bytes, Plan, Written
 from mxc.compiler.packing.archive_file import archive_file
 from mxc.compiler.quantize.outputs import Tensor
 from mxc.compiler.quantize.write import layout
+from mxc.compiler.tokenizers.from_gguf import text_files
 from mxc.dialects.errors import CheckpointError, RequestError
 from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 
@@ -86,7 +88,10 @@ def convert(
         raise RequestError(f"{output}: exists; choose another output, or pass --force")
     if output.resolve() in (path.resolve(), *path.resolve().parents):
         raise RequestError(f"{output}: holds the source; choose another output")
+    texts: Mapping[str, bytes] = {}
     if to != GGUF:
+        if source.dialect == GGUF:
+            texts = text_files(source.config, str(path))
         source = _with_config(source)
     elif source.dialect == GGUF:
         raise RequestError(f"{path}: is GGUF already; copy it")
@@ -96,7 +101,7 @@ def convert(
     if to == GGUF:
         _write_gguf(plan, output, whole, report)
     else:
-        _write_folder(plan, source, output, whole, report)
+        _write_folder(plan, source, texts, output, whole, report)
     return Converted(dialect=to, tensors=len(plan.tensors), bytes=whole, notes=plan.notes)
 
 
@@ -164,7 +169,14 @@ def _write_gguf(plan: Plan, output: Path, whole: int, report: Progress) -> None:
         file.write(np.zeros(size - file.position, np.uint8))
 
 
-def _write_folder(plan: Plan, source: Source, output: Path, whole: int, report: Progress) -> None:
+def _write_folder(
+    plan: Plan,
+    source: Source,
+    texts: Mapping[str, bytes],
+    output: Path,
+    whole: int,
+    report: Progress,
+) -> None:
     temporary = output.with_name(f".{output.name}.partial-{os.getpid()}")
     try:
         temporary.mkdir()
@@ -179,6 +191,8 @@ def _write_folder(plan: Plan, source: Source, output: Path, whole: int, report: 
             for name in _COPIED:
                 if (source.path / name).is_file():
                     shutil.copyfile(source.path / name, temporary / name)
+        for name, content in texts.items():
+            (temporary / name).write_bytes(content)
         _write_shards(plan, temporary, whole, report)
         with _taking_place(output):
             os.rename(temporary, output)

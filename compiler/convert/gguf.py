@@ -2,7 +2,7 @@
 
 What transformers stores in 16 bits and ggml wants in f32 (norms, biases, routers) is widened,
 which is exact; the file says so under `mxc.dtypes`, and keeps config.json as `mxc.config`, so that
-the way back ends at the same bytes. The tokenizer is not written.
+the way back ends at the same bytes.
 Source: gguf 0.19.0 (quants.py, constants.py), convert_hf_to_gguf.py.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,15 +26,13 @@ from mxc.compiler.checkpoints.files.tensors import DTYPES
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.convert.experts import apart, published, together
 from mxc.compiler.convert.plan import CHUNK, Bytes, Plan, Written, factors, number, refuse
+from mxc.compiler.tokenizers.to_gguf import metadata as tokenizer
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import E4M3, E8M0
 from mxc.dialects.packing import unpack_elements
 
-#: ggml's types by name, and their numbers.
+#: ggml's types by name.
 BY_NAME = {kind.name: kind for kind in TYPES.values()}
-NUMBERS = {kind.name: number for number, kind in TYPES.items()}
-_ALIGNMENT = 32
-_LONGEST_NAME = 63
 
 CONFIG_KEY, DTYPES_KEY = "mxc.config", "mxc.dtypes"
 
@@ -119,7 +116,9 @@ def plan_gguf(source: Source) -> Plan:
     metadata = _metadata(architecture, source.config)
     metadata[CONFIG_KEY] = json.dumps(_without_quantisation(source.config))
     metadata[DTYPES_KEY] = json.dumps(narrowed)
-    notes = ["the tokenizer is not in the file; llama.cpp wants it there"]
+    words, unsaid = tokenizer(source.path, source.config)
+    metadata |= words
+    notes = [] if unsaid is None else [unsaid]
     default = source.quantisation.default
     if default is not None and default.activations is not None:
         notes.append(f"GGUF has no word for activations: {default.activations.format}")
@@ -323,42 +322,6 @@ def _metadata(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
         if type(original) is int:
             found[f"{architecture}.rope.scaling.original_context_length"] = original
     return found
-
-
-def header(plan: Plan) -> tuple[bytes, list[int], int]:
-    """Everything before the tensors, the offset of each in the file, and the size of the file."""
-    text = [b"GGUF", struct.pack("<IQQ", 3, len(plan.tensors), len(plan.metadata))]
-    for key, value in plan.metadata.items():
-        text += [_string(key), _value(value)]
-    end, starts = 0, []
-    for tensor in plan.tensors:
-        if len(tensor.name.encode()) > _LONGEST_NAME:
-            raise CheckpointError(
-                f"tensor {tensor.name}: ggml wants names of at most {_LONGEST_NAME} bytes; only "
-                f"architectures {', '.join(ARCHITECTURES)} are renamed"
-            )
-        dims = b"".join(struct.pack("<Q", n) for n in reversed(tensor.shape))
-        kind = NUMBERS[tensor.dtype]
-        rank = struct.pack("<I", len(tensor.shape))
-        text += [_string(tensor.name), rank, dims, struct.pack("<IQ", kind, end)]
-        starts.append(end)
-        end += -(-tensor.bytes // _ALIGNMENT) * _ALIGNMENT
-    raw = b"".join(text)
-    raw += bytes(-len(raw) % _ALIGNMENT)
-    return raw, [len(raw) + start for start in starts], len(raw) + end
-
-
-def _string(text: str) -> bytes:
-    raw = text.encode(errors="surrogateescape")
-    return struct.pack("<Q", len(raw)) + raw
-
-
-def _value(value: Any) -> bytes:
-    if isinstance(value, str):
-        return struct.pack("<I", 8) + _string(value)
-    if isinstance(value, float):
-        return struct.pack("<If", 6, value)
-    return struct.pack("<II", 4, value)
 
 
 def _without_quantisation(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,46 +1,22 @@
 """The tokenizer of a GGUF as tokenizer.json, and its chat template.
 
-Byte-level BPE alone ("gpt2"): of the other kinds nothing is made, and a prompt must be given as
-tokens. How text is split before merges are applied goes by `tokenizer.ggml.pre`; the patterns are
-those of the models' own tokenizer.json, as llama.cpp has them (src/llama-vocab.cpp).
+Byte-level BPE ("gpt2"), whose way of splitting text goes by `tokenizer.ggml.pre`, and sentencepiece
+("llama"): of other kinds nothing is made, and a prompt must be given as tokens.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
+from mxc.compiler.tokenizers import sentencepiece
+from mxc.compiler.tokenizers.sentencepiece import CONTROL, USER_DEFINED
+from mxc.compiler.tokenizers.splits import SPLITS, WHOLE_WORDS
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
-
-#: What the patterns end with: symbols, line ends, spaces.
-_SYMBOLS, _SPACES = r" ?[^\s\p{L}\p{N}]+", r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_REST = rf"{_SYMBOLS}[\r\n]*|{_SPACES}"
-_SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_LLAMA3 = rf"{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}"
-_QWEN2 = rf"{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_REST}"
-_GPT4O = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SUFFIX}?"
-    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SUFFIX}?"
-    rf"|\p{{N}}{{1,3}}|{_SYMBOLS}[\r\n/]*|{_SPACES}"
-)
-
-#: tokenizer.ggml.pre -> how text is split; None: as GPT-2 does.
-_SPLITS: dict[str, str | None] = {
-    "default": None,
-    "gpt-2": None,
-    "gpt-4o": _GPT4O,
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "qwen2": _QWEN2,
-}
-
-#: Types of tokens: control tokens are special, those that a user defined are never split.
-_CONTROL, _USER_DEFINED = 3, 4
 
 
 def text_files(metadata: Mapping[str, Any], place: str) -> dict[str, bytes]:
@@ -50,46 +26,87 @@ def text_files(metadata: Mapping[str, Any], place: str) -> dict[str, bytes]:
     together.
     """
 
-    def said(name: str) -> Any:
-        return metadata.get(f"tokenizer.{name}")
+    def said(name: str, default: Any = None) -> Any:
+        return metadata.get(f"tokenizer.{name}", default)
 
-    if said("ggml.model") != "gpt2":
+    kind, words = said("ggml.model"), [str(word) for word in said("ggml.tokens", ())]
+    if kind not in ("gpt2", "llama") or not words:
         return {}
-    words, kinds = said("ggml.tokens"), said("ggml.token_type")
-    merges, pre = said("ggml.merges"), said("ggml.pre") or "default"
-    if pre not in _SPLITS:
-        raise CheckpointError(
-            f"{place}: tokenizer.ggml.pre {pre!r} is not supported; supported: {', '.join(_SPLITS)}"
-        )
-    words, merges = list(words or ()), [tuple(str(m).split(" ")) for m in merges or ()]
-    types = list(kinds) if kinds is not None else [1] * len(words)
-    if len(types) != len(words) or len({*words}) != len(words) or any(len(m) != 2 for m in merges):
+    types = [int(kind) for kind in said("ggml.token_type", [1] * len(words))]
+    if len(types) != len(words) or len({*words}) != len(words):
         raise CheckpointError(
             f"{place}: tokenizer.ggml has {len(words)} tokens, {len({*words})} of them different, "
-            f"and {len(types)} types; wanted as many, and pairs to merge; fetch the file again"
+            f"and {len(types)} types; wanted as many; fetch the file again"
         )
-    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges))
-    split = _SPLITS[pre]
-    before = [] if split is None else [pre_tokenizers.Split(Regex(split), behavior="isolated")]
-    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*before, bytes_])
-    tokenizer.decoder = decoders.ByteLevel()
-    for word, kind in zip(words, types, strict=True):
-        if kind in (_CONTROL, _USER_DEFINED):
-            special = kind == _CONTROL
+    if kind == "gpt2":
+        tokenizer = _byte_level(said, words, place)
+    else:
+        scores = said("ggml.scores", ())
+        if len(scores) != len(words):
+            raise CheckpointError(
+                f"{place}: tokenizer.ggml has {len(words)} tokens and {len(scores)} scores; wanted "
+                "as many; fetch the file again"
+            )
+        before = bool(said("ggml.add_space_prefix", True))
+        tokenizer = sentencepiece.tokenizer(words, scores, types, space_before=before, place=place)
+    for word, each in zip(words, types, strict=True):
+        if each in (CONTROL, USER_DEFINED):
+            special = each == CONTROL
             tokenizer.add_tokens([AddedToken(word, special=special, normalized=False)])
     names = {
         name: words[number]
-        for name, key in (("bos_token", "bos"), ("eos_token", "eos"), ("pad_token", "padding"))
-        if type(number := said(f"ggml.{key}_token_id")) is int and number < len(words)
-    }
-    if said("ggml.add_bos_token") and "bos_token" in names:
-        first = names["bos_token"]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{first} $A", special_tokens=[(first, words.index(first))]
+        for name, key in (
+            ("bos_token", "bos"),
+            ("eos_token", "eos"),
+            ("pad_token", "padding"),
+            ("unk_token", "unknown"),
         )
+        if type(number := said(f"ggml.{key}_token_id")) is int and 0 <= number < len(words)
+    }
+    # llama.cpp begins with it in a sentencepiece vocabulary that does not say otherwise.
+    ends = {
+        "bos_token": bool(said("ggml.add_bos_token", kind == "llama")),
+        "eos_token": bool(said("ggml.add_eos_token", False)),
+    }
+    _surround(tokenizer, words, *(names.get(end) if added else None for end, added in ends.items()))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
     files = {TOKENIZER: tokenizer.to_str(), TOKENIZER_CONFIG: json.dumps(settings, indent=1) + "\n"}
     if isinstance(template := said("chat_template"), str):
         files[CHAT_TEMPLATE] = template
     return {name: content.encode() for name, content in files.items()}
+
+
+def _byte_level(said: Any, words: Sequence[str], place: str) -> Tokenizer:
+    pre = said("ggml.pre") or "default"
+    if pre not in SPLITS:
+        raise CheckpointError(
+            f"{place}: tokenizer.ggml.pre {pre!r} is not supported; supported: {', '.join(SPLITS)}"
+        )
+    merges: list[tuple[str, str]] = []
+    for merge in said("ggml.merges", ()):
+        left, space, right = str(merge).partition(" ")
+        if not space or " " in right:
+            raise CheckpointError(
+                f"{place}: tokenizer.ggml.merges has {merge!r}, wanted pairs to merge; fetch the "
+                "file again"
+            )
+        merges.append((left, right))
+    numbers = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.BPE(numbers, merges, ignore_merges=pre in WHOLE_WORDS))
+    split = SPLITS[pre]
+    before = [] if split is None else [pre_tokenizers.Split(Regex(split), behavior="isolated")]
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*before, bytes_])
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _surround(
+    tokenizer: Tokenizer, words: Sequence[str], first: str | None, last: str | None
+) -> None:
+    """What encoding puts before and after a text."""
+    ends = [end for end in (first, last) if end is not None]
+    if ends:
+        text = " ".join([*([first] if first else []), "$A", *([last] if last else [])])
+        known = [(end, words.index(end)) for end in dict.fromkeys(ends)]
+        tokenizer.post_processor = processors.TemplateProcessing(single=text, special_tokens=known)
