@@ -125,7 +125,8 @@ class Sanitizer(Observer):
         self._active = self._everyone if w.active is None else w.active[:, 0]
         if self._pending:
             for register in self._pending.keys() & (use.reads | use.writes):
-                self._check_pending(i, register)
+                if register in use.reads or not self._in_order(use, register):
+                    self._check_pending(i, register)
         for detail in self._hazards.get(i.address, ()):
             self._report("hazard", i, detail)
         self._undefined = None
@@ -184,6 +185,12 @@ class Sanitizer(Observer):
                     for name, sequence in self._pending.get(register, [])
                 ]
                 self._pending[register] = [each for each in theirs if each[1].any()] + mine
+
+    def _in_order(self, use: Use, register: Register) -> bool:
+        """Whether a load writes a register behind all that are to write it: loads from memory come
+        back in order, those from LDS too (CDNA4 ISA guide, 4.4)."""
+        names = {name for name, _ in self._pending[register]}
+        return use.loads and names == set(use.counters) and names in ({VECTOR}, {LOCAL})
 
     def _check_pending(self, i: Instruction, register: Register) -> None:
         late = [sequence > self._counts[name].done for name, sequence in self._pending[register]]
