@@ -78,6 +78,8 @@ PAIRS = [
 ]
 #: What looks alike and needs none.
 SAFE = [
+    # Products of f32 have read what they add to: the rule is for the matrix core's own kinds.
+    (F32.format("v[32:35]"), "v_mov_b32 v33, 0"),
     (F4, F4),
     (F64, F64),
     (F4, "s_add_u32 s4, s5, s6"),

@@ -118,7 +118,7 @@ def _matrix_rules(earlier: Facts, later: Facts, hidden: Registers) -> Iterator[t
     if later.vector and written & later.writes:
         wanted = (6 if small else 11) if earlier.double else passes + 2 + more
         yield wanted, "a matrix result is overwritten"
-    if later.vector and not earlier.double and earlier.accumulated & later.writes:
+    if later.vector and earlier.wide and earlier.accumulated & later.writes:
         yield passes - 1, "what a matrix instruction adds to is overwritten"
 
 
