@@ -12,6 +12,7 @@ from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
+from mxc.passes.lower_attention_to_gpu_kernels import LowerAttentionToGpuKernels
 from mxc.passes.lower_dequantise_to_gpu_kernels import LowerDequantiseToGpuKernels
 from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
 from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
@@ -86,6 +87,7 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
         if machine.matrix.converts:
             # What a quantisation reads as blocks is not dequantised first.
             found += [LowerQuantiseToGpuKernels(), LowerDequantiseToGpuKernels()]
+            found.append(LowerAttentionToGpuKernels())
     isa = best_isa(target.architecture, target.features)
     if isa is not None:
         found += [LowerToCpuKernels(isa=isa), LowerQuantiseToCpuKernels(isa=isa)]

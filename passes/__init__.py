@@ -11,6 +11,7 @@ from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.fuse_dequantize import FuseDequantize
 from mxc.passes.gather_packed import GatherPacked
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
+from mxc.passes.lower_attention_to_gpu_kernels import LowerAttentionToGpuKernels
 from mxc.passes.lower_dequantise_to_gpu_kernels import LowerDequantiseToGpuKernels
 from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
 from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
@@ -33,6 +34,7 @@ PASSES: tuple[type[Pass], ...] = (
     FuseDequantize,
     GatherPacked,
     LowerAttentionToCpuKernels,
+    LowerAttentionToGpuKernels,
     LowerDequantiseToGpuKernels,
     LowerQuantiseToCpuKernels,
     LowerQuantiseToGpuKernels,

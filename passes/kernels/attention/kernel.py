@@ -30,9 +30,10 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
 
 from mxc.passes.kernels.attention.rows import when
-from mxc.passes.kernels.attention.shape import Attention, Seen, Source
+from mxc.passes.kernels.attention.shape import Attention, Source
 from mxc.passes.kernels.attention.staging import Staging, scratch
 from mxc.passes.kernels.attention.tile import Memory, Tile
+from mxc.passes.kernels.caches import Seen
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.vectors import index, loop
 

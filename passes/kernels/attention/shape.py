@@ -6,18 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith
 
-from mxc.passes.kernels.vectors import index
+from mxc.passes.kernels.caches import PIECE_KEYS
 
 #: Registers of keys that a tile takes at once.
 KEY_REGISTERS = 2
 #: Rows of a workgroup. Staging a block of keys costs about as much as four rows over it.
 BLOCK_ROWS = 128
-#: Keys are shared out where there are fewer workgroups than this, until there are as many, in
-#: pieces of no fewer keys than that.
+#: Keys are shared out where there are fewer workgroups than this, until there are as many.
 ENOUGH_WORKGROUPS = 64
-PIECE_KEYS = 128
 #: Bytes of a workgroup's memory, which is its stack. IREE refuses more than 32 KiB in all: keys of
 #: a block in f32, values of a block, and maxima and totals of heads that a workgroup has together;
 #: those of the tiles of one head, and the weights, are 4 KiB at most.
@@ -146,28 +143,3 @@ class Source:
     def at(self, key: ir.Value, head: ir.Value, depth: ir.Value) -> list[ir.Value]:
         """The indices of one element."""
         return [*self.place, key, head, depth]
-
-
-@dataclass(frozen=True)
-class Seen:
-    """Which keys a token sees: those of `begin` .. `end` - 1 at or before it, inside `width`.
-
-    Keys are counted in the cache, tokens in the call, whose first token is at `position`.
-    """
-
-    position: ir.Value
-    begin: ir.Value
-    end: ir.Value
-    width: int | None
-
-    def first(self, token: ir.Value) -> ir.Value:
-        """The first key that `token` sees."""
-        if self.width is None:
-            return self.begin
-        oldest = arith.subi(arith.addi(self.position, token), index(self.width - 1))
-        return arith.maxsi(self.begin, oldest)
-
-    def behind(self, token: ir.Value) -> ir.Value:
-        """The key behind the last one that `token` sees."""
-        after = arith.addi(arith.addi(self.position, token), index(1))
-        return arith.minsi(self.end, after)

@@ -24,8 +24,9 @@ from mxc.passes.kernels.attention.rows import (
     spread,
     when,
 )
-from mxc.passes.kernels.attention.shape import KEY_REGISTERS, Attention, Seen, Source
+from mxc.passes.kernels.attention.shape import KEY_REGISTERS, Attention, Source
 from mxc.passes.kernels.attention.staging import extended
+from mxc.passes.kernels.caches import Seen
 from mxc.passes.kernels.exponential import exponential, greater, lanes_of
 from mxc.passes.kernels.vectors import (
     bitcast,

@@ -125,16 +125,24 @@ class FloatSide:
             return [arith.truncf(brief, floats)]
         wide = of(f32(), FRAGMENT)
         left = floats if self.kind.memory == "f32" else arith.extf(wide, floats)
-        found = []
-        count = self.kind.parts(self.register)
-        for part in range(count):
-            halves = bitcast(left, ir.BF16Type.get(), 2 * FRAGMENT)
-            upper = list(range(1, 2 * FRAGMENT, 2))
-            found.append(vector.shuffle(halves, halves, upper))
-            if part + 1 < count:
-                bits = bitcast(left, i32(), FRAGMENT)
-                high = bitcast(arith.andi(bits, splat(_HIGH, i32(), FRAGMENT)), f32(), FRAGMENT)
+        return bf16_parts(left, self.kind.parts(self.register))
+
+
+def bf16_parts(left: ir.Value, count: int, *, finite: bool = False) -> list[ir.Value]:
+    """The first `count` bf16 whose sum are eight floats, each with the next 8 bits; the last three
+    are all of an f32. An infinity is its own first part, unless all are said to be `finite`."""
+    found = []
+    for part in range(count):
+        halves = bitcast(left, ir.BF16Type.get(), 2 * FRAGMENT)
+        upper = list(range(1, 2 * FRAGMENT, 2))
+        found.append(vector.shuffle(halves, halves, upper))
+        if part + 1 < count:
+            bits = bitcast(left, i32(), FRAGMENT)
+            high = bitcast(arith.andi(bits, splat(_HIGH, i32(), FRAGMENT)), f32(), FRAGMENT)
+            rest = arith.subf(left, high)
+            if not finite:
                 # Infinities, which are their own high part, have nothing left.
                 same = arith.cmpf(arith.CmpFPredicate.OEQ, left, high)
-                left = arith.select(same, splat(0, f32(), FRAGMENT), arith.subf(left, high))
-        return found
+                rest = arith.select(same, splat(0, f32(), FRAGMENT), rest)
+            left = rest
+    return found

@@ -1,0 +1,205 @@
+"""Attention over slices of a cache: where the keys and values lie, which a token sees, the call.
+
+A kernel reads the cache itself, from the entry and for the keys that the slices named. Where there
+are too few rows for many workgroups the keys are shared out in pieces, whose number is the workload
+of the dispatch; a second kernel, NAME_joined, puts their results together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith
+
+from mxc.dialects.attention import MatchedAttention, match_attention
+from mxc.dialects.generic import constant, element_of, shape_of
+from mxc.passes.kernels.executables import dispatch
+from mxc.passes.kernels.vectors import index
+from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
+
+#: Keys of a piece, at least.
+PIECE_KEYS = 128
+
+
+class Kernel(Protocol):
+    """Sizes of a kernel, as far as its name and its calls need them."""
+
+    @property
+    def tokens(self) -> int:
+        """Of a call."""
+
+    @property
+    def heads(self) -> int:
+        """Key/value heads."""
+
+    @property
+    def group(self) -> int:
+        """Query heads of each."""
+
+    @property
+    def depth(self) -> int:
+        """Elements of a key."""
+
+    @property
+    def keys(self) -> Sequence[int]:
+        """Sizes of the memref that has the keys, [.., S, V, D]."""
+
+    @property
+    def element(self) -> str:
+        """Type of keys and values."""
+
+    @property
+    def width(self) -> int | None:
+        """The sliding window, in tokens."""
+
+    @property
+    def pieces(self) -> int | None:
+        """Into how many pieces the keys are cut at most; None: they are not."""
+
+    @property
+    def block_keys(self) -> int:
+        """Keys that a piece has a multiple of."""
+
+    def result_shape(self) -> list[int]:
+        """Of the first kernel's result."""
+
+
+K = TypeVar("K", bound=Kernel)
+
+
+def lower_attention(
+    module: ir.Operation,
+    kernel: Callable[[MatchedAttention, tuple[CacheSlice, CacheSlice]], K | None],
+    build: Callable[[str, K], None],
+) -> None:
+    """Replace each attention over slices of a cache by calls of the kernel for it, if there is one.
+
+    `build`: the executables of a kernel, once, at the insertion point.
+    """
+    names: dict[K, str] = {}
+    for op in linalg_operations(module):
+        found = match_attention(op)
+        slices = None if found is None else _slices(found)
+        if found is None or slices is None:
+            continue
+        shape = kernel(found, slices)
+        if shape is None:
+            continue
+        if shape not in names:
+            names[shape] = _name(shape, set(names.values()))
+            with ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0]):
+                build(names[shape], shape)
+        with ir.InsertionPoint(op), op.location:
+            replace(op, _call(names[shape], shape, found, *slices))
+    sweep(module)
+
+
+def _name(shape: Kernel, taken: set[str]) -> str:
+    sizes = "x".join(str(n) for n in (shape.tokens, shape.heads, shape.group, shape.depth))
+    name = f"mxc_attention_{sizes}_{shape.element}_of_{shape.keys[-3]}"
+    name += "" if shape.width is None else f"_near_{shape.width}"
+    same = sum(1 for other in taken if other == name or other.startswith(f"{name}_v"))
+    return name if not same else f"{name}_v{same}"
+
+
+@dataclass(frozen=True)
+class CacheSlice:
+    """[size, V, D] of `source`: at `place`, from key `first`."""
+
+    source: ir.Value
+    place: list[ir.Value]
+    first: ir.Value | int
+    size: ir.Value | int
+
+
+def _slices(found: MatchedAttention) -> tuple[CacheSlice, CacheSlice] | None:
+    """Where keys and values lie; None where they are no slices, or of different keys or types."""
+    keys, values = _slice(found.keys), _slice(found.values)
+    if keys is None or values is None:
+        return None
+    same = (keys.first, keys.size) == (values.first, values.size)
+    return (keys, values) if same and element_of(keys.source) == element_of(values.source) else None
+
+
+def _slice(value: ir.Value) -> CacheSlice | None:
+    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    if op is None or op.name != "tensor.extract_slice":
+        return None
+    source, shape = op.operands[0], shape_of(op.operands[0])
+    segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
+    dynamic = ir.ShapedType.get_dynamic_size()
+    given = list(op.operands)
+    parts: list[list[ir.Value | int]] = []
+    for number, name in enumerate(("static_offsets", "static_sizes", "static_strides"), start=1):
+        begin = sum(segments[:number])
+        values = iter(given[begin : begin + segments[number]])
+        static = ir.DenseI64ArrayAttr(op.attributes[name])
+        parts.append([next(values) if size == dynamic else size for size in static])
+    offsets, sizes, strides = parts
+    whole = shape[-2:] == list(sizes[-2:]) and offsets[-2:] == [0, 0]
+    one = all(size == 1 for size in (*sizes[:-3], *strides))
+    if len(shape) < 3 or min(shape) < 0 or not whole or not one or len(shape_of(value)) != 3:
+        return None
+    with ir.InsertionPoint(op), op.location:
+        place = [_index(offset) for offset in offsets[:-3]]
+    return CacheSlice(source, place, offsets[-3], sizes[-3])
+
+
+def _index(value: ir.Value | int) -> ir.Value:
+    return constant(value, ir.IndexType.get()) if isinstance(value, int) else value
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Which keys a token sees: those of `begin` .. `end` - 1 at or before it, inside `width`.
+
+    Keys are counted in the cache, tokens in the call, whose first token is at `position`.
+    """
+
+    position: ir.Value
+    begin: ir.Value
+    end: ir.Value
+    width: int | None
+
+    def first(self, token: ir.Value) -> ir.Value:
+        """The first key that `token` sees."""
+        if self.width is None:
+            return self.begin
+        oldest = arith.subi(arith.addi(self.position, token), index(self.width - 1))
+        return arith.maxsi(self.begin, oldest)
+
+    def behind(self, token: ir.Value) -> ir.Value:
+        """The key behind the last one that `token` sees."""
+        after = arith.addi(arith.addi(self.position, token), index(1))
+        return arith.minsi(self.end, after)
+
+
+def _call(
+    name: str, shape: Kernel, found: MatchedAttention, keys: CacheSlice, values: CacheSlice
+) -> ir.Value:
+    """Dispatch @name over queries, keys, values and sinks, then position, first, size, keys of a
+    piece, places of keys and values; and @name_joined over the pieces, the sinks and their number.
+    """
+    first, size = _index(keys.first), _index(keys.size)
+    position = _index(0) if found.position is None else found.position
+    # The body counts keys from the start of the source, the attention from where it likes.
+    if found.first is not None and found.first != keys.first:
+        position = arith.subi(position, found.first)
+    if found.first is None or found.first != keys.first:
+        position = position if keys.first == 0 else arith.addi(position, first)
+    piece = size
+    if shape.pieces is not None:
+        # Whole blocks, so that only the last one of all is ragged.
+        blocks = arith.ceildivsi(size, _index(shape.pieces * shape.block_keys))
+        piece = arith.maxsi(arith.muli(blocks, _index(shape.block_keys)), _index(PIECE_KEYS))
+    operands = [found.queries, keys.source, values.source, found.sinks]
+    operands += [position, first, size, piece, *keys.place, *values.place]
+    kind = ir.RankedTensorType.get(shape.result_shape(), ir.F32Type.get())
+    if shape.pieces is None:
+        return dispatch(name, operands, kind)
+    pieces = arith.ceildivsi(size, piece)
+    parts = dispatch(name, operands, kind, [pieces])
+    return dispatch(f"{name}_joined", [parts, found.sinks, pieces], found.op.results[0].type)

@@ -1,0 +1,141 @@
+"""What one attention kernel is: its sizes, its memory, how it is shared out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.passes.kernels.caches import PIECE_KEYS
+from mxc.passes.kernels.gpu.lanes import LANES
+from mxc.passes.kernels.vectors import f32
+
+#: Rows, keys or elements of D that a matrix instruction takes: v_mfma_f32_16x16x32_bf16.
+TILE = 16
+#: Keys of a block, which are its K where weights meet values.
+BLOCK_KEYS = 32
+#: Elements of a fragment: 16 bytes of bf16.
+FRAGMENT = 8
+#: Waves that keep the chip busy: keys are shared out until there are as many. An MI350 has 256
+#: compute units of four SIMDs.
+ENOUGH_WAVES = 1024
+#: Numbers that a piece has behind the values of a row: its maximum and its total, then nothing.
+TAIL = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Sizes of one kernel, all static.
+
+    `keys` and `values` are the shapes of the memrefs they are read from, [.., S, V, D], `element`
+    their type, `sinks` the type of the sinks. Scores are multiplied by `scale`; `width` is the
+    sliding window in tokens. `most_keys`: that a call may have.
+    """
+
+    tokens: int
+    heads: int
+    group: int
+    depth: int
+    keys: tuple[int, ...]
+    values: tuple[int, ...]
+    element: str
+    sinks: str
+    scale: float
+    width: int | None
+    most_keys: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of a key/value head: its query heads of all tokens."""
+        return self.tokens * self.group
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of rows of a wave. Two share what is read, where registers are enough for them."""
+        return 2 if self.rows > TILE and self.head_bytes <= 128 else 1
+
+    @property
+    def waves(self) -> int:
+        """Waves that a SIMD is to hold, by registers: one of them waits while another computes."""
+        return max(1, min(4, 512 // (self.head_bytes * self.tiles)))
+
+    @property
+    def head_bytes(self) -> int:
+        """Of a key or a value."""
+        return self.depth * int(self.element_type().width) // 8
+
+    @property
+    def wave_rows(self) -> int:
+        """Rows of a wave."""
+        return self.tiles * TILE
+
+    @property
+    def blocks(self) -> int:
+        """Waves of a head, of one piece of the keys."""
+        return -(-self.rows // self.wave_rows)
+
+    @property
+    def block_keys(self) -> int:
+        """Keys that a wave takes at once."""
+        return BLOCK_KEYS
+
+    @property
+    def slots(self) -> int:
+        """Elements of D that a lane has of a value."""
+        return self.depth // TILE
+
+    @property
+    def parts(self) -> int:
+        """The bf16 that add up to an element of the cache."""
+        return {"bf16": 1, "f16": 2, "f32": 3}[self.element]
+
+    @property
+    def pieces(self) -> int | None:
+        """Into how many pieces the keys are cut at most; None: a wave goes over all keys."""
+        found = min(ENOUGH_WAVES // (self.heads * self.blocks), -(-self.most_keys // PIECE_KEYS))
+        return found if found > 1 else None
+
+    @property
+    def workgroups(self) -> tuple[int | None, ...]:
+        """Along heads, blocks of rows and pieces of keys; None: as many as there are."""
+        return (self.heads, self.blocks, 1 if self.pieces is None else None)
+
+    def element_type(self) -> ir.Type:
+        """The MLIR type of keys and values."""
+        return ir.Type.parse(self.element)
+
+    def result_shape(self) -> list[int]:
+        """[T, V, G, D]; or [pieces, V, T * G, D + TAIL]."""
+        if self.pieces is None:
+            return [self.tokens, self.heads, self.group, self.depth]
+        return [self.pieces, self.heads, self.rows, self.depth + TAIL]
+
+    def buffers(self) -> list[ir.Type]:
+        """Memrefs of queries, keys, values, sinks and result."""
+        return [
+            ir.MemRefType.get([self.tokens, self.heads, self.group, self.depth], f32()),
+            ir.MemRefType.get(list(self.keys), self.element_type()),
+            ir.MemRefType.get(list(self.values), self.element_type()),
+            self.sinks_buffer(),
+            ir.MemRefType.get(self.result_shape(), f32()),
+        ]
+
+    def sinks_buffer(self) -> ir.Type:
+        """The memref of the sinks, [V, G]."""
+        return ir.MemRefType.get([self.heads, self.group], ir.Type.parse(self.sinks))
+
+    @property
+    def scalars(self) -> int:
+        """Index operands: position, first, size, keys of a piece; places of keys and values."""
+        return 4 + len(self.keys) - 3 + len(self.values) - 3
+
+    def joined_buffers(self) -> list[ir.Type]:
+        """Memrefs of the second kernel: pieces, sinks, result."""
+        whole = [self.tokens, self.heads, self.group, self.depth]
+        pieces = ir.MemRefType.get(self.result_shape(), f32())
+        return [pieces, self.sinks_buffer(), ir.MemRefType.get(whole, f32())]
+
+    @property
+    def joined_workgroups(self) -> tuple[int]:
+        """Of the second kernel: a lane has four elements of a row."""
+        return (-(-self.heads * self.rows * (self.depth // 4) // LANES),)

@@ -1,0 +1,116 @@
+"""mxc-lower-attention-to-gpu-kernels: attention over a cache becomes matrix instructions on it.
+
+Scores, softmax and values of all heads become one dispatch (passes/kernels/gpu/attention/body.py),
+for any number of keys, known or not when the program is compiled. The slices of the cache go away:
+the kernel reads the cache itself, from the entry and for the keys that the slices named. Nothing of
+the size of tokens times keys is in memory. Where there are too few rows to keep the chip busy, a
+token that is decoded, the keys are shared out in pieces, and a second dispatch joins them.
+
+Products and sums are those of f32: a query or a weight is the sum of three bf16.
+
+before:
+    %k = tensor.extract_slice %cache[%entry, %first, 0, 0] [1, %size, V, D] ..
+    %v = tensor.extract_slice %cache[%next, %first, 0, 0] [1, %size, V, D] ..
+    %products = linalg.generic ins(%queries, %k) { mulf, addf }
+    %scores = linalg.generic ins(%products) { index, cmpi, select }
+    ..
+    %y = linalg.generic ins(%mixed, %total) { divf }
+after:
+    stream.executable private @mxc_attention_128x8x8x64_bf16_of_4096 { .. amdgpu.mfma .. }
+    %y = flow.dispatch @mxc_attention_..(%queries, %cache, %cache, %sinks, %position, %first,
+                                         %size, %entry, %next)
+
+Leaves alone: attention in another form than dialects/attention.py builds; queries that are not
+f32; keys, values or sinks of other types than bf16, f16 and f32; keys and values that are no slices
+of static tensors, or slices at other keys than each other; head sizes that are no multiple of 32,
+or more than 512 bytes of a key; entries of a cache of 2 GiB or more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.dialects.amdgpu import BEYOND
+from mxc.dialects.attention import MatchedAttention
+from mxc.dialects.generic import element_of, shape_of
+from mxc.passes.base import Pass
+from mxc.passes.kernels.caches import CacheSlice, lower_attention
+from mxc.passes.kernels.executables import Threads, executable
+from mxc.passes.kernels.gpu.attention.body import attention
+from mxc.passes.kernels.gpu.attention.join import join_pieces
+from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, Attention
+from mxc.passes.kernels.gpu.attention.softmax import SCALES
+from mxc.passes.kernels.gpu.lanes import LANES
+
+#: Types that are sums of at most three bf16, with their bytes.
+_FLOATS = {"bf16": 2, "f16": 2, "f32": 4}
+#: Head sizes: fragments along D are of 32, and registers hold no keys of more bytes.
+_DEPTH_UNIT, _HEAD_BYTES = 32, 512
+
+
+@dataclass(frozen=True)
+class LowerAttentionToGpuKernels(Pass):
+    """Give attention to kernels of bf16 matrix instructions, of waves of 64 lanes."""
+
+    name = "mxc-lower-attention-to-gpu-kernels"
+
+    def run(self, module: ir.Operation) -> None:
+        """Lower every attention over slices of a cache."""
+        lower_attention(module, _shape, _build)
+
+
+def _shape(found: MatchedAttention, slices: tuple[CacheSlice, CacheSlice]) -> Attention | None:
+    keys, values = slices
+    tokens, heads, group, depth = shape_of(found.queries)
+    element, sinks = str(element_of(keys.source)), str(element_of(found.sinks))
+    known = min(shape_of(found.queries)) > 0 and str(element_of(found.queries)) == "f32"
+    if not known or element not in _FLOATS or sinks not in _FLOATS:
+        return None
+    least, most = SCALES
+    if (
+        depth % _DEPTH_UNIT
+        or depth * _FLOATS[element] > _HEAD_BYTES
+        or not least <= found.scale <= most
+    ):
+        return None
+    ahead = 2 * BLOCK_KEYS  # is asked for behind the end
+    entry = max(
+        (shape_of(each.source)[-3] + ahead) * math.prod(shape_of(each.source)[-2:])
+        for each in (keys, values)
+    )
+    if max(entry * _FLOATS[element], 4 * tokens * heads * group * depth) >= BEYOND:
+        return None
+    return Attention(
+        tokens=tokens,
+        heads=heads,
+        group=group,
+        depth=depth,
+        keys=tuple(shape_of(keys.source)),
+        values=tuple(shape_of(values.source)),
+        element=element,
+        sinks=sinks,
+        scale=found.scale,
+        width=found.width,
+        most_keys=keys.size if isinstance(keys.size, int) else shape_of(keys.source)[-3],
+    )
+
+
+def _build(name: str, shape: Attention) -> None:
+    buffers, threads = shape.buffers(), Threads(LANES, LANES)
+
+    def body(*values: ir.Value) -> None:
+        attention(shape, values[: len(buffers)], values[len(buffers) :])
+
+    held = Threads(LANES, LANES, {"amdgpu-waves-per-eu": str(shape.waves)})
+    executable(name, buffers, shape.workgroups, body, shape.scalars, held)
+    if shape.pieces is None:
+        return
+    joined = shape.joined_buffers()
+
+    def join(*values: ir.Value) -> None:
+        join_pieces(shape, values[: len(joined)], values[len(joined)])
+
+    executable(f"{name}_joined", joined, shape.joined_workgroups, join, 1, threads)
