@@ -50,16 +50,16 @@ MX_FORMATS = tuple(name for name, format in FORMATS.items() if format.scale == E
 _NARROW = ("bf16", "f16")
 
 
-def quantise_int8(x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """x f32 [.., K] -> elements i8 [.., K / 32, 32] and scales f32 [.., K / 32].
+def quantise_int8(x: ir.Value, block: int = BLOCK) -> tuple[ir.Value, ir.Value]:
+    """x f32 [.., K] -> elements i8 [.., K / block, block] and scales f32 [.., K / block].
 
     scale = amax / 127 and element = x * (1 / scale), to nearest, ties to even, within +-127; both
     quotients and the product are f32. Where amax / 127 is below 2^-125, the block is zeros under
     the scale 0. Where amax is Inf or NaN, the scale is NaN and the elements are zeros.
 
-    Raises ValueError where x is not f32 or K not a static multiple of 32.
+    Raises ValueError where x is not f32 or K not a static multiple of the block.
     """
-    blocks = _blocks(x, [BLOCK])
+    blocks = _blocks(x, [block])
     amax = _amax(blocks)
     lead = _loops(amax)
     f32 = ir.F32Type.get()

@@ -69,7 +69,7 @@ def _chain(
         for i in range(count):
             packed = parameters.load(f"w{i}", (problem.n, blocks, BLOCK // 2), i8)
             scales = parameters.load(f"s{i}", (problem.n, blocks), i8)
-            lhs, lhs_scale = prepare_activations(mode, _carried(x, m, problem.k))
+            lhs, lhs_scale = prepare_activations(mode, carried(x, m, problem.k))
             x = scaled_contraction(
                 lhs,
                 unpack(packed, ir.Float4E2M1FNType.get()),
@@ -82,8 +82,8 @@ def _chain(
     return body
 
 
-def _carried(x: ir.Value, m: int, k: int) -> ir.Value:
-    """The first m * k numbers of x [m, ..] as activations [m, k / 32, 32].
+def carried(x: ir.Value, m: int, k: int, block: int = BLOCK) -> ir.Value:
+    """The first m * k numbers of x [m, ..] as activations [m, k / block, block].
 
     Not the first columns: numbers that lie together need not be copied. Which numbers they are
     does not matter to a chain, whose result nobody reads.
@@ -96,20 +96,20 @@ def _carried(x: ir.Value, m: int, k: int) -> ir.Value:
         x = tensor.extract_slice(part, x, [], [], [], [0], [m * k], [1])
         whole = shape(m, k, of=kind.element_type)
         x = tensor.expand_shape(whole, x, [[0, 1]], [], [m, k])
-    split = shape(m, k // BLOCK, BLOCK, of=kind.element_type)
-    return tensor.expand_shape(split, x, [[0], [1, 2]], [], [m, k // BLOCK, BLOCK])
+    split = shape(m, k // block, block, of=kind.element_type)
+    return tensor.expand_shape(split, x, [[0], [1, 2]], [], [m, k // block, block])
 
 
 def prepare_activations(mode: str, x: ir.Value) -> Side:
-    """f32 [m, k / 32, 32] as the mode has it: elements of that shape, scales [m, k / 32]."""
+    """f32 [m, blocks, block] as the mode has it: elements of that shape, scales [m, blocks]."""
     if mode == "f32":
         return x, None
     if mode == "bf16":
         bf16 = ir.BF16Type.get()
         return generic([(x, "m o b")], "m o b", bf16, lambda v: arith.truncf(bf16, v)), None
-    m, blocks, _ = shape_of(x)
-    kind = ir.RankedTensorType.get([m, blocks * BLOCK], element_of(x))
-    return quantise_int8(tensor.collapse_shape(kind, x, [[0], [1, 2]]))
+    m, blocks, block = shape_of(x)
+    kind = ir.RankedTensorType.get([m, blocks * block], element_of(x))
+    return quantise_int8(tensor.collapse_shape(kind, x, [[0], [1, 2]]), block)
 
 
 def both_scaled_program(m: int, problem: Shape) -> Program:
