@@ -21,7 +21,10 @@ after:
     %p = flow.dispatch @mxc_prepare_..(%x)
     %y = flow.dispatch @mxc_mxfp4_bf16_..(%p, %ids, %w, %scales) {mxc.contraction = {..}}
 
-Leaves alone: weights that are no parameter, or that something else reads too; dynamic rows; blocks
+The number of rows, and of groups with experts of their choice, may come with each call: it is the
+workload of the dispatch and a scalar of the kernel.
+
+Leaves alone: weights that are no parameter, or that something else reads too; blocks
 that are neither 16 nor a multiple of 32, and 16 elements of 6 bits; K that is no multiple of 16;
 accumulators other than zero; a batch without gathered experts, and one gathered expert, which MLIR
 makes a slice; pairs of formats that the instruction set has no dot product for.
@@ -31,7 +34,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -44,6 +47,7 @@ from mxc.dialects.kernel_calls import KernelCall, mark_quantises
 from mxc.dialects.parameters import LAYOUT
 from mxc.passes.base import Pass
 from mxc.passes.kernels.cpu.activations import Prepare, Prepared
+from mxc.passes.kernels.cpu.calls import Calls
 from mxc.passes.kernels.cpu.gemm import Gemm
 from mxc.passes.kernels.cpu.isa import ISAS, Isa, Kind
 from mxc.passes.kernels.cpu.matches import Call, match
@@ -53,13 +57,16 @@ from mxc.passes.kernels.cpu.rows import Rows
 from mxc.passes.kernels.cpu.schedule import rows_a_workgroup, tile
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, epilogue
-from mxc.passes.kernels.executables import Body, dispatch, executable
-from mxc.passes.kernels.reshapes import as_memref, as_tensor, reshape
+from mxc.passes.kernels.extents import Size, named, product, quotient, value_of
+from mxc.passes.kernels.reshapes import as_tensor, reshape, sizes_of
 from mxc.passes.kernels.sources import BLOCK, Source
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 
 #: What cannot be part of a symbol.
 _NO_NAME = r"\W+"
+
+#: A size of a contraction that is not known, in its description.
+_DYNAMIC = -1
 
 #: Rows of one expert each from which on they are taken expert by expert: fewer mostly differ.
 SORTED_ROWS = 8
@@ -115,8 +122,7 @@ class _Kernels:
 
     def __init__(self, module: ir.Operation, isa: Isa) -> None:
         self.relaid: dict[str, tuple[ir.Type, str]] = {}
-        self._module, self._isa = module, isa
-        self._built: set[str] = set()
+        self._calls, self._isa = Calls(module), isa
         self._prepared: dict[tuple[str, tuple[ir.Value, ...]], ir.Value] = {}
         self._routes: dict[ir.Value, ir.Value] = {}
         self._epilogues: dict[str, int] = {}
@@ -137,7 +143,8 @@ class _Kernels:
             offset=elements.offset(self._isa) if quads else 0,
             weight_unit=weights.unit,
         )
-        routed = call.ids is not None and call.rows == 1 and call.groups >= SORTED_ROWS
+        many = not isinstance(call.groups, int) or call.groups >= SORTED_ROWS
+        routed = call.ids is not None and call.rows == 1 and many
         shape = tile(self._isa, weights, call.rows, sorted=routed)
         rows = Rows(
             call.groups,
@@ -150,27 +157,26 @@ class _Kernels:
         # Where sums wait in the result, there is nothing to finish yet.
         after = epilogue(call.op, PANEL) if not shape.staged_blocks else NOTHING
         gemm = Gemm(self._isa, weights, prepared, rows, call.columns, blocks, shape, after)
-        name = self._name(call, routed, after)
-        types = gemm.buffers
-        self._build(name, types, gemm.workgroups, gemm.body)
         with ir.InsertionPoint(call.op), call.op.location:
+            # Of its dimensions these may be dynamic.
+            scalars = sizes_of(call.op.results[0])
             operands = [self._prepare(call, Prepare(source, prepared, rows.sources, blocks))]
             if call.ids is not None:
                 operands.append(self._route(call) if routed else call.ids)
         last = after.stages[-1].op if after.stages else call.op
         with ir.InsertionPoint(last), call.op.location:
-            tensors = iter(types[len(operands) : -1])
-            for parameter, layout in zip(call.parameters, weights.layouts, strict=True):
-                kind_ = as_tensor(next(tensors))
+            tensors = gemm.buffers[len(operands) :]
+            for parameter, layout, buffer in zip(
+                call.parameters, weights.layouts, tensors, strict=False
+            ):
+                kind_ = as_tensor(buffer.memref)
                 self.relaid[parameter] = (kind_, layout)
                 operands.append(_load(parameter, kind_))
-            operands += [
-                as_memref(value, kind_)
-                for (_, value), kind_ in zip(after.operands, tensors, strict=True)
-            ]
-            result = dispatch(name, operands, as_tensor(types[-1]))
+            operands += [value for _, value in after.operands]
+            result = self._calls.dispatch(self._name(call, routed, after), gemm, operands, scalars)
             _described(call).write(result.owner)
-            replace(last, reshape(result, shape_of(last.results[0])))
+            value = last.results[0]
+            replace(last, reshape(result, shape_of(value), sizes_of(value)))
 
     def _prepare(self, call: Call, kernel: Prepare) -> ir.Value:
         """The prepared activations, where no earlier call has them."""
@@ -180,12 +186,11 @@ class _Kernels:
             kernel, tensors = dataclasses.replace(kernel, quantiser=found[0]), found[1]
         key = (kernel.name, tensors)
         if key not in self._prepared:
-            *sources, result = kernel.buffers
-            self._build(kernel.name, kernel.buffers, kernel.workgroups, kernel.body)
-            operands = [
-                as_memref(value, kind) for value, kind in zip(tensors, sources, strict=True)
-            ]
-            made = dispatch(kernel.name, operands, as_tensor(result))
+            scalars = []
+            if kernel.scalars:
+                groups, rows = _extent(call)
+                scalars = [value_of(quotient(product(groups, rows), call.lhs.share))]
+            made = self._calls.dispatch(kernel.name, kernel, tensors, scalars)
             if not kernel.source.is_float:
                 mark_quantises(made.owner, kernel.source.format)
             self._prepared[key] = made
@@ -196,20 +201,9 @@ class _Kernels:
         assert call.ids is not None
         if call.ids not in self._routes:
             kernel = Routes(call.groups, call.experts)
-            self._build(kernel.name, kernel.buffers, kernel.workgroups, kernel.body)
-            self._routes[call.ids] = dispatch(
-                kernel.name, [call.ids], as_tensor(kernel.buffers[-1])
-            )
+            scalars = [value_of(_extent(call)[0])] if kernel.scalars else []
+            self._routes[call.ids] = self._calls.dispatch(kernel.name, kernel, [call.ids], scalars)
         return self._routes[call.ids]
-
-    def _build(
-        self, name: str, types: list[ir.Type], workgroups: Sequence[int], body: Body
-    ) -> None:
-        if name in self._built:
-            return
-        self._built.add(name)
-        with ir.InsertionPoint.at_block_begin(self._module.regions[0].blocks[0]):
-            executable(name, types, workgroups, body)
 
     def _name(self, call: Call, routed: bool, after: Epilogue) -> str:
         name = _name(call, routed)
@@ -219,9 +213,16 @@ class _Kernels:
         return f"{name}_then_{number}"
 
 
+def _extent(call: Call) -> tuple[Size, Size]:
+    """Groups and rows of a call, at the insertion point."""
+    given = iter(sizes_of(call.op.results[0]))
+    groups, rows = (next(given) if size is None else size for size in (call.groups, call.rows))
+    return groups, rows
+
+
 def _name(call: Call, routed: bool) -> str:
     name = f"mxc_{re.sub(_NO_NAME, '_', call.format)}_{call.lhs.source.name}"
-    name += f"_{call.groups}x{call.rows}x{call.columns}x{call.depth}"
+    name += f"_{named(call.groups)}x{named(call.rows)}x{call.columns}x{call.depth}"
     name += f"_of_{call.experts}" if call.experts else ""
     name += "_sorted" if routed else ""
     return name + (f"_share_{call.lhs.share}" if call.lhs.share > 1 else "")
@@ -240,8 +241,8 @@ def _load(parameter: str, kind: ir.Type) -> ir.Value:
 
 def _described(call: Call) -> KernelCall:
     return KernelCall(
-        batch=call.groups,
-        m=call.rows,
+        batch=_DYNAMIC if call.groups is None else call.groups,
+        m=_DYNAMIC if call.rows is None else call.rows,
         n=call.columns,
         k=call.depth,
         experts=max(call.experts, 1),

@@ -587,15 +587,25 @@ func.func @scales_elsewhere(%x: tensor<2x2x32xf32>) -> (tensor<2x20xf32>, tensor
 
 // -----
 
-// Dynamic rows, and so the static rows on the same weight.
+// Rows that come with the call, beside static ones of the same weight: their number is the workload,
+// and a scalar of the kernels.
+// CHECK: stream.executable private @mxc_prepare_f32_floats0_{{.*}}Dx64 {
+// CHECK: stream.executable.export public @mxc_prepare_f32_floats0_{{.*}}Dx64 workgroups(%[[M:.*]]: index) -> (index, index, index) {
+// CHECK: stream.executable private @mxc_bf16_f32_1xDx20x64 {
+// CHECK: stream.binding.subspan {{.*}} : !stream.binding -> memref<?x3x32xi32>{%[[M:.*]]}
+// CHECK: stream.binding.subspan {{.*}} : !stream.binding -> memref<?x20xf32>{%[[M]]}
+// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
 // CHECK-LABEL: func.func @dynamic_rows(
-// CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
-// CHECK-NOT: mxc.layout
+// CHECK: %[[ROWS:.*]] = tensor.dim %arg1
+// CHECK: flow.dispatch @mxc_bf16_f32_1x2x20x64
+// CHECK: flow.dispatch @mxc_prepare_f32_floats0_{{.*}}Dx64[%[[ROWS]]]({{.*}}, %[[ROWS]]) : (tensor<?x2x32xf32>{%[[ROWS]]}, index) -> tensor<?x3x32xi32>{%[[ROWS]]}
+// CHECK: flow.dispatch @mxc_bf16_f32_1xDx20x64::@mxc_bf16_f32_1xDx20x64[%[[ROWS]]]({{.*}}, %[[ROWS]]) {mxc.contraction = {batch = 1 : i64, experts = 1 : i64, k = 64 : i64, lhs = "f32", m = -1 : i64,
+// CHECK-NOT: linalg.generic
+// CHECK: return
+// BASE: stream.executable private @mxc_bf16_f32_1xDx20x64 {
+// BASE: util.global private @w {mxc.layout = "panel16x4"}
 // BASE-LABEL: func.func @dynamic_rows(
-// BASE-NOT: flow.dispatch
-// BASE: linalg.generic
-// BASE-NOT: mxc.layout
+// BASE: flow.dispatch @mxc_bf16_f32_1xDx20x64
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
 func.func @dynamic_rows(%x: tensor<2x64xf32>, %d: tensor<?x64xf32>) -> (tensor<2x20xf32>, tensor<?x20xf32>) {
   %0 = util.global.load immutable @w : tensor<20x64xbf16>

@@ -21,6 +21,20 @@ def value_of(size: Size) -> ir.Value:
     return index(size) if isinstance(size, int) else size
 
 
+def named(size: Size) -> str:
+    """For symbols: D where it comes with each call."""
+    return str(size) if isinstance(size, int) else "D"
+
+
+def plus(first: Size, second: Size) -> Size:
+    """first + second, where neither is negative."""
+    if isinstance(first, int) and isinstance(second, int):
+        return first + second
+    if first is None or second is None:
+        return None
+    return arith.addi(value_of(first), value_of(second))
+
+
 def product(first: Size, second: Size) -> Size:
     """first * second, where neither is negative."""
     if isinstance(first, int) and isinstance(second, int):

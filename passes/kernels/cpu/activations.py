@@ -10,7 +10,7 @@ are quantised, the scale of the block as f32, and for quads what the integer sum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
@@ -20,6 +20,7 @@ from mxc.passes.kernels.cpu.isa import Kind
 from mxc.passes.kernels.cpu.quantise.blocks import BlockQuantiser
 from mxc.passes.kernels.cpu.scales import Scales, ScaleType
 from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import Buffer, Size, named, quotient_up, value_of
 from mxc.passes.kernels.sources import BLOCK, Format, Source
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, index, load, loop, of, splat
 
@@ -72,9 +73,9 @@ class Prepared:
         """The dword of what a block's sum begins with."""
         return self.steps + self.scaled
 
-    def memref(self, rows: int, blocks: int) -> ir.Type:
-        """The buffer's type."""
-        return ir.MemRefType.get([rows, blocks | 1, self.dwords], i32())
+    def buffer(self, rows: Size, blocks: int) -> Buffer:
+        """Rows of so many blocks."""
+        return Buffer([rows, blocks | 1, self.dwords], i32())
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Prepare:
 
     source: Source
     prepared: Prepared
-    rows: int
+    rows: Size
     blocks: int
     quantiser: BlockQuantiser | None = None
 
@@ -95,7 +96,7 @@ class Prepare:
         kind = f"{self.prepared.kind}{self.prepared.offset}"
         kind += f"u{1 / self.prepared.weight_unit:g}" if self.prepared.weight_unit != 1 else ""
         halved = f"by{self._size}_" if self._size != BLOCK else ""
-        size = f"{self.rows}x{self.blocks * self._size}"
+        size = f"{named(self.rows)}x{self.blocks * self._size}"
         source = self.source.name if self.quantiser is None else self.quantiser.name
         return f"mxc_prepare_{source}_{kind}_{halved}{order}{size}"
 
@@ -119,28 +120,35 @@ class Prepare:
         return max(1, _ELEMENTS_A_WORKGROUP // (self.blocks * self._size))
 
     @property
-    def workgroups(self) -> list[int]:
-        """Along the rows."""
-        return [-(-self.rows // self._rows_a_workgroup)]
+    def scalars(self) -> int:
+        """How many index values come with each call."""
+        return int(self.rows is None)
+
+    def given(self, scalars: Sequence[ir.Value]) -> Prepare:
+        """This kernel for so many rows."""
+        return replace(self, rows=scalars[0]) if self.scalars else self
 
     @property
-    def buffers(self) -> list[ir.Type]:
-        """Memref types: elements, scales if any, the prepared rows."""
-        shape, scales = [self.rows, self.blocks], self._scales
-        result = self.prepared.memref(*shape)
+    def workgroups(self) -> list[Size]:
+        """Along the rows."""
+        return [quotient_up(self.rows, self._rows_a_workgroup)]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """Elements, scales if any, the prepared rows."""
+        scales, result = self._scales, self.prepared.buffer(self.rows, self.blocks)
         if scales is None or self.quantiser is not None:
             memory = self.source.memory if self.quantiser is None else self.quantiser.memory
-            return [ir.MemRefType.get([*shape, self._size], memory), result]
-        elements = ir.MemRefType.get([*shape, self._block_bytes], i8())
-        shape[-1] //= scales.steps
-        return [elements, ir.MemRefType.get(shape, scales.memory), result]
+            return [Buffer([self.rows, self.blocks, self._size], memory), result]
+        elements = Buffer([self.rows, self.blocks, self._block_bytes], i8())
+        return [elements, Buffer([self.rows, self.blocks // scales.steps], scales.memory), result]
 
-    def body(self, elements: ir.Value, *rest: ir.Value) -> None:
+    def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
-        *scales, result = rest
+        elements, *scales, result = buffers
         height = index(self._rows_a_workgroup)
         first = arith.muli(workgroup(0), height)
-        last = arith.minui(arith.addi(first, height), index(self.rows))
+        last = arith.minui(arith.addi(first, height), value_of(self.rows))
         with loop(first, last, index(1)) as (row, _, _):
             with loop(index(0), index(self.blocks), index(1)) as (block, _, _):
                 self._block(elements, scales, result, row, block)

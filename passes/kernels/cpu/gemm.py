@@ -19,7 +19,8 @@ row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
@@ -32,6 +33,7 @@ from mxc.passes.kernels.cpu.rows import Rows
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
 from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import Buffer, Size
 from mxc.passes.kernels.finish import Finish
 from mxc.passes.kernels.vectors import f32, i8, index, loop, scratch
 
@@ -78,24 +80,33 @@ class Gemm:
         return max(1, self.tile.columns_a_workgroup // self._halves)
 
     @property
-    def workgroups(self) -> tuple[int, int, int]:
-        """Along columns, rows and groups."""
-        registers = self.registers // self._halves
-        return (-(-registers // self._registers_a_workgroup), *self.rows.workgroups)
+    def scalars(self) -> int:
+        """How many index values come with each call."""
+        return self.rows.scalars
+
+    def given(self, scalars: Sequence[ir.Value]) -> Gemm:
+        """This kernel for so many groups or rows."""
+        return replace(self, rows=self.rows.given(scalars)) if self.scalars else self
 
     @property
-    def buffers(self) -> list[ir.Type]:
-        """Memref types: activations, what chooses the rows if anything, weights, scales, what the
-        epilogue reads, result."""
+    def workgroups(self) -> list[Size]:
+        """Along columns, rows and groups."""
+        registers = self.registers // self._halves
+        return [-(-registers // self._registers_a_workgroup), *self.rows.workgroups]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """Activations, what chooses the rows if anything, weights, scales, what the epilogue reads,
+        result."""
         return [
-            self.prepared.memref(self.rows.sources, self.blocks),
-            *self.rows.memrefs(),
-            *self.weights.memrefs(self.rows.experts, -(-self.columns // PANEL), self.blocks),
+            self.prepared.buffer(self.rows.sources, self.blocks),
+            *self.rows.buffers,
+            *self.weights.buffers(self.rows.experts, -(-self.columns // PANEL), self.blocks),
             *(
-                ir.MemRefType.get(flat_shape(reach, value, self.rows.results), element_of(value))
+                Buffer(flat_shape(reach, value, self.rows.results), element_of(value))
                 for reach, value in self.epilogue.operands
             ),
-            ir.MemRefType.get([self.rows.results, self.result_columns], f32()),
+            Buffer([self.rows.results, self.result_columns], f32()),
         ]
 
     @property
@@ -107,7 +118,7 @@ class Gemm:
         """Build the body at the insertion point."""
         rest = list(buffers)
         activations, result = rest.pop(0), rest.pop()
-        span = self.rows.begin(rest.pop(0) if self.rows.memrefs() else None)
+        span = self.rows.begin(rest.pop(0) if self.rows.buffers else None)
         elements, scales = rest.pop(0), rest.pop(0) if self.weights.scaled else None
         keys = self.epilogue.operands
         finish = Finish(self.epilogue, dict(zip(keys, rest, strict=True)), self.isa.lanes)

@@ -14,6 +14,7 @@ from mxc.dialects.product import read_product
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.kernels.cpu.elements import ELEMENTS, Elements
 from mxc.passes.kernels.cpu.scales import Scales, ScaleType, fits
+from mxc.passes.kernels.extents import Size
 from mxc.passes.kernels.operands import Operand, operand
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.values import is_zero, producer
@@ -36,8 +37,8 @@ class Call:
     elements: Elements
     scales: Scales | None
     format: str
-    groups: int
-    rows: int
+    groups: Size
+    rows: Size
     columns: int
     depth: int
     experts: int
@@ -46,8 +47,7 @@ class Call:
 def match(op: ir.Operation) -> Call | None:
     """The call that computes `op`, or None where no kernel does."""
     scaled = match_scaled_contraction(op)
-    found = _match_scaled(scaled) if scaled is not None else _match_dense(op)
-    return found if found is not None and min(found.groups, found.rows) >= 0 else None
+    return _match_scaled(scaled) if scaled is not None else _match_dense(op)
 
 
 def _match_scaled(found: ScaledContraction) -> Call | None:
@@ -76,8 +76,8 @@ def _match_scaled(found: ScaledContraction) -> Call | None:
         elements=of,
         scales=kind,
         format=block_name(of.type, kind.type, kind.block),
-        groups=found.batch[0] if found.batch else 1,
-        rows=found.m,
+        groups=_size(found.batch[0]) if found.batch else 1,
+        rows=_size(found.m),
         columns=found.n,
         depth=found.k,
         experts=elements.experts,
@@ -113,8 +113,8 @@ def _match_dense(op: ir.Operation) -> Call | None:
         elements=of,
         scales=None,
         format=of.type,
-        groups=found.batch if by_expert else 1,
-        rows=found.m,
+        groups=_size(found.batch) if by_expert else 1,
+        rows=_size(found.m),
         columns=found.n,
         depth=found.k,
         experts=weight.experts,
@@ -137,6 +137,11 @@ def _elements(type: ir.Type, block: int) -> Elements | None:
 
 #: Bits of elements that lie in planes, for which a block is 32.
 _PLANES = 6
+
+
+def _size(known: int) -> Size:
+    """None where it is not."""
+    return known if known >= 0 else None
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ would write outside of the buffer, and is taken as the last expert.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf
 
+from mxc.passes.kernels.extents import Buffer, Size, named, plus, value_of
 from mxc.passes.kernels.vectors import i32, index, loop
 
 
@@ -21,29 +23,39 @@ from mxc.passes.kernels.vectors import i32, index, loop
 class Routes:
     """The kernel that sorts `rows` rows of ids below `experts`."""
 
-    rows: int
+    rows: Size
     experts: int
 
     @property
     def name(self) -> str:
         """The symbol of the kernel."""
-        return f"mxc_routes_{self.rows}_of_{self.experts}"
+        return f"mxc_routes_{named(self.rows)}_of_{self.experts}"
 
     @property
-    def workgroups(self) -> list[int]:
+    def scalars(self) -> int:
+        """How many index values come with each call."""
+        return int(self.rows is None)
+
+    def given(self, scalars: Sequence[ir.Value]) -> Routes:
+        """This kernel for so many rows."""
+        return replace(self, rows=scalars[0]) if self.scalars else self
+
+    @property
+    def workgroups(self) -> list[Size]:
         """One: it takes microseconds."""
         return [1]
 
     @property
-    def buffers(self) -> list[ir.Type]:
-        """Memref types: ids, routes."""
+    def buffers(self) -> list[Buffer]:
+        """Ids, routes."""
         return [
-            ir.MemRefType.get([self.rows], i32()),
-            ir.MemRefType.get([self.experts + 1 + self.rows], i32()),
+            Buffer([self.rows], i32()),
+            Buffer([plus(self.experts + 1, self.rows)], i32()),
         ]
 
-    def body(self, ids: ir.Value, routes: ir.Value) -> None:
+    def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
+        ids, routes = buffers
         zero, one = index(0), index(1)
         none = arith.index_cast(i32(), zero)
         unit = arith.index_cast(i32(), one)
@@ -61,7 +73,7 @@ class Routes:
         with loop(zero, index(self.experts), one) as (e, _, _):
             memref.StoreOp(none, cursor, [e])
             scf.YieldOp([])
-        with loop(zero, index(self.rows), one) as (row, _, _):
+        with loop(zero, value_of(self.rows), one) as (row, _, _):
             bump(cursor, expert(row))
             scf.YieldOp([])
         with loop(zero, index(self.experts), one, [none]) as (e, (begin,), op):
@@ -70,7 +82,7 @@ class Routes:
             memref.StoreOp(begin, cursor, [e])
             scf.YieldOp([arith.addi(begin, count)])
         memref.StoreOp(op.results[0], routes, [index(self.experts)])
-        with loop(zero, index(self.rows), one) as (row, _, _):
+        with loop(zero, value_of(self.rows), one) as (row, _, _):
             place = arith.index_cast(ir.IndexType.get(), bump(cursor, expert(row)))
             at = arith.addi(place, index(self.experts + 1))
             memref.StoreOp(arith.index_cast(i32(), row), routes, [at])

@@ -19,6 +19,7 @@ from mxc.passes.kernels.cpu.activations import Prepared
 from mxc.passes.kernels.cpu.gemm import Tile
 from mxc.passes.kernels.cpu.isa import Isa, Kind
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
+from mxc.passes.kernels.extents import Size
 
 #: Registers -> kind -> rows of a tile.
 _ROWS: dict[int, dict[Kind, int]] = {
@@ -45,8 +46,9 @@ _ACTIVATION_BYTES = 512 << 10
 _STAGED = 256
 
 
-def tile(isa: Isa, weights: Weights, rows: int, *, sorted: bool) -> Tile:
-    """The tile for so many rows a group; `sorted`: a number that is known when it runs."""
+def tile(isa: Isa, weights: Weights, rows: Size, *, sorted: bool) -> Tile:
+    """The tile for so many rows a group; `sorted`: a number that is known when it runs, as is one
+    that comes with the call."""
     kind, block = weights.kind, weights.elements.block
     prefetch = _PREFETCH // block
     panels = PANEL // isa.lanes * _PANELS
@@ -58,15 +60,19 @@ def tile(isa: Isa, weights: Weights, rows: int, *, sorted: bool) -> Tile:
     height = _ROWS[isa.registers][kind]
     bits = weights.elements.bits
     costly = bits <= _CODE_BITS and isa.costly(bits, kind)
-    staged = costly and (sorted or rows > height)
-    if not sorted:
+    staged = costly
+    if isinstance(rows, int) and not sorted:
+        staged = costly and rows > height
         height = -(-rows // -(-rows // height))
     return Tile(height, _COLUMNS, prefetch, panels, _STAGED // block if staged else 0)
 
 
-def rows_a_workgroup(prepared: Prepared, rows: int, blocks: int, height: int) -> int:
-    """Whole tiles whose activations stay in the cache, of about equal number in all workgroups."""
+def rows_a_workgroup(prepared: Prepared, rows: Size, blocks: int, height: int) -> int:
+    """Whole tiles whose activations stay in the cache, of about equal number in all workgroups
+    where the number of rows is known."""
     row_bytes = blocks * prepared.dwords * 4
     most = max(height, _ACTIVATION_BYTES // row_bytes // height * height)
+    if not isinstance(rows, int):
+        return most
     parts = -(-rows // most)
     return -(-rows // (parts * height)) * height

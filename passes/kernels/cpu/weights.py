@@ -16,6 +16,7 @@ from iree.compiler.dialects import arith
 from mxc.passes.kernels.cpu.elements import Elements
 from mxc.passes.kernels.cpu.isa import Isa, Kind
 from mxc.passes.kernels.cpu.scales import Scales
+from mxc.passes.kernels.extents import Buffer
 from mxc.passes.kernels.vectors import f32, i8, index, load, prefetch, splat
 
 #: Columns of a panel.
@@ -57,15 +58,14 @@ class Weights:
         """int8 under floats counts ones; under E8M0 it is mxint8, which counts 64ths."""
         return self.scales is not None and (self.elements.type, self.scales.type) == ("i8", "f32")
 
-    def memrefs(self, experts: int, panels: int, blocks: int) -> list[ir.Type]:
-        """Types of the elements, and of the scales if any; without `experts` there is no such
-        dimension."""
+    def buffers(self, experts: int, panels: int, blocks: int) -> list[Buffer]:
+        """The elements, and the scales if any; without `experts` there is no such dimension."""
         place = [*([experts] if experts else []), panels, blocks]
-        units = ir.MemRefType.get([*place, self.elements.units, 4 * PANEL], i8())
+        units = Buffer([*place, self.elements.units, 4 * PANEL], i8())
         if self.scales is None:
             return [units]
         place[-1] //= self.scales.steps
-        return [units, ir.MemRefType.get([*place, PANEL], self.scales.memory)]
+        return [units, Buffer([*place, PANEL], self.scales.memory)]
 
     @property
     def layouts(self) -> list[str]:

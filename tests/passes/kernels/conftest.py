@@ -7,7 +7,8 @@ A test names its contractions and compiles them together, the way a model is com
 is the format of the weights and of the activations, groups x rows x columns x depth, the experts
 that groups choose from, and how many consecutive rows have the same activations. "bf16r" are f32
 activations that the program rounds to bf16; "mxfp4/64" has a scale for 64 elements instead of 32,
-on both sides. Where the CPU has the instructions, contractions are
+on both sides; "?" are groups or rows that come with the call; what ends in "plus" is added to a
+residual [rows, columns] and a bias [columns]. Where the CPU has the instructions, contractions are
 kernels of ours; elsewhere they take the portable road and must give the same numbers.
 """
 
@@ -92,17 +93,22 @@ class Case:
     experts: int = 0
     share: int = 1
     block: int = BLOCK
+    plus: bool = False
 
     @staticmethod
     def parse(name: str) -> "Case":
         found = re.fullmatch(
-            r"(\w+)(?:/(\d+))? (\w+) (\d+)x(\d+)x(\d+)x(\d+)(?: of (\d+))?(?: share (\d+))?", name
+            r"(\w+)(?:/(\d+))? (\w+) ([\d?]+)x([\d?]+)x(\d+)x(\d+)"
+            r"(?: of (\d+))?(?: share (\d+))?( plus)?",
+            name,
         )
         assert found is not None, name
-        weight, block, activation, *numbers, experts, share = found.groups()
+        weight, block, activation, *numbers, experts, share, plus = found.groups()
+        numbers = [number.replace("?", "-1") for number in numbers]
         sizes = [*map(int, numbers), int(experts or 0), int(share or 1)]
         halved = weight == "nvfp4" or sizes[3] % BLOCK
-        return Case(name, weight, activation, *sizes, int(block or (16 if halved else BLOCK)))
+        size = int(block or (16 if halved else BLOCK))
+        return Case(name, weight, activation, *sizes, size, plus is not None)
 
     @property
     def blocks(self) -> int:
@@ -110,7 +116,12 @@ class Case:
 
     @property
     def source_rows(self) -> int:
+        """Of the activations; -1 where they come with the call."""
         return self.groups * self.rows // self.share
+
+    @property
+    def is_dynamic(self) -> bool:
+        return self.groups * self.rows < 0
 
     @property
     def in_bytes(self) -> bool:
@@ -176,9 +187,17 @@ def body(case: Case, parameters: Parameters) -> Callable[..., ir.Value]:
                 [(x, f"m {inner}")], f"m j {inner}", element_of(x), lambda e: e, sizes=sizes
             )
             x = collapse(x, [[0, 1], *([axis + 2] for axis in range(len(rest)))])
-        if case.experts:
+        if case.experts and not case.is_dynamic:
             x = expand(x, [[0, 1], *([axis + 2] for axis in range(len(rest)))], [*rows, *rest])
         return x
+
+    def plus(y: ir.Value, arguments: list[ir.Value]) -> ir.Value:
+        if not case.plus:
+            return y
+        f32 = ir.F32Type.get()
+        bias = parameters.load(f"{case.name}.b", (case.columns,), f32)
+        y = generic([(y, "m n"), (bias, "n")], "m n", f32, arith.addf)
+        return generic([(y, "m n"), (arguments[-1], "m n")], "m n", f32, arith.addf)
 
     def build(*inputs: ir.Value) -> ir.Value:
         i8, f32, bf16 = ir.IntegerType.get_signless(8), ir.F32Type.get(), ir.BF16Type.get()
@@ -200,9 +219,10 @@ def body(case: Case, parameters: Parameters) -> Callable[..., ir.Value]:
                 return arith.addf(total, arith.mulf(a, b))
 
             weight = parameters.load(*names[0], MLIR[case.weight].get())
-            return generic(
+            y = generic(
                 [(collapse(x, [[0], [1, 2]]), "m k"), (weight, "n k")], "m n", f32, multiply
             )
+            return plus(y, arguments)
         in_bytes = case.weight in SCALES
         elements = parameters.load(*names[0], i8)
         scales = parameters.load(*names[1], i8 if in_bytes else f32)
@@ -212,9 +232,10 @@ def body(case: Case, parameters: Parameters) -> Callable[..., ir.Value]:
             scales = unpack(scales, SCALES[case.weight].get())
         if case.experts:
             elements, scales = (gather(value, arguments[0]) for value in (elements, scales))
-        return scaled_contraction(
+        y = scaled_contraction(
             x, elements, lhs_scale=scale, rhs_scale=scales, batch=len(lead), name=case.name
         )
+        return plus(y, arguments)
 
     return build
 
@@ -227,7 +248,10 @@ def program(cases: Sequence[Case]) -> bytes:
         i8, i32 = (ir.IntegerType.get_signless(width) for width in (8, 32))
         with ir.InsertionPoint(module.body):
             for case in cases:
-                shape = [case.source_rows, case.blocks]
+                # The groups of experts that come with the call have a row each.
+                lead = [case.source_rows] if not (case.experts and case.is_dynamic) else [-1, 1]
+                lead = [ir.ShapedType.get_dynamic_size() if n < 0 else n for n in lead]
+                shape = [*lead, case.blocks]
                 width = case.block * BITS.get(case.activation, 8) // 8
                 kinds = [ir.RankedTensorType.get([*shape, width], i8)]
                 if case.activation in PLAIN:
@@ -238,7 +262,11 @@ def program(cases: Sequence[Case]) -> bytes:
                 else:
                     kinds.append(ir.RankedTensorType.get(shape, i8))
                 if case.experts:
-                    kinds.append(ir.RankedTensorType.get([case.groups], i32))
+                    count = lead[0] if case.is_dynamic else case.groups
+                    kinds.append(ir.RankedTensorType.get([count], i32))
+                if case.plus:
+                    f32 = ir.F32Type.get()
+                    kinds.append(ir.RankedTensorType.get([lead[0], case.columns], f32))
                 func.FuncOp.from_py_func(*kinds, name=case.name)(body(case, parameters))
         return str(module).encode()
 
@@ -252,12 +280,18 @@ class Loaded:
     module: rt.VmModule
     device: Any
 
-    def __call__(self, name: str, x: Any, ids: Ids = None) -> NDArray[np.float32]:
+    def __call__(
+        self, name: str, x: Any, ids: Ids = None, residual: Array | None = None
+    ) -> NDArray[np.float32]:
         """The result of a case, [groups, rows, columns]."""
         case = self.program.cases[name]
         arguments = list(x.arrays)
+        if case.experts and case.is_dynamic:
+            arguments = [array[:, None] for array in arguments]
         if case.experts:
             arguments.append(case.ids() if ids is None else ids)
+        if residual is not None:
+            arguments.append(residual)
         function = self.module.lookup_function(name)
         entry = rt.FunctionInvoker(self.context, self.device, function)
         found = entry(*arguments).to_host()
@@ -295,6 +329,8 @@ class Program:
                     kind = np.float32
                 array = np.zeros(shape, kind) if arrays is None else arrays[place]
                 index.add_buffer(name, self._packed(case, name, array))
+            if case.plus:
+                index.add_buffer(f"{case.name}.b", np.arange(case.columns, dtype=np.float32))
         instance = rt.VmInstance()
         module = rt.VmModule.mmap(instance, str(self.file))
         hal = rt.create_hal_module(instance, device)

@@ -1,0 +1,78 @@
+"""Rows, and groups with experts of their choice, whose number comes with each call."""
+
+import numpy as np
+import pytest
+
+#: One row, a tile and less, whole tiles with a rest, more than stay in a cache.
+ROWS = (1, 3, 16, 100, 300)
+PLAIN = (
+    "mxfp4 bf16 1x?x40x64",
+    "mxfp4 int8 1x?x33x2880 plus",
+    "mxfp4 f32 1x?x16x96",
+    "nvfp4 bf16r 1x?x33x80",
+    "mxfp8e4m3 bf16 1x?x17x320 plus",
+    "bf16 bf16 1x?x40x64 plus",
+)
+CHOSEN = ("mxfp4 bf16 ?x1x40x64 of 5", "mxint8 int8 ?x1x17x288 of 3")
+CASES = (*PLAIN, *CHOSEN)
+
+
+@pytest.fixture(scope="module")
+def program(kernels):
+    return kernels(*CASES)
+
+
+@pytest.fixture(scope="module")
+def weights(program, formats):
+    rng = np.random.default_rng(3)
+    return {
+        name: formats.draw(
+            rng,
+            case.weight,
+            [max(case.experts, 1), case.columns, case.blocks],
+            exact=True,
+            size=case.block,
+        )
+        for name, case in program.cases.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def loaded(program, weights):
+    return program.load(weights)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_any_number_of_rows(name, program, weights, loaded, formats):
+    """Sums that are exact in any order, of few rows after many and the other way round."""
+    assert all(program.layouts(name))
+    case, rng = program.cases[name], np.random.default_rng(4)
+    for m in (*ROWS, *reversed(ROWS)):
+        shape = [m, case.blocks]
+        x = formats.draw(rng, case.activation, shape, exact=True, size=case.block)
+        ids = rng.integers(0, case.experts, m).astype(np.int32) if case.experts else None
+        rows = weights[name].values[np.zeros(m, int) if ids is None else ids]
+        wanted = np.einsum("mk,mnk->mn", x.values, rows)
+        residual = rng.integers(-9, 9, wanted.shape).astype(np.float32) if case.plus else None
+        if residual is not None:
+            wanted += residual + np.arange(case.columns)
+        found = loaded(name, x, ids, residual)
+        np.testing.assert_array_equal(found.reshape(wanted.shape), wanted, f"{m} rows")
+
+
+@pytest.mark.parametrize("name", [PLAIN[0], PLAIN[-1]])
+def test_no_rows(name, program, weights, loaded, formats):
+    case = program.cases[name]
+    shape = [0, case.blocks]
+    x = formats.draw(np.random.default_rng(4), case.activation, shape, exact=True, size=case.block)
+    residual = np.zeros((0, case.columns), np.float32) if case.plus else None
+    assert loaded(name, x, None, residual).size == 0
+
+
+def test_epilogues_are_computed_with_the_product(program):
+    """Where sums do not wait in the result."""
+    kernels = {row["kernel"] for row in program.compiled.report["matmuls"]}
+    assert {kernel for kernel in kernels if "_then_" in kernel} == {
+        "mxc_mxfp4_int8_1xDx33x2880_then_0",
+        "mxc_bf16_bf16_1xDx40x64_then_1",
+    }
