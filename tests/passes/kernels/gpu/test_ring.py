@@ -220,6 +220,28 @@ def test_a_nan_scale_spoils_its_row_and_column_only(
     np.testing.assert_array_equal(np.isnan(run.found), np.isnan(run.wanted))
 
 
+def test_an_expert_behind_more_than_2_gib(compiled: Callable[[Case], Compiled]) -> None:
+    """Offsets of 32 bits reach no farther; of the other experts there is no memory."""
+    case = Case(F4, F4, 64, 64, 512, groups=2, experts=131077)
+    elements, scales = case.n * case.k // 2, case.n * case.k // 32
+    assert elements * case.experts > 1 << 31
+    rng = np.random.default_rng(2)
+    a, p, left = side(rng, F4, 2 * case.m, case.k)
+    b, q, right = side(rng, F4, 2 * case.n, case.k)
+    weights = np.zeros(case.experts * elements, np.uint8)
+    factors = np.zeros(case.experts * scales, np.uint8)
+    ids = np.array([case.experts - 1, 3], np.int32)
+    for at, expert in enumerate(ids.tolist()):
+        weights[expert * elements :][:elements] = b.reshape(2, -1)[at]
+        factors[expert * scales :][:scales] = q.reshape(2, -1)[at]
+    out = np.full((2 * case.m, case.n), np.nan, np.float32)
+    given = [a, p, ids, weights, factors, out]
+    launch(Program(compiled(case).kernel), tuple(case.kernel.workgroups()), given)
+    wanted = left.reshape(2, case.m, -1) @ np.swapaxes(right.reshape(2, case.n, -1), 1, 2)
+    error = np.abs(out - wanted.reshape(out.shape)).max() / np.abs(wanted).max()
+    assert error < 1e-6
+
+
 def test_halves_are_joined_on_the_sums(watched: Callable[[str], Any]) -> None:
     """By the whole road, and by the choice of the compiler: a bias, then a gate, cut ends."""
     m, n, k = 1000, 2016, 544
