@@ -14,10 +14,15 @@ Meaning of a scaled element: see dequantize.py. Products and sums are f32.
 A map may leave out a batch loop along which its operand does not change, and may read the
 dimensions of its operand in another order (weights given as [KO, KB, N]); the order of operands
 and of loops is fixed.
+
+Where a scale of one side is for several blocks of the other, there is a loop more, over (batch..,
+m, n, ko, ki, kb): mxfp8 by nvfp4 reads lhs [M, KO, 2, 16] with scales [M, KO], and rhs
+[N, KO, 2, 16] with scales [N, KO, 2]. Passes leave that as it is; a kernel may read it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +31,7 @@ from iree.compiler.dialects import arith, linalg, tensor
 
 from mxc.dialects.dequantize import Factor, extend, is_scale_of
 from mxc.dialects.indexing import dims, indexing_maps
+from mxc.dialects.mixed_blocks import in_common_blocks, size_of
 from mxc.dialects.product import is_canonical_body, read_product
 
 _PARALLEL = linalg.IteratorType.parallel
@@ -45,29 +51,40 @@ def scaled_contraction(
 
     lhs: tensor [batch.., M, KO, KB]; rhs: tensor [batch.., N, KO, KB]; a scale: the same without
     KB, f8E8M0FNU, f8E4M3FN (nvfp4) or f32. i8 elements are mxint8 under f8E8M0FNU, and int8 a block
-    under f32. A side without scale is f32, bf16 or f16. `batch` is the
-    number of leading dimensions that both sides share. Returns f32 [batch.., M, N]; M, N and the
-    batch may be dynamic. `name` becomes the location of the operation, which is how reports call
-    it. Raises ValueError where the types cannot be contracted so.
+    under f32. A side without scale is f32, bf16 or f16. Of two scaled sides one may have a KB that
+    is a multiple of the other's. `batch` is the number of leading dimensions that both sides share.
+    Returns f32 [batch.., M, N]; M, N and the batch may be dynamic. `name` becomes the location of
+    the operation, which is how reports call it. Raises ValueError where the types cannot be
+    contracted so.
     """
-    _check(lhs, rhs, lhs_scale, rhs_scale, batch)
     location = ir.Location.name(name) if name is not None else ir.Location.current
+    inner = (0, 0)
+    with location:
+        if lhs_scale is not None and rhs_scale is not None:
+            inner, lhs, lhs_scale, rhs, rhs_scale = in_common_blocks(lhs, lhs_scale, rhs, rhs_scale)
+    _check(lhs, rhs, lhs_scale, rhs_scale, batch, inner)
     with location:
         zero = arith.constant(ir.F32Type.get(), 0.0)
-        rows = [_size(lhs, axis) for axis in range(batch + 1)]
-        empty = tensor.empty([*rows, _size(rhs, batch)], ir.F32Type.get())
+        rows = [size_of(lhs, axis) for axis in range(batch + 1)]
+        empty = tensor.empty([*rows, size_of(rhs, batch)], ir.F32Type.get())
         acc = linalg.fill(zero, outs=[empty])
-        maps = contraction_maps(batch, lhs_scale is not None, rhs_scale is not None)
+        maps = contraction_maps(batch, lhs_scale is not None, rhs_scale is not None, inner)
         return contraction_into(lhs, rhs, lhs_scale, rhs_scale, acc, maps)
 
 
-def contraction_maps(batch: int, lhs_scaled: bool, rhs_scaled: bool) -> list[ir.AffineMap]:
-    """Indexing maps of the canonical operands, in their order, over (batch.., m, n, ko, kb)."""
-    d = [ir.AffineDimExpr.get(i) for i in range(batch + 4)]
-    b, (m, n, ko, kb) = d[:batch], d[batch:]
-    reads = [[*b, m, ko, kb], [*b, n, ko, kb]]
-    reads += [[*b, m, ko]] * lhs_scaled + [[*b, n, ko]] * rhs_scaled
-    return [ir.AffineMap.get(batch + 4, 0, read) for read in [*reads, [*b, m, n]]]
+def contraction_maps(
+    batch: int, lhs_scaled: bool, rhs_scaled: bool, inner: tuple[int, int] = (0, 0)
+) -> list[ir.AffineMap]:
+    """Indexing maps of the canonical operands, in their order, over (batch.., m, n, ko, kb).
+
+    `inner`: 1 for the side whose scales are read along ki too, where there is such a loop.
+    """
+    d = [ir.AffineDimExpr.get(i) for i in range(batch + 4 + max(inner))]
+    b, (m, n, ko, *ki, kb) = d[:batch], d[batch:]
+    reads = [[*b, m, ko, *ki, kb], [*b, n, ko, *ki, kb]]
+    reads += [[*b, m, ko, *ki[: inner[0]]]] * lhs_scaled
+    reads += [[*b, n, ko, *ki[: inner[1]]]] * rhs_scaled
+    return [ir.AffineMap.get(len(d), 0, read) for read in [*reads, [*b, m, n]]]
 
 
 def contraction_into(
@@ -80,7 +97,8 @@ def contraction_into(
 ) -> ir.Value:
     """The generic itself, added to `acc`; `maps` in operand order over (batch.., m, n, ko, kb)."""
     scales = [scale for scale in (lhs_scale, rhs_scale) if scale is not None]
-    loops = [_PARALLEL] * (maps[0].n_dims - 2) + [_REDUCTION] * 2
+    parallel = len(maps[-1].results)
+    loops = [_PARALLEL] * parallel + [_REDUCTION] * (maps[0].n_dims - parallel)
 
     def body(left: ir.Value, right: ir.Value, *rest: ir.Value) -> ir.Value:
         *block_scales, total = rest
@@ -97,12 +115,13 @@ def _check(
     lhs_scale: ir.Value | None,
     rhs_scale: ir.Value | None,
     batch: int,
+    inner: tuple[int, int],
 ) -> None:
     """Refuse types that the shape cannot hold. A wrong call is a bug of the caller: ValueError."""
     if lhs_scale is None and rhs_scale is None:
         raise ValueError("a scaled contraction needs lhs_scale or rhs_scale, got neither")
     shapes = [list(ir.RankedTensorType(side.type).shape) for side in (lhs, rhs)]
-    wanted = batch + 3
+    wanted = batch + 3 + max(inner)
     if any(len(shape) != wanted for shape in shapes):
         raise ValueError(
             f"with {batch} batch dimensions both sides need rank {wanted} "
@@ -110,7 +129,7 @@ def _check(
         )
     if shapes[0][-2:] != shapes[1][-2:] or shapes[0][:batch] != shapes[1][:batch]:
         raise ValueError(f"batch, KO and KB of {lhs.type} and {rhs.type} differ")
-    for side, scale in ((lhs, lhs_scale), (rhs, rhs_scale)):
+    for side, scale, own in ((lhs, lhs_scale, inner[0]), (rhs, rhs_scale, inner[1])):
         element = ir.RankedTensorType(side.type).element_type
         if scale is None:
             if not isinstance(element, (ir.F32Type, ir.BF16Type, ir.F16Type)):
@@ -118,17 +137,9 @@ def _check(
             continue
         if not is_scale_of(ir.RankedTensorType(scale.type).element_type, element):
             raise ValueError(f"{scale.type} cannot scale the elements of {side.type}")
-        blocks = list(ir.RankedTensorType(side.type).shape)[:-1]
+        blocks = list(ir.RankedTensorType(side.type).shape)[: wanted - 1 - max(inner) + own]
         if list(ir.RankedTensorType(scale.type).shape) != blocks:
             raise ValueError(f"scale of {side.type} must have shape {blocks}, got {scale.type}")
-
-
-def _size(value: ir.Value, axis: int) -> int | ir.Value:
-    """Size of one dimension: an int where static, else a `tensor.dim`."""
-    shaped = ir.RankedTensorType(value.type)
-    if not shaped.is_dynamic_dim(axis):
-        return int(shaped.get_dim_size(axis))
-    return tensor.DimOp(value, arith.constant(ir.IndexType.get(), axis)).result
 
 
 #: The clause of `explain_mismatch` for a contraction of a vector, which mxc-expand-vectors cures.
@@ -137,18 +148,19 @@ NO_ROWS = "a side has no row loop of its own"
 
 @dataclass(frozen=True)
 class Loops:
-    """Which loop of the generic plays which part."""
+    """Which loop of the generic plays which part. `ki`: of sides whose blocks differ."""
 
     batch: tuple[int, ...]
     m: int
     n: int
     ko: int
+    ki: tuple[int, ...]
     kb: int
 
     @property
     def order(self) -> tuple[int, ...]:
         """The loops in canonical order."""
-        return (*self.batch, self.m, self.n, self.ko, self.kb)
+        return (*self.batch, self.m, self.n, self.ko, *self.ki, self.kb)
 
 
 @dataclass(frozen=True)
@@ -158,7 +170,8 @@ class ScaledContraction:
     `maps` are those of lhs, rhs, lhs_scale, rhs_scale (where present) and acc. Sizes are -1 where
     dynamic; `batch` has one for each batch loop; `k` counts elements, `block` those of one scale.
     `rounded`: the types to which the values of lhs and of rhs are rounded before they are
-    multiplied, "" where they are not; both are "" but where that was asked for.
+    multiplied, "" where they are not. `blocks`: elements a scale of lhs and of rhs, `block` the
+    lesser; without a scale those of the other side.
     """
 
     op: ir.Operation
@@ -176,6 +189,7 @@ class ScaledContraction:
     block: int
     is_canonical: bool
     rounded: tuple[str, str]
+    blocks: tuple[int, int]
 
     @property
     def lhs_type(self) -> ir.Type:
@@ -195,13 +209,14 @@ class ScaledContraction:
 
 
 def match_scaled_contraction(
-    op: ir.Operation, *, rounded: bool = False
+    op: ir.Operation, *, rounded: bool = False, mixed: bool = False
 ) -> ScaledContraction | None:
     """The scaled contraction that `op` means, or None. `explain_mismatch` gives the reason.
 
-    `rounded`: also one of sides that are dequantised to a type that does not hold all their values.
+    `rounded`: also one of sides that are dequantised to a type that does not hold all their values;
+    `mixed`: of sides whose blocks differ.
     """
-    found = _match(op, rounded=rounded)
+    found = _match(op, rounded=rounded, mixed=mixed)
     return None if isinstance(found, str) else found
 
 
@@ -211,7 +226,9 @@ def explain_mismatch(op: ir.Operation) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _match(op: ir.Operation, *, rounded: bool = False) -> ScaledContraction | str:
+def _match(
+    op: ir.Operation, *, rounded: bool = False, mixed: bool = False
+) -> ScaledContraction | str:
     if op.name != "linalg.generic" or len(op.results) != 1:
         return "it is no linalg.generic with one result"
     factors = read_product(op, rounded=rounded)
@@ -228,18 +245,20 @@ def _match(op: ir.Operation, *, rounded: bool = False) -> ScaledContraction | st
     written = _known(dims(maps[-1]))
     reads = [set(_known(dims(maps[f.element]))) for f in factors]
     reduced = [i for i in range(maps[-1].n_dims) if i not in written]
-    if len(reduced) != 2 or any(not set(reduced) <= read for read in reads):
+    if len(reduced) not in (2, 2 + mixed) or any(not set(reduced) <= read for read in reads):
         return f"it reduces {len(reduced)} loops where (ko, kb) are wanted on both sides"
     blocks = [set(_known(dims(maps[f.scale]))) for f in factors if f.scale is not None]
-    outer = [loop for loop in reduced if all(loop in block for block in blocks)]
-    if len(outer) != 1 or any(len(block & set(reduced)) != 1 for block in blocks):
+    # From the outermost on: read by all scales, by those of lesser blocks, by none.
+    depth = {loop: sum(loop in block for block in blocks) for loop in reduced}
+    ko, *ki, kb = sorted(reduced, key=lambda loop: -depth[loop])
+    if depth[ko] != len(blocks) or depth[kb] or any(depth[loop] != 1 for loop in ki):
         return "a scale is not read once for each block of the reduction"
-    ko = outer[0]
-    kb = next(loop for loop in reduced if loop != ko)
     for factor, read in zip(factors, reads, strict=True):
-        if factor.scale is not None and set(_known(dims(maps[factor.scale]))) != read - {kb}:
-            return "a scale is not read at every row and block of its elements"
-    return _assign_sides(op, factors, maps, written, ko, kb)
+        if factor.scale is not None:
+            own = set(_known(dims(maps[factor.scale])))
+            if own | {*ki} != read - {kb} | {*ki}:
+                return "a scale is not read at every row and block of its elements"
+    return _assign_sides(op, factors, maps, written, (ko, *ki, kb))
 
 
 def _assign_sides(
@@ -247,8 +266,7 @@ def _assign_sides(
     factors: tuple[Factor, Factor],
     maps: list[ir.AffineMap],
     written: list[int],
-    ko: int,
-    kb: int,
+    reduced: Sequence[int],
 ) -> ScaledContraction | str:
     reads = [set(_known(dims(maps[f.element]))) for f in factors]
     own = [[i for i in written if i in reads[s] and i not in reads[1 - s]] for s in (0, 1)]
@@ -260,9 +278,16 @@ def _assign_sides(
         right = 1 if factors[0].scale is None else 0
     lhs, rhs = factors[1 - right], factors[right]
     m, n = own[1 - right][-1], own[right][-1]
-    loops = Loops(tuple(i for i in written if i not in (m, n)), m, n, ko, kb)
+    ko, *ki, kb = reduced
+    loops = Loops(tuple(i for i in written if i not in (m, n)), m, n, ko, tuple(ki), kb)
     order = [i for i in (lhs.element, rhs.element, lhs.scale, rhs.scale) if i is not None]
     sizes = _sizes(op, maps)
+    own_blocks = [
+        sizes[kb]
+        if factor.scale is None
+        else math.prod(sizes[loop] for loop in reduced if loop not in dims(maps[factor.scale]))
+        for factor in (lhs, rhs)
+    ]
     return ScaledContraction(
         op=op,
         lhs=op.operands[lhs.element],
@@ -275,12 +300,14 @@ def _assign_sides(
         batch=tuple(sizes[i] for i in loops.batch),
         m=sizes[m],
         n=sizes[n],
-        k=-1 if sizes[ko] < 0 else sizes[ko] * sizes[kb],
+        k=-1 if sizes[ko] < 0 else math.prod(sizes[loop] for loop in reduced),
         block=sizes[kb],
-        is_canonical=loops.order == tuple(range(maps[-1].n_dims))
+        is_canonical=not ki
+        and loops.order == tuple(range(maps[-1].n_dims))
         and order == list(range(len(order)))
         and is_canonical_body(op, lhs, rhs),
         rounded=(lhs.rounded, rhs.rounded),
+        blocks=(own_blocks[0], own_blocks[1]),
     )
 
 

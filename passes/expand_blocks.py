@@ -14,8 +14,10 @@ after:
     linalg.generic {indexing_maps = [(m, n, ko, kb) -> (m, ko, kb), (m, n, ko, kb) -> (n, ko, kb),
                     (m, n, ko, kb) -> (n, ko), (m, n, ko, kb) -> (m, n)]} ins(%x4, %w4, %s)
 
+Scales for 32 elements of one side and for 16 of the other make three loops of one.
+
 Leaves alone: operations that read no elements of a block format. Refuses a loop that is not a whole
-number of blocks, is dynamic, or is divided by two different sizes.
+number of blocks, is dynamic, or is divided by two sizes of which none is a multiple of the other.
 """
 
 from __future__ import annotations

@@ -138,8 +138,9 @@ def _blocks() -> Iterator[Case]:
     for schedule in _STREAMS:
         yield at("nvfp4", "nvfp4", schedule)
         yield at("mxfp8e4m3", "mxint8", schedule)
-    for lhs in ("mxfp4", "mxfp8e4m3", "mxfp6e2m3"):
-        yield at(lhs, "nvfp4", "16 along K", block=16)
+    for name in (*ELEMENTS, "mxint8"):
+        yield at(name, "nvfp4", "16 along K")
+        yield at("nvfp4", name, "32")
     for block, schedule in product((64, 128, 256, 512), SCHEDULES):
         yield at("mxfp4", "mxfp8e5m2", schedule, block=block)
         if schedule != "ring":

@@ -62,3 +62,26 @@ func.func @whole_index_of_blocks(%x: tensor<4x2x32xf32>, %w: tensor<8x64xf4E2M1F
   } -> tensor<4x8xf32>
   func.return %r : tensor<4x8xf32>
 }
+
+// -----
+
+// Scales for 16 on one side and for 32 on the other: blocks of 32, of two blocks of 16 each.
+// CHECK-LABEL: @two_block_sizes
+// CHECK-DAG: tensor.expand_shape %arg0 {{.*}} into tensor<4x2x2x16xf8E4M3FN>
+// CHECK-DAG: tensor.expand_shape %arg1 {{.*}} into tensor<4x2x2xf8E8M0FNU>
+// CHECK-DAG: tensor.expand_shape %arg2 {{.*}} into tensor<8x2x2x16xf4E2M1FN>
+// CHECK: linalg.generic {{.*}} iterator_types = ["parallel", "parallel", "reduction", "reduction", "reduction"]
+func.func @two_block_sizes(%x: tensor<4x64xf8E4M3FN>, %xs: tensor<4x4xf8E8M0FNU>, %w: tensor<8x64xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, k floordiv 16)>, affine_map<(m, n, k) -> (n, k floordiv 32)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w, %xs, %s : tensor<4x64xf8E4M3FN>, tensor<8x64xf4E2M1FN>, tensor<4x4xf8E8M0FNU>, tensor<8x2xf8E8M0FNU>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f8E4M3FN, %b: f4E2M1FN, %as: f8E8M0FNU, %c: f8E8M0FNU, %o: f32):
+    %l = arith.scaling_extf %a, %as : f8E4M3FN, f8E8M0FNU to f32
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}

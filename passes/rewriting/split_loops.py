@@ -50,7 +50,7 @@ def plan_split(
     """How to split the loops so that each index is plain; None if an index is of another kind.
 
     Raises PassError where a loop is not a whole number of blocks, is dynamic, or is divided by two
-    different sizes.
+    sizes of which none is a multiple of the other.
     """
     divisors = _divisors(maps, ranges, location)
     loops: list[ir.AffineExpr] = []
@@ -63,10 +63,15 @@ def plan_split(
             sizes.append(ranges[loop])
             split_kinds.append(kind)
             continue
-        size = divisors[loop]
-        loops.append(plus(times(first, size), ir.AffineDimExpr.get(len(sizes) + 1)))
-        sizes += [(ranges[loop] or 0) // size, size]
-        split_kinds += [kind, kind]
+        # From the outermost digit on: blocks of 32 of which each is two blocks of 16 have three.
+        inside = sorted(divisors[loop], reverse=True)
+        whole = times(first, inside[0])
+        sizes.append((ranges[loop] or 0) // inside[0])
+        for size, under in zip(inside, [*inside[1:], 1], strict=True):
+            whole = plus(whole, times(ir.AffineDimExpr.get(len(sizes)), under))
+            sizes.append(size // under)
+        loops.append(whole)
+        split_kinds += [kind] * (len(inside) + 1)
     digits: list[list[list[int]]] = []
     for affine in maps:
         groups: list[list[int]] = []
@@ -81,20 +86,22 @@ def plan_split(
 
 def _divisors(
     maps: Sequence[ir.AffineMap], ranges: Sequence[int | None], location: ir.Location
-) -> dict[int, int]:
-    """Block size of each loop that is divided."""
-    found: dict[int, int] = {}
+) -> dict[int, set[int]]:
+    """Block sizes of each loop that is divided."""
+    found: dict[int, set[int]] = {}
     for affine in maps:
         for expression in affine.results:
             for loop, size in _divisions(expression):
-                if found.setdefault(loop, size) != size:
+                others = found.setdefault(loop, set())
+                if any(max(size, other) % min(size, other) for other in others):
                     raise PassError(
-                        f"one loop is divided into blocks of {found[loop]} and of {size}; give "
-                        "both operands the same block size",
+                        f"one loop is divided into blocks of {min(others)} and of {size}; give "
+                        "both operands the same block size, or a multiple",
                         location,
                     )
-    for loop, size in found.items():
-        length = ranges[loop]
+                others.add(size)
+    for loop, of_loop in found.items():
+        length, size = ranges[loop], max(of_loop)
         if length is None:
             raise PassError(
                 f"a dynamic dimension is divided into blocks of {size}; the dimension of the "

@@ -15,6 +15,8 @@ CASES = [
     at("mxfp8e4m3", "mxfp4", "ring"),
     replace(at("mxfp4", "mxfp8e5m2", "32"), groups=4, experts=3),
     at("nvfp4", "nvfp4", "16 along K"),
+    at("mxfp8e4m3", "nvfp4", "16"),
+    at("nvfp4", "mxfp6e2m3", "32"),
     at("mxfp8e5m2", "mxfp6e2m3", "16", block=16),
     at("mxint8", "mxfp4", "32"),
     at("mxfp8e4m3", "mxfp4", "16 along K", block=64),

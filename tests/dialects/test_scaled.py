@@ -52,6 +52,33 @@ def matched(op: ir.Operation) -> ScaledContraction:
     return found
 
 
+def test_blocks_that_differ_have_a_loop_more() -> None:
+    """Read where that is asked for, and by no pass that wants the canonical form."""
+    _module, op = build(
+        tensor("f8E4M3FN", 5, 3, 32),
+        tensor("f4E2M1FN", 8, 6, 16),
+        tensor("f8E8M0FNU", 5, 3),
+        tensor("f8E4M3FN", 8, 6),
+        scales="lhs rhs",
+    )
+    assert match_scaled_contraction(op) is None
+    found = match_scaled_contraction(op, mixed=True)
+    assert found is not None
+    assert (found.m, found.n, found.k, found.block, found.blocks) == (5, 8, 96, 16, (32, 16))
+    assert not found.is_canonical
+    assert found.is_row_major
+    _module, op = build(
+        tensor("f4E2M1FN", DYNAMIC, 4, 32),
+        tensor("f8E5M2", 8, 1, 128),
+        tensor("f8E8M0FNU", DYNAMIC, 4),
+        tensor("f8E8M0FNU", 8, 1),
+        scales="lhs rhs",
+    )
+    found = match_scaled_contraction(op, mixed=True)
+    assert found is not None
+    assert (found.m, found.k, found.blocks) == (-1, 128, (32, 128))
+
+
 def test_weight_only_with_dynamic_rows() -> None:
     _module, op = build(
         tensor("bf16", DYNAMIC, 3, 32), tensor("f4E2M1FN", 8, 3, 32), tensor("f8E8M0FNU", 8, 3)

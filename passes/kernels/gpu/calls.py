@@ -94,12 +94,12 @@ _FLOATS: tuple[Format, ...] = ("f32", "f16", "bf16")
 def match(op: ir.Operation, unit: MatrixUnit = GFX950) -> Call | None:
     """The call that computes `op` by the instructions of `unit`, or None where no kernel does."""
     # Without conversions what is decoded to bf16 is cut off, not rounded.
-    found = match_scaled_contraction(op, rounded=unit.converts)
+    found = match_scaled_contraction(op, rounded=unit.converts, mixed=True)
     if found is None or not _has_our_shape(found):
         return None
     assert found.rhs_scale is not None
     lhs = operand(found.lhs, found.lhs_scale, found.k, _ACTIVATIONS, _FLOATS)
-    right = _side(found.rhs, found.rhs_scale, found)
+    right = _side(found.rhs, found.rhs_scale, found.k, found.blocks[1])
     if lhs is None or right is None:
         return None
     left = _left(lhs, right.blocks, found)
@@ -107,7 +107,7 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950) -> Call | None:
         return None
     elements, ids, experts = _chosen(found.rhs)
     scales, same, _ = _chosen(found.rhs_scale)
-    own = len(found.maps[1].results) > _RANK
+    own = len(found.maps[1].results) > _RANK + len(found.loops.ki)
     if ids != same or (ids is not None and not own) or not is_zero(found.acc):
         return None
     groups, rows = (None if size < 0 else size for size in ((found.batch or (1,))[0], found.m))
@@ -139,22 +139,23 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950) -> Call | None:
 def _has_our_shape(found: ScaledContraction) -> bool:
     if found.rhs_scale is None or len(found.batch) > 1:
         return False
-    if not found.is_canonical and not any(found.rounded):
+    if not (found.is_canonical or found.loops.ki or any(found.rounded)):
         return False
-    if not found.is_row_major or len(found.maps[0].results) != len(found.batch) + 3:
+    rank = len(found.batch) + _RANK + len(found.loops.ki)
+    if not found.is_row_major or len(found.maps[0].results) != rank:
         return False
     return min(found.n, found.k) > 0 and 0 not in (found.m, *found.batch)
 
 
-def _side(elements: ir.Value, scales: ir.Value, found: ScaledContraction) -> Scaled | None:
+def _side(elements: ir.Value, scales: ir.Value, k: int, block: int) -> Scaled | None:
     """What a scaled side is, or None where no lane reads it."""
     names = str(element_of(elements)), str(element_of(scales))
     known = [f for f in FORMATS.values() if (f.element.mlir, f.scale.mlir) == names]
-    if not known or not Scaled.takes(found.block) or found.k % BLOCK:
+    if not known or not Scaled.takes(block) or k % BLOCK:
         return None
-    if known[0].scale != E8M0 and found.block != known[0].block:
+    if known[0].scale != E8M0 and block != known[0].block:
         return None
-    return Scaled(with_block(known[0], found.block), found.k // BLOCK)
+    return Scaled(with_block(known[0], block), k // BLOCK)
 
 
 def _name(side: Scaled) -> str:
@@ -165,7 +166,7 @@ def _name(side: Scaled) -> str:
 def _left(lhs: Operand, blocks: int, found: ScaledContraction) -> Scaled | Floats | None:
     if found.lhs_scale is None:
         return Floats.of(lhs.source, blocks)
-    return _side(found.lhs, found.lhs_scale, found)
+    return _side(found.lhs, found.lhs_scale, found.k, found.blocks[0])
 
 
 def _is_multiplied(left: Scaled | Floats, rounded: tuple[str, str]) -> bool:

@@ -1,0 +1,54 @@
+"""Two scaled sides whose blocks differ, mxfp8 by nvfp4: in the blocks of the finer one.
+
+lhs [M, K / 32, 32], scales [M, K / 32]    ->    [M, K / 32, 2, 16], scales as they are
+rhs [N, K / 16, 16], scales [N, K / 16]    ->    [N, K / 32, 2, 16], scales [N, K / 32, 2]
+"""
+
+from __future__ import annotations
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, tensor
+
+
+def in_common_blocks(
+    lhs: ir.Value, lhs_scale: ir.Value, rhs: ir.Value, rhs_scale: ir.Value
+) -> tuple[tuple[int, int], ir.Value, ir.Value, ir.Value, ir.Value]:
+    """Scaled sides [.., KO, KB], where one KB is a multiple of the other: both [.., KO, KI, KB].
+
+    The first result is 1 for the side whose scales are finer, [.., KO, KI]. Both 0, and nothing is
+    changed, where the blocks are alike or no multiples.
+    """
+    first, second = (int(ir.RankedTensorType(side.type).shape[-1]) for side in (lhs, rhs))
+    if first == second or min(first, second) < 1 or max(first, second) % min(first, second):
+        return (0, 0), lhs, lhs_scale, rhs, rhs_scale
+    ratio = max(first, second) // min(first, second)
+    if first > second:
+        fine = _split(rhs, -2, ratio), _split(rhs_scale, -1, ratio)
+        return (0, 1), _split(lhs, -1, second), lhs_scale, *fine
+    fine = _split(lhs, -2, ratio), _split(lhs_scale, -1, ratio)
+    return (1, 0), *fine, _split(rhs, -1, first), rhs_scale
+
+
+def _split(value: ir.Value, axis: int, size: int) -> ir.Value:
+    """A dimension, counted from the end, as two, the inner one of so many."""
+    kind = ir.RankedTensorType(value.type)
+    axis += kind.rank
+    shape = [size_of(value, at) for at in range(kind.rank)]
+    whole = kind.shape[axis]
+    if whole < 0 or whole % size:
+        raise ValueError(f"dimension {axis} of {value.type} holds no blocks of {size}")
+    sizes = [*shape[:axis], whole // size, size, *shape[axis + 1 :]]
+    groups = [[at + (at > axis)] for at in range(kind.rank)]
+    groups[axis].append(axis + 1)
+    static = [each if isinstance(each, int) else ir.ShapedType.get_dynamic_size() for each in sizes]
+    dynamic = [each for each in sizes if not isinstance(each, int)]
+    made = ir.RankedTensorType.get(static, kind.element_type)
+    return tensor.expand_shape(made, value, groups, dynamic, static)
+
+
+def size_of(value: ir.Value, axis: int) -> int | ir.Value:
+    """Size of one dimension: an int where static, else a `tensor.dim`."""
+    shaped = ir.RankedTensorType(value.type)
+    if not shaped.is_dynamic_dim(axis):
+        return int(shaped.get_dim_size(axis))
+    return tensor.DimOp(value, arith.constant(ir.IndexType.get(), axis)).result
