@@ -66,14 +66,6 @@ s_waitcnt vmcnt(1)
 v_mov_b32 v4, {first}
 s_endpgm
 """
-OVERWRITTEN = """
-v_lshlrev_b32 v1, 2, v0
-global_load_dword v2, v1, s[2:3]
-{again}
-s_waitcnt vmcnt(0) lgkmcnt(0)
-v_mov_b32 v4, v2
-s_endpgm
-"""
 
 
 @pytest.mark.parametrize(
@@ -86,9 +78,9 @@ s_endpgm
         (SCALAR_LOAD.format(wait="s_waitcnt lgkmcnt(0)"), None),
         (ORDERED.format(first="v3"), "v3"),
         (ORDERED.format(first="v2"), None),
-        (OVERWRITTEN.format(again="global_load_dword v2, v1, s[2:3] offset:4"), None),
-        (OVERWRITTEN.format(again="v_mov_b32 v2, 0"), "v2"),
-        (OVERWRITTEN.format(again="ds_write_b32 v1, v0\nds_read_b32 v2, v1"), "v2"),
+        (LOAD.format(wait="global_load_dword v2, v1, s[2:3]\ns_waitcnt vmcnt(0)"), None),
+        (LOAD.format(wait="v_mov_b32 v2, 0\ns_waitcnt vmcnt(0)"), "v2"),
+        (LOAD.format(wait="ds_write_b32 v1, v0\nds_read_b32 v2, v1\ns_waitcnt 0"), "v2"),
     ],
 )
 def test_use_before_wait(kernel: str, early: str | None, assemble: Assemble) -> None:
