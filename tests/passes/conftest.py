@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-# attention_cases.py is of two files, for CPUs and for GPUs.
+# attention_cases.py is of two files, for CPUs and for GPUs; kernel_cases.py of kernels/.
 sys.path.append(str(Path(__file__).parent))
 
 Array = NDArray[Any]
