@@ -22,6 +22,7 @@ from mxc.compiler.report.loops import hot_loop, read_line
 from mxc.compiler.road import opened
 from mxc.compiler.steps import Progress, Recorder, Request
 from mxc.dialects.errors import ArtifactError, RequestError
+from mxc.dialects.kernel_names import called_as, case_name
 
 #: What `--emit` may be.
 KINDS = ("asm",)
@@ -81,20 +82,18 @@ def listings(report: Report, texts: Iterable[str]) -> list[Listing]:
     texts: the files of assembly. A kernel that is in none of them is left out.
     """
     bodies = {name: (body, text) for text in texts for name, body in bodies_of(text).items()}
-    called: dict[str, list[Operation]] = {}
-    for operation in report.operations:
-        called.setdefault(operation.kernel, []).append(operation)
     kernels = {kernel.name: kernel for kernel in report.kernels}
     names: Counter[str] = Counter()
     found = []
-    for symbol, operations in called.items():
-        if symbol not in kernels or symbol not in bodies:
+    for symbol, operations in report.calls.items():
+        if symbol not in bodies:
             continue
         body, text = bodies[symbol]
         name = _file_name(operations[0], symbol)
         names[name] += 1
         name = name if names[name] == 1 else f"{name}-{names[name]}"
-        product = next((one for one in report.matmuls if one.kernel == symbol), None)
+        called = called_as(symbol)[0]
+        product = next((one for one in report.matmuls if one.kernel == called), None)
         gpu = kernels[symbol].vgpr is not None
         head = "\n".join(
             f"{';' if gpu else '#'} {line}" for line in _head(operations, kernels[symbol], product)
@@ -135,7 +134,9 @@ def require_kind(emit: str) -> None:
 
 
 def _file_name(operation: Operation, symbol: str) -> str:
-    name = symbol if operation.name == symbol else f"{operation.function}.{operation.name}"
+    called, rows = called_as(symbol)
+    name = called if operation.name == called else f"{operation.function}.{operation.name}"
+    name = case_name(name, rows) if rows else name
     return re.sub(r"[^\w.-]+", "_", name).strip("._") or "kernel"
 
 

@@ -21,6 +21,7 @@ from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.normalise import NORMALISE
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
+from mxc.passes.split_kernels import SplitKernels
 from mxc.passes.verify_packed_weights import VerifyPackedWeights
 from mxc.passes.verify_transients import VerifyTransients
 
@@ -46,6 +47,13 @@ _VERIFY_WEIGHTS = Stage(
     phase="flow",
 )
 
+_SPLIT_KERNELS = Stage(
+    name="split-kernels",
+    invariant="No kernel of ours is a switch on its workload: the host program chooses.",
+    passes=(SplitKernels(),),
+    phase="executable-sources",
+)
+
 _VERIFY_TRANSIENTS = Stage(
     name="verify-transients",
     invariant="Nothing is prepared at load and no weight is copied, or it is marked and reported.",
@@ -61,7 +69,8 @@ def pipeline(target: str, *, schedules: str = "") -> Pipeline:
     """
     record = iree.resolve(target_record(target))
     before = (_NORMALISE, *_kernels(record, schedules), _FORM_DISPATCHES, _lower(record))
-    return Pipeline(record.name, (*before, _VERIFY_WEIGHTS, _VERIFY_TRANSIENTS))
+    after = (_SPLIT_KERNELS,) if device(record.name) is not None else ()
+    return Pipeline(record.name, (*before, _VERIFY_WEIGHTS, _VERIFY_TRANSIENTS, *after))
 
 
 #: f32 elements of the widest register that a feature stands for, and multiply-adds of them.

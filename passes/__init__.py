@@ -19,6 +19,7 @@ from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
+from mxc.passes.split_kernels import SplitKernels
 from mxc.passes.unpack_before_gather import UnpackBeforeGather
 from mxc.passes.verify_packed_weights import VerifyPackedWeights
 from mxc.passes.verify_transients import VerifyTransients
@@ -42,6 +43,7 @@ PASSES: tuple[type[Pass], ...] = (
     LowerToGpuKernels,
     SetCpuSchedule,
     SetGpuSchedule,
+    SplitKernels,
     UnpackBeforeGather,
     VerifyPackedWeights,
     VerifyTransients,

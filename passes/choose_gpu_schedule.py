@@ -7,7 +7,9 @@ objects with a `schedule` and any of m, n, k, lhs, rhs, which a contraction must
     [{"m": 16, "rhs": "mxfp4",
       "schedule": {"instruction": 16, "tiles": [1, 1], "waves": [1, 1, 4]}}]
 
-The first that fits is taken; one that fits nothing is refused.
+The first that fits is taken; one that fits nothing is refused. Where the rows come with each call
+there are several schedules, and a contraction has no m. Of one's own too `schedule` may be a list,
+in which all but the last have `below`, the number of rows from which on the next one goes.
 
 before:
     %y = linalg.generic ins(%x, %w, %p, %s) outs(%zero) { scaling_extf, scaling_extf, mulf, addf }
@@ -33,22 +35,22 @@ from mxc.dialects.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import epilogue
 from mxc.passes.kernels.gpu.calls import Call, match
-from mxc.passes.kernels.gpu.choice import choose
+from mxc.passes.kernels.gpu.choice import choose, choose_by_rows
 from mxc.passes.kernels.gpu.cost import Problem
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.output import for_blocks, quantisation_of
 from mxc.passes.kernels.gpu.schedule import (
     ATTRIBUTE,
-    Schedule,
+    Schedules,
     Transport,
-    schedule_of,
-    write_schedule,
+    schedules_of,
+    write_schedules,
 )
 from mxc.passes.rewriting.rebuild import linalg_operations
 
-#: Rows, or groups, that a product is taken to have where they come with each call.
-_ROWS = 256
+#: Groups that a product is taken to have where they come with each call.
+_GROUPS = 32
 #: What an entry of a file may say of a contraction.
 _KEYS = ("m", "n", "k", "lhs", "rhs")
 
@@ -81,9 +83,11 @@ class ChooseGpuSchedule(Pass):
             if fitting:
                 used[fitting[0]] = True
                 entry = given[fitting[0]]
-                write_schedule(op, schedule_of(entry["schedule"], self.file, machine.matrix))
+                schedule = entry["schedule"]
+                several = schedule if isinstance(schedule, list) else [schedule]
+                write_schedules(op, schedules_of(several, self.file, machine.matrix))
             else:
-                write_schedule(op, _chosen(call, machine))
+                write_schedules(op, _chosen(call, machine))
         for entry, was in zip(given, used, strict=True):
             if not was:
                 wanted = ", ".join(f"{key} {entry[key]}" for key in _KEYS if key in entry)
@@ -93,8 +97,8 @@ class ChooseGpuSchedule(Pass):
                 )
 
 
-def _chosen(call: Call, machine: Device) -> Schedule:
-    """The cheapest schedule that can compute the call with what follows it."""
+def _chosen(call: Call, machine: Device) -> Schedules:
+    """The cheapest schedules that can compute the call with what follows it."""
     after = epilogue(call.op, 16)
     last = after.stages[-1].op if after.stages else call.op
     halves = 2 if after.gated else 1
@@ -103,17 +107,22 @@ def _chosen(call: Call, machine: Device) -> Schedule:
     if call.decoded is not None or quantised:
         transports = ("stream",)
     problem = Problem(
-        rows=_ROWS if call.rows is None else call.rows,
+        rows=1 if call.rows is None else call.rows,
         columns=call.columns,
         blocks=call.depth // BLOCK,
         bits=call.bits,
-        groups=_ROWS if call.groups is None else call.groups,
+        groups=_GROUPS if call.groups is None else call.groups,
         halves=halves,
         experts=call.experts,
         parts=_parts(call),
     )
-    schedule = choose(problem, device=machine, transports=transports)
-    return for_blocks(schedule, halves) if quantised else schedule
+    if call.rows is None:
+        found = choose_by_rows(problem, device=machine, transports=transports)
+    else:
+        found = Schedules([choose(problem, device=machine, transports=transports)])
+    if not quantised:
+        return found
+    return Schedules([for_blocks(each, halves) for each in found.schedules], found.bounds)
 
 
 def _parts(call: Call) -> int:

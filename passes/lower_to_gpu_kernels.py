@@ -17,7 +17,8 @@ after:
     %y = flow.dispatch @mxc_mxfp4_mxfp4_1x16x96x64(%x, %p, %w, %s) {mxc.contraction = {..}}
 
 The number of rows, and of groups with experts of their choice, may come with each call: it is the
-workload of the dispatch and a scalar of the kernel.
+workload of the dispatch and a scalar of the kernel. With several schedules the kernel is a switch
+on the rows, of which mxc-split-kernels makes a kernel for each.
 
 Leaves alone: contractions without a schedule, which are those with other dynamic sizes; blocks that
 are no power of two from 16 on; K that is no multiple of 32; sides rounded to f16 beside others;
@@ -38,15 +39,16 @@ from mxc.dialects.matrix_units import UNITS, matrix_unit
 from mxc.dialects.quantise import Quantisation
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
-from mxc.passes.kernels.executables import Threads, dispatch_all, executable_of
+from mxc.passes.kernels.executables import dispatch_all, executable_of
 from mxc.passes.kernels.extents import dynamic_of
+from mxc.passes.kernels.gpu.by_rows import ByRows
 from mxc.passes.kernels.gpu.calls import Call, match
 from mxc.passes.kernels.gpu.contraction import Contraction
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.output import quantisation_of
 from mxc.passes.kernels.gpu.ring import Ring
-from mxc.passes.kernels.gpu.schedule import Schedule, read_schedule
+from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, read_schedules
 from mxc.passes.kernels.gpu.stream import Stream
 from mxc.passes.kernels.reshapes import as_buffer, as_tensor, packed_as, reshape, sizes_of
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
@@ -72,13 +74,13 @@ class LowerToGpuKernels(Pass):
             raise PassError(f"no kernel of ours is for {self.target!r}; there are some for {known}")
         kernels = _Kernels(module)
         for op in linalg_operations(module):
-            schedule = read_schedule(op, unit)
-            if schedule is None:
+            schedules = read_schedules(op, unit)
+            if schedules is None:
                 continue
             call = match(op, unit)
             if call is None:
                 raise PassError(f"{op.location}: no kernel computes this contraction; {_CURE}")
-            kernels.lower(call, schedule)
+            kernels.lower(call, schedules)
         sweep(module)
 
 
@@ -88,19 +90,20 @@ class _Kernels:
         self._built: set[str] = set()
         self._epilogues: dict[str, int] = {}
 
-    def lower(self, call: Call, schedule: Schedule) -> None:
+    def lower(self, call: Call, chosen: Schedules) -> None:
         """Replace the contraction by a dispatch. Raises PassError for a schedule that cannot be."""
+        chosen = chosen if call.rows is None else chosen.only(call.rows)
         after = epilogue(call.op, 16)
         last = after.stages[-1].op if after.stages else call.op
-        converts = schedule.instruction.unit.converts
+        converts = chosen.schedules[0].instruction.unit.converts
         blocks = quantisation_of(last.results[0]) if converts else None
         out = None if blocks is None else Conversion(blocks.format, blocks.recipe)
-        make: type[Contraction] = Ring if schedule.transport == "ring" else Stream
         try:
-            kernel = self._kernel(make, call, schedule, after, out)
+            kernels = [self._kernel(call, each, after, out) for each in chosen.schedules]
         except ValueError as error:
             raise PassError(f"{call.op.location}: {error}; {_CURE}") from error
         name = self._name(call, after) + (f"_as_{out.name}" if out is not None else "")
+        kernel = ByRows(kernels, chosen.bounds)
         self._build(name, kernel)
         with ir.InsertionPoint(last), call.op.location:
             scalars = call.scalars()
@@ -126,12 +129,12 @@ class _Kernels:
 
     def _kernel(
         self,
-        make: type[Contraction],
         call: Call,
         schedule: Schedule,
         after: Epilogue,
         out: Conversion | None,
     ) -> Contraction:
+        make: type[Contraction] = Ring if schedule.transport == "ring" else Stream
         return make(
             call.left,
             call.right,
@@ -147,15 +150,12 @@ class _Kernels:
             decoded=call.decoded,
         )
 
-    def _build(self, name: str, kernel: Contraction) -> None:
+    def _build(self, name: str, kernel: ByRows) -> None:
         if name in self._built:
             return
         self._built.add(name)
         with ir.InsertionPoint.at_block_begin(self._module.regions[0].blocks[0]):
-            schedule = kernel.schedule
-            lanes = schedule.instruction.unit.lanes
-            threads = Threads(schedule.threads, lanes, kernel.attributes)
-            executable_of(name, kernel, threads)
+            executable_of(name, kernel, kernel.threads, kernel.cases)
 
     def _name(self, call: Call, after: Epilogue) -> str:
         source, left = call.lhs.source, call.left

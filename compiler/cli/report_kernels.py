@@ -15,6 +15,7 @@ from rich.text import Text
 from mxc.compiler.cli.report_table import bytes_text
 from mxc.compiler.report import Matmul, Report
 from mxc.compiler.report.assembly import Kernel
+from mxc.dialects.kernel_names import called_as
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 #: Columns of the census: heading, and the kinds of `loops.KINDS` that are added up.
@@ -103,8 +104,10 @@ def render_kernels(report: Report, width: int = _WIDE, *, every: bool = False) -
 def _rows(report: Report) -> list[_Row]:
     """The kernels in the order in which the program first calls them."""
     names: dict[str, list[str]] = {}
-    for operation in report.operations:
-        names.setdefault(operation.kernel, []).append(operation.name)
+    for kernel, operations in report.calls.items():
+        rows = called_as(kernel)[1]
+        suffix = f", from {rows} rows on" if rows else ""
+        names[kernel] = [operation.name + suffix for operation in operations]
     products: dict[str, Matmul] = {}
     for matmul in report.matmuls:
         products.setdefault(matmul.kernel, matmul)
@@ -116,7 +119,7 @@ def _rows(report: Report) -> list[_Row]:
             kernels[name],
             tuple(dict.fromkeys(_NUMBER.sub("*", each) for each in names.get(name, [name]))),
             len(names.get(name, [])),
-            products.get(name),
+            products.get(called_as(name)[0]),
         )
         for name in order
     ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxc.compiler.report.assembly import Kernel
 from mxc.dialects.errors import CompileError
+from mxc.dialects.kernel_names import called_as
 from mxc.dialects.targets import Target
 
 if TYPE_CHECKING:
@@ -87,6 +88,19 @@ class Report:
     functions: tuple[FunctionCost, ...]
     findings: tuple[str, ...] = ()
     operations: tuple[Operation, ...] = ()
+
+    @property
+    def calls(self) -> dict[str, list[Operation]]:
+        """Each kernel's operations, in the order in which the program first calls it.
+
+        Where one of several kernels runs, by the rows of a call, each of them has its operations.
+        """
+        found: dict[str, list[Operation]] = {}
+        for operation in self.operations:
+            for kernel in self.kernels:
+                if operation.kernel in (kernel.name, called_as(kernel.name)[0]):
+                    found.setdefault(kernel.name, []).append(operation)
+        return found
 
     @property
     def dispatches(self) -> int:

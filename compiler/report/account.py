@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from iree.compiler import ir
@@ -45,6 +45,7 @@ from mxc.dialects.dispatches import (
     walk,
 )
 from mxc.dialects.kernel_calls import KernelCall, read_call
+from mxc.dialects.kernel_names import called_as
 from mxc.dialects.targets import Target
 from mxc.passes import verify_packed_weights, verify_transients
 from mxc.passes.verify_packed_weights import Weights
@@ -63,6 +64,9 @@ def account(
     every = dispatches(flow)
     weights, stores = Weights(every), hoisted_globals(flow)
     kernels = parse_all(assembly, compute_unit(target.name))
+    cases: dict[str, list[Kernel]] = defaultdict(list)
+    for symbol, each in kernels.items():
+        cases[called_as(symbol)[0]].append(each)
     users = Counter(dispatch.entry for dispatch in every)
     code = {dispatch.entry: dispatch.body for dispatch in every}
     bodies = {entry: contractions(body) for entry, body in code.items() if body is not None}
@@ -72,7 +76,7 @@ def account(
         call = read_call(dispatch.op)
         if call is not None:
             before = quantising(dispatch, weights, stores)
-            matmuls.append(_own(dispatch, call, before, kernel, target))
+            matmuls.append(_own(dispatch, call, before, cases[dispatch.entry], target))
             continue
         shared = users[dispatch.entry] > 1
         for contraction in bodies.get(dispatch.entry, ()):
@@ -82,7 +86,7 @@ def account(
     return Report(
         target=target.name,
         matmuls=tuple(matmuls),
-        kernels=tuple(kernel for name, kernel in kernels.items() if name in users),
+        kernels=tuple(kernel for entry in users for kernel in cases[entry]),
         functions=_functions(every, stream),
         findings=tuple(dict.fromkeys([*_written(flow), *_prepared(stream)])),
         operations=tuple(
@@ -150,17 +154,19 @@ def _own(
     dispatch: Dispatch,
     call: KernelCall,
     before: Sequence[Dispatch],
-    kernel: Kernel | None,
+    kernels: Sequence[Kernel],
     target: Target,
 ) -> Matmul:
     """A contraction that a kernel of ours computes: what it is stands on the dispatch.
 
-    `before`: those that quantise what it reads.
+    `before`: those that quantise what it reads; `kernels`: one, or those of which the rows of a
+    call choose.
     """
     packed = call.rhs not in _PLAIN
     weights = min(call.batch, call.experts) * call.n * row_bytes(call.rhs, call.k)
     rows = row_bytes(call.lhs, call.k) + row_bytes(call.out, call.n)
     dynamic = min(call.batch, call.m) < 0
+    found = [lowering_of(kernel, target, packed=packed) for kernel in kernels]
     return Matmul(
         name=next(iter(dispatch.names), dispatch.entry),
         function=dispatch.function,
@@ -172,11 +178,11 @@ def _own(
         rhs=call.rhs,
         out=call.out,
         kernel=dispatch.entry,
-        lowering="not found" if kernel is None else lowering_of(kernel, target, packed=packed),
+        lowering=", ".join(dict.fromkeys(found)) or "not found",
         kernels=1 + len(before),
         bytes_moved=_sum([kernel_calls.moved_bytes(dispatch.op, call), *map(moved_bytes, before)]),
         bytes_minimum=None if dynamic else weights + call.batch * call.m * rows,
-        fallback=explain_own(kernel, target),
+        fallback=explain_own(kernels, target),
     )
 
 

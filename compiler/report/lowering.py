@@ -5,6 +5,8 @@ Everything that depends on the machine is asked of the target's record.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from iree.compiler import ir
 
 from mxc.compiler.report.assembly import Kernel
@@ -81,11 +83,11 @@ def explain(
     return None
 
 
-def explain_own(kernel: Kernel | None, target: Target) -> str | None:
-    """Why a kernel of ours cannot be trusted to compute its contraction; None where it can."""
-    if kernel is None:
+def explain_own(kernels: Sequence[Kernel], target: Target) -> str | None:
+    """Why kernels of ours cannot be trusted to compute a contraction; None where they can."""
+    if not kernels:
         return "its kernel is not in the assembly"
-    if best_kind(kernel, target) is None:
+    if any(best_kind(kernel, target) is None for kernel in kernels):
         return "its kernel has no multiplication in it: the compiler has removed its body"
     return None
 

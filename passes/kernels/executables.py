@@ -21,6 +21,8 @@ from mxc.dialects.amdgpu import in_global_memory
 from mxc.passes.kernels.extents import Buffer, Size, dynamic_of, value_of
 from mxc.passes.kernels.vectors import index
 
+#: Of a function: how IREE is to make code of it.
+TRANSLATION = "translation_info"
 _NO_PIPELINE = "#iree_codegen.no_pipeline"
 
 #: Builds a body from the memrefs of the operands and the result, in this order.
@@ -45,6 +47,35 @@ class Threads:
         return f"{size}, {{llvm_func_attrs = {{{listed}}}}}" if listed else size
 
 
+@dataclass(frozen=True)
+class Cases:
+    """A body that is a switch on operand `workload` of the workload: what its parts are to become.
+
+    Part n, of `threads[n]`, is for numbers less than `bounds[n]`, the last one for all others.
+    """
+
+    workload: int
+    bounds: Sequence[int]
+    threads: Sequence[Threads]
+
+    @property
+    def attribute(self) -> ir.Attribute:
+        """Of the function that has the switch."""
+        translations = [translation(threads) for threads in self.threads]
+        i64 = ir.IntegerType.get_signless(64)
+        return ir.DictAttr.get(
+            {
+                "workload": ir.IntegerAttr.get(i64, self.workload),
+                "bounds": ir.DenseI64ArrayAttr.get(list(self.bounds)),
+                "translations": ir.ArrayAttr.get(translations),
+            }
+        )
+
+
+#: Of a function: what its cases are to become.
+CASES = "mxc.cases"
+
+
 class Kernel(Protocol):
     """A kernel whose sizes may come with each call, as index scalars, which are the workload."""
 
@@ -63,9 +94,11 @@ class Kernel(Protocol):
         """Build the body at the insertion point, of the buffers and the scalars."""
 
 
-def executable_of(name: str, kernel: Kernel, threads: Threads) -> ir.Operation:
+def executable_of(
+    name: str, kernel: Kernel, threads: Threads, cases: Cases | None = None
+) -> ir.Operation:
     """`executable` of a kernel, at the insertion point."""
-    return executable(
+    found = executable(
         name,
         [each.memref for each in kernel.buffers()],
         kernel.workgroups,
@@ -74,6 +107,11 @@ def executable_of(name: str, kernel: Kernel, threads: Threads) -> ir.Operation:
         threads=threads,
         sizes=lambda scalars: dynamic_of(kernel.buffers(scalars)),
     )
+    if cases is not None:
+        _, module, _ = found.regions[0].blocks[0].operations
+        (function,) = module.operation.regions[0].blocks[0].operations
+        function.operation.attributes[CASES] = cases.attribute
+    return found
 
 
 def executable(
@@ -147,7 +185,7 @@ def _function(
         attributes={
             "sym_name": ir.StringAttr.get(name),
             "function_type": ir.TypeAttr.get(ir.FunctionType.get(kinds, [])),
-            "translation_info": _translation(threads),
+            TRANSLATION: translation(threads),
         },
         regions=1,
     )
@@ -173,7 +211,7 @@ def taken(sizes: Iterator[ir.Value], shaped: ir.Type) -> list[ir.Value]:
     return [next(sizes) for axis in range(kind.rank) if kind.is_dynamic_dim(axis)]
 
 
-def _translation(threads: Threads | None) -> ir.Attribute:
+def translation(threads: Threads | None) -> ir.Attribute:
     """How IREE is to make code of a body: as it is."""
     given = "" if threads is None else threads.text
     return ir.Attribute.parse(f"#iree_codegen.translation_info<pipeline = {_NO_PIPELINE}{given}>")

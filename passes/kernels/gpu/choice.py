@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 from mxc.dialects.devices import MI355X, Device
 from mxc.passes.kernels.gpu.cost import Problem, cost
 from mxc.passes.kernels.gpu.fragments import TURNS, Instruction
-from mxc.passes.kernels.gpu.schedule import Schedule, Transport
+from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, Transport
 from mxc.passes.kernels.gpu.staged_scales import SPAN, scale_bytes
 from mxc.passes.kernels.gpu.staging import INSTRUCTION, PIECE, layout_bytes
 
@@ -18,6 +19,12 @@ _ALONG_K = (8, 4, 4, 4)
 _REGISTERS = 400
 #: Registers of a block in bf16.
 _DECODED = 16
+#: Rows that schedules are chosen for where their number comes with each call. By the model these
+#: three cost up to twice as much as the best one for any number of rows, mostly a half more; one
+#: schedule for all would cost four to seven times as much at one end.
+_ROWS = (16, 256, 2048)
+#: Rows of a tile: between its multiples nothing changes.
+_TILE = 16
 #: Stages of a ring: with fewer than two nothing is loaded while something is multiplied, and more
 #: than these are asked for long before they are needed.
 _STAGES = range(4, 1, -1)
@@ -37,6 +44,43 @@ def choose(
         and (s.transport == "ring" or registers(problem, s) <= _REGISTERS)
     ]
     return min(found, key=lambda schedule: cost(problem, schedule, device))
+
+
+def choose_by_rows(
+    problem: Problem,
+    *,
+    device: Device = MI355X,
+    transports: tuple[Transport, ...] = ("stream", "ring"),
+) -> Schedules:
+    """Schedules for any number of rows, whatever those of the problem.
+
+    Those for `_ROWS`; each goes up to the number of rows for which the next is cheaper.
+    """
+    chosen: list[Schedule] = []
+    bounds: list[int] = []
+    rows = iter(range(_TILE, _ROWS[-1] + 1, _TILE))
+    for typical in _ROWS:
+        found = choose(replace(problem, rows=typical), device=device, transports=transports)
+        if chosen and found != chosen[-1]:
+            bounds.append(
+                next(
+                    count
+                    for count in rows
+                    if count >= typical or _is_cheaper(problem, count, found, chosen[-1], device)
+                )
+                - _TILE
+                + 1
+            )
+        if found not in chosen[-1:]:
+            chosen.append(found)
+    return Schedules(chosen, bounds)
+
+
+def _is_cheaper(
+    problem: Problem, rows: int, schedule: Schedule, other: Schedule, device: Device
+) -> bool:
+    own = replace(problem, rows=rows)
+    return cost(own, schedule, device) < cost(own, other, device)
 
 
 def candidates(problem: Problem, device: Device = MI355X) -> Iterator[Schedule]:

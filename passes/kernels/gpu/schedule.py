@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -51,10 +51,34 @@ class Schedule:
 
 #: Of a contraction: the schedule that was chosen for it, a dictionary of its fields.
 ATTRIBUTE = "mxc.schedule"
+#: Of one of several schedules: it is for fewer rows than this.
+_BELOW = "below"
 
 
-def write_schedule(op: ir.Operation, schedule: Schedule) -> None:
-    """Put a schedule on a contraction."""
+@dataclass(frozen=True)
+class Schedules:
+    """Of one product, by its rows: one more schedule than there are `bounds`; number n is for rows
+    less than bound n."""
+
+    schedules: Sequence[Schedule]
+    bounds: Sequence[int] = ()
+
+    def only(self, rows: int) -> Schedules:
+        """The one for so many rows."""
+        return Schedules([self.schedules[sum(rows >= bound for bound in self.bounds)]])
+
+
+def write_schedules(op: ir.Operation, chosen: Schedules) -> None:
+    """Put schedules on a contraction: one as a dictionary, several as an array of them."""
+    found = [_fields(schedule) for schedule in chosen.schedules]
+    for fields, bound in zip(found, chosen.bounds, strict=False):
+        fields[_BELOW] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), bound)
+    dictionaries = [ir.DictAttr.get(fields) for fields in found]
+    (only, *more) = dictionaries
+    op.attributes[ATTRIBUTE] = ir.ArrayAttr.get(dictionaries) if more else only
+
+
+def _fields(schedule: Schedule) -> dict[str, ir.Attribute]:
     i64 = ir.IntegerType.get_signless(64)
     found: dict[str, ir.Attribute] = {
         "instruction": ir.IntegerAttr.get(i64, schedule.instruction.rows),
@@ -65,20 +89,46 @@ def write_schedule(op: ir.Operation, schedule: Schedule) -> None:
     if schedule.transport == "ring":
         found["stages"] = ir.IntegerAttr.get(i64, schedule.stages)
         found["turns"] = ir.IntegerAttr.get(i64, schedule.turns)
-    op.attributes[ATTRIBUTE] = ir.DictAttr.get(found)
+    return found
 
 
-def read_schedule(op: ir.Operation, unit: MatrixUnit = GFX950) -> Schedule | None:
-    """The schedule of a contraction, None where none was chosen. PassError where it is none."""
+def read_schedules(op: ir.Operation, unit: MatrixUnit = GFX950) -> Schedules | None:
+    """The schedules of a contraction, None where none was chosen. PassError where they are none."""
     if ATTRIBUTE not in op.attributes:
         return None
-    given = ir.DictAttr(op.attributes[ATTRIBUTE])
-    fields: dict[str, Any] = {}
-    for each in given:
-        value = each.attr
-        whole = isinstance(value, ir.DenseI64ArrayAttr)
-        fields[each.name] = list(value) if whole else value.value
-    return schedule_of(fields, str(op.location), unit)
+    given = op.attributes[ATTRIBUTE]
+    dictionaries = list(given) if isinstance(given, ir.ArrayAttr) else [given]
+    found = []
+    for dictionary in dictionaries:
+        fields: dict[str, Any] = {}
+        for each in ir.DictAttr(dictionary):
+            value = each.attr
+            whole = isinstance(value, ir.DenseI64ArrayAttr)
+            fields[each.name] = list(value) if whole else value.value
+        found.append(fields)
+    return schedules_of(found, str(op.location), unit)
+
+
+def schedules_of(
+    given: Sequence[Mapping[str, Any]], place: str, unit: MatrixUnit = GFX950
+) -> Schedules:
+    """Schedules from their fields, as JSON has them; all but the last say the rows they are for.
+
+    PassError, with the place, where one is none, or the rows do not rise.
+    """
+    bounds = [fields.get(_BELOW) for fields in given[:-1]]
+    known = [bound for bound in bounds if isinstance(bound, int)]
+    if not given or len(known) < len(bounds) or known != sorted(set(known)) or min([1, *known]) < 1:
+        raise PassError(
+            f"{place}: of several schedules all but the last want {_BELOW!r}, the number of rows "
+            f"from which on the next one goes, rising; found {bounds}"
+        )
+    last = len(given) - 1
+    plain = [
+        {name: value for name, value in fields.items() if name != _BELOW or number == last}
+        for number, fields in enumerate(given)
+    ]
+    return Schedules([schedule_of(fields, place, unit) for fields in plain], known)
 
 
 def schedule_of(fields: Mapping[str, Any], place: str, unit: MatrixUnit = GFX950) -> Schedule:

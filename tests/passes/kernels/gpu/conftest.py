@@ -1,8 +1,10 @@
 """Programs for gfx950 by the whole road: compiled, then run on the simulator and watched."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,13 +41,19 @@ class Watched:
 
 
 @pytest.fixture(scope="session")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Watched]:
-    """Compile a program from its text."""
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Watched]:
+    """Compile a program from its text, with schedules of one's own if they are given."""
 
-    def compile_program(text: str) -> Watched:
+    def compile_program(text: str, schedules: Sequence[Mapping[str, Any]] = ()) -> Watched:
         folder: Path = tmp_path_factory.mktemp("watched")
         (folder / "program.mlir").write_text(text)
-        mxc.compile(folder / "program.mlir", target="gfx950", output=folder / "program.mxc")
+        (folder / "schedules.json").write_text(json.dumps(schedules))
+        mxc.compile(
+            folder / "program.mlir",
+            target="gfx950",
+            output=folder / "program.mxc",
+            schedule=folder / "schedules.json" if schedules else None,
+        )
         seen: list[tuple[Kernel, Sanitizer]] = []
 
         def observe(kernel: Kernel) -> Sanitizer:

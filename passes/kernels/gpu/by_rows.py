@@ -1,0 +1,99 @@
+"""One product that is cut up in several ways: which one it is depends on the rows of a call.
+
+    switch on the rows: 0 .. 47, 48 .. 319, 320 ..
+      the body of a kernel for each
+
+As a kernel this would take the registers and the shared memory of the largest. So each body becomes
+a kernel of its own, which mxc-split-kernels does where the host program can choose between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, scf
+
+from mxc.passes.kernels.executables import Cases, Threads
+from mxc.passes.kernels.extents import Buffer, Size, value_of
+from mxc.passes.kernels.gpu.contraction import Contraction
+from mxc.passes.kernels.gpu.lanes import below
+from mxc.passes.kernels.vectors import index
+
+
+@dataclass(frozen=True)
+class ByRows:
+    """`kernels`: one more than there are `bounds`; number n is for rows less than bound n.
+
+    They differ in their schedules. The rows are the last scalar of a call.
+    """
+
+    kernels: Sequence[Contraction]
+    bounds: Sequence[int]
+
+    @property
+    def scalars(self) -> int:
+        """How many index values come with each call."""
+        return self.kernels[0].scalars
+
+    @property
+    def threads(self) -> Threads:
+        """Of the kernel for the fewest rows."""
+        return _threads(self.kernels[0])
+
+    @property
+    def cases(self) -> Cases | None:
+        """What the kernels are to be made of, if they are several."""
+        if not self.bounds:
+            return None
+        return Cases(
+            workload=self.scalars - 1,
+            bounds=self.bounds,
+            threads=[_threads(kernel) for kernel in self.kernels],
+        )
+
+    def results(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
+        """What is written, which are the last buffers."""
+        return self.kernels[0].results(scalars)
+
+    def buffers(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
+        """What is read and written."""
+        return self.kernels[0].buffers(scalars)
+
+    def workgroups(self, scalars: Sequence[ir.Value] = ()) -> list[Size]:
+        """Along columns, rows and groups."""
+        *others, found = [kernel.workgroups(scalars) for kernel in self.kernels]
+        for counts, bound in reversed(list(zip(others, self.bounds, strict=True))):
+            few = below(scalars[-1], bound)
+            found = [
+                arith.select(few, value_of(count), value_of(more))
+                for count, more in zip(counts, found, strict=True)
+            ]
+        return found
+
+    def body(self, *given: ir.Value) -> None:
+        """Build the body at the insertion point, of the buffers and the scalars."""
+        if not self.bounds:
+            self.kernels[0].body(*given)
+            return
+        case = index(len(self.bounds))
+        for number, bound in reversed(list(enumerate(self.bounds))):
+            case = arith.select(below(given[-1], bound), index(number), case)
+        switch = ir.Operation.create(
+            "scf.index_switch",
+            operands=[case],
+            attributes={"cases": ir.DenseI64ArrayAttr.get(list(range(len(self.bounds))))},
+            regions=len(self.kernels),
+        )
+        default, *regions = switch.regions
+        for region, kernel in zip([*regions, default], self.kernels, strict=True):
+            with ir.InsertionPoint(region.blocks.append()):
+                kernel.body(*given)
+                scf.YieldOp([])
+
+
+def _threads(kernel: Contraction) -> Threads:
+    schedule = kernel.schedule
+    attributes: Mapping[str, str] = kernel.attributes
+    return Threads(schedule.threads, schedule.instruction.unit.lanes, attributes)
