@@ -1,6 +1,7 @@
 """A small artifact that is compiled once, for the tests of the runtime and of the command line."""
 
 import hashlib
+import os
 import platform
 import shutil
 import signal
@@ -28,6 +29,9 @@ from mxc.dialects.manifest import (
     iree_version,
     mxc_version,
 )
+
+# Every worker has a core: torch's threads, one a core of each worker, would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell that runs the tests in the background lets them ignore interrupts, and with them every
 # process that they start and interrupt.
