@@ -6,7 +6,8 @@ the kernel reads the cache itself, from the entry and for the keys that the slic
 the size of tokens times keys is in memory. Where there are too few rows to keep the chip busy, a
 token that is decoded, the keys are shared out in pieces, and a second dispatch joins them.
 
-Products and sums are those of f32: a query or a weight is the sum of three bf16.
+Products and sums are those of f32: a query or a weight is the sum of three bf16. A result that is
+only rounded to bf16 is stored so.
 
 before:
     %k = tensor.extract_slice %cache[%entry, %first, 0, 0] [1, %size, V, D] ..
@@ -37,7 +38,7 @@ from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.attention import MatchedAttention
 from mxc.dialects.generic import element_of, shape_of
 from mxc.passes.base import Pass
-from mxc.passes.kernels.caches import CacheSlice, lower_attention
+from mxc.passes.kernels.caches import CacheSlice, lower_attention, rounding_of
 from mxc.passes.kernels.executables import Threads, executable
 from mxc.passes.kernels.gpu.attention.body import attention
 from mxc.passes.kernels.gpu.attention.join import join_pieces
@@ -95,6 +96,7 @@ def _shape(found: MatchedAttention, slices: tuple[CacheSlice, CacheSlice]) -> At
         scale=found.scale,
         width=found.width,
         most_keys=keys.size if isinstance(keys.size, int) else shape_of(keys.source)[-3],
+        result="f32" if rounding_of(found.op) is None else "bf16",
     )
 
 

@@ -1,9 +1,9 @@
 // RUN: mxc opt %s --split-input-file --passes mxc-lower-attention-to-gpu-kernels | filecheck %s
 
 // Sixteen tokens over a window of a size that is known: one dispatch, which reads the cache itself.
-// Four waves a head: a wave has two tiles of 16 rows.
+// Four waves a head: a wave has two tiles of 16 rows. The result is stored as bf16.
 // CHECK: workgroup_size = [64, 1, 1] subgroup_size = 64, {llvm_func_attrs = {"amdgpu-waves-per-eu" = "2"}}
-// CHECK: stream.executable private @mxc_attention_16x2x8x64_bf16_of_96_near_8 {
+// CHECK: stream.executable private @mxc_attention_16x2x8x64_bf16_of_96_near_8_as_bf16 {
 // CHECK: stream.return %c2, %c4, %c1{{.*}} : index, index, index
 // An entry of the cache is what offsets reach.
 // CHECK: memref.subview %{{.*}}[%{{.*}}, 0, 0, 0] [1, 96, 2, 64] [1, 1, 1, 1]
@@ -22,7 +22,7 @@
 // CHECK-LABEL: func.func @prefill(
 // CHECK-NOT: linalg
 // CHECK-NOT: tensor.extract_slice
-// CHECK: flow.dispatch @mxc_attention_16x2x8x64_bf16_of_96_near_8::@mxc_attention_16x2x8x64_bf16_of_96_near_8(%arg0, %arg1, %arg1, %arg2, %arg3, %arg4, %c23{{.*}}, %c23{{.*}}, %c2, %c3) : (tensor<16x2x8x64xf32>, tensor<4x96x2x64xbf16>, tensor<4x96x2x64xbf16>, tensor<2x8xbf16>, index, index, index, index, index, index) -> tensor<16x2x8x64xf32>
+// CHECK: flow.dispatch @mxc_attention_16x2x8x64_bf16_of_96_near_8_as_bf16::@mxc_attention_16x2x8x64_bf16_of_96_near_8_as_bf16(%arg0, %arg1, %arg1, %arg2, %arg3, %arg4, %c23{{.*}}, %c23{{.*}}, %c2, %c3) : (tensor<16x2x8x64xf32>, tensor<4x96x2x64xbf16>, tensor<4x96x2x64xbf16>, tensor<2x8xbf16>, index, index, index, index, index, index) -> tensor<16x2x8x64xbf16>
 // CHECK-NOT: linalg
 // CHECK: return
 #map = affine_map<(d0, d1, d2, d3, d4) -> (d0, d1, d2, d4)>
@@ -32,8 +32,9 @@
 #map4 = affine_map<(d0, d1, d2) -> (d1, d2)>
 #map5 = affine_map<(d0, d1, d2) -> (d0, d1, d2)>
 #map6 = affine_map<(d0, d1, d2, d3) -> (d0, d1, d2)>
+#map8 = affine_map<(d0, d1) -> (d0, d1)>
 #map7 = affine_map<(d0, d1, d2, d3, d4) -> (d4, d1, d3)>
-func.func @prefill(%arg0: tensor<16x2x8x64xf32>, %arg1: tensor<4x96x2x64xbf16>, %arg2: tensor<2x8xbf16>, %arg3: index, %arg4: index) -> tensor<16x2x8x64xf32> {
+func.func @prefill(%arg0: tensor<16x2x8x64xf32>, %arg1: tensor<4x96x2x64xbf16>, %arg2: tensor<2x8xbf16>, %arg3: index, %arg4: index) -> tensor<16x1024xbf16> {
   %extracted_slice = tensor.extract_slice %arg1[2, %arg4, 0, 0] [1, 23, 2, 64] [1, 1, 1, 1] : tensor<4x96x2x64xbf16> to tensor<23x2x64xbf16>
   %extracted_slice_0 = tensor.extract_slice %arg1[3, %arg4, 0, 0] [1, 23, 2, 64] [1, 1, 1, 1] : tensor<4x96x2x64xbf16> to tensor<23x2x64xbf16>
   %cst = arith.constant 0.000000e+00 : f32
@@ -114,7 +115,14 @@ func.func @prefill(%arg0: tensor<16x2x8x64xf32>, %arg1: tensor<4x96x2x64xbf16>, 
     %18 = arith.divf %in, %in_2 : f32
     linalg.yield %18 : f32
   } -> tensor<16x2x8x64xf32>
-  return %17 : tensor<16x2x8x64xf32>
+  %collapsed = tensor.collapse_shape %17 [[0], [1, 2, 3]] : tensor<16x2x8x64xf32> into tensor<16x1024xf32>
+  %18 = tensor.empty() : tensor<16x1024xbf16>
+  %19 = linalg.generic {indexing_maps = [#map8, #map8], iterator_types = ["parallel", "parallel"]} ins(%collapsed : tensor<16x1024xf32>) outs(%18 : tensor<16x1024xbf16>) {
+  ^bb0(%in: f32, %out: bf16):
+    %20 = arith.truncf %in : f32 to bf16
+    linalg.yield %20 : bf16
+  } -> tensor<16x1024xbf16>
+  return %19 : tensor<16x1024xbf16>
 }
 
 // -----

@@ -16,7 +16,10 @@ from iree.compiler.dialects import arith
 
 from mxc.dialects.attention import MatchedAttention, match_attention
 from mxc.dialects.generic import constant, element_of, shape_of
+from mxc.dialects.indexing import indexing_maps
+from mxc.dialects.scalar_pattern import match_scalar
 from mxc.passes.kernels.executables import dispatch
+from mxc.passes.kernels.reshapes import reshape
 from mxc.passes.kernels.vectors import index
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 
@@ -52,6 +55,10 @@ class Kernel(Protocol):
         """Type of keys and values."""
 
     @property
+    def result(self) -> str:
+        """Type of the result."""
+
+    @property
     def width(self) -> int | None:
         """The sliding window, in tokens."""
 
@@ -77,7 +84,8 @@ def lower_attention(
 ) -> None:
     """Replace each attention over slices of a cache by calls of the kernel for it, if there is one.
 
-    `build`: the executables of a kernel, once, at the insertion point.
+    `build`: the executables of a kernel, once, at the insertion point. A kernel whose result is no
+    f32 stands for the rounding behind the attention too.
     """
     names: dict[K, str] = {}
     for op in linalg_operations(module):
@@ -92,15 +100,37 @@ def lower_attention(
             names[shape] = _name(shape, set(names.values()))
             with ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0]):
                 build(names[shape], shape)
-        with ir.InsertionPoint(op), op.location:
-            replace(op, _call(names[shape], shape, found, *slices))
+        last = op if shape.result == "f32" else rounding_of(op)
+        assert last is not None
+        with ir.InsertionPoint(last), op.location:
+            made = _call(names[shape], shape, found, *slices)
+            replace(last, reshape(made, shape_of(last.results[0])))
     sweep(module)
+
+
+def rounding_of(op: ir.Operation) -> ir.Operation | None:
+    """What rounds all of the result of `op` to bf16, if nothing else reads it."""
+    value = op.results[0]
+    while True:
+        users = [use.owner for use in value.uses]
+        if len(users) != 1:
+            return None
+        user = users[0].operation
+        if user.name != "tensor.collapse_shape":
+            break
+        value = user.results[0]
+    if user.name != "linalg.generic" or match_scalar(user, ("arith.truncf", "%0")) is None:
+        return None
+    bf16 = str(element_of(user.results[0])) == "bf16"
+    plain = all(each == ir.AffineMap.get_identity(each.n_dims) for each in indexing_maps(user))
+    return user if bf16 and plain else None
 
 
 def _name(shape: Kernel, taken: set[str]) -> str:
     sizes = "x".join(str(n) for n in (shape.tokens, shape.heads, shape.group, shape.depth))
     name = f"mxc_attention_{sizes}_{shape.element}_of_{shape.keys[-3]}"
     name += "" if shape.width is None else f"_near_{shape.width}"
+    name += "" if shape.result == "f32" else f"_as_{shape.result}"
     same = sum(1 for other in taken if other == name or other.startswith(f"{name}_v"))
     return name if not same else f"{name}_v{same}"
 
@@ -197,9 +227,10 @@ def _call(
         piece = arith.maxsi(arith.muli(blocks, _index(shape.block_keys)), _index(PIECE_KEYS))
     operands = [found.queries, keys.source, values.source, found.sinks]
     operands += [position, first, size, piece, *keys.place, *values.place]
-    kind = ir.RankedTensorType.get(shape.result_shape(), ir.F32Type.get())
+    wanted = ir.RankedTensorType.get(shape_of(found.op.results[0]), ir.Type.parse(shape.result))
     if shape.pieces is None:
-        return dispatch(name, operands, kind)
+        return dispatch(name, operands, wanted)
     pieces = arith.ceildivsi(size, piece)
+    kind = ir.RankedTensorType.get(shape.result_shape(), ir.F32Type.get())
     parts = dispatch(name, operands, kind, [pieces])
-    return dispatch(f"{name}_joined", [parts, found.sinks, pieces], found.op.results[0].type)
+    return dispatch(f"{name}_joined", [parts, found.sinks, pieces], wanted)

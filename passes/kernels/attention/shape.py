@@ -45,6 +45,11 @@ class Attention:
     lanes: int
 
     @property
+    def result(self) -> str:
+        """Type of the result: who prepares activations rounds them."""
+        return "f32"
+
+    @property
     def rows(self) -> int:
         """Rows of a key/value head: its query heads of all tokens."""
         return self.tokens * self.group

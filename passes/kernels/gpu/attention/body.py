@@ -51,6 +51,7 @@ from mxc.passes.kernels.gpu.attention.softmax import (
     number,
     over_row,
     power,
+    rounded,
     soften,
     zero,
 )
@@ -299,6 +300,8 @@ class _Body:
                 own = [vector.extract(mixed, [], [place]) for mixed in sums]
                 whole = vector.from_elements(of(f32(), shape.slots), own)
                 at = times(plus(times(group, 4), place), shape.slots)
+                if self.piece is None:
+                    whole = rounded(whole, shape.result)
                 vector.store(whole, self.result, [*before, at])
             scf.YieldOp([])
 

@@ -27,6 +27,7 @@ from mxc.passes.kernels.gpu.attention.softmax import (
     in_all,
     number,
     power,
+    rounded,
     zero,
 )
 from mxc.passes.kernels.gpu.lanes import LANES, below, divided, plus, rest, times
@@ -62,6 +63,6 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value], pieces: ir.Value)
             total = math.fma(vector.extract(tail, [], [1]), factor, total)
             scf.YieldOp([total, math.fma(load(piece, at), in_all(factor, TAIL), sums)])
         total, sums = op.results
-        whole = arith.divf(sums, in_all(total, TAIL))
+        whole = rounded(arith.divf(sums, in_all(total, TAIL)), shape.result)
         vector.store(whole, result, [token, head, member, at])
         scf.YieldOp([])

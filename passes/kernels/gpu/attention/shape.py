@@ -29,7 +29,8 @@ class Attention:
 
     `keys` and `values` are the shapes of the memrefs they are read from, [.., S, V, D], `element`
     their type, `sinks` the type of the sinks. Scores are multiplied by `scale`; `width` is the
-    sliding window in tokens. `most_keys`: that a call may have.
+    sliding window in tokens. `most_keys`: that a call may have. `result`: "f32", or "bf16" where it
+    is rounded.
     """
 
     tokens: int
@@ -43,6 +44,7 @@ class Attention:
     scale: float
     width: int | None
     most_keys: int
+    result: str = "f32"
 
     @property
     def rows(self) -> int:
@@ -117,8 +119,15 @@ class Attention:
             ir.MemRefType.get(list(self.keys), self.element_type()),
             ir.MemRefType.get(list(self.values), self.element_type()),
             self.sinks_buffer(),
-            ir.MemRefType.get(self.result_shape(), f32()),
+            self._pieces_buffer() if self.pieces is not None else self._result_buffer(),
         ]
+
+    def _pieces_buffer(self) -> ir.Type:
+        return ir.MemRefType.get(self.result_shape(), f32())
+
+    def _result_buffer(self) -> ir.Type:
+        whole = [self.tokens, self.heads, self.group, self.depth]
+        return ir.MemRefType.get(whole, ir.Type.parse(self.result))
 
     def sinks_buffer(self) -> ir.Type:
         """The memref of the sinks, [V, G]."""
@@ -131,9 +140,7 @@ class Attention:
 
     def joined_buffers(self) -> list[ir.Type]:
         """Memrefs of the second kernel: pieces, sinks, result."""
-        whole = [self.tokens, self.heads, self.group, self.depth]
-        pieces = ir.MemRefType.get(self.result_shape(), f32())
-        return [pieces, self.sinks_buffer(), ir.MemRefType.get(whole, f32())]
+        return [self._pieces_buffer(), self.sinks_buffer(), self._result_buffer()]
 
     @property
     def joined_workgroups(self) -> tuple[int]:

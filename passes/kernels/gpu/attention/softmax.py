@@ -106,6 +106,13 @@ def in_all(value: ir.Value, lanes: int) -> ir.Value:
     return vector.broadcast(of(f32(), lanes), value)
 
 
+def rounded(values: ir.Value, element: str) -> ir.Value:
+    """An f32 vector as `element`, "f32" or "bf16"."""
+    if element == "f32":
+        return values
+    return arith.truncf(of(ir.Type.parse(element), ir.VectorType(values.type).shape[0]), values)
+
+
 def zero(lanes: int) -> ir.Value:
     """A vector of zeros."""
     return splat(0.0, f32(), lanes)
