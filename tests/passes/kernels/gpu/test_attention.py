@@ -57,7 +57,8 @@ def attend(watched: Callable[[str], Any]) -> Attend:
         made.seen.clear()
         numbers = [np.array(n, np.int32) for n in (given.position, given.first, given.size)]
         result = made.model.call(str(case), given.queries, given.cache, given.sinks, *numbers)
-        assert made.seen and all(k.name.startswith("mxc_attention") for k, _ in made.seen)
+        assert made.seen
+        assert all(k.name.startswith("mxc_attention") for k, _ in made.seen)
         assert not [finding for _, sanitizer in made.seen for finding in sanitizer.findings]
         return np.asarray(result).astype(np.float32).reshape(case.queries)
 
