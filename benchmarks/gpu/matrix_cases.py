@@ -73,6 +73,8 @@ class Case:
     @property
     def group_rows(self) -> tuple[int, int]:
         """Groups and rows of a group, of experts: 16 rows of one expert, or each row by itself."""
+        if self.m < 0:
+            return -1, 1
         pairs = self.m * self.choices
         if self.m == 1:
             return pairs, 1
@@ -125,6 +127,7 @@ def cases() -> list[Case]:
         *_pairs(),
         *_weight_only(),
         *_shapes(),
+        *_dynamic(),
         *_forms(),
         *_epilogues(),
         *_alone(),
@@ -174,6 +177,24 @@ def _shapes() -> Iterator[Case]:
         ("B8 M128 one weight", 8, 128, 4096, 4096, True),
     ):
         yield Case(name=f"batch {name}", group="shape", m=m, n=n, k=k, batch=batch, shared=shared)
+
+
+def _dynamic() -> Iterator[Case]:
+    """Rows that come with the call."""
+    n = k = 2880
+    for lhs, rhs in (("e4m3", "f4"), ("f6e2m3", "f6e3m2"), ("bf16", "f4"), ("bf16", "f6e2m3"),
+                     ("f32", "e4m3"), ("bf16", "nvf4")):  # fmt: skip
+        yield Case(name=f"dynamic M {lhs}x{rhs}", group="dynamic", m=-1, n=n, k=k, lhs=lhs, rhs=rhs)
+    yield Case(name="dynamic M bias and SiLU e4m3xf4", group="dynamic", m=-1, n=n, k=k, lhs="e4m3",
+               epilogue="bias_silu")  # fmt: skip
+    yield Case(name="dynamic M quantised to f4", group="dynamic", m=-1, n=n, k=k,
+               epilogue="quantise")  # fmt: skip
+    for lhs in ("f4", "f6e2m3", "e4m3"):
+        yield Case(name=f"dynamic M bf16 to {lhs} by f4", group="dynamic", m=-1, n=n, k=k, lhs=lhs,
+                   source="bf16")  # fmt: skip
+    for lhs in ("e4m3", "bf16"):
+        yield Case(name=f"dynamic M experts {lhs}xf4", group="dynamic", m=-1, n=5760, k=k, lhs=lhs,
+                   experts=32, choices=4)  # fmt: skip
 
 
 def _forms() -> Iterator[Case]:

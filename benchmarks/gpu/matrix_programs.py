@@ -39,6 +39,11 @@ def _i8() -> ir.Type:
     return ir.IntegerType.get_signless(8)
 
 
+def _size(count: int) -> int:
+    """Of a type: what is negative is dynamic."""
+    return ir.ShapedType.get_dynamic_size() if count < 0 else count
+
+
 def _float(name: str) -> ir.Type:
     return {"bf16": ir.BF16Type, "f16": ir.F16Type, "f32": ir.F32Type}[name].get()
 
@@ -56,10 +61,10 @@ class _Builder:
         self.case, self.parameters = case, parameters
         self.lead = [case.batch] if case.batch else []
         if case.experts:
-            groups, rows = case.group_rows
+            groups, rows = (_size(count) for count in case.group_rows)
             self.lead, self.rows = [groups], rows
         else:
-            self.rows = ir.ShapedType.get_dynamic_size() if case.m < 0 else case.m
+            self.rows = _size(case.m)
 
     def write(self) -> None:
         """Add function @main to the module."""
@@ -216,9 +221,15 @@ def _bytes(value: ir.Value) -> ir.Value:
 def _blocked(x: ir.Value, block: int) -> ir.Value:
     """[.., K] as [.., KO, block]."""
     *outer, k = shape_of(x)
-    kind = ir.RankedTensorType.get([*outer, k // block, block], element_of(x))
+    shape = [*outer, k // block, block]
+    kind = ir.RankedTensorType.get(shape, element_of(x))
     groups = [*([i] for i in range(len(outer))), [len(outer), len(outer) + 1]]
-    return tensor.expand_shape(kind, x, groups, [], [*outer, k // block, block])
+    dynamic = [
+        tensor.dim(x, constant(axis, ir.IndexType.get()))
+        for axis, size in enumerate(outer)
+        if size < 0
+    ]
+    return tensor.expand_shape(kind, x, groups, dynamic, shape)
 
 
 def _flat(x: ir.Value) -> ir.Value:

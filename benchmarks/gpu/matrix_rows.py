@@ -12,7 +12,8 @@ from matrix_cases import SHORT, Case
 from mxc.compiler.report.assembly import Kernel
 from mxc.compiler.report.lowering import best_kind
 from mxc.dialects.formats import FORMATS
-from mxc.dialects.targets import Target
+from mxc.dialects.kernel_names import called_as
+from mxc.dialects.targets import KINDS, Target
 
 #: Instructions fill a matrix from so many rows on.
 MATRIX_ROWS = 16
@@ -23,7 +24,8 @@ _WIDE_FLOATS = {"bf16": 16, "f16": 16, "f32": 32}
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One case on one target. Of the kernel of the contraction, else of the largest one.
+    """One case on one target. Of the kernel of the contraction, else of the largest one; where the
+    rows of a call choose a kernel, of that for most of them.
 
     kind: how it multiplies, as targets.KINDS has it, or "none"; failed: the refusal, or "";
     kernels, spills, scratch_bytes, transient_bytes: of the whole program; packed: no weight goes
@@ -72,9 +74,12 @@ def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -
     kernels = {each["name"]: Kernel.from_dict(each) for each in report["kernels"]}
     products = report["matmuls"]
     product = products[0] if products else None
-    main = kernels.get(product["kernel"]) if product else None
-    if main is None and kernels:
-        main = max(kernels.values(), key=lambda kernel: sum(kernel.instructions.values()))
+    named = product["kernel"] if product else ""
+    own = sorted((called_as(name)[1], name) for name in kernels if called_as(name)[0] == named)
+    cases = [kernels[name] for _, name in own]
+    if not cases and kernels:
+        cases = [max(kernels.values(), key=lambda kernel: sum(kernel.instructions.values()))]
+    main = cases[-1] if cases else None
     loop = main.hot_loop if main else None
     fallback = (product["fallback"] or "") if product else ""
     return Row(
@@ -82,7 +87,7 @@ def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -
         group=case.group,
         target=target.name,
         seconds=round(seconds, 2),
-        kind=(best_kind(main, target) or "none") if main else "none",
+        kind=_worst_kind(cases, target),
         instruction=product["lowering"] if product else "",
         kernels=report["dispatches"],
         spills=sum(kernel.spills for kernel in kernels.values()),
@@ -99,6 +104,13 @@ def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -
         bound_by=(loop.bound_by or "") if loop else "",
         fallback=fallback,
     )
+
+
+def _worst_kind(cases: Sequence[Kernel], target: Target) -> str:
+    """How kernels multiply that are one by the rows of a call: as the worst of them does."""
+    kinds = [*KINDS, "none"]
+    found = [best_kind(kernel, target) or "none" for kernel in cases]
+    return max(found, key=kinds.index, default="none")
 
 
 def _minimum(case: Case) -> int | None:
