@@ -8,7 +8,7 @@ layout that the body reads, which the compiler writes when it packs: nothing is 
 program loads or runs. Where the experts' weights were gathered, the body reads them in place, by
 the ids; where there are many rows of one expert each, it takes them expert by expert (routes.py).
 What follows element by element (bias, gate, residual, row weights) is computed on its totals
-(epilogues.py).
+(epilogues.py), and where only MX blocks become of the result, these are what is stored.
 
 before:
     util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<8x96x2x16xi8>
@@ -52,13 +52,15 @@ from mxc.passes.kernels.cpu.gemm import Gemm
 from mxc.passes.kernels.cpu.isa import ISAS, Isa, Kind
 from mxc.passes.kernels.cpu.matches import Call, match
 from mxc.passes.kernels.cpu.quantise.blocks import quantiser
+from mxc.passes.kernels.cpu.quantise.rounding import Rounding
 from mxc.passes.kernels.cpu.routes import Routes
 from mxc.passes.kernels.cpu.rows import Rows
 from mxc.passes.kernels.cpu.schedule import rows_a_workgroup, tile
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, epilogue
 from mxc.passes.kernels.extents import Size, named, product, quotient, value_of
-from mxc.passes.kernels.reshapes import as_tensor, reshape, sizes_of
+from mxc.passes.kernels.quantised import quantised_result
+from mxc.passes.kernels.reshapes import as_tensor, packed_as, reshape, sizes_of
 from mxc.passes.kernels.sources import BLOCK, Source
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 
@@ -156,14 +158,16 @@ class _Kernels:
         )
         # Where sums wait in the result, there is nothing to finish yet.
         after = epilogue(call.op, PANEL) if not shape.staged_blocks else NOTHING
-        gemm = Gemm(self._isa, weights, prepared, rows, call.columns, blocks, shape, after)
+        last = after.stages[-1].op if after.stages else call.op
+        made = None if shape.staged_blocks else quantised_result(last.results[0])
+        out = None if made is None else Rounding(made.format, made.recipe)
+        gemm = Gemm(self._isa, weights, prepared, rows, call.columns, blocks, shape, after, out)
         with ir.InsertionPoint(call.op), call.op.location:
             # Of its dimensions these may be dynamic.
             scalars = sizes_of(call.op.results[0])
             operands = [self._prepare(call, Prepare(source, prepared, rows.sources, blocks))]
             if call.ids is not None:
                 operands.append(self._route(call) if routed else call.ids)
-        last = after.stages[-1].op if after.stages else call.op
         with ir.InsertionPoint(last), call.op.location:
             tensors = gemm.buffers[len(operands) :]
             for parameter, layout, buffer in zip(
@@ -173,10 +177,16 @@ class _Kernels:
                 self.relaid[parameter] = (kind_, layout)
                 operands.append(_load(parameter, kind_))
             operands += [value for _, value in after.operands]
-            result = self._calls.dispatch(self._name(call, routed, after), gemm, operands, scalars)
-            _described(call).write(result.owner)
-            value = last.results[0]
-            replace(last, reshape(result, shape_of(value), sizes_of(value)))
+            name = self._name(call, routed, after, out)
+            found = self._calls.dispatch(name, gemm, operands, scalars)
+            _described(call, out).write(found)
+            sizes = sizes_of(last.results[0])
+            if made is None:
+                replace(last, reshape(found.results[0], shape_of(last.results[0]), sizes))
+                return
+            for op, result in zip((made.codes, made.scales), found.results, strict=True):
+                wanted = op.results[0]
+                wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
 
     def _prepare(self, call: Call, kernel: Prepare) -> ir.Value:
         """The prepared activations, where no earlier call has them."""
@@ -192,8 +202,8 @@ class _Kernels:
                 scalars = [value_of(quotient(product(groups, rows), call.lhs.share))]
             made = self._calls.dispatch(kernel.name, kernel, tensors, scalars)
             if not kernel.source.is_float:
-                mark_quantises(made.owner, kernel.source.format)
-            self._prepared[key] = made
+                mark_quantises(made, kernel.source.format)
+            self._prepared[key] = made.results[0]
         return self._prepared[key]
 
     def _route(self, call: Call) -> ir.Value:
@@ -202,15 +212,16 @@ class _Kernels:
         if call.ids not in self._routes:
             kernel = Routes(call.groups, call.experts)
             scalars = [value_of(_extent(call)[0])] if kernel.scalars else []
-            self._routes[call.ids] = self._calls.dispatch(kernel.name, kernel, [call.ids], scalars)
+            made = self._calls.dispatch(kernel.name, kernel, [call.ids], scalars)
+            self._routes[call.ids] = made.results[0]
         return self._routes[call.ids]
 
-    def _name(self, call: Call, routed: bool, after: Epilogue) -> str:
+    def _name(self, call: Call, routed: bool, after: Epilogue, out: Rounding | None) -> str:
         name = _name(call, routed)
-        if not after.stages:
-            return name
-        number = self._epilogues.setdefault(after.signature, len(self._epilogues))
-        return f"{name}_then_{number}"
+        if after.stages:
+            number = self._epilogues.setdefault(after.signature, len(self._epilogues))
+            name = f"{name}_then_{number}"
+        return name if out is None else f"{name}_as_{out.name}"
 
 
 def _extent(call: Call) -> tuple[Size, Size]:
@@ -239,7 +250,7 @@ def _load(parameter: str, kind: ir.Type) -> ir.Value:
     ).result
 
 
-def _described(call: Call) -> KernelCall:
+def _described(call: Call, out: Rounding | None) -> KernelCall:
     return KernelCall(
         batch=_DYNAMIC if call.groups is None else call.groups,
         m=_DYNAMIC if call.rows is None else call.rows,
@@ -248,7 +259,7 @@ def _described(call: Call) -> KernelCall:
         experts=max(call.experts, 1),
         lhs=_format_of(call.lhs.source),
         rhs=call.format,
-        out="f32",
+        out="f32" if out is None else out.format.name,
     )
 
 

@@ -49,23 +49,22 @@ class Calls:
 
     def dispatch(
         self, name: str, kernel: Kernel, tensors: Sequence[ir.Value], scalars: Sequence[ir.Value]
-    ) -> ir.Value:
-        """The result of @name on `tensors`, in any shape of as many elements, here."""
+    ) -> ir.Operation:
+        """The call of @name on `tensors`, in any shape of as many elements, here."""
         if name not in self._built:
             self._built.add(name)
             with ir.InsertionPoint(self._first):
                 _build(name, kernel)
         given = kernel.given(scalars)
-        *sources, result = given.buffers
-        operands = [as_buffer(value, each) for value, each in zip(tensors, sources, strict=True)]
-        call = dispatch_all(
+        buffers, count = given.buffers, len(tensors)
+        operands = [as_buffer(value, each) for value, each in zip(tensors, buffers, strict=False)]
+        return dispatch_all(
             name,
             [*operands, *scalars],
-            [as_tensor(result.memref)],
+            [as_tensor(each.memref) for each in buffers[count:]],
             workload=scalars,
-            sizes=dynamic_of(given.buffers),
+            sizes=dynamic_of(buffers),
         )
-        return call.results[0]
 
 
 def _build(name: str, kernel: Kernel) -> None:

@@ -10,6 +10,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
 
 from mxc.passes.kernels.cpu.isa import Kind, zero
+from mxc.passes.kernels.cpu.quantise.output import BlockTile
 from mxc.passes.kernels.cpu.rows import Span
 from mxc.passes.kernels.cpu.weights import PANEL, Column
 from mxc.passes.kernels.finish import Finish, Place
@@ -26,7 +27,7 @@ OTHERS = 6
 
 @dataclass(frozen=True)
 class Memory:
-    """The memrefs that a tile reads and writes."""
+    """The memrefs that a tile reads and writes; `result`: the first, where there are several."""
 
     activations: ir.Value
     elements: ir.Value
@@ -233,7 +234,25 @@ class Cells:
         return vector.maskedload(kind, self.memory.result, [row, column], mask, nothing)
 
     def _store(self, results: Sequence[ir.Value], totals: Sequence[ir.Value]) -> None:
-        """Finish and store the cells of each row; of a gate, the two that belong together."""
+        """Finish and store the cells of each row."""
+        for _, _, place, value in self._finished(results, totals):
+            at = [place.row, place.column]
+            if place.mask is None:
+                vector.store(value, self.memory.result, at)
+            else:
+                vector.maskedstore(self.memory.result, at, place.mask, value)
+
+    def put(self, tile: BlockTile, results: Sequence[ir.Value], first: ir.Value) -> None:
+        """Compute the cells of each row, which go on to blocks; `first`: where in one they are."""
+        totals = self._totals(results, index(0), index(self.gemm.blocks), None, self._decoded)
+        for row, number, _, value in self._finished(results, totals):
+            tile.put(value, row, arith.addi(first, index(number * self.gemm.isa.lanes)))
+
+    def _finished(
+        self, results: Sequence[ir.Value], totals: Sequence[ir.Value]
+    ) -> Iterator[tuple[int, int, Place, ir.Value]]:
+        """Row, register, place and result of each cell; of a gate, of the two that belong
+        together."""
         width = len(self.columns)
         stored = width // (2 if self.memory.finish.epilogue.gated else 1)
         for i, row in enumerate(results):
@@ -241,12 +260,7 @@ class Cells:
                 together = range(j, width, stored)
                 places = [Place(row, *self._place(self.registers[k])) for k in together]
                 values = [totals[i * width + k] for k in together]
-                value = self.memory.finish.apply(values, places)
-                at = [row, places[0].column]
-                if places[0].mask is None:
-                    vector.store(value, self.memory.result, at)
-                else:
-                    vector.maskedstore(self.memory.result, at, places[0].mask, value)
+                yield i, j, places[0], self.memory.finish.apply(values, places)
 
 
 def _as_operand(dwords: ir.Value, kind: Kind, lanes: int) -> ir.Value:

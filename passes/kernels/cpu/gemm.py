@@ -29,12 +29,16 @@ from mxc.dialects.generic import element_of
 from mxc.passes.kernels.cpu.activations import Prepared
 from mxc.passes.kernels.cpu.cells import Cells, Memory
 from mxc.passes.kernels.cpu.isa import Isa
-from mxc.passes.kernels.cpu.rows import Rows
+from mxc.passes.kernels.cpu.quantise.output import BlockTile
+from mxc.passes.kernels.cpu.quantise.output import buffers as block_buffers
+from mxc.passes.kernels.cpu.quantise.rounding import Rounding
+from mxc.passes.kernels.cpu.rows import Rows, Span
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size
 from mxc.passes.kernels.finish import Finish
+from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import f32, i8, index, loop, scratch
 
 
@@ -53,7 +57,8 @@ class Tile:
 
 @dataclass(frozen=True)
 class Gemm:
-    """One kernel. `columns` of the result, `blocks` of the weights along K."""
+    """One kernel. `columns` of the result, `blocks` of the weights along K. `out`: the result is MX
+    blocks along the columns, of which there are whole ones."""
 
     isa: Isa
     weights: Weights
@@ -63,6 +68,7 @@ class Gemm:
     blocks: int
     tile: Tile
     epilogue: Epilogue = NOTHING
+    out: Rounding | None = None
 
     @property
     def registers(self) -> int:
@@ -77,7 +83,13 @@ class Gemm:
     @property
     def _registers_a_workgroup(self) -> int:
         """Of the result."""
-        return max(1, self.tile.columns_a_workgroup // self._halves)
+        count = max(1, self.tile.columns_a_workgroup // self._halves)
+        return -(-count // self._registers_a_block) * self._registers_a_block
+
+    @property
+    def _registers_a_block(self) -> int:
+        """Of the result, where it is blocks."""
+        return 1 if self.out is None else BLOCK // self.isa.lanes
 
     @property
     def scalars(self) -> int:
@@ -97,7 +109,7 @@ class Gemm:
     @property
     def buffers(self) -> list[Buffer]:
         """Activations, what chooses the rows if anything, weights, scales, what the epilogue reads,
-        result."""
+        results."""
         return [
             self.prepared.buffer(self.rows.sources, self.blocks),
             *self.rows.buffers,
@@ -106,8 +118,14 @@ class Gemm:
                 Buffer(flat_shape(reach, value, self.rows.results), element_of(value))
                 for reach, value in self.epilogue.operands
             ),
-            Buffer([self.rows.results, self.result_columns], f32()),
+            *self._results,
         ]
+
+    @property
+    def _results(self) -> list[Buffer]:
+        if self.out is None:
+            return [Buffer([self.rows.results, self.result_columns], f32())]
+        return block_buffers(self.out, self.rows.results, self.result_columns)
 
     @property
     def result_columns(self) -> int:
@@ -117,18 +135,34 @@ class Gemm:
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         rest = list(buffers)
-        activations, result = rest.pop(0), rest.pop()
+        activations, results = rest.pop(0), [rest.pop() for _ in self._results][::-1]
         span = self.rows.begin(rest.pop(0) if self.rows.buffers else None)
         elements, scales = rest.pop(0), rest.pop(0) if self.weights.scaled else None
         keys = self.epilogue.operands
         finish = Finish(self.epilogue, dict(zip(keys, rest, strict=True)), self.isa.lanes)
-        memory = Memory(activations, elements, scales, result, finish)
-        stage = self._stage() if self.tile.staged_blocks else None
+        memory = Memory(activations, elements, scales, results[0], finish)
         width = index(self._registers_a_workgroup)
-        registers = self.registers // self._halves
-        together = max(1, self.tile.columns // self._halves)
         first = arith.muli(workgroup(0), width)
-        last = arith.minui(arith.addi(first, width), index(registers))
+        last = arith.minui(arith.addi(first, width), index(self._registers_of_result))
+        if self.out is not None:
+            tile = BlockTile.of(self.out, results[0], results[1], self.tile.rows)
+            self._blocks(memory, span, tile, first, last)
+        else:
+            self._columns(memory, span, first, last)
+
+    @property
+    def _registers_of_result(self) -> int:
+        return self.registers // self._halves
+
+    @property
+    def _together(self) -> int:
+        """Registers of the result that are computed at once."""
+        return max(1, self.tile.columns // self._halves)
+
+    def _columns(self, memory: Memory, span: Span, first: ir.Value, last: ir.Value) -> None:
+        """The result is stored as it is."""
+        stage = self._stage() if self.tile.staged_blocks else None
+        registers, together = self._registers_of_result, self._together
         whole = registers // together * together
         # A tile that never comes up is not built: most of the time of a compilation goes there.
         parts = [(together, whole)] if whole else []
@@ -136,20 +170,39 @@ class Gemm:
         for size, limit in parts:
             stop = arith.minui(last, index(limit))
             with loop(first, stop, index(size)) as (register, _, _):
-                numbers = [
-                    arith.addi(register, index(i + half * registers))
-                    for half in range(self._halves)
-                    for i in range(size)
-                ]
-                expert = [] if span.expert is None else [span.expert]
-                columns = [self.weights.column(self.isa, expert, at) for at in numbers]
-                cells = Cells(self, memory, span, numbers, columns)
+                cells = self._cells(memory, span, register, size)
                 if stage is None:
                     cells.whole()
                 else:
                     cells.staged(stage)
                 scf.YieldOp([])
             first = arith.maxui(first, index(whole))
+
+    def _blocks(
+        self, memory: Memory, span: Span, tile: BlockTile, first: ir.Value, last: ir.Value
+    ) -> None:
+        """The result waits until there is a block of every row of a tile."""
+        block, together = self._registers_a_block, self._together
+        lanes = index(self.isa.lanes)
+        with loop(first, last, index(block)) as (register, _, _):
+            for results in self.rows.tiles(span, self.tile.rows):
+                with loop(index(0), index(block), index(together)) as (part, _, _):
+                    cells = self._cells(memory, span, arith.addi(register, part), together)
+                    cells.put(tile, results, arith.muli(part, lanes))
+                    scf.YieldOp([])
+                tile.store(results, arith.divui(register, index(block)))
+            scf.YieldOp([])
+
+    def _cells(self, memory: Memory, span: Span, register: ir.Value, size: int) -> Cells:
+        """Some registers of the result, and those of the other half."""
+        numbers = [
+            arith.addi(register, index(i + half * self._registers_of_result))
+            for half in range(self._halves)
+            for i in range(size)
+        ]
+        expert = [] if span.expert is None else [span.expert]
+        columns = [self.weights.column(self.isa, expert, at) for at in numbers]
+        return Cells(self, memory, span, numbers, columns)
 
     def _stage(self) -> ir.Value:
         """Memory for the decoded weights of some blocks: it stays in the cache nearest."""

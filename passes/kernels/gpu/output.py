@@ -27,19 +27,18 @@ from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import BEYOND, no_reordering
 from mxc.dialects.amdgpu_narrow import swapped
-from mxc.dialects.generic import shape_of
-from mxc.dialects.quantise import Quantisation, match_quantisation
+from mxc.dialects.quantise import Quantisation
 from mxc.dialects.quantise_scalars import i32 as number
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction
 from mxc.passes.kernels.gpu.lanes import Lane, divided, plus, rest, times
 from mxc.passes.kernels.gpu.schedule import Schedule
+from mxc.passes.kernels.quantised import quantised_result
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, of
 
 #: Columns that a lane has in a row.
 _QUAD = 4
-_RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 def tiles_of(instruction: Instruction) -> int:
@@ -55,29 +54,9 @@ def for_blocks(schedule: Schedule, halves: int) -> Schedule:
 
 
 def quantisation_of(value: ir.Value) -> Quantisation | None:
-    """The quantisation that is all that becomes of a tensor, or None.
-
-    Blocks are runs of the last dimension, and its elements those of a matrix instruction.
-    """
-    reads, todo = [], [value]
-    while todo:
-        for use in todo.pop().uses:
-            op = use.owner.operation
-            if op.name in _RESHAPES:
-                todo.append(op.results[0])
-            else:
-                reads.append(op)
-    downstream = [use.owner.operation for op in reads for r in op.results for use in r.uses]
-    for op in [*reads, *downstream]:
-        found = match_quantisation(op)
-        if found is None or found.x != value:
-            continue
-        amax = found.scales.operands[0].owner
-        codes = found.codes
-        inner = codes.operands[0].owner if codes not in reads else codes
-        whole = shape_of(value)[-1] % BLOCK == 0 and found.format.element.exponent > 0
-        return found if whole and all(op in (amax, inner) for op in reads) else None
-    return None
+    """`quantised_result`, to elements that conversions make."""
+    found = quantised_result(value)
+    return found if found is not None and found.format.element.exponent > 0 else None
 
 
 @dataclass(frozen=True)

@@ -55,21 +55,23 @@ class BlockQuantiser:
         if self.floats != "f32":
             values = arith.extf(of(f32(), BLOCK), values)
         bits = as_bits(values)
-        amax = largest_of(bits)
+        amax = largest_of([bits])
         if self.rounding is None:
             scale = int8_scale(amax)
             codes = int8_element(values, vector.broadcast(values.type, scale))
         else:
             byte = self.rounding.scale(amax)
             scale = as_float(power_of(byte))
-            codes = self.rounding.codes(bits, amax, byte)
+            (codes,) = self.rounding.codes([bits], amax, byte)
         return codes, vector.broadcast(of(f32(), 1), scale)
 
 
-def largest_of(bits: ir.Value) -> ir.Value:
-    """The largest magnitude of a block, i32, of the bits of its floats i32 [n]."""
-    sizes = arith.andi(bits, like(bits, MAGNITUDE))
-    return vector.reduction(i32(), vector.CombiningKind.MAXSI, sizes)
+def largest_of(parts: Sequence[ir.Value]) -> ir.Value:
+    """The largest magnitude of a block, i32, of the bits of its floats, i32 in parts."""
+    first, *others = (arith.andi(part, like(part, MAGNITUDE)) for part in parts)
+    for other in others:
+        first = arith.maxsi(first, other)
+    return vector.reduction(i32(), vector.CombiningKind.MAXSI, first)
 
 
 def power_of(byte: ir.Value) -> ir.Value:

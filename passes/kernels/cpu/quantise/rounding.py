@@ -19,6 +19,7 @@ very large numbers, Inf, NaN) is computed as dialects/quantise_scalars.py says, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -154,19 +155,23 @@ class Rounding:
             value = _chosen(arith.CmpFPredicate.OGT, value, arith.negf(largest))
         return as_bits(arith.addf(value, as_float(constants.start)))
 
-    def codes(self, x: ir.Value, amax: ir.Value, byte: ir.Value) -> ir.Value:
-        """The codes of one block x, i32 [n], with their signs and no other bits.
+    def codes(self, xs: Sequence[ir.Value], amax: ir.Value, byte: ir.Value) -> list[ir.Value]:
+        """The codes of one block, i32 as its parts are, with their signs and no other bits.
 
         `amax`, `byte`: its largest magnitude and its scale, i32.
         """
         ordinary, constants = self.ordinary(amax, byte, zeros=True)
-        either = scf.IfOp(ordinary, [x.type], has_else=True)
+        either = scf.IfOp(ordinary, [x.type for x in xs], has_else=True)
+
+        def spread(value: ir.Value) -> ir.Value:
+            return vector.broadcast(xs[0].type, value)
+
         with ir.InsertionPoint(either.then_block):
-            known = Constants(*(vector.broadcast(x.type, value) for value in constants.values))
-            scf.YieldOp([self._signed(self.quick(x, known), x)])
+            known = Constants(*map(spread, constants.values))
+            scf.YieldOp([self._signed(self.quick(x, known), x) for x in xs])
         with ir.InsertionPoint(either.else_block):
-            scf.YieldOp([self.exact(x, vector.broadcast(x.type, byte))])
-        return either.results[0]
+            scf.YieldOp([self.exact(x, spread(byte)) for x in xs])
+        return list(either.results)
 
     def _signed(self, code: ir.Value, x: ir.Value) -> ir.Value:
         element = self.format.element
