@@ -30,13 +30,13 @@ from mxc.dialects.kernel_calls import mark_quantises
 from mxc.dialects.quantise import Quantisation, match_quantisation
 from mxc.dialects.recast import match_dequantised
 from mxc.passes.base import Pass
-from mxc.passes.kernels.cpu.isa import ISAS
+from mxc.passes.kernels.cpu.calls import Calls
+from mxc.passes.kernels.cpu.isa import ISAS, Isa
 from mxc.passes.kernels.cpu.quantise.kernel import Quantise
 from mxc.passes.kernels.cpu.quantise.rounding import Rounding
 from mxc.passes.kernels.cpu.quantise.sources import Source
-from mxc.passes.kernels.executables import dispatch_all, executable
 from mxc.passes.kernels.extents import Size, product, value_of
-from mxc.passes.kernels.reshapes import as_tensor, packed_as, sizes_of
+from mxc.passes.kernels.reshapes import packed_as, sizes_of
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 
@@ -52,43 +52,27 @@ class LowerQuantiseToCpuKernels(Pass):
         """Lower every quantisation."""
         if self.isa not in ISAS:
             raise PassError(f"{self.name}: unknown isa {self.isa!r}; known: {', '.join(ISAS)}")
-        found = [match_quantisation(op) for op in linalg_operations(module)]
-        built: set[str] = set()
-        for quantisation in found:
-            if quantisation is not None:
-                _lower(module, quantisation, self.isa, built)
+        calls = Calls(module)
+        for op in linalg_operations(module):
+            if (found := match_quantisation(op)) is not None:
+                _lower(calls, ISAS[self.isa], found)
         sweep(module)
 
 
-def _lower(module: ir.Operation, found: Quantisation, isa: str, built: set[str]) -> None:
+def _lower(calls: Calls, isa: Isa, found: Quantisation) -> None:
     source, tensors = _read(found.x)
     shape = shape_of(found.x)
     blocks = math.prod(shape) // BLOCK if min(shape) >= 0 else None
-    kernel = Quantise(ISAS[isa], Rounding(found.format, found.recipe), source, blocks)
-    types = kernel.buffers
-    if kernel.name not in built:
-        built.add(kernel.name)
-        with ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0]):
-            executable(
-                kernel.name,
-                types,
-                kernel.workgroups,
-                kernel.body,
-                scalars=int(blocks is None),
-                sizes=lambda given: [*given] * len(types),
-            )
+    kernel = Quantise(isa, Rounding(found.format, found.recipe), source, blocks)
     # Where the scales are computed: before all that reads them or the elements.
     with ir.InsertionPoint(found.scales), found.codes.location:
         sizes = sizes_of(found.x)
-        count = [_count(shape, sizes)] if blocks is None else []
-        pairs = zip(tensors, types, strict=False)
-        given = [packed_as(value, as_tensor(kind), count) for value, kind in pairs]
-        results = [as_tensor(kind) for kind in types[len(tensors) :]]
-        made = dispatch_all(kernel.name, [*given, *count], results, count, count * len(types))
+        scalars = [_count(shape, sizes)] if kernel.scalars else []
+        made = calls.dispatch(kernel.name, kernel, tensors, scalars)
         mark_quantises(made, found.format.name)
         for op, result in zip((found.codes, found.scales), made.results, strict=True):
-            wanted = ir.RankedTensorType(op.results[0].type)
-            op.results[0].replace_all_uses_with(packed_as(result, wanted, sizes))
+            wanted = op.results[0]
+            wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
 
 
 def _count(shape: Sequence[int], sizes: Sequence[ir.Value]) -> ir.Value:

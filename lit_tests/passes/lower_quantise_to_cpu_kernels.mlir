@@ -117,15 +117,15 @@ func.func @floats(%arg0: tensor<3x64xf32>) -> (tensor<3x2x32xf4E2M1FN>, tensor<3
 // -----
 
 // The number of blocks comes with the call, and with it the number of workgroups.
-// CHECK: stream.executable private @mxc_quantise_bf16_mxint8_rceil_any {
-// CHECK: stream.executable.export public @mxc_quantise_bf16_mxint8_rceil_any workgroups(%[[COUNT:.*]]: index)
+// CHECK: stream.executable private @mxc_quantise_bf16_mxint8_rceil_D {
+// CHECK: stream.executable.export public @mxc_quantise_bf16_mxint8_rceil_D workgroups(%[[COUNT:.*]]: index)
 // CHECK: arith.divui
 // CHECK: memref<?x32xbf16>
 // CHECK-LABEL: func.func @any_rows(
 // CHECK-NOT: linalg
 // CHECK: %[[ROWS:.*]] = tensor.dim %arg0
 // CHECK: %[[BLOCKS:.*]] = arith.muli %{{.*}}, %[[ROWS]]
-// CHECK: flow.dispatch @mxc_quantise_bf16_mxint8_rceil_any::@mxc_quantise_bf16_mxint8_rceil_any[%[[BLOCKS]]](%{{.*}}, %[[BLOCKS]]) {mxc.quantises = {{.*}}} : (tensor<?x32xbf16>{%[[BLOCKS]]}, index) -> (tensor<?x32xi8>{%[[BLOCKS]]}, tensor<?xi8>{%[[BLOCKS]]})
+// CHECK: flow.dispatch @mxc_quantise_bf16_mxint8_rceil_D::@mxc_quantise_bf16_mxint8_rceil_D[%[[BLOCKS]]](%{{.*}}, %[[BLOCKS]]) {mxc.quantises = {{.*}}} : (tensor<?x32xbf16>{%[[BLOCKS]]}, index) -> (tensor<?x32xi8>{%[[BLOCKS]]}, tensor<?xi8>{%[[BLOCKS]]})
 // CHECK-NOT: linalg
 #map = affine_map<(d0, d1, d2) -> (d0, d1, d2)>
 #map1 = affine_map<(d0, d1, d2, d3) -> (d0, d1, d2, d3)>

@@ -13,19 +13,19 @@ scales another. Then each is read again, from the nearest cache, and rounded by 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
 
-from mxc.dialects.quantise_scalars import MAGNITUDE, like
 from mxc.passes.kernels.cpu.isa import Isa
+from mxc.passes.kernels.cpu.quantise.blocks import largest_of
 from mxc.passes.kernels.cpu.quantise.halves import Halves, packed
 from mxc.passes.kernels.cpu.quantise.largest import merged
 from mxc.passes.kernels.cpu.quantise.rounding import Constants, Rounding
 from mxc.passes.kernels.cpu.quantise.sources import Reader, Source
-from mxc.passes.kernels.executables import Sizes, workgroup
-from mxc.passes.kernels.extents import quotient_up
+from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import Buffer, Size, named, product, quotient_up, value_of
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import broadcast, i1, i8, i32, index, loop, of, scratch
 
@@ -42,51 +42,48 @@ _HALF = BLOCK // 2
 
 @dataclass(frozen=True)
 class Quantise:
-    """`blocks` blocks of floats of `source` (None: a number that is known when it runs).
-
-    Buffers: the floats [blocks, 32]; then packed elements and scales, bytes.
-    """
+    """`blocks` blocks of floats of `source`."""
 
     isa: Isa
     rounding: Rounding
     source: Source
-    blocks: int | None
+    blocks: Size
 
     @property
     def name(self) -> str:
         """The symbol of the kernel: the same for the same work."""
-        size = "any" if self.blocks is None else self.blocks * BLOCK
+        size = named(product(self.blocks, BLOCK))
         return f"mxc_quantise_{self.source.kind}_{self.rounding.name}_{size}"
 
     @property
-    def workgroups(self) -> Sequence[int] | Sizes:
-        """Along the blocks."""
-        if self.blocks is None:
-            return lambda given: [quotient_up(given[0], _BLOCKS_A_WORKGROUP)]
-        return [-(-self.blocks // _BLOCKS_A_WORKGROUP)]
+    def scalars(self) -> int:
+        """How many index values come with each call."""
+        return int(self.blocks is None)
+
+    def given(self, scalars: Sequence[ir.Value]) -> Quantise:
+        """This kernel for so many blocks."""
+        return replace(self, blocks=scalars[0]) if self.scalars else self
 
     @property
-    def buffers(self) -> list[ir.Type]:
-        """Memref types: what is read, then the results."""
-        count = ir.ShapedType.get_dynamic_size() if self.blocks is None else self.blocks
-        element = self.rounding.format.block_bytes
-        return [
-            *self.source.memrefs(count),
-            ir.MemRefType.get([count, element], i8()),
-            ir.MemRefType.get([count], i8()),
-        ]
+    def workgroups(self) -> list[Size]:
+        """Along the blocks."""
+        return [quotient_up(self.blocks, _BLOCKS_A_WORKGROUP)]
 
-    def body(self, *given: ir.Value) -> None:
-        """Build the body at the insertion point. Behind the buffers: the number of blocks, where
-        it is not known before."""
-        rest = list(given)
-        total = rest.pop() if self.blocks is None else index(self.blocks)
-        *read, elements, scales = rest
+    @property
+    def buffers(self) -> list[Buffer]:
+        """What is read; the packed elements, and the scales."""
+        size = self.rounding.format.block_bytes
+        made = [Buffer([self.blocks, size], i8()), Buffer([self.blocks], i8())]
+        return [*self.source.buffers(self.blocks), *made]
+
+    def body(self, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        *read, elements, scales = buffers
         lanes = self.isa.lanes
         reader = self.source.reader(read, lanes)
         work = _Work(self, reader, elements, scales, _constants(lanes))
         first = arith.muli(workgroup(0), index(_BLOCKS_A_WORKGROUP))
-        last = arith.minui(arith.addi(first, index(_BLOCKS_A_WORKGROUP)), total)
+        last = arith.minui(arith.addi(first, index(_BLOCKS_A_WORKGROUP)), value_of(self.blocks))
         with loop(first, last, index(lanes)) as (block, _, _):
             stop = arith.minui(arith.addi(block, index(lanes)), last)
             whole = arith.cmpi(arith.CmpIPredicate.eq, arith.subi(stop, block), index(lanes))
@@ -147,9 +144,7 @@ class _Work:
         """Quantise one block, whatever it holds."""
         rounding = self.kernel.rounding
         halves = self.reader.one(block)
-        sizes = [arith.andi(half, like(half, MAGNITUDE)) for half in halves]
-        amax = vector.reduction(i32(), vector.CombiningKind.MAXSI, arith.maxsi(*sizes))
-        byte = rounding.scale(amax)
+        byte = rounding.scale(largest_of(halves))
         memref.StoreOp(arith.trunci(i8(), byte), self.scales, [block])
         bytes_ = vector.broadcast(of(i32(), _HALF), byte)
         first, second = (rounding.exact(half, bytes_) for half in halves)

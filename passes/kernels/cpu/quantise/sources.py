@@ -20,6 +20,7 @@ from mxc.passes.kernels.cpu.quantise.blocks import power_of
 from mxc.passes.kernels.cpu.quantise.halves import HALF, Halves, of_floats
 from mxc.passes.kernels.cpu.quantise.largest import Greater, of_dwords, of_words
 from mxc.passes.kernels.cpu.weights import CACHE_LINE
+from mxc.passes.kernels.extents import Buffer, Size
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import (
     bitcast,
@@ -116,12 +117,11 @@ class Source:
         width: int = ir.Type.parse(self.kind).width
         return BLOCK * width // 8
 
-    def memrefs(self, count: int) -> list[ir.Type]:
-        """Types of what is read: `count` blocks, and their scales if they have any."""
+    def buffers(self, count: Size) -> list[Buffer]:
+        """What is read: `count` blocks, and their scales if they have any."""
         if self.format is not None:
-            elements = ir.MemRefType.get([count, self.block_bytes], i8())
-            return [elements, ir.MemRefType.get([count], i8())]
-        return [ir.MemRefType.get([count, BLOCK], ir.Type.parse(self.kind))]
+            return [Buffer([count, self.block_bytes], i8()), Buffer([count], i8())]
+        return [Buffer([count, BLOCK], ir.Type.parse(self.kind))]
 
     def reader(self, read: Sequence[ir.Value], lanes: int) -> Reader:
         """What reads the buffers, `lanes` blocks at a time."""
