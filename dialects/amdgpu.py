@@ -124,13 +124,14 @@ def scaled_mfma(
     b: ir.Value,
     c: ir.Value,
     scales: tuple[ir.Value, ir.Value],
-    chosen: int,
+    chosen: tuple[int, int],
 ) -> ir.Value:
     """v_mfma_scale_f32_{16x16x128,32x32x64}_f8f6f4: c + (a * scale) (b * scale)^T, f32.
 
-    a, b: 32 elements of f4, f6 or f8; `scales`: four f8E8M0FNU each; op_sel takes `chosen` of them.
+    a, b: 32 elements of f4, f6 or f8; `scales`: four f8E8M0FNU each, of which op_sel takes those
+    that are `chosen`.
     """
-    return amdgpu.scaled_mfma(*shape, a, b, c, *scales, chosen, chosen)
+    return amdgpu.scaled_mfma(*shape, a, b, c, *scales, *chosen)
 
 
 def mfma(shape: tuple[int, int, int], a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:

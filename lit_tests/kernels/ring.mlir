@@ -1,25 +1,39 @@
 // RUN: mxc opt %s --target gfx950 --to kernels | filecheck %s
 
-// Many rows: both sides pass through LDS, in a ring of four stages.
+// Many rows: rhs passes through LDS, in a ring of four stages; of lhs each wave has its own rows.
 // CHECK: #translation = #iree_codegen.translation_info<pipeline = #iree_codegen.no_pipeline workgroup_size = [256, 1, 1] subgroup_size = 64, {llvm_func_attrs = {"amdgpu-agpr-alloc" = "256", "amdgpu-waves-per-eu" = "1, 1"}}>
 // CHECK: stream.executable private @mxc_mxfp4_mxfp4_1x4096x4096x4096 {
-// CHECK: memref.alloc() : memref<139264xi8, #gpu.address_space<workgroup>>
+// CHECK: memref.alloc() : memref<69760xi8, #gpu.address_space<workgroup>>
 
-// Three stages are asked for, and of the fourth what the first stage does not ask for.
+// Three stages are asked for, and of the fourth what the first stage does not ask for; of lhs as
+// much, straight to registers.
+// CHECK: vector.load %{{.*}} : memref<{{.*}}, #amdgpu.address_space<fat_raw_buffer>>, vector<16xi8>
+// CHECK: amdgpu.gather_to_lds async %{{.*}} : vector<16xi8>, memref<8388608xi8, #amdgpu.address_space<fat_raw_buffer>>, memref<69760xi8, #gpu.address_space<workgroup>>
 // CHECK-COUNT-3: rocdl.asyncmark
 // CHECK: rocdl.wait.asyncmark 2
 // CHECK: rocdl.s.barrier
 
-// What is multiplied has been read from LDS, and the rows of rhs are those of the instruction.
+// Rhs has been read from LDS, and its rows are those of the instruction. The last two of four
+// scales of lhs are taken, the first two of rhs: so they lie in memory, and nothing moves them.
 // CHECK: scf.for
-// CHECK: amdgpu.scaled_mfma 32x32x64 (%{{.*}}[0] * %{{.*}}) * (%{{.*}}[0] * %{{.*}}) + %{{.*}} : vector<4xf8E8M0FNU>, vector<32xf4E2M1FN>, vector<4xf8E8M0FNU>, vector<32xf4E2M1FN>, vector<16xf32>
-// CHECK: vector.load %{{.*}} alignment = 16 : memref<139264xi8, #gpu.address_space<workgroup>>, vector<16xi8>
-// CHECK: rocdl.sched.group.barrier mfma_wmma, 1, 0
+// CHECK-NOT: vector.shuffle
+// CHECK: amdgpu.scaled_mfma 32x32x64 (%{{.*}}[0] * %{{.*}}) * (%{{.*}}[2] * %{{.*}}) + %{{.*}} : vector<4xf8E8M0FNU>, vector<32xf4E2M1FN>, vector<4xf8E8M0FNU>, vector<32xf4E2M1FN>, vector<16xf32>
+// CHECK-NOT: vector.shuffle
+// CHECK: vector.load %{{.*}} : memref<{{.*}}, #amdgpu.address_space<fat_raw_buffer>>, vector<8xi8>
+// CHECK-NOT: vector.shuffle
+// CHECK: vector.load %{{.*}} alignment = 16 : memref<69760xi8, #gpu.address_space<workgroup>>, vector<16xi8>
+// CHECK-NOT: vector.shuffle
+// CHECK: rocdl.sched.group.barrier mfma_wmma, {{.*}}, 0
+// CHECK-NOT: vector.shuffle
 
 // The next stage is there, and all waves have read this one: its slot is filled again.
 // CHECK: rocdl.wait.asyncmark 2
 // CHECK: rocdl.s.barrier
-// CHECK: amdgpu.gather_to_lds async %{{.*}} : vector<16xi8>, memref<8388608xi8, #amdgpu.address_space<fat_raw_buffer>>, memref<139264xi8, #gpu.address_space<workgroup>>
+// CHECK-NOT: vector.shuffle
+// CHECK: amdgpu.gather_to_lds async
+// CHECK-NOT: vector.shuffle
+// CHECK: vector.store %{{.*}} alignment = 2 : memref<69760xi8, #gpu.address_space<workgroup>>, vector<2xi8>
+// CHECK-NOT: vector.shuffle
 // CHECK: scf.yield
 
 // Four columns of a row at once; nothing is cut off at the ends.

@@ -9,7 +9,7 @@ func.func @floats_in_a_ring(%x: tensor<4x16x32xf32>, %w: tensor<32x16x32xf4E2M1F
       indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
       iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
       ins(%x, %w, %s : tensor<4x16x32xf32>, tensor<32x16x32xf4E2M1FN>, tensor<32x16xf8E8M0FNU>) outs(%acc : tensor<4x32xf32>)
-      attrs = {mxc.schedule = {instruction = 32 : i64, stages = 3 : i64, tiles = array<i64: 1, 1>, transport = "ring", turns = 2 : i64, waves = array<i64: 2, 2, 1>}} {
+      attrs = {mxc.schedule = {instruction = 32 : i64, stages = 3 : i64, tiles = array<i64: 1, 1>, transport = "ring", turns = 2 : i64, waves = array<i64: 4, 1, 1>}} {
   ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
     %r = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
     %p = arith.mulf %a, %r : f32
@@ -23,6 +23,6 @@ func.func @floats_in_a_ring(%x: tensor<4x16x32xf32>, %w: tensor<32x16x32xf4E2M1F
 
 func.func @no_kernel(%x: tensor<4x64xf32>, %w: tensor<64x32xf32>, %acc: tensor<4x32xf32>) -> tensor<4x32xf32> {
   // expected-error @+1 {{no kernel computes this contraction}}
-  %y = linalg.matmul {mxc.schedule = {instruction = 32 : i64, stages = 3 : i64, tiles = array<i64: 1, 1>, transport = "ring", turns = 2 : i64, waves = array<i64: 2, 2, 1>}} ins(%x, %w : tensor<4x64xf32>, tensor<64x32xf32>) outs(%acc : tensor<4x32xf32>) -> tensor<4x32xf32>
+  %y = linalg.matmul {mxc.schedule = {instruction = 32 : i64, stages = 3 : i64, tiles = array<i64: 1, 1>, transport = "ring", turns = 2 : i64, waves = array<i64: 4, 1, 1>}} ins(%x, %w : tensor<4x64xf32>, tensor<64x32xf32>) outs(%acc : tensor<4x32xf32>) -> tensor<4x32xf32>
   func.return %y : tensor<4x32xf32>
 }

@@ -28,6 +28,14 @@ _TILE = 16
 #: Stages of a ring: with fewer than two nothing is loaded while something is multiplied, and more
 #: than these are asked for long before they are needed.
 _STAGES = range(4, 1, -1)
+#: Stages where one is brief: no more than so many clocks.
+_MANY, _BRIEF = 8, 512
+#: Turns of a stage: two blocks of six bits are whole pieces.
+_TURNS = 2
+#: Tiles of a wave along the side that goes straight to registers, and along the other one.
+_DIRECT, _STAGED = (2, 1), (8, 7, 6, 5, 4, 3, 2, 1)
+#: Accumulation registers of a wave that is alone on its SIMD.
+_SUMS = 256
 
 
 def choose(
@@ -116,26 +124,28 @@ def _streams(problem: Problem, device: Device) -> Iterator[Schedule]:
 
 
 def _rings(problem: Problem, device: Device) -> Iterator[Schedule]:
-    # Where both sides have 8 bits, two turns a stage leave room for two stages only.
-    turns = 1 if problem.bits == (8, 8) else 2
-    waves = (2, 2, 1)
-    for m, n in product((4, 3, 2, 1), repeat=2):
-        if n % problem.halves:
+    waves = device.unit.simds
+    for direct, staged in product(_DIRECT, _STAGED):
+        if direct * staged * INSTRUCTION.totals > _SUMS:
             continue
-        sizes = (m * waves[0] * INSTRUCTION.rows, n * waves[1] * INSTRUCTION.rows)
-        slot = sum(
-            layout_bytes(rows, bits, turns, 4)
-            for rows, bits in zip(sizes, problem.bits, strict=True)
-        )
-        scales = sum(scale_bytes(rows, 4) for rows in sizes)
-        for stages in _STAGES:
-            if stages * slot + scales <= device.unit.lds_bytes:
-                yield Schedule(
-                    instruction=INSTRUCTION,
-                    tiles=(m, n),
-                    waves=waves,
-                    transport="ring",
-                    stages=stages,
-                    turns=turns,
-                )
-                break
+        for tiles, places in (
+            ((direct, staged), (waves, 1, 1)),
+            ((staged, direct), (1, waves, 1)),
+        ):
+            if tiles[1] % problem.halves:
+                continue
+            bits = problem.bits[1 if places[0] > 1 else 0]
+            rows = staged * INSTRUCTION.rows
+            slot = layout_bytes(rows, bits, _TURNS, waves)
+            turn = direct * staged * INSTRUCTION.clocks
+            for stages in _STAGES if turn * _TURNS > _BRIEF else (_MANY, *_STAGES):
+                if stages * slot + scale_bytes(rows, waves) <= device.unit.lds_bytes:
+                    yield Schedule(
+                        instruction=INSTRUCTION,
+                        tiles=tiles,
+                        waves=places,
+                        transport="ring",
+                        stages=stages,
+                        turns=_TURNS,
+                    )
+                    break

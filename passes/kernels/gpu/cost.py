@@ -24,6 +24,8 @@ from mxc.passes.kernels.gpu.schedule import Schedule
 _STREAM_WAVES = 2
 #: Vector instructions that decode a block of so many bits an element, where no conversion does.
 _DECODE = {4: 110, 6: 180, 8: 150}
+#: What waves get of LDS, and of the path to memory, when they all want it.
+_SHARED = 0.9
 #: Bytes of a result.
 _RESULT = 4
 #: Bits of an element with a scale, at most.
@@ -87,7 +89,7 @@ def cost(problem: Problem, schedule: Schedule, device: Device) -> float:
     start = rates.memory_latency + rates.lds_latency
     result = schedule.rows * schedule.columns * _RESULT / rates.memory_bytes
     busy = rounds * (turns * _turn(problem, schedule, device) + result) + start
-    in_flight = at_once * _asked(problem, schedule)
+    in_flight = min(at_once * _asked(problem, schedule), _bytes(problem))
     bandwidth = min(device.bytes_a_clock, in_flight / device.latency_clocks)
     return max(busy, _bytes(problem) / bandwidth + start)
 
@@ -119,7 +121,14 @@ def _turn(problem: Problem, schedule: Schedule, device: Device) -> float:
         return max(matrix, fragments / rates.memory_bytes)
     down, right, _ = schedule.waves
     loaded = _side_bytes(problem, schedule, m * down, n * right)
-    return max(matrix, (fragments + loaded) / rates.lds_bytes, loaded / rates.memory_bytes)
+    # A side that waves do not share goes to registers, the other one through LDS.
+    own = (m if right > 1 else 0, n if down > 1 else 0)
+    staged = waves * _side_bytes(problem, schedule, *own)
+    staged += _side_bytes(problem, schedule, own[0] * down, own[1] * right)
+    shared = max(staged / rates.lds_bytes, loaded / rates.memory_bytes)
+    # What is asked for comes some stages later.
+    late = rates.memory_latency / (schedule.turns * max(1, schedule.stages - 2))
+    return max(matrix, shared / _SHARED, late)
 
 
 def _side_bytes(problem: Problem, schedule: Schedule, m: int, n: int) -> int:

@@ -8,7 +8,7 @@ is held to it, by sched_group_barrier: n of this kind, then m of that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mxc.dialects.amdgpu import no_reordering, scheduled
@@ -36,7 +36,7 @@ def evenly(
 
 def interleaved(products: Sequence[Callable[[], None]], works: Sequence[Work], group: int) -> None:
     """Build the products in their order, and the work among them; `group` tells turns apart."""
-    left = sorted(works, key=lambda work: work.at)
+    left = sorted(_spaced(works), key=lambda work: work.at)
     order: list[tuple[str, int]] = []
 
     def note(kind: str) -> None:
@@ -58,3 +58,14 @@ def interleaved(products: Sequence[Callable[[], None]], works: Sequence[Work], g
     for kind, count in order:
         scheduled(kind, count, group)
     no_reordering()
+
+
+def _spaced(works: Sequence[Work]) -> list[Work]:
+    """Loads from memory at equal distances: several at once would wait for each other."""
+    loads = sorted((w for w in works if w.kind == "vmem_read"), key=lambda work: work.at)
+    others = [work for work in works if work.kind != "vmem_read"]
+    if len(loads) < 2:
+        return [*others, *loads]
+    first, last = loads[0].at, loads[-1].at
+    step = (last - first) / (len(loads) - 1)
+    return [*others, *(replace(work, at=first + step * n) for n, work in enumerate(loads))]

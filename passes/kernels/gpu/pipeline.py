@@ -2,69 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 from iree.compiler import ir
 
+from mxc.passes.kernels.gpu.direct import DirectScales, DirectSide
 from mxc.passes.kernels.gpu.interleave import Work
-from mxc.passes.kernels.gpu.staged_scales import SPAN, SPAN_TURNS, StagedScales
-from mxc.passes.kernels.gpu.staging import Pieces, StagedSide
+from mxc.passes.kernels.gpu.staged_scales import HALF, HALVES, SPAN, SPAN_TURNS, StagedScales
+from mxc.passes.kernels.gpu.staging import Key, Layout, Pieces, StagedSide
 
 Issue = Callable[[], None]
+#: Scales of halves of spans, by tile, from the half on that is multiplied; or of spans.
+Halves = list[list[ir.Value]]
 
 #: Products that are issued later than even reading wants, right before waiting for other waves: the
 #: matrix cores have them to do then.
 _BEFORE = 3
+#: Clocks from reading a piece to its use, or more.
+_READ_CLOCKS = 384
 
 
 @dataclass
 class Held:
-    """What a lane holds between spans: sums, pieces of the next turn, scales of the span."""
+    """What a lane holds between spans: sums; what has been read of the next stage; pieces that have
+    been asked for, in the order of their use; scales of the direct and of the staged side, and
+    those that are to be staged, of the next spans."""
 
     totals: list[ir.Value]
-    pieces: tuple[Pieces, Pieces]
-    scales: tuple[list[ir.Value], list[ir.Value]]
+    read: Pieces
+    asked: list[ir.Value]
+    scales: tuple[Halves, Halves, Halves]
 
     def flat(self) -> list[ir.Value]:
         """All values, in a fixed order."""
-        found = list(self.totals)
-        for side in self.pieces:
-            found += side.values()
-        for scales in self.scales:
-            found += scales
-        return found
+        scales = [each for halves in self.scales for half in halves for each in half]
+        return [*self.totals, *self.read.values(), *self.asked, *scales]
 
     def like(self, values: Sequence[ir.Value]) -> Held:
         """The same with other values, in the order of `flat`."""
         left = iter(values)
         totals = [next(left) for _ in self.totals]
-        lhs, rhs = ({key: next(left) for key in side} for side in self.pieces)
-        first, second = ([next(left) for _ in scales] for scales in self.scales)
-        return Held(totals, (lhs, rhs), (first, second))
+        read = {key: next(left) for key in self.read}
+        asked = [next(left) for _ in self.asked]
+        one, two, three = ([[next(left) for _ in half] for half in each] for each in self.scales)
+        return Held(totals, read, asked, (one, two, three))
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Of one lane: its sides and their scales, `tiles` of each; `blocks` of a row.
+    """Of one lane: the side that goes straight to registers, the one that is staged in LDS.
 
-    `ahead`: stages of the ring, of `slot_bytes` each; `pace`: the part of a stage in which the
-    loads of another are issued.
+    `swapped`: the direct side is rhs. `tiles`: of lhs and rhs; `blocks`: of a row. `ahead`: stages
+    of the ring, of `slot_bytes` each; `pace`: the part of a stage in which the loads of another are
+    issued; `clocks`: of a matrix instruction; `together`: spans of a round of the loop, and those
+    by which staged scales are asked for early.
     """
 
-    sides: tuple[StagedSide, StagedSide]
-    scales: tuple[StagedScales, StagedScales]
+    direct: tuple[DirectSide, DirectScales]
+    staged: tuple[StagedSide, StagedScales]
+    swapped: bool
     tiles: tuple[int, int]
     blocks: int
     ahead: int
     slot_bytes: int
     pace: float
+    clocks: int
+    together: int
+
+    @property
+    def layout(self) -> Layout:
+        """Of the staged side; the other one has as many turns and blocks a stage."""
+        return self.staged[0].layout
 
     @property
     def turns(self) -> int:
         """Of a stage."""
-        return self.sides[0].layout.turns
+        return self.layout.turns
 
     @property
     def span_stages(self) -> int:
@@ -74,7 +90,7 @@ class Pipeline:
     @property
     def stages(self) -> int:
         """In all."""
-        return -(-self.blocks // self.sides[0].layout.blocks)
+        return -(-self.blocks // self.layout.blocks)
 
     @property
     def spans(self) -> int:
@@ -84,23 +100,61 @@ class Pipeline:
     @property
     def plain(self) -> int:
         """Spans in which all that is loaded ahead is there, and whole."""
-        stages = self.blocks // self.sides[0].layout.blocks
-        return max(0, min((stages - self.ahead) // self.span_stages, self.blocks // SPAN - 1))
+        ahead = max(self.ahead, -(-self.direct[0].ahead // len(self.pieces)))
+        stages = self.blocks // self.layout.blocks - ahead
+        halves = self.blocks // HALF - self.direct[1].ahead
+        spans = self.blocks // SPAN - self.together
+        return max(0, min(stages // self.span_stages, spans, halves // HALVES))
 
-    @property
+    @cached_property
+    def order(self) -> list[tuple[int, int, int]]:
+        """Turn, tile of the direct and of the staged side, in the order in which a stage has them.
+
+        A staged tile meets all direct ones, in a turn or, where turns share pieces, in all turns:
+        then it is done with.
+        """
+        direct, staged = range(self.tiles[self.swapped]), range(self.tiles[not self.swapped])
+        parts = range(self.turns)
+        if self.layout.shares:
+            return [(part, own, tile) for tile in staged for part in parts for own in direct]
+        return [(part, own, tile) for part in parts for tile in staged for own in direct]
+
+    @cached_property
+    def pieces(self) -> list[Key]:
+        """What a stage has of the direct side, in the order in which it is used."""
+        slices = self.direct[0].layout.slices
+        used = [(own, one.piece) for part, own, _ in self.order for one in slices[part]]
+        return list(dict.fromkeys(used))
+
+    @cached_property
+    def reads(self) -> list[Key]:
+        """What a stage reads from LDS, in the order in which it is used."""
+        return self._reads(len(self.order))
+
+    def _reads(self, products: int) -> list[Key]:
+        slices = self.layout.slices
+        first = self.order[:products]
+        return list(
+            dict.fromkeys((tile, one.piece) for part, _, tile in first for one in slices[part])
+        )
+
+    @cached_property
+    def early(self) -> int:
+        """How many of them are read while the stage before is multiplied."""
+        return len(self._reads(math.ceil(_READ_CLOCKS / self.clocks)))
+
+    @cached_property
     def cut(self) -> int:
         """Products of a stage before the barrier behind which the next stage is read.
 
-        So that LDS works evenly: before it the pieces of later turns are read, behind it the first
-        turn's of the next stage, and loads arrive.
+        So that LDS works evenly: before it what is read late of this stage, behind it what is read
+        early of the next, and loads arrive.
         """
-        reads = [sum(1 for _ in self.pieces(turn)) for turn in range(self.turns)]
-        loads = sum(side.layout.loads for side in self.sides)
-        count = self.turns * self.tiles[0] * self.tiles[1]
+        reads, early, loads = len(self.reads), self.early, self.layout.loads
+        count = len(self.order)
         behind = 1
         while behind < count and (
-            (sum(reads) + loads) * behind / count
-            < reads[0] + loads * min(1.0, behind / count / self.pace)
+            (reads + loads) * behind / count < early + loads * min(1.0, behind / count / self.pace)
         ):
             behind += 1
         return min(count, count - behind + _BEFORE)
@@ -108,35 +162,33 @@ class Pipeline:
     def loads(
         self, stage: ir.Value, slot: ir.Value, *, last: bool
     ) -> tuple[list[Work], list[Work]]:
-        """The direct loads of a stage: those issued behind a barrier, and those before the next.
+        """The loads of a stage to LDS: those issued behind a barrier, and those before the next.
 
         `last`: it is the last stage of all, which may not be full.
         """
-        left = self.blocks % self.sides[0].layout.blocks if last else 0
         issues: list[Issue] = [
-            partial(side.load, number, stage, slot, left=left or None)
-            for side in self.sides
-            for number in range(side.layout.loads)
+            partial(self.staged[0].load, number, stage, slot, left=self.blocks_left(last=last))
+            for number in range(self.layout.loads)
         ]
-        behind = 1 - self.cut / (self.turns * self.tiles[0] * self.tiles[1])
-        now, later = [], []
-        for number, issue in enumerate(issues):
-            at = (number + 0.5) / len(issues) * self.pace
-            if at < behind:
-                now.append(Work(at / behind, "vmem_read", issue))
-            else:
-                later.append(Work((at - behind) / (1 - behind), "vmem_read", issue))
-        return now, later
+        return parted(issues, self.pace, 1 - self.cut / len(self.order))
 
-    def scales_left(self, span: int) -> int | None:
-        """Blocks that a row has of a span, if not all."""
-        return (self.blocks - span * SPAN) if self.blocks < (span + 1) * SPAN else None
+    def blocks_left(self, *, last: bool) -> int | None:
+        """Blocks that a row has of a stage, if not all: of the last one."""
+        return self.blocks % self.layout.blocks or None if last else None
 
-    def pieces(self, turn: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
-        """Side, tile and piece that a turn of a stage reads, in the order in which they are used:
-        the first tile of lhs meets all of rhs."""
-        lhs, rhs = self.tiles
-        order = [(0, 0), *((1, n) for n in range(rhs)), *((0, m) for m in range(1, lhs))]
-        for side, tile in order:
-            for piece in self.sides[side].layout.new_pieces(turn):
-                yield side, tile, piece
+    def scales_left(self, first: int, blocks: int) -> int | None:
+        """Blocks that a row has from one on, if not as many as `blocks`."""
+        left = self.blocks - first
+        return left if left < blocks else None
+
+
+def parted(issues: Sequence[Issue], pace: float, cut: float) -> tuple[list[Work], list[Work]]:
+    """Loads spread over the part `pace` of a stage: those before a cut of it, and those behind."""
+    before, behind = [], []
+    for number, issue in enumerate(issues):
+        at = (number + 0.5) / len(issues) * pace
+        if at < cut:
+            before.append(Work(at / cut, "vmem_read", issue))
+        else:
+            behind.append(Work((at - cut) / (1 - cut), "vmem_read", issue))
+    return before, behind

@@ -38,7 +38,7 @@ class ScaledProduct:
                     at = m * len(columns) + n
                     scales = (self.rhs.scales(rhs, n), self.lhs.scales(lhs, m))
                     totals[at] = scaled_mfma(
-                        self.instruction.shape, right[n], left, totals[at], scales, turn
+                        self.instruction.shape, right[n], left, totals[at], scales, (turn, turn)
                     )
         return totals
 

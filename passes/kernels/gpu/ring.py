@@ -1,18 +1,21 @@
-"""Scaled products of many rows: both sides pass through a ring of stages in shared memory.
+"""Scaled products of many rows: one side passes through a ring of stages in shared memory.
 
     result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
 
-A workgroup has a tile of the result, its waves parts of it. What they multiply is loaded to LDS
-directly, each byte once for the workgroup, some stages (staging.py) ahead. A stage is one turn or
-two, a turn one instruction along K for each tile of a wave:
+A workgroup has a tile of the result, its waves rows of tiles, or columns. So they share one side:
+it is loaded to LDS directly, each byte once for the workgroup, some stages (staging.py) ahead. Of
+the other each wave has its own, which it loads to registers as early (direct.py). A stage is two
+turns, a turn one instruction along K for each tile of a wave:
 
     multiply the first part of a stage; meanwhile                  # pipeline.py: how much
-      read the fragments of its later turns from LDS
-    wait for the loads of the next stage, and for all waves        # so this slot has been read
+      read the rest of its fragments from LDS
+      load pieces of a later stage to registers
+    wait for the loads of the next stage to LDS, and for all waves # so this slot has been read
     multiply the rest; meanwhile                                   # interleave.py
-      read the fragments of the first turn of the next stage
+      read the first fragments of the next stage
       load the stage that comes `stages` later into the slot that has been read
-      now and then, fetch the scales of the next span              # staged_scales.py
+      load more pieces
+      now and then, fetch scales                                   # direct.py, staged_scales.py
 
 The matrix cores have work all the time, as long as memory answers within `stages` - 1 stages. Sums
 are in accumulation registers, of which a wave alone on its SIMD has 256.
@@ -22,6 +25,7 @@ Sides are swapped, so that a lane has four columns in a row of the result, which
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,11 +34,19 @@ from iree.compiler import ir
 from mxc.dialects.amdgpu import bounded, shared
 from mxc.dialects.devices import MI355X
 from mxc.passes.kernels.gpu.contraction import Contraction, Given
-from mxc.passes.kernels.gpu.lanes import lane_of
+from mxc.passes.kernels.gpu.direct import DirectScales, DirectSide
+from mxc.passes.kernels.gpu.fragments import TURNS
+from mxc.passes.kernels.gpu.lanes import lane_of, plus
 from mxc.passes.kernels.gpu.pipeline import Pipeline
 from mxc.passes.kernels.gpu.ring_tile import Tile
 from mxc.passes.kernels.gpu.sides import Scaled
-from mxc.passes.kernels.gpu.staged_scales import SPAN, StagedScales, scale_bytes
+from mxc.passes.kernels.gpu.staged_scales import (
+    HALVES,
+    SPAN,
+    SPAN_TURNS,
+    StagedScales,
+    scale_bytes,
+)
 from mxc.passes.kernels.gpu.staging import INSTRUCTION, Layout, StagedSide
 from mxc.passes.kernels.gpu.turns import sums
 from mxc.passes.kernels.vectors import i8
@@ -45,6 +57,10 @@ _PATH = 0.9
 _SUMS = 256
 #: Latencies of memory that there should be time for.
 _PATIENCE = 1.5
+#: The same of what goes straight to registers; pieces that it may have there beside all sums, and
+#: registers of one.
+_DIRECT_PATIENCE = 2.5
+_DIRECT_PIECES, _PIECE_REGISTERS = 12, 4
 
 
 @dataclass(frozen=True)
@@ -57,14 +73,16 @@ class Ring(Contraction):
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()
         schedule = self.schedule
-        (m, n), (down, right, along) = schedule.tiles, schedule.waves
+        (m, n), waves = schedule.tiles, schedule.waves
         units = MI355X.unit
-        if schedule.instruction != INSTRUCTION or along != 1 or down * right > units.simds:
-            raise ValueError(f"{schedule}: a ring has tiles of 32, up to 4 waves, none along K")
+        if schedule.instruction != INSTRUCTION or sorted(waves)[:2] != [1, 1] or waves[2] != 1:
+            raise ValueError(f"{schedule}: a ring has tiles of 32, and waves in a row or a column")
+        if not 2 <= schedule.threads // units.wave <= units.simds:
+            raise ValueError(f"{schedule}: a ring has 2 to {units.simds} waves")
         if m * n * INSTRUCTION.totals > _SUMS:
             raise ValueError(f"{schedule}: a wave has {_SUMS} accumulation registers for its tiles")
-        if schedule.stages < 2 or schedule.turns not in (1, 2):
-            raise ValueError(f"{schedule}: a ring has 2 stages or more, of 1 or 2 turns")
+        if schedule.stages < 2 or schedule.turns != 2:
+            raise ValueError(f"{schedule}: a ring has 2 stages or more, of 2 turns")
         if self.decoded is not None or self.out is not None:
             raise ValueError("a ring takes scaled sides, and stores f32")
         if self.lhs.blocks < SPAN:
@@ -73,8 +91,6 @@ class Ring(Contraction):
             raise ValueError(
                 f"{schedule}: {self.lds_bytes} bytes of LDS, where there are {units.lds_bytes}"
             )
-        for layout in self.layouts:
-            _ = layout.slices  # raises where lanes cannot read their parts
 
     @property
     def attributes(self) -> Mapping[str, str]:
@@ -86,25 +102,76 @@ class Ring(Contraction):
         }
 
     @property
+    def swapped(self) -> bool:
+        """Whether rhs is the side that waves do not share."""
+        return self.schedule.waves[1] > 1
+
+    @property
     def layouts(self) -> tuple[Layout, Layout]:
-        """Of a stage of lhs and of rhs."""
+        """Of a stage of the direct side, and of the staged one."""
         schedule = self.schedule
         waves = schedule.waves[0] * schedule.waves[1]
-        return (
-            Layout(self.lhs, schedule.rows, schedule.turns, waves),
-            Layout(self.rhs, schedule.columns, schedule.turns, waves),
-        )
+        lhs = Layout(self.lhs, schedule.rows, schedule.turns, waves)
+        rhs = Layout(self.rhs, schedule.columns, schedule.turns, waves)
+        return (rhs, lhs) if self.swapped else (lhs, rhs)
 
     @property
     def slot_bytes(self) -> int:
         """Of LDS that a stage takes."""
-        return sum(layout.bytes for layout in self.layouts)
+        return self.layouts[1].bytes
+
+    @property
+    def clocks(self) -> int:
+        """Of a matrix core for an instruction."""
+        return INSTRUCTION.clocks * (2 if 8 in (self.lhs.bits, self.rhs.bits) else 1)
+
+    @property
+    def stage_clocks(self) -> int:
+        """Of the matrix cores for a stage."""
+        m, n = self.schedule.tiles
+        return m * n * self.schedule.turns * self.clocks
+
+    @property
+    def _pieces(self) -> int:
+        """Of a stage of the direct side."""
+        direct = self.layouts[0]
+        each = sum(len(direct.new_pieces(turn)) for turn in range(direct.turns))
+        return self.schedule.tiles[self.swapped] * each
+
+    @property
+    def _pieces_ahead(self) -> int:
+        """How many pieces of the direct side are asked for before they are used.
+
+        As many as cover some latencies, if there are registers for them; of a whole stage at least.
+        """
+        m, n = self.schedule.tiles
+        # Until the first of a stage is used, all of them may have to be there.
+        stages = _DIRECT_PATIENCE * MI355X.rates.memory_latency / self.stage_clocks + 1
+        stages = min(stages, self.schedule.stages - 1)
+        room = _DIRECT_PIECES + (_SUMS - m * n * INSTRUCTION.totals) // _PIECE_REGISTERS
+        return max(self._pieces, min(math.ceil(stages * self._pieces), room))
+
+    @property
+    def _together(self) -> int:
+        """Spans of a round of the loop.
+
+        What is still there when the same of the next round comes would be moved, and waited for.
+        """
+        stages = -(-self._pieces_ahead // self._pieces) + 1
+        return -(-stages * self.schedule.turns // SPAN_TURNS)
+
+    @property
+    def _halves_ahead(self) -> int:
+        """How many halves of a span direct scales are asked for before they are used."""
+        half = TURNS * self.stage_clocks / self.schedule.turns
+        wanted = math.ceil(_PATIENCE * MI355X.rates.memory_latency / half)
+        return min(wanted, self._together * HALVES - 1)
 
     @property
     def lds_bytes(self) -> int:
         """Of LDS that a workgroup takes."""
-        scales = sum(scale_bytes(layout.rows, layout.waves) for layout in self.layouts)
-        return self.schedule.stages * self.slot_bytes + scales
+        staged = self.layouts[1]
+        return self.schedule.stages * self.slot_bytes + scale_bytes(staged.rows, staged.waves)
 
     @property
     def pace(self) -> float:
@@ -112,43 +179,49 @@ class Ring(Contraction):
 
         All of it, if memory has time to answer then; else as little as the path to memory needs.
         """
-        schedule, rates = self.schedule, MI355X.unit.rates
-        assert rates is not None
-        m, n = schedule.tiles
-        clocks = INSTRUCTION.clocks * (2 if 8 in (self.lhs.bits, self.rhs.bits) else 1)
-        stage = m * n * schedule.turns * clocks
-        least = self.slot_bytes / (_PATH * rates.memory_bytes) / stage
-        most = schedule.stages - 1 - _PATIENCE * rates.memory_latency / stage
-        return min(1.0, max(least, most))
+        rates, stage = MI355X.rates, self.stage_clocks
+        direct = self.layouts[0].rows * self.layouts[0].row_bytes
+        path = max(_PATH * rates.memory_bytes * stage - direct, self.slot_bytes)
+        most = self.schedule.stages - 1 - _PATIENCE * rates.memory_latency / stage
+        return min(1.0, max(self.slot_bytes / path, most))
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point, of the buffers and the scalars."""
         lane = lane_of(INSTRUCTION)
         given = Given(self, buffers)
         tile = Tile(self, lane, given)
+        sides = [
+            (given.lhs(tile.start), tile.first_row, tile.lhs_row),
+            ([bounded(each) for each in given.rhs], tile.first_column, tile.rhs_row),
+        ]
+        (own, factors), first, row_of = sides[self.swapped]
+        first = plus(first, lane.row)
+        rows = [
+            row_of(plus(first, number * INSTRUCTION.rows))
+            for number in range(self.schedule.tiles[self.swapped])
+        ]
+        direct, staged = self.layouts
+        loaded = (
+            DirectSide(direct, lane, own, rows, self._pieces_ahead),
+            DirectScales(direct, lane, factors, rows, self._halves_ahead),
+        )
+        (other, factors), first, row_of = sides[not self.swapped]
         memory = shared([self.lds_bytes], i8())
-        sides, scales = [], []
-        start, end = 0, self.schedule.stages * self.slot_bytes
-        for layout, (elements, factors), first, row_of in zip(
-            self.layouts,
-            (given.lhs(tile.start), [bounded(each) for each in given.rhs]),
-            (tile.first_row, tile.first_column),
-            (tile.lhs_row, tile.rhs_row),
-            strict=True,
-        ):
-            side = StagedSide(layout, lane, elements, memory, start, first, row_of)
-            sides.append(side)
-            scale = StagedScales(layout, lane, factors, memory, end, first, row_of)
-            scales.append(scale)
-            start += layout.bytes
-            end += scale_bytes(layout.rows, layout.waves)
+        end = self.schedule.stages * self.slot_bytes
+        passed = (
+            StagedSide(staged, lane, other, memory, 0, first, row_of),
+            StagedScales(staged, lane, factors, memory, end, first, row_of),
+        )
         pipeline = Pipeline(
-            (sides[0], sides[1]),
-            (scales[0], scales[1]),
+            loaded,
+            passed,
+            self.swapped,
             self.schedule.tiles,
             self.lhs.blocks,
             self.schedule.stages,
             self.slot_bytes,
             self.pace,
+            self.clocks,
+            self._together,
         )
         tile.store(sums(pipeline))

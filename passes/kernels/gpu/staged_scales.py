@@ -2,9 +2,13 @@
 
 They are taken for a *span* at once, 16 blocks of a row: 16 bytes. Each row's are loaded once for a
 workgroup, to registers: what lies behind the end of a row is another row's and may be NaN, and is
-made zero there. Then they go to LDS, sorted by the lane group that has the block: a lane reads the
-eight of its row and group, which are those of the turns of a span. Four are a dword, and op_sel
-chooses.
+made zero there. Then they go to LDS, to dwords of four turns, row after row of each lane group:
+
+    scale of turn t, group g, row r:    byte t % 4 of the dword (2 g + t / 4) rows + r
+
+The blocks of a group in a stage follow each other: two bytes, one half of a register, which is
+stored as it is (ds_write_b16, ds_write_b16_d16_hi): no byte is moved. A lane reads the dwords of
+its row and group; op_sel chooses.
 """
 
 from __future__ import annotations
@@ -24,11 +28,16 @@ from mxc.passes.kernels.vectors import bitcast, i8, index, of, splat
 #: Blocks of a span, and turns.
 SPAN = 16
 SPAN_TURNS = SPAN // INSTRUCTION.groups
+#: Of a span, and the blocks of one: the turns of a dword.
+HALVES = SPAN_TURNS // TURNS
+HALF = SPAN // HALVES
+#: Bytes between the groups, which are read together: half of the banks.
+_APART = 128
 
 
 def scale_bytes(rows: int, waves: int) -> int:
     """Of LDS, for so many rows: whole waves load them."""
-    return _loads(rows, waves) * waves * LANES * SPAN
+    return _loads(rows, waves) * waves * LANES * SPAN + (INSTRUCTION.groups - 1) * _APART
 
 
 def _loads(rows: int, waves: int) -> int:
@@ -64,48 +73,72 @@ class StagedScales:
             if rows % (waves * LANES):
                 offset = arith.select(below(row, rows), offset, index(BEYOND))
             self._offsets.append(offset)
-        self._into = plus(times(own, SPAN_TURNS), start)
-        self._group_bytes = scale_bytes(rows, waves) // INSTRUCTION.groups
+        self._word_bytes = _loads(rows, waves) * waves * LANES * TURNS
+        self._group_bytes = HALVES * self._word_bytes + _APART
+        self._into = plus(times(own, TURNS), start)
         group = times(lane.group, self._group_bytes)
-        self._from = plus(times(plus(first, lane.row), SPAN_TURNS), plus(group, start))
+        self._from = plus(times(plus(first, lane.row), TURNS), plus(group, start))
 
-    def load(self, span: ir.Value, *, left: int | None) -> list[ir.Value]:
-        """This lane's rows' scales of a span. `left`: blocks that a row has of it, if not all."""
+    def loads(
+        self, span: ir.Value, into: list[ir.Value], *, left: int | None
+    ) -> list[Callable[[], None]]:
+        """Load this lane's rows' scales of a span. `left`: blocks that a row has, if not all."""
         # What the row has not would be the next row's: dwords that end with the row are read.
         size = SPAN if left is None else -(-left // TURNS) * TURNS
         at = times(span, SPAN) if left is None else index(self._kind.blocks - size)
         shared = self._kind.shared
         kind = of(i8(), max(1, size // shared))
         at = divided(at, shared)
-        found = [vector.load(kind, self._buffer, [plus(offset, at)]) for offset in self._offsets]
-        if shared == 1:
-            return found
-        each = [block // shared for block in range(size)]
-        return [vector.shuffle(scales, scales, each) for scales in found]
+
+        def load(offset: ir.Value) -> None:
+            found = vector.load(kind, self._buffer, [plus(offset, at)])
+            if shared > 1:
+                found = vector.shuffle(found, found, [block // shared for block in range(size)])
+            into.append(found)
+
+        return [partial(load, offset) for offset in self._offsets]
 
     def writes(self, loaded: list[ir.Value], *, left: int | None) -> list[Callable[[], None]]:
         """Put what was loaded into LDS; blocks that are not there have the least scale."""
+        turns = self._layout.turns
 
-        def write(number: int, group: int) -> None:
+        def write(number: int, group: int, turn: int) -> None:
             scales = loaded[number]
             size = ir.VectorType(scales.type).shape[0]
             skipped = 0 if left is None else size - left
-            blocks = [self._layout.block(turn, group) + skipped for turn in range(SPAN_TURNS)]
-            none = splat(0, i8(), size)
-            own = vector.shuffle(scales, none, [min(block, size) for block in blocks])
-            at = number * LANES * SPAN_TURNS + group * self._group_bytes
-            vector.store(own, self._memory, [plus(self._into, at)], alignment=SPAN_TURNS)
+            blocks = [self._layout.block(turn + part, group) + skipped for part in range(turns)]
+            if left is None:
+                own = self._pair(scales, blocks[0])
+            else:
+                none = splat(0, i8(), size)
+                own = vector.shuffle(scales, none, [min(block, size) for block in blocks])
+            word, byte = divmod(turn, TURNS)
+            at = number * LANES * TURNS + byte
+            at += group * self._group_bytes + word * self._word_bytes
+            vector.store(own, self._memory, [plus(self._into, at)], alignment=turns)
 
-        groups = range(INSTRUCTION.groups)
-        return [partial(write, number, group) for number in range(len(loaded)) for group in groups]
+        # The halves of a dword are not stored one after the other: LLVM would join them.
+        return [
+            partial(write, number, group, turn)
+            for first in range(0, TURNS, turns)
+            for number in range(len(loaded))
+            for group in range(INSTRUCTION.groups)
+            for turn in range(first, SPAN_TURNS, TURNS)
+        ]
 
-    def read(self, tile: int) -> ir.Value:
-        """Of a span the scales of this lane's row of a tile for this lane's group."""
-        at = plus(self._from, tile * INSTRUCTION.rows * SPAN_TURNS)
-        return vector.load(of(i8(), SPAN_TURNS), self._memory, [at], alignment=SPAN_TURNS)
+    @staticmethod
+    def _pair(scales: ir.Value, first: int) -> ir.Value:
+        """Two bytes as one number, so that LLVM does not take them apart."""
+        kind = ir.IntegerType.get_signless(16)
+        pairs = bitcast(scales, kind, SPAN // 2)
+        own = vector.extract_strided_slice(of(kind, 1), pairs, [first // 2], [1], [1])
+        return bitcast(own, i8(), 2)
 
-    def word(self, scales: ir.Value, turn: int) -> ir.Value:
-        """Of a span's scales the four that op_sel chooses from in a turn of the span."""
-        scales = bitcast(scales, ir.Float8E8M0FNUType.get(), SPAN_TURNS)
-        kind = of(ir.Float8E8M0FNUType.get(), TURNS)
-        return vector.extract_strided_slice(kind, scales, [turn // TURNS * TURNS], [TURNS], [1])
+    def read(self, tile: int, half: int) -> ir.Value:
+        """The scales of this lane's row of a tile, for this lane's group and a half of the span."""
+        at = plus(self._from, tile * INSTRUCTION.rows * TURNS + half * self._word_bytes)
+        return vector.load(of(i8(), TURNS), self._memory, [at], alignment=TURNS)
+
+    def word(self, scales: ir.Value, turn: int) -> tuple[ir.Value, int]:
+        """Four scales, and which of them a turn of the half takes."""
+        return bitcast(scales, ir.Float8E8M0FNUType.get(), TURNS), turn

@@ -151,9 +151,16 @@ class Layout:
         known = {s.piece for earlier in self.slices[:turn] for s in earlier}
         return tuple(s.piece for s in self.slices[turn] if s.piece not in known)
 
+    @property
+    def shares(self) -> bool:
+        """Whether turns share pieces."""
+        return any(len(self.new_pieces(t)) < len(self.slices[t]) for t in range(self.turns))
 
-#: Pieces in registers, by tile and piece.
-Pieces = dict[tuple[int, tuple[int, int]], ir.Value]
+
+#: A tile, and a piece of it.
+Key = tuple[int, tuple[int, int]]
+#: Pieces in registers.
+Pieces = dict[Key, ir.Value]
 
 
 class StagedSide:
@@ -233,10 +240,13 @@ class StagedSide:
 
     def fragment(self, known: Pieces, tile: int, turn: int) -> ir.Value:
         """The elements of a tile for a turn."""
-        parts = [
-            _cut(known[tile, one.piece], one.start, one.stop) for one in self.layout.slices[turn]
-        ]
-        return bitcast(joined(parts), ir.Type.parse(self.layout.kind.format.element.mlir), BLOCK)
+        return fragment(self.layout, known, tile, turn)
+
+
+def fragment(layout: Layout, known: Pieces, tile: int, turn: int) -> ir.Value:
+    """The elements of a tile for a turn, from its pieces."""
+    parts = [_cut(known[tile, one.piece], one.start, one.stop) for one in layout.slices[turn]]
+    return bitcast(joined(parts), ir.Type.parse(layout.kind.format.element.mlir), BLOCK)
 
 
 def _cut(piece: ir.Value, start: int, stop: int) -> ir.Value:

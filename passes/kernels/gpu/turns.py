@@ -1,59 +1,76 @@
 """The turns of a ring along K: what is loaded and read while what was read is multiplied.
 
 A *span* (staged_scales.py) is as much as is built at once: spans in which all that is loaded ahead
-is there are one loop; the last ones, which have less and less to load, follow one by one.
+is there are rounds of a loop; the last ones, which have less and less to load, follow one by one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from itertools import product
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
 
-from mxc.dialects.amdgpu import mark_loads, scaled_mfma, wait_for_loads, zeros
+from mxc.dialects.amdgpu import mark_loads, no_reordering, scaled_mfma, wait_for_loads, zeros
 from mxc.passes.kernels.gpu.fragments import TURNS
-from mxc.passes.kernels.gpu.interleave import Work, evenly, interleaved
+from mxc.passes.kernels.gpu.interleave import Kind, Work, evenly, interleaved
 from mxc.passes.kernels.gpu.lanes import below, plus, times
-from mxc.passes.kernels.gpu.pipeline import Held, Pipeline
-from mxc.passes.kernels.gpu.staging import INSTRUCTION, Pieces
+from mxc.passes.kernels.gpu.pipeline import Halves, Held, Issue, Pipeline, parted
+from mxc.passes.kernels.gpu.staged_scales import HALF, HALVES, SPAN
+from mxc.passes.kernels.gpu.staging import INSTRUCTION, Key, Pieces
 from mxc.passes.kernels.vectors import f32, index, loop, of
 
-#: Turns of a span in which the scales of the next one are asked for, put into LDS, and read.
-#: Between putting and reading, and between reading and putting, all waves pass a barrier.
-_ASKED, _PUT, _GOT = 0, 4, range(5, 8)
-#: Of a turn, before which it has issued its reads: they are there when the next turn wants them.
+#: Turns of a span in which staged scales of the next one are asked for and put into LDS, and in
+#: which halves are read from there: the first one of the next span, the second one of this. Between
+#: putting and reading, and between reading and putting, all waves pass a barrier.
+_ASKED, _PUT, _FIRST_READ, _SECOND_READ = (0,), (5, 6), (7,), (1, 2, 3)
+#: Of a part of a stage, before which it has issued its reads.
 _READ = 0.95
 
 
 def sums(pipe: Pipeline) -> list[ir.Value]:
     """Build all turns: the sums of the tiles, row after row."""
     held = _begin(pipe)
-    if pipe.plain:
-        # Where a span is no whole number of rings, each begins with another slot.
-        first = [] if pipe.span_stages % pipe.ahead == 0 else [index(0)]
+    size, together = pipe.span_stages, pipe.together
+    rounds = pipe.plain // together
+    if rounds:
+        # Where these spans are no whole number of rings, each round begins with another slot.
+        first = [] if together * size % pipe.ahead == 0 else [index(0)]
         carried = [*first, *held.flat()]
-        with loop(index(0), index(pipe.plain), index(1), carried) as (span, now, op):
-            here = _Span(pipe, span, now[0] if first else 0)
-            held = here.build(held.like(now[len(first) :]))
-            after = [here.slot(pipe.span_stages)] if first else []
-            scf.YieldOp([*after, *held.flat()])
+        with loop(index(0), index(rounds), index(1), carried) as (number, now, op):
+            held = held.like(now[len(first) :])
+            start = now[0] if first else 0
+            for span in range(together):
+                here = _Span(pipe, plus(times(number, together), span), start)
+                held = here.build(held)
+                start = here.slot(size)
+            scf.YieldOp([*([start] if first else []), *held.flat()])
         held = held.like(list(op.results)[len(first) :])
-    for number in range(pipe.plain, pipe.spans):
-        first_slot = number * pipe.span_stages % pipe.ahead * pipe.slot_bytes
+    for number in range(rounds * together, pipe.spans):
+        first_slot = number * size % pipe.ahead * pipe.slot_bytes
         held = _Span(pipe, index(number), first_slot, number).build(held)
     return held.totals
 
 
 def _begin(pipe: Pipeline) -> Held:
     """Fill the ring, and read what the first turn needs."""
-    left = pipe.scales_left(0)
-    asked = [side.load(index(0), left=left) for side in pipe.scales]
-    marks = 0
-    for stage in range(min(pipe.ahead, pipe.stages)):
-        slot = index(stage * pipe.slot_bytes)
-        now, later = pipe.loads(index(stage), slot, last=stage == pipe.stages - 1)
+    here = _Span(pipe, index(0), 0, 0)
+    direct, staged = pipe.direct[1], pipe.staged[1]
+    scales: tuple[Halves, Halves, Halves] = ([[] for _ in range(direct.ahead)], [[]], [])
+    for span in range(pipe.together):
+        _issue(here.span_loads(span, scales[2]))
+    for half, into in enumerate(scales[0]):
+        _issue(here.half_loads(half, into))
+    asked: list[ir.Value] = []
+    count, most = len(pipe.pieces), pipe.direct[0].ahead
+    marks, filled = 0, min(pipe.ahead, pipe.stages)
+    for stage in range(filled):
+        # Loads return in order: with that of the loop, the loop waits for no more than it must.
+        _issue(here.piece_loads(stage * count, min((stage + 1) * count, most), asked))
+        now, later = pipe.loads(
+            index(stage), index(stage * pipe.slot_bytes), last=stage == pipe.stages - 1
+        )
         # Those of the last slot that come later are issued in the first stage, as always.
         whole = stage < pipe.ahead - 1
         for work in [*now, *later] if whole else now:
@@ -61,20 +78,15 @@ def _begin(pipe: Pipeline) -> Held:
         if whole:
             mark_loads()
             marks += 1
-    for scales, loaded in zip(pipe.scales, asked, strict=True):
-        for put in scales.writes(loaded, left=left):
-            put()
+        no_reordering()
+    _issue(here.piece_loads(filled * count, most, asked))
+    _issue(staged.writes(scales[2].pop(0), left=pipe.scales_left(0, SPAN)))
     wait_for_loads(marks - 1)
+    read: Pieces = {}
+    _issue(here.reads(pipe.reads[: pipe.early], 0, read))
+    _issue(here.half_reads(0, scales[1][0]))
     kind = of(f32(), INSTRUCTION.totals)
-    totals = [zeros(kind)] * (pipe.tiles[0] * pipe.tiles[1])
-    pieces: tuple[Pieces, Pieces] = ({}, {})
-    for side, tile, piece in pipe.pieces(0):
-        pieces[side][tile, piece] = pipe.sides[side].read(tile, piece, index(0))
-    lhs, rhs = (
-        [scales.read(tile) for tile in range(tiles)]
-        for scales, tiles in zip(pipe.scales, pipe.tiles, strict=True)
-    )
-    return Held(totals, pieces, (lhs, rhs))
+    return Held([zeros(kind)] * (pipe.tiles[0] * pipe.tiles[1]), read, asked, scales)
 
 
 class _Span:
@@ -91,18 +103,25 @@ class _Span:
         self._first = times(span, pipe.span_stages)
         self._slot = first_slot
 
-    def slot(self, stage: int) -> ir.Value:
+    def slot(self, stage: int) -> ir.Value | int:
         """Offset of the slot of a stage, counted from the first one of the span."""
         pipe = self._pipe
         size = pipe.ahead * pipe.slot_bytes
         step = stage % pipe.ahead * pipe.slot_bytes
         if isinstance(self._slot, int):
-            return index((self._slot + step) % size)
+            return (self._slot + step) % size
         at = plus(self._slot, step)
         return arith.select(below(at, size), at, arith.subi(at, index(size))) if step else at
 
+    def _slot_of(self, stage: int) -> ir.Value:
+        found = self.slot(stage)
+        return index(found) if isinstance(found, int) else found
+
     def _is_there(self, stage: int) -> bool:
         return self._number is None or self._absolute(stage) < self._pipe.stages
+
+    def _is_last(self, stage: int) -> bool:
+        return self._number is not None and self._absolute(stage) == self._pipe.stages - 1
 
     def _absolute(self, stage: int) -> int:
         assert self._number is not None
@@ -110,116 +129,183 @@ class _Span:
 
     def build(self, held: Held) -> Held:
         """All turns; gives what is held behind them."""
-        self._totals = list(held.totals)
-        self._pieces = held.pieces
-        self._scales = self._now_scales = held.scales
+        self._totals, self._read = list(held.totals), held.read
+        self._asked = list(held.asked)
+        direct, staged, loaded = held.scales
+        self._scales = list(direct), list(staged), list(loaded)
         for stage in range(self._pipe.span_stages):
             if self._is_there(stage):
                 self._stage(stage)
-        return Held(self._totals, self._pieces, self._scales)
+        return Held(self._totals, self._read, self._asked, self._scales)
 
     def _stage(self, stage: int) -> None:
         """Multiply the fragments of a stage, and meanwhile bring what later ones need."""
         pipe = self._pipe
-        tiles = list(product(range(pipe.tiles[0]), range(pipe.tiles[1])))
-        now = [self._pieces, *(({}, {}) for _ in range(1, pipe.turns))]
+        count = len(pipe.pieces)
+        own = dict(zip(pipe.pieces, self._asked, strict=False))
+        del self._asked[:count]
+        now, self._read = self._read, {}
+        turns = range(stage * pipe.turns, (stage + 1) * pipe.turns)
+        scales = self._scales[0][0], self._scales[1][0]
         products = [
-            partial(self._multiply, now[part], m, n, stage * pipe.turns + part)
-            for part in range(pipe.turns)
-            for m, n in tiles
+            partial(self._multiply, (own, now), scales, turns[part], *tiles)
+            for part, *tiles in pipe.order
         ]
-        cut = pipe.cut
-        # Before the barrier: what later turns of this stage need.
-        works: list[Work] = []
-        for part in range(1, pipe.turns):
-            for side in range(2):
-                # A piece may be used by two turns.
-                now[part][side].update(now[part - 1][side])
-            soon = min(_READ, part * len(tiles) / cut)
-            works += self._reads(part, self.slot(stage), now[part], 0.05, soon)
-            works += self._next_scales(stage * pipe.turns + part - 1)
-        works += self._loads(stage - 1, 1)
-        interleaved(products[:cut], works, 2 * stage)
+        first = stage * count + pipe.direct[0].ahead
+        pieces = self.piece_loads(first, first + count, self._asked)
+        early, late = parted(pieces, 1.0, pipe.cut / len(pipe.order))
+        left = self.reads(pipe.reads[pipe.early :], stage, now)
+        works = [*early, *self._loads(stage - 1, 1), *evenly("ds_read", left, 0.05, _READ)]
+        for turn in turns[:-1]:
+            works += self._next_scales(turn)
+        interleaved(products[: pipe.cut], works, 2 * stage)
         if self._is_there(stage - 1 + pipe.ahead):
             mark_loads()
-        works = []
-        self._pieces = ({}, {})
+        works = [*late, *self._loads(stage, 0)]
         if self._is_there(stage + 1):
             on_their_way = pipe.ahead - 2
             if self._number is not None:
                 on_their_way = min(on_their_way, pipe.stages - 2 - self._absolute(stage))
             wait_for_loads(on_their_way)
-            works += self._reads(0, self.slot(stage + 1), self._pieces, 0.0, _READ)
-        works += self._next_scales((stage + 1) * pipe.turns - 1)
-        works += self._loads(stage, 0)
-        interleaved(products[cut:], works, 2 * stage + 1)
+            soon = self.reads(pipe.reads[: pipe.early], stage + 1, self._read)
+            works += evenly("ds_read", soon, 0.0, _READ)
+        works += self._next_scales(turns[-1])
+        interleaved(products[pipe.cut :], works, 2 * stage + 1)
+        if (turns[-1] + 1) % TURNS == 0:
+            for halves in self._scales[:2]:
+                del halves[0]
 
-    def _multiply(self, pieces: tuple[Pieces, Pieces], m: int, n: int, turn: int) -> None:
+    def _multiply(
+        self,
+        pieces: tuple[Pieces, Pieces],
+        scales: tuple[list[ir.Value], list[ir.Value]],
+        turn: int,
+        own: int,
+        tile: int,
+    ) -> None:
+        """Multiply a tile of the direct side by one of the staged side."""
         pipe = self._pipe
-        part, at = turn % pipe.turns, m * pipe.tiles[1] + n
-        left = pipe.sides[0].fragment(pieces[0], m, part)
-        right = pipe.sides[1].fragment(pieces[1], n, part)
-        scales = (self._word(1, n, turn), self._word(0, m, turn))
-        self._totals[at] = scaled_mfma(
-            INSTRUCTION.shape, right, left, self._totals[at], scales, turn % TURNS
+        (direct, factors), (staged, others) = pipe.direct, pipe.staged
+        part, at = turn % pipe.turns, turn % TURNS
+        sides = [
+            (direct.fragment(pieces[0], own, part), *factors.word(scales[0][own], at)),
+            (staged.fragment(pieces[1], tile, part), *others.word(scales[1][tile], at)),
+        ]
+        m, n = (tile, own) if pipe.swapped else (own, tile)
+        # The instruction's rows are those of rhs.
+        (b, q, other), (a, p, one) = sides if pipe.swapped else reversed(sides)
+        total = m * pipe.tiles[1] + n
+        self._totals[total] = scaled_mfma(
+            INSTRUCTION.shape, b, a, self._totals[total], (q, p), (other, one)
         )
-
-    def _word(self, side: int, tile: int, turn: int) -> ir.Value:
-        """The scales of a tile that this turn chooses from."""
-        return self._pipe.scales[side].word(self._now_scales[side][tile], turn)
 
     def _loads(self, emptied: int, part: int) -> list[Work]:
         """The loads of the stage that comes into the slot of another: the first part, or the
         second."""
-        pipe = self._pipe
-        stage = emptied + pipe.ahead
+        stage = emptied + self._pipe.ahead
         if not self._is_there(stage):
             return []
-        last = self._number is not None and self._absolute(stage) == pipe.stages - 1
-        return pipe.loads(plus(self._first, stage), self.slot(emptied), last=last)[part]
+        at, last = plus(self._first, stage), self._is_last(stage)
+        return self._pipe.loads(at, self._slot_of(emptied), last=last)[part]
 
-    def _reads(
-        self, turn: int, slot: ir.Value, into: tuple[Pieces, Pieces], start: float, stop: float
-    ) -> list[Work]:
-        """Reads of the pieces of a turn from the slot of its stage."""
+    def reads(self, keys: Sequence[Key], stage: int, into: Pieces) -> list[Issue]:
+        """Reads from the slot of a stage."""
+        slot = self._slot_of(stage)
+
+        def read(key: Key) -> None:
+            into[key] = self._pipe.staged[0].read(*key, slot)
+
+        return [partial(read, key) for key in keys]
+
+    def piece_loads(self, first: int, last: int, into: list[ir.Value]) -> list[Issue]:
+        """Loads of pieces to registers, counted from the first one of this span."""
         pipe = self._pipe
 
-        def read(side: int, tile: int, piece: tuple[int, int]) -> None:
-            into[side][tile, piece] = pipe.sides[side].read(tile, piece, slot)
+        def load(key: Key, stage: int) -> None:
+            left = pipe.blocks_left(last=self._is_last(stage))
+            into.append(pipe.direct[0].load(*key, plus(self._first, stage), left=left))
 
-        issues = [partial(read, *each) for each in pipe.pieces(turn)]
-        return evenly("ds_read", issues, start, stop)
+        wanted = [divmod(piece, len(pipe.pieces)) for piece in range(first, last)]
+        return [
+            partial(load, pipe.pieces[at], stage) for stage, at in wanted if self._is_there(stage)
+        ]
+
+    def half_loads(self, half: int, into: list[ir.Value]) -> list[Issue]:
+        """Loads of direct scales, of a half counted from the first one of this span."""
+        left = None
+        if self._number is not None:
+            absolute = self._number * HALVES + half
+            left = self._pipe.scales_left(absolute * HALF, HALF)
+            if left is not None and left <= 0:
+                return []
+            if absolute == 0:
+                left = left or HALF
+        at = plus(times(self._span, HALVES), half)
+        return self._pipe.direct[1].loads(at, into, left=left)
+
+    def span_loads(self, span: int, into: Halves) -> list[Issue]:
+        """Loads of scales that are to be staged, of a span counted from this one."""
+        if not self._has(span):
+            return []
+        into.append([])
+        at = plus(self._span, span)
+        return self._pipe.staged[1].loads(at, into[-1], left=self._left(span))
+
+    def _has(self, span: int) -> bool:
+        """Whether there is a span, counted from this one."""
+        return self._number is None or self._number + span < self._pipe.spans
+
+    def _left(self, span: int) -> int | None:
+        """Blocks that a row has of a span, counted from this one, if not all."""
+        if self._number is None:
+            return None
+        return self._pipe.scales_left((self._number + span) * SPAN, SPAN)
+
+    def half_reads(self, half: int, into: list[ir.Value]) -> list[Issue]:
+        """Reads of staged scales, of the first or second half of a span."""
+
+        def read(tile: int) -> None:
+            into.append(self._pipe.staged[1].read(tile, half))
+
+        return [partial(read, tile) for tile in range(self._pipe.tiles[not self._pipe.swapped])]
 
     def _next_scales(self, turn: int) -> list[Work]:
-        """What this turn does for the scales of the next span."""
-        pipe = self._pipe
-        if self._number is not None and self._number + 1 >= pipe.spans:
+        """What this turn does for the scales of the turns to come."""
+        if turn % TURNS:
+            return self._staged_scales(turn)
+        self._scales[0].append([])
+        half = turn // TURNS + self._pipe.direct[1].ahead
+        loads = evenly("vmem_read", self.half_loads(half, self._scales[0][-1]), 0.1, 1.0)
+        return [*loads, *self._staged_scales(turn)]
+
+    def _staged_scales(self, turn: int) -> list[Work]:
+        staged = self._pipe.staged[1]
+        if turn in (_FIRST_READ[0], _SECOND_READ[0]):
+            self._scales[1].append([])
+        if turn in _SECOND_READ:
+            return _share("ds_read", self.half_reads(1, self._scales[1][-1]), turn, _SECOND_READ)
+        loaded = self._scales[2]
+        if turn in _ASKED:
+            return _share("vmem_read", self.span_loads(self._pipe.together, loaded), turn, _ASKED)
+        if not self._has(1):
             return []
-        left = None if self._number is None else pipe.scales_left(self._number + 1)
-        if turn == _ASKED:
-            self._asked: list[list[ir.Value]] = [[], []]
+        if turn in _PUT:
+            puts = staged.writes(loaded[0], left=self._left(1))
+            if turn == _PUT[-1]:
+                del loaded[0]
+            return _share("ds_write", puts, turn, _PUT)
+        if turn in _FIRST_READ:
+            return _share("ds_read", self.half_reads(0, self._scales[1][-1]), turn, _FIRST_READ)
+        return []
 
-            def ask(side: int) -> None:
-                after = plus(self._span, 1)
-                self._asked[side] = pipe.scales[side].load(after, left=left)
 
-            return [Work(0.2, "vmem_read", partial(ask, side)) for side in range(2)]
-        if turn == _PUT:
-            puts = [
-                put
-                for scales, loaded in zip(pipe.scales, self._asked, strict=True)
-                for put in scales.writes(loaded, left=left)
-            ]
-            return evenly("ds_write", puts, 0.1, 1.0)
-        if turn not in _GOT:
-            return []
-        if turn == _GOT[0]:
-            self._scales = ([], [])
-        coming = self._scales
+def _issue(issues: Sequence[Issue]) -> None:
+    for issue in issues:
+        issue()
 
-        def read(side: int) -> None:
-            coming[side].append(pipe.scales[side].read(len(coming[side])))
 
-        sides = [side for side in range(2) for _ in range(pipe.tiles[side])]
-        mine = sides[turn - _GOT[0] :: len(_GOT)]
-        return evenly("ds_read", [partial(read, side) for side in mine], 0.1, 1.0)
+def _share(kind: Kind, issues: Sequence[Issue], turn: int, turns: tuple[int, ...]) -> list[Work]:
+    """Of what some turns do, what one of them does."""
+    each = -(-len(issues) // len(turns))
+    start = each * turns.index(turn)
+    return evenly(kind, issues[start : start + each], 0.1, 1.0)

@@ -300,7 +300,7 @@ def test_a_schedule_of_ones_own(tmp_path: Path) -> None:
     x, s, left = operand(rng, (m, k), E4M3, (117, 137))
     w, t, right = operand(rng, (n, k), F4, (117, 137))
     given = [x.reshape(m, -1, 32), s, w.reshape(n, -1, 16), t]
-    ring = {"instruction": 32, "tiles": [1, 1], "waves": [2, 2, 1], "transport": "ring"}
+    ring = {"instruction": 32, "tiles": [1, 1], "waves": [4, 1, 1], "transport": "ring"}
     schedules = tmp_path / "schedules.json"
     schedules.write_text(json.dumps([{"m": m, "schedule": {**ring, "stages": 3, "turns": 2}}]))
     arguments = [each.view(np.int8) for each in given]

@@ -1,0 +1,106 @@
+"""How a side of a ring that waves do not share gets to them: straight from memory to registers.
+
+In LDS every byte of it would be written once and read once, for nothing. A lane loads the pieces of
+its rows that it would read there (staging.py), some stages before their use.
+
+Its scales come the same way, those of half a span (staged_scales.py) at once. Group g wants those
+that lie g turns of a stage behind those of group 0: for one turn a stage every other byte, for two
+turns two bytes of four. With loads that begin as much later in group 1, all lanes find theirs at
+the same places, op_sel counts them off, and no lane moves a byte:
+
+    byte of the load = byte of group 0 in the half + turns,   load = half - turns + g turns ..
+
+A load begins early rather than late, so as not to end behind the last row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, vector
+
+from mxc.dialects.amdgpu import BEYOND
+from mxc.passes.kernels.gpu.fragments import TURNS
+from mxc.passes.kernels.gpu.lanes import Lane, below, divided, plus, times
+from mxc.passes.kernels.gpu.staged_scales import HALF
+from mxc.passes.kernels.gpu.staging import PIECE, Layout, Pieces, fragment
+from mxc.passes.kernels.vectors import bitcast, i8, index, of
+
+
+class DirectSide:
+    """Elements for one lane: `rows` has its row of each tile; loaded `ahead` pieces early."""
+
+    def __init__(
+        self, layout: Layout, lane: Lane, buffer: ir.Value, rows: list[ir.Value], ahead: int
+    ) -> None:
+        """At the insertion point: what is the same in all stages."""
+        self.layout, self.ahead = layout, ahead
+        self._lane, self._buffer = lane, buffer
+        whole = layout.kind.blocks * layout.kind.block_bytes
+        self._starts = [times(row, whole) for row in rows]
+
+    def load(
+        self, tile: int, piece: tuple[int, int], stage: ir.Value, *, left: int | None
+    ) -> ir.Value:
+        """A piece of this lane's row of a tile. `left`: blocks that rows have, if not all."""
+        first, across = piece
+        inside = plus(times(self._lane.group, across * PIECE), first * PIECE)
+        offset = plus(plus(self._starts[tile], inside), times(stage, self.layout.row_bytes))
+        if left is not None:
+            valid = below(inside, left * self.layout.kind.block_bytes)
+            offset = arith.select(valid, offset, index(BEYOND))
+        return vector.load(of(i8(), PIECE), self._buffer, [offset])
+
+    def fragment(self, known: Pieces, tile: int, turn: int) -> ir.Value:
+        """The elements of a tile for a turn."""
+        return fragment(self.layout, known, tile, turn)
+
+
+class DirectScales:
+    """Scales for one lane: `rows` has its row of each tile; loaded `ahead` halves early."""
+
+    def __init__(
+        self, layout: Layout, lane: Lane, buffer: ir.Value, rows: list[ir.Value], ahead: int
+    ) -> None:
+        """At the insertion point: what is the same in all halves."""
+        self.ahead = ahead
+        self._layout, self._buffer = layout, buffer
+        self._own = times(lane.group, layout.turns)
+        self._starts = [times(row, layout.kind.blocks // layout.kind.shared) for row in rows]
+
+    def loads(
+        self, half: ir.Value, into: list[ir.Value], *, left: int | None
+    ) -> list[Callable[[], None]]:
+        """Load a half that is not the first one of all; or, with `left`, the first blocks of it."""
+        if left is None and self._layout.kind.shared == 1:
+            return [partial(self._load, start, half, into) for start in self._starts]
+        some = HALF if left is None else left
+        return [partial(self._load_some, start, half, into, some) for start in self._starts]
+
+    def _load(self, start: ir.Value, half: ir.Value, into: list[ir.Value]) -> None:
+        at = plus(plus(plus(start, self._own), times(half, HALF)), -self._layout.turns)
+        into.append(vector.load(of(i8(), HALF), self._buffer, [at]))
+
+    def _load_some(self, start: ir.Value, half: ir.Value, into: list[ir.Value], left: int) -> None:
+        """One by one, the least scale for blocks that are not there."""
+        scales = [arith.ConstantOp(i8(), ir.IntegerAttr.get(i8(), 0)).result] * HALF
+        for turn in range(TURNS):
+            own = plus(self._own, self._layout.block(turn, 0))
+            block = plus(times(half, HALF), own)
+            at = plus(start, divided(block, self._layout.kind.shared))
+            at = arith.select(below(own, left), at, index(BEYOND))
+            loaded = vector.load(of(i8(), 1), self._buffer, [at])
+            scales[self._byte(turn)] = vector.extract(loaded, [], [0])
+        into.append(vector.from_elements(of(i8(), HALF), scales))
+
+    def _byte(self, turn: int) -> int:
+        """Of a half, where a turn finds its scale."""
+        return self._layout.block(turn, 0) + self._layout.turns
+
+    def word(self, scales: ir.Value, turn: int) -> tuple[ir.Value, int]:
+        """Four scales, and which of them a turn of the half takes."""
+        word, chosen = divmod(self._byte(turn), TURNS)
+        own = vector.extract_strided_slice(of(i8(), TURNS), scales, [TURNS * word], [TURNS], [1])
+        return bitcast(own, ir.Float8E8M0FNUType.get(), TURNS), chosen
