@@ -85,7 +85,7 @@ class Case:
     @property
     def register(self) -> str:
         """What elements become before they are multiplied; "" where they stay as they are."""
-        if self.between == "f16":
+        if self.between == "f16" or (self.rhs == "nvfp4" and self.lhs in ("nvfp4", "f16")):
             return "f16"
         sides = [self.format(name) for name in (self.lhs, self.rhs)]
         scaled = all(f is not None and f.block >= 32 and f.element.exponent for f in sides)

@@ -66,6 +66,14 @@ class Case:
         return self.lhs in FLOATS
 
     @property
+    def scales_fit(self) -> bool:
+        """Whether scaled instructions compute it: E8M0 scales for 32 elements at least, and what is
+        dequantised first loses nothing (f16 lacks most scales, bf16 the least values of 8 bits)."""
+        whole = self.block != 16 and "nvf4" not in (self.lhs, self.rhs)
+        wide = "e4m3" in (self.lhs, self.rhs) or "e5m2" in (self.lhs, self.rhs)
+        return whole and self.between != "f16" and not (self.between == "bf16" and wide)
+
+    @property
     def kernels_wanted(self) -> int:
         """One for a contraction with its epilogue, one more where activations are quantised."""
         return 2 if self.source else 1
@@ -147,6 +155,10 @@ def _pairs() -> Iterator[Case]:
     for kind, block in (("f4", 16), ("e4m3", 16), ("f4", 64), ("f4", 128)):
         yield Case(name=f"pair {kind}x{kind} block {block}", group="pair", m=4096, n=4096, k=4096,
                    lhs=kind, rhs=kind, block=block)  # fmt: skip
+    for lhs in ("nvf4", "f4", "e4m3"):
+        for where, m, n, k in (("", 4096, 4096, 4096), (" M16 K2880", 16, 2880, 2880)):
+            yield Case(name=f"pair {lhs}xnvf4{where}", group="pair", m=m, n=n, k=k, lhs=lhs,
+                       rhs="nvf4")  # fmt: skip
 
 
 def _weight_only() -> Iterator[Case]:

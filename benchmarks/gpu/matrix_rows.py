@@ -145,7 +145,7 @@ class Bar:
 
 def _native(case: Case, found: Row, target: Target) -> bool:
     kinds = ["scaled matrix"]
-    if case.weight_only or not target.scaled_mma or case.block == 16:
+    if case.weight_only or not target.scaled_mma or not case.scales_fit:
         kinds.append("matrix")
     return found.kind in kinds
 

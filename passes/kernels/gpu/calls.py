@@ -179,10 +179,16 @@ def _decoded(
     left: Scaled | Floats, right: Scaled, rounded: tuple[str, str], unit: MatrixUnit
 ) -> Register | None:
     """What both sides are in registers, None where scaled instructions take them."""
-    if "f16" in rounded:
+    if "f16" in rounded or (unit.converts and not any(rounded) and _fits_f16(left, right)):
         return "f16"
     scaled = isinstance(left, Scaled) and left.is_whole and right.is_whole
     return None if scaled and unit.scaled and not any(rounded) else "bf16"
+
+
+def _fits_f16(left: Scaled | Floats, right: Scaled) -> bool:
+    """Whether f16 holds all values of both sides: E8M0 scales alone have a greater range."""
+    own = left.memory == "f16" if isinstance(left, Floats) else left.format.scale != E8M0
+    return own and right.format.scale != E8M0
 
 
 def _chosen(value: ir.Value) -> tuple[ir.Value, ir.Value | None, int]:

@@ -6,8 +6,8 @@ from the exact value:
     bf16    holds all values, but those of 8-bit elements below 2^-133: multiples of that
     f16     holds those from 2^-24 to 65504: what was asked for where values are rounded to f16
 
-An E4M3 scale (nvfp4) has 4 bits of significand, an element of 4 bits 2: 6 in all, in a range that
-bf16 has by far.
+An E4M3 scale (nvfp4) has 4 bits of significand, an element of 4 bits 2: 6 in all, from 2^-10 to
+2688, which f16 holds too. There it is one product for two elements, in bf16 one of f32 for each.
 """
 
 from __future__ import annotations
@@ -76,16 +76,21 @@ def _by_floats(
     """Elements of 4 bits under two scales in E4M3."""
     assert (format.element.mlir, format.scale.mlir) == ("f4E2M1FN", "f8E4M3FN")
     pair = vector.extract(bitcast(vector.shuffle(scales, scales, [0, 1, 0, 1]), i32(), 1), [], [0])
-    factors = rocdl.cvt_pk_f32_fp8(of(f32(), 2), pair, False)
     unit = arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), 1.0)).result
+    product = f32()
+    if register == "f16":
+        product = ir.F16Type.get()
+        factors = rocdl.cvt_scalef32_pk_f16_fp8(of(product, 2), pair, unit, False)
+        convert = rocdl.cvt_scalef32_pk_f16_fp4
+    else:
+        factors = rocdl.cvt_pk_f32_fp8(of(product, 2), pair, False)
+        convert = rocdl.cvt_scalef32_pk_f32_fp4
     words = bitcast(block, i32(), BLOCK * 4 // 32)
     found = []
     for number in range(BLOCK // FRAGMENT):
         # 8 elements are a word: four pairs.
         word = vector.extract(words, [], [number])
-        pairs = [
-            rocdl.cvt_scalef32_pk_f32_fp4(of(f32(), 2), word, unit, select) for select in range(4)
-        ]
+        pairs = [convert(of(product, 2), word, unit, select) for select in range(4)]
         halves = [vector.shuffle(*pairs[at : at + 2], [0, 1, 2, 3]) for at in (0, 2)]
         wide = vector.shuffle(*halves, list(range(FRAGMENT)))
         factor = vector.extract(factors, [], [number * FRAGMENT // format.block])
@@ -112,8 +117,10 @@ def _integers(block: ir.Value, scale: ir.Value, register: Register) -> list[ir.V
 
 
 def _times(values: ir.Value, factor: ir.Value, register: Register) -> ir.Value:
-    """f32 [8] times an f32, rounded to the type of the register."""
-    scaled = arith.mulf(values, vector.broadcast(of(f32(), FRAGMENT), factor))
+    """f32 [8] times an f32, rounded to the type of the register; or f16 by f16, for f16."""
+    scaled = arith.mulf(values, vector.broadcast(of(factor.type, FRAGMENT), factor))
+    if factor.type == ir.Type.parse(register):
+        return scaled
     return arith.truncf(of(ir.Type.parse(register), FRAGMENT), scaled)
 
 
