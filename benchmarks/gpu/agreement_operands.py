@@ -96,10 +96,10 @@ def _codes(
     if pattern == "extremes":
         codes[..., 1, 0, 0] = format.element.max_code
     if pattern == "specials" and not np.isfinite(values).all():
-        # Three rows of many have one each, the last element of the last block among them.
+        # Some rows have one, at the end, or at the beginning, behind the end of one that has none.
         odd = np.flatnonzero(~np.isfinite(values))
-        for row, code in enumerate(rng.choice(odd, 3)):
-            codes[..., row, -1 if row else 0, -1] = code
+        for (row, block), code in zip(((1, 0), (3, 0), (4, -1)), rng.choice(odd, 3), strict=True):
+            codes[..., row, block, -1] = code
     return codes
 
 
@@ -139,7 +139,7 @@ def _floats(shape: list[int], name: str, pattern: Pattern, rng: np.random.Genera
         values = np.ldexp(values, -20 if name == "f16" else -130)
     found = values.astype(_TYPES[name])
     if pattern == "specials":
-        found[..., 0, -1], found[..., 1, 3], found[..., 2, 0] = np.inf, np.nan, -np.inf
+        found[..., 1, 3], found[..., 3, 0], found[..., 4, -1] = np.nan, -np.inf, np.inf
     return Side([found], found.astype(np.float64), found.astype(np.float64))
 
 
@@ -174,7 +174,7 @@ def operands(case: Case, pattern: Pattern, seed: int = 0) -> tuple[list[Array], 
     with np.errstate(over="ignore", invalid="ignore"):
         y = (lhs.values @ np.swapaxes(right, -1, -2)).astype(np.float32)
         alone = (lhs.exact @ np.swapaxes(exact, -1, -2)).astype(np.float32)
-        size = np.abs(lhs.exact) @ np.swapaxes(np.abs(exact), -1, -2)
+        size = _sizes(lhs.exact) @ np.swapaxes(_sizes(exact), -1, -2)
     # Beyond, partial sums may be infinite, in an order that no document says.
     settled = size < np.finfo(np.float32).max
     # Sums of subnormal numbers are rounded to multiples of 2^-149.
@@ -196,6 +196,11 @@ def operands(case: Case, pattern: Pattern, seed: int = 0) -> tuple[list[Array], 
         blocks = quantize(y, OUT, recipe=RECIPE)
         return arguments, Wanted([blocks.elements, blocks.scales], y, error, settled)
     return arguments, Wanted([y], alone, error, settled)
+
+
+def _sizes(values: Floats) -> Floats:
+    """Magnitudes; of what is not finite, which has no rounding, zero."""
+    return np.abs(np.where(np.isfinite(values), values, 0))
 
 
 def _other(case: Case, rng: np.random.Generator) -> Array | None:
