@@ -144,6 +144,22 @@ def wmma(shape: tuple[int, int, int], a: ir.Value, b: ir.Value, c: ir.Value) -> 
     return amdgpu.wmma(*shape, a, b, c)
 
 
+def scaled_wmma(
+    shape: tuple[int, int, int],
+    a: ir.Value,
+    b: ir.Value,
+    c: ir.Value,
+    scales: tuple[ir.Value, ir.Value],
+    first: int,
+) -> ir.Value:
+    """v_wmma_scale_f32_16x16x128_f8f6f4: c + (a * scale) (b * scale)^T, f32, in waves of 32.
+
+    a, b: 64 elements of f4 or f8; `scales`: four f8E8M0FNU each, of the four blocks of a row; those
+    of lanes `first` .. `first` + 15 (0 or 16) count.
+    """
+    return amdgpu.scaled_wmma(*shape, a, b, c, scales[0], first, scales[1], first)
+
+
 def permuted_bytes(high: ir.Value, low: ir.Value, selectors: ir.Value | int) -> ir.Value:
     """v_perm_b32 of two i32: a byte for each byte of the selectors.
 

@@ -93,7 +93,19 @@ RX9070XT = Device(
     source="AMD Radeon RX 9070 XT product page",
 )
 
-DEVICES = (MI355X, MI300X, RX9070XT)
+#: Bandwidth: AMD's announcement of the MI400 series (HBM4, 19.6 TB/s). No more is published: the
+#: rest is that of the MI355X, to rank schedules by.
+MI400 = Device(
+    name="AMD Instinct MI400 series",
+    target="gfx1250",
+    units=256,
+    clock=2.4e9,
+    memory_bandwidth=19.6e12,
+    memory_latency=0.8e-6,
+    source="AMD, Advancing AI 2025; assumptions",
+)
+
+DEVICES = (MI355X, MI300X, RX9070XT, MI400)
 
 
 def device(target: str) -> Device | None:

@@ -23,7 +23,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Form:
-    """A bf16 instruction: `rows` x `rows` over `depth` along K, f32 sums, in so many clocks."""
+    """An instruction: `rows` x `rows` over `depth` along K, f32 sums, in so many clocks."""
 
     rows: int
     depth: int
@@ -34,9 +34,10 @@ class Form:
 class MatrixUnit:
     """The matrix instructions of the architecture `target`.
 
-    `family`: the word of MLIR's dialect amdgpu. `scaled`: there are instructions for elements with
-    scales whose place is known here. `converts`: v_cvt_scalef32_* make bf16 of them. `dma`: bytes a
-    lane that a load to LDS may have, 0 where there is none.
+    `family`: the word of MLIR's dialect amdgpu. `forms`: for bf16. `scaled_forms`: for elements of
+    `scaled_bits` with E8M0 scales of blocks of 32, whose place is known; of 4 bits on both sides,
+    where more take longer. `converts`: v_cvt_scalef32_* make bf16 of elements. `dma`: bytes a lane
+    that a load to LDS may have, 0 where it is not used.
     """
 
     target: str
@@ -45,17 +46,29 @@ class MatrixUnit:
     run: int
     forms: tuple[Form, ...]
     source: str
-    scaled: bool = False
+    scaled_forms: tuple[Form, ...] = ()
+    scaled_bits: tuple[int, ...] = ()
     converts: bool = False
     dma: int = 0
 
     def form(self, rows: int) -> Form:
         """The bf16 instruction of so many rows. Raises ValueError where there is none."""
-        for form in self.forms:
+        return self._of(rows, self.forms)
+
+    def scaled_form(self, rows: int) -> Form:
+        """The scaled instruction of so many rows. Raises ValueError where there is none."""
+        return self._of(rows, self.scaled_forms)
+
+    def takes(self, *bits: int) -> bool:
+        """Whether scaled instructions take elements of so many bits as they are."""
+        return all(each in self.scaled_bits for each in bits)
+
+    def _of(self, rows: int, forms: tuple[Form, ...]) -> Form:
+        for form in forms:
             if form.rows == rows:
                 return form
-        known = ", ".join(str(form.rows) for form in self.forms)
-        raise ValueError(f"{self.target} has matrix instructions of {known} rows, not of {rows}")
+        known = ", ".join(str(form.rows) for form in forms) or "none"
+        raise ValueError(f"{self.target} has such instructions of {known} rows, not of {rows}")
 
 
 GFX950 = MatrixUnit(
@@ -64,7 +77,8 @@ GFX950 = MatrixUnit(
     lanes=64,
     run=4,
     forms=(Form(16, 32, 16), Form(32, 16, 32)),
-    scaled=True,
+    scaled_forms=(Form(16, 128, 16), Form(32, 64, 32)),
+    scaled_bits=(4, 6, 8),
     converts=True,
     dma=16,
     source="AMD CDNA4 ISA guide, 7.1.3 to 7.1.5 and table 28",
@@ -94,7 +108,21 @@ GFX1201 = MatrixUnit(
     source="AMD RDNA4 ISA guide, 7.9",
 )
 
-UNITS = (GFX950, GFX942, GFX1201)
+#: Groups as of gfx1201: Triton's LinearLayoutConversions.cpp, wmmaDotOperandToLinearLayout and
+#: AMDWmmaEncodingAttr (version 3), and its tests. It has no 6 bits, and no other source for them was
+#: found: they are decoded. Clocks: LLVM SISchedule.td, GFX1250SpeedModel (XDL of two passes).
+GFX1250 = MatrixUnit(
+    target="gfx1250",
+    family="wmma",
+    lanes=32,
+    run=8,
+    forms=(Form(16, 32, 8),),
+    scaled_forms=(Form(16, 128, 8),),
+    scaled_bits=(4, 8),
+    source="Triton, LinearLayoutConversions.cpp; LLVM VOP3PInstructions.td",
+)
+
+UNITS = (GFX950, GFX942, GFX1201, GFX1250)
 
 
 def matrix_unit(target: str) -> MatrixUnit | None:

@@ -182,7 +182,7 @@ def _decoded(
     if "f16" in rounded or (unit.converts and not any(rounded) and _fits_f16(left, right)):
         return "f16"
     scaled = isinstance(left, Scaled) and left.is_whole and right.is_whole
-    return None if scaled and unit.scaled and not any(rounded) else "bf16"
+    return None if scaled and unit.takes(left.bits, right.bits) and not any(rounded) else "bf16"
 
 
 def _fits_f16(left: Scaled | Floats, right: Scaled) -> bool:

@@ -94,7 +94,7 @@ def _is_cheaper(
 def candidates(problem: Problem, device: Device = MI355X) -> Iterator[Schedule]:
     """Schedules that compute a product."""
     yield from _streams(problem, device)
-    if problem.blocks >= SPAN and device.matrix.scaled and device.matrix.dma == PIECE:
+    if problem.blocks >= SPAN and device.matrix.dma == PIECE:
         yield from _rings(problem, device)
 
 

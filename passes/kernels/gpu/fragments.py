@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mxc.dialects.compute_units import matrix_clocks
 from mxc.dialects.matrix_units import GFX950, Form, MatrixUnit
 
 #: Elements that share a scale.
@@ -68,19 +67,21 @@ class Instruction:
     @property
     def shape(self) -> tuple[int, int, int]:
         """m, n, k of the scaled instruction."""
-        return self.rows, self.rows, BLOCK * self.groups
+        return self.rows, self.rows, self.unit.scaled_form(self.rows).depth
 
     @property
-    def clocks(self) -> int:
-        """Of a matrix core for a scaled one; twice as many where an element has 8 bits."""
-        m, n, k = self.shape
-        found = matrix_clocks(f"v_mfma_scale_f32_{m}x{n}x{k}_f8f6f4", "cbsz:4 blgp:4")
-        assert found is not None
-        return found
+    def turns(self) -> int:
+        """Scaled instructions of a step."""
+        return self.step * BLOCK // self.shape[2]
 
     @property
-    def decoded_clocks(self) -> int:
-        """Of a matrix core for as much along K as a scaled instruction has, in bf16."""
+    def clocks(self) -> float:
+        """Of a matrix core for a block a lane, scaled; twice as many where one has 8 bits."""
+        return self.unit.scaled_form(self.rows).clocks * self.turns / TURNS
+
+    @property
+    def decoded_clocks(self) -> float:
+        """The same in bf16."""
         return BLOCK // self.fragment * self.form.clocks
 
     @property
@@ -117,11 +118,21 @@ class Piece:
 
 def pieces(bits: int, instruction: Instruction) -> tuple[Piece, ...]:
     """What a lane loads of its row for one scaled instruction, in the order of its registers."""
+    if instruction.unit.family == "wmma":
+        return _wide(bits, instruction)
     if bits == 8:
         runs = 2  # of 16 elements, in a block
         half = instruction.groups // runs
         return tuple(Piece(16, first=part * half, share=runs, stride=16) for part in range(2))
     return whole(bits)
+
+
+def _wide(bits: int, instruction: Instruction) -> tuple[Piece, ...]:
+    """Of v_wmma_scale: 16 bytes of each group in turn."""
+    groups, blocks = instruction.groups, instruction.shape[2] // BLOCK
+    if bits == 4:
+        return tuple(Piece(16, first=first) for first in range(0, blocks, groups))
+    return tuple(Piece(16, first=block, share=groups, stride=16) for block in range(blocks))
 
 
 def whole(bits: int) -> tuple[Piece, ...]:

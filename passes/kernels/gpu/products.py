@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import vector
 
-from mxc.dialects.amdgpu import mfma, scaled_mfma, wmma
+from mxc.dialects.amdgpu import mfma, scaled_mfma, scaled_wmma, wmma
 from mxc.passes.kernels.gpu.floats import FloatSide
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, TURNS, Instruction
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledSide
@@ -30,17 +30,24 @@ class ScaledProduct:
         """The totals, tile rows times tile columns, with a step added."""
         totals = list(totals)
         columns = range(len(self.rhs.rows))
-        for turn in range(TURNS):
+        for turn in range(self.instruction.turns):
             right = [self.rhs.fragment(rhs, n, turn) for n in columns]
             for m in range(len(self.lhs.rows)):
                 left = self.lhs.fragment(lhs, m, turn)
                 for n in columns:
                     at = m * len(columns) + n
                     scales = (self.rhs.scales(rhs, n), self.lhs.scales(lhs, m))
-                    totals[at] = scaled_mfma(
-                        self.instruction.shape, right[n], left, totals[at], scales, (turn, turn)
-                    )
+                    totals[at] = self._multiply(right[n], left, totals[at], scales, turn)
         return totals
+
+    def _multiply(
+        self, a: ir.Value, b: ir.Value, c: ir.Value, scales: tuple[ir.Value, ir.Value], turn: int
+    ) -> ir.Value:
+        shape = self.instruction.shape
+        if self.instruction.unit.family == "wmma":
+            # The four scales are those of the lanes of one group, whose blocks these are.
+            return scaled_wmma(shape, a, b, c, scales, turn * self.instruction.rows)
+        return scaled_mfma(shape, a, b, c, scales, (turn, turn))
 
 
 @dataclass(frozen=True)

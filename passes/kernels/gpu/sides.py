@@ -97,6 +97,16 @@ class ScaledSide:
     decoded: Register | None = None
 
     @property
+    def _in_order(self) -> bool:
+        """Whether an instruction takes consecutive blocks of the step."""
+        return self.decoded is None and self.instruction.unit.family == "wmma"
+
+    @property
+    def turns(self) -> int:
+        """Of a step."""
+        return self.instruction.turns if self.decoded is None else TURNS
+
+    @property
     def _pieces(self) -> tuple[Piece, ...]:
         whole_blocks = self.decoded is not None
         return whole(self.kind.bits) if whole_blocks else pieces(self.kind.bits, self.instruction)
@@ -116,11 +126,12 @@ class ScaledSide:
         own = plus(first, times(group, TURNS))
         for row in self.rows:
             start = times(plus(times(row, kind.blocks), first), kind.block_bytes)
-            for turn in range(TURNS):
+            for turn in range(self.turns):
+                blocks = turn * (TURNS if self._in_order else 1)
                 for piece, offset in zip(self._pieces, offsets, strict=True):
-                    at = plus(plus(start, offset), turn * kind.block_bytes)
+                    at = plus(plus(start, offset), blocks * kind.block_bytes)
                     if masked:
-                        block = plus(plus(first, self._block(piece)), turn)
+                        block = plus(plus(first, self._block(piece)), blocks)
                         at = arith.select(below(block, kind.blocks), at, index(BEYOND))
                     found.append(vector.load(of(i8(), piece.bytes), self.buffers[0], [at]))
             found.append(self._scales(row, own, masked=masked))
@@ -128,7 +139,8 @@ class ScaledSide:
 
     def _block(self, piece: Piece) -> ir.Value:
         """The block of a step, for its first instruction, that a piece of this lane is of."""
-        return times(plus(divided(self.lane.group, piece.share), piece.first), TURNS)
+        block = plus(divided(self.lane.group, piece.share), piece.first)
+        return times(block, 1 if self._in_order else TURNS)
 
     def _scales(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
         """The scales of blocks `own` and the next three of a row; zero where it has none.
@@ -178,17 +190,18 @@ class ScaledSide:
     def _bytes(self, loaded: Loaded, tile: int, turn: int) -> ir.Value:
         """The bytes of a tile in a turn of the step."""
         count = len(self._pieces)
-        start = tile * (TURNS * count + 1) + turn * count
+        start = tile * (self.turns * count + 1) + turn * count
         return joined(loaded[start : start + count])
 
     def fragment(self, loaded: Loaded, tile: int, turn: int) -> ir.Value:
         """The elements of a tile for one instruction of the step."""
-        element = ir.Type.parse(self.kind.format.element.mlir)
-        return bitcast(self._bytes(loaded, tile, turn), element, BLOCK)
+        element, whole = self.kind.format.element, self._bytes(loaded, tile, turn)
+        count = ir.VectorType(whole.type).shape[0] * 8 // element.bits
+        return bitcast(whole, ir.Type.parse(element.mlir), count)
 
     def _scale_bytes(self, loaded: Loaded, tile: int) -> ir.Value:
         """The scale bytes of a tile, of all turns of the step."""
-        return loaded[(tile + 1) * (TURNS * len(self._pieces) + 1) - 1]
+        return loaded[(tile + 1) * (self.turns * len(self._pieces) + 1) - 1]
 
     def scales(self, loaded: Loaded, tile: int) -> ir.Value:
         """The scales of a tile for the instructions of the step."""
