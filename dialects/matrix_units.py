@@ -109,7 +109,7 @@ GFX1201 = MatrixUnit(
 )
 
 #: Groups as of gfx1201: Triton's LinearLayoutConversions.cpp, wmmaDotOperandToLinearLayout and
-#: AMDWmmaEncodingAttr (version 3), and its tests. It has no 6 bits, and no other source for them was
+#: AMDWmmaEncodingAttr (version 3), and its tests. It has no 6 bits, and no other source of them was
 #: found: they are decoded. Clocks: LLVM SISchedule.td, GFX1250SpeedModel (XDL of two passes).
 GFX1250 = MatrixUnit(
     target="gfx1250",

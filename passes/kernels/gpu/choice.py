@@ -17,8 +17,12 @@ from mxc.passes.kernels.gpu.staging import INSTRUCTION, PIECE, layout_bytes
 _ALONG_K = (8, 4, 4, 4)
 #: Registers that a streaming kernel may be estimated to take: with more LLVM 24 was seen to spill.
 _REGISTERS = 400
+#: The same where sides are decoded by integers, by the lanes of a wave.
+_DECODING = {64: 345, 32: 250}
 #: Registers of a block in bf16.
 _DECODED = 16
+#: More where a float is more than one of them, for each.
+_PART = 72
 #: Rows that schedules are chosen for where their number comes with each call. By the model these
 #: three cost up to twice as much as the best one for any number of rows, mostly a half more; one
 #: schedule for all would cost four to seven times as much at one end.
@@ -45,12 +49,13 @@ def choose(
     transports: tuple[Transport, ...] = ("stream", "ring"),
 ) -> Schedule:
     """The cheapest schedule; of equals the first. Raises ValueError where there is none."""
-    found = [
-        s
-        for s in candidates(problem, device)
-        if s.transport in transports
-        and (s.transport == "ring" or registers(problem, s) <= _REGISTERS)
-    ]
+    unit = device.matrix
+    decodes = problem.parts and not unit.converts
+    most = _DECODING[unit.lanes] if decodes else _REGISTERS
+    known = [s for s in candidates(problem, device) if s.transport in transports]
+    found = [s for s in known if s.transport == "ring" or registers(problem, s) <= most]
+    if decodes and not found:
+        found = [min(known, key=lambda schedule: registers(problem, schedule))]
     return min(found, key=lambda schedule: cost(problem, schedule, device))
 
 
@@ -104,10 +109,12 @@ def registers(problem: Problem, schedule: Schedule) -> int:
     m, n = schedule.tiles
     totals = schedule.instruction.totals * m * n
     lhs, rhs = (TURNS * bits for bits in problem.bits)
-    if problem.parts and problem.is_float:
-        return totals + m * lhs // 2 + n * (2 * rhs + 2 + _DECODED)
+    if problem.parts and not schedule.instruction.unit.converts:
+        left = m * lhs // TURNS if problem.is_float else m * (lhs + 2)
+        right = n * (2 * rhs + 2 + _DECODED)
+        return totals + left + right + _DECODED + (problem.parts - 1) * _PART
     if problem.parts:
-        return totals + m * (2 * lhs + 2 + _DECODED) + n * (2 * rhs + 2 + _DECODED)
+        return totals + m * lhs // 2 + n * (2 * rhs + 2 + _DECODED)
     return totals + 2 * m * (lhs + 1) + 2 * n * (rhs + 1)
 
 

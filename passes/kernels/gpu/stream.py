@@ -44,8 +44,12 @@ class Stream(Contraction):
     @property
     def late(self) -> bool:
         """Whether a step of lhs is too large to be in registers while another is multiplied."""
-        lhs = self.lhs
-        return isinstance(lhs, Floats) and (lhs.memory == "f32" or self.schedule.tiles[0] > 1)
+        lhs, rows = self.lhs, self.schedule.tiles[0]
+        if isinstance(lhs, Floats):
+            return lhs.memory == "f32" or rows > 1
+        # What is decoded takes the registers of the next step.
+        converts = self.schedule.instruction.unit.converts
+        return self.decoded is not None and not converts and rows > 1
 
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point, of the buffers and the scalars."""

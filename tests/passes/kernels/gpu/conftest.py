@@ -1,6 +1,7 @@
 """Programs for gfx950 by the whole road: compiled, then run on the simulator and watched."""
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ import mxc
 from mxc.runtime.simulator.code.code_object import Kernel
 from mxc.runtime.simulator.session import SimulatedModel, load
 from mxc.runtime.simulator.watch.sanitizer import Sanitizer
+
+sys.path.append(str(Path(__file__).parent))
 
 
 @dataclass

@@ -1,4 +1,6 @@
 // RUN: mxc opt %s --target gfx942 --to kernels | filecheck %s --check-prefix=KERNELS
+// RUN: mxc opt %s --target gfx1201 --to kernels | filecheck %s --check-prefix=WMMA
+// RUN: mxc opt %s --target gfx1250 --to kernels | filecheck %s --check-prefix=SCALED
 // RUN: mxc opt %s --target gfx942 --to form-dispatches | filecheck %s --check-prefix=FORM
 // RUN: mxc opt %s --target gfx942 --to lower | filecheck %s --check-prefix=LOWER
 
@@ -15,6 +17,18 @@
 // KERNELS: flow.dispatch @mxc_mxfp4_mxfp8e4m3_1x32x64x128
 // KERNELS-NOT: linalg
 // KERNELS: return
+
+// The same in waves of 32.
+// WMMA: workgroup_size = [32, 1, 1] subgroup_size = 32
+// WMMA: llvm.call_intrinsic "llvm.amdgcn.perm"
+// WMMA: amdgpu.wmma 16x16x16 %{{.*}} * %{{.*}} + %{{.*}} : vector<8xbf16>, vector<8xbf16>, vector<8xf32>
+// WMMA-NOT: scaled_wmma
+// WMMA-LABEL: @both_scaled(
+
+// An instruction that takes scales: two of a step of eight blocks, by the lanes of each group.
+// SCALED: amdgpu.scaled_wmma 16x16x128 (%{{.*}} * %{{.*}}) * (%{{.*}} * %{{.*}}) + %{{.*}} a_first_scale_lane = 0 b_first_scale_lane = 0 : vector<4xf8E8M0FNU>, vector<64xf8E4M3FN>, vector<4xf8E8M0FNU>, vector<64xf4E2M1FN>, vector<8xf32>
+// SCALED: amdgpu.scaled_wmma {{.*}} a_first_scale_lane = 16 b_first_scale_lane = 16
+// SCALED-LABEL: @both_scaled(
 func.func @both_scaled(%a: tensor<32x4x32xf4E2M1FN>, %as: tensor<32x4xf8E8M0FNU>, %b: tensor<64x4x32xf8E4M3FN>, %bs: tensor<64x4xf8E8M0FNU>) -> tensor<32x64xf32> {
   %zero = arith.constant 0.0 : f32
   %e = tensor.empty() : tensor<32x64xf32>

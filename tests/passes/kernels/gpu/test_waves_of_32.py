@@ -1,0 +1,77 @@
+"""Kernels of gfx1201 and gfx1250, which the simulator does not execute, by an interpreter of MLIR.
+
+It has the layouts of their matrix instructions from documents (lane_interpreter.py): a kernel that
+fills a lane with something else is far off. What LLVM makes of it is not seen here.
+"""
+
+import lane_interpreter
+import numpy as np
+import pytest
+from iree.compiler import ir
+from test_stream import E2M3, E3M2, E4M3, E5M2, F4, FLOATS, NVFP4, Array, operand, program
+
+from mxc.compiler.pipelines import pipeline
+from mxc.dialects.context import new_context
+from mxc.dialects.formats import FORMATS
+from mxc.passes import base
+
+CASES = [
+    # K with a tail in the scales of a lane, less than a step, several waves along K and along rows
+    # and columns; rows and columns that fill no tile.
+    ("gfx1201", 5, 20, 544, F4, E2M3),
+    ("gfx1201", 3, 12, 64, E4M3, E5M2),
+    ("gfx1201", 40, 33, 96, "bf16", E3M2),
+    ("gfx1201", 4, 16, 288, "f32", F4),
+    ("gfx1201", 2, 16, 96, "f16", NVFP4),
+    ("gfx1250", 5, 20, 544, F4, E4M3),
+    ("gfx1250", 40, 33, 160, F4, F4),
+    ("gfx1250", 3, 12, 288, E5M2, E4M3),
+    ("gfx1250", 4, 16, 96, E2M3, F4),
+    ("gfx1250", 4, 16, 288, "bf16", "mxint8"),
+]
+
+
+def run(target: str, text: str, given: list[Array], m: int, n: int) -> Array:
+    """f32 [m, n] of @main, which must become one kernel."""
+    result = np.full(m * n * 4, 0xFF, np.uint8)
+    with new_context():
+        module = ir.Module.parse(text)
+        for stage in pipeline(target).stages:
+            base.run(stage.passes, module)
+            if stage.name == "kernels":
+                break
+        buffers = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in given]
+        lane_interpreter.run(module, [*buffers, result])
+    return result.view(np.float32).reshape(m, n)
+
+
+@pytest.mark.parametrize(("target", "m", "n", "k", "lhs", "rhs"), CASES)
+def test_products(target: str, m: int, n: int, k: int, lhs: str, rhs: str) -> None:
+    rng = np.random.default_rng(m + n + k)
+    block = FORMATS[rhs].block
+    w, t, right = operand(rng, (n, k), rhs, (40, 120) if rhs == NVFP4 else (117, 137))
+    given: list[Array] = [w, t]
+    if lhs in FLOATS:
+        x = rng.normal(size=(m, k // block, block)).astype(FLOATS[lhs])
+        left = x.reshape(m, k).astype(np.float64)
+        given.insert(0, x)
+    else:
+        x, s, left = operand(rng, (m, k), lhs, (117, 137))
+        given = [x, s, *given]
+    found = run(target, program(m, n, k, lhs, rhs), given, m, n)
+    wanted = left @ right.T
+    assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
+
+
+def test_a_nan_scale_is_nan_in_its_row_alone() -> None:
+    """The next row's first scales lie behind the end of a row: they are not its own."""
+    rng = np.random.default_rng(3)
+    m, n, k = 4, 16, 288
+    x, s, left = operand(rng, (m, k), E4M3, (120, 130))
+    w, t, right = operand(rng, (n, k), F4, (120, 130))
+    t[5, 0] = 0xFF
+    found = run("gfx1250", program(m, n, k, E4M3, F4), [x, s, w, t], m, n)
+    assert np.isnan(found[:, 5]).all()
+    rest = np.delete(np.arange(n), 5)
+    wanted = left @ right[rest].T
+    assert np.abs(found[:, rest] - wanted).max() < 1e-6 * np.abs(wanted).max()
