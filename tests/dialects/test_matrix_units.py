@@ -22,10 +22,14 @@ def test_each_device_has_a_unit_and_a_target() -> None:
 
 def test_clocks_are_those_of_the_table() -> None:
     for unit in UNITS:
+        if unit.family != "mfma":
+            continue
         for form in unit.forms:
             found = matrix_clocks(f"v_mfma_f32_{form.rows}x{form.rows}x{form.depth}_bf16", "")
-            if unit.family == "mfma":
-                assert found == form.clocks
+            assert found == form.clocks
+        for form in unit.scaled_forms:
+            name = f"v_mfma_scale_f32_{form.rows}x{form.rows}x{form.depth}_f8f6f4"
+            assert matrix_clocks(name, "cbsz:4 blgp:4") == form.clocks
 
 
 @pytest.mark.parametrize(
@@ -53,5 +57,5 @@ def test_rows_of_the_result(name: str, rows: int, wanted: object) -> None:
 def test_an_instruction_that_there_is_not() -> None:
     unit = matrix_unit("gfx1201")
     assert unit is not None
-    with pytest.raises(ValueError, match="gfx1201 has matrix instructions of 16 rows, not of 32"):
+    with pytest.raises(ValueError, match="gfx1201 has such instructions of 16 rows, not of 32"):
         Instruction(32, unit)
