@@ -75,12 +75,12 @@ class Instruction:
         return self.step * BLOCK // self.shape[2]
 
     @property
-    def clocks(self) -> float:
+    def clocks(self) -> int:
         """Of a matrix core for a block a lane, scaled; twice as many where one has 8 bits."""
-        return self.unit.scaled_form(self.rows).clocks * self.turns / TURNS
+        return self.unit.scaled_form(self.rows).clocks * self.turns // TURNS
 
     @property
-    def decoded_clocks(self) -> float:
+    def decoded_clocks(self) -> int:
         """The same in bf16."""
         return BLOCK // self.fragment * self.form.clocks
 
