@@ -24,10 +24,14 @@ after:
 The number of rows, and of groups with experts of their choice, may come with each call: it is the
 workload of the dispatch and a scalar of the kernel.
 
-Leaves alone: weights that are no parameter, or that something else reads too; blocks
-that are neither 16 nor a multiple of 32, and 16 elements of 6 bits; K that is no multiple of 16;
-accumulators other than zero; a batch without gathered experts, and one gathered expert, which MLIR
-makes a slice; pairs of formats that the instruction set has no dot product for.
+Weights in blocks that are no parameter lie in rows, and are read there (row_weights.py): slower
+where there are few rows of activations.
+
+Leaves alone: plain weights that are no parameter; parameters that something else reads too; blocks
+that are neither 16 nor a multiple of 32, and 16 elements of 6 bits, or any that are no parameter; K
+that is no multiple of 16; accumulators other than zero; a batch without gathered experts, and one
+gathered expert, which MLIR makes a slice; pairs of formats that the instruction set has no dot
+product for.
 """
 
 from __future__ import annotations
@@ -54,6 +58,7 @@ from mxc.passes.kernels.cpu.matches import Call, match
 from mxc.passes.kernels.cpu.quantise.blocks import quantiser
 from mxc.passes.kernels.cpu.quantise.rounding import Rounding
 from mxc.passes.kernels.cpu.routes import Routes
+from mxc.passes.kernels.cpu.row_weights import RowWeights
 from mxc.passes.kernels.cpu.rows import Rows
 from mxc.passes.kernels.cpu.schedule import rows_a_workgroup, tile
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
@@ -137,6 +142,8 @@ class _Kernels:
         blocks = call.depth // elements.block
         quads = kind == "quads"
         weights = Weights(elements, kind, call.scales)
+        if call.tensors:
+            weights = RowWeights(elements, kind, call.scales, call.columns, blocks)
         prepared = Prepared(
             kind,
             scaled=not source.is_float,
@@ -176,7 +183,7 @@ class _Kernels:
                 kind_ = as_tensor(buffer.memref)
                 self.relaid[parameter] = (kind_, layout)
                 operands.append(_load(parameter, kind_))
-            operands += [value for _, value in after.operands]
+            operands += [*call.tensors, *(value for _, value in after.operands)]
             name = self._name(call, routed, after, out)
             found = self._calls.dispatch(name, gemm, operands, scalars)
             _described(call, out).write(found)
@@ -235,6 +242,7 @@ def _name(call: Call, routed: bool) -> str:
     name = f"mxc_{re.sub(_NO_NAME, '_', call.format)}_{call.lhs.source.name}"
     name += f"_{named(call.groups)}x{named(call.rows)}x{call.columns}x{call.depth}"
     name += f"_of_{call.experts}" if call.experts else ""
+    name += "_in_rows" if call.tensors else ""
     name += "_sorted" if routed else ""
     return name + (f"_share_{call.lhs.share}" if call.lhs.share > 1 else "")
 

@@ -382,6 +382,37 @@ func.func @repeat_in_a_row(%x: tensor<4x32xf32>) -> tensor<4x20xf32> {
 
 // -----
 
+// Weights in blocks that the caller gives lie in rows, and are gathered: no copy is made of them.
+// CHECK: stream.executable private @mxc_mxfp4_f32_1x2x20x64_in_rows {
+// CHECK: stream.binding.subspan {{.*}} -> memref<160xi32>
+// CHECK: stream.binding.subspan {{.*}} -> memref<40xi8>
+// CHECK: vector.gather {{.*}} : memref<160xi32>, vector<16xi32>
+// CHECK-LABEL: func.func @given(
+// CHECK: %[[W:.*]] = flow.tensor.bitcast %{{.*}} : tensor<640xi8> -> tensor<160xi32>
+// CHECK: flow.dispatch @mxc_mxfp4_f32_1x2x20x64_in_rows::@mxc_mxfp4_f32_1x2x20x64_in_rows(%{{.*}}, %[[W]], %{{.*}})
+// CHECK-NOT: linalg
+// CHECK: return
+// BASE: stream.executable private @mxc_mxfp4_f32_1x2x20x64_in_rows {
+// BASE-LABEL: func.func @given(
+func.func @given(%x: tensor<2x2x32xf32>, %bytes: tensor<20x2x16xi8>, %scales: tensor<20x2xi8>) -> tensor<2x20xf32> {
+  %1 = flow.tensor.bitcast %bytes : tensor<20x2x16xi8> -> tensor<20x2x32xf4E2M1FN>
+  %3 = flow.tensor.bitcast %scales : tensor<20x2xi8> -> tensor<20x2xf8E8M0FNU>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %1, %3 : tensor<2x2x32xf32>, tensor<20x2x32xf4E2M1FN>, tensor<20x2xf8E8M0FNU>) outs(%acc : tensor<2x20xf32>) {
+  ^bb0(%a: f32, %w: f4E2M1FN, %s: f8E8M0FNU, %o: f32):
+    %v = arith.scaling_extf %w, %s : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %v : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<2x20xf32>
+  func.return %y : tensor<2x20xf32>
+}
+
+// -----
+
 // Floats that the caller gives as bytes.
 // CHECK-LABEL: func.func @activations_in_bytes(
 // CHECK: flow.tensor.bitcast

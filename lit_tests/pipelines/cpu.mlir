@@ -62,6 +62,7 @@ func.func @parameters(%x: tensor<4x64xbf16>, %x32: tensor<4x64xf32>) -> (tensor<
 }
 
 // A frontend's way: gather the packed experts, broadcast the scales, dequantise, flatten, multiply.
+// The sum begins with one, which no kernel of ours does.
 
 // Every contraction is canonical, no tensor holds a broadcast scale or a dequantised weight.
 // NORMALISE-LABEL: @experts
@@ -105,7 +106,7 @@ func.func @experts(%x: tensor<3x4x64xf32>, %w8: tensor<5x8x2x16xi8>, %s8: tensor
     linalg.yield %y : f32
   } -> tensor<3x8x2x32xf32>
   %flat = tensor.collapse_shape %d [[0], [1], [2, 3]] : tensor<3x8x2x32xf32> into tensor<3x8x64xf32>
-  %zero = arith.constant 0.0 : f32
+  %zero = arith.constant 1.0 : f32
   %ey = tensor.empty() : tensor<3x4x8xf32>
   %acc = linalg.fill ins(%zero : f32) outs(%ey : tensor<3x4x8xf32>) -> tensor<3x4x8xf32>
   %y = linalg.batch_matmul indexing_maps = [affine_map<(g, m, n, k) -> (g, m, k)>, affine_map<(g, m, n, k) -> (g, n, k)>, affine_map<(g, m, n, k) -> (g, m, n)>]

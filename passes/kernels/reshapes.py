@@ -76,10 +76,7 @@ def _byte_sizes(
 
 def as_memref(value: ir.Value, memref: ir.Type, dynamic: Sequence[ir.Value] = ()) -> ir.Value:
     """A tensor as the one that a memref of this type is."""
-    kind = ir.MemRefType(memref)
-    if element_of(value) != kind.element_type:
-        value = as_bytes(value)
-    return reshape(value, list(kind.shape), dynamic)
+    return packed_as(value, as_tensor(memref), dynamic)
 
 
 def as_buffer(value: ir.Value, buffer: Buffer) -> ir.Value:

@@ -6,7 +6,8 @@ is the format of the weights and of the activations, groups x rows x columns x d
 that groups choose from, and how many consecutive rows have the same activations. "bf16r" are f32
 activations that the program rounds to bf16; "mxfp4/64" has a scale for 64 elements instead of 32,
 on both sides; "?" are groups or rows that come with the call; what ends in "plus" is added to a
-residual [rows, columns] and a bias [columns]. Where the CPU has the instructions, contractions are
+residual [rows, columns] and a bias [columns]; weights that are "given" are no parameters but come
+with the call. Where the CPU has the instructions, contractions are
 kernels of ours; elsewhere they take the portable road and must give the same numbers.
 """
 
@@ -83,21 +84,22 @@ class Case:
     share: int = 1
     block: int = BLOCK
     plus: bool = False
+    given: bool = False
 
     @staticmethod
     def parse(name: str) -> "Case":
         found = re.fullmatch(
             r"(\w+)(?:/(\d+))? (\w+) ([\d?]+)x([\d?]+)x(\d+)x(\d+)"
-            r"(?: of (\d+))?(?: share (\d+))?( plus)?",
+            r"(?: of (\d+))?(?: share (\d+))?( plus)?( given)?",
             name,
         )
         assert found is not None, name
-        weight, block, activation, *numbers, experts, share, plus = found.groups()
+        weight, block, activation, *numbers, experts, share, plus, given = found.groups()
         numbers = [number.replace("?", "-1") for number in numbers]
         sizes = [*map(int, numbers), int(experts or 0), int(share or 1)]
         halved = weight == "nvfp4" or sizes[3] % BLOCK
         size = int(block or (16 if halved else BLOCK))
-        return Case(name, weight, activation, *sizes, size, plus is not None)
+        return Case(name, weight, activation, *sizes, size, plus is not None, given is not None)
 
     @property
     def blocks(self) -> int:
@@ -213,8 +215,11 @@ def body(case: Case, parameters: Parameters) -> Callable[..., ir.Value]:
             )
             return plus(y, arguments)
         in_bytes = case.weight in SCALES
-        elements = parameters.load(*names[0], i8)
-        scales = parameters.load(*names[1], i8 if in_bytes else f32)
+        if case.given:
+            elements, scales = arguments[-2:]
+        else:
+            elements = parameters.load(*names[0], i8)
+            scales = parameters.load(*names[1], i8 if in_bytes else f32)
         if case.weight in MLIR:
             elements = unpack(elements, MLIR[case.weight].get())
         if in_bytes:
@@ -256,5 +261,9 @@ def program(cases: Sequence[Case]) -> bytes:
                 if case.plus:
                     f32 = ir.F32Type.get()
                     kinds.append(ir.RankedTensorType.get([lead[0], case.columns], f32))
+                if case.given:
+                    scale = i8 if case.weight in SCALES else ir.F32Type.get()
+                    types = zip(case.parameters.values(), (i8, scale), strict=True)
+                    kinds += [ir.RankedTensorType.get(shape, type) for shape, type in types]
                 func.FuncOp.from_py_func(*kinds, name=case.name)(body(case, parameters))
         return str(module).encode()

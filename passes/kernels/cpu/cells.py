@@ -39,6 +39,26 @@ class Memory:
 #: Gives the registers of each step of a block, a list with one for each column.
 Steps = Callable[[ir.Value], Iterator[Sequence[ir.Value]]]
 
+#: Gives the scales of a block, one for each column.
+ScalesOf = Callable[[ir.Value], Sequence[ir.Value]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Memory for decoded weights, [blocks, columns, steps, bytes], and for their scales, f32
+    [blocks, columns, lanes]."""
+
+    elements: ir.Value
+    scales: ir.Value | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where weights of a block come from."""
+
+    steps: Steps
+    scales: ScalesOf
+
 
 @dataclass(frozen=True)
 class Cells:
@@ -55,9 +75,9 @@ class Cells:
         gemm = self.gemm
         for results in gemm.rows.tiles(self.span, gemm.tile.rows):
             zero, last = index(0), index(gemm.blocks)
-            self._store(results, self._totals(results, zero, last, None, self._decoded))
+            self._store(results, self._totals(results, zero, last, None, self._direct))
 
-    def staged(self, stage: ir.Value) -> None:
+    def staged(self, stage: Stage) -> None:
         """Some blocks are decoded to memory, once for all tiles of rows, whose sums so far wait in
         the result."""
         gemm = self.gemm
@@ -69,25 +89,47 @@ class Cells:
                 for number, decoded in enumerate(self._decoded(block)):
                     for j, register in enumerate(decoded):
                         at = [place, index(j), index(number), index(0)]
-                        vector.store(bitcast(register, i8(), 4 * gemm.isa.lanes), stage, at)
+                        raw = bitcast(register, i8(), 4 * gemm.isa.lanes)
+                        vector.store(raw, stage.elements, at)
+                if stage.scales is not None:
+                    for j, scale in enumerate(self._scales(block)):
+                        vector.store(scale, stage.scales, [place, index(j), index(0)])
                 scf.YieldOp([])
 
             def read(block: ir.Value) -> Iterator[Sequence[ir.Value]]:
                 place = arith.subi(block, first)
                 for number in range(gemm.weights.step_count):
                     yield [
-                        self._staged_register(stage, [place, index(j), index(number), index(0)])
+                        self._staged_register(
+                            stage.elements, [place, index(j), index(number), index(0)]
+                        )
                         for j in range(len(self.columns))
                     ]
 
+            def scales(block: ir.Value) -> Sequence[ir.Value]:
+                if stage.scales is None:
+                    return []
+                place = arith.subi(block, first)
+                lanes = gemm.isa.lanes
+                return [
+                    load(stage.scales, [place, index(j), index(0)], f32(), lanes)
+                    for j in range(len(self.columns))
+                ]
+
             begun = arith.cmpi(arith.CmpIPredicate.ne, first, index(0))
             for results in gemm.rows.tiles(self.span, gemm.tile.rows):
-                self._store(results, self._totals(results, first, last, begun, read))
+                reading = Reading(read, scales)
+                self._store(results, self._totals(results, first, last, begun, reading))
             scf.YieldOp([])
 
     def _staged_register(self, stage: ir.Value, at: Sequence[ir.Value]) -> ir.Value:
         lanes = self.gemm.isa.lanes
         return _as_operand(load(stage, at, i8(), 4 * lanes), self.gemm.weights.kind, lanes)
+
+    @property
+    def _direct(self) -> Reading:
+        """Weights as they lie, decoded to registers."""
+        return Reading(self._decoded, self._scales)
 
     def _decoded(self, block: ir.Value) -> Iterator[Sequence[ir.Value]]:
         gemm = self.gemm
@@ -96,6 +138,13 @@ class Cells:
             self._prefetch(block)
         steps = [gemm.weights.steps(gemm.isa, elements, c, block) for c in self.columns]
         yield from zip(*steps, strict=True)
+
+    def _scales(self, block: ir.Value) -> Sequence[ir.Value]:
+        """The f32 scales of a block, for each column; none where it has none."""
+        gemm, scales = self.gemm, self.memory.scales
+        if scales is None:
+            return []
+        return [gemm.weights.scale(gemm.isa, scales, c, block) for c in self.columns]
 
     def _prefetch(self, block: ir.Value) -> None:
         """Ask for what is multiplied some blocks later: at the end of K, of the next columns."""
@@ -120,7 +169,7 @@ class Cells:
         first: ir.Value,
         last: ir.Value,
         begun: ir.Value | None,
-        steps: Steps,
+        reading: Reading,
     ) -> list[ir.Value]:
         """The totals of a tile, cell by cell, row by row; `begun`: the result holds some."""
         gemm, lanes, kind = self.gemm, self.gemm.isa.lanes, self.gemm.weights.kind
@@ -148,7 +197,7 @@ class Cells:
                     for _ in self.columns
                     for value in [start, *[none] * (split - 1)]
                 ]
-            for step, decoded in enumerate(steps(block)):
+            for step, decoded in enumerate(reading.steps(block)):
                 for i, source in enumerate(sources):
                     one = self._operand(source, block, step)
                     for j, register in enumerate(decoded):
@@ -156,7 +205,7 @@ class Cells:
                         sums[chain] = self._dot(sums[chain], register, one)
             if scaled:
                 parts = [sums[c * split : (c + 1) * split] for c in range(cells)]
-                sums = self._scale(sources, block, parts, totals)
+                sums = self._scale(sources, block, parts, totals, reading.scales(block))
             scf.YieldOp(sums)
         found = list(op.results)
         return found if scaled else [_sum(found[c * split : (c + 1) * split]) for c in range(cells)]
@@ -191,13 +240,10 @@ class Cells:
         block: ir.Value,
         sums: Sequence[Sequence[ir.Value]],
         totals: Sequence[ir.Value],
+        by_column: Sequence[ir.Value],
     ) -> list[ir.Value]:
         """totals + sums under the scales of the block."""
         gemm, lanes = self.gemm, self.gemm.isa.lanes
-        by_column: list[ir.Value] = []
-        if self.memory.scales is not None:
-            scales = self.memory.scales
-            by_column = [gemm.weights.scale(gemm.isa, scales, c, block) for c in self.columns]
         found = []
         for i, source in enumerate(sources):
             by_row: list[ir.Value] = []
@@ -244,7 +290,7 @@ class Cells:
 
     def put(self, tile: BlockTile, results: Sequence[ir.Value], first: ir.Value) -> None:
         """Compute the cells of each row, which go on to blocks; `first`: where in one they are."""
-        totals = self._totals(results, index(0), index(self.gemm.blocks), None, self._decoded)
+        totals = self._totals(results, index(0), index(self.gemm.blocks), None, self._direct)
         for row, number, _, value in self._finished(results, totals):
             tile.put(value, row, arith.addi(first, index(number * self.gemm.isa.lanes)))
 

@@ -27,7 +27,7 @@ from iree.compiler.dialects import arith, scf
 
 from mxc.dialects.generic import element_of
 from mxc.passes.kernels.cpu.activations import Prepared
-from mxc.passes.kernels.cpu.cells import Cells, Memory
+from mxc.passes.kernels.cpu.cells import Cells, Memory, Stage
 from mxc.passes.kernels.cpu.isa import Isa
 from mxc.passes.kernels.cpu.quantise.output import BlockTile
 from mxc.passes.kernels.cpu.quantise.output import buffers as block_buffers
@@ -204,7 +204,8 @@ class Gemm:
         columns = [self.weights.column(self.isa, expert, at) for at in numbers]
         return Cells(self, memory, span, numbers, columns)
 
-    def _stage(self) -> ir.Value:
+    def _stage(self) -> Stage:
         """Memory for the decoded weights of some blocks: it stays in the cache nearest."""
-        shape = [self.tile.staged_blocks, self.tile.columns, self.weights.step_count]
-        return scratch([*shape, 4 * self.isa.lanes], i8())
+        place, lanes = [self.tile.staged_blocks, self.tile.columns], self.isa.lanes
+        elements = scratch([*place, self.weights.step_count, 4 * lanes], i8())
+        return Stage(elements, scratch([*place, lanes], f32()) if self.weights.scaled else None)

@@ -24,15 +24,17 @@ from mxc.passes.kernels.values import is_zero, producer
 class Call:
     """One contraction: groups x [rows, depth] times [columns, depth] of one of `experts`.
 
-    `parameters`: names of the elements and of the scales, if any. `chain`: the operations between
-    the parameters and the contraction. `elements`, `scales`: what the weights are; `format` is what
-    they are called. `experts`: 0 where there is one weight for all rows.
+    `parameters`: names of the elements and of the scales, if any, where they are some; `tensors`
+    are both where they are not. `chain`: the operations between them and the contraction.
+    `elements`, `scales`: what the weights are; `format` is what they are called. `experts`: 0 where
+    there is one weight for all rows. `groups`, `rows`: None where they come with the call.
     """
 
     op: ir.Operation
     lhs: Operand
     ids: ir.Value | None
     parameters: tuple[str, ...]
+    tensors: tuple[ir.Value, ...]
     chain: tuple[ir.Operation, ...]
     elements: Elements
     scales: Scales | None
@@ -65,13 +67,17 @@ def _match_scaled(found: ScaledContraction) -> Call | None:
     elements, scales = _source(found.rhs), _source(found.rhs_scale)
     if elements is None or scales is None or elements.ids != scales.ids:
         return None
+    names = tuple(each.parameter for each in (elements, scales) if each.parameter is not None)
+    if len(names) == 1 or (not names and of.bits == _PLANES):
+        return None
     if bool(found.batch) != (elements.ids is not None):
         return None
     return Call(
         op=found.op,
         lhs=lhs,
         ids=elements.ids,
-        parameters=(elements.parameter, scales.parameter),
+        parameters=names,
+        tensors=() if names else (elements.tensor, scales.tensor),
         chain=(*elements.chain, *scales.chain),
         elements=of,
         scales=kind,
@@ -92,7 +98,8 @@ def _match_dense(op: ir.Operation) -> Call | None:
     if of is None or found.k % of.block:
         return None
     weight = _source(found.rhs.tensor)
-    if weight is None or found.rhs.element != element_of(weight.tensor):
+    # Of plain numbers that are no parameter IREE's own code is good.
+    if weight is None or weight.parameter is None or found.rhs.element != element_of(weight.tensor):
         return None
     by_expert = weight.ids is not None
     wanted = ((0, 1, 3), (0, 2, 3)) if by_expert else ((0, 2), (1, 2))
@@ -109,6 +116,7 @@ def _match_dense(op: ir.Operation) -> Call | None:
         lhs=lhs,
         ids=weight.ids,
         parameters=(weight.parameter,),
+        tensors=(),
         chain=weight.chain,
         elements=of,
         scales=None,
@@ -146,9 +154,10 @@ def _size(known: int) -> Size:
 
 @dataclass(frozen=True)
 class _Source:
-    """A parameter, read whole or by the ids of experts; `tensor` is what it is loaded as."""
+    """A parameter, or any tensor, read whole or by the ids of experts; `tensor` is what it is
+    loaded as."""
 
-    parameter: str
+    parameter: str | None
     tensor: ir.Value
     ids: ir.Value | None
     experts: int
@@ -156,7 +165,7 @@ class _Source:
 
 
 def _source(value: ir.Value) -> _Source | None:
-    """Follow gather and bitcast back to the parameter that `value` is read from."""
+    """Follow gather and bitcast back to what `value` is read from: a parameter, or a tensor."""
     chain: list[ir.Operation] = []
     ids, experts = None, 0
     op = producer(value)
@@ -167,11 +176,15 @@ def _source(value: ir.Value) -> _Source | None:
         if str(element_of(ids)) != "i32" or len(shape_of(ids)) != 1:
             return None
         chain.append(op)
-        op = producer(op.operands[0])
+        value = op.operands[0]
+        op = producer(value)
     if op is not None and op.name == "flow.tensor.bitcast":
         chain.append(op)
-        op = producer(op.operands[0])
-    if op is None or op.name != "util.global.load":
+        value = op.operands[0]
+        op = producer(value)
+    name = None
+    if op is not None and op.name == "util.global.load":
+        name = ir.FlatSymbolRefAttr(op.attributes["global"]).value
+    elif min(shape_of(value), default=0) < 0:
         return None
-    name = ir.FlatSymbolRefAttr(op.attributes["global"]).value
-    return _Source(name, op.results[0], ids, experts, tuple(chain))
+    return _Source(name, value, ids, experts, tuple(chain))

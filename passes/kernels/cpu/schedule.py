@@ -42,15 +42,16 @@ _PANELS_OF_ONE_ROW = 8
 _ACTIVATION_BYTES = 512 << 10
 
 
-#: Elements along K that are decoded at once where they are decoded to memory: 16 KiB, of pairs.
-_STAGED = 256
+#: Elements along K that are decoded at once where they are decoded to memory: 14 KiB, of pairs.
+#: With their scales they fit, as floats too, into the 32 KiB that IREE gives a kernel.
+_STAGED = 224
 
 
 def tile(isa: Isa, weights: Weights, rows: Size, *, sorted: bool) -> Tile:
     """The tile for so many rows a group; `sorted`: a number that is known when it runs, as is one
     that comes with the call."""
     kind, block = weights.kind, weights.elements.block
-    prefetch = _PREFETCH // block
+    prefetch = _PREFETCH // block if weights.packed else 0
     panels = PANEL // isa.lanes * _PANELS
     if rows == 1 and not sorted:
         # One stream of weights a core: what is asked for ahead is the panel that comes next.
@@ -59,7 +60,7 @@ def tile(isa: Isa, weights: Weights, rows: Size, *, sorted: bool) -> Tile:
         return Tile(1, columns, prefetch, PANEL // isa.lanes * _PANELS_OF_ONE_ROW)
     height = _ROWS[isa.registers][kind]
     bits = weights.elements.bits
-    costly = bits <= _CODE_BITS and isa.costly(bits, kind)
+    costly = not weights.packed or (bits <= _CODE_BITS and isa.costly(bits, kind))
     staged = costly
     if isinstance(rows, int) and not sorted:
         staged = costly and rows > height

@@ -42,6 +42,11 @@ class Weights:
     scales: Scales | None = None
 
     @property
+    def packed(self) -> bool:
+        """Whether they lie in panels."""
+        return True
+
+    @property
     def scaled(self) -> bool:
         """Whether its blocks have scales."""
         return self.scales is not None
@@ -103,12 +108,17 @@ class Weights:
     def scale(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
         """The f32 scales of a block."""
         assert self.scales is not None
-        at = [*column.place, self._scale_of(block), column.lane]
-        found = self.scales.floats(load(scales, at, self.scales.memory, isa.lanes), isa.lanes)
+        found = self.scales.floats(self._raw_scales(isa, scales, column, block), isa.lanes)
         if self._is_whole and self.kind != "quads":
             # The elements were read as 64ths: a power of two, exact.
             found = arith.mulf(found, splat(1 / self.elements.unit, f32(), isa.lanes))
         return found
+
+    def _raw_scales(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
+        """The scales of a block as they are in memory."""
+        assert self.scales is not None
+        at = [*column.place, self._scale_of(block), column.lane]
+        return load(scales, at, self.scales.memory, isa.lanes)
 
     def _scale_of(self, block: ir.Value) -> ir.Value:
         """The scale of a block, by its number."""

@@ -31,6 +31,7 @@ class Loaded:
     """A program on some weights, ready to be called."""
 
     program: "Program"
+    weights: dict[str, Any]
     context: rt.VmContext
     module: rt.VmModule
     device: Any
@@ -47,6 +48,12 @@ class Loaded:
             arguments.append(case.ids() if ids is None else ids)
         if residual is not None:
             arguments.append(residual)
+        if case.given:
+            shapes = case.parameters.values()
+            arguments += [
+                array.reshape(shape)
+                for array, shape in zip(self.weights[name].arrays, shapes, strict=True)
+            ]
         function = self.module.lookup_function(name)
         entry = rt.FunctionInvoker(self.context, self.device, function)
         found = entry(*arguments).to_host()
@@ -90,7 +97,9 @@ class Program:
         module = rt.VmModule.mmap(instance, str(self.file))
         hal = rt.create_hal_module(instance, device)
         parameters = rt.create_io_parameters_module(instance, index.create_provider(scope=SCOPE))
-        return Loaded(self, rt.VmContext(instance, [hal, parameters, module]), module, device)
+        return Loaded(
+            self, weights, rt.VmContext(instance, [hal, parameters, module]), module, device
+        )
 
     def _packed(self, case: Case, name: str, array: Array) -> NDArray[np.uint8]:
         """The bytes of a parameter in the layout that the program reads."""

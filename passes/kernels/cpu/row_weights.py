@@ -1,0 +1,88 @@
+"""Weights that lie in rows, as a caller gives them: nothing packs those.
+
+    elements [experts * columns, row] as dwords, scales [experts * columns, row] as they are
+
+Unit i of a block are the dwords i of as many rows as a register has lanes: one gather, which costs
+as much as some dozen instructions. So of many rows of activations all tiles share what is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from iree.compiler import ir
+from iree.compiler.dialects import arith, vector
+
+from mxc.passes.kernels.cpu.isa import Isa
+from mxc.passes.kernels.cpu.weights import Column, Weights
+from mxc.passes.kernels.extents import Buffer
+from mxc.passes.kernels.vectors import bitcast, i1, i8, i32, index, of, splat, table
+
+
+@dataclass(frozen=True)
+class Rows(Column):
+    """`numbers`: the row i32 of each lane; behind the last one there are none, and it is read."""
+
+    numbers: ir.Value
+
+
+@dataclass(frozen=True)
+class RowWeights(Weights):
+    """`rows` rows an expert, of `blocks` blocks."""
+
+    rows: int = 0
+    blocks: int = 0
+
+    @property
+    def packed(self) -> bool:
+        """Whether they lie in panels."""
+        return False
+
+    def buffers(self, experts: int, panels: int, blocks: int) -> list[Buffer]:
+        """The dwords of the elements, and the scales if any."""
+        size = max(experts, 1) * self.rows * blocks
+        units = Buffer([size * self.elements.units], i32())
+        if self.scales is None:
+            return [units]
+        return [units, Buffer([size // self.scales.steps], self.scales.memory)]
+
+    def column(self, isa: Isa, expert: Sequence[ir.Value], register: ir.Value) -> Column:
+        """Where the columns of a register are."""
+        first = arith.index_cast(i32(), arith.muli(register, index(isa.lanes)))
+        lanes = table(np.arange(isa.lanes, dtype=np.int32), i32())
+        numbers = arith.addi(vector.broadcast(lanes.type, first), lanes)
+        numbers = arith.minui(numbers, splat(self.rows - 1, i32(), isa.lanes))
+        for number in expert:
+            base = arith.index_cast(i32(), arith.muli(number, index(self.rows)))
+            numbers = arith.addi(numbers, vector.broadcast(lanes.type, base))
+        return Rows((), index(0), numbers)
+
+    def steps(
+        self, isa: Isa, elements: ir.Value, column: Column, block: ir.Value
+    ) -> Iterator[ir.Value]:
+        """The register of each step of a block, built when it is asked for."""
+        units = self.elements.units
+
+        def raw(unit: int) -> ir.Value:
+            at = arith.addi(arith.muli(block, index(units)), index(unit))
+            found = _gathered(elements, column, at, self.blocks * units, isa.lanes)
+            return bitcast(found, i8(), 4 * isa.lanes)
+
+        return self.elements.decode(isa, self.kind, raw)
+
+    def _raw_scales(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
+        assert self.scales is not None
+        row = self.blocks // self.scales.steps
+        return _gathered(scales, column, self._scale_of(block), row, isa.lanes)
+
+
+def _gathered(source: ir.Value, column: Column, place: ir.Value, row: int, lanes: int) -> ir.Value:
+    """Of each row of a column, `row` elements long, the one at a place."""
+    assert isinstance(column, Rows)
+    element = ir.MemRefType(source.type).element_type
+    starts = arith.muli(column.numbers, splat(row, i32(), lanes))
+    every = splat(1, i1(), lanes)
+    nothing = splat(0, element, lanes)
+    return vector.gather(of(element, lanes), source, [place], starts, every, nothing)
