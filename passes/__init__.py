@@ -3,6 +3,7 @@
 from mxc.passes.base import Pass
 from mxc.passes.canonical_operands import CanonicalOperands
 from mxc.passes.check_contractions import CheckContractions
+from mxc.passes.check_operations import CheckOperations
 from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.expand_blocks import ExpandBlocks
 from mxc.passes.expand_vectors import ExpandVectors
@@ -27,6 +28,7 @@ from mxc.passes.verify_transients import VerifyTransients
 PASSES: tuple[type[Pass], ...] = (
     CanonicalOperands,
     CheckContractions,
+    CheckOperations,
     ChooseGpuSchedule,
     ExpandBlocks,
     ExpandVectors,

@@ -70,10 +70,11 @@ def _refuse_readers(decoding: ir.Operation) -> None:
             if user.name.startswith("linalg."):
                 if sums_floats(user):
                     raise PassError(
-                        f"reads a weight dequantised to {value.type} at {decoding.location}, which "
-                        "would be written to memory; wanted the packed "
-                        f"{decoding.operands[0].type} read here. Let only reshapes, transposes and "
-                        "broadcasts stand between the two operations",
+                        f"{user.name} reads a weight dequantised to {value.type} at "
+                        f"{decoding.location}, which would be written to memory; wanted the packed "
+                        f"{decoding.operands[0].type} read here, as products of two tensors do. "
+                        "Let only reshapes, transposes and broadcasts stand between the two "
+                        "operations, and write a convolution as a product",
                         user.location,
                     )
                 continue

@@ -3,6 +3,7 @@
 from mxc.passes.base import Pass
 from mxc.passes.canonical_operands import CanonicalOperands
 from mxc.passes.check_contractions import CheckContractions
+from mxc.passes.check_operations import CheckOperations
 from mxc.passes.expand_blocks import ExpandBlocks
 from mxc.passes.expand_vectors import ExpandVectors
 from mxc.passes.fold_scale_broadcast import FoldScaleBroadcast
@@ -11,6 +12,9 @@ from mxc.passes.gather_packed import GatherPacked
 from mxc.passes.unpack_before_gather import UnpackBeforeGather
 
 NORMALISE: tuple[Pass | str, ...] = (
+    CheckOperations(),
+    # Arithmetic on whole tensors becomes generic operations, as what follows reads it.
+    "convert-elementwise-to-linalg",
     FoldScaleBroadcast(),
     GatherPacked(),
     UnpackBeforeGather(),

@@ -62,3 +62,20 @@ func.func @behind_a_slice(%x: tensor<4x64xf32>, %w: tensor<8x64xf8E4M3FN>, %s: t
       ins(%x, %slice : tensor<4x64xf32>, tensor<8x64xf32>) outs(%acc : tensor<4x8xf32>) -> tensor<4x8xf32>
   func.return %r : tensor<4x8xf32>
 }
+
+// -----
+
+// An operation that cannot decode inside: by its name.
+func.func @convolution(%x: tensor<1x8x8x32xf32>, %w: tensor<3x3x32x16xf4E2M1FN>, %s: tensor<3x3x32x16xf8E8M0FNU>, %e: tensor<3x3x32x16xf32>, %acc: tensor<1x6x6x16xf32>) -> tensor<1x6x6x16xf32> {
+  %d = linalg.generic {
+      indexing_maps = [affine_map<(a, b, c, d) -> (a, b, c, d)>, affine_map<(a, b, c, d) -> (a, b, c, d)>, affine_map<(a, b, c, d) -> (a, b, c, d)>],
+      iterator_types = ["parallel", "parallel", "parallel", "parallel"]}
+      ins(%w, %s : tensor<3x3x32x16xf4E2M1FN>, tensor<3x3x32x16xf8E8M0FNU>) outs(%e : tensor<3x3x32x16xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f8E8M0FNU, %c: f32):
+    %y = arith.scaling_extf %a, %b : f4E2M1FN, f8E8M0FNU to f32
+    linalg.yield %y : f32
+  } -> tensor<3x3x32x16xf32>
+  // expected-error @+1 {{linalg.conv_2d_nhwc_hwcf reads a weight dequantised to tensor<3x3x32x16xf32>}}
+  %r = linalg.conv_2d_nhwc_hwcf ins(%x, %d : tensor<1x8x8x32xf32>, tensor<3x3x32x16xf32>) outs(%acc : tensor<1x6x6x16xf32>) -> tensor<1x6x6x16xf32>
+  func.return %r : tensor<1x6x6x16xf32>
+}

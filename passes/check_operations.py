@@ -1,0 +1,89 @@
+"""mxc-check-operations: what reads packed elements has a meaning for them, or is refused by name.
+
+A tensor of f4 or f6 elements means something together with its scales alone. Operations that move
+elements, decode them, contract them or make them are known; an addition of codes, a pooling, a
+sort, a convolution is not, whether IREE would compile it or not. The refusal names the operation,
+its operands with their types and the place.
+
+before, after:
+    %d = arith.scaling_extf %w, %s : tensor<8x32xf4E2M1FN>, tensor<8x32xf8E8M0FNU> to ..
+refused:
+    linalg.pooling_nhwc_max ins(%x, %window : tensor<1x8x8x32xf4E2M1FN>, ..)
+
+Leaves alone: 8-bit floats, which are numbers without scales too, and every operation on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.dialects.errors import PassError
+from mxc.passes.base import Pass
+
+#: Operations, or dialects of them, that carry tensors without a look at their elements.
+_CARRY = ("builtin.", "cf.", "flow.", "func.", "hal.", "iree_tensor_ext.", "scf.", "util.")
+#: Operations that move elements as a whole.
+_MOVE = frozenset((
+    "arith.bitcast", "arith.constant", "arith.select", "iree_linalg_ext.gather", "linalg.broadcast",
+    "linalg.copy", "linalg.fill", "linalg.pack", "linalg.transpose", "linalg.unpack",
+    "linalg.yield", "tensor.bitcast", "tensor.cast", "tensor.collapse_shape", "tensor.concat",
+    "tensor.dim", "tensor.empty", "tensor.expand_shape", "tensor.extract", "tensor.extract_slice",
+    "tensor.from_elements", "tensor.insert_slice", "tensor.reshape", "tensor.splat",
+))  # fmt: skip
+#: Operations that decode elements, or make them.
+_CONVERT = frozenset(("arith.extf", "arith.scaling_extf", "arith.scaling_truncf", "arith.truncf"))
+#: Operations that contract: their elements are decoded inside.
+_CONTRACT = frozenset((
+    "linalg.batch_matmul", "linalg.batch_matvec", "linalg.batch_vecmat", "linalg.contract",
+    "linalg.dot", "linalg.matmul", "linalg.matvec", "linalg.vecmat",
+))  # fmt: skip
+#: Operations whose bodies say what is done to each element.
+_BODIES = frozenset(("linalg.generic", "linalg.map", "linalg.reduce"))
+
+
+@dataclass(frozen=True)
+class CheckOperations(Pass):
+    """Refuse operations that have no meaning for packed elements, by name."""
+
+    name = "mxc-check-operations"
+
+    def run(self, module: ir.Operation) -> None:
+        """Raise PassError at the first operation that is not known to work on elements."""
+        for op in _operations(module):
+            values = [*op.operands, *op.results]
+            if any(_is_packed(value.type) for value in values) and not _is_known(op.name):
+                raise PassError(_refusal(op), op.location)
+
+
+def _operations(op: ir.Operation) -> Iterator[ir.Operation]:
+    """All operations inside one, those of bodies after the operation that they are in."""
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield inner.operation
+                yield from _operations(inner.operation)
+
+
+def _is_known(name: str) -> bool:
+    return name.startswith(_CARRY) or name in _MOVE | _CONVERT | _CONTRACT | _BODIES
+
+
+def _is_packed(kind: ir.Type) -> bool:
+    """Whether a type is an f4 or f6 element, or a tensor of them."""
+    element = kind.element_type if isinstance(kind, ir.RankedTensorType) else kind
+    return isinstance(element, ir.FloatType) and element.width < 8
+
+
+def _refusal(op: ir.Operation) -> str:
+    operands = ", ".join(str(value.type) for value in op.operands)
+    results = ", ".join(str(value.type) for value in op.results)
+    parent = op.parent.name if op.parent is not None else ""
+    where = f" in the body of {parent}" if parent in _BODIES else ""
+    return (
+        f"{op.name}{where} has no MX support: it reads {operands or 'nothing'} and makes "
+        f"{results or 'nothing'}, and packed elements mean something under their scales alone. "
+        "Decode them before it (arith.scaling_extf), and quantise what it makes"
+    )
