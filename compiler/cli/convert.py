@@ -15,7 +15,10 @@ def command(
         Path, typer.Argument(help="A checkpoint of any dialect.", show_default=False)
     ],
     to: Annotated[
-        str, typer.Option(help="gpt-oss, quark, compressed-tensors or gguf.", show_default=False)
+        str,
+        typer.Option(
+            help="gpt-oss, quark, compressed-tensors, gguf, modelopt, torchao.", show_default=False
+        ),
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder, or .gguf file, to write.")

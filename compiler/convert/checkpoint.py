@@ -30,6 +30,7 @@ from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.convert.gguf import CONFIG_KEY, DTYPES_KEY, plan_gguf
 from mxc.compiler.convert.gguf_header import header
 from mxc.compiler.convert.layers import plan_compressed_tensors, plan_gpt_oss, plan_quark
+from mxc.compiler.convert.libraries import plan_modelopt, plan_torchao
 from mxc.compiler.convert.plan import Bytes, Plan, Written
 from mxc.compiler.packing.archive_file import archive_file
 from mxc.compiler.quantize.outputs import Tensor
@@ -43,6 +44,8 @@ PLANS: Mapping[str, Callable[[Source], Plan]] = {
     "quark": plan_quark,
     "compressed-tensors": plan_compressed_tensors,
     GGUF: plan_gguf,
+    "modelopt": plan_modelopt,
+    "torchao": plan_torchao,
 }
 
 #: Files that are copied from folder to folder.
@@ -191,6 +194,8 @@ def _write_folder(
             for name in _COPIED:
                 if (source.path / name).is_file():
                     shutil.copyfile(source.path / name, temporary / name)
+        for name, said in plan.files.items():
+            (temporary / name).write_text(json.dumps(said, indent=2) + "\n")
         for name, content in texts.items():
             (temporary / name).write_bytes(content)
         _write_shards(plan, temporary, whole, report)
@@ -207,7 +212,7 @@ def _write_shards(plan: Plan, folder: Path, whole: int, report: Progress) -> Non
     for index, shard in enumerate(shards, 1):
         name = SINGLE if len(shards) == 1 else f"model-{index:05}-of-{len(shards):05}.safetensors"
         described = [Tensor(t.name, t.dtype, t.shape) for t in shard]
-        head, _, size = layout(described, {"format": "pt"})
+        head, _, size = layout(described, {"format": "pt", **plan.metadata})
         with archive_file(folder / name, size) as file:
             file.write(np.frombuffer(head, np.uint8))
             for tensor in shard:

@@ -11,13 +11,10 @@ from mxc.compiler.checkpoints.layers.quantisation import Activations
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.convert.experts import apart, as_it_is, together
 from mxc.compiler.convert.plan import Plan, Written, factors, number, part_of, refuse
-from mxc.compiler.quantize.outputs import OUTPUTS, Output
+from mxc.compiler.quantize.outputs import EIGHT_BITS, OUTPUTS, Output
 from mxc.dialects.formats import FORMATS, block_format
 from mxc.dialects.manifest import BLOCKS, SCALES
 from mxc.dialects.recipes import ScaleRecipe, scale_recipe
-
-#: How safetensors types elements of eight bits.
-_EIGHT = {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2", "int8": "I8"}
 
 #: What scale_calculation_mode may say; Quark itself makes scales by all of them but rceil.
 _QUARK_RECIPES = tuple(ScaleRecipe)
@@ -30,7 +27,7 @@ def plan_gpt_oss(source: Source) -> Plan:
     """
     source = together(source)
     tensors: list[Written] = []
-    notes = _unsaid(source, "gpt-oss")
+    notes = unsaid(source, "gpt-oss")
     for tensor in source.tensors.values():
         if _is_plain(tensor):
             tensors.append(as_it_is(tensor, source))
@@ -43,7 +40,7 @@ def plan_gpt_oss(source: Source) -> Plan:
     # Everything that the list names is dense here: it was so in the source.
     blocks = any(not _is_plain(tensor) for tensor in source.tensors.values())
     declared = OUTPUTS["gpt-oss"].config(block_format("mxfp4"), None, []) if blocks else None
-    return Plan(tensors=tensors, config=_config(source, declared), notes=notes)
+    return Plan(tensors=tensors, config=config_of(source, declared), notes=notes)
 
 
 def plan_quark(source: Source) -> Plan:
@@ -55,7 +52,7 @@ def plan_quark(source: Source) -> Plan:
     # Of an expert Quark has gate and up of gpt-oss in one layer.
     gpt_oss = source.config.get("model_type") == "gpt_oss"
     source = apart(together(source), split=not gpt_oss)
-    weights = _weights(source, able)
+    weights = weights_of(source, able)
     tensors: list[Written] = []
     for tensor in source.tensors.values():
         if tensor.name not in weights:
@@ -65,7 +62,7 @@ def plan_quark(source: Source) -> Plan:
     common = _most_common(weights, _with_recipe)
     declared = _quark_config(able, source, weights, common)
     notes = _activations_unsaid(source, "quark")
-    return Plan(tensors=tensors, config=_config(source, declared), notes=notes)
+    return Plan(tensors=tensors, config=config_of(source, declared), notes=notes)
 
 
 def plan_compressed_tensors(source: Source) -> Plan:
@@ -76,7 +73,7 @@ def plan_compressed_tensors(source: Source) -> Plan:
     """
     able = OUTPUTS["compressed-tensors"]
     source = apart(together(source), split=True)
-    weights = _weights(source, able)
+    weights = weights_of(source, able)
     tensors: list[Written] = []
     for tensor in source.tensors.values():
         if tensor.name not in weights:
@@ -96,10 +93,10 @@ def plan_compressed_tensors(source: Source) -> Plan:
             tensors.append(number(f"{module}.input_global_scale", values, (1,)))
     declared = _compressed_config(able, source, weights)
     notes = (*_recipes_unsaid(weights), *_activations_unsaid(source, able.name))
-    return Plan(tensors=tensors, config=_config(source, declared), notes=notes)
+    return Plan(tensors=tensors, config=config_of(source, declared), notes=notes)
 
 
-def _weights(source: Source, able: Output) -> dict[str, CanonicalTensor]:
+def weights_of(source: Source, able: Output) -> dict[str, CanonicalTensor]:
     """The weights in blocks by name. Raises CheckpointError for one that `able` cannot hold."""
     found = {}
     for tensor in source.tensors.values():
@@ -124,7 +121,7 @@ def _elements_and_scales(tensor: CanonicalTensor, name: str, scale_dtype: str) -
     rows, depth = tensor.shape
     if tensor.scales is None:
         raise AssertionError(f"{tensor.name} has no scales")
-    dtype = _EIGHT.get(format.element.name, "U8")
+    dtype = EIGHT_BITS.get(format.element.name, "U8")
     blocks = (rows, format.blocks(depth))
     return [
         part_of(tensor.elements, name, dtype, (rows, format.packed_bytes(depth))),
@@ -143,7 +140,7 @@ def _most_common(
     return counted[0][0] if counted else None
 
 
-def _kept(source: Source, weights: Mapping[str, CanonicalTensor]) -> list[str]:
+def kept_layers(source: Source, weights: Mapping[str, CanonicalTensor]) -> list[str]:
     """Layers whose matrix stays as it is: excluded, so that nobody expects scales there."""
     return [
         tensor.name.removesuffix(".weight")
@@ -171,7 +168,7 @@ def _quark_config(
         result: dict[str, Any] = made
         return result
 
-    declared = able.config(block_format(common[0]), None, _kept(source, weights))
+    declared = able.config(block_format(common[0]), None, kept_layers(source, weights))
     of_common = [n for n, t in weights.items() if _with_recipe(t) == common]
     first = _activations(source, of_common[0])
     declared["global_quant_config"] = layer(*common, first)
@@ -195,7 +192,7 @@ def _compressed_config(
         groups.setdefault((tensor.format, activations), []).append(name.removesuffix(".weight"))
     declared: dict[str, Any] | None = None
     for index, ((format, activations), modules) in enumerate(groups.items()):
-        made = able.config(block_format(format), None, _kept(source, weights))
+        made = able.config(block_format(format), None, kept_layers(source, weights))
         group = made["config_groups"]["group_0"]
         if activations is not None:
             inputs = able.config(block_format(activations.format), None, [])
@@ -221,7 +218,8 @@ def _sayable(activations: Activations) -> bool:
     return activations.format in FORMATS and known
 
 
-def _config(source: Source, declared: dict[str, Any] | None) -> dict[str, Any]:
+def config_of(source: Source, declared: dict[str, Any] | None) -> dict[str, Any]:
+    """config.json of the source with what `declared` says of quantisation, or without a word."""
     config = {k: v for k, v in source.config.items() if k != "quantization_config"}
     if declared is not None:
         config["quantization_config"] = declared
@@ -246,7 +244,7 @@ def _activations_unsaid(source: Source, dialect: str) -> tuple[str, ...]:
     )
 
 
-def _unsaid(source: Source, dialect: str) -> tuple[str, ...]:
+def unsaid(source: Source, dialect: str) -> tuple[str, ...]:
     """What a dialect without recipes and activations leaves out."""
     default = source.quantisation.default
     notes = []

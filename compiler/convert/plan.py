@@ -41,12 +41,16 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that will be written: tensors, the config, and what cannot be said there."""
+    """Everything that will be written: tensors, the config, and what cannot be said there.
+
+    `metadata` of the files of tensors; `files`: other JSON beside config.json, by name.
+    """
 
     tensors: Sequence[Written]
     config: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Any] = field(default_factory=dict)
 
 
 def refuse(tensor: CanonicalTensor, dialect: str, why: str) -> CheckpointError:

@@ -166,6 +166,8 @@ def quantize_checkpoint(
     ):
         written = _write_files(checkpoint, items, folder, writer, metadata)
         (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+        for name, said in spoken.files(block, kept).items():
+            (folder / name).write_text(json.dumps(said, indent=2) + "\n")
         if source.is_dir():
             _copy_others(source, folder)
         if spoken.converted:
@@ -241,7 +243,8 @@ def _converted(folder: Path, dialect: str, output: Path) -> int:
     from mxc.compiler.convert.checkpoint import convert  # which knows the outputs of this package
 
     convert(folder, dialect, output)
-    return output.stat().st_size
+    files = [output] if output.is_file() else output.glob("*.safetensors")
+    return sum(file.stat().st_size for file in files)
 
 
 def _require_free(output: Path) -> None:

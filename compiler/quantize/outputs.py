@@ -3,7 +3,7 @@
 What a dialect's own library does where a value lies halfway between two elements is its default
 here. Sources: amd-quark 0.13 torch/utils/pack.py and torch/quantization/config/config.py;
 compressed-tensors 0.20 compressors/ and quantization/quant_scheme.py; transformers 5.23
-integrations/mxfp4.py.
+integrations/mxfp4.py; nvidia-modelopt 0.47 torch/export/quant_utils.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mxc.dialects.recipes import ScaleRecipe
 from mxc.dialects.rounding import Ties
 
 #: How safetensors types elements of 8 bits; narrower ones are bytes.
-_ELEMENT_DTYPES = {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2", "int8": "I8"}
+EIGHT_BITS = {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2", "int8": "I8"}
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,12 @@ class Output(ABC):
     ) -> dict[str, Any]:
         """The `quantization_config`; `kept` are the modules whose weights stay as they are."""
 
+    def files(
+        self, format: BlockFormat, kept: Sequence[str], algorithm: str = ""
+    ) -> dict[str, Any]:
+        """What lies beside config.json: JSON by the names of files."""
+        return {}
+
 
 def _matrix(weight: TensorRecord) -> bool:
     return len(weight.shape) == 2 and weight.name.endswith(".weight")
@@ -85,7 +91,7 @@ def _matrix(weight: TensorRecord) -> bool:
 
 def _elements(name: str, weight: TensorRecord, format: BlockFormat) -> Tensor:
     rows, depth = weight.shape
-    dtype = _ELEMENT_DTYPES.get(format.element.name, "U8")
+    dtype = EIGHT_BITS.get(format.element.name, "U8")
     return Tensor(name, dtype, (rows, format.packed_bytes(depth)))
 
 
@@ -222,6 +228,42 @@ class CompressedTensors(Output):
         }
 
 
+class Modelopt(Output):
+    """modelopt's nvfp4: `X.weight`, `X.weight_scale` and the tensor scale, which multiplies."""
+
+    name = "modelopt"
+    formats = ("nvfp4",)
+
+    def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
+        """Of a linear layer's weight."""
+        if not _matrix(weight):
+            return None
+        rows, depth = weight.shape
+        return Parts(
+            _elements(weight.name, weight, format),
+            Tensor(f"{weight.name}_scale", "F8_E4M3", (rows, format.blocks(depth))),
+            Tensor(f"{weight.name}_scale_2", "F32", ()),
+        )
+
+    def config(
+        self, format: BlockFormat, recipe: ScaleRecipe | None, kept: Sequence[str]
+    ) -> dict[str, Any]:
+        """Weights alone; activations stay as they are."""
+        return {"quant_method": self.name, "quant_algo": "W4A16_NVFP4", "ignore": list(kept)}
+
+    def files(
+        self, format: BlockFormat, kept: Sequence[str], algorithm: str = "W4A16_NVFP4"
+    ) -> dict[str, Any]:
+        """hf_quant_config.json."""
+        said = {
+            "quant_algo": algorithm,
+            "kv_cache_quant_algo": None,
+            "group_size": format.block,
+            "exclude_modules": list(kept),
+        }
+        return {"hf_quant_config.json": {"producer": {"name": "mxc"}, "quantization": said}}
+
+
 class GptOss(Output):
     """gpt-oss': the experts' weights alone, `X_blocks` and `X_scales`.
 
@@ -274,9 +316,34 @@ class Gguf(Quark):
         return 0
 
 
+class Torchao(Output):
+    """torchao's: quantised as it does it, then converted: its files have the classes' attributes.
+
+    Its own names for the parts are no dialect of layers; MX goes by Quark's, nvfp4 by modelopt's.
+    """
+
+    name = "torchao"
+    formats = ("mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2", "nvfp4")
+    converted = "torchao"
+
+    def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
+        """Of a linear layer's weight."""
+        return self._between(format).parts(weight, format)
+
+    def config(
+        self, format: BlockFormat, recipe: ScaleRecipe | None, kept: Sequence[str]
+    ) -> dict[str, Any]:
+        """Of the dialect between."""
+        return self._between(format).config(format, recipe, kept)
+
+    def _between(self, format: BlockFormat) -> Output:
+        return Modelopt() if format.tensor_scale else Quark()
+
+
 #: By name; the first that holds a format is its default.
 OUTPUTS: Mapping[str, Output] = {
-    output.name: output for output in (Quark(), CompressedTensors(), GptOss(), Gguf())
+    output.name: output
+    for output in (Quark(), CompressedTensors(), GptOss(), Gguf(), Modelopt(), Torchao())
 }
 
 

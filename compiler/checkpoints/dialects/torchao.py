@@ -27,7 +27,7 @@ from mxc.dialects.recipes import ScaleRecipe
 METHOD = "torchao"
 
 #: elem_dtype of MXTensor -> format.
-_ELEMENTS = {
+ELEMENTS = {
     "float4_e2m1fn_x2": "mxfp4",
     "fp6_e2m3": "mxfp6e2m3",
     "fp6_e3m2": "mxfp6e3m2",
@@ -105,12 +105,12 @@ def _mx(
     element = attributes.get("elem_dtype")
     if isinstance(element, dict):
         element = element.get("_data")
-    if element not in _ELEMENTS or attributes.get("block_size") != 32:
+    if element not in ELEMENTS or attributes.get("block_size") != 32:
         raise CheckpointError(
             f"{place}: elem_dtype {element!r} in blocks of {attributes.get('block_size')!r} is not "
-            f"supported; supported: {', '.join(_ELEMENTS)} in blocks of 32"
+            f"supported; supported: {', '.join(ELEMENTS)} in blocks of 32"
         )
-    format = FORMATS[_ELEMENTS[element]]
+    format = FORMATS[ELEMENTS[element]]
     data, scales = parts["qdata"], parts["scale"]
     require(data, _QDATA.get(format.name, ("U8",)), None, format.name)
     require(scales, ("F8_E8M0",), None, format.name)
@@ -184,8 +184,8 @@ def _activations(attributes: Mapping[str, Any], kind: str) -> Activations | None
     element = element.get("_data") if isinstance(element, dict) else element
     mode = data.get("scaling_mode")
     mode = mode.get("_data") if isinstance(mode, dict) else mode
-    if element not in _ELEMENTS:
+    if element not in ELEMENTS:
         return None
     recipe = str(mode).lower()
     known = recipe in tuple(ScaleRecipe)
-    return Activations(format=_ELEMENTS[element], recipe=recipe if known else "unstated")
+    return Activations(format=ELEMENTS[element], recipe=recipe if known else "unstated")

@@ -321,6 +321,6 @@ def test_numbers_of_too_many_digits(tmp_path):
 def test_formats_of_the_readers_are_known():
     from mxc.compiler.checkpoints.dialects import compressed_tensors, modelopt, quark, torchao
 
-    for table in (compressed_tensors.PACKED, quark._MX, torchao._ELEMENTS):
+    for table in (compressed_tensors.PACKED, quark._MX, torchao.ELEMENTS):
         assert {f for f in table.values() if not f.startswith("f8")} <= set(FORMATS)
     assert {f for f, _, _ in modelopt._ALGORITHMS.values()} <= {*FORMATS, "f8_e4m3"}
