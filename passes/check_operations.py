@@ -5,10 +5,10 @@ elements, decode them, contract them or make them are known; an addition of code
 sort, a convolution is not, whether IREE would compile it or not. The refusal names the operation,
 its operands with their types and the place.
 
-before, after:
-    %d = arith.scaling_extf %w, %s : tensor<8x32xf4E2M1FN>, tensor<8x32xf8E8M0FNU> to ..
-refused:
+before:
     linalg.pooling_nhwc_max ins(%x, %window : tensor<1x8x8x32xf4E2M1FN>, ..)
+after:
+    a refusal that names linalg.pooling_nhwc_max and the types
 
 Leaves alone: 8-bit floats, which are numbers without scales too, and every operation on them.
 """
