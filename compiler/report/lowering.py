@@ -106,8 +106,10 @@ def _no_scaled_matrix(
     if not fitting:
         return f"{target.name} has no scaled matrix instruction for {left} x {right}, block {block}"
     smallest = min(mma.m for mma in fitting)
-    if min(contraction.m, contraction.n, contraction.k) < 0:
-        return "no scaled matrix instruction: M, N or K is dynamic and none was selected"
+    sizes = {"M": contraction.m, "N": contraction.n, "K": contraction.k}
+    dynamic = " and ".join(name for name, size in sizes.items() if size < 0)
+    if dynamic:
+        return f"no scaled matrix instruction was selected: {dynamic} not known when compiled"
     if contraction.m < smallest:
         return (
             f"no scaled matrix instruction: M={contraction.m} fills {contraction.m} of the "
