@@ -1,10 +1,12 @@
 """The schedules that products of known models get."""
 
+from dataclasses import replace
+
 import pytest
 
 from mxc.dialects.devices import MI355X
 from mxc.dialects.formats import FORMATS
-from mxc.passes.kernels.gpu.choice import candidates, choose
+from mxc.passes.kernels.gpu.choice import candidates, choose, choose_by_rows
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding, workgroups
 from mxc.passes.kernels.gpu.ring import Ring
 from mxc.passes.kernels.gpu.sides import Scaled
@@ -52,6 +54,28 @@ def test_short_rows_are_streamed() -> None:
     assert choose(problem).transport == "stream"
     with pytest.raises(ValueError, match="empty"):
         choose(problem, transports=("ring",))
+
+
+@pytest.mark.parametrize(("columns", "blocks"), [(4096, 128), (5760, 90), (28672, 256), (512, 224)])
+@pytest.mark.parametrize("bits", [(4, 4), (8, 8)])
+def test_a_few_schedules_do_for_any_number_of_rows(
+    columns: int, blocks: int, bits: tuple[int, int]
+) -> None:
+    """Never twice the time of the best one; a bound is where the next becomes cheaper."""
+    problem = Problem(rows=1, columns=columns, blocks=blocks, bits=bits)
+    chosen = choose_by_rows(problem)
+    assert 2 <= len(chosen.schedules) <= 3
+    assert list(chosen.bounds) == sorted(set(chosen.bounds))
+    for rows in (1, 16, 40, 100, 200, 400, 1000, 2000, 4096, 8192):
+        own = replace(problem, rows=rows)
+        (schedule,) = chosen.only(rows).schedules
+        assert cost(own, schedule, MI355X) < 2 * cost(own, choose(own), MI355X)
+    for bound, few, more in zip(
+        chosen.bounds, chosen.schedules, chosen.schedules[1:], strict=False
+    ):
+        below, above = (replace(problem, rows=rows) for rows in (bound - 1, bound))
+        assert cost(below, few, MI355X) <= cost(below, more, MI355X)
+        assert cost(above, more, MI355X) < cost(above, few, MI355X)
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
