@@ -3,7 +3,7 @@
 A block of 32 lies in a row of memory, wherever rows end; so the tensor is a row of blocks. A lane
 has 8 consecutive elements of one, 16 of 6 bits:
 
-    bf16      a load of 16 bytes a lane, lanes side by side
+    16 bits   a load of 16 bytes a lane, lanes side by side
     f32       two (four), which share cache lines
     blocks    a load of 4 to 16 bytes, and one of the scale; they are floats in registers alone
     fp4       a store of 4 bytes a lane, lanes side by side; fp8, bf8: of 8; fp6, bf6: of 12
@@ -42,7 +42,7 @@ _THREADS = 256
 
 @dataclass(frozen=True)
 class Quantise:
-    """`blocks` blocks of `source`, "f32", "bf16" or another format, to `conversion.format`.
+    """`blocks` blocks of `source`, "f32", "bf16", "f16" or a format, to `conversion.format`.
 
     Where `blocks` is None, their number is an index scalar of each call.
 
@@ -115,7 +115,7 @@ class Quantise:
 
     @property
     def _float(self) -> ir.Type:
-        return ir.BF16Type.get() if self.source == "bf16" else f32()
+        return ir.Type.parse(self.source)
 
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point, of the buffers and the scalars."""

@@ -26,12 +26,12 @@ from mxc.passes.kernels.gpu.lanes import LANES, divided, plus, times
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, of
 
 #: Bits of an element of a source that has no scales.
-_FLOATS = {"f32": 32, "bf16": 16}
+_FLOATS = {"f32": 32, "bf16": 16, "f16": 16}
 
 
 @dataclass(frozen=True)
 class TransposeQuantise:
-    """`source`, "f32", "bf16" or a format, [rows, depth], to `conversion.format`, transposed.
+    """`source`, floats or a format, [rows, depth], to `conversion.format`, transposed.
 
     Buffers: the floats, or the elements, as i32, and the scales; then elements as i32, and scales.
     """
@@ -129,8 +129,8 @@ class TransposeQuantise:
         if self._from is not None:
             assert power is not None
             two = widened_pair(word, power, self._from.element, first // 2)
-        elif self.source == "bf16":
-            two = arith.extf(of(f32(), 2), bitcast(word, ir.BF16Type.get(), 2))
+        elif self.source != "f32":
+            two = arith.extf(of(f32(), 2), bitcast(word, ir.Type.parse(self.source), 2))
         else:
             return [vector.extract(bitcast(word, f32(), 1), [], [0])]
         return [vector.extract(two, [], [at]) for at in range(2)]

@@ -26,7 +26,7 @@ Array = npt.NDArray[np.generic]
 NAMES = [name for name, format in FORMATS.items() if format.element.exponent and name != "nvfp4"]
 CASES = [(name, recipe) for name in NAMES for recipe in ScaleRecipe]
 F32 = (73, 5 * 32)
-BF16 = (3, 25, 2 * 32)
+SHORT = (3, 25, 2 * 32)
 
 
 def edges(element: ElementFormat, rng: np.random.Generator) -> npt.NDArray[np.float32]:
@@ -76,7 +76,7 @@ def program(cases: list[tuple[str, ScaleRecipe, str]]) -> str:
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         for name, recipe, kind in cases:
-            shape = F32 if kind == "f32" else BF16
+            shape = F32 if kind == "f32" else SHORT
             x = ir.RankedTensorType.get(list(shape), ir.Type.parse(kind))
             with ir.InsertionPoint(module.body):
 
@@ -93,12 +93,13 @@ def program(cases: list[tuple[str, ScaleRecipe, str]]) -> str:
 @pytest.fixture(scope="module")
 def compiled(watched: Callable[[str], Any]) -> Any:
     cases = [(*case, "f32") for case in CASES]
-    return watched(program([*cases, *((name, ScaleRecipe.EVEN, "bf16") for name in NAMES)]))
+    short = [(name, ScaleRecipe.EVEN, kind) for name in NAMES for kind in ("bf16", "f16")]
+    return watched(program([*cases, *short]))
 
 
 def check(compiled: Any, x: Array, name: str, recipe: ScaleRecipe) -> None:
     """One kernel, whose bytes are the reference's, and whose instructions are as they should be."""
-    kind = {"float32": "f32", "bfloat16": "bf16"}[x.dtype.name]
+    kind = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}[x.dtype.name]
     elements, scales = compiled.call(f"{name}_{recipe}_{kind}", x)
     wanted = quantize(x, name, recipe=recipe)
     np.testing.assert_array_equal(scales, wanted.scales)
@@ -108,7 +109,9 @@ def check(compiled: Any, x: Array, name: str, recipe: ScaleRecipe) -> None:
     program = Program(compiled.kernel).instructions
     names = [instruction.name for instruction in program]
     bits = FORMATS[name].element.bits
-    loads = {("f32", 4): 2, ("f32", 8): 2, ("f32", 6): 4, ("bf16", 6): 2}.get((kind, bits), 1)
+    loads = {("f32", 4): 2, ("f32", 8): 2, ("f32", 6): 4, ("bf16", 6): 2, ("f16", 6): 2}.get(
+        (kind, bits), 1
+    )
     memory = [n for n in names if n.startswith(("buffer_", "global_", "ds_", "scratch_", "flat_"))]
     stores = {4: "dword", 6: "dwordx3", 8: "dwordx2"}
     assert memory == [
@@ -131,8 +134,18 @@ def test_floats_become_what_the_reference_says(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bfloats_are_read_as_they_are(name: str, compiled: Any) -> None:
-    upper = (floats(name, BF16).view(np.uint32) >> 16).astype(np.uint16)
+    upper = (floats(name, SHORT).view(np.uint32) >> 16).astype(np.uint16)
     check(compiled, upper.view(ml_dtypes.bfloat16), name, ScaleRecipe.EVEN)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_halves_are_read_as_they_are(name: str, compiled: Any) -> None:
+    """Of the bits of all f16 a block each: subnormal ones, infinities and NaN too."""
+    bits = np.random.default_rng(6).integers(0, 1 << 16, SHORT).astype(np.uint16)
+    bits[0] &= 0x83FF
+    bits[1] &= 0xBFFF
+    bits[2, 0, :32] = 0
+    check(compiled, bits.view(np.float16), name, ScaleRecipe.EVEN)
 
 
 @pytest.mark.parametrize("name", ["mxfp6e2m3", "mxfp6e3m2"])
