@@ -67,10 +67,10 @@ SCHEDULES = [
     {"n": n, "k": k, "lhs": lhs, "schedule": [
         {"below": 5, "instruction": 16, "tiles": [1, halves], "waves": [1, 1, 4]},
         {"below": 50, "instruction": 32, "tiles": [1, 2], "waves": [2, 2, 1]},
-        {"instruction": 32, "tiles": [1, halves], "waves": [2, 2, 1], "transport": "ring",
+        {"instruction": 32, "tiles": [1, halves], "waves": waves, "transport": "ring",
          "stages": 3, "turns": 2},
     ]}
-    for n, k, lhs, halves in ((64, 512, F4, 1), (64, 544, E4M3, 2))
+    for n, k, lhs, halves, waves in ((64, 512, F4, 1, [4, 1, 1]), (64, 544, E4M3, 2, [1, 4, 1]))
 ] + [
     {"n": case.n, "k": case.k, "lhs": case.lhs,
      "schedule": {"instruction": 16, "tiles": [1, 2], "waves": [1, 1, 2]}}
