@@ -342,3 +342,120 @@ func.func @blocks(%arg0: tensor<4x2x32xf8E4M3FN>, %arg1: tensor<4x2xf8E8M0FNU>) 
   %13 = flow.tensor.bitcast %6 : tensor<4x2xi8> -> tensor<4x2xf8E8M0FNU>
   return %12, %13 : tensor<4x2x32xf6E2M3FN>, tensor<4x2xf8E8M0FNU>
 }
+
+// -----
+
+// A lane has a column: 32 rows of it are a block. Values of other blocks wait in scratch memory.
+// CHECK: stream.executable private @mxc_quantise_mxfp8e4m3_mxfp4_even_transposed_64x64 {
+// CHECK: memref.alloca() {{.*}} : memref<32x32xf32>
+// CHECK: scf.if %{{.*}} -> (vector<16xi32>, vector<16xi32>, vector<16xi32>, vector<16xi32>) {
+// CHECK: vector.interleave
+// CHECK-COUNT-16: vector.store %{{.*}} : memref<64x2x4xi32>, vector<4xi32>
+// CHECK-LABEL: func.func @turned(
+// CHECK-NOT: linalg
+// CHECK: flow.dispatch @mxc_quantise_mxfp8e4m3_mxfp4_even_transposed_64x64::{{.*}} : (tensor<128x32xi8>, tensor<128xi8>) -> (tensor<64x2x4xi32>, tensor<64x2xi8>)
+// CHECK-NOT: linalg
+#map = affine_map<(d0, d1, d2) -> (d0, d1, d2)>
+#map1 = affine_map<(d0, d1, d2) -> (d0, d1)>
+#map2 = affine_map<(d0, d1) -> (d1, d0)>
+#map3 = affine_map<(d0, d1) -> (d0, d1)>
+func.func @turned(%arg0: tensor<64x2x32xf8E4M3FN>, %arg1: tensor<64x2xf8E8M0FNU>) -> (tensor<64x2x32xf4E2M1FN>, tensor<64x2xf8E8M0FNU>) {
+  %c8_i32 = arith.constant 8 : i32
+  %c28_i32 = arith.constant 28 : i32
+  %c7_i32 = arith.constant 7 : i32
+  %c1065353216_i32 = arith.constant 1065353216 : i32
+  %c252_i32 = arith.constant 252 : i32
+  %c2097151_i32 = arith.constant 2097151 : i32
+  %c1_i32 = arith.constant 1 : i32
+  %c22_i32 = arith.constant 22 : i32
+  %cst = arith.constant 0x4A800000 : f32
+  %c127_i32 = arith.constant 127 : i32
+  %c8388608_i32 = arith.constant 8388608 : i32
+  %c-192937984_i32 = arith.constant -192937984 : i32
+  %c1249902592_i32 = arith.constant 1249902592 : i32
+  %c255_i32 = arith.constant 255 : i32
+  %c2139095040_i32 = arith.constant 2139095040 : i32
+  %c254_i32 = arith.constant 254 : i32
+  %c2_i32 = arith.constant 2 : i32
+  %c23_i32 = arith.constant 23 : i32
+  %c2097152_i32 = arith.constant 2097152 : i32
+  %c2147483647_i32 = arith.constant 2147483647 : i32
+  %c0_i32 = arith.constant 0 : i32
+  %0 = tensor.empty() : tensor<64x2x32xf32>
+  %1 = linalg.generic {indexing_maps = [#map, #map1, #map], iterator_types = ["parallel", "parallel", "parallel"]} ins(%arg0, %arg1 : tensor<64x2x32xf8E4M3FN>, tensor<64x2xf8E8M0FNU>) outs(%0 : tensor<64x2x32xf32>) {
+  ^bb0(%in: f8E4M3FN, %in_0: f8E8M0FNU, %out: f32):
+    %13 = arith.scaling_extf %in, %in_0 : f8E4M3FN, f8E8M0FNU to f32
+    linalg.yield %13 : f32
+  } -> tensor<64x2x32xf32>
+  %collapsed = tensor.collapse_shape %1 [[0], [1, 2]] : tensor<64x2x32xf32> into tensor<64x64xf32>
+  %2 = tensor.empty() : tensor<64x64xf32>
+  %3 = linalg.generic {indexing_maps = [#map2, #map3], iterator_types = ["parallel", "parallel"]} ins(%collapsed : tensor<64x64xf32>) outs(%2 : tensor<64x64xf32>) {
+  ^bb0(%in: f32, %out: f32):
+    linalg.yield %in : f32
+  } -> tensor<64x64xf32>
+  %expanded = tensor.expand_shape %3 [[0], [1, 2]] output_shape [64, 2, 32] : tensor<64x64xf32> into tensor<64x2x32xf32>
+  %4 = tensor.empty() : tensor<64x2xi32>
+  %5 = linalg.fill ins(%c0_i32 : i32) outs(%4 : tensor<64x2xi32>) -> tensor<64x2xi32>
+  %6 = linalg.generic {indexing_maps = [#map, #map1], iterator_types = ["parallel", "parallel", "reduction"]} ins(%expanded : tensor<64x2x32xf32>) outs(%5 : tensor<64x2xi32>) {
+  ^bb0(%in: f32, %out: i32):
+    %13 = arith.bitcast %in : f32 to i32
+    %14 = arith.andi %13, %c2147483647_i32 : i32
+    %15 = arith.maxsi %14, %out : i32
+    linalg.yield %15 : i32
+  } -> tensor<64x2xi32>
+  %7 = tensor.empty() : tensor<64x2xi8>
+  %8 = linalg.generic {indexing_maps = [#map3, #map3], iterator_types = ["parallel", "parallel"]} ins(%6 : tensor<64x2xi32>) outs(%7 : tensor<64x2xi8>) {
+  ^bb0(%in: i32, %out: i8):
+    %13 = arith.addi %in, %c2097152_i32 : i32
+    %14 = arith.shrsi %13, %c23_i32 : i32
+    %15 = arith.subi %14, %c2_i32 : i32
+    %16 = arith.maxsi %15, %c0_i32 : i32
+    %17 = arith.minsi %16, %c254_i32 : i32
+    %18 = arith.cmpi sgt, %in, %c2139095040_i32 : i32
+    %19 = arith.select %18, %c255_i32, %17 : i32
+    %20 = arith.trunci %19 : i32 to i8
+    linalg.yield %20 : i8
+  } -> tensor<64x2xi8>
+  %9 = tensor.empty() : tensor<64x2x32xi4>
+  %10 = linalg.generic {indexing_maps = [#map, #map1, #map], iterator_types = ["parallel", "parallel", "parallel"]} ins(%expanded, %8 : tensor<64x2x32xf32>, tensor<64x2xi8>) outs(%9 : tensor<64x2x32xi4>) {
+  ^bb0(%in: f32, %in_0: i8, %out: i4):
+    %13 = arith.bitcast %in : f32 to i32
+    %14 = arith.extui %in_0 : i8 to i32
+    %15 = arith.andi %13, %c2147483647_i32 : i32
+    %16 = arith.sitofp %15 : i32 to f32
+    %17 = arith.bitcast %16 : f32 to i32
+    %18 = arith.subi %17, %c1249902592_i32 : i32
+    %19 = arith.maxsi %18, %c-192937984_i32 : i32
+    %20 = arith.cmpi slt, %15, %c8388608_i32 : i32
+    %21 = arith.select %20, %19, %15 : i32
+    %22 = arith.subi %c127_i32, %14 : i32
+    %23 = arith.shli %22, %c23_i32 : i32
+    %24 = arith.addi %21, %23 : i32
+    %25 = arith.maxsi %24, %c0_i32 : i32
+    %26 = arith.cmpi slt, %15, %c2139095040_i32 : i32
+    %27 = arith.select %26, %25, %c2139095040_i32 : i32
+    %28 = arith.bitcast %27 : i32 to f32
+    %29 = arith.addf %28, %cst : f32
+    %30 = arith.bitcast %29 : f32 to i32
+    %31 = arith.subi %30, %c1249902592_i32 : i32
+    %32 = arith.shrui %27, %c22_i32 : i32
+    %33 = arith.andi %32, %c1_i32 : i32
+    %34 = arith.addi %27, %c2097151_i32 : i32
+    %35 = arith.addi %34, %33 : i32
+    %36 = arith.shrui %35, %c22_i32 : i32
+    %37 = arith.subi %36, %c252_i32 : i32
+    %38 = arith.cmpi slt, %27, %c1065353216_i32 : i32
+    %39 = arith.select %38, %31, %37 : i32
+    %40 = arith.minsi %39, %c7_i32 : i32
+    %41 = arith.shrui %13, %c28_i32 : i32
+    %42 = arith.andi %41, %c8_i32 : i32
+    %43 = arith.ori %40, %42 : i32
+    %44 = arith.cmpi slt, %14, %c255_i32 : i32
+    %45 = arith.select %44, %43, %c0_i32 : i32
+    %46 = arith.trunci %45 : i32 to i4
+    linalg.yield %46 : i4
+  } -> tensor<64x2x32xi4>
+  %11 = flow.tensor.bitcast %10 : tensor<64x2x32xi4> -> tensor<64x2x32xf4E2M1FN>
+  %12 = flow.tensor.bitcast %8 : tensor<64x2xi8> -> tensor<64x2xf8E8M0FNU>
+  return %11, %12 : tensor<64x2x32xf4E2M1FN>, tensor<64x2xf8E8M0FNU>
+}

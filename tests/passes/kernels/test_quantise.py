@@ -20,10 +20,10 @@ from mxc.compiler import iree
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.formats import block_format
-from mxc.dialects.generic import element_of
+from mxc.dialects.generic import element_of, generic
 from mxc.dialects.packing import pack_elements
 from mxc.dialects.quantise import quantise_mx
-from mxc.dialects.recast import mx_cast
+from mxc.dialects.recast import mx_cast, transpose_requantise
 from mxc.dialects.recipes import ScaleRecipe, addend
 from mxc.dialects.reference import Quantized, dequantize, quantize
 from mxc.dialects.targets import target
@@ -44,32 +44,47 @@ NUMPY = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
 
 @dataclass(frozen=True)
 class Case:
-    """Numbers of `kind`, or blocks of that format, to a format."""
+    """Numbers of `kind`, or blocks of that format, to a format. `rows`: of a matrix of the blocks,
+    which is transposed first; without, each block is a row."""
 
     kind: str
     format: str
     recipe: ScaleRecipe = ScaleRecipe.EVEN
     blocks: int = 301
     dynamic: bool = False
+    rows: int = 0
 
     def __str__(self) -> str:
         size = "any" if self.dynamic else self.blocks
-        return f"{self.kind}_{self.format}_{self.recipe}_{size}"
+        turned = f"_turned_{self.rows}" if self.rows else ""
+        return f"{self.kind}_{self.format}_{self.recipe}_{size}{turned}"
+
+    @property
+    def lead(self) -> list[int]:
+        """Rows, and blocks of a row."""
+        if self.dynamic:
+            return [ir.ShapedType.get_dynamic_size(), 1]
+        rows = self.rows or self.blocks
+        return [rows, self.blocks // rows]
 
     @property
     def types(self) -> list[ir.Type]:
-        rows = ir.ShapedType.get_dynamic_size() if self.dynamic else self.blocks
+        rows, across = self.lead
         if self.kind in NUMPY:
-            return [ir.RankedTensorType.get([rows, 32], ir.Type.parse(self.kind))]
+            return [ir.RankedTensorType.get([rows, 32 * across], ir.Type.parse(self.kind))]
         i8, size = ir.IntegerType.get_signless(8), block_format(self.kind).block_bytes
-        return [ir.RankedTensorType.get(shape, i8) for shape in ([rows, 1, size], [rows, 1])]
+        shapes = [[rows, across, size], [rows, across]]
+        return [ir.RankedTensorType.get(shape, i8) for shape in shapes]
 
     def build(self, x: ir.Value, *scales: ir.Value) -> tuple[ir.Value, ...]:
         if scales:
             e8m0 = ir.Float8E8M0FNUType.get()
             element = ir.Type.parse(block_format(self.kind).element.mlir)
-            found = mx_cast(unpack(x, element), unpack(scales[0], e8m0), self.format, self.recipe)
+            cast = transpose_requantise if self.rows else mx_cast
+            found = cast(unpack(x, element), unpack(scales[0], e8m0), self.format, self.recipe)
         else:
+            if self.rows:
+                x = generic([(x, "m k")], "k m", element_of(x), lambda value: value)
             found = quantise_mx(x, self.format, self.recipe)
         return tuple(v if str(element_of(v)) == "i8" else pack(v) for v in found)
 
@@ -79,11 +94,15 @@ EACH = [
     *(Case("f32", name) for name in ("mxfp4", "mxfp6e2m3", "mxint8")),
     *(Case(kind, "mxfp8e4m3", ScaleRecipe.FLOOR, 100) for kind in ("bf16", "f16")),
     Case("bf16", "mxint8", ScaleRecipe.RCEIL, dynamic=True),
+    Case("f32", "mxfp4", blocks=384, rows=192),
 ]
 BEST = [
     *(Case("f32", "mxfp4", ScaleRecipe.CEIL, blocks) for blocks in (1, 15, 16, 1025)),
     *(Case(name, "mxfp8e4m3", ScaleRecipe.FLOOR, 512) for name in ("mxfp6e3m2", "mxint8")),
     *(Case("mxfp8e5m2", name, ScaleRecipe.RCEIL, 512) for name in ("mxfp4", "mxint8")),
+    Case("bf16", "mxfp6e2m3", ScaleRecipe.FLOOR, 320, rows=160),
+    Case("mxfp8e5m2", "mxfp8e4m3", ScaleRecipe.CEIL, 512, rows=256),
+    Case("mxfp4", "mxint8", ScaleRecipe.RCEIL, 512, rows=256),
 ]
 CASES = {record.name: [*EACH, *(BEST if record is HERE[0] else [])] for record in HERE}
 RUNS = [(name, case) for name, listed in CASES.items() for case in listed]
@@ -118,7 +137,9 @@ def check(name: str, case: Case, given: list[Any], x: Any) -> None:
     """What is made of arguments that are the floats x."""
     results = compiled(name)[str(case)](*given)
     elements, scales = (each.to_host().view(np.uint8) for each in results)
-    wanted = quantize(x, case.format, recipe=case.recipe)
+    shape = (case.rows, -1) if case.rows else x.shape
+    axis = 0 if case.rows else -1
+    wanted = quantize(x.reshape(shape), case.format, recipe=case.recipe, axis=axis)
     np.testing.assert_array_equal(scales.reshape(-1), wanted.scales.reshape(-1))
     np.testing.assert_array_equal(elements.reshape(wanted.elements.shape), wanted.elements)
 
@@ -149,7 +170,8 @@ def floats(case: Case) -> Any:
 @pytest.mark.parametrize(("name", "case"), [r for r in RUNS if r[1].kind in NUMPY], ids=str)
 def test_floats_become_what_the_reference_says(name: str, case: Case) -> None:
     x = floats(case)
-    check(name, case, [x], x.astype(np.float32))
+    given = x.reshape(case.rows, -1) if case.rows else x
+    check(name, case, [given], x.astype(np.float32))
 
 
 @pytest.mark.parametrize(("name", "case"), [r for r in RUNS if r[1].kind not in NUMPY], ids=str)
@@ -162,5 +184,6 @@ def test_blocks_become_others(name: str, case: Case) -> None:
     packed = pack_elements(codes, format)
     scales = np.resize(np.arange(256, dtype=np.uint8), (case.blocks, 1))
     x = dequantize(Quantized(packed, scales, format, None, 1, codes.shape, None))
-    given = [packed[:, None], scales]
+    rows, across = case.lead
+    given = [packed.reshape(rows, across, -1), scales.reshape(rows, across)]
     check(name, case, [each.view(np.int8) for each in given], x)

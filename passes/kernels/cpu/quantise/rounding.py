@@ -168,12 +168,13 @@ class Rounding:
 
         with ir.InsertionPoint(either.then_block):
             known = Constants(*map(spread, constants.values))
-            scf.YieldOp([self._signed(self.quick(x, known), x) for x in xs])
+            scf.YieldOp([self.signed(self.quick(x, known), x) for x in xs])
         with ir.InsertionPoint(either.else_block):
             scf.YieldOp([self.exact(x, spread(byte)) for x in xs])
         return list(either.results)
 
-    def _signed(self, code: ir.Value, x: ir.Value) -> ir.Value:
+    def signed(self, code: ir.Value, x: ir.Value) -> ir.Value:
+        """Codes of `quick` with their signs and no other bits; fixed point as numbers."""
         element = self.format.element
         if not element.exponent:
             top = like(code, 32 - element.bits)

@@ -155,8 +155,12 @@ class Reader:
         """The floats of a block, whatever they are."""
         if self.scratch is None:
             return Floats(self.read[0]).halves(block)
+        return of_floats(self.exact(block))
+
+    def exact(self, block: ir.Value) -> ir.Value:
+        """The numbers of a block of another format, f32 [32], in its order."""
         bits = _scaled(as_bits(self._values(block)), _spread(self._byte(block), BLOCK))
-        return of_floats(bitcast(bits, f32(), BLOCK))
+        return as_float(bits)
 
     def ask_for(self, block: ir.Value) -> None:
         """Have the cache lines of a block brought near. It may lie behind the end."""
