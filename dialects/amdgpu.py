@@ -7,6 +7,7 @@ rocdl.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from iree.compiler import ir
 from iree.compiler.dialects import amdgpu, arith, gpu, memref, rocdl, vector
@@ -110,6 +111,41 @@ def wait_for_loads(groups: int) -> None:
 def no_reordering() -> None:
     """The compiler moves no instruction across this point."""
     rocdl.sched_barrier(ir.Attribute.parse("#rocdl.sched_group_mask<none>"))
+
+
+def pinned(values: Sequence[ir.Value], registers: Literal["v", "a"] = "v") -> list[ir.Value]:
+    """The values, computed here: no instruction that uses them is moved before this point, and none
+    that they need behind it.
+
+    What touches no memory is in no order but that of its operands until instructions are selected;
+    so `no_reordering` alone does not hold it. `registers`: vector ones, or those of accumulation.
+    """
+    kinds = [value.type for value in values]
+    many = len(kinds) > 1
+    listed = ", ".join(map(str, kinds))
+    made = ir.Operation.create(
+        "llvm.inline_asm",
+        results=[ir.Type.parse(f"!llvm.struct<({listed})>") if many else kinds[0]],
+        operands=list(values),
+        attributes={
+            "asm_string": ir.StringAttr.get(""),
+            "constraints": ir.StringAttr.get(
+                ",".join([f"={registers}"] * len(kinds) + [str(n) for n in range(len(kinds))])
+            ),
+            "has_side_effects": ir.UnitAttr.get(),
+        },
+    ).result
+    if not many:
+        return [made]
+    return [
+        ir.Operation.create(
+            "llvm.extractvalue",
+            results=[kind],
+            operands=[made],
+            attributes={"position": ir.DenseI64ArrayAttr.get([place])},
+        ).result
+        for place, kind in enumerate(kinds)
+    ]
 
 
 def scheduled(kind: str, count: int, group: int) -> None:

@@ -37,6 +37,7 @@ from mxc.passes.kernels.epilogues import epilogue
 from mxc.passes.kernels.gpu.calls import Call, match
 from mxc.passes.kernels.gpu.choice import choose, choose_by_rows
 from mxc.passes.kernels.gpu.cost import Problem
+from mxc.passes.kernels.gpu.float_ring import FloatRing
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.output import for_blocks, quantisation_of
@@ -104,7 +105,7 @@ def _chosen(call: Call, machine: Device) -> Schedules:
     halves = 2 if after.gated else 1
     quantised = machine.matrix.converts and quantisation_of(last.results[0]) is not None
     transports: tuple[Transport, ...] = ("stream", "ring")
-    if call.decoded is not None or quantised:
+    if quantised or not _may_stage(call):
         transports = ("stream",)
     problem = Problem(
         rows=1 if call.rows is None else call.rows,
@@ -123,6 +124,11 @@ def _chosen(call: Call, machine: Device) -> Schedules:
     if not quantised:
         return found
     return Schedules([for_blocks(each, halves) for each in found.schedules], found.bounds)
+
+
+def _may_stage(call: Call) -> bool:
+    """Whether there is a ring for such operands."""
+    return call.decoded is None or FloatRing.takes(call.left, call.right, call.decoded)
 
 
 def _parts(call: Call) -> int:

@@ -45,6 +45,7 @@ from mxc.passes.kernels.gpu.by_rows import ByRows
 from mxc.passes.kernels.gpu.calls import Call, match
 from mxc.passes.kernels.gpu.contraction import Contraction
 from mxc.passes.kernels.gpu.conversions import Conversion
+from mxc.passes.kernels.gpu.float_ring import FloatRing
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.output import quantisation_of
 from mxc.passes.kernels.gpu.ring import Ring
@@ -128,14 +129,9 @@ class _Kernels:
                 wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
 
     def _kernel(
-        self,
-        call: Call,
-        schedule: Schedule,
-        after: Epilogue,
-        out: Conversion | None,
+        self, call: Call, schedule: Schedule, after: Epilogue, out: Conversion | None
     ) -> Contraction:
-        make: type[Contraction] = Ring if schedule.transport == "ring" else Stream
-        return make(
+        return _kind(call, schedule)(
             call.left,
             call.right,
             groups=call.groups,
@@ -170,6 +166,13 @@ class _Kernels:
             return name
         number = self._epilogues.setdefault(after.signature, len(self._epilogues))
         return f"{name}_then_{number}"
+
+
+def _kind(call: Call, schedule: Schedule) -> type[Contraction]:
+    """What computes a call by a schedule."""
+    if schedule.transport == "stream":
+        return Stream
+    return FloatRing if isinstance(call.left, Floats) else Ring
 
 
 def _described(call: Call, blocks: Quantisation | None) -> KernelCall:

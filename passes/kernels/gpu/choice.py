@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -9,6 +10,7 @@ from itertools import product
 from mxc.dialects.devices import MI355X, Device
 from mxc.passes.kernels.gpu.cost import Problem, cost
 from mxc.passes.kernels.gpu.fragments import TURNS, Instruction
+from mxc.passes.kernels.gpu.row_scales import AT_ONCE
 from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, Transport
 from mxc.passes.kernels.gpu.staged_scales import SPAN, scale_bytes
 from mxc.passes.kernels.gpu.staging import INSTRUCTION, PIECE, layout_bytes
@@ -29,6 +31,10 @@ _PART = 72
 _ROWS = (16, 256, 2048)
 #: Rows of a tile: between its multiples nothing changes.
 _TILE = 16
+#: Tiles of a wave, at most.
+_TILES = 16
+#: Latencies of memory that a ring of floats has time for, and the stages that it has at most.
+_PATIENCE, _MOST_STAGES = 1.5, 8
 #: Stages of a ring: with fewer than two nothing is loaded while something is multiplied, and more
 #: than these are asked for long before they are needed.
 _STAGES = range(4, 1, -1)
@@ -99,8 +105,11 @@ def _is_cheaper(
 def candidates(problem: Problem, device: Device = MI355X) -> Iterator[Schedule]:
     """Schedules that compute a product."""
     yield from _streams(problem, device)
-    if problem.blocks >= SPAN and device.matrix.dma == PIECE:
-        yield from _rings(problem, device)
+    if device.matrix.dma == PIECE:
+        if problem.is_float and problem.blocks >= AT_ONCE:
+            yield from _float_rings(problem, device)
+        if not problem.is_float and problem.blocks >= SPAN:
+            yield from _rings(problem, device)
 
 
 def registers(problem: Problem, schedule: Schedule) -> int:
@@ -156,3 +165,28 @@ def _rings(problem: Problem, device: Device) -> Iterator[Schedule]:
                         turns=_TURNS,
                     )
                     break
+
+
+def _float_rings(problem: Problem, device: Device) -> Iterator[Schedule]:
+    """A stage is one turn; there are as many as memory needs to answer, and one more."""
+    waves, rates = (2, 2, 1), device.rates
+    for m, n in product((4, 3, 2, 1), repeat=2):
+        # Three parts of an f32 and wide weights leave no registers for 16 tiles.
+        if n % problem.halves or (m * n == _TILES and problem.parts > 2 and problem.bits[1] > 4):
+            continue
+        sizes = (m * waves[0] * INSTRUCTION.rows, n * waves[1] * INSTRUCTION.rows)
+        slot = sum(
+            layout_bytes(rows, bits, 1, 4) for rows, bits in zip(sizes, problem.bits, strict=True)
+        )
+        turn = m * n * INSTRUCTION.decoded_clocks * problem.parts
+        wanted = 2 + math.ceil(_PATIENCE * rates.memory_latency / turn)
+        stages = min(wanted, _MOST_STAGES, device.unit.lds_bytes // slot)
+        if stages >= min(_STAGES):
+            yield Schedule(
+                instruction=INSTRUCTION,
+                tiles=(m, n),
+                waves=waves,
+                transport="ring",
+                stages=stages,
+                turns=1,
+            )

@@ -26,6 +26,10 @@ _STREAM_WAVES = 2
 _DECODE = {4: 110, 6: 180, 8: 150}
 #: What waves get of LDS, and of the path to memory, when they all want it.
 _SHARED = 0.9
+#: The same where conversions do.
+_CONVERT = {4: 20, 6: 5, 8: 20}
+#: Vector instructions that split 32 floats into so many bf16.
+_SPLIT = {1: 0, 2: 160, 3: 240}
 #: Bytes of a result.
 _RESULT = 4
 #: Bits of an element with a scale, at most.
@@ -108,11 +112,12 @@ def _turn(problem: Problem, schedule: Schedule, device: Device) -> float:
     waves = schedule.threads // unit.wave
     instruction = schedule.instruction
     if problem.parts:
+        decode = _CONVERT if instruction.unit.converts else _DECODE
+        first = _SPLIT[problem.parts] if problem.is_float else decode[problem.bits[0]]
+        products = m * n * problem.parts * BLOCK // instruction.fragment
+        issued = products + m * first + n * decode[problem.bits[1]]
         clocks = m * n * instruction.decoded_clocks * problem.parts
-        if not instruction.unit.converts:
-            tiles = (0 if problem.is_float else m, n)
-            decode = sum(t * _DECODE[b] for t, b in zip(tiles, problem.bits, strict=True) if t)
-            clocks = max(clocks, decode * rates.issue)
+        clocks = max(clocks, issued * rates.issue)
     else:
         clocks = m * n * instruction.clocks * (2 if 8 in problem.bits else 1)
     matrix = clocks * -(-waves // unit.simds)

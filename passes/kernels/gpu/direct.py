@@ -68,13 +68,13 @@ class DirectScales:
         self.ahead = ahead
         self._layout, self._buffer = layout, buffer
         self._own = times(lane.group, layout.turns)
-        self._starts = [times(row, layout.kind.blocks // layout.kind.shared) for row in rows]
+        self._starts = [times(row, layout.kind.blocks // layout.scaled.shared) for row in rows]
 
     def loads(
         self, half: ir.Value, into: list[ir.Value], *, left: int | None
     ) -> list[Callable[[], None]]:
         """Load a half that is not the first one of all; or, with `left`, the first blocks of it."""
-        if left is None and self._layout.kind.shared == 1:
+        if left is None and self._layout.scaled.shared == 1:
             return [partial(self._load, start, half, into) for start in self._starts]
         some = HALF if left is None else left
         return [partial(self._load_some, start, half, into, some) for start in self._starts]
@@ -89,7 +89,7 @@ class DirectScales:
         for turn in range(TURNS):
             own = plus(self._own, self._layout.block(turn, 0))
             block = plus(times(half, HALF), own)
-            at = plus(start, divided(block, self._layout.kind.shared))
+            at = plus(start, divided(block, self._layout.scaled.shared))
             at = arith.select(below(own, left), at, index(BEYOND))
             loaded = vector.load(of(i8(), 1), self._buffer, [at])
             scales[self._byte(turn)] = vector.extract(loaded, [], [0])

@@ -22,8 +22,10 @@ from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, TURNS, Instruction
 from mxc.passes.kernels.gpu.lanes import Lane, below, plus, times
 from mxc.passes.kernels.gpu.sides import Loaded
 from mxc.passes.kernels.sources import Source
-from mxc.passes.kernels.vectors import bitcast, f32, i32, index, of, splat
+from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, of, splat
 
+#: Bytes of a load.
+_LOAD = 16
 #: Bits of a float that are those of a bf16.
 _HIGH = -0x10000
 
@@ -52,6 +54,11 @@ class Floats:
         """Of an element in memory."""
         return 32 if self.memory == "f32" else 16
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of 32 elements."""
+        return BLOCK * self.bits // 8
+
     @staticmethod
     def of(source: Source, blocks: int) -> Floats:
         """What a source is in memory."""
@@ -59,12 +66,12 @@ class Floats:
 
     @property
     def row_sizes(self) -> tuple[int, ...]:
-        """Elements of a row."""
-        return (self.blocks * BLOCK,)
+        """Bytes of a row."""
+        return (self.blocks * self.block_bytes,)
 
     def buffers(self, rows: Size) -> list[Buffer]:
-        """So many rows."""
-        return [Buffer([product(rows, size)], self.element) for size in self.row_sizes]
+        """So many rows, as bytes: as such they are loaded to shared memory."""
+        return [Buffer([product(rows, size)], i8()) for size in self.row_sizes]
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,8 @@ class FloatSide:
 
     @property
     def _lanes(self) -> int:
-        """Elements of a load of 16 bytes."""
-        return 4 if self.kind.memory == "f32" else 8
+        """Elements of a load."""
+        return 8 * _LOAD // self.kind.bits
 
     def load(self, step: ir.Value, *, masked: bool) -> Loaded:
         """Everything of one step. `masked`: blocks that the row does not have are zero."""
@@ -92,15 +99,15 @@ class FloatSide:
         own = plus(times(step, self.instruction.step), times(self.lane.group, TURNS))
         found: Loaded = []
         for row in self.rows:
-            start = times(plus(times(row, kind.blocks), own), BLOCK)
+            start = times(plus(times(row, kind.blocks), own), kind.block_bytes)
             for turn in range(TURNS):
                 block = plus(own, turn)
-                for first in range(0, BLOCK, self._lanes):
-                    at = plus(start, turn * BLOCK + first)
+                for first in range(0, kind.block_bytes, _LOAD):
+                    at = plus(start, turn * kind.block_bytes + first)
                     if masked:
-                        beyond = index(BEYOND // 4)
-                        at = arith.select(below(block, kind.blocks), at, beyond)
-                    found.append(vector.load(of(kind.element, self._lanes), self.buffer, [at]))
+                        at = arith.select(below(block, kind.blocks), at, index(BEYOND))
+                    loaded = vector.load(of(i8(), _LOAD), self.buffer, [at])
+                    found.append(bitcast(loaded, kind.element, self._lanes))
         return found
 
     def parts(self, loaded: Sequence[ir.Value], tile: int, turn: int) -> list[list[ir.Value]]:

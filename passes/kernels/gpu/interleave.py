@@ -13,25 +13,26 @@ from typing import Literal
 
 from mxc.dialects.amdgpu import no_reordering, scheduled
 
-#: What the scheduler counts: LDS reads, LDS writes, loads from memory.
-Kind = Literal["ds_read", "ds_write", "vmem_read"]
+#: What the scheduler counts: LDS reads, LDS writes, loads from memory, vector arithmetic.
+Kind = Literal["ds_read", "ds_write", "vmem_read", "valu"]
 
 
 @dataclass(frozen=True)
 class Work:
-    """`issue` builds one instruction of a kind, behind the part `at` (0 to 1) of a turn."""
+    """`issue` builds `count` instructions of a kind, behind the part `at` (0 to 1) of a turn."""
 
     at: float
     kind: Kind
     issue: Callable[[], None]
+    count: int = 1
 
 
 def evenly(
-    kind: Kind, issues: Sequence[Callable[[], None]], start: float, stop: float
+    kind: Kind, issues: Sequence[Callable[[], None]], start: float, stop: float, count: int = 1
 ) -> list[Work]:
-    """Work spread over a part of a turn."""
+    """Work spread over a part of a turn, each of `count` instructions."""
     step = (stop - start) / max(len(issues), 1)
-    return [Work(start + step * n, kind, issue) for n, issue in enumerate(issues)]
+    return [Work(start + step * n, kind, issue, count) for n, issue in enumerate(issues)]
 
 
 def interleaved(products: Sequence[Callable[[], None]], works: Sequence[Work], group: int) -> None:
@@ -39,22 +40,22 @@ def interleaved(products: Sequence[Callable[[], None]], works: Sequence[Work], g
     left = sorted(_spaced(works), key=lambda work: work.at)
     order: list[tuple[str, int]] = []
 
-    def note(kind: str) -> None:
+    def note(kind: str, count: int = 1) -> None:
         if order and order[-1][0] == kind:
-            order[-1] = (kind, order[-1][1] + 1)
+            order[-1] = (kind, order[-1][1] + count)
         else:
-            order.append((kind, 1))
+            order.append((kind, count))
 
     for number, product in enumerate(products):
         while left and left[0].at * len(products) <= number:
             work = left.pop(0)
             work.issue()
-            note(work.kind)
+            note(work.kind, work.count)
         product()
         note("mfma_wmma")
     for work in left:
         work.issue()
-        note(work.kind)
+        note(work.kind, work.count)
     for kind, count in order:
         scheduled(kind, count, group)
     no_reordering()
@@ -69,3 +70,32 @@ def _spaced(works: Sequence[Work]) -> list[Work]:
     first, last = loads[0].at, loads[-1].at
     step = (last - first) / (len(loads) - 1)
     return [*others, *(replace(work, at=first + step * n) for n, work in enumerate(loads))]
+
+
+def woven(
+    products: Sequence[Callable[[], None]], works: Sequence[Work], room: int, *, waits: bool
+) -> None:
+    """Build the products in their order, and behind each the work that is due.
+
+    Of that as much as there is `room` for, in instructions, while a product is computed; what finds
+    none goes behind the next one. `waits`: something follows for which all waves wait, so that the
+    last product has nothing behind it. Each product is a region of its own to the compiler's
+    scheduler: by counts alone it would take addresses for conversions.
+    """
+    left = sorted(works, key=lambda work: work.at)
+    for number, product in enumerate(products, start=1):
+        if waits and number == len(products):
+            while left:
+                left.pop(0).issue()
+        product()
+        free = room
+        while left and left[0].at * len(products) < number:
+            if left[0].count > free < room:
+                break
+            work = left.pop(0)
+            work.issue()
+            free -= work.count
+        no_reordering()
+    for work in left:
+        work.issue()
+    no_reordering()

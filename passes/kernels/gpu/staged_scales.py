@@ -62,7 +62,7 @@ class StagedScales:
         row_of: Callable[[ir.Value], ir.Value],
     ) -> None:
         """At the insertion point: what is the same in all spans."""
-        self._layout, self._kind = layout, layout.kind
+        self._layout, self._kind = layout, layout.scaled
         self._buffer, self._memory = buffer, memory
         rows, waves = layout.rows, layout.waves
         own = plus(times(lane.wave, _loads(rows, waves) * LANES), lane.lane)

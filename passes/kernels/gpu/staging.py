@@ -28,7 +28,8 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND, joined, load_to_shared
-from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction, pieces
+from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction, pieces, whole
 from mxc.passes.kernels.gpu.lanes import (
     LANES,
     Lane,
@@ -40,7 +41,7 @@ from mxc.passes.kernels.gpu.lanes import (
     times,
 )
 from mxc.passes.kernels.gpu.sides import Scaled
-from mxc.passes.kernels.vectors import bitcast, i8, index, of
+from mxc.passes.kernels.vectors import bitcast, i8, i32, index, of
 
 #: Bytes that a lane moves at once.
 PIECE = 16
@@ -76,10 +77,17 @@ class Slice:
 class Layout:
     """A stage of `turns` turns of `rows` rows, loaded by `waves` waves."""
 
-    kind: Scaled
+    kind: Scaled | Floats
     rows: int
     turns: int
     waves: int
+    decoded: bool = False
+
+    @property
+    def scaled(self) -> Scaled:
+        """What has scales."""
+        assert isinstance(self.kind, Scaled)
+        return self.kind
 
     @property
     def blocks(self) -> int:
@@ -112,6 +120,15 @@ class Layout:
         return layout_bytes(self.rows, self.kind.bits, self.turns, self.waves)
 
     @property
+    def halved(self) -> bool:
+        """Whether a whole block is a piece and a half, of which the second group has other halves.
+
+        A lane then reads both pieces in which its block lies: two of 16 bytes meet no bank twice,
+        as three of 8 would.
+        """
+        return self.decoded and self.turns == 1 and self.kind.block_bytes % PIECE > 0
+
+    @property
     def _shared(self) -> int:
         return math.gcd(self.pieces, _TOGETHER)
 
@@ -127,8 +144,11 @@ class Layout:
         return tuple(self._slices(turn) for turn in range(self.turns))
 
     def _slices(self, turn: int) -> tuple[Slice, ...]:
+        if self.halved:
+            return Slice(0, 1, 0, PIECE), Slice(1, 1, 0, PIECE)
         found: list[Slice] = []
-        for piece in pieces(self.kind.bits, INSTRUCTION):
+        bits = self.kind.bits
+        for piece in whole(bits) if self.decoded else pieces(bits, INSTRUCTION):
             one, other = (
                 self.kind.block_bytes * self.block(turn, piece.first + group // piece.share)
                 + piece.start
@@ -221,13 +241,17 @@ class StagedSide:
             offset = arith.select(below(row, layout.rows), offset, index(BEYOND))
         return offset
 
-    def load(self, number: int, stage: ir.Value, slot: ir.Value, *, left: int | None) -> None:
+    def load(
+        self, number: int, stage: ir.Value, slot: ir.Value, *, left: int | ir.Value | None
+    ) -> None:
         """Issue one direct load of a stage. `left`: blocks that its rows have, if not all."""
         layout = self.layout
         offset = plus(self._offsets[number], times(stage, layout.row_bytes))
         if left is not None:
             _, piece = self._rows[number]
-            valid = below(times(piece, PIECE), left * layout.kind.block_bytes)
+            size = layout.kind.block_bytes
+            there = left * size if isinstance(left, int) else times(left, size)
+            valid = below(times(piece, PIECE), there)
             offset = arith.select(valid, offset, index(BEYOND))
         into = plus(plus(slot, self._into), number * LANES * PIECE)
         load_to_shared(self._buffer, offset, self._slots, into, PIECE)
@@ -238,19 +262,39 @@ class StagedSide:
         at = plus(at, tile * INSTRUCTION.rows * self.layout.row_bytes)
         return vector.load(of(i8(), PIECE), self._slots, [at], alignment=PIECE)
 
+    def block(self, packed: ir.Value) -> ir.Value:
+        """Of the bytes that were read the lane's whole block."""
+        if not self.layout.halved:
+            return packed
+        size = self.layout.kind.block_bytes
+        words = bitcast(packed, i32(), 2 * PIECE // 4)
+        low, high = (
+            vector.extract_strided_slice(of(i32(), size // 4), words, [at // 4], [size // 4], [1])
+            for at in (0, 2 * PIECE - size)
+        )
+        first = arith.cmpi(arith.CmpIPredicate.eq, self.lane.group, index(0))
+        return bitcast(arith.select(first, low, high), i8(), size)
+
     def fragment(self, known: Pieces, tile: int, turn: int) -> ir.Value:
         """The elements of a tile for a turn."""
         return fragment(self.layout, known, tile, turn)
 
 
 def fragment(layout: Layout, known: Pieces, tile: int, turn: int) -> ir.Value:
-    """The elements of a tile for a turn, from its pieces."""
-    parts = [_cut(known[tile, one.piece], one.start, one.stop) for one in layout.slices[turn]]
-    return bitcast(joined(parts), ir.Type.parse(layout.kind.format.element.mlir), BLOCK)
+    """The elements of a tile for a turn, which are scaled, from its pieces."""
+    found = packed(layout, known, tile, turn)
+    return bitcast(found, ir.Type.parse(layout.scaled.format.element.mlir), BLOCK)
+
+
+def packed(layout: Layout, known: Pieces, tile: int, turn: int) -> ir.Value:
+    """The bytes of a tile that were read for a turn."""
+    return joined(
+        [_cut(known[tile, one.piece], one.start, one.stop) for one in layout.slices[turn]]
+    )
 
 
 def _cut(piece: ir.Value, start: int, stop: int) -> ir.Value:
-    if stop - start == PIECE:
-        return piece
     size = stop - start
+    if size == ir.VectorType(piece.type).shape[0]:
+        return piece
     return vector.extract_strided_slice(of(i8(), size), piece, [start], [size], [1])

@@ -8,6 +8,8 @@ from mxc.dialects.devices import MI355X
 from mxc.dialects.formats import FORMATS
 from mxc.passes.kernels.gpu.choice import candidates, choose, choose_by_rows
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding, workgroups
+from mxc.passes.kernels.gpu.float_ring import FloatRing
+from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.ring import Ring
 from mxc.passes.kernels.gpu.sides import Scaled
 
@@ -46,6 +48,27 @@ def test_few_rows_keep_memory_busy(rows: int) -> None:
     bytes_of_weights = 53248 * 512 * 17
     bound = bytes_of_weights / MI355X.bytes_a_clock
     assert cost(problem, choose(problem), MI355X) < 1.25 * bound
+
+
+@pytest.mark.parametrize(
+    ("bits", "parts"), [((16, 4), 1), ((32, 4), 1), ((16, 8), 2), ((32, 6), 3)]
+)
+def test_floats_of_many_rows_pass_through_a_ring(bits: tuple[int, int], parts: int) -> None:
+    """Those of few are streamed. Every ring fits in LDS."""
+    for rows, transport in ((16, "stream"), (4096, "ring")):
+        problem = Problem(rows=rows, columns=4096, blocks=128, bits=bits, parts=parts)
+        assert choose(problem).transport == transport
+    kinds = {
+        16: Floats("f16" if parts > 1 else "bf16", False, 128),
+        32: Floats("f32", parts == 1, 128),
+    }
+    rhs = Scaled(FORMATS[FORMAT[bits[1]]], 128)
+    rings = [each for each in candidates(problem) if each.transport == "ring"]
+    assert max(m * n for each in rings for m, n in [each.tiles]) >= 12
+    for each in rings:
+        kernel = FloatRing(kinds[bits[0]], rhs, 1, 4096, 4096, 0, each, decoded="bf16")
+        assert kernel.lds_bytes <= MI355X.unit.lds_bytes
+        assert kernel.lhs.parts("bf16") == parts
 
 
 def test_short_rows_are_streamed() -> None:

@@ -1,93 +1,41 @@
-"""Kernels that stage both sides in LDS, on the simulator with its sanitizer, against numpy.
+"""Kernels that stage scaled operands in LDS, on the simulator with its sanitizer, against numpy."""
 
-Elements and scales are decoded by `mxc.dialects.packing`, which has oracles of its own.
-"""
-
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-from iree.compiler import ir, tools
+from iree.compiler import ir
 from iree.compiler.dialects import arith, func, tensor
+from rings import (
+    ACROSS,
+    E2M3,
+    E3M2,
+    E4M3,
+    E5M2,
+    F4,
+    Bytes,
+    Case,
+    Compiled,
+    Doubles,
+    compile_ring,
+    loop_of,
+    scaled,
+    side,
+    simulate,
+)
 
-from mxc.compiler.iree import LLVM_FLAGS
-from mxc.compiler.report.issue_model import estimate
-from mxc.compiler.report.issue_steps import read_steps
-from mxc.compiler.report.loops import hot_loop
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
-from mxc.dialects.devices import MI355X
-from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import generic
-from mxc.dialects.packing import decode_elements, decode_scales
 from mxc.dialects.scaled import scaled_contraction
-from mxc.passes.kernels.executables import Threads, dispatch, executable_of
 from mxc.passes.kernels.gpu.choice import choose
 from mxc.passes.kernels.gpu.cost import Problem
-from mxc.passes.kernels.gpu.ring import Ring
-from mxc.passes.kernels.gpu.schedule import Schedule
-from mxc.passes.kernels.gpu.sides import Scaled
-from mxc.passes.kernels.gpu.staging import INSTRUCTION, Layout, Slice
-from mxc.passes.kernels.reshapes import as_tensor
-from mxc.runtime.simulator.code.code_object import Kernel, read_kernels
+from mxc.passes.kernels.gpu.staging import Layout, Slice
 from mxc.runtime.simulator.run.launch import launch
 from mxc.runtime.simulator.run.translate import Program
-from mxc.runtime.simulator.watch.count import Counter
-from mxc.runtime.simulator.watch.observe import Several
-from mxc.runtime.simulator.watch.sanitizer import Sanitizer
 
-Floats = npt.NDArray[np.float64]
-Bytes = npt.NDArray[np.uint8]
-
-F4, E2M3, E3M2, E4M3, E5M2 = "mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2"
-#: Codes that are no numbers, by what their bits are under a mask.
-NOT_FINITE = {E4M3: (0x7F, 0x7F), E5M2: (0x7C, 0x7C)}
-
-
-@dataclass(frozen=True)
-class Case:
-    """groups x [m, k] by [n, k]; tiles of a wave, stages of the ring, turns of a stage.
-
-    experts: how many rhs there are to choose from; share: rows that have the same row of lhs.
-    """
-
-    lhs: str
-    rhs: str
-    m: int
-    n: int
-    k: int
-    tiles: tuple[int, int] = (1, 1)
-    waves: tuple[int, int, int] = (4, 1, 1)
-    stages: int = 4
-    turns: int = 2
-    groups: int = 1
-    experts: int = 0
-    share: int = 1
-
-    @property
-    def kernel(self) -> Ring:
-        schedule = Schedule(
-            instruction=INSTRUCTION,
-            tiles=self.tiles,
-            waves=self.waves,
-            transport="ring",
-            stages=self.stages,
-            turns=self.turns,
-        )
-        lhs, rhs = (scaled(name, self.k // 32) for name in (self.lhs, self.rhs))
-        return Ring(lhs, rhs, self.groups, self.m, self.n, self.experts, schedule, share=self.share)
-
-
-def scaled(name: str, blocks: int) -> Scaled:
-    return Scaled(FORMATS[name], blocks)
-
-
-ACROSS = (1, 4, 1)
 #: Every pair of widths and every element, each side straight to registers and in LDS; ends of rows
 #: and columns; K of whole and cut stages, halves of spans and spans, from one span to some in a
 #: loop, of one span and of two a round; two to eight stages.
@@ -109,93 +57,10 @@ CASES = [
 ]
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """A kernel and its text."""
-
-    kernel: Kernel
-    assembly: str
-
-
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Compiled]:
     """The kernel of a case, compiled once."""
-
-    @cache
-    def build(case: Case) -> Compiled:
-        folder = tmp_path_factory.mktemp("ring")
-        flags = ("--iree-hal-target-device=hip", "--iree-rocm-target=gfx950", *LLVM_FLAGS)
-        dumps = [f"--iree-hal-dump-executable-{what}-to={folder}" for what in DUMPS]
-        tools.compile_str(program(case.kernel), extra_args=[*flags, *dumps])
-        (code,), (text,) = (list(folder.glob(f"*.{end}")) for end in ("hsaco", "rocmasm"))
-        (kernel,) = read_kernels(code.read_bytes()).values()
-        return Compiled(kernel, text.read_text())
-
-    return build
-
-
-DUMPS = ("binaries", "intermediates")
-
-
-def program(kernel: Ring) -> str:
-    """A program that only calls the kernel."""
-    with new_context(), ir.Location.unknown():
-        types = [as_tensor(each.memref) for each in kernel.buffers()]
-        arguments = ", ".join(f"%a{n}: {kind}" for n, kind in enumerate(types[:-1]))
-        module = ir.Module.parse(
-            f"func.func @main({arguments}) -> {types[-1]} {{\n"
-            f"  %e = tensor.empty() : {types[-1]}\n  return %e : {types[-1]}\n}}"
-        )
-        threads = Threads(kernel.schedule.threads, 64, kernel.attributes)
-        with ir.InsertionPoint.at_block_begin(module.body):
-            executable_of("k", kernel, threads)
-        (*_, function) = module.body.operations
-        block = function.regions[0].blocks[0]
-        (*_, done) = block.operations
-        with ir.InsertionPoint(done):
-            done.operation.operands[0] = dispatch("k", list(block.arguments), types[-1])
-        module.operation.verify()
-        return str(module)
-
-
-def side(rng: np.random.Generator, format: str, rows: int, k: int) -> tuple[Bytes, Bytes, Floats]:
-    """All finite codes, scales with both ends of their range, and what they mean, [rows, k]."""
-    packed = rng.integers(0, 256, (rows, k * FORMATS[format].element.bits // 8), dtype=np.uint8)
-    if format in NOT_FINITE:
-        mask, bits = NOT_FINITE[format]
-        packed[(packed & mask) == bits] = 0
-    scales = rng.integers(115, 140, (rows, k // 32), dtype=np.uint8)
-    values = decode_elements(packed, format).astype(np.float64)
-    factors = decode_scales(scales, format).astype(np.float64)
-    return packed, scales, values * np.repeat(factors, 32, axis=1)
-
-
-@dataclass(frozen=True)
-class Run:
-    found: npt.NDArray[np.float32]
-    wanted: Floats
-    sanitizer: Sanitizer
-    counter: Counter
-
-
-def simulate(case: Case, kernel: Kernel, change: Callable[..., None] | None = None) -> Run:
-    rng = np.random.default_rng(case.m + case.n + case.k)
-    rows = case.groups * case.m
-    a, p, left = side(rng, case.lhs, rows // case.share, case.k)
-    b, q, right = side(rng, case.rhs, max(case.experts, 1) * case.n, case.k)
-    left = np.repeat(left, case.share, axis=0).reshape(case.groups, case.m, case.k)
-    right = right.reshape(-1, case.n, case.k)
-    ids = np.arange(case.groups, dtype=np.int32)[::-1].copy()
-    wanted = np.stack([x @ right[min(e, len(right) - 1)].T for x, e in zip(left, ids, strict=True)])
-    if change is not None:
-        change(p, q, wanted)
-    out = np.full((rows, case.n), np.nan, np.float32)
-    given = [a, p, *([ids] if case.experts else []), b, q, out]
-    observed = Program(kernel, observed=True)
-    assert not observed.unmodelled
-    sanitizer, counter = Sanitizer(), Counter()
-    launch(observed, tuple(case.kernel.workgroups()), given, observer=Several([sanitizer, counter]))
-    return Run(out, wanted.reshape(rows, case.n), sanitizer, counter)
+    return cache(lambda case: compile_ring(case, tmp_path_factory.mktemp("ring")))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -212,7 +77,7 @@ def test_a_nan_scale_spoils_its_row_and_column_only(
 ) -> None:
     case = CASES[1]
 
-    def spoil(p: Bytes, q: Bytes, wanted: Floats) -> None:
+    def spoil(p: Bytes, q: Bytes, wanted: Doubles) -> None:
         # The first of a row, and the last: what is read behind a row is another one's.
         p[5, 0] = q[7, -1] = 255
         wanted[0, 5] = np.nan
@@ -311,25 +176,13 @@ def test_matrix_cores_have_work(
 
     Scales move from memory to where op_sel finds them without an instruction of their own.
     """
-    text = compiled(case).assembly
-
-    def figure(name: str) -> int:
-        return int(re.findall(rf"\.{name}:\s+(\d+)", text)[0])
-
-    m, n = case.tiles
-    assert figure("agpr_count") >= 16 * m * n
-    assert figure("vgpr_count") <= 512
-    assert figure("vgpr_spill_count") == figure("private_segment_fixed_size") == 0
-    unit = MI355X.unit
-    assert unit.rates is not None
-    loop = hot_loop(text)
+    loop, found = loop_of(compiled(case))
     assert not {"v_perm", "scratch", "accvgpr", "convert"} & loop.census.keys()
     assert {line.mnemonic for line in loop.lines if line.kind == "valu"} <= {
         "v_add_u32_e32",
         "v_lshl_add_u32",
     }
-    found = estimate(read_steps(loop.lines, unit.rates), unit, workgroup_size=256)
-    assert found.matrix_share >= share
+    assert found >= share
 
 
 def test_a_lane_reads_what_was_put_for_it() -> None:

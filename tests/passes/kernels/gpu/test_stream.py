@@ -293,22 +293,28 @@ def test_a_nan_scale_is_nan_in_its_row_alone(tmp_path: Path) -> None:
     assert np.abs(found[:, rest] - wanted).max() < 1e-6 * np.abs(wanted).max()
 
 
-def test_a_schedule_of_ones_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lhs", [E4M3, "bf16"])
+def test_a_schedule_of_ones_own(lhs: str, tmp_path: Path) -> None:
     """Through shared memory instead, where the model would not; the same numbers."""
     rng = np.random.default_rng(7)
     m, n, k = 40, 72, 544
     x, s, left = operand(rng, (m, k), E4M3, (117, 137))
     w, t, right = operand(rng, (n, k), F4, (117, 137))
     given = [x.reshape(m, -1, 32), s, w.reshape(n, -1, 16), t]
-    ring = {"instruction": 32, "tiles": [1, 1], "waves": [4, 1, 1], "transport": "ring"}
+    turns, waves = 2, [4, 1, 1]
+    if lhs in FLOATS:
+        floats = rng.normal(size=(m, k // 32, 32)).astype(FLOATS[lhs])
+        given[:2], left = [floats], floats.reshape(m, k).astype(np.float64)
+        turns, waves = 1, [2, 2, 1]
+    ring = {"instruction": 32, "tiles": [1, 1], "waves": waves, "transport": "ring"}
     schedules = tmp_path / "schedules.json"
-    schedules.write_text(json.dumps([{"m": m, "schedule": {**ring, "stages": 3, "turns": 2}}]))
-    arguments = [each.view(np.int8) for each in given]
-    found, _ = run(program(m, n, k, E4M3, F4), tmp_path, *arguments, schedule=schedules)
+    schedules.write_text(json.dumps([{"m": m, "schedule": {**ring, "stages": 3, "turns": turns}}]))
+    arguments = [each if each.itemsize > 1 else each.view(np.int8) for each in given]
+    found, _ = run(program(m, n, k, lhs, F4), tmp_path, *arguments, schedule=schedules)
     wanted = left @ right.T
     assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
     (kernel,) = json.loads((tmp_path / "p.mxc" / "report.json").read_text())["kernels"]
     assert kernel["lds_bytes"] > 0
     schedules.write_text(json.dumps([{"m": m + 1, "schedule": ring}]))
     with pytest.raises(PassError, match="no contraction has m 41"):
-        run(program(m, n, k, E4M3, F4), tmp_path, *arguments, schedule=schedules)
+        run(program(m, n, k, lhs, F4), tmp_path, *arguments, schedule=schedules)

@@ -1,0 +1,212 @@
+"""Kernels that stage operands in LDS, alone: cases, and runs on the simulator against numpy.
+
+Elements and scales are decoded by `mxc.dialects.packing`, which has oracles of its own.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from iree.compiler import ir, tools
+
+from mxc.compiler.iree import LLVM_FLAGS
+from mxc.compiler.report.issue_model import estimate
+from mxc.compiler.report.issue_steps import read_steps
+from mxc.compiler.report.loops import Loop, hot_loop
+from mxc.dialects.context import new_context
+from mxc.dialects.devices import MI355X
+from mxc.dialects.formats import FORMATS
+from mxc.dialects.packing import decode_elements, decode_scales
+from mxc.passes.kernels.executables import Threads, dispatch, executable_of
+from mxc.passes.kernels.gpu.float_ring import FloatRing
+from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.ring import Ring
+from mxc.passes.kernels.gpu.schedule import Schedule
+from mxc.passes.kernels.gpu.sides import Scaled
+from mxc.passes.kernels.gpu.staging import INSTRUCTION
+from mxc.passes.kernels.reshapes import as_tensor
+from mxc.runtime.simulator.code.code_object import Kernel, read_kernels
+from mxc.runtime.simulator.run.launch import launch
+from mxc.runtime.simulator.run.translate import Program
+from mxc.runtime.simulator.watch.count import Counter
+from mxc.runtime.simulator.watch.observe import Several
+from mxc.runtime.simulator.watch.sanitizer import Sanitizer
+
+Doubles = npt.NDArray[np.float64]
+Bytes = npt.NDArray[np.uint8]
+
+F4, E2M3, E3M2, E4M3, E5M2 = "mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2"
+#: Activations that are f32, of which bf16 are multiplied.
+ROUNDED = "f32 as bf16"
+FLOATS = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, ROUNDED: np.float32}
+#: Codes that are no numbers, by what their bits are under a mask.
+NOT_FINITE = {E4M3: (0x7F, 0x7F), E5M2: (0x7C, 0x7C)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """groups x [m, k] by [n, k]; tiles of a wave, stages of the ring, turns of a stage.
+
+    experts: how many rhs there are to choose from; share: rows that have the same row of lhs.
+    """
+
+    lhs: str
+    rhs: str
+    m: int
+    n: int
+    k: int
+    tiles: tuple[int, int] = (1, 1)
+    waves: tuple[int, int, int] = (4, 1, 1)
+    stages: int = 4
+    turns: int = 2
+    groups: int = 1
+    experts: int = 0
+    share: int = 1
+
+    @property
+    def kernel(self) -> Ring | FloatRing:
+        schedule = Schedule(
+            instruction=INSTRUCTION,
+            tiles=self.tiles,
+            waves=self.waves,
+            transport="ring",
+            stages=self.stages,
+            turns=self.turns,
+        )
+        rhs, blocks = scaled(self.rhs, self.k // 32), self.k // 32
+        rest = (rhs, self.groups, self.m, self.n, self.experts, schedule, self.share)
+        if self.lhs not in FORMATS:
+            source = ("f32", True) if self.lhs == ROUNDED else (self.lhs, False)
+            lhs = Floats(*source, blocks)
+            return FloatRing(lhs, *rest, decoded="bf16")
+        return Ring(scaled(self.lhs, blocks), *rest)
+
+
+def scaled(name: str, blocks: int) -> Scaled:
+    return Scaled(FORMATS[name], blocks)
+
+
+ACROSS, SQUARE = (1, 4, 1), (2, 2, 1)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel and its text."""
+
+    case: Case
+    kernel: Kernel
+    assembly: str
+
+
+def compile_ring(case: Case, folder: Path) -> Compiled:
+    """The kernel of a case, compiled into a folder."""
+    flags = ("--iree-hal-target-device=hip", "--iree-rocm-target=gfx950", *LLVM_FLAGS)
+    dumps = [f"--iree-hal-dump-executable-{what}-to={folder}" for what in DUMPS]
+    tools.compile_str(program(case.kernel), extra_args=[*flags, *dumps])
+    (code,), (text,) = (list(folder.glob(f"*.{end}")) for end in ("hsaco", "rocmasm"))
+    (kernel,) = read_kernels(code.read_bytes()).values()
+    return Compiled(case, kernel, text.read_text())
+
+
+DUMPS = ("binaries", "intermediates")
+
+
+def program(kernel: Ring | FloatRing) -> str:
+    """A program that only calls the kernel."""
+    with new_context(), ir.Location.unknown():
+        types = [as_tensor(each.memref) for each in kernel.buffers()]
+        arguments = ", ".join(f"%a{n}: {kind}" for n, kind in enumerate(types[:-1]))
+        module = ir.Module.parse(
+            f"func.func @main({arguments}) -> {types[-1]} {{\n"
+            f"  %e = tensor.empty() : {types[-1]}\n  return %e : {types[-1]}\n}}"
+        )
+        threads = Threads(kernel.schedule.threads, 64, kernel.attributes)
+        with ir.InsertionPoint.at_block_begin(module.body):
+            executable_of("k", kernel, threads)
+        (*_, function) = module.body.operations
+        block = function.regions[0].blocks[0]
+        (*_, done) = block.operations
+        with ir.InsertionPoint(done):
+            done.operation.operands[0] = dispatch("k", list(block.arguments), types[-1])
+        module.operation.verify()
+        return str(module)
+
+
+def side(rng: np.random.Generator, format: str, rows: int, k: int) -> tuple[Bytes, Bytes, Doubles]:
+    """All finite codes, scales with both ends of their range, and what they mean, [rows, k]."""
+    packed = rng.integers(0, 256, (rows, k * FORMATS[format].element.bits // 8), dtype=np.uint8)
+    if format in NOT_FINITE:
+        mask, bits = NOT_FINITE[format]
+        packed[(packed & mask) == bits] = 0
+    scales = rng.integers(115, 140, (rows, k // 32), dtype=np.uint8)
+    values = decode_elements(packed, format).astype(np.float64)
+    factors = decode_scales(scales, format).astype(np.float64)
+    return packed, scales, values * np.repeat(factors, 32, axis=1)
+
+
+def floats(
+    rng: np.random.Generator, kind: str, rows: int, k: int
+) -> tuple[npt.NDArray[Any], Doubles]:
+    """Numbers of all magnitudes that a product of f32 has room for, and what is multiplied."""
+    x = rng.normal(size=(rows, k)) * 2.0 ** rng.integers(-8, 4, (rows, k))
+    given = x.astype(FLOATS[kind])
+    return given, given.astype(FLOATS["bf16" if kind == ROUNDED else kind]).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Run:
+    found: npt.NDArray[np.float32]
+    wanted: Doubles
+    sanitizer: Sanitizer
+    counter: Counter
+
+
+def simulate(case: Case, kernel: Kernel, change: Callable[..., None] | None = None) -> Run:
+    rng = np.random.default_rng(case.m + case.n + case.k)
+    rows = case.groups * case.m
+    if case.lhs in FLOATS:
+        a, left = floats(rng, case.lhs, rows // case.share, case.k)
+        p = np.empty(0, np.uint8)
+    else:
+        a, p, left = side(rng, case.lhs, rows // case.share, case.k)
+    b, q, right = side(rng, case.rhs, max(case.experts, 1) * case.n, case.k)
+    left = np.repeat(left, case.share, axis=0).reshape(case.groups, case.m, case.k)
+    right = right.reshape(-1, case.n, case.k)
+    ids = np.arange(case.groups, dtype=np.int32)[::-1].copy()
+    wanted = np.stack([x @ right[min(e, len(right) - 1)].T for x, e in zip(left, ids, strict=True)])
+    if change is not None:
+        change(a if case.lhs in FLOATS else p, q, wanted)
+    out = np.full((rows, case.n), np.nan, np.float32)
+    lhs = [a.view(np.uint8)] if case.lhs in FLOATS else [a, p]
+    given = [*lhs, *([ids] if case.experts else []), b, q, out]
+    observed = Program(kernel, observed=True)
+    assert not observed.unmodelled
+    sanitizer, counter = Sanitizer(), Counter()
+    launch(observed, tuple(case.kernel.workgroups()), given, observer=Several([sanitizer, counter]))
+    return Run(out, wanted.reshape(rows, case.n), sanitizer, counter)
+
+
+def loop_of(compiled: Compiled) -> tuple[Loop, float]:
+    """The hot loop, and the share of matrix cores by the model of issue.
+
+    All sums are in accumulation registers, and nothing spills.
+    """
+    text = compiled.assembly
+
+    def figure(name: str) -> int:
+        return int(re.findall(rf"\.{name}:\s+(\d+)", text)[0])
+
+    m, n = compiled.case.tiles
+    assert figure("agpr_count") >= 16 * m * n
+    assert figure("vgpr_count") <= 512
+    assert figure("vgpr_spill_count") == figure("private_segment_fixed_size") == 0
+    unit = MI355X.unit
+    assert unit.rates is not None
+    loop = hot_loop(text)
+    found = estimate(read_steps(loop.lines, unit.rates), unit, workgroup_size=256)
+    return loop, found.matrix_share

@@ -1,0 +1,100 @@
+"""Kernels that stage float activations in LDS, on the simulator with its sanitizer."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from rings import (
+    E2M3,
+    E3M2,
+    E4M3,
+    E5M2,
+    F4,
+    ROUNDED,
+    SQUARE,
+    Bytes,
+    Case,
+    Compiled,
+    Doubles,
+    compile_ring,
+    floats,
+    loop_of,
+    side,
+    simulate,
+)
+
+#: Every way to split and to decode; one, some and cut passes of four turns.
+CASES = [
+    Case("bf16", F4, 70, 100, 544, tiles=(2, 1), stages=3, turns=1, waves=SQUARE),
+    Case("bf16", E2M3, 64, 132, 288, tiles=(1, 2), stages=2, turns=1, waves=SQUARE),
+    Case("bf16", "mxint8", 64, 64, 1024, stages=5, turns=1, waves=SQUARE),
+    Case("f16", E5M2, 40, 68, 480, tiles=(3, 1), stages=3, turns=1, waves=SQUARE),
+    Case("f32", E4M3, 70, 64, 640, tiles=(2, 1), stages=2, turns=1, waves=SQUARE),
+    Case("f32", E3M2, 64, 64, 256, stages=2, turns=1, waves=SQUARE),
+    Case(ROUNDED, F4, 68, 36, 512, groups=3, experts=2, share=4, stages=2, turns=1, waves=SQUARE),
+]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Compiled]:
+    """The kernel of a case, compiled once."""
+    return cache(lambda case: compile_ring(case, tmp_path_factory.mktemp("ring")))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_as_numpy_and_clean(case: Case, compiled: Callable[[Case], Compiled]) -> None:
+    run = simulate(case, compiled(case).kernel)
+    error = np.abs(run.found - run.wanted).max() / np.abs(run.wanted).max()
+    assert error < 1e-6
+    assert not run.sanitizer.findings
+    assert run.counter.counts.bank_conflicts == 0
+
+
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+def test_infinities_stay_and_nan_too(kind: str, compiled: Callable[[Case], Compiled]) -> None:
+    """What is split into bf16 that add up to it: the sum is infinite with the sign of the weight.
+
+    In f32 a NaN may be so by bits alone that its first bf16 does not have.
+    """
+    case = next(case for case in CASES if case.lhs == kind)
+
+    def spoil(a: npt.NDArray[Any], q: Bytes, wanted: Doubles) -> None:
+        a[0, 3], a[1, 5], a[2, 7] = np.inf, -np.inf, np.nan
+        a[3].view(f"u{a.itemsize}")[9] = {"f16": 0x7C01, "f32": 0x7F800001}[kind]
+        b = np.random.default_rng(case.m + case.n + case.k)
+        floats(b, kind, case.m, case.k)
+        _, _, right = side(b, case.rhs, case.n, case.k)
+        with np.errstate(invalid="ignore"):
+            wanted[0, 0], wanted[0, 1] = np.inf * right[:, 3], -np.inf * right[:, 5]
+        wanted[0, 2:4] = np.nan
+
+    run = simulate(case, compiled(case).kernel, spoil)
+    np.testing.assert_array_equal(run.found[:4], run.wanted[:4].astype(np.float32))
+    assert np.isinf(run.found[:2]).any()
+    error = np.abs(run.found[4:] - run.wanted[4:]).max() / np.abs(run.wanted[4:]).max()
+    assert error < 1e-6
+
+
+def test_matrix_cores_have_work(compiled: Callable[[Case], Compiled]) -> None:
+    """A pair of weights is decoded behind each matrix instruction."""
+    case = Case("bf16", F4, 256, 256, 2048, tiles=(4, 4), waves=SQUARE, stages=3, turns=1)
+    loop, share = loop_of(compiled(case))
+    assert loop.census["convert"] == loop.census["matrix"] == 4 * 4 * 16
+    assert not {"v_perm", "scratch", "accvgpr"} & loop.census.keys()
+    assert share >= 0.94
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (Case("bf16", F4, 64, 64, 224, waves=SQUARE, turns=1), "wants 8"),
+        (Case("bf16", F4, 64, 64, 512, waves=SQUARE), "of 1 turn"),
+        (Case("bf16", E4M3, 64, 64, 512, tiles=(4, 4), waves=SQUARE, turns=1), "196608 bytes"),
+    ],
+)
+def test_refuses_what_it_cannot_compute(case: Case, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _ = case.kernel
