@@ -56,8 +56,13 @@ from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 # CHECK: mxint8 int8, 24 rows: 96 vpdpbusd, 0 not on zmm, 0 spilled, 0 scalar, by no lookup
 # CHECK: mxint8 f32, 1 rows: 33 vfmadd{{[0-9]+}}ps, 0 not on zmm, 0 spilled, 0 scalar, by vperm{{[it]}}2b
 # CHECK: mxint8 f32, 24 rows: 396 vfmadd{{[0-9]+}}ps, 0 not on zmm, {{[12]?[0-9]}} spilled, 0 scalar, by no lookup
+# CHECK: nvfp4 bf16, 1 rows: 8 vdpbf16ps, 0 not on zmm, 0 spilled, 0 scalar, by vpermw
+# CHECK: nvfp4 bf16, 24 rows: 128 vdpbf16ps, 0 not on zmm, {{[12]?[0-9]}} spilled, 0 scalar, by vpermw
+# CHECK: nvfp4 int8, 24 rows: 48 vpdpbusd, 0 not on zmm, {{[0-9]}} spilled, 0 scalar, by vpermb
+# CHECK: nvfp4 f32, 1 rows: 17 vfmadd{{[0-9]+}}ps, 0 not on zmm, 0 spilled, 0 scalar, by vperm{{d|ps}}
+# CHECK: nvfp4 f32, 24 rows: 204 vfmadd{{[0-9]+}}ps, 0 not on zmm, {{[0-9]}} spilled, 0 scalar, by vperm{{d|ps}}
 
-WEIGHTS = ("mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
+WEIGHTS = ("mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2", "mxint8", "nvfp4")
 #: Activations by the kind of product that they ask for.
 ACTIVATIONS = {"pairs": "bf16", "quads": "int8", "floats": "f32"}
 PRODUCTS = {"pairs": "vdpbf16ps", "quads": "vpdpbusd", "floats": "vfmadd"}
@@ -71,18 +76,20 @@ def function(
     i8, f32, bf16 = ir.IntegerType.get_signless(8), ir.F32Type.get(), ir.BF16Type.get()
     name, format = f"{weight} {activation} {rows}", block_format(weight)
     of = ir.RankedTensorType.get
-    inputs = [of([rows, 4, 32], {"bf16": bf16, "f32": f32, "int8": i8}[activation])]
-    inputs += [of([rows, 4], f32)] if activation == "int8" else []
+    blocks = format.blocks(128)
+    kind = {"bf16": bf16, "f32": f32, "int8": i8}[activation]
+    inputs = [of([rows, blocks, format.block], kind)]
+    inputs += [of([rows, blocks], f32)] if activation == "int8" else []
 
     def main(x: ir.Value, *scale: ir.Value) -> ir.Value:
         kind = ir.Type.parse(format.element.mlir)
-        w = parameters.load(f"{name}.w", [64, 4, format.block_bytes], i8)
-        scales = parameters.load(f"{name}.s", [64, 4], i8)
+        w = parameters.load(f"{name}.w", [64, blocks, format.block_bytes], i8)
+        scales = parameters.load(f"{name}.s", [64, blocks], i8)
         return scaled_contraction(
             x,
             w if kind == i8 else unpack(w, kind),
             lhs_scale=scale[0] if scale else None,
-            rhs_scale=unpack(scales, ir.Float8E8M0FNUType.get()),
+            rhs_scale=unpack(scales, ir.Type.parse(format.scale.mlir)),
         )
 
     return inputs, main
@@ -151,7 +158,8 @@ def show(cases: list[tuple[str, str, int]]) -> None:
             kernels |= functions(text)
     kind = {activation: kind for kind, activation in ACTIVATIONS.items()}
     for weight, activation, rows in cases:
-        name = f"mxc_{weight}_{activation}_1x{rows}x64x128"
+        by_16 = weight == "nvfp4" and activation == "int8"
+        name = f"mxc_{weight}_{activation}{'x16' if by_16 else ''}_1x{rows}x64x128"
         for loop in innermost(kernels[name]):
             products = [line for line in loop if line.startswith(PRODUCTS[kind[activation]])]
             if len(products) >= 8:
@@ -164,6 +172,6 @@ show(
         for weight in WEIGHTS
         for kind, activation in ACTIVATIONS.items()
         for rows in ROWS
-        if kind != "quads" or weight in ("mxfp4", "mxfp6e2m3", "mxint8")
+        if kind != "quads" or weight in ("mxfp4", "mxfp6e2m3", "mxint8", "nvfp4")
     ]
 )

@@ -7,7 +7,7 @@ from typing import Literal
 
 from iree.compiler import ir
 
-from mxc.dialects.formats import INT8, ElementFormat, block_format
+from mxc.dialects.formats import FORMATS, INT8, ElementFormat, block_format
 from mxc.passes.kernels.vectors import f32
 
 #: Elements along K of one pass of a kernel's inner loop.
@@ -45,7 +45,9 @@ class Source:
         """For symbols."""
         if self.rounded:
             return f"{self.format}r"
-        return self.format if self.block == BLOCK else f"{self.format}x{self.block}"
+        known = FORMATS.get(self.format)
+        usual = BLOCK if known is None else known.block
+        return self.format if self.block == usual else f"{self.format}x{self.block}"
 
     @property
     def is_float(self) -> bool:

@@ -51,6 +51,16 @@ def test_limits(run: Run) -> None:
     assert limits["fma"] is None or 1 < limits["fma"] < 10_000
 
 
+def test_formats_are_measured(run: Run) -> None:
+    words = "--shape 32x32 --rows 1,3 --modes i8 --threads 1 --seconds 0.01 --memory-mib 4"
+    result = run("formats.py", *words.split(), "--cold-mib", "0", "--json")
+    assert not result.stderr
+    rows = json.loads(result.stdout)["rows"]
+    wanted = [(format, m) for m in (1, 3) for format in ("mxfp4", "nvfp4")]
+    assert [(row["format"], row["m"]) for row in rows] == wanted
+    assert all(row["ms"] > 0 and row["of_limit"] > 0 for row in rows)
+
+
 def test_products_are_measured_and_checked(run: Run) -> None:
     words = "--no-peer --no-stock --shapes 48x32,32x32 --rows 1,3 --modes bf16,f32 --threads 1"
     sizes = "--seconds 0.01 --memory-mib 4 --cold-mib 0 --json"
