@@ -32,6 +32,8 @@ from mxc.compiler.convert.gguf_header import header
 from mxc.compiler.convert.layers import plan_compressed_tensors, plan_gpt_oss, plan_quark
 from mxc.compiler.convert.libraries import plan_modelopt, plan_torchao
 from mxc.compiler.convert.plan import Bytes, Plan, Written
+from mxc.compiler.models.architectures import read_decoder
+from mxc.compiler.models.configs.gguf import published_config
 from mxc.compiler.packing.archive_file import archive_file
 from mxc.compiler.quantize.outputs import Tensor
 from mxc.compiler.quantize.write import layout
@@ -114,10 +116,12 @@ def _with_config(source: Source) -> Source:
         return source
     kept = source.config.get(CONFIG_KEY)
     if not isinstance(kept, str):
-        raise CheckpointError(
-            f"{source.path}: no config.json is kept in it ({CONFIG_KEY}), as `mxc convert` does; "
-            "without one nobody could read the output"
-        )
+        place = str(source.path)
+        made, tensors = published_config(source.config, source.tensors, place)
+        made.pop("quantization_config", None)
+        # What is incomplete is refused here, not by who reads the output.
+        read_decoder(made, place)
+        return replace(source, config=made, tensors=tensors)
     config = _json(kept, source, CONFIG_KEY)
     dtypes = _json(str(source.config.get(DTYPES_KEY, "{}")), source, DTYPES_KEY)
     tensors = {n: _narrowed(t, dtypes.get(n), source) for n, t in source.tensors.items()}

@@ -9,10 +9,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mxc.compiler.checkpoints.canonical.stored import Decoded
 from mxc.compiler.checkpoints.files.safetensors import (
     CONFIG,
     INDEX,
@@ -116,7 +117,8 @@ def quantize_checkpoint(
 ) -> Result:
     """Write the folder `output` (of gguf a file): `source`, its matrices in blocks of `format`.
 
-    `source` is a checkpoint folder or a .safetensors file in bf16, f16 or f32. Without `recipe`
+    `source` is a checkpoint folder, a .safetensors or a .gguf file in bf16, f16 or f32 (of gguf
+    also q8_0). Without `recipe`
     it is FLOOR; without `ties` and `dialect` the default of the dialect, and of the format.
     `include`, `exclude`: see `plan`. The output is the same for any number of `workers`, by
     default one a CPU, and takes about 30 MiB for each. The folder appears when all is in it.
@@ -131,8 +133,9 @@ def quantize_checkpoint(
     spoken = output_dialect(dialect, block)
     chosen = chosen_recipe(block, recipe)
     rule = spoken.ties if ties is None else tie_rule(ties)
-    checkpoint = _open(source)
+    checkpoint, reads, texts = _open(source)
     items = plan(checkpoint, spoken, block, include=include, exclude=exclude)
+    items = [replace(item, read=reads.get(item.source.name)) for item in items]
     quantizer = RowQuantizer(
         format=block,
         recipe=chosen,
@@ -168,6 +171,8 @@ def quantize_checkpoint(
         (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         for name, said in spoken.files(block, kept).items():
             (folder / name).write_text(json.dumps(said, indent=2) + "\n")
+        for name, content in texts.items():
+            (folder / name).write_bytes(content)
         if source.is_dir():
             _copy_others(source, folder)
         if spoken.converted:
@@ -190,17 +195,24 @@ def quantize_checkpoint(
     )
 
 
-def _open(source: Path) -> Checkpoint:
+def _open(source: Path) -> tuple[Checkpoint, Mapping[str, Decoded], Mapping[str, bytes]]:
+    """The source, what is decoded when it is read by name, and the texts that are in it."""
     if source.is_dir():
-        return read_checkpoint(source)
+        return read_checkpoint(source), {}, {}
     if source.suffix == ".safetensors":
         records, metadata = read_file(source)
-        return Checkpoint(
+        found = Checkpoint(
             folder=source, config={}, tensors=records, files=(source,), metadata=metadata
         )
+        return found, {}, {}
+    if source.suffix == ".gguf":
+        from mxc.compiler.quantize.gguf_source import open_source  # which reads models' configs
+
+        gguf = open_source(source)
+        return gguf.checkpoint, gguf.reads, gguf.texts
     raise CheckpointError(
-        f"{source}: wanted a checkpoint folder (with {CONFIG}) or a .safetensors file; found "
-        f"{found_instead(source)}"
+        f"{source}: wanted a checkpoint folder (with {CONFIG}), a .safetensors or a .gguf file; "
+        f"found {found_instead(source)}"
     )
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mxc.compiler.checkpoints.canonical.stored import Decoded
 from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
 from mxc.compiler.quantize.outputs import Output, Parts, Tensor
 from mxc.dialects.errors import CheckpointError, FormatError
@@ -36,11 +37,15 @@ _FLOATS = ("BF16", "F16", "F32")
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One tensor of the source and what it becomes: `parts`, or itself and the reason `kept`."""
+    """One tensor of the source and what it becomes: `parts`, or itself and the reason `kept`.
+
+    `read`: where its bytes come from, if they do not lie in the file as the source says.
+    """
 
     source: TensorRecord
     parts: Parts | None = None
     kept: str = ""
+    read: Decoded | None = None
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

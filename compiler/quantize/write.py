@@ -124,7 +124,7 @@ class Writer:
 
     def _copies(self, item: Item, files: _Files) -> Iterator[Job]:
         def copy(start: int, count: int) -> tuple[int, Loss | None]:
-            data = read_exactly(files.source, item.source.offset + start, count, _place(item))
+            data = _bytes(item, files, start, count)
             files.put(item.tensors[0], start, data)
             return count, None
 
@@ -210,6 +210,13 @@ def _place(item: Item) -> str:
     return f"{item.source.file}: tensor {item.source.name}"
 
 
+def _bytes(item: Item, files: _Files, start: int, size: int) -> NDArray[np.uint8]:
+    """`size` bytes of a tensor from its byte `start` on."""
+    if item.read is not None:
+        return np.ascontiguousarray(item.read(start, size))
+    return read_exactly(files.source, item.source.offset + start, size, _place(item))
+
+
 def _row_ranges(item: Item) -> Iterator[tuple[int, int]]:
     """(first, count) of rows that are read together."""
     rows = prod(item.source.shape[:-1])
@@ -223,6 +230,5 @@ def _rows(item: Item, files: _Files, start: int, count: int) -> NDArray[Any]:
     dtype = DTYPES[item.source.dtype]
     depth = item.source.shape[-1]
     row_bytes = depth * dtype.itemsize
-    at = item.source.offset + start * row_bytes
-    raw = read_exactly(files.source, at, count * row_bytes, _place(item))
+    raw = _bytes(item, files, start * row_bytes, count * row_bytes)
     return raw.view(dtype).reshape(count, depth)

@@ -314,7 +314,7 @@ def test_gguf_of_others_has_no_config(tmp_path):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(CheckpointError, match=r"a\.gguf: no config\.json is kept in it"):
+    with pytest.raises(CheckpointError, match=r"a\.gguf: \w+ is missing"):
         convert(tmp_path / "a.gguf", "quark", tmp_path / "out")
 
 

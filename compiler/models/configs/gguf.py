@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.dialects.errors import CheckpointError
 
 #: Metadata key, without the architecture -> field of config.json.
@@ -92,6 +96,45 @@ def transformers_config(
         config["rope_scaling"] = scaling
     _check_heads(config, own, place)
     return config
+
+
+def published_config(
+    metadata: Mapping[str, Any], tensors: Mapping[str, CanonicalTensor], place: str
+) -> tuple[dict[str, Any], dict[str, CanonicalTensor]]:
+    """config.json of the model, and its tensors without those that config.json says.
+
+    Raises CheckpointError as transformers_config, and for divisors of rotary frequencies that are
+    no scaling of Llama 3.
+    """
+    config = transformers_config(metadata, tensors, place)
+    left = {name: tensor for name, tensor in tensors.items() if name != ROPE_DIVISORS}
+    if (divisors := tensors.get(ROPE_DIVISORS)) is not None:
+        config["rope_scaling"] = _llama3(divisors.values().reshape(-1), config, place)
+    return config, left
+
+
+def _llama3(divisors: NDArray[np.float32], config: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """The scaling of Llama 3 that divides frequencies so, as convert_hf_to_gguf.py does it."""
+    base, width = config.get("rope_theta", 10000.0), 2 * divisors.size
+    wavelengths = 2 * np.pi * base ** (np.arange(0, width, 2) / width)
+    low, high, original = 1.0, 4.0, 8192
+    for factor in (8.0, 32.0, 16.0, 4.0):
+        smooth = (original / wavelengths - low) / (high - low)
+        wanted = 1 / ((1 - smooth) / factor + smooth)
+        wanted = np.where(wavelengths < original / high, 1.0, wanted)
+        wanted = np.where(wavelengths > original / low, factor, wanted)
+        if np.allclose(divisors, wanted, rtol=1e-5, atol=0):
+            return {
+                "rope_type": "llama3",
+                "factor": factor,
+                "low_freq_factor": low,
+                "high_freq_factor": high,
+                "original_max_position_embeddings": original,
+            }
+    raise CheckpointError(
+        f"{place}: {ROPE_DIVISORS} divides rotary frequencies as none of Llama 3's published "
+        "scalings does, and config.json has no word for it; compile the GGUF as it is"
+    )
 
 
 def _tokens(metadata: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

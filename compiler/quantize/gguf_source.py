@@ -1,0 +1,81 @@
+"""A GGUF as the source of `mxc quantize`: the numbers that it means, its metadata as config.json.
+
+Tensors get transformers' names, rows their order, experts a tensor each; Q8_0 becomes the float32
+that it means. Rows are decoded when they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from mxc.compiler.checkpoints.canonical.stored import Decoded
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
+from mxc.compiler.checkpoints.dialects.gguf import open_gguf
+from mxc.compiler.checkpoints.files.tensors import (
+    DTYPES,
+    Checkpoint,
+    TensorRecord,
+    read_bytes,
+)
+from mxc.compiler.models.configs.gguf import published_config
+from mxc.compiler.packing.stacked import Numbers
+from mxc.compiler.tokenizers.from_gguf import text_files
+from mxc.dialects.errors import CheckpointError
+from mxc.dialects.formats import FORMATS
+
+
+@dataclass(frozen=True)
+class GgufSource:
+    """A checkpoint whose records say what is read; the bytes of each come from `reads`, by name.
+
+    `texts` are the tokenizer and the chat template, by the names of files.
+    """
+
+    checkpoint: Checkpoint
+    reads: Mapping[str, Decoded]
+    texts: Mapping[str, bytes]
+
+
+def open_source(path: Path) -> GgufSource:
+    """Open a .gguf file. Raises CheckpointError as open_gguf and published_config.
+
+    And for a file that is in blocks of a format already, and for gpt-oss, whose experts have an
+    order of their own in every dialect.
+    """
+    source = open_gguf(path)
+    config, tensors = published_config(source.config, source.tensors, str(path))
+    if config["model_type"] == "gpt_oss":
+        raise CheckpointError(
+            f"{path}: gpt-oss is not quantised from GGUF; write it with `mxc convert --to gpt-oss` "
+            "first, and quantise that"
+        )
+    for tensor in tensors.values():
+        if tensor.format in FORMATS:
+            raise CheckpointError(
+                f"{tensor.place} is {tensor.format}: the file is quantised already; quantise the "
+                "model that it was made from, or use `mxc convert` for another dialect"
+            )
+    records = {name: _record(tensor, path) for name, tensor in tensors.items()}
+    checkpoint = Checkpoint(folder=path, config=config, tensors=records, files=(path,))
+    reads = {name: _reader(tensor) for name, tensor in tensors.items()}
+    return GgufSource(checkpoint, reads, text_files(source.config, str(path)))
+
+
+def _is_plain(tensor: CanonicalTensor) -> bool:
+    return tensor.scales is None and tensor.tensor_scale is None
+
+
+def _record(tensor: CanonicalTensor, path: Path) -> TensorRecord:
+    dtype = tensor.dtype if _is_plain(tensor) else "F32"
+    size = prod(tensor.shape) * DTYPES[dtype].itemsize
+    return TensorRecord(
+        name=tensor.name, dtype=dtype, shape=tensor.shape, file=path, offset=0, bytes=size
+    )
+
+
+def _reader(tensor: CanonicalTensor) -> Decoded:
+    part = tensor.elements if _is_plain(tensor) else Numbers(tensor)
+    return part.reader(read_bytes)
