@@ -93,10 +93,10 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
             ChooseGpuSchedule(file=schedules, target=target.name),
             LowerToGpuKernels(target=target.name),
         ]
+        # What a quantisation reads as blocks is not dequantised first.
+        found.append(LowerQuantiseToGpuKernels(target=target.name))
         if machine.matrix.converts:
-            # What a quantisation reads as blocks is not dequantised first.
-            found += [LowerQuantiseToGpuKernels(), LowerDequantiseToGpuKernels()]
-            found.append(LowerAttentionToGpuKernels())
+            found += [LowerDequantiseToGpuKernels(), LowerAttentionToGpuKernels()]
     isa = best_isa(target.architecture, target.features)
     if isa is not None:
         found += [LowerToCpuKernels(isa=isa), LowerQuantiseToCpuKernels(isa=isa)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mxc.dialects.compute_units import ComputeUnit, Rates, compute_unit
+from mxc.dialects.errors import PassError
 from mxc.dialects.matrix_units import MatrixUnit, matrix_unit
 
 
@@ -111,3 +112,12 @@ DEVICES = (MI355X, MI300X, RX9070XT, MI400)
 def device(target: str) -> Device | None:
     """The device that schedules for the GPU called `target` are chosen for; None without one."""
     return next((device for device in DEVICES if device.target == target), None)
+
+
+def machine(target: str) -> Device:
+    """`device`. Raises PassError where there is none, for then no kernel of ours is for it."""
+    found = device(target)
+    if found is None:
+        known = ", ".join(each.target for each in DEVICES)
+        raise PassError(f"no kernel of ours is for {target!r}; there are some for {known}")
+    return found

@@ -30,7 +30,7 @@ from typing import Any
 
 from iree.compiler import ir
 
-from mxc.dialects.devices import DEVICES, Device, device
+from mxc.dialects.devices import Device, machine
 from mxc.dialects.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import epilogue
@@ -70,14 +70,11 @@ class ChooseGpuSchedule(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Choose for every contraction that has no schedule. PassError for an unknown target."""
-        machine = device(self.target)
-        if machine is None:
-            known = ", ".join(each.target for each in DEVICES)
-            raise PassError(f"no kernel of ours is for {self.target!r}; there are some for {known}")
+        gpu = machine(self.target)
         given = _read(self.file) if self.file else []
         used = [False] * len(given)
         for op in linalg_operations(module):
-            call = match(op, machine.matrix) if ATTRIBUTE not in op.attributes else None
+            call = match(op, gpu.matrix) if ATTRIBUTE not in op.attributes else None
             if call is None:
                 continue
             fitting = [n for n, entry in enumerate(given) if _fits(entry, call)]
@@ -86,9 +83,9 @@ class ChooseGpuSchedule(Pass):
                 entry = given[fitting[0]]
                 schedule = entry["schedule"]
                 several = schedule if isinstance(schedule, list) else [schedule]
-                write_schedules(op, schedules_of(several, self.file, machine.matrix))
+                write_schedules(op, schedules_of(several, self.file, gpu.matrix))
             else:
-                write_schedules(op, _chosen(call, machine))
+                write_schedules(op, _chosen(call, gpu))
         for entry, was in zip(given, used, strict=True):
             if not was:
                 wanted = ", ".join(f"{key} {entry[key]}" for key in _KEYS if key in entry)
@@ -98,12 +95,12 @@ class ChooseGpuSchedule(Pass):
                 )
 
 
-def _chosen(call: Call, machine: Device) -> Schedules:
+def _chosen(call: Call, gpu: Device) -> Schedules:
     """The cheapest schedules that can compute the call with what follows it."""
     after = epilogue(call.op, 16)
     last = after.stages[-1].op if after.stages else call.op
     halves = 2 if after.gated else 1
-    quantised = machine.matrix.converts and quantisation_of(last.results[0]) is not None
+    quantised = gpu.matrix.converts and quantisation_of(last.results[0]) is not None
     transports: tuple[Transport, ...] = ("stream", "ring")
     if quantised or not _may_stage(call):
         transports = ("stream",)
@@ -118,9 +115,9 @@ def _chosen(call: Call, machine: Device) -> Schedules:
         parts=_parts(call),
     )
     if call.rows is None:
-        found = choose_by_rows(problem, device=machine, transports=transports)
+        found = choose_by_rows(problem, device=gpu, transports=transports)
     else:
-        found = Schedules([choose(problem, device=machine, transports=transports)])
+        found = Schedules([choose(problem, device=gpu, transports=transports)])
     if not quantised:
         return found
     return Schedules([for_blocks(each, halves) for each in found.schedules], found.bounds)

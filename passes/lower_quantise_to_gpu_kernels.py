@@ -4,7 +4,7 @@ The largest magnitude of a block, its scale and its elements are three operation
 kernels or one less, each of which reads the floats again. Here they are one: a wave reads blocks
 into its lanes, finds their largest magnitudes among them, and converts what it holds. Where the
 floats are the values of other MX blocks, it reads these; where they are a matrix transposed, the
-matrix.
+matrix. A `target` without conversions does it by integers, and reads floats alone.
 
 before:
     %amax = linalg.generic ins(%x) { bitcast, andi, maxsi }           f32 [.., KO, 32] -> i32
@@ -27,8 +27,10 @@ from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 
+from mxc.dialects.devices import machine
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.kernel_calls import mark_quantises
+from mxc.dialects.matrix_units import MatrixUnit
 from mxc.dialects.quantise import Quantisation, match_quantisation, source_of
 from mxc.dialects.recast import match_dequantised, match_transposed
 from mxc.passes.base import Pass
@@ -44,17 +46,19 @@ from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 
 @dataclass(frozen=True)
 class LowerQuantiseToGpuKernels(Pass):
-    """Give dynamic quantisation to a kernel of scaled conversions."""
+    """Give dynamic quantisation to a kernel of the conversions of `target`, or of integers."""
 
     name = "mxc-lower-quantise-to-gpu-kernels"
+    target: str = "gfx950"
 
     def run(self, module: ir.Operation) -> None:
-        """Lower every quantisation that a kernel computes."""
+        """Lower every quantisation that a kernel computes. PassError for an unknown target."""
+        unit = machine(self.target).matrix
         found = [match_quantisation(op) for op in linalg_operations(module)]
         built: set[str] = set()
         for quantisation in found:
-            if quantisation is not None and (call := _call(quantisation)) is not None:
-                _lower(module, quantisation, call, built)
+            if quantisation is not None and (call := _call(quantisation, unit)) is not None:
+                _lower(module, quantisation, call, built, unit.lanes)
         sweep(module)
 
 
@@ -64,13 +68,16 @@ class _Call:
     operands: tuple[ir.Value, ...]
 
 
-def _call(found: Quantisation) -> _Call | None:
+def _call(found: Quantisation, unit: MatrixUnit) -> _Call | None:
     sizes = shape_of(found.x)
     if 0 in sizes or not found.format.element.exponent:
         return None
-    conversion = Conversion(found.format, found.recipe)
-    matrix = match_transposed(found.x)
-    source, operands = _read(found.x if matrix is None else source_of(matrix))
+    conversion = Conversion(found.format, found.recipe, unit.converts)
+    matrix = match_transposed(found.x) if unit.converts else None
+    # What was packed is read as it is where conversions unpack it.
+    source, operands = str(element_of(found.x)), (found.x,)
+    if unit.converts:
+        source, operands = _read(found.x if matrix is None else source_of(matrix))
     kernel: Quantise | TransposeQuantise
     blocks = math.prod(sizes) // BLOCK if min(sizes) > 0 else None
     kernel = Quantise(conversion, blocks, source)
@@ -91,12 +98,14 @@ def _read(x: ir.Value) -> tuple[str, tuple[ir.Value, ...]]:
     return str(element_of(x)), (x,)
 
 
-def _lower(module: ir.Operation, found: Quantisation, call: _Call, built: set[str]) -> None:
+def _lower(
+    module: ir.Operation, found: Quantisation, call: _Call, built: set[str], lanes: int
+) -> None:
     kernel, count = call.kernel, len(call.operands)
     if kernel.name not in built:
         built.add(kernel.name)
         with ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0]):
-            threads = Threads(kernel.threads, 64)
+            threads = Threads(kernel.threads, lanes)
             executable_of(kernel.name, kernel, threads)
     # Where the scales are computed: before all that reads them or the elements.
     with ir.InsertionPoint(found.scales), found.codes.location:

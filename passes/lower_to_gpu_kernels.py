@@ -32,10 +32,10 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.dialects.devices import machine
 from mxc.dialects.errors import PassError
 from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import KernelCall
-from mxc.dialects.matrix_units import UNITS, matrix_unit
 from mxc.dialects.quantise import Quantisation
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
@@ -69,10 +69,7 @@ class LowerToGpuKernels(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Lower every contraction that has a schedule. PassError for a target without kernels."""
-        unit = matrix_unit(self.target)
-        if unit is None:
-            known = ", ".join(each.target for each in UNITS)
-            raise PassError(f"no kernel of ours is for {self.target!r}; there are some for {known}")
+        unit = machine(self.target).matrix
         kernels = _Kernels(module)
         for op in linalg_operations(module):
             schedules = read_schedules(op, unit)

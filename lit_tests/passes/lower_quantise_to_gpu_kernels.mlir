@@ -1,4 +1,13 @@
 // RUN: mxc opt %s --split-input-file --passes mxc-lower-quantise-to-gpu-kernels | filecheck %s
+// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-quantise-to-gpu-kernels{target=gfx1201}' | filecheck %s --check-prefix=INTEGERS
+
+// Without conversions: the same kernel, by integers, in waves of 32.
+// INTEGERS: workgroup_size = [256, 1, 1] subgroup_size = 32
+// INTEGERS: stream.executable private @mxc_quantise_bf16_mxfp4_even_192 {
+// INTEGERS: amdgpu.dpp
+// INTEGERS-NOT: amdgpu.packed_scaled_trunc
+// INTEGERS: vector.store
+// INTEGERS-LABEL: func.func @mxfp4(
 
 // Four lanes share a block: 16 bytes of bf16 a lane, maxima of neighbours, eight elements at once.
 // CHECK: workgroup_size = [256, 1, 1] subgroup_size = 64

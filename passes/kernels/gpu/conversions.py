@@ -20,7 +20,7 @@ from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu_narrow import narrowed, saturate
 from mxc.dialects.formats import BlockFormat
-from mxc.dialects.quantise_scalars import MAGNITUDE, as_float, below, scale_byte
+from mxc.dialects.quantise_scalars import MAGNITUDE, as_float, below, element_code, scale_byte
 from mxc.dialects.quantise_scalars import i32 as number
 from mxc.dialects.recipes import MANTISSA, NAN_BYTE, ScaleRecipe
 from mxc.passes.kernels.vectors import bitcast, i32, splat
@@ -31,10 +31,11 @@ _LEAST_SCALE = 1 << (MANTISSA - 1)
 
 @dataclass(frozen=True)
 class Conversion:
-    """To `format`, its scales by `recipe`."""
+    """To `format`, its scales by `recipe`. `converts`: by v_cvt_scalef32_*, else by integers."""
 
     format: BlockFormat
     recipe: ScaleRecipe
+    converts: bool = True
 
     @property
     def name(self) -> str:
@@ -43,7 +44,7 @@ class Conversion:
 
     def prepare(self) -> None:
         """To be built before the first block, where all lanes run."""
-        if self.format.element.bits == 8:
+        if self.converts and self.format.element.bits == 8:
             saturate()
 
     def scale(self, values: ir.Value, across: Callable[[ir.Value], ir.Value]) -> ir.Value:
@@ -61,10 +62,35 @@ class Conversion:
 
     def elements(self, values: ir.Value, byte: ir.Value) -> ir.Value:
         """values f32 [n] under the scale `byte`, packed: i32 [n * bits / 32]."""
-        packed = narrowed(values, power_of(byte), self.format.element)
+        element = self.format.element
+        if not self.converts:
+            count = ir.VectorType(values.type).shape[0]
+            bytes_of = vector.broadcast(ir.VectorType.get([count], i32()), byte)
+            return _packed(
+                element_code(bitcast(values, i32(), count), bytes_of, element), element.bits
+            )
+        packed = narrowed(values, power_of(byte), element)
         words = ir.VectorType(packed.type).shape[0]
         ordinary = below(byte, NAN_BYTE)
         return arith.select(ordinary, packed, splat(0, i32(), words))
+
+
+def _packed(codes: ir.Value, width: int) -> ir.Value:
+    """Codes of so many bits, i32 [n], one after the other: i32 [n * width / 32]."""
+    count = ir.VectorType(codes.type).shape[0]
+    words: list[ir.Value | None] = [None] * (count * width // 32)
+
+    def put(word: int, value: ir.Value) -> None:
+        known = words[word]
+        words[word] = value if known is None else arith.ori(known, value)
+
+    for place in range(count):
+        word, bit = divmod(place * width, 32)
+        code = vector.extract(codes, [], [place])
+        put(word, arith.shli(code, number(bit)) if bit else code)
+        if bit + width > 32:
+            put(word + 1, arith.shrui(code, number(32 - bit)))
+    return vector.from_elements(ir.VectorType.get([len(words)], i32()), words)
 
 
 def power_of(byte: ir.Value) -> ir.Value:

@@ -47,13 +47,15 @@ class Watched:
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Watched]:
     """Compile a program from its text, with schedules of one's own if they are given."""
 
-    def compile_program(text: str, schedules: Sequence[Mapping[str, Any]] = ()) -> Watched:
+    def compile_program(
+        text: str, schedules: Sequence[Mapping[str, Any]] = (), target: str = "gfx950"
+    ) -> Watched:
         folder: Path = tmp_path_factory.mktemp("watched")
         (folder / "program.mlir").write_text(text)
         (folder / "schedules.json").write_text(json.dumps(schedules))
         mxc.compile(
             folder / "program.mlir",
-            target="gfx950",
+            target=target,
             output=folder / "program.mxc",
             schedule=folder / "schedules.json" if schedules else None,
         )

@@ -148,6 +148,31 @@ def test_halves_are_read_as_they_are(name: str, compiled: Any) -> None:
     check(compiled, bits.view(np.float16), name, ScaleRecipe.EVEN)
 
 
+@pytest.fixture(scope="module")
+def by_integers(watched: Callable[..., Any]) -> Any:
+    cases = [(name, ScaleRecipe.FLOOR, "f32") for name in NAMES]
+    cases.append(("mxfp4", ScaleRecipe.RCEIL, "bf16"))
+    return watched(program(cases), target="gfx942")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_integers_give_the_same_where_nothing_converts(name: str, by_integers: Any) -> None:
+    x = floats(name, F32)
+    elements, scales = by_integers.call(f"{name}_floor_f32", x)
+    wanted = quantize(x, name, recipe=ScaleRecipe.FLOOR)
+    np.testing.assert_array_equal(scales, wanted.scales)
+    np.testing.assert_array_equal(elements.reshape(wanted.elements.shape), wanted.elements)
+
+
+def test_integers_of_bfloats(by_integers: Any) -> None:
+    upper = (floats("mxfp4", BF16).view(np.uint32) >> 16).astype(np.uint16)
+    x = upper.view(ml_dtypes.bfloat16)
+    elements, scales = by_integers.call("mxfp4_rceil_bf16", x)
+    wanted = quantize(x, "mxfp4", recipe=ScaleRecipe.RCEIL)
+    np.testing.assert_array_equal(scales, wanted.scales)
+    np.testing.assert_array_equal(elements.reshape(wanted.elements.shape), wanted.elements)
+
+
 @pytest.mark.parametrize("name", ["mxfp6e2m3", "mxfp6e3m2"])
 def test_a_conversion_of_many_passes_overwrites_no_source(name: str, compiled: Any) -> None:
     """composable_kernel works around a compiler that gave v_cvt_scalef32_2xpk16 such registers."""
