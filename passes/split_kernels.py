@@ -27,13 +27,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith
 
 from mxc.dialects.dispatches import walk
 from mxc.dialects.kernel_names import case_name
 from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import CASES, TRANSLATION
-from mxc.passes.kernels.vectors import i1, index
+from mxc.passes.kernels.gpu.lanes import below
 
 _EXPORT = "hal.executable.export"
 _SWITCH = "scf.index_switch"
@@ -58,55 +57,66 @@ class SplitKernels(Pass):
                     _split(export, function)
 
 
+@dataclass(frozen=True)
+class _Case:
+    """One part of a kernel: its symbol, how code is made of it, its place in the switch (None: the
+    default); it is for numbers less than `bound`, for others the case `next`."""
+
+    symbol: str
+    translation: ir.Attribute
+    place: int | None
+    bound: int | None = None
+    next: str = ""
+
+
 def _split(export: ir.Operation, function: ir.Operation) -> None:
-    cases = ir.DictAttr(function.attributes[CASES])
-    bounds = list(ir.DenseI64ArrayAttr(cases["bounds"]))
-    workload = ir.IntegerAttr(cases["workload"]).value
+    given = ir.DictAttr(function.attributes[CASES])
+    workload = ir.IntegerAttr(given["workload"]).value
     first = ir.IntegerAttr(export.attributes["ordinal"]).value
-    translations = list(ir.ArrayAttr(cases["translations"]))
     del function.attributes[CASES]
-    names = [_symbol(export), *(case_name(_symbol(export), bound) for bound in bounds)]
-    for number in reversed(range(1, len(names))):
+    cases = _cases(_symbol(export), given)
+    for number, case in reversed(list(enumerate(cases[1:], first + 1))):
         own = export.clone(ip=ir.InsertionPoint.after(export))
         body = function.clone(ip=ir.InsertionPoint.after(function))
-        own.attributes["ordinal"] = ir.IntegerAttr.get(ir.IndexType.get(), first + number)
-        own.attributes[_SYMBOL] = body.attributes[_SYMBOL] = ir.StringAttr.get(names[number])
-        _become(own, body, number, names, bounds, workload, translations)
-    _become(export, function, 0, names, bounds, workload, translations)
+        own.attributes["ordinal"] = ir.IntegerAttr.get(ir.IndexType.get(), number)
+        own.attributes[_SYMBOL] = body.attributes[_SYMBOL] = ir.StringAttr.get(case.symbol)
+        _become(own, body, case, workload)
+    _become(export, function, cases[0], workload)
 
 
-def _become(
-    export: ir.Operation,
-    function: ir.Operation,
-    number: int,
-    names: list[str],
-    bounds: list[int],
-    workload: int,
-    translations: list[ir.Attribute],
-) -> None:
-    """Make a copy case `number`, which the next one stands in for where it is not the last."""
-    function.attributes[TRANSLATION] = translations[number]
-    _choose(function, number if number < len(bounds) else None)
-    if number == len(bounds):
+def _cases(symbol: str, given: ir.DictAttr) -> list[_Case]:
+    bounds = list(ir.DenseI64ArrayAttr(given["bounds"]))
+    names = [symbol, *(case_name(symbol, bound) for bound in bounds)]
+    *others, last = ir.ArrayAttr(given["translations"])
+    found = [
+        _Case(names[place], translation, place, bounds[place], names[place + 1])
+        for place, translation in enumerate(others)
+    ]
+    return [*found, _Case(names[-1], last, None)]
+
+
+def _become(export: ir.Operation, function: ir.Operation, case: _Case, workload: int) -> None:
+    """Make one case of a copy of the kernel."""
+    function.attributes[TRANSLATION] = case.translation
+    _choose(function, case.place)
+    if case.bound is None:
         return
-    export.attributes["condition_fallback"] = ir.FlatSymbolRefAttr.get(names[number + 1])
+    export.attributes["condition_fallback"] = ir.FlatSymbolRefAttr.get(case.next)
     count, condition = export.regions
     with export.location:
         block = condition.blocks.append(*(value.type for value in count.blocks[0].arguments))
         with ir.InsertionPoint(block):
             # The device comes first.
-            given, bound = block.arguments[1 + workload], index(bounds[number])
-            fits = arith.cmpi(arith.CmpIPredicate.ult, given, bound)
-            assert fits.type == i1()
+            fits = below(block.arguments[1 + workload], case.bound)
             ir.Operation.create("hal.return", operands=[fits])
 
 
-def _choose(function: ir.Operation, case: int | None) -> None:
-    """Put one case of the switch in its place, None: the default."""
+def _choose(function: ir.Operation, place: int | None) -> None:
+    """Put one part of the switch in its place, None: the default."""
     block = function.regions[0].blocks[0]
     (switch,) = (op.operation for op in block.operations if op.operation.name == _SWITCH)
     default, *regions = switch.regions
-    chosen = default if case is None else regions[case]
+    chosen = default if place is None else regions[place]
     *body, _ = chosen.blocks[0].operations
     for op in body:
         op.operation.move_before(switch)

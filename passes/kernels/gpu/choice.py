@@ -26,8 +26,8 @@ _DECODED = 16
 #: More where a float is more than one of them, for each.
 _PART = 72
 #: Rows that schedules are chosen for where their number comes with each call. By the model these
-#: three cost up to twice as much as the best one for any number of rows, mostly a half more; one
-#: schedule for all would cost four to seven times as much at one end.
+#: three cost up to twice as much as the best one for any number of rows; one schedule for all costs
+#: up to five times as much at one end.
 _ROWS = (16, 256, 2048)
 #: Rows of a tile: between its multiples nothing changes.
 _TILE = 16
