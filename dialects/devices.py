@@ -57,6 +57,14 @@ class Device:
         """Clocks of memory_latency."""
         return self.memory_latency * self.clock
 
+    @property
+    def bytes_in_flight(self) -> float:
+        """What a unit must have asked for at any time, if all are to keep memory busy.
+
+        Little's law: what is on its way is bandwidth times latency.
+        """
+        return self.memory_bandwidth * self.memory_latency / self.units
+
 
 #: Units (32 on each of eight dies), clock and bandwidth: AMD Instinct MI355X data sheet. The
 #: latency is an assumption, twice that of compute_units.py; it was not measured on this device.

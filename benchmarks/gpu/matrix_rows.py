@@ -11,6 +11,7 @@ from matrix_cases import SHORT, Case
 
 from mxc.compiler.report.assembly import Kernel
 from mxc.compiler.report.lowering import best_kind
+from mxc.dialects.devices import device
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.kernel_names import called_as
 from mxc.dialects.targets import KINDS, Target
@@ -19,6 +20,8 @@ from mxc.dialects.targets import KINDS, Target
 MATRIX_ROWS = 16
 #: Bytes that a decode kernel may read, of the packed minimum.
 _MOST_BYTES = 1.05
+#: Rows up to which memory decides.
+_MEMORY_ROWS = 256
 _WIDE_FLOATS = {"bf16": 16, "f16": 16, "f32": 32}
 
 
@@ -30,7 +33,8 @@ class Row:
     kind: how it multiplies, as targets.KINDS has it, or "none"; failed: the refusal, or "";
     kernels, spills, scratch_bytes, transient_bytes: of the whole program; packed: no weight goes
     through memory in another form; bytes_moved: of `bytes_minimum`, None where dynamic;
-    load_bytes: a lane, of a load in the hot loop; matrix_share: of the issue model.
+    load_bytes: a lane, of a load in the hot loop; bytes_in_flight: of a unit there, None where
+    there is no loop and all is asked for at once; matrix_share: of the issue model.
     """
 
     name: str
@@ -51,6 +55,7 @@ class Row:
     bytes_moved: int | None = None
     bytes_minimum: int | None = None
     load_bytes: float | None = None
+    bytes_in_flight: int | None = None
     matrix_share: float | None = None
     bound_by: str = ""
     fallback: str = ""
@@ -100,6 +105,7 @@ def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -
         bytes_moved=product["bytes_moved"] if product else None,
         bytes_minimum=_minimum(case),
         load_bytes=loop.load_bytes if loop else None,
+        bytes_in_flight=loop.bytes_in_flight if loop and loop.is_loop else None,
         matrix_share=loop.matrix_share if loop else None,
         bound_by=(loop.bound_by or "") if loop else "",
         fallback=fallback,
@@ -150,6 +156,16 @@ def _native(case: Case, found: Row, target: Target) -> bool:
     return found.kind in kinds
 
 
+def _in_flight(case: Case, found: Row, target: Target) -> bool:
+    """Of a kernel without a loop nothing is left to be asked for; of other targets too little is
+    known."""
+    del case
+    own = device(target.name)
+    if own is None or found.bytes_in_flight is None:
+        return True
+    return found.bytes_in_flight >= own.bytes_in_flight
+
+
 #: What is asked of every case that it concerns.
 BARS = (
     Bar("compiles", lambda case: True, lambda case, found, target: not found.failed),
@@ -172,6 +188,11 @@ BARS = (
         f"M < {MATRIX_ROWS}: at most {_MOST_BYTES} of the minimal bytes",
         lambda case: case.contracts and 0 < case.m < MATRIX_ROWS,
         lambda case, found, target: found.moved is not None and found.moved <= _MOST_BYTES,
+    ),
+    Bar(
+        f"M {MATRIX_ROWS} to {_MEMORY_ROWS}: bytes in flight for the bandwidth",
+        lambda case: case.contracts and MATRIX_ROWS <= case.m <= _MEMORY_ROWS,
+        _in_flight,
     ),
     Bar("no fallback", lambda case: case.contracts, lambda case, found, target: not found.fallback),
 )

@@ -86,6 +86,10 @@ def kernel(name: str = "k", **fields: Any) -> dict[str, Any]:
     return {"name": name, "instructions": own, "vgpr": 90, "lds_bytes": 0, **fields}
 
 
+def loop(**fields: Any) -> dict[str, Any]:
+    return {"is_loop": True, "instructions": 9, "census": {"matrix": 4}, **fields}
+
+
 def report(**fields: Any) -> dict[str, Any]:
     product = {
         "name": "contraction", "kernel": "k", "lowering": "v_mfma_scale", "fallback": None,
@@ -121,6 +125,8 @@ def test_a_row_is_read_from_the_report_and_meets_what_is_asked() -> None:
         ("shape f4 M16", {"dispatches": 0}, "kernels"),
         ("shape f4 M16", {"findings": ["a weight is copied"]}, "weights stay packed"),
         ("shape f4 M1", {}, "M < 16"),
+        # 8 TB/s for 0.8 us, by 256 units, are 25000 bytes.
+        ("shape f4 M256", {"kernels": [kernel(hot_loop=loop(bytes_in_flight=24999))]}, "M 16 to"),
     ],
 )
 def test_each_bar_can_be_missed(name: str, given: dict[str, Any], missed: str) -> None:
@@ -128,6 +134,20 @@ def test_each_bar_can_be_missed(name: str, given: dict[str, Any], missed: str) -
     what["matmuls"][0]["bytes_moved"] = 99_000_000
     (only,) = misses(case, row(case, GFX950, what, 1.0), GFX950)
     assert only.startswith(missed)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("shape f4 M256", loop(bytes_in_flight=25000)),
+        # All is asked for at once; and there matrix cores decide.
+        ("shape f4 M256", loop(bytes_in_flight=9, is_loop=False)),
+        ("pair f4xf4", loop(bytes_in_flight=9)),
+    ],
+)
+def test_bytes_in_flight_are_enough(name: str, given: dict[str, Any]) -> None:
+    case, what = BY_NAME[name], report(kernels=[kernel(hot_loop=given)])
+    assert misses(case, row(case, GFX950, what, 1.0), GFX950) == []
 
 
 def test_weight_only_is_met_by_a_matrix_instruction_and_quantising_takes_a_kernel() -> None:
