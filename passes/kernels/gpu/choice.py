@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import product
 
 from mxc.dialects.devices import MI355X, Device
-from mxc.passes.kernels.gpu.cost import Problem, cost
+from mxc.passes.kernels.gpu.cost import Problem, cost, padding
 from mxc.passes.kernels.gpu.fragments import TURNS, Instruction
 from mxc.passes.kernels.gpu.row_scales import AT_ONCE
 from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, Transport
-from mxc.passes.kernels.gpu.staged_scales import SPAN, scale_bytes
+from mxc.passes.kernels.gpu.staged_scales import scale_bytes
 from mxc.passes.kernels.gpu.staging import INSTRUCTION, PIECE, layout_bytes
 
 #: Waves along K of a stream, at most.
@@ -54,7 +54,15 @@ def choose(
     device: Device = MI355X,
     transports: tuple[Transport, ...] = ("stream", "ring"),
 ) -> Schedule:
-    """The cheapest schedule; of equals the first. Raises ValueError where there is none."""
+    """The cheapest schedule; of equals a stream, the one with the least padding, the first.
+
+    Raises ValueError where there is none.
+    """
+
+    def rank(schedule: Schedule) -> tuple[float, bool, float]:
+        clocks = cost(problem, schedule, device)
+        return clocks, schedule.transport == "ring", padding(problem, schedule)
+
     unit = device.matrix
     decodes = problem.parts and not unit.converts
     most = _DECODING[unit.lanes] if decodes else _REGISTERS
@@ -62,7 +70,7 @@ def choose(
     found = [s for s in known if s.transport == "ring" or registers(problem, s) <= most]
     if decodes and not found:
         found = [min(known, key=lambda schedule: registers(problem, schedule))]
-    return min(found, key=lambda schedule: cost(problem, schedule, device))
+    return min(found, key=rank)
 
 
 def choose_by_rows(
@@ -105,11 +113,13 @@ def _is_cheaper(
 def candidates(problem: Problem, device: Device = MI355X) -> Iterator[Schedule]:
     """Schedules that compute a product."""
     yield from _streams(problem, device)
-    if device.matrix.dma == PIECE:
-        if problem.is_float and problem.blocks >= AT_ONCE:
-            yield from _float_rings(problem, device)
-        if not problem.is_float and problem.blocks >= SPAN:
-            yield from _rings(problem, device)
+    if device.matrix.dma != PIECE:
+        return
+    if problem.is_float and problem.blocks >= AT_ONCE:
+        yield from _float_rings(problem, device)
+    # A ring has tiles of 32 rows: fewer than half of them are few, and streamed.
+    if not problem.parts and 2 * problem.rows >= INSTRUCTION.rows:
+        yield from _rings(problem, device)
 
 
 def registers(problem: Problem, schedule: Schedule) -> int:
@@ -131,12 +141,17 @@ def _streams(problem: Problem, device: Device) -> Iterator[Schedule]:
     small = Instruction(16, device.matrix)
     steps = -(-problem.blocks // small.step)
     for tiles, most in enumerate(_ALONG_K, start=1):
-        yield Schedule(
-            instruction=small, tiles=(tiles, problem.halves), waves=(1, 1, min(most, steps))
-        )
+        along = _along(steps, min(most, steps))
+        yield Schedule(instruction=small, tiles=(tiles, problem.halves), waves=(1, 1, along))
     for tiles_m, tiles_n in product((4, 2, 1), repeat=2):
         if tiles_n % problem.halves == 0:
             yield Schedule(instruction=small, tiles=(tiles_m, tiles_n), waves=(2, 2, 1))
+
+
+def _along(steps: int, most: int) -> int:
+    """Waves that share the steps of K: of those that are not far fewer than `most` the ones that
+    have the least to do beyond the end."""
+    return min(range(most, most // 2, -1), key=lambda waves: -(-steps // waves) * waves)
 
 
 def _rings(problem: Problem, device: Device) -> Iterator[Schedule]:

@@ -76,9 +76,12 @@ def workgroups(problem: Problem, schedule: Schedule) -> int:
 
 
 def padding(problem: Problem, schedule: Schedule) -> float:
-    """The part of the computed results that is stored nowhere."""
+    """The part of the products that is computed for nothing: beyond rows, columns and K."""
     computed = workgroups(problem, schedule) * schedule.rows * schedule.columns
-    return 1 - problem.rows * problem.columns * problem.groups / computed
+    groups, waves = schedule.instruction.groups, schedule.waves[2]
+    blocks = groups * (schedule.turns or TURNS) * waves
+    along = -(-problem.blocks // blocks) * blocks
+    return 1 - problem.rows * problem.columns * problem.groups * problem.blocks / computed / along
 
 
 def cost(problem: Problem, schedule: Schedule, device: Device) -> float:

@@ -42,7 +42,6 @@ from mxc.passes.kernels.gpu.ring_tile import Tile
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.gpu.staged_scales import (
     HALVES,
-    SPAN,
     SPAN_TURNS,
     StagedScales,
     scale_bytes,
@@ -85,8 +84,6 @@ class Ring(Contraction):
             raise ValueError(f"{schedule}: a ring has 2 stages or more, of 2 turns")
         if self.decoded is not None or self.out is not None:
             raise ValueError("a ring takes scaled sides, and stores f32")
-        if self.lhs.blocks < SPAN:
-            raise ValueError(f"{self.lhs.blocks} blocks: a ring wants {SPAN}, a span of scales")
         if self.lds_bytes > units.lds_bytes:
             raise ValueError(
                 f"{schedule}: {self.lds_bytes} bytes of LDS, where there are {units.lds_bytes}"

@@ -83,8 +83,9 @@ class StagedScales:
         self, span: ir.Value, into: list[ir.Value], *, left: int | None
     ) -> list[Callable[[], None]]:
         """Load this lane's rows' scales of a span. `left`: blocks that a row has, if not all."""
-        # What the row has not would be the next row's: dwords that end with the row are read.
-        size = SPAN if left is None else -(-left // TURNS) * TURNS
+        # What the row has not would be the next row's: dwords that end with the row are read, or
+        # all of a row that is shorter.
+        size = SPAN if left is None else min(-(-left // TURNS) * TURNS, self._kind.blocks)
         at = times(span, SPAN) if left is None else index(self._kind.blocks - size)
         shared = self._kind.shared
         kind = of(i8(), max(1, size // shared))

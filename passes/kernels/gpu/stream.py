@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
 
-from mxc.dialects.amdgpu import barrier, bounded, shared, zeros
+from mxc.dialects.amdgpu import barrier, bounded, no_reordering, shared, zeros
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.gpu.contraction import QUAD, Contraction, Given
 from mxc.passes.kernels.gpu.floats import Floats, FloatSide
@@ -175,6 +175,9 @@ class _Body:
             lhs_next, rhs_next = load(index(turns - 1), masked=ragged)
             totals = multiply(totals, lhs, rhs)
             lhs, rhs = lhs_next, rhs_next
+            if late:
+                # Else the last step of lhs is loaded beside the one before.
+                no_reordering()
         return multiply(totals, own(index(turns - 1), lhs, masked=ragged), rhs)
 
     def _add_up(self, totals: list[ir.Value]) -> None:
