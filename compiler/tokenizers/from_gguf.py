@@ -22,10 +22,20 @@ from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 def text_files(metadata: Mapping[str, Any], place: str) -> dict[str, bytes]:
     """Name -> content of the files that transformers would have; none for other tokenizers.
 
-    Raises CheckpointError for a way of splitting that is not known, and for lists that do not go
-    together.
+    Raises CheckpointError for a way of splitting that is not known, for lists that do not go
+    together, and for values of other kinds than the keys have.
     """
+    try:
+        return _text_files(metadata, place)
+    except CheckpointError:
+        raise
+    except Exception as error:  # what tokenizers raises is of no other class
+        raise CheckpointError(
+            f"{place}: tokenizer.ggml is no tokenizer ({error}); fetch the file again"
+        ) from error
 
+
+def _text_files(metadata: Mapping[str, Any], place: str) -> dict[str, bytes]:
     def said(name: str, default: Any = None) -> Any:
         return metadata.get(f"tokenizer.{name}", default)
 

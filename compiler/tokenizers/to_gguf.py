@@ -35,6 +35,9 @@ _NAMED = {
 }
 
 
+#: More tokens are in no vocabulary.
+_MOST = 1 << 24
+
 #: What is to be said where only the first piece of a text gets a space.
 _FIRST = "the tokenizer puts a space before a text; llama.cpp puts one after each control token too"
 
@@ -55,7 +58,9 @@ def metadata(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], s
         return found, _FIRST if _only_first(folder) else None
     except NotWrittenError as reason:
         return {}, f"the tokenizer is not in the file: {reason}; llama.cpp wants one"
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (
+        AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError,
+    ) as error:  # fmt: skip
         raise CheckpointError(
             f"{folder / TOKENIZER}: is no tokenizer ({error!r}); fetch it again"
         ) from error
@@ -95,9 +100,11 @@ def _tokens(
     numbers: Mapping[str, int], added: Mapping[str, Any], unknown: Any, size: Any
 ) -> tuple[list[str], list[int]]:
     """Tokens and types by number; one that no text has stands for each number without a token."""
-    count = max(numbers.values()) + 1
+    count = max(numbers.values(), default=-1) + 1
+    if min(numbers.values(), default=0) < 0 or count > _MOST:
+        raise ValueError(f"tokens are numbered up to {count - 1}")
     if type(size) is int:
-        if count > size:
+        if not 0 < count <= size:
             raise NotWrittenError(f"it has {count} tokens, the model {size}")
         count = size
     words, types = [f"[PAD{number}]" for number in range(count)], [UNUSED] * count

@@ -214,7 +214,13 @@ def test_damaged(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: is no tokenizer"):
         metadata(folder, {})
     assert metadata(tmp_path, {})[1] is not None
+    many = b'{"model": {"type": "BPE", "vocab": {"a": 9007199254740992}, "merges": []}}'
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: is no tokenizer"):
+        metadata(folder_of(tmp_path / "many", {TOKENIZER: many}), {})
     said = sentencepiece_metadata()
+    for key in ("tokens", "scores", "token_type"):
+        with pytest.raises(CheckpointError, match=r"is no tokenizer|wanted as many"):
+            text_files(said | {f"tokenizer.ggml.{key}": 3}, "m.gguf")
     with pytest.raises(CheckpointError, match="tokens and 0 scores"):
         text_files(said | {"tokenizer.ggml.scores": []}, "m.gguf")
     long = ["a" * 300, *said["tokenizer.ggml.tokens"][1:]]
