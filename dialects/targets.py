@@ -76,7 +76,8 @@ class Target:
     `features` are the LLVM features, of those that a kernel of ours looks at, that the chip has.
     `decoders` are mnemonic prefixes that turn packed MX elements into wider ones.
     `subgroup` is in lanes, `lds_bytes` the shared memory that one workgroup may hold.
-    `extends_f8`: IREE can turn 8-bit elements into wider ones there.
+    `extends_f8`: IREE can turn 8-bit elements into wider ones there. `unverified`: what of its code
+    nothing has executed, a sentence for reports; empty where all has been.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Target:
     subgroup: int = 1
     lds_bytes: int = 0
     extends_f8: bool = True
+    unverified: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a record whose fields contradict each other."""
@@ -217,12 +219,16 @@ GPUS = (
                       block=16, lhs=("f4E2M1FN",), rhs=("f4E2M1FN",)),
         ),
         source="LLVM AMDGPU VOP3PInstructions.td; IREE KnownTargets.cpp (gfx1250)",
+        unverified="code for gfx1250 was never executed: its kernels were, as IR, with the layouts "
+        "of matrix instructions that Triton has; no document of AMD's was found",
     ),
     Target(
         # Radeon RX 9070: RDNA4 ISA guide, 7.9 (V_WMMA_*, fp8 in the OCP kinds, no block scales).
         name="gfx1201", device="hip", architecture="amdgcn", chip="gfx1201", subgroup=32,
         lds_bytes=64 * 1024, extends_f8=False, multipliers=(*_WMMA, *_VALU),
         source="AMD RDNA4 ISA guide; IREE KnownTargets.cpp (rdna4)",
+        unverified="code for gfx1201 was never executed: its kernels were, as IR, with the layouts "
+        "of matrix instructions of AMD's document",
     ),
 )  # fmt: skip
 

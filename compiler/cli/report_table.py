@@ -15,6 +15,7 @@ from rich.text import Text
 
 from mxc.compiler.report import Matmul, Report
 from mxc.compiler.report.assembly import Kernel
+from mxc.dialects.targets import TARGETS
 
 _DISPATCH = re.compile(r"_dispatch_\d+")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -92,6 +93,9 @@ def render(report: Report, width: int = _LOG_WIDTH) -> Group:
     table.title, table.title_justify = f"contractions for {report.target}", "left"
     lines = [Text(f"[{number}] {reason}") for reason, number in reasons.items()]
     lines += [Text(f"note: {finding}") for finding in report.findings]
+    record = TARGETS.get(report.target)
+    if record is not None and record.unverified:
+        lines.append(Text(f"note: {record.unverified}"))
     lines += [Text(line) for line in _troubles(report.kernels)]
     return Group(table, *lines, Text(_totals(report)))
 

@@ -20,7 +20,7 @@ _ALONG_K = (8, 4, 4, 4)
 #: Registers that a streaming kernel may be estimated to take: with more LLVM 24 was seen to spill.
 _REGISTERS = 400
 #: The same where sides are decoded by integers, by the lanes of a wave.
-_DECODING = {64: 345, 32: 250}
+_DECODING = {64: 345, 32: 180}
 #: Registers of a block in bf16.
 _DECODED = 16
 #: More where a float is more than one of them, for each.
