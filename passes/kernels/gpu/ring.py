@@ -120,7 +120,7 @@ class Ring(Contraction):
     @property
     def clocks(self) -> int:
         """Of a matrix core for an instruction."""
-        return INSTRUCTION.clocks * (2 if 8 in (self.lhs.bits, self.rhs.bits) else 1)
+        return int(INSTRUCTION.clocks) * (2 if 8 in (self.lhs.bits, self.rhs.bits) else 1)
 
     @property
     def stage_clocks(self) -> int:
