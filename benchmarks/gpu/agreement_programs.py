@@ -18,7 +18,7 @@ from mxc.dialects.generic import constant, element_of, generic, shape_of
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.quantise import quantise_mx
 from mxc.dialects.scaled import scaled_contraction
-from mxc.passes.kernels.gpu.schedule import write_schedule
+from mxc.passes.kernels.gpu.schedule import Schedules, write_schedules
 
 #: The format and the recipe of results that are quantised.
 OUT, RECIPE = "mxfp8e4m3", "even"
@@ -82,7 +82,7 @@ def _product(case: Case, values: dict[str, ir.Value]) -> ir.Value:
         y = scaled_contraction(
             left, right, lhs_scale=lhs_scale, rhs_scale=rhs_scale, batch=min(case.groups, 1)
         )
-    write_schedule(y.owner, SCHEDULES[case.schedule])
+    write_schedules(y.owner, Schedules((SCHEDULES[case.schedule],)))
     return y
 
 

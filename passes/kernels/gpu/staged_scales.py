@@ -92,10 +92,7 @@ class StagedScales:
         at = divided(at, shared)
 
         def load(offset: ir.Value) -> None:
-            found = vector.load(kind, self._buffer, [plus(offset, at)])
-            if shared > 1:
-                found = vector.shuffle(found, found, [block // shared for block in range(size)])
-            into.append(found)
+            into.append(vector.load(kind, self._buffer, [plus(offset, at)]))
 
         return [partial(load, offset) for offset in self._offsets]
 
@@ -104,8 +101,11 @@ class StagedScales:
         turns = self._layout.turns
 
         def write(number: int, group: int, turn: int) -> None:
-            scales = loaded[number]
-            size = ir.VectorType(scales.type).shape[0]
+            scales, shared = loaded[number], self._kind.shared
+            size = SPAN if left is None else -(-left // TURNS) * TURNS
+            if shared > 1:
+                # Not where they are loaded, which would wait for them there.
+                scales = vector.shuffle(scales, scales, [at // shared for at in range(size)])
             skipped = 0 if left is None else size - left
             blocks = [self._layout.block(turn + part, group) + skipped for part in range(turns)]
             if left is None:
