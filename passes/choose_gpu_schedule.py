@@ -102,7 +102,7 @@ def _chosen(call: Call, gpu: Device) -> Schedules:
     halves = 2 if after.gated else 1
     quantised = gpu.matrix.converts and quantisation_of(last.results[0]) is not None
     transports: tuple[Transport, ...] = ("stream", "ring")
-    if quantised or not _may_stage(call):
+    if not _may_stage(call):
         transports = ("stream",)
     problem = Problem(
         rows=1 if call.rows is None else call.rows,

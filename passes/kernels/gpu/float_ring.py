@@ -65,10 +65,8 @@ class FloatRing(Contraction):
             raise ValueError(f"{schedule}: a wave has {_SUMS} accumulation registers for its tiles")
         if schedule.stages < 2 or schedule.turns != 1:
             raise ValueError(f"{schedule}: a ring of floats has 2 stages or more, of 1 turn")
-        if not self.takes(self.lhs, self.rhs, self.decoded) or self.out is not None:
-            raise ValueError(
-                "a ring of floats takes weights in blocks of 32, as bf16; it stores f32"
-            )
+        if not self.takes(self.lhs, self.rhs, self.decoded):
+            raise ValueError("a ring of floats takes weights in blocks of 32, as bf16")
         if self.lhs.blocks < AT_ONCE:
             raise ValueError(f"{self.lhs.blocks} blocks: a ring of floats wants {AT_ONCE}")
         if self.lds_bytes > units.lds_bytes:

@@ -82,8 +82,8 @@ class Ring(Contraction):
             raise ValueError(f"{schedule}: a wave has {_SUMS} accumulation registers for its tiles")
         if schedule.stages < 2 or schedule.turns != 2:
             raise ValueError(f"{schedule}: a ring has 2 stages or more, of 2 turns")
-        if self.decoded is not None or self.out is not None:
-            raise ValueError("a ring takes scaled sides, and stores f32")
+        if self.decoded is not None:
+            raise ValueError("a ring takes scaled sides as they are")
         if self.lds_bytes > units.lds_bytes:
             raise ValueError(
                 f"{schedule}: {self.lds_bytes} bytes of LDS, where there are {units.lds_bytes}"

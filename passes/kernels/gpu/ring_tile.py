@@ -5,10 +5,13 @@ from __future__ import annotations
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
 
+from mxc.dialects.amdgpu import zeros
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import product, quotient_up, value_of
 from mxc.passes.kernels.gpu.contraction import QUAD, Contraction, Given
 from mxc.passes.kernels.gpu.lanes import Lane, at_most, below, divided, plus, rest, times
+from mxc.passes.kernels.gpu.output import Blocks
+from mxc.passes.kernels.vectors import f32, of
 
 #: Dies of a device, each with a cache: one workgroup after the other goes to the next of them.
 #: Source: AMD CDNA3 and CDNA4 white papers (eight XCDs).
@@ -36,6 +39,10 @@ class Tile:
         self.first_column = times(self._wave_n, self._tiles_n * self._size)
         down, self._right = self._place()
         self.start = times(down, self._schedule.rows)
+        self._blocks: Blocks | None = None
+        if contraction.out is not None:
+            instruction, results = self._schedule.instruction, given.blocks(self.start)
+            self._blocks = Blocks(contraction.out, contraction.width, instruction, lane, *results)
 
     def _place(self) -> tuple[ir.Value, ir.Value]:
         """Which rows and columns this workgroup has: those that run at once share operands.
@@ -91,20 +98,56 @@ class Tile:
 
     def store(self, totals: list[ir.Value]) -> None:
         """Finish and store all tiles of this wave; `totals` row after row of tiles."""
-        row = plus(self.start, plus(self.first_row, self._lane.row))
+        local = plus(self.first_row, self._lane.row)
+        row = plus(self.start, local)
         column = self._wave_column(self._wave_n)
+        if self._contraction.out is not None:
+            self._contraction.out.prepare()
         for m in range(self._tiles_m):
             for n in range(self._across):
                 first = m * self._tiles_n + n
                 pair = totals[first : (m + 1) * self._tiles_n : self._across][
                     : self._contraction.halves
                 ]
-                self._store(plus(row, m * self._size), plus(column, n * self._size), pair)
+                at = plus(column, n * self._size)
+                if self._blocks is None:
+                    self._store(plus(row, m * self._size), at, pair)
+                else:
+                    self._store_block(self._blocks, plus(local, m * self._size), at, pair)
+
+    def _store_block(
+        self, blocks: Blocks, local: ir.Value, column: ir.Value, pair: list[ir.Value]
+    ) -> None:
+        """Quantise and store a tile: a block of each row. `local`: a row of the workgroup's.
+
+        The lanes of a block exchange columns: those of rows that there are not take part.
+        """
+        row, kind = plus(self.start, local), of(f32(), QUAD)
+        inside = arith.andi(self._given.has_row(row), below(column, self._contraction.width))
+        quads = range(self._schedule.instruction.totals // QUAD)
+        branch = scf.IfOp(inside, [kind] * len(quads), has_else=True)
+        with ir.InsertionPoint(branch.then_block):
+            whole = self._given.result_row(row)
+            scf.YieldOp(
+                [
+                    self._given.finished(whole, self._column(column, quad), pair, quad)
+                    for quad in quads
+                ]
+            )
+        with ir.InsertionPoint(branch.else_block):
+            scf.YieldOp([zeros(kind)] * len(quads))
+        blocks.store(list(branch.results), local, column, inside)
+
+    def _column(self, column: ir.Value, quad: int) -> ir.Value:
+        """The first column of a quad of the tile that begins at `column`."""
+        return plus(
+            column, plus(times(self._lane.group, QUAD), self._schedule.instruction.row(quad))
+        )
 
     def _store(self, row: ir.Value, column: ir.Value, pair: list[ir.Value]) -> None:
         contraction, schedule = self._contraction, self._schedule
         for quad in range(schedule.instruction.totals // QUAD):
-            at = plus(column, plus(times(self._lane.group, QUAD), schedule.instruction.row(quad)))
+            at = self._column(column, quad)
             conditions = []
             if contraction.rows is None or contraction.rows % schedule.rows:
                 conditions.append(self._given.has_row(row))
