@@ -36,7 +36,9 @@ def command(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(help="IREE device URI, e.g. hip://1; or simulator, for gfx950 without one."),
+        typer.Option(
+            help="IREE device URI, e.g. hip://1; or simulator, for gfx950 and gfx942 without one."
+        ),
     ] = None,
     level: Annotated[
         str | None,
