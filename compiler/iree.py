@@ -65,7 +65,7 @@ _library.ireeCompilerInvocationEnableCallbackDiagnostics.argtypes = [
 
 
 #: Flags of LLVM itself. Results of matrix instructions are in accumulation registers in functions
-#: that ask for some by "amdgpu-agpr-alloc". Kernels of ours do (passes/kernels/gpu/ring.py), and
+#: that ask for some by "amdgpu-agpr-alloc". Kernels of ours do (passes/kernels/gpu/ring/), and
 #: would spill otherwise. Nothing changes for other functions.
 LLVM_FLAGS = ("--amdgpu-mfma-vgpr-form=0",)
 

@@ -27,7 +27,7 @@ from mxc.dialects.recast import Dequantised, match_dequantised
 from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import Threads, dispatch_all, executable_of
 from mxc.passes.kernels.extents import Size, dynamic_of, product, value_of
-from mxc.passes.kernels.gpu.dequantise import Dequantise
+from mxc.passes.kernels.gpu.blocks.dequantise import Dequantise
 from mxc.passes.kernels.reshapes import as_tensor, packed_as, sizes_of
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 

@@ -36,10 +36,10 @@ from mxc.dialects.recast import match_dequantised, match_transposed
 from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import Threads, dispatch_all, executable_of
 from mxc.passes.kernels.extents import Size, dynamic_of, product, value_of
+from mxc.passes.kernels.gpu.blocks.quantise import Quantise
+from mxc.passes.kernels.gpu.blocks.transpose import TransposeQuantise
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.fragments import BLOCK
-from mxc.passes.kernels.gpu.quantise import Quantise
-from mxc.passes.kernels.gpu.transpose import TransposeQuantise
 from mxc.passes.kernels.reshapes import as_tensor, packed_as, sizes_of
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 

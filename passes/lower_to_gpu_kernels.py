@@ -8,7 +8,7 @@ Nothing is packed beforehand, and no tensor holds a dequantised weight or a gath
 follows element by element (bias, gate, residual, row weights) is computed on the totals.
 
 The schedule (mxc-choose-gpu-schedule) says whether operands come straight from memory or through a
-ring of stages in shared memory (passes/kernels/gpu/ring.py), and how much a wave computes.
+ring of stages in shared memory (passes/kernels/gpu/ring/kernel.py), and how much a wave computes.
 
 before:
     %y = linalg.generic {mxc.schedule = {..}} ins(%x, %w, %p, %s) outs(%zero) { scaling_extf, .. }
@@ -45,10 +45,10 @@ from mxc.passes.kernels.gpu.by_rows import ByRows
 from mxc.passes.kernels.gpu.calls import Call, match
 from mxc.passes.kernels.gpu.contraction import Contraction
 from mxc.passes.kernels.gpu.conversions import Conversion
-from mxc.passes.kernels.gpu.float_ring import FloatRing
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.output import quantisation_of
-from mxc.passes.kernels.gpu.ring import Ring
+from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
+from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, read_schedules
 from mxc.passes.kernels.gpu.stream import Stream
 from mxc.passes.kernels.reshapes import as_buffer, as_tensor, packed_as, reshape, sizes_of

@@ -12,9 +12,9 @@ consecutive columns:
     16 rows   group g: 16 (g % 2) + 8 (g / 2) ..
     32 rows   group g: 16 g ..
 
-The largest magnitude of a block goes the same way. What is then done is what quantise.py does; a
-lane stores its elements at once. Eight of 6 bits are no whole registers: there, one of two lanes
-with consecutive columns stores for both.
+The largest magnitude of a block goes the same way. What is then done is what
+blocks/quantise.py does; a lane stores its elements at once. Eight of 6 bits are no whole registers:
+there, one of two lanes with consecutive columns stores for both.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Schedule:
     rows, columns and K.
 
     `transport`: operands go straight from memory to registers (stream.py), or through a ring of
-    `stages` stages in shared memory, each of `turns` instructions along K (ring.py).
+    `stages` stages in shared memory, each of `turns` instructions along K (ring/).
     """
 
     instruction: Instruction

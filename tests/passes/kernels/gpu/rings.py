@@ -23,12 +23,12 @@ from mxc.dialects.devices import MI355X
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.packing import decode_elements, decode_scales
 from mxc.passes.kernels.executables import Threads, dispatch, executable_of
-from mxc.passes.kernels.gpu.float_ring import FloatRing
 from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.ring import Ring
+from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
+from mxc.passes.kernels.gpu.ring.kernel import Ring
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.gpu.sides import Scaled
-from mxc.passes.kernels.gpu.staging import INSTRUCTION
 from mxc.passes.kernels.reshapes import as_tensor
 from mxc.runtime.simulator.code.code_object import Kernel, read_kernels
 from mxc.runtime.simulator.run.launch import launch

@@ -8,9 +8,9 @@ from mxc.dialects.devices import MI355X
 from mxc.dialects.formats import FORMATS
 from mxc.passes.kernels.gpu.choice import candidates, choose, choose_by_rows
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding, workgroups
-from mxc.passes.kernels.gpu.float_ring import FloatRing
 from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.ring import Ring
+from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
+from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.sides import Scaled
 
 WIDTHS = [(4, 4), (8, 8), (8, 4), (4, 8), (6, 6), (8, 6), (6, 4)]

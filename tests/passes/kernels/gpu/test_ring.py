@@ -32,7 +32,7 @@ from mxc.dialects.generic import generic
 from mxc.dialects.scaled import scaled_contraction
 from mxc.passes.kernels.gpu.choice import choose
 from mxc.passes.kernels.gpu.cost import Problem
-from mxc.passes.kernels.gpu.staging import Layout, Slice
+from mxc.passes.kernels.gpu.ring.staging import Layout, Slice
 from mxc.runtime.simulator.run.launch import launch
 from mxc.runtime.simulator.run.translate import Program
 

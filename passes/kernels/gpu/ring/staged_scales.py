@@ -22,7 +22,7 @@ from iree.compiler.dialects import arith, vector
 from mxc.dialects.amdgpu import BEYOND
 from mxc.passes.kernels.gpu.fragments import TURNS
 from mxc.passes.kernels.gpu.lanes import LANES, Lane, below, divided, plus, times
-from mxc.passes.kernels.gpu.staging import INSTRUCTION, Layout
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout
 from mxc.passes.kernels.vectors import bitcast, i8, index, of, splat
 
 #: Blocks of a span, and turns.

@@ -34,20 +34,20 @@ from iree.compiler import ir
 from mxc.dialects.amdgpu import bounded, shared
 from mxc.dialects.devices import MI355X
 from mxc.passes.kernels.gpu.contraction import Contraction, Given
-from mxc.passes.kernels.gpu.direct import DirectScales, DirectSide
 from mxc.passes.kernels.gpu.fragments import TURNS
 from mxc.passes.kernels.gpu.lanes import lane_of, plus
-from mxc.passes.kernels.gpu.pipeline import Pipeline
-from mxc.passes.kernels.gpu.ring_tile import Tile
-from mxc.passes.kernels.gpu.sides import Scaled
-from mxc.passes.kernels.gpu.staged_scales import (
+from mxc.passes.kernels.gpu.ring.direct import DirectScales, DirectSide
+from mxc.passes.kernels.gpu.ring.pipeline import Pipeline
+from mxc.passes.kernels.gpu.ring.staged_scales import (
     HALVES,
     SPAN_TURNS,
     StagedScales,
     scale_bytes,
 )
-from mxc.passes.kernels.gpu.staging import INSTRUCTION, Layout, StagedSide
-from mxc.passes.kernels.gpu.turns import sums
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout, StagedSide
+from mxc.passes.kernels.gpu.ring.tile import Tile
+from mxc.passes.kernels.gpu.ring.turns import sums
+from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.vectors import i8
 
 #: Of the path to memory, what loads may take: with more of it waves would wait for each other.

@@ -2,8 +2,8 @@
 
     result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
 
-As in ring.py a workgroup has a tile of the result and loads each byte once, some stages ahead, but
-weights are decoded in registers and bf16 matrix instructions multiply. A stage is one turn: two
+As in kernel.py a workgroup has a tile of the result and loads each byte once, some stages ahead,
+but weights are decoded in registers and bf16 matrix instructions multiply. A stage is one turn: two
 blocks along K, one for each lane group, in four parts of 8 elements (float_turns.py):
 
     for each part of a stage:
@@ -31,16 +31,16 @@ from mxc.dialects.devices import MI355X
 from mxc.dialects.formats import E8M0
 from mxc.passes.kernels.gpu.contraction import Contraction, Given
 from mxc.passes.kernels.gpu.decode import Register
-from mxc.passes.kernels.gpu.float_pipeline import FloatPipeline
-from mxc.passes.kernels.gpu.float_turns import sums
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.lanes import lane_of
-from mxc.passes.kernels.gpu.pairs import Decoder
-from mxc.passes.kernels.gpu.ring_tile import Tile
-from mxc.passes.kernels.gpu.row_scales import AT_ONCE, RowScales
+from mxc.passes.kernels.gpu.ring.float_pipeline import FloatPipeline
+from mxc.passes.kernels.gpu.ring.float_turns import sums
+from mxc.passes.kernels.gpu.ring.pairs import Decoder
+from mxc.passes.kernels.gpu.ring.row_scales import AT_ONCE, RowScales
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout, StagedSide
+from mxc.passes.kernels.gpu.ring.tile import Tile
 from mxc.passes.kernels.gpu.sides import Scaled
-from mxc.passes.kernels.gpu.staging import INSTRUCTION, Layout, StagedSide
 from mxc.passes.kernels.vectors import i8
 
 #: Accumulation registers of a wave that is alone on its SIMD.

@@ -14,10 +14,10 @@ from mxc.dialects.quantise_scalars import i32 as number
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.lanes import times
-from mxc.passes.kernels.gpu.pairs import FRAGMENTS, Decoder, split, steps_of
-from mxc.passes.kernels.gpu.row_scales import RowScales
+from mxc.passes.kernels.gpu.ring.pairs import FRAGMENTS, Decoder, split, steps_of
+from mxc.passes.kernels.gpu.ring.row_scales import RowScales
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StagedSide, packed
 from mxc.passes.kernels.gpu.schedule import Schedule
-from mxc.passes.kernels.gpu.staging import INSTRUCTION, StagedSide, packed
 from mxc.passes.kernels.vectors import bitcast, f32, index, of
 
 #: Of a turn, in which the loads of a stage are issued: where there are two stages memory has the

@@ -14,11 +14,11 @@ from iree.compiler.dialects import arith, scf
 
 from mxc.dialects.amdgpu import mark_loads, no_reordering, scaled_mfma, wait_for_loads, zeros
 from mxc.passes.kernels.gpu.fragments import TURNS
-from mxc.passes.kernels.gpu.interleave import Kind, Work, evenly, interleaved
 from mxc.passes.kernels.gpu.lanes import below, plus, times
-from mxc.passes.kernels.gpu.pipeline import Halves, Held, Issue, Pipeline, parted
-from mxc.passes.kernels.gpu.staged_scales import HALF, HALVES, SPAN
-from mxc.passes.kernels.gpu.staging import INSTRUCTION, Key, Pieces
+from mxc.passes.kernels.gpu.ring.interleave import Kind, Work, evenly, interleaved
+from mxc.passes.kernels.gpu.ring.pipeline import Halves, Held, Issue, Pipeline, parted
+from mxc.passes.kernels.gpu.ring.staged_scales import HALF, HALVES, SPAN
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Key, Pieces
 from mxc.passes.kernels.vectors import f32, index, loop, of
 
 #: Turns of a span in which staged scales of the next one are asked for and put into LDS, and in

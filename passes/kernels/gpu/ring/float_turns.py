@@ -24,12 +24,12 @@ from iree.compiler.dialects import arith, scf
 
 from mxc.dialects.amdgpu import mark_loads, mfma, pinned, wait_for_loads
 from mxc.dialects.quantise_scalars import i32 as number
-from mxc.passes.kernels.gpu.float_pipeline import FloatPipeline, Held, Weights, as_index
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, TURNS
-from mxc.passes.kernels.gpu.interleave import Work, evenly, woven
 from mxc.passes.kernels.gpu.lanes import plus, times
-from mxc.passes.kernels.gpu.pairs import FRAGMENTS, PAIRS, joined_pairs, pair_of, splitting
-from mxc.passes.kernels.gpu.staging import INSTRUCTION
+from mxc.passes.kernels.gpu.ring.float_pipeline import FloatPipeline, Held, Weights, as_index
+from mxc.passes.kernels.gpu.ring.interleave import Work, evenly, woven
+from mxc.passes.kernels.gpu.ring.pairs import FRAGMENTS, PAIRS, joined_pairs, pair_of, splitting
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
 from mxc.passes.kernels.vectors import bitcast, i8, i32, index, loop
 
 Issue = Callable[[], None]

@@ -24,8 +24,8 @@ from iree.compiler.dialects import arith, vector
 from mxc.dialects.amdgpu import BEYOND
 from mxc.passes.kernels.gpu.fragments import TURNS
 from mxc.passes.kernels.gpu.lanes import Lane, below, divided, plus, times
-from mxc.passes.kernels.gpu.staged_scales import HALF
-from mxc.passes.kernels.gpu.staging import PIECE, Layout, Pieces, fragment
+from mxc.passes.kernels.gpu.ring.staged_scales import HALF
+from mxc.passes.kernels.gpu.ring.staging import PIECE, Layout, Pieces, fragment
 from mxc.passes.kernels.vectors import bitcast, i8, index, of
 
 

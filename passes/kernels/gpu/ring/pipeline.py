@@ -9,10 +9,10 @@ from functools import cached_property, partial
 
 from iree.compiler import ir
 
-from mxc.passes.kernels.gpu.direct import DirectScales, DirectSide
-from mxc.passes.kernels.gpu.interleave import Work
-from mxc.passes.kernels.gpu.staged_scales import HALF, HALVES, SPAN, SPAN_TURNS, StagedScales
-from mxc.passes.kernels.gpu.staging import Key, Layout, Pieces, StagedSide
+from mxc.passes.kernels.gpu.ring.direct import DirectScales, DirectSide
+from mxc.passes.kernels.gpu.ring.interleave import Work
+from mxc.passes.kernels.gpu.ring.staged_scales import HALF, HALVES, SPAN, SPAN_TURNS, StagedScales
+from mxc.passes.kernels.gpu.ring.staging import Key, Layout, Pieces, StagedSide
 
 Issue = Callable[[], None]
 #: Scales of halves of spans, by tile, from the half on that is multiplied; or of spans.

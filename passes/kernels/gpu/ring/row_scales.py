@@ -14,8 +14,8 @@ from iree.compiler.dialects import arith, vector
 
 from mxc.passes.kernels.gpu.fragments import TURNS
 from mxc.passes.kernels.gpu.lanes import Lane, at_most, plus, times
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
 from mxc.passes.kernels.gpu.sides import Scaled
-from mxc.passes.kernels.gpu.staging import INSTRUCTION
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, of
 
 #: Blocks whose scales are loaded at once.
