@@ -38,13 +38,14 @@ from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.attention import MatchedAttention
 from mxc.dialects.generic import element_of, shape_of
 from mxc.passes.base import Pass
-from mxc.passes.kernels.caches import CacheSlice, lower_attention, rounding_of
+from mxc.passes.kernels.caches import CacheSlice, lower_attention
 from mxc.passes.kernels.executables import Threads, executable
 from mxc.passes.kernels.gpu.attention.body import attention
 from mxc.passes.kernels.gpu.attention.join import join_pieces
 from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, Attention
 from mxc.passes.kernels.gpu.attention.softmax import SCALES
 from mxc.passes.kernels.gpu.lanes import LANES
+from mxc.passes.kernels.roundings import rounding_of
 
 #: Types that are sums of at most three bf16, with their bytes.
 _FLOATS = {"bf16": 2, "f16": 2, "f32": 4}

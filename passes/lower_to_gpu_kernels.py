@@ -5,7 +5,8 @@ for every pair of elements. Where activations are floats, a scale is for 16 elem
 rounds what it dequantises, or the `target` has no such instruction, elements become bf16 or f16 in
 registers first.
 Nothing is packed beforehand, and no tensor holds a dequantised weight or a gathered one. What
-follows element by element (bias, gate, residual, row weights) is computed on the totals.
+follows element by element (bias, gate, residual, row weights) is computed on the totals, and a
+result that is only rounded to bf16 is stored so.
 
 The schedule (mxc-choose-gpu-schedule) says whether operands come straight from memory or through a
 ring of stages in shared memory (passes/kernels/gpu/ring/kernel.py), and how much a wave computes.
@@ -36,7 +37,6 @@ from mxc.dialects.devices import machine
 from mxc.dialects.errors import PassError
 from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import KernelCall
-from mxc.dialects.quantise import Quantisation
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.executables import dispatch_all, executable_of
@@ -52,6 +52,7 @@ from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, read_schedules
 from mxc.passes.kernels.gpu.stream import Stream
 from mxc.passes.kernels.reshapes import as_buffer, as_tensor, packed_as, reshape, sizes_of
+from mxc.passes.kernels.roundings import rounding_of
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 
 #: A size of a contraction that is not known, in its description.
@@ -96,11 +97,19 @@ class _Kernels:
         converts = chosen.schedules[0].instruction.unit.converts
         blocks = quantisation_of(last.results[0]) if converts else None
         out = None if blocks is None else Conversion(blocks.format, blocks.recipe)
+        rounding = rounding_of(last) if blocks is None else None
         try:
-            kernels = [self._kernel(call, each, after, out) for each in chosen.schedules]
+            kernels = [
+                self._kernel(call, each, after, out, rounded=rounding is not None)
+                for each in chosen.schedules
+            ]
         except ValueError as error:
             raise PassError(f"{call.op.location}: {error}; {_CURE}") from error
         name = self._name(call, after) + (f"_as_{out.name}" if out is not None else "")
+        name += "_as_bf16" if rounding is not None else ""
+        last = last if rounding is None else rounding
+        stored = "f32" if rounding is None else "bf16"
+        stored = stored if blocks is None else blocks.format.name
         kernel = ByRows(kernels, chosen.bounds)
         self._build(name, kernel)
         with ir.InsertionPoint(last), call.op.location:
@@ -116,7 +125,7 @@ class _Kernels:
                 workload=scalars,
                 sizes=dynamic_of(buffers),
             )
-            _described(call, blocks).write(made)
+            _described(call, stored).write(made)
             sizes = sizes_of(last.results[0])
             if blocks is None:
                 replace(last, reshape(made.results[0], shape_of(last.results[0]), sizes))
@@ -126,7 +135,13 @@ class _Kernels:
                 wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
 
     def _kernel(
-        self, call: Call, schedule: Schedule, after: Epilogue, out: Conversion | None
+        self,
+        call: Call,
+        schedule: Schedule,
+        after: Epilogue,
+        out: Conversion | None,
+        *,
+        rounded: bool,
     ) -> Contraction:
         return _kind(call, schedule)(
             call.left,
@@ -139,6 +154,7 @@ class _Kernels:
             share=call.lhs.share,
             after=after,
             out=out,
+            rounded=rounded,
             chosen=call.ids is not None,
             decoded=call.decoded,
         )
@@ -172,7 +188,7 @@ def _kind(call: Call, schedule: Schedule) -> type[Contraction]:
     return FloatRing if isinstance(call.left, Floats) else Ring
 
 
-def _described(call: Call, blocks: Quantisation | None) -> KernelCall:
+def _described(call: Call, result: str) -> KernelCall:
     lhs, rhs = call.formats
     return KernelCall(
         batch=_DYNAMIC if call.groups is None else call.groups,
@@ -182,5 +198,5 @@ def _described(call: Call, blocks: Quantisation | None) -> KernelCall:
         experts=max(call.experts, 1),
         lhs=lhs,
         rhs=rhs,
-        out="f32" if blocks is None else blocks.format.name,
+        out=result,
     )

@@ -338,3 +338,41 @@ func.func @mixed_blocks(%x: tensor<4x16x2x16xf8E4M3FN>, %xs: tensor<4x16xf8E8M0F
   } -> tensor<4x32xf32>
   func.return %y : tensor<4x32xf32>
 }
+
+// -----
+
+// A result that is only rounded to bf16 leaves the kernel as bf16, eight bytes a lane.
+// CHECK: stream.executable private @mxc_mxfp4_mxfp4_1x32x32x64_as_bf16 {
+// CHECK: arith.truncf %{{.*}} : vector<4xf32> to vector<4xbf16>
+// CHECK: vector.store {{.*}} memref<32x32xbf16, {{.*}}>, vector<4xbf16>
+// CHECK-LABEL: func.func @rounded(
+// CHECK-NOT: linalg
+// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_1x32x32x64_as_bf16::{{.*}}out = "bf16"{{.*}} -> tensor<32x32xbf16>
+// CHECK-NOT: linalg
+// CHECK: return
+func.func @rounded(%x: tensor<32x2x32xf4E2M1FN>, %xs: tensor<32x2xf8E8M0FNU>, %w: tensor<32x2x32xf4E2M1FN>, %s: tensor<32x2xf8E8M0FNU>) -> tensor<1024xbf16> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<32x32xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<32x32xf32>) -> tensor<32x32xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %xs, %s : tensor<32x2x32xf4E2M1FN>, tensor<32x2x32xf4E2M1FN>, tensor<32x2xf8E8M0FNU>, tensor<32x2xf8E8M0FNU>) outs(%acc : tensor<32x32xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f4E2M1FN, %as: f8E8M0FNU, %c: f8E8M0FNU, %o: f32):
+    %l = arith.scaling_extf %a, %as : f4E2M1FN, f8E8M0FNU to f32
+    %r = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<32x32xf32>
+  %flat = tensor.collapse_shape %y [[0, 1]] : tensor<32x32xf32> into tensor<1024xf32>
+  %to = tensor.empty() : tensor<1024xbf16>
+  %rounded = linalg.generic {
+      indexing_maps = [affine_map<(n) -> (n)>, affine_map<(n) -> (n)>], iterator_types = ["parallel"]}
+      ins(%flat : tensor<1024xf32>) outs(%to : tensor<1024xbf16>) {
+  ^bb0(%a: f32, %o: bf16):
+    %t = arith.truncf %a : f32 to bf16
+    linalg.yield %t : bf16
+  } -> tensor<1024xbf16>
+  func.return %rounded : tensor<1024xbf16>
+}

@@ -16,10 +16,9 @@ from iree.compiler.dialects import arith
 
 from mxc.dialects.attention import MatchedAttention, match_attention
 from mxc.dialects.generic import constant, element_of, shape_of
-from mxc.dialects.indexing import indexing_maps
-from mxc.dialects.scalar_pattern import match_scalar
 from mxc.passes.kernels.executables import dispatch
 from mxc.passes.kernels.reshapes import reshape
+from mxc.passes.kernels.roundings import rounding_of
 from mxc.passes.kernels.vectors import index
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 
@@ -106,24 +105,6 @@ def lower_attention(
             made = _call(names[shape], shape, found, *slices)
             replace(last, reshape(made, shape_of(last.results[0])))
     sweep(module)
-
-
-def rounding_of(op: ir.Operation) -> ir.Operation | None:
-    """What rounds all of the result of `op` to bf16, if nothing else reads it."""
-    value = op.results[0]
-    while True:
-        users = [use.owner for use in value.uses]
-        if len(users) != 1:
-            return None
-        user = users[0].operation
-        if user.name != "tensor.collapse_shape":
-            break
-        value = user.results[0]
-    if user.name != "linalg.generic" or match_scalar(user, ("arith.truncf", "%0")) is None:
-        return None
-    bf16 = str(element_of(user.results[0])) == "bf16"
-    plain = all(each == ir.AffineMap.get_identity(each.n_dims) for each in indexing_maps(user))
-    return user if bf16 and plain else None
 
 
 def _name(shape: Kernel, taken: set[str]) -> str:

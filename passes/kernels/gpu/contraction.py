@@ -42,7 +42,8 @@ class Contraction(ABC):
     under their scales, as they are.
 
     Buffers, in order: elements and scales of lhs, the ids of the groups' experts if any, elements
-    and scales of rhs, what the epilogue reads, the result: f32, or elements and scales of `out`.
+    and scales of rhs, what the epilogue reads, the result: f32, bf16 where it is `rounded`, or
+    elements and scales of `out`.
     """
 
     lhs: Scaled | Floats
@@ -55,6 +56,7 @@ class Contraction(ABC):
     share: int = 1
     after: Epilogue = NOTHING
     out: Conversion | None = None
+    rounded: bool = False
     chosen: bool = True
     decoded: Register | None = None
 
@@ -101,7 +103,7 @@ class Contraction(ABC):
         rows = self.extent(scalars).results
         if self.out is not None:
             return Blocks.buffers(self.out, rows, self.width)
-        return [Buffer([rows, self.width], f32())]
+        return [Buffer([rows, self.width], ir.BF16Type.get() if self.rounded else f32())]
 
     def buffers(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
         """What is read and written."""
@@ -220,6 +222,8 @@ class Given:
         """Finish a quad and store it, as far as there are columns."""
         mask = self._mask(column)
         found = self._finished(row, column, tile, quad, mask)
+        if self.contraction.rounded:
+            found = arith.truncf(of(ir.BF16Type.get(), QUAD), found)
         if mask is None:
             vector.store(found, self.results[-1], [row, column])
         else:
