@@ -83,9 +83,7 @@ class StagedScales:
         self, span: ir.Value, into: list[ir.Value], *, left: int | None
     ) -> list[Callable[[], None]]:
         """Load this lane's rows' scales of a span. `left`: blocks that a row has, if not all."""
-        # What the row has not would be the next row's: dwords that end with the row are read, or
-        # all of a row that is shorter.
-        size = SPAN if left is None else min(-(-left // TURNS) * TURNS, self._kind.blocks)
+        size = self._size(left)
         at = times(span, SPAN) if left is None else index(self._kind.blocks - size)
         shared = self._kind.shared
         kind = of(i8(), max(1, size // shared))
@@ -102,7 +100,7 @@ class StagedScales:
 
         def write(number: int, group: int, turn: int) -> None:
             scales, shared = loaded[number], self._kind.shared
-            size = SPAN if left is None else -(-left // TURNS) * TURNS
+            size = self._size(left)
             if shared > 1:
                 # Not where they are loaded, which would wait for them there.
                 scales = vector.shuffle(scales, scales, [at // shared for at in range(size)])
@@ -126,6 +124,11 @@ class StagedScales:
             for group in range(INSTRUCTION.groups)
             for turn in range(first, SPAN_TURNS, TURNS)
         ]
+
+    def _size(self, left: int | None) -> int:
+        """Blocks whose scales are loaded. What the row has not would be the next row's: dwords that
+        end with the row are read, or all of a row that is shorter."""
+        return SPAN if left is None else min(-(-left // TURNS) * TURNS, self._kind.blocks)
 
     @staticmethod
     def _pair(scales: ir.Value, first: int) -> ir.Value:
