@@ -59,7 +59,7 @@ class Attention:
     @property
     def waves(self) -> int:
         """Waves that a SIMD is to hold, by registers: one of them waits while another computes."""
-        return max(1, min(4, 512 // (self.head_bytes * self.tiles)))
+        return max(1, min(4 // self.tiles, 512 // (self.head_bytes * self.tiles)))
 
     @property
     def head_bytes(self) -> int:

@@ -138,7 +138,7 @@ def test_without_sinks(case: Case, attend: Attend) -> None:
 
 def test_registers_are_enough(tmp_path: Path) -> None:
     """Nothing is spilled where two tiles of rows, or long heads, fill the registers."""
-    shapes = [(64, "bf16"), (64, "f32"), (128, "bf16"), (128, "f32"), (256, "f16")]
+    shapes = [(32, "bf16"), (64, "bf16"), (64, "f32"), (128, "bf16"), (128, "f32"), (256, "f16")]
     cases = [Case(32, 2, 8, depth, 4096, cache) for depth, cache in shapes]
     (tmp_path / "program.mlir").write_bytes(program(cases))
     mxc.compile(tmp_path / "program.mlir", target="gfx950", output=tmp_path / "program.mxc")
