@@ -89,7 +89,7 @@ def decoding(isa: Isa, name: str, kind: Kind) -> Word:
     blocks = BLOCKS * BLOCK // weights.elements.block
 
     def buffers() -> list[ir.Type]:
-        panel = weights.memrefs(0, 1, blocks)[0]
+        panel = weights.buffers(0, 1, blocks)[0].memref
         return [panel, ir.MemRefType.get([blocks, registers, steps, 4 * isa.lanes], i8())]
 
     def body(panel: ir.Value, result: ir.Value) -> None:
