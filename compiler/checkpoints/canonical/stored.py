@@ -10,6 +10,7 @@ Transposed  the columns of a tensor (transposed.py)
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,7 +36,7 @@ def count_rows(shape: tuple[int, ...]) -> int:
     return 0 if 0 in shape else math.prod(shape[:-1])
 
 
-class InRows:
+class InRows(ABC):
     """What every part of a weight has: `shape` in elements of `dtype` after decoding, in `rows`."""
 
     shape: tuple[int, ...]
@@ -43,13 +44,13 @@ class InRows:
     rows: int
 
     @property
+    @abstractmethod
     def records(self) -> tuple[TensorRecord, ...]:
         """The tensors in the files."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
         """Rows [start, start + count) of what `raw` reads."""
-        raise NotImplementedError
 
     @property
     def name(self) -> str:
