@@ -8,7 +8,6 @@ bytes, lanes side by side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -18,19 +17,16 @@ from mxc.dialects.amdgpu import thread
 from mxc.dialects.amdgpu_narrow import widened
 from mxc.dialects.formats import BlockFormat
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.extents import Buffer, Size, product, quotient_up
+from mxc.passes.kernels.gpu.blocks.over_blocks import OverBlocks
 from mxc.passes.kernels.gpu.conversions import power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.lanes import divided, times
 from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.vectors import i8, i32, of
 
-#: Lanes of a workgroup: four waves, and none waits for another.
-_THREADS = 256
-
 
 @dataclass(frozen=True)
-class Dequantise:
+class Dequantise(OverBlocks):
     """`blocks` blocks of `format` to `kind`: "f32", "bf16" or "f16".
 
     Where `blocks` is None, their number is an index scalar of each call.
@@ -49,29 +45,6 @@ class Dequantise:
         return f"mxc_dequantise_{self.format.name}_{self.kind}_{size}"
 
     @property
-    def threads(self) -> int:
-        """Lanes of a workgroup."""
-        return _THREADS
-
-    @property
-    def scalars(self) -> int:
-        """How many index values come with each call."""
-        return int(self.blocks is None)
-
-    def _count(self, scalars: Sequence[ir.Value]) -> Size:
-        """Blocks of a call."""
-        return next(iter(scalars), None) if self.blocks is None else self.blocks
-
-    def workgroups(self, scalars: Sequence[ir.Value] = ()) -> list[Size]:
-        """Along the blocks."""
-        return [quotient_up(self._count(scalars), self._together)]
-
-    def buffers(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
-        """What is read, then the result."""
-        count = self._count(scalars)
-        return [Buffer([product(count, size)], element) for size, element in self._kinds]
-
-    @property
     def _kinds(self) -> list[tuple[int, ir.Type]]:
         """Of each buffer the elements of a block, and their type."""
         floats = ir.Type.parse(self.kind)
@@ -81,11 +54,6 @@ class Dequantise:
     def _lanes(self) -> int:
         """That share a block: of 6 bits two, so that each has whole registers of elements."""
         return 2 if self.format.element.bits == 6 else 4
-
-    @property
-    def _together(self) -> int:
-        """Blocks of a workgroup."""
-        return _THREADS // self._lanes
 
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point, of the buffers and the scalars."""

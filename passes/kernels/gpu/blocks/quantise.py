@@ -19,7 +19,6 @@ The conversion to 6 bits takes 32 floats of a lane; here 16 of them are zeros th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -29,19 +28,16 @@ from mxc.dialects.amdgpu import BEYOND, no_reordering, thread
 from mxc.dialects.amdgpu_narrow import neighbour, widened
 from mxc.dialects.formats import FORMATS, BlockFormat
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.extents import Buffer, Size, product, quotient_up
+from mxc.passes.kernels.gpu.blocks.over_blocks import OverBlocks
 from mxc.passes.kernels.gpu.conversions import Conversion, largest_of, power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.lanes import divided, rest, times
 from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.vectors import f32, i8, i32, index, of
 
-#: Lanes of a workgroup: four waves, and none waits for another.
-_THREADS = 256
-
 
 @dataclass(frozen=True)
-class Quantise:
+class Quantise(OverBlocks):
     """`blocks` blocks of `source`, "f32", "bf16", "f16" or a format, to `conversion.format`.
 
     Where `blocks` is None, their number is an index scalar of each call.
@@ -60,29 +56,6 @@ class Quantise:
         return f"mxc_quantise_{self.source}_{self.conversion.name}_{size}"
 
     @property
-    def threads(self) -> int:
-        """Lanes of a workgroup."""
-        return _THREADS
-
-    @property
-    def scalars(self) -> int:
-        """How many index values come with each call."""
-        return int(self.blocks is None)
-
-    def _count(self, scalars: Sequence[ir.Value]) -> Size:
-        """Blocks of a call."""
-        return next(iter(scalars), None) if self.blocks is None else self.blocks
-
-    def workgroups(self, scalars: Sequence[ir.Value] = ()) -> list[Size]:
-        """Along the blocks."""
-        return [quotient_up(self._count(scalars), self._together)]
-
-    def buffers(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
-        """What is read, then the results."""
-        count = self._count(scalars)
-        return [Buffer([product(count, size)], element) for size, element in self._kinds]
-
-    @property
     def _kinds(self) -> list[tuple[int, ir.Type]]:
         """Of each buffer the elements of a block, and their type."""
         made = self._packed(self.conversion.format)
@@ -93,11 +66,6 @@ class Quantise:
 
     def _packed(self, format: BlockFormat) -> list[tuple[int, ir.Type]]:
         return [(format.block_bytes // 4, i32()), (1, i8())]
-
-    @property
-    def _together(self) -> int:
-        """Blocks of a workgroup."""
-        return _THREADS // self._lanes
 
     @property
     def _lanes(self) -> int:
