@@ -29,11 +29,7 @@ lint: $(VENV)/test.stamp ## ruff: rules and layout
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/test.stamp ## mypy --strict over every package
-	@mkdir -p .typing/mxc
-	@# mypy does not follow package-dir, so the packages are laid out once more, as links.
-	@ln -sfn ../../mxc/__init__.py ../../mxc/__main__.py ../../mxc/py.typed .typing/mxc/
-	@ln -sfn ../../compiler ../../dialects ../../passes ../../runtime .typing/mxc/
-	MYPYPATH=.typing $(BIN)/mypy --strict --package mxc
+	$(BIN)/mypy --strict --package mxc
 
 lit: $(VENV)/test.stamp ## IR in, IR out
 	$(BIN)/lit -v lit_tests
@@ -43,7 +39,7 @@ pytest: $(VENV)/test.stamp ## Behaviour and numbers
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 clean: ## Remove the environment, caches and what demo wrote
-	rm -rf $(VENV) .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build demo *.egg-info
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build demo *.egg-info
 
 define CHECK_PYTHON
 import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))

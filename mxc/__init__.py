@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from mxc.dialects.errors import MxcError
     from mxc.dialects.reference import Quantized, dequantize, quantize
     from mxc.dialects.scale_spec import ScaleSpec
-    from mxc.dialects.scaling import Scaled, dequantize_scaled, quantize_scaled
+    from mxc.dialects.scaled_tensor import Scaled, dequantize_scaled
+    from mxc.dialects.scaling import quantize_scaled
     from mxc.runtime import load
 
 _HOME = {
@@ -24,8 +25,8 @@ _HOME = {
     "Quantized": "mxc.dialects.reference",
     "quantize_checkpoint": "mxc.compiler.quantize.checkpoint",
     "quantize_scaled": "mxc.dialects.scaling",
-    "dequantize_scaled": "mxc.dialects.scaling",
-    "Scaled": "mxc.dialects.scaling",
+    "dequantize_scaled": "mxc.dialects.scaled_tensor",
+    "Scaled": "mxc.dialects.scaled_tensor",
     "ScaleSpec": "mxc.dialects.scale_spec",
     "MxcError": "mxc.dialects.errors",
 }
