@@ -23,6 +23,10 @@ GLOBAL = "#hal.descriptor_type<storage_buffer>"
 #: room for the bytes of a load.
 BEYOND = 0x7FFFFF00
 
+#: Maximum and minimum that keep NaN, as LLVM has them: IREE's code generator computes those of
+#: `arith` by instructions that give the other operand.
+KEEPS_NAN = {"arith.maximumf": "llvm.intr.maximum", "arith.minimumf": "llvm.intr.minimum"}
+
 
 def thread() -> ir.Value:
     """The number of the lane in its workgroup, an index."""

@@ -40,13 +40,14 @@ def attention(
     first: ir.Value | None,
     width: int | None,
     scale: float,
+    cap: float | None = None,
 ) -> ir.Value:
     """softmax(scale * q k, with one more logit `sinks` a head) v: f32 [T, V, G, D].
 
     queries [T, V, G, D] f32; keys, values [S, V, D]; sinks [V, G], floats. Query m stands at
     position + m, key s at first + s (None: at s), both index values. A query sees the keys at or
     before it, and of these the last `width` (None: all). The sink takes part in the maximum and
-    the sum, and has no value.
+    the sum, and has no value. `cap`: scores become cap * tanh(score / cap) before they are masked.
     """
     f32 = ir.F32Type.get()
     products = generic(
@@ -67,13 +68,16 @@ def attention(
             limit = constant(width, ir.IndexType.get())
             seen = arith.andi(seen, arith.cmpi(arith.CmpIPredicate.slt, age, limit))
         scaled = arith.mulf(product, constant(scale, f32))
+        if cap is not None:
+            bound = constant(cap, f32)
+            scaled = arith.mulf(math.tanh(arith.divf(scaled, bound)), bound)
         return arith.select(seen, scaled, constant(MASKED, f32))
 
     scores = generic([(products, _SCORES)], _SCORES, f32, masked)
     tokens = shape_of(queries)[0]
     first_maximum = generic([(sinks, _SINKS)], _ROWS, f32, _to_f32, sizes={"m": tokens})
     maximum = generic(
-        [(scores, _SCORES)], _ROWS, f32, lambda x, acc: arith.maximumf(x, acc),
+        [(scores, _SCORES)], _ROWS, f32, lambda x, acc: arith.maxnumf(x, acc),
         initial=first_maximum,
     )  # fmt: skip
     weights = generic(
@@ -112,10 +116,11 @@ def _to_f32(value: ir.Value) -> ir.Value:
 class MatchedAttention:
     """The operands of `attention` behind the operation that makes its result.
 
-    `position` and `first` are None where they are zero.
+    `products`: the two contractions in it. `position` and `first` are None where they are zero.
     """
 
     op: ir.Operation
+    products: tuple[ir.Operation, ir.Operation]
     queries: ir.Value
     keys: ir.Value
     values: ir.Value
@@ -174,7 +179,9 @@ def match_attention(op: ir.Operation) -> MatchedAttention | None:
     if weights is None or sink_weight is None or softened is None or sunk is None:
         return None
     scores, maximum = (_owner(value) for value in weights.operands[:2])
-    highest = _read(maximum, [_SCORES], _ROWS, [("arith.maximumf", "%0", "%1")])
+    # NaN comes through the sum of the weights, whatever the maximum is.
+    largest: list[Pattern] = [(f"arith.{name}", "%0", "%1") for name in ("maxnumf", "maximumf")]
+    highest = _read(maximum, [_SCORES], _ROWS, largest)
     tokens, *_, keys = shape_of(weights.operands[0])
     mask = _read(scores, [_SCORES], _SCORES, _masks(tokens, keys))
     if scores is None or maximum is None or highest is None or mask is None:
@@ -198,6 +205,7 @@ def match_attention(op: ir.Operation) -> MatchedAttention | None:
         return None
     return MatchedAttention(
         op=op,
+        products=(products, mixed),
         queries=products.operands[0],
         keys=products.operands[1],
         values=mixed.operands[1],

@@ -150,6 +150,11 @@ def read(op: ir.Operation) -> Contraction | None:
     )
 
 
+def is_contraction(op: ir.Operation) -> bool:
+    """Whether `op` sums products of two tensors, or scaled elements, in whatever form."""
+    return is_scaled_reduction(op) or read(op) is not None
+
+
 def is_scaled_reduction(op: ir.Operation) -> bool:
     """Whether `op` sums scaled elements, in whatever form."""
     if not op.name.startswith("linalg.") or "iterator_types" not in op.attributes:

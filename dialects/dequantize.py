@@ -57,7 +57,9 @@ def extend(element: ir.Value, scale: ir.Value | None) -> ir.Value:
     if scale is not None and isinstance(scale.type, ir.Float8E8M0FNUType):
         return arith.scaling_extf(f32, element, scale)
     value = element if element.type == f32 else arith.extf(f32, element)
-    return value if scale is None else arith.mulf(value, arith.extf(f32, scale))
+    if scale is None:
+        return value
+    return arith.mulf(value, scale if scale.type == f32 else arith.extf(f32, scale))
 
 
 def is_element(element: ir.Type) -> bool:
@@ -77,12 +79,10 @@ def is_byte(element: ir.Type) -> bool:
 def is_scale_of(scale: ir.Type, element: ir.Type) -> bool:
     """Whether `scale` is the type of a block scale over `element`.
 
-    MX elements and i8 (mxint8) have f8E8M0FNU, nvfp4's e2m1 f8E4M3FN, i8 also f32.
+    Elements and i8 (mxint8) have f8E8M0FNU or f32, nvfp4's e2m1 also f8E4M3FN.
     """
-    if isinstance(scale, ir.Float8E8M0FNUType):
+    if isinstance(scale, (ir.Float8E8M0FNUType, ir.F32Type)):
         return is_element(element) or is_byte(element)
-    if isinstance(scale, ir.F32Type):
-        return is_byte(element)
     return isinstance(scale, ir.Float8E4M3FNType) and isinstance(element, ir.Float4E2M1FNType)
 
 
@@ -95,6 +95,9 @@ def read_factor(value: ir.Value) -> Factor | None:
         return _scaled(op.operands[0], op.operands[1], value.type)
     if op.name == "arith.mulf":
         sides = [s.owner.operands[0] for s in op.operands if _is(s, "arith.extf")]
+        floats = [s for s in op.operands if isinstance(s, ir.BlockArgument)]
+        if len(sides) == len(floats) == 1:
+            return _scaled(sides[0], floats[0], value.type)
         if len(sides) != 2:
             return _read_integer(op)
         # Both may be 8-bit floats: the type says which of the two is the scale.
@@ -199,6 +202,8 @@ _PRECISION = {
     "f6E3M2FN": (3, -4),
     "f8E4M3FN": (4, -9),
     "f8E5M2": (3, -16),
+    "f8E4M3FNUZ": (4, -10),
+    "f8E5M2FNUZ": (3, -17),
     "f16": (11, -24),
     "bf16": (8, -133),
     "f32": (24, -149),
@@ -210,7 +215,7 @@ def is_exact(element: ir.Type, scale: ir.Type, result: ir.Type) -> bool:
 
     Only digits can be lost: bfloat16 and f32 both overflow at 2^128. f16 overflows earlier, but it
     also lacks the small end of every f8E8M0FNU scale, and holds nvfp4's largest, 6 * 448. The
-    product of an i8 and an f32 is what f32 makes of it.
+    product of an element and an f32 is what f32 makes of it.
     """
     if isinstance(scale, ir.F32Type):
         return isinstance(result, ir.F32Type)

@@ -10,15 +10,18 @@ is built here: the functions serve passes that verify and the report.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 
 from mxc.dialects.linalg_ext import GATHER
+from mxc.dialects.locations import names
 
 LOAD = "iree_tensor_ext.dispatch.tensor.load"
+#: On a dispatch of a kernel whose body does not say it: the bytes that it reads of its first
+#: operands at most, -1 for all of them.
+READS = "mxc.reads"
 
 #: Operations that give the same bytes another type.
 RENAMES = (
@@ -26,11 +29,6 @@ RENAMES = (
     "tensor.collapse_shape", "tensor.expand_shape", "tensor.cast", "util.optimization_barrier",
     "iree_tensor_ext.compute_barrier.start", "iree_tensor_ext.compute_barrier.end",
 )  # fmt: skip
-
-# A name in a location is quoted; a file is quoted too but goes on with :line. What comes after
-# " at " in callsite(callee at caller) is the caller.
-_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(:\d)?|([(\[])|([)\]])|( at )')
-_ESCAPED = re.compile(rb"\\([0-9A-F]{2}|\\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,36 +55,6 @@ class Dispatch:
     def names(self) -> tuple[str, ...]:
         """Names in the location of the dispatch."""
         return names(self.op.location)
-
-
-def names(location: ir.Location) -> tuple[str, ...]:
-    """The names that builders gave (`ir.Location.name`), however deep, in order, without repeats.
-
-    Fused locations are looked into; of a call site only the callee counts; files are no names.
-    """
-    found: dict[str, None] = {}
-    depth, caller = 0, 0
-    for token in _TOKEN.finditer(str(location)):
-        text, line, opened, closed, at = token.groups()
-        if opened:
-            depth += 1
-        elif closed:
-            depth -= 1
-            caller = caller if depth >= caller else 0
-        elif at:
-            caller = caller or depth
-        elif not caller and not line:
-            found[_unescaped(text)] = None
-    return tuple(found)
-
-
-def _unescaped(text: str) -> str:
-    """MLIR prints a quote or a byte outside of ASCII as its code, a backslash twice."""
-
-    def byte(match: re.Match[bytes]) -> bytes:
-        return b"\\" if match[1] == b"\\" else bytes.fromhex(match[1].decode())
-
-    return _ESCAPED.sub(byte, text.encode()).decode()
 
 
 def walk(root: ir.Operation) -> Iterator[ir.Operation]:
@@ -143,7 +111,7 @@ def moved_bytes(dispatch: Dispatch) -> int | None:
     """Bytes that the dispatch reads and writes, each operand and result once; None if dynamic.
 
     An operand of which only a part is read counts that part: the rows that a gather takes, the
-    slice that a load with offsets takes.
+    slice that a load with offsets takes, what `mark_reads` said.
     """
     written = [tensor_bytes(result.type) for result in dispatch.op.results]
     read = [
@@ -155,6 +123,11 @@ def moved_bytes(dispatch: Dispatch) -> int | None:
             return None
         total += part
     return total
+
+
+def mark_reads(dispatch: ir.Operation, read: Sequence[int]) -> None:
+    """Say how many bytes a dispatch reads of its first operands at most, -1 for all of them."""
+    dispatch.attributes[READS] = ir.DenseI64ArrayAttr.get(read)
 
 
 def loads(dispatch: Dispatch, index: int) -> list[ir.Value]:
@@ -179,6 +152,9 @@ def owner(value: ir.Value) -> ir.Operation | None:
 
 def _read_bytes(dispatch: Dispatch, index: int, operand: ir.Value) -> int | None:
     whole = tensor_bytes(operand.type)
+    if READS in dispatch.op.attributes:
+        stated = list(ir.DenseI64ArrayAttr(dispatch.op.attributes[READS]))[index : index + 1]
+        return stated[0] if stated and stated[0] >= 0 else whole
     parts = loads(dispatch, index)
     if whole is None or not parts:
         return whole

@@ -76,16 +76,17 @@ def trace(
     """
     at = list(indices)
     while not isinstance(value, ir.BlockArgument):
-        step = _step(value.owner, at, ranges)
+        step = moved(value.owner, at, ranges)
         if step is None:
             break
         value, at = step
     return value, at
 
 
-def _step(
+def moved(
     op: ir.Operation, at: Indices, ranges: Sequence[int | None]
 ) -> tuple[ir.Value, Indices] | None:
+    """What the result of `op` is at indices, where it only moves elements; None where not."""
     if op.name == "tensor.collapse_shape":
         return _through_collapse(op, at, ranges)
     if op.name == "tensor.expand_shape":
@@ -182,7 +183,10 @@ def plus(left: ir.AffineExpr, right: ir.AffineExpr) -> ir.AffineExpr:
 
 
 def times(expression: ir.AffineExpr, factor: int) -> ir.AffineExpr:
-    """`expression * factor`, simplified, as an object of its own kind."""
+    """`expression * factor`, simplified, a sum term by term, as an object of its own kind."""
+    if isinstance(expression, ir.AffineAddExpr):
+        terms = (expression.lhs.maybe_downcast(), expression.rhs.maybe_downcast())
+        return plus(*(times(term, factor) for term in terms))
     return (expression * factor).maybe_downcast()
 
 
@@ -195,8 +199,12 @@ def quotient(
     are blocks.
     """
     whole, rest = _divide(expression, divisor)
-    if _bound(rest, ranges) <= divisor - 1 and rest != expression:
+    if bound(rest, ranges) <= divisor - 1 and rest != expression:
         return whole
+    if isinstance(expression, ir.AffineFloorDivExpr):
+        inner = expression.rhs.maybe_downcast()
+        if isinstance(inner, ir.AffineConstantExpr):
+            return quotient(expression.lhs.maybe_downcast(), divisor * inner.value, ranges)
     return ir.AffineExpr.get_floor_div(expression, divisor).maybe_downcast()
 
 
@@ -205,7 +213,7 @@ def remainder(
 ) -> ir.AffineExpr:
     """`expression mod divisor`, simplified like `quotient`."""
     _, rest = _divide(expression, divisor)
-    if _bound(rest, ranges) <= divisor - 1 and rest != expression:
+    if bound(rest, ranges) <= divisor - 1 and rest != expression:
         return rest
     return ir.AffineExpr.get_mod(expression, divisor).maybe_downcast()
 
@@ -231,7 +239,7 @@ def _divide(expression: ir.AffineExpr, divisor: int) -> tuple[ir.AffineExpr, ir.
 _UNBOUNDED = 1 << 62
 
 
-def _bound(expression: ir.AffineExpr, ranges: Sequence[int | None]) -> int:
+def bound(expression: ir.AffineExpr, ranges: Sequence[int | None]) -> int:
     """Largest value of an expression of non-negative terms."""
     if isinstance(expression, ir.AffineConstantExpr):
         return int(expression.value)
@@ -239,7 +247,7 @@ def _bound(expression: ir.AffineExpr, ranges: Sequence[int | None]) -> int:
     if loop is not None:
         size = ranges[loop]
         return _UNBOUNDED if size is None else size - 1
-    left, right = _bound(expression.lhs, ranges), _bound(expression.rhs, ranges)
+    left, right = bound(expression.lhs, ranges), bound(expression.rhs, ranges)
     if isinstance(expression, ir.AffineAddExpr):
         return left + right
     if isinstance(expression, ir.AffineMulExpr):

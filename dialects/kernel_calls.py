@@ -1,4 +1,4 @@
-"""A contraction that a kernel of ours computes, written on the dispatch that calls it.
+"""What a kernel of ours computes, written on the dispatch that calls it; or why none does.
 
     flow.dispatch @k::@k(%x, %ids, %w, %s) {mxc.contraction = {
         batch = 4, m = 1, n = 5760, k = 2880, experts = 32,
@@ -7,6 +7,12 @@
 The body of such a kernel is vectors and intrinsics: no operation of it says what is computed. The
 attribute survives IREE's phases up to flow, where the report reads it. So does `mxc.quantises` on a
 kernel that makes blocks for contractions, or puts them into their order.
+
+On a contraction that no kernel computes the same attribute has the reason:
+
+    linalg.generic {mxc.contraction = {reason = "the accumulator is not zero"}} ..
+
+and so has its location, because IREE builds some operations anew without their attributes.
 """
 
 from __future__ import annotations
@@ -16,16 +22,21 @@ from dataclasses import asdict, dataclass, fields
 from iree.compiler import ir
 
 from mxc.dialects.dispatches import tensor_bytes
+from mxc.dialects.locations import records, with_record
+from mxc.dialects.reasons import Reason
+from mxc.dialects.targets import Kind
 
 ATTRIBUTE = "mxc.contraction"
 QUANTISES = "mxc.quantises"
+_REASON = "reason"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelCall:
     """batch x [m, k] times [n, k] of one of `experts`; formats by name ("mxfp4", "bf16").
 
-    `batch` and `m` are -1 where they come with the call.
+    `kind`: of the instruction that multiplies, one of `targets.KINDS`. `batch` and `m` are -1 where
+    they come with the call.
     """
 
     batch: int
@@ -36,6 +47,7 @@ class KernelCall:
     lhs: str
     rhs: str
     out: str
+    kind: Kind
 
     def write(self, dispatch: ir.Operation) -> None:
         """Put this on a dispatch."""
@@ -56,6 +68,19 @@ def read_call(dispatch: ir.Operation) -> KernelCall | None:
         return None
     given = ir.DictAttr(dispatch.attributes[ATTRIBUTE])
     return KernelCall(**{field.name: given[field.name].value for field in fields(KernelCall)})
+
+
+def write_reason(op: ir.Operation, reason: Reason) -> None:
+    """Say why no kernel computes a contraction. The first reason stays."""
+    if ATTRIBUTE not in op.attributes:
+        record = ir.DictAttr.get({_REASON: ir.StringAttr.get(reason.text)})
+        op.attributes[ATTRIBUTE] = record
+        op.location = with_record(op.location, ATTRIBUTE, record)
+
+
+def read_reasons(location: ir.Location) -> list[str]:
+    """Why no kernel computes the contractions of a location."""
+    return [str(ir.DictAttr(each)[_REASON].value) for each in records(location, ATTRIBUTE)]
 
 
 def mark_quantises(dispatch: ir.Operation, format: str) -> None:

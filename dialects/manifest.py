@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field, replace
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from mxc.dialects.errors import ArtifactError
+from mxc.dialects.schema import SchemaError, read_record
 
 #: Bumped when a reader of the old manifest would misread the new one: it has levels since 2. An
 #: artifact without levels is what it always was, and says 1.
 SCHEMA = 1
 SCHEMA_OF_LEVELS = 2
+#: Fields that manifests of schema 1 may lack, because they came later.
+_LATER = ("activation_recipe", "levels")
 
 MANIFEST = "manifest.json"
 MODULE = "module.vmfb"
@@ -32,6 +37,9 @@ CHAT_TEMPLATE = "chat_template.jinja"
 
 #: The scope of the parameters in WEIGHTS: `#flow.parameter.named<"model"::"key">` in a program.
 SCOPE = "model"
+
+#: The most elements of a tensor: with 8 bytes each, what 47 bits of a user's address can name.
+LARGEST_TENSOR = 1 << 44
 
 #: A weight in blocks is two tensors there, whose names are its own and these.
 BLOCKS, SCALES = "_blocks", "_scales"
@@ -204,82 +212,84 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str, place: str) -> Manifest:
-        """Parse manifest.json; `place` names the file in errors. Raises ArtifactError."""
-        try:
-            raw = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ArtifactError(
-                f"{place}: not JSON ({error}); compile the artifact again"
-            ) from error
+        """Parse manifest.json; `place` names the file in errors.
+
+        Raises ArtifactError where it is not JSON, of another schema, where a key is missing,
+        unknown or of a wrong type, or where what it says contradicts itself.
+        """
+        raw = read_json(text, place)
         found = raw.get("schema") if isinstance(raw, dict) else type(raw).__name__
-        if found not in (SCHEMA, SCHEMA_OF_LEVELS):
+        if type(found) is not int or found not in (SCHEMA, SCHEMA_OF_LEVELS):
             raise ArtifactError(
-                f"{place}: manifest schema {found}, this mxc reads schemas {SCHEMA} and "
+                f"{place}: manifest schema {str(found)[:20]}, this mxc reads schemas {SCHEMA} and "
                 f"{SCHEMA_OF_LEVELS}; compile the artifact again with this version"
             )
         try:
-            return _manifest(raw)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(
-                f"{place}: malformed manifest ({error!r}); compile the artifact again"
-            ) from error
-
-
-def _tensor(raw: dict[str, Any]) -> TensorType:
-    return TensorType(shape=tuple(raw["shape"]), dtype=raw["dtype"])
-
-
-def _target(raw: dict[str, Any]) -> TargetRecord:
-    return TargetRecord(**{**raw, "features": tuple(raw["features"])})
-
-
-def _level(raw: dict[str, Any]) -> LevelRecord:
-    layouts = {name: (layout, scales) for name, (layout, scales) in raw["layouts"].items()}
-    return LevelRecord(
-        target=_target(raw["target"]),
-        module=raw["module"],
-        archives=tuple(raw["archives"]),
-        layouts=layouts,
-    )
-
-
-def _manifest(raw: dict[str, Any]) -> Manifest:
-    model = raw["model"]
-    levels = {name: _level(each) for name, each in raw.get("levels", {}).items()}
-    if bool(levels) != (raw["schema"] == SCHEMA_OF_LEVELS):
-        raise ValueError(f"schema {raw['schema']} with {len(levels)} levels")
-    return Manifest(
-        mxc_version=raw["mxc_version"],
-        iree_version=raw["iree_version"],
-        target=_target(raw["target"]),
-        activations=raw["activations"],
-        functions={
-            name: Function(
-                inputs=tuple(_tensor(t) for t in f["inputs"]),
-                outputs=tuple(_tensor(t) for t in f["outputs"]),
+            manifest = read_record(Manifest, raw, optional=_LATER)
+            manifest._check()
+        except SchemaError as error:
+            wrote = str(raw.get("mxc_version"))[:20]
+            by = (
+                "" if wrote == mxc_version() else f" (of mxc {wrote}, installed is {mxc_version()})"
             )
-            for name, f in raw["functions"].items()
-        },
-        files={name: FileRecord(**f) for name, f in raw["files"].items()},
-        weights={
-            name: WeightRecord(**{**w, "shape": tuple(w["shape"])})
-            for name, w in raw["weights"].items()
-        },
-        weights_present=raw["weights_present"],
-        model=None
-        if model is None
-        else ModelRecord(
-            **{
-                **model,
-                "cache": _tensor(model["cache"]),
-                "eos_tokens": tuple(model["eos_tokens"]),
-                "batches": tuple(model.get("batches", ())),
-            }
-        ),
-        source={name: FileRecord(**f) for name, f in raw["source"].items()},
-        options=raw["options"],
-        notes=tuple(raw["notes"]),
-        activation_recipe=raw.get("activation_recipe"),
-        levels=levels,
-        schema=raw["schema"],
-    )
+            raise ArtifactError(
+                f"{place}: malformed manifest{by}: {error}; compile the artifact again"
+            ) from error
+        return manifest
+
+    def _check(self) -> None:
+        """Raise SchemaError where fields of the right types contradict each other."""
+        if bool(self.levels) != (self.schema == SCHEMA_OF_LEVELS):
+            raise SchemaError(f"levels: schema {self.schema} with {len(self.levels)} levels")
+        for name, level in self.levels.items():
+            for weight in level.layouts:
+                if weight not in self.weights:
+                    raise SchemaError(f"levels.{name}.layouts.{weight}: no such weight")
+        for name, function in self.functions.items():
+            for side, tensors in (("inputs", function.inputs), ("outputs", function.outputs)):
+                for index, tensor in enumerate(tensors):
+                    _check_shape(tensor.shape, f"functions.{name}.{side}[{index}].shape", least=-1)
+        for name, weight_record in self.weights.items():
+            _check_shape(weight_record.shape, f"weights.{name}.shape")
+        for side, files in (("files", self.files), ("source", self.source)):
+            for name, file in files.items():
+                if file.bytes < 0:
+                    raise SchemaError(f"{side}.{name}.bytes: {file.bytes} is negative")
+        if self.model is not None:
+            _check_shape(self.model.cache.shape, "model.cache.shape")
+            for key in ("vocab_size", "max_sequence_length", "prefill_chunk"):
+                if getattr(self.model, key) < 1:
+                    raise SchemaError(f"model.{key}: wants at least 1")
+
+
+def _check_shape(shape: tuple[int, ...], key: str, least: int = 0) -> None:
+    """Raise SchemaError for an extent below `least`, and for a shape that no memory can hold."""
+    if any(extent < least for extent in shape):
+        raise SchemaError(f"{key}: wants extents of at least {least}, found {list(shape)}")
+    if math.prod(extent for extent in shape if extent > 0) > LARGEST_TENSOR:
+        raise SchemaError(f"{key}: more elements than {LARGEST_TENSOR}, found {list(shape)}")
+
+
+def read_json(text: str, place: str) -> Any:
+    """What the text of a JSON file of an artifact, `place`, holds. Raises ArtifactError."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{place}: not JSON ({error}); compile the artifact again") from error
+
+
+def read_manifest(path: Path) -> Manifest:
+    """manifest.json of the artifact folder `path`.
+
+    Raises ArtifactError where there is none, or it cannot be read.
+    """
+    file = path / MANIFEST
+    try:
+        if not path.exists():
+            raise ArtifactError(f"{path}: no such artifact")
+        if not file.is_file():
+            raise ArtifactError(f"{path}: not an artifact: it holds no {MANIFEST}")
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a path with a NUL
+        raise ArtifactError(f"{file}: cannot be read ({error})") from error
+    return Manifest.from_json(text, str(file))

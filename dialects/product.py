@@ -9,29 +9,50 @@ from __future__ import annotations
 from iree.compiler import ir
 
 from mxc.dialects.dequantize import Factor, is_byte, is_step, read_factor
+from mxc.dialects.indexing import dims, indexing_maps
+from mxc.dialects.reasons import Reason
+from mxc.dialects.scalar_nodes import loops_of
 
 
-def read_product(op: ir.Operation, *, rounded: bool = False) -> tuple[Factor, Factor] | str:
+def read_product(op: ir.Operation, *, rounded: bool = False) -> tuple[Factor, Factor] | Reason:
     """The two factors of a multiply-accumulate body in f32, or the reason why it is none.
 
     `rounded`: a factor may be rounded to another type first, once, which it says.
     """
     block = op.regions[0].blocks[0]
     total = list(block.operations)[-1].operands[0]
-    added = _f32_operands(total, "arith.addf")
+    added = f32_operands(total, "arith.addf")
     if added is None:
-        return "its body does not end in an f32 addition"
+        return Reason("its body does not end in an f32 addition")
     acc = block.arguments[len(block.arguments) - 1]
     terms = [value for value in added if value != acc]
-    product = _f32_operands(terms[0], "arith.mulf") if len(terms) == 1 else None
+    product = f32_operands(terms[0], "arith.mulf") if len(terms) == 1 else None
     if product is None:
-        return "its body does not add one f32 product to the accumulator"
+        return Reason("its body does not add one f32 product to the accumulator")
     factors = [read_factor(value) for value in product]
     if factors[0] is None or factors[1] is None:
-        return "a side of its product is more than an element under its scale"
+        return Reason("a side of its product is more than an element under its scale")
     if not all(factor.exact or (rounded and factor.rounded) for factor in factors if factor):
-        return "a side is dequantised to a type that does not hold every value of the format"
+        return Reason(
+            "a side is dequantised to a type that does not hold every value of the format"
+        )
+    if any(_is_of_each_element(op, factor) for factor in factors if factor):
+        return Reason("a float is multiplied with each element, and is no scale of a block")
     return factors[0], factors[1]
+
+
+def _is_of_each_element(op: ir.Operation, factor: Factor) -> bool:
+    """Whether what is read as a float scale differs along K as the elements do."""
+    maps = indexing_maps(op)
+    if factor.scale is None or not isinstance(_argument(op, factor.scale).type, ir.F32Type):
+        return False
+    written = dims(maps[-1])
+    along = [e for e in maps[factor.element].results if not set(loops_of([e])) <= set(written)]
+    return all(e in maps[factor.scale].results for e in along)
+
+
+def _argument(op: ir.Operation, number: int) -> ir.Value:
+    return op.regions[0].blocks[0].arguments[number]
 
 
 def is_canonical_body(op: ir.Operation, lhs: Factor, rhs: Factor) -> bool:
@@ -39,7 +60,8 @@ def is_canonical_body(op: ir.Operation, lhs: Factor, rhs: Factor) -> bool:
     return _text(op) == _canonical_text(op, lhs, rhs)
 
 
-def _f32_operands(value: ir.Value, name: str) -> list[ir.Value] | None:
+def f32_operands(value: ir.Value, name: str) -> list[ir.Value] | None:
+    """The operands of the f32 operation `name` that computes a value, None where another does."""
     if isinstance(value, ir.BlockArgument) or value.owner.name != name:
         return None
     return list(value.owner.operands) if isinstance(value.type, ir.F32Type) else None
@@ -85,6 +107,8 @@ def _canonical_text(op: ir.Operation, lhs: Factor, rhs: Factor) -> list[tuple[st
                 lines.append(("arith.mulf", str(first + 1), str(first + 2)))
         elif isinstance(arguments[factor.scale].type, ir.Float8E8M0FNUType):
             lines.append(("arith.scaling_extf", element, scale))
+        elif isinstance(arguments[factor.scale].type, ir.F32Type):
+            lines += [("arith.extf", element), ("arith.mulf", str(first), scale)]
         else:
             lines += [("arith.extf", element), ("arith.extf", scale)]
             lines.append(("arith.mulf", str(first), str(first + 1)))

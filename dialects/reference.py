@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mxc.dialects.array_values import ArrayOfValues, Floats
 from mxc.dialects.errors import FormatError
 from mxc.dialects.formats import E8M0, BlockFormat, block_format
 from mxc.dialects.nvfp4 import Tensor, quantize_blocks, tensor_scale
@@ -27,16 +28,16 @@ from mxc.dialects.recipes import ScaleRecipe, scale_bytes, scale_recipe
 from mxc.dialects.rounding import Ties, encode, round_to_odd, tie_rule
 
 Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
 
 #: 1 / scale for every E8M0 byte. For the NaN byte 0: finite, and the codes are cleared anyway.
 _RECIPROCAL = np.append(np.ldexp(np.float32(1), np.arange(127, -128, -1)), 0).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
-class Quantized:
-    """A quantised tensor of logical `shape`, blocks along `axis` (0 <= axis < len(shape)).
+class Quantized(ArrayOfValues):
+    """A quantized tensor of logical `shape`, blocks along `axis` (0 <= axis < len(shape)).
 
+    numpy reads its values (array_values.py).
     With `axis` moved last, others in order, and k elements on it:
     `elements` uint8 [..., k * bits / 8], packed as packing.py says;
     `scales` uint8 [..., k / block].
@@ -75,6 +76,14 @@ class Quantized:
             raise FormatError(
                 f"{self.format} wants {wanted} tensor scale, found {self.tensor_scale}"
             )
+
+    def values(self) -> Floats:
+        """The values, as `dequantize`."""
+        return dequantize(self)
+
+    def describe(self) -> str:
+        """The format and the shape."""
+        return f"{self.format} {list(self.shape)}"
 
 
 def quantize(

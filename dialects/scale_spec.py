@@ -1,12 +1,12 @@
 """What is scaled and how, as a string: `e2m1:e8m0_t32` is mxfp4, `e4m3:float32` an fp8 tensor.
 
-    spec    := data ":" scaling                  or a name of FORMATS: "mxfp4", "nvfp4"
+    spec    := data ":" scaling | data           or a name of FORMATS: "mxfp4", "nvfp4"
     scaling := numbers tile{0,2}                 segments are joined by "_"
     numbers := scale                             one scale for each scope
              | scale "_" zero                    and a zero point, for unsigned data
              | scale "_" tensor                  and a float of the whole tensor (two levels)
              | "multi_" tensor "_" scale         the same, where it could be read as a zero point
-             | tensor "_" scale "_" zero         all three
+             | tensor "_" scale "_" zero         all three, with or without "multi_"
     tile    := "t" [size] ["s" subtile] ["n" N "m" M] ["d" axis]
     number  := float32 | float16 | bfloat16 | e8m0 | e4m3 | e5m2 | e4m3fnuz | .. | intK | uintK
 
@@ -14,8 +14,10 @@ Scope: no tile is the whole tensor; one tile lies along the last axis; two along
 each along its `d`. The size 0, or none, is the whole axis: `float32_t0` is a channel's scale. All
 axes without a tile have one scale for each index.
 
-A second number is a tensor scale where the first has 8 bits or fewer (`e4m3_float32_t16_t16`), else
-a zero point (`bfloat16_bfloat16_t0_t32`).
+A second number is a tensor scale where the first has 8 bits or fewer and it is a float
+(`e4m3_float32_t16_t16`), else a zero point (`bfloat16_bfloat16_t0_t32`, `e4m3_int8_t16`).
+
+Data alone is unscaled: a float. "_" serves as ":" too, as in TensorCast's names (`e2m1_e8m0_t32`).
 
 These are TensorCast's strings, and mean what its documentation says of them: docs/scale.md and
 docs/number.md of github.com/ROCm/tensorcast, branch triton. `d` is of its branch main. Subtiles,
@@ -137,16 +139,19 @@ class Scaling:
         if self.scale.kind not in (Kind.FLOAT, Kind.EXPONENT):
             raise FormatError(f"{place}: a scale is a float or e8m0, found {self.scale}")
         if self.zero is not None:
-            if self.scale.kind is Kind.EXPONENT or self.scale.bits < 16:
-                raise FormatError(
-                    f"{place}: a zero point wants a scale float16 or wider, found {self.scale}"
-                )
+            if self.scale.kind is not Kind.FLOAT:
+                raise FormatError(f"{place}: a zero point wants a float scale, found {self.scale}")
             if self.zero.kind not in (Kind.FLOAT, Kind.SIGNED):
                 raise FormatError(f"{place}: a zero point is a float or intK, found {self.zero}")
         if self.tensor is not None and (self.tensor.kind, self.tensor.bits) != (Kind.FLOAT, 32):
             raise FormatError(f"{place}: a tensor scale is a float32, found {self.tensor}")
         if self.tensor is not None and not self.tiles:
             raise FormatError(f"{place}: a tensor scale is beside the scales of tiles; add a tile")
+        if self.zero is not None and self.tensor is None and _is_two_level(self.scale, self.zero):
+            raise FormatError(
+                f"{place}: a float zero point wants a scale of 16 bits or more where there is no "
+                f"tensor scale, found {self.scale}"
+            )
         if len(self.tiles) > 2:
             raise FormatError(f"{place}: at most two axes have tiles, found {len(self.tiles)}")
         if len({tile.axis for tile in self.tiles}) < len(self.tiles):
@@ -164,7 +169,7 @@ class Scaling:
         elif self.tensor is not None:
             numbers = [self.scale, self.tensor]
         words = [str(number) for number in numbers]
-        if self.tensor is not None and self.zero is None and not _is_two_level(self.scale):
+        if numbers[1:] == [self.tensor] and not _is_two_level(*numbers):
             words = ["multi", *reversed(words)]
         usual = range(-len(self.tiles), 0)
         return "_".join(
@@ -226,7 +231,7 @@ def parse(text: str) -> ScaleSpec:
     text = text.strip().lower()
     if text in FORMATS:
         return of_format(FORMATS[text])
-    data, colon, scaling = text.partition(":")
+    data, colon, scaling = text.partition(":" if ":" in text else "_")
     return ScaleSpec(parse_number(data), parse_scaling(scaling) if colon else None)
 
 
@@ -258,7 +263,7 @@ def parse_scaling(text: str) -> Scaling:
         for match, axis in zip(found, range(-len(found), 0), strict=True)
         if match is not None
     )
-    if multi and len(numbers) != 2:
+    if multi and len(numbers) == 1:
         raise FormatError(f"scaling {text!r}: multi_ wants a tensor scale and a scale")
     if len(numbers) == 1:
         return Scaling(numbers[0], tiles)
@@ -266,7 +271,7 @@ def parse_scaling(text: str) -> Scaling:
         first, second = numbers
         if multi:
             return Scaling(second, tiles, tensor=first)
-        if _is_two_level(first):
+        if _is_two_level(first, second):
             return Scaling(first, tiles, tensor=second)
         return Scaling(first, tiles, zero=second)
     if len(numbers) == 3:
@@ -292,9 +297,9 @@ def parse_number(text: str, place: str = "") -> Number:
     )
 
 
-def _is_two_level(scale: Number) -> bool:
-    """Whether a number after this scale is a tensor scale, and not a zero point."""
-    return scale.bits <= 8
+def _is_two_level(scale: Number, second: Number) -> bool:
+    """Whether the number after a scale is a tensor scale, and not a zero point."""
+    return scale.bits <= 8 and second.kind is Kind.FLOAT
 
 
 def _tile(match: re.Match[str], axis: int, text: str) -> Tile:

@@ -33,6 +33,7 @@ from mxc.dialects.dequantize import Factor, extend, is_scale_of
 from mxc.dialects.indexing import dims, indexing_maps
 from mxc.dialects.mixed_blocks import in_common_blocks, size_of
 from mxc.dialects.product import is_canonical_body, read_product
+from mxc.dialects.reasons import Reason
 
 _PARALLEL = linalg.IteratorType.parallel
 _REDUCTION = linalg.IteratorType.reduction
@@ -142,8 +143,8 @@ def _check(
             raise ValueError(f"scale of {side.type} must have shape {blocks}, got {scale.type}")
 
 
-#: The clause of `explain_mismatch` for a contraction of a vector, which mxc-expand-vectors cures.
-NO_ROWS = "a side has no row loop of its own"
+#: Of a contraction of a vector, which mxc-expand-vectors cures.
+NO_ROWS = Reason("a side has no row loop of its own")
 
 
 @dataclass(frozen=True)
@@ -210,54 +211,41 @@ class ScaledContraction:
 
 def match_scaled_contraction(
     op: ir.Operation, *, rounded: bool = False, mixed: bool = False
-) -> ScaledContraction | None:
-    """The scaled contraction that `op` means, or None. `explain_mismatch` gives the reason.
+) -> ScaledContraction | Reason:
+    """The scaled contraction that `op` means, or why it is none.
 
     `rounded`: also one of sides that are dequantised to a type that does not hold all their values;
     `mixed`: of sides whose blocks differ.
     """
-    found = _match(op, rounded=rounded, mixed=mixed)
-    return None if isinstance(found, str) else found
-
-
-def explain_mismatch(op: ir.Operation) -> str | None:
-    """Why a linalg operation is no scaled contraction, as a clause; None if it is one."""
-    found = _match(op)
-    return found if isinstance(found, str) else None
-
-
-def _match(
-    op: ir.Operation, *, rounded: bool = False, mixed: bool = False
-) -> ScaledContraction | str:
     if op.name != "linalg.generic" or len(op.results) != 1:
-        return "it is no linalg.generic with one result"
+        return Reason("it is no linalg.generic with one result")
     factors = read_product(op, rounded=rounded)
-    if isinstance(factors, str):
+    if isinstance(factors, Reason):
         return factors
     if factors[0].scale is None and factors[1].scale is None:
-        return "neither side has a scale"
+        return Reason("neither side has a scale")
     maps = indexing_maps(op)
     if any(None in dims(affine) for affine in maps):
-        return "an operand is not indexed by plain loops"
+        return Reason("an operand is not indexed by plain loops")
     used = {i for f in factors for i in (f.element, f.scale) if i is not None}
     if used != set(range(len(op.operands) - 1)):
-        return "it has operands that its product does not read"
+        return Reason("it has operands that its product does not read")
     written = _known(dims(maps[-1]))
     reads = [set(_known(dims(maps[f.element]))) for f in factors]
     reduced = [i for i in range(maps[-1].n_dims) if i not in written]
     if len(reduced) not in (2, 2 + mixed) or any(not set(reduced) <= read for read in reads):
-        return f"it reduces {len(reduced)} loops where (ko, kb) are wanted on both sides"
+        return Reason(f"it reduces {len(reduced)} loops where (ko, kb) are wanted on both sides")
     blocks = [set(_known(dims(maps[f.scale]))) for f in factors if f.scale is not None]
     # From the outermost on: read by all scales, by those of lesser blocks, by none.
     depth = {loop: sum(loop in block for block in blocks) for loop in reduced}
     ko, *ki, kb = sorted(reduced, key=lambda loop: -depth[loop])
     if depth[ko] != len(blocks) or depth[kb] or any(depth[loop] != 1 for loop in ki):
-        return "a scale is not read once for each block of the reduction"
+        return Reason("a scale is not read once for each block of the reduction")
     for factor, read in zip(factors, reads, strict=True):
         if factor.scale is not None:
             own = set(_known(dims(maps[factor.scale])))
             if own | {*ki} != read - {kb} | {*ki}:
-                return "a scale is not read at every row and block of its elements"
+                return Reason("a scale is not read at every row and block of its elements")
     return _assign_sides(op, factors, maps, written, (ko, *ki, kb))
 
 
@@ -267,7 +255,7 @@ def _assign_sides(
     maps: list[ir.AffineMap],
     written: list[int],
     reduced: Sequence[int],
-) -> ScaledContraction | str:
+) -> ScaledContraction | Reason:
     reads = [set(_known(dims(maps[f.element]))) for f in factors]
     own = [[i for i in written if i in reads[s] and i not in reads[1 - s]] for s in (0, 1)]
     if not own[0] or not own[1]:

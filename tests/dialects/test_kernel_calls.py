@@ -10,7 +10,9 @@ from mxc.dialects.dispatches import walk
 from mxc.dialects.kernel_calls import ATTRIBUTE, KernelCall, moved_bytes, read_call
 from mxc.dialects.parameters import LAYOUT, Parameters, take_layouts
 
-CALL = KernelCall(batch=3, m=2, n=40, k=64, experts=5, lhs="bf16", rhs="mxfp4", out="f32")
+CALL = KernelCall(
+    batch=3, m=2, n=40, k=64, experts=5, lhs="bf16", rhs="mxfp4", out="f32", kind="dot product"
+)
 
 
 def program(batch: int | str, experts: int = 5) -> str:

@@ -59,6 +59,9 @@ def test_subtiles_and_sparsity_are_parsed_and_refused_by_name():
         ("E8M0_T32D-1", "e8m0_t32"),
         ("e8m0_t32d0", "e8m0_t32d0"),
         ("e8m0_t8d0_t4", "e8m0_t8d0_t4"),
+        ("multi_float32_bfloat16_int8_t4", "float32_bfloat16_int8_t4"),
+        ("e4m3_int8_t16", "e4m3_int8_t16"),
+        ("float32_e4m3_e5m2_t16", "float32_e4m3_e5m2_t16"),
     ],
 )
 def test_other_spellings(text, canonical):
@@ -77,6 +80,19 @@ def test_other_spellings(text, canonical):
 )
 def test_names_of_torch_and_of_tensorcast(text, known):
     assert parse_number(text).name == known
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("bfloat16", "bfloat16"),
+        ("e4m3fn", "e4m3"),
+        ("e2m1fnuz_e8m0_t32", "e2m1:e8m0_t32"),
+        ("uint4_float32_float16_int8_t0_t32", "uint4:float32_float16_int8_t0_t32"),
+    ],
+)
+def test_names_of_datatypes_of_tensorcast(text, canonical):
+    assert str(parse(text)) == canonical
 
 
 def test_formats_are_specs():

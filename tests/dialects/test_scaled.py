@@ -9,9 +9,9 @@ from iree.compiler.dialects import func
 
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
+from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import (
     ScaledContraction,
-    explain_mismatch,
     match_scaled_contraction,
     scaled_contraction,
 )
@@ -48,7 +48,7 @@ def build(*types: ir.Type, scales: str = "rhs", batch: int = 0) -> tuple[ir.Modu
 
 def matched(op: ir.Operation) -> ScaledContraction:
     found = match_scaled_contraction(op)
-    assert found is not None, explain_mismatch(op)
+    assert not isinstance(found, Reason), found
     return found
 
 
@@ -61,9 +61,9 @@ def test_blocks_that_differ_have_a_loop_more() -> None:
         tensor("f8E4M3FN", 8, 6),
         scales="lhs rhs",
     )
-    assert match_scaled_contraction(op) is None
+    assert isinstance(match_scaled_contraction(op), Reason)
     found = match_scaled_contraction(op, mixed=True)
-    assert found is not None
+    assert not isinstance(found, Reason)
     assert (found.m, found.n, found.k, found.block, found.blocks) == (5, 8, 96, 16, (32, 16))
     assert not found.is_canonical
     assert found.is_row_major
@@ -75,7 +75,7 @@ def test_blocks_that_differ_have_a_loop_more() -> None:
         scales="lhs rhs",
     )
     found = match_scaled_contraction(op, mixed=True)
-    assert found is not None
+    assert not isinstance(found, Reason)
     assert (found.m, found.k, found.blocks) == (-1, 128, (32, 128))
 
 
@@ -157,7 +157,15 @@ def test_another_step_is_another_format() -> None:
             for op in other.body.operations[0].regions[0].blocks[0]
             if op.operation.name == "linalg.generic"
         ]
-        assert [each is not None for each in found] == [named]
+        assert [not isinstance(each, Reason) for each in found] == [named]
+
+
+@pytest.mark.parametrize("element", ["f4E2M1FN", "f6E3M2FN", "f8E4M3FN", "f8E5M2FNUZ", "i8"])
+def test_a_float_may_scale_any_element(element: str) -> None:
+    _module, op = build(tensor("bf16", 4, 3, 32), tensor(element, 8, 3, 32), tensor("f32", 8, 3))
+    found = matched(op)
+    assert found.is_canonical
+    assert str(found.rhs_scale.type) == "tensor<8x3xf32>"
 
 
 def test_a_lone_scale_on_the_left_is_matched_but_not_canonical() -> None:
@@ -181,7 +189,7 @@ def test_a_lone_scale_on_the_left_is_matched_but_not_canonical() -> None:
         (["f32 4 2 32", "f4E2M1FN 8 3 32", "f8E8M0FNU 8 3"], "rhs", "KO and KB"),
         (["i8 4 3 32", "f4E2M1FN 8 3 32", "f8E8M0FNU 8 3"], "rhs", "must be f32, bf16 or f16"),
         (["f32 4 3 32", "f8E4M3FN 8 3 32", "f8E4M3FN 8 3"], "rhs", "cannot scale the elements"),
-        (["f32 4 3 32", "f4E2M1FN 8 3 32", "f32 8 3"], "rhs", "cannot scale the elements"),
+        (["f32 4 3 32", "f4E2M1FN 8 3 32", "f16 8 3"], "rhs", "cannot scale the elements"),
         (["f32 4 3 32", "i8 8 3 32", "bf16 8 3"], "rhs", "cannot scale the elements"),
         (["f32 4 3 32", "f4E2M1FN 8 3 32", "f8E8M0FNU 8 2"], "rhs", "must have shape [8, 3]"),
     ],

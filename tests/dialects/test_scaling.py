@@ -1,5 +1,6 @@
 """Tensors of any scope: MX and nvfp4 as the reference, fp8 as torch, integers as torchao."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -12,17 +13,14 @@ from torchao.quantization.quant_primitives import (
     quantize_affine,
 )
 
+from mxc.dialects.array_values import matmul
 from mxc.dialects.errors import FormatError
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.packing import unpack_elements
 from mxc.dialects.recipes import ScaleRecipe
 from mxc.dialects.reference import dequantize, quantize
-from mxc.dialects.scaling import (
-    dequantize_scaled,
-    matmul,
-    quantize_scaled,
-    scale_shape,
-)
+from mxc.dialects.scaled_tensor import dequantize_scaled, scale_shape
+from mxc.dialects.scaling import quantize_scaled
 
 RNG = np.random.default_rng(12)
 X = (RNG.standard_t(4, (6, 64, 96)) * np.exp2(RNG.integers(-6, 6, (6, 64, 1)))).astype(np.float32)
@@ -271,12 +269,11 @@ def test_zeros_have_a_scale():
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [
-        ("e4m3", {}, "says no scaling"),
+        ("e4m3", {"scale": 1.0}, "has no scale, found static scales"),
         ("e2m1:e8m0_t16s4_t16s4", {}, "subtiles"),
         ("uint4:float16_int8_t16n2m4", {}, "2:4 sparsity is not computed"),
         ("float16:e8m0_t32", {}, "float16 data is not under e8m0"),
         ("uint8:float16_int8_t32", {}, "reaches 255, which int8 does not; choose int9"),
-        ("uint4:float32_float16_int8_t4", {}, "a tensor scale beside zero points"),
         ("e4m3:float32_t4d5", {}, r"no place in a tensor of shape \[2, 8\]"),
         ("e4m3:float32", {"scale": [1.0, 2.0, 3.0]}, "do not broadcast"),
         ("e4m3:float32", {"scale": 0.0}, "must be positive numbers of float32"),
@@ -288,6 +285,84 @@ def test_zeros_have_a_scale():
 def test_refusals(spec, options, message):
     with pytest.raises(FormatError, match=message):
         quantize_scaled(np.ones((2, 8), np.float32), spec, **options)
+
+
+@pytest.mark.parametrize(
+    ("data", "dtype"),
+    [
+        ("float32", np.float32),
+        ("float16", np.float16),
+        ("bfloat16", ml_dtypes.bfloat16),
+        ("e4m3", ml_dtypes.float8_e4m3fn),
+        ("e5m2fnuz", ml_dtypes.float8_e5m2fnuz),
+        ("e2m3", ml_dtypes.float6_e2m3fn),
+    ],
+)
+def test_unscaled_data_is_a_saturating_cast(data, dtype):
+    found = quantize_scaled(X, data)
+    assert (found.scales, str(found.spec)) == (None, data)
+    limit = np.float32(ml_dtypes.finfo(dtype).max)
+    wanted = np.clip(X, -limit, limit).astype(dtype)
+    np.testing.assert_array_equal(found.codes, wanted.view(found.codes.dtype))
+    np.testing.assert_array_equal(dequantize_scaled(found), wanted.astype(np.float32))
+    assert np.isfinite(dequantize_scaled(quantize_scaled([3e38, -3e38], data))).all()
+
+
+@pytest.mark.parametrize("scope", ["_t0", "_t0_t32", "_t32"])
+@pytest.mark.parametrize("scale", ["float16", "bfloat16", "e4m3"])
+def test_zero_points_under_two_levels_are_torchao_with_the_product_of_scales(scale, scope):
+    x = X + np.float32(0.7)
+    found = quantize_scaled(x, f"uint4:float32_{scale}_int8{scope}")
+    assert str(found.spec) == f"uint4:float32_{scale}_int8{scope}"
+    block = {"_t0": (1, 1, 96), "_t0_t32": (1, 64, 32), "_t32": (1, 1, 32)}[scope]
+    stored = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    levels = stored[found.scales] if scale == "e4m3" else found.scales.astype(np.float32)
+    whole = torch.from_numpy(np.float32(found.tensor_scale) * levels)
+    # The largest span has the largest scale that its type holds: 1 where it has an exponent range.
+    assert levels.max() == (448 if scale == "e4m3" else 1)
+    exact = choose_qparams_affine(
+        torch.from_numpy(x),
+        MappingType.ASYMMETRIC,
+        block,
+        torch.uint8,
+        0,
+        15,
+        eps=1e-30,
+        scale_dtype=torch.float32,
+    )[0].reshape(whole.shape)
+    near = exact > exact.max() / 64
+    np.testing.assert_allclose(whole[near], exact[near], rtol=2**-4)
+    zero = torch.from_numpy(found.zeros.astype(np.int32))
+    codes = quantize_affine(torch.from_numpy(x), block, whole, zero, torch.uint8, 0, 15)
+    assert (found.codes != codes.numpy()).mean() < 1e-4
+    values = dequantize_affine(
+        torch.from_numpy(found.codes), block, whole, zero, torch.uint8, 0, 15
+    )
+    np.testing.assert_array_equal(dequantize_scaled(found), values.numpy())
+
+
+def test_float_zero_points_of_8_bits():
+    found = quantize_scaled(X[0] - 2, "uint8:float32_float16_e5m2_t32")
+    zeros = found.zeros.view(ml_dtypes.float8_e5m2).astype(np.float32)
+    low = np.minimum((X[0] - 2).reshape(64, 3, 32).min(2), 0)
+    np.testing.assert_array_equal(zeros, low.astype(ml_dtypes.float8_e5m2).astype(np.float32))
+    scales = np.float32(found.tensor_scale) * found.scales.astype(np.float32)
+    values = found.codes * scales.repeat(32, 1) + zeros.repeat(32, 1)
+    np.testing.assert_array_equal(dequantize_scaled(found), values)
+
+
+def test_casts_between_scopes_are_of_the_values():
+    rows = quantize_scaled(X[0], "e4m3:float32_t0")
+    for spec in ("e4m3:float32_t32_t32", "e2m1:e8m0_t32d0", "int8:float32", "bfloat16"):
+        cast = quantize_scaled(rows, spec)
+        wanted = quantize_scaled(dequantize_scaled(rows), spec)
+        np.testing.assert_array_equal(cast.codes, wanted.codes)
+        np.testing.assert_array_equal(dequantize_scaled(cast), dequantize_scaled(wanted))
+    blocks = quantize(X[0], "mxfp8e4m3", recipe="rceil")
+    across = quantize_scaled(blocks, "mxfp4", recipe="even")
+    np.testing.assert_array_equal(
+        dequantize_scaled(across), dequantize(quantize(blocks, "mxfp4", recipe="even"))
+    )
 
 
 def test_nan_is_refused():

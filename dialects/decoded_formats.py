@@ -1,0 +1,321 @@
+"""Which block format a computation decodes: its values for all codes against those of the format.
+
+A program may decode elements by a lookup table, by shifts into the bits of a float, by powers of
+two; the format is the same where the values are. So a tree (scalar_trees.py) over two reads, of at
+most 8 bits each, is evaluated for every code of both, in both nibbles of a byte where its indices
+choose one, and the table is compared with element times scale, bit for bit, after the rounding that
+the type of the result asks for. No form is known by its operations.
+
+Two kinds of difference are no other format, and `Decoding.differs` says them:
+
+    scale 255   NaN in E8M0; a program may compute 2^128, which is Inf, or anything
+    scale 0     2^-127 in E8M0; a program that shifts the scale into the exponent of an f32 makes 0
+
+`signed_zeros` is false where a zero of the program has another sign than that of the format (a
+table of integers has one zero): a sum that starts from +0.0 is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from iree.compiler import ir
+
+from mxc.dialects.dequantize import is_byte
+from mxc.dialects.formats import E8M0, FORMATS, BlockFormat
+from mxc.dialects.indexing import bound, plus, times
+from mxc.dialects.scalar_nodes import (
+    Apply,
+    Cast,
+    Choice,
+    Index,
+    Lookup,
+    Number,
+    Product,
+    Read,
+    Tree,
+    parts,
+    reads,
+)
+from mxc.dialects.scalar_operations import Array, bitcast, bits_of, decoded, evaluate, rounded
+
+#: Bits of codes and of scales.
+_WIDEST = 8
+#: Elements in a byte that an index chooses.
+_NIBBLE = 4
+#: The part of a table that agrees where a format was meant.
+_MEANT = 0.5
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Elements and scales of a format that a tree reads; `kind`: the float type of its values.
+
+    `second`: 1 where the element is the second of its byte, an expression; None where a read is an
+    element. `swapped`: the first of a byte is in its high bits.
+    """
+
+    format: BlockFormat
+    elements: Read
+    scale: Read
+    second: ir.AffineExpr | None
+    swapped: bool
+    kind: ir.Type
+    signed_zeros: bool
+    differs: tuple[str, ...]
+
+
+def decoding_of(tree: Tree, ranges: list[int | None]) -> Decoding | str | None:
+    """The format that a tree decodes; the reason where it seems to decode one, and does not.
+
+    None for a tree of other reads than codes and their scales.
+    """
+    found = list(dict.fromkeys(reads(tree)))
+    kind = tree.type
+    if len(found) != 2 or any(not is_code(each.type) for each in found):
+        return None
+    if rounded(np.zeros(()), kind) is None:
+        return None
+    chosen = list(dict.fromkeys(_variables(tree)))
+    if len(chosen) > 1 or any(bound(each, ranges) != 1 for each in chosen):
+        return "its elements depend on their place by more than the nibble of a byte"
+    axes = {found[0]: 1, found[1]: 2}
+    codes = {read: _codes(read, axis) for read, axis in axes.items()}
+    places = {chosen[0]: np.arange(2, dtype=np.uint64).reshape(2, 1, 1)} if chosen else {}
+    values = _Table(codes, places).of(tree)
+    if values is None:
+        return "it is decoded by an operation that is not evaluated"
+    shape = (2 if chosen else 1, *(1 << bits_of(read.type) for read in found))
+    values = np.broadcast_to(values, shape)
+    closest: tuple[float, str] = (_MEANT, "")
+    for elements, scale in (found, found[::-1]):
+        table = values if elements is found[0] else values.swapaxes(1, 2)
+        for format in FORMATS.values():
+            for swapped in (False, True) if chosen else (False,):
+                wanted = _wanted(format, elements, scale, swapped, chosen, kind)
+                if wanted is None:
+                    continue
+                same = _same(table, wanted)
+                within = slice(1, -1) if format.scale == E8M0 else slice(None)
+                if same[..., within].all():
+                    signs = _negative(table) == _negative(wanted)
+                    return Decoding(
+                        format,
+                        elements,
+                        scale,
+                        chosen[0] if chosen else None,
+                        swapped,
+                        kind,
+                        bool((signs | (wanted != 0))[..., within].all()),
+                        _differs(format, table, wanted, same),
+                    )
+                if same.mean() > closest[0]:
+                    closest = same.mean(), _first(format, table, wanted, same)
+    return closest[1] or "its values are those of no block format"
+
+
+def constant_value(tree: Tree) -> float | int | None:
+    """The one value of a tree without reads and indices; None for another tree."""
+    if next(reads(tree), None) is not None or next(_variables(tree), None) is not None:
+        return None
+    found = _Table({}, {}).of(tree)
+    return None if found is None else found.reshape(-1)[0].item()
+
+
+def is_code(kind: ir.Type) -> bool:
+    """Whether a type has at most 8 bits."""
+    return isinstance(kind, (ir.FloatType, ir.IntegerType)) and 1 < bits_of(kind) <= _WIDEST
+
+
+def place_in_row(decoding: Decoding) -> tuple[ir.AffineExpr, ...]:
+    """The indices of the element in a tensor of elements, of which a byte has two."""
+    at = decoding.elements.at
+    if decoding.second is None:
+        return at
+    return (*at[:-1], _both(at[-1], decoding.second))
+
+
+def halved_axis(decoding: Decoding) -> int | None:
+    """The dimension of the bytes along which their halves follow each other; None where the halves
+    have a loop of their own, or there are none."""
+    if decoding.second is None:
+        return None
+    for axis, byte in enumerate(decoding.elements.at):
+        if any(_joined(term, decoding.second) is not None for term in _summands(byte)):
+            return axis
+    return None
+
+
+def _both(byte: ir.AffineExpr, second: ir.AffineExpr) -> ir.AffineExpr:
+    """2 * byte + second, where k floordiv 2 and k mod 2 are k again."""
+    whole = zero = ir.AffineConstantExpr.get(0)
+    paired = False
+    for term in _summands(byte):
+        joined = None if paired else _joined(term, second)
+        paired = paired or joined is not None
+        whole = plus(whole, times(term, 2) if joined is None else joined)
+    return plus(whole, zero if paired else second)
+
+
+def _joined(term: ir.AffineExpr, second: ir.AffineExpr) -> ir.AffineExpr | None:
+    """2 * term + second as one expression, where they are the parts of one."""
+    if not isinstance(second, ir.AffineModExpr) or second.rhs != ir.AffineConstantExpr.get(2):
+        return None
+    whole = second.lhs.maybe_downcast()
+    half = ir.AffineExpr.get_floor_div(whole, 2)
+    if term == half:
+        return whole
+    # The byte within a block: (k floordiv 2) mod 16 and k mod 2 are k mod 32.
+    if isinstance(term, ir.AffineModExpr) and term.lhs == half:
+        size = ir.AffineConstantExpr(term.rhs).value
+        return ir.AffineExpr.get_mod(whole, 2 * size).maybe_downcast()
+    return None
+
+
+def _summands(expression: ir.AffineExpr) -> Iterator[ir.AffineExpr]:
+    if isinstance(expression, ir.AffineAddExpr):
+        yield from _summands(expression.lhs.maybe_downcast())
+        yield from _summands(expression.rhs.maybe_downcast())
+    else:
+        yield expression
+
+
+def _codes(read: Read, axis: int) -> Array | None:
+    bits = np.arange(1 << bits_of(read.type), dtype=np.uint64)
+    shape = [1, 1, 1]
+    shape[axis] = len(bits)
+    return decoded(bits.reshape(shape), read.type)
+
+
+def _variables(tree: Tree) -> Iterator[ir.AffineExpr]:
+    """The expressions of loops on which a tree depends, beside its reads."""
+    if isinstance(tree, (Index, Choice)):
+        yield from _terms(tree.at)
+    for inner in parts(tree):
+        yield from _variables(inner)
+
+
+def _terms(expression: ir.AffineExpr) -> Iterator[ir.AffineExpr]:
+    if isinstance(expression, (ir.AffineAddExpr, ir.AffineMulExpr)):
+        yield from _terms(expression.lhs.maybe_downcast())
+        yield from _terms(expression.rhs.maybe_downcast())
+    elif not isinstance(expression, ir.AffineConstantExpr):
+        yield expression
+
+
+class _Table:
+    """The values of a tree for all codes and places."""
+
+    def __init__(
+        self, codes: Mapping[Read, Array | None], places: Mapping[ir.AffineExpr, Array]
+    ) -> None:
+        self._codes, self._places = codes, places
+        self._known: dict[int, Array | None] = {}
+
+    def of(self, tree: Tree) -> Array | None:
+        """None where an operation is not known, or a lookup leaves its table."""
+        if id(tree) not in self._known:
+            self._known[id(tree)] = self._made(tree)
+        return self._known[id(tree)]
+
+    def _made(self, tree: Tree) -> Array | None:
+        if isinstance(tree, Read):
+            return self._codes[tree]
+        if isinstance(tree, Number):
+            integer = isinstance(tree.number, int)
+            return np.full((1, 1, 1), tree.number, np.uint64 if integer else np.float64)
+        if isinstance(tree, Index):
+            return self._place(tree.at)
+        inputs = [found for part in parts(tree) if (found := self.of(part)) is not None]
+        if len(inputs) != len(parts(tree)):
+            return None
+        if isinstance(tree, Apply):
+            return evaluate(tree.op, inputs)
+        if isinstance(tree, Product):
+            with np.errstate(all="ignore"):
+                return rounded(inputs[0] * inputs[1], tree.type)
+        if isinstance(tree, Cast):
+            return bitcast(inputs[0], tree.inner.type, tree.type)
+        if isinstance(tree, Lookup):
+            sizes = zip(inputs, tree.table.shape, strict=True)
+            if any((number >= np.uint64(size)).any() for number, size in sizes):
+                return None
+            return np.asarray(tree.table[tuple(number.astype(np.intp) for number in inputs)])
+        number, found = self._place(tree.at), inputs[-1]
+        for (case, _), value in zip(tree.cases, inputs, strict=False):
+            found = np.where(number == case, value, found)
+        return found
+
+    def _place(self, expression: ir.AffineExpr) -> Array:
+        if expression in self._places:
+            return self._places[expression]
+        if isinstance(expression, ir.AffineConstantExpr):
+            return np.full((1, 1, 1), expression.value, np.uint64)
+        left, right = (self._place(e.maybe_downcast()) for e in (expression.lhs, expression.rhs))
+        adds = isinstance(expression, ir.AffineAddExpr)
+        return np.asarray(left + right if adds else left * right)
+
+
+def _wanted(
+    format: BlockFormat,
+    elements: Read,
+    scale: Read,
+    swapped: bool,
+    chosen: list[ir.AffineExpr],
+    kind: ir.Type,
+) -> Array | None:
+    """What the format has where a program reads `elements` and `scale`; None where it cannot."""
+    bits = format.element.bits
+    halves = bool(chosen) and bits == _NIBBLE and is_byte(elements.type)
+    if not halves and (chosen or str(elements.type) not in _types(format.element.mlir, bits)):
+        return None
+    if str(scale.type) not in _types(format.scale.mlir, format.scale.bits):
+        return None
+    values = format.element.values.astype(np.float64)
+    if halves:
+        byte = np.arange(1 << _WIDEST)
+        first, second = values[byte & 15], values[byte >> _NIBBLE]
+        by_place = np.stack([second, first] if swapped else [first, second])
+    else:
+        by_place = values[None]
+    with np.errstate(all="ignore"):
+        products = by_place[..., None] * format.scale.values.astype(np.float64)
+    return rounded(products, kind)
+
+
+def _types(name: str, bits: int) -> tuple[str, ...]:
+    """Types that hold a code of so many bits: its own, and an integer of its width."""
+    return (name, f"i{bits}") if bits == _WIDEST else (name,)
+
+
+def _same(found: Array, wanted: Array) -> Array:
+    return np.asarray((found == wanted) | (np.isnan(found) & np.isnan(wanted)))
+
+
+def _negative(values: Array) -> Array:
+    return np.signbit(values)
+
+
+def _differs(format: BlockFormat, found: Array, wanted: Array, same: Array) -> tuple[str, ...]:
+    if format.scale != E8M0:
+        return ()
+    said = []
+    for code in (0, 255):
+        if not same[..., code].all():
+            at = (*np.argwhere(~same[..., code])[-1], code)
+            said.append(
+                f"under scale byte {code} the program computes {found[at]:g} where "
+                f"{format.name} has {wanted[at]:g}, which is what is computed"
+            )
+    return tuple(said)
+
+
+def _first(format: BlockFormat, found: Array, wanted: Array, same: Array) -> str:
+    inner = 1 if format.scale == E8M0 else 0
+    place = next(tuple(at) for at in np.argwhere(~same) if inner <= at[-1] <= 255 - inner)
+    return (
+        f"it is decoded almost as {format.name}: code {place[1]} under scale byte {place[2]} is "
+        f"{found[place]:g}, and {wanted[place]:g} in the format"
+    )

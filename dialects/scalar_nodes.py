@@ -1,0 +1,136 @@
+"""Expressions of which the elements of tensors are made: the nodes that scalar_trees.py builds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from iree.compiler import ir
+
+from mxc.dialects.scalar_operations import Array
+
+
+@dataclass(frozen=True)
+class Read:
+    """An element of a tensor."""
+
+    value: ir.Value
+    at: tuple[ir.AffineExpr, ...]
+
+    @property
+    def type(self) -> ir.Type:
+        """Of the element."""
+        return ir.RankedTensorType(self.value.type).element_type
+
+
+@dataclass(frozen=True)
+class Number:
+    """A constant: bits of an integer, or the value of a float."""
+
+    number: float | int
+    type: ir.Type
+
+
+@dataclass(frozen=True)
+class Index:
+    """An integer that is an affine expression of the loops."""
+
+    at: ir.AffineExpr
+    type: ir.Type
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """An element of a constant tensor, at indices that are trees."""
+
+    table: Array
+    type: ir.Type
+    at: tuple[Tree, ...]
+
+
+@dataclass(frozen=True)
+class Apply:
+    """What a scalar operation makes of its inputs."""
+
+    op: ir.Operation
+    inputs: tuple[Tree, ...]
+
+    @property
+    def type(self) -> ir.Type:
+        """Of the result."""
+        return self.op.results[0].type
+
+
+@dataclass(frozen=True)
+class Product:
+    """The product of two floats of the same type."""
+
+    left: Tree
+    right: Tree
+
+    @property
+    def type(self) -> ir.Type:
+        """Of the result."""
+        return self.left.type
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The bits of an element as another type of the same width."""
+
+    inner: Tree
+    type: ir.Type
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The case of which the number is that of an affine expression, else the last."""
+
+    at: ir.AffineExpr
+    cases: tuple[tuple[int, Tree], ...]
+    otherwise: Tree
+
+    @property
+    def type(self) -> ir.Type:
+        """Of every case."""
+        return self.otherwise.type
+
+
+Tree: TypeAlias = Read | Number | Index | Lookup | Apply | Product | Cast | Choice
+
+
+def reads(tree: Tree) -> Iterator[Read]:
+    """All reads in a tree, repeated as they stand."""
+    if isinstance(tree, Read):
+        yield tree
+    for inner in parts(tree):
+        yield from reads(inner)
+
+
+def parts(tree: Tree) -> tuple[Tree, ...]:
+    """The trees that one is made of."""
+    if isinstance(tree, Apply):
+        return tree.inputs
+    if isinstance(tree, Product):
+        return (tree.left, tree.right)
+    if isinstance(tree, Cast):
+        return (tree.inner,)
+    if isinstance(tree, Lookup):
+        return tree.at
+    if isinstance(tree, Choice):
+        return (*(case for _, case in tree.cases), tree.otherwise)
+    return ()
+
+
+def loops_of(expressions: Iterable[ir.AffineExpr]) -> list[int]:
+    """The loops that expressions depend on, in order."""
+    found: set[int] = set()
+    pending = list(expressions)
+    while pending:
+        expression = pending.pop().maybe_downcast()
+        if isinstance(expression, ir.AffineDimExpr):
+            found.add(int(expression.position))
+        elif isinstance(expression, ir.AffineBinaryExpr):
+            pending += [expression.lhs, expression.rhs]
+    return sorted(found)
