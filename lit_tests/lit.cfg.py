@@ -19,6 +19,8 @@ config.test_exec_root = str(Path(__file__).parent / "Output")
 # The tools of the environment that runs lit, whatever the PATH says.
 tools = Path(sys.executable).parent
 config.environment["PATH"] = f"{tools}:{config.environment['PATH']}"
+# A pass that uses an operation which it has erased fails (passes/rewriting/sanitizer.py).
+config.environment["MXC_SANITIZE_PASSES"] = "1"
 # A second checkout is tested by the environment of the first one.
 for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
     if name in os.environ:

@@ -1,16 +1,20 @@
 """The rewrites. PASSES is the table that specs are read against, in alphabetical order."""
 
 from mxc.passes.base import Pass
+from mxc.passes.canonical_accumulators import CanonicalAccumulators
 from mxc.passes.canonical_operands import CanonicalOperands
 from mxc.passes.check_contractions import CheckContractions
 from mxc.passes.check_operations import CheckOperations
 from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.expand_blocks import ExpandBlocks
 from mxc.passes.expand_vectors import ExpandVectors
+from mxc.passes.float_scales import FloatScales
 from mxc.passes.fold_scale_broadcast import FoldScaleBroadcast
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.fuse_dequantize import FuseDequantize
+from mxc.passes.fuse_epilogues import FuseEpilogues
 from mxc.passes.gather_packed import GatherPacked
+from mxc.passes.hoist_scales import HoistScales
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
 from mxc.passes.lower_attention_to_gpu_kernels import LowerAttentionToGpuKernels
 from mxc.passes.lower_dequantise_to_gpu_kernels import LowerDequantiseToGpuKernels
@@ -18,24 +22,32 @@ from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
 from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
+from mxc.passes.merge_loops import MergeLoops
+from mxc.passes.propagate_nan import PropagateNan
+from mxc.passes.raise_dequantize import RaiseDequantize
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
 from mxc.passes.split_kernels import SplitKernels
+from mxc.passes.unit_scales import UnitScales
 from mxc.passes.unpack_before_gather import UnpackBeforeGather
 from mxc.passes.verify_packed_weights import VerifyPackedWeights
 from mxc.passes.verify_transients import VerifyTransients
 
 PASSES: tuple[type[Pass], ...] = (
+    CanonicalAccumulators,
     CanonicalOperands,
     CheckContractions,
     CheckOperations,
     ChooseGpuSchedule,
     ExpandBlocks,
     ExpandVectors,
+    FloatScales,
     FoldScaleBroadcast,
     FormContractionDispatches,
     FuseDequantize,
+    FuseEpilogues,
     GatherPacked,
+    HoistScales,
     LowerAttentionToCpuKernels,
     LowerAttentionToGpuKernels,
     LowerDequantiseToGpuKernels,
@@ -43,9 +55,13 @@ PASSES: tuple[type[Pass], ...] = (
     LowerQuantiseToGpuKernels,
     LowerToCpuKernels,
     LowerToGpuKernels,
+    MergeLoops,
+    PropagateNan,
+    RaiseDequantize,
     SetCpuSchedule,
     SetGpuSchedule,
     SplitKernels,
+    UnitScales,
     UnpackBeforeGather,
     VerifyPackedWeights,
     VerifyTransients,

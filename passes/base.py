@@ -7,11 +7,13 @@ into a refusal with its place, or lets a bug of ours through with its trace.
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
@@ -19,12 +21,21 @@ from typing import ClassVar
 from iree.compiler import ir, passmanager
 
 from mxc.dialects.errors import PassError
+from mxc.dialects.locations import plain
+from mxc.passes.rewriting import sanitizer
 
 #: Attribute of an operation that could not be given its intended form: a StringAttr, one sentence.
 FALLBACK = "mxc.fallback"
 
+#: Attribute of a module: what its reader should know of how it was compiled, sentences.
+NOTES = "mxc.notes"
+
 #: Constants with more elements are elided in dumps.
 _DUMP_ELEMENTS = 16
+
+
+#: The key of a field's metadata that says the least number that an option takes.
+LEAST = "least"
 
 
 @dataclass(frozen=True)
@@ -99,11 +110,13 @@ def run(
     module: ir.Module,
     *,
     dump_dir: Path | None = None,
+    before_pass: Callable[[str], None] | None = None,
     on_pass: Callable[[Timing], None] | None = None,
 ) -> list[Timing]:
     """Run `passes` over `module` in place and return how long each took.
 
-    `dump_dir` receives one file a pass, `NN-name.mlir`, with large constants elided. `on_pass` is
+    `dump_dir` receives one file a pass, `NN-name.mlir`, with large constants elided. `before_pass`
+    is called with the spec of each pass before it runs, `on_pass` is
     called after each pass. Raises PassError where a pass refuses the program, or where one of
     MLIR's or IREE's fails; then the module as it was before that pass is kept in a file, and the
     message says which, with the command that repeats the failure.
@@ -112,6 +125,8 @@ def run(
     with module.context, ir.Location.unknown():
         for index, item in enumerate(passes):
             before = module.operation.clone()
+            if before_pass is not None:
+                before_pass(str(item))
             start = time.perf_counter()
             try:
                 _run_one(item, module)
@@ -128,6 +143,21 @@ def run(
     return timings
 
 
+def add_note(module: ir.Operation, note: str) -> None:
+    """Add a sentence to the notes of a module, once."""
+    said = notes(module)
+    if note not in said:
+        every = [ir.StringAttr.get(each) for each in (*said, note)]
+        module.attributes[NOTES] = ir.ArrayAttr.get(every)
+
+
+def notes(module: ir.Operation) -> tuple[str, ...]:
+    """The notes of a module, in the order in which they were added."""
+    if NOTES not in module.attributes:
+        return ()
+    return tuple(ir.StringAttr(each).value for each in ir.ArrayAttr(module.attributes[NOTES]))
+
+
 def check_native(text: str) -> None:
     """Raise ValueError unless MLIR or IREE can run `text` on a module. Needs a context."""
     passmanager.PassManager.parse(f"builtin.module({text})")
@@ -137,9 +167,14 @@ def _run_one(item: Pass | str, module: ir.Module) -> None:
     if isinstance(item, str):
         passmanager.PassManager.parse(f"builtin.module({item})").run(module.operation)
         return
+
+    def rewrite(op: ir.OpView, _: object) -> None:
+        with sanitizer.sanitized() if sanitizer.VARIABLE in os.environ else nullcontext():
+            item.run(op.operation)
+
     manager = passmanager.PassManager("builtin.module")
     # `op_name` is never given: it aborts the process. The manager verifies after the callable.
-    manager.add(lambda op, _: item.run(op.operation), name=item.name, argument=item.name)
+    manager.add(rewrite, name=item.name, argument=item.name)
     manager.run(module.operation)
 
 
@@ -155,7 +190,7 @@ def _explain(
     if isinstance(error, ir.MLIRError) and isinstance(item, str):
         found = error.error_diagnostics
         message = "; ".join(diagnostic.message.strip() for diagnostic in found) or str(error)
-        place = found[0].location if found else None
+        place = plain(found[0].location) if found else None
         raise PassError(f"pass {item} failed: {message}; {repeat}", place) from error
     error.add_note(f"in pass {item}; {repeat}")
     raise error

@@ -12,8 +12,11 @@ after:
       ins(%x, %w, %w_scale) outs(%acc)
       { scaling_extf(%w, %w_scale), mulf(%x, _), addf(%acc, _) }
 
-Leaves alone: a generic that is no scaled contraction, and the order of the dimensions within each
-operand, which is the order of bytes in memory.
+An operand whose dimensions are in another order than the loops, weights [K, N] or scales
+[K / 32, N], is transposed before: kernels read rows. The attribute mxc.notes of the module says so.
+
+Leaves alone: a generic that is no scaled contraction; operands of less than 8 bits an element in
+another order, of which a transpose would cut bytes.
 """
 
 from __future__ import annotations
@@ -22,10 +25,17 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.indexing import substitute
+from mxc.dialects.generic import element_of
+from mxc.dialects.indexing import dims, substitute
+from mxc.dialects.reasons import Reason
+from mxc.dialects.scalar_operations import bits_of
 from mxc.dialects.scaled import ScaledContraction, contraction_into, match_scaled_contraction
-from mxc.passes.base import Pass
+from mxc.passes.base import Pass, add_note
 from mxc.passes.rewriting.rebuild import discardable, linalg_operations, replace, sweep
+from mxc.passes.rewriting.transposes import transposed
+
+_BYTE = 8
+_NOTE = "an operand of a product that is not stored by rows of the sum is transposed with each call"
 
 
 @dataclass(frozen=True)
@@ -38,22 +48,50 @@ class CanonicalOperands(Pass):
         """Rewrite every scaled contraction that is not canonical."""
         for op in linalg_operations(module):
             found = match_scaled_contraction(op)
-            if found is not None and not found.is_canonical:
+            if isinstance(found, Reason):
+                continue
+            moves = any(order != sorted(order) for order in _orders(found))
+            if moves:
+                add_note(module, _NOTE)
+            if moves or not found.is_canonical:
                 _rewrite(found)
         sweep(module)
+
+
+def _orders(found: ScaledContraction) -> list[list[int]]:
+    """Of each operand but the accumulator, its dimensions in the order of the loops.
+
+    The order that they have where elements are less than a byte.
+    """
+    orders = []
+    for value, affine in zip(_operands(found), found.maps, strict=False):
+        places = [found.loops.order.index(loop) for loop in dims(affine) if loop is not None]
+        own = list(range(len(places)))
+        whole = bits_of(element_of(value)) >= _BYTE
+        orders.append(sorted(own, key=places.__getitem__) if whole else own)
+    return orders
+
+
+def _operands(found: ScaledContraction) -> list[ir.Value]:
+    scales = [scale for scale in (found.lhs_scale, found.rhs_scale) if scale is not None]
+    return [found.lhs, found.rhs, *scales]
 
 
 def _rewrite(found: ScaledContraction) -> None:
     order = found.loops.order
     loops = [ir.AffineDimExpr.get(order.index(i)) for i in range(len(order))]
-    maps = [
-        ir.AffineMap.get(len(order), 0, [substitute(e, loops) for e in affine.results])
-        for affine in found.maps
-    ]
     with ir.InsertionPoint(found.op), found.op.location:
-        new = contraction_into(
-            found.lhs, found.rhs, found.lhs_scale, found.rhs_scale, found.acc, maps
-        )
+        values, maps = [], []
+        for value, affine, own in zip(_operands(found), found.maps, _orders(found), strict=False):
+            reads = [substitute(affine.results[axis], loops) for axis in own]
+            values.append(value if own == sorted(own) else transposed(value, own))
+            maps.append(ir.AffineMap.get(len(order), 0, reads))
+        written = [substitute(e, loops) for e in found.maps[-1].results]
+        maps.append(ir.AffineMap.get(len(order), 0, written))
+        lhs, rhs, *scales = values
+        lhs_scale = scales.pop(0) if found.lhs_scale is not None else None
+        rhs_scale = scales.pop(0) if found.rhs_scale is not None else None
+        new = contraction_into(lhs, rhs, lhs_scale, rhs_scale, found.acc, maps)
     for name in discardable(found.op):
         new.owner.attributes[name] = found.op.attributes[name]
     replace(found.op, new)

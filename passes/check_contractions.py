@@ -23,8 +23,10 @@ from iree.compiler import ir
 from mxc.dialects.dequantize import is_element, is_scale_of
 from mxc.dialects.errors import PassError
 from mxc.dialects.indexing import trace
-from mxc.dialects.scaled import explain_mismatch, match_scaled_contraction
-from mxc.passes.base import FALLBACK, Pass
+from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.reasons import Reason
+from mxc.dialects.scaled import match_scaled_contraction
+from mxc.passes.base import Pass
 from mxc.passes.fuse_dequantize import is_decoding
 from mxc.passes.rewriting.rebuild import has_reduction, linalg_operations, sums_floats
 
@@ -42,10 +44,11 @@ class CheckContractions(Pass):
                 _refuse_readers(op)
             if _contracts_elements(op):
                 _refuse_broadcast(op)
-                contraction = match_scaled_contraction(op)
-                if contraction is None or not contraction.is_canonical:
-                    reason = explain_mismatch(op) or "its operands are not in canonical order"
-                    op.attributes[FALLBACK] = ir.StringAttr.get(reason)
+                found = match_scaled_contraction(op)
+                if isinstance(found, Reason):
+                    write_reason(op, found)
+                elif not found.is_canonical:
+                    write_reason(op, Reason("its operands are not in canonical order"))
 
 
 def _contracts_elements(op: ir.Operation) -> bool:

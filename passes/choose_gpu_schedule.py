@@ -30,8 +30,11 @@ from typing import Any
 
 from iree.compiler import ir
 
+from mxc.dialects.contractions import is_contraction
 from mxc.dialects.devices import Device, machine
 from mxc.dialects.errors import PassError
+from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.reasons import Reason
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import epilogue
 from mxc.passes.kernels.gpu.calls import Call, match
@@ -74,8 +77,12 @@ class ChooseGpuSchedule(Pass):
         given = _read(self.file) if self.file else []
         used = [False] * len(given)
         for op in linalg_operations(module):
-            call = match(op, gpu.matrix) if ATTRIBUTE not in op.attributes else None
-            if call is None:
+            if ATTRIBUTE in op.attributes:
+                continue
+            call = match(op, gpu.matrix)
+            if isinstance(call, Reason):
+                if is_contraction(op):
+                    write_reason(op, call)
                 continue
             fitting = [n for n, entry in enumerate(given) if _fits(entry, call)]
             if fitting:
@@ -100,7 +107,8 @@ def _chosen(call: Call, gpu: Device) -> Schedules:
     after = epilogue(call.op, 16)
     last = after.stages[-1].op if after.stages else call.op
     halves = 2 if after.gated else 1
-    quantised = gpu.matrix.converts and quantisation_of(last.results[0]) is not None
+    quantises = gpu.matrix.converts and after.stores == "f32"
+    quantised = quantises and quantisation_of(last.results[0]) is not None
     transports: tuple[Transport, ...] = ("stream", "ring")
     if not _may_stage(call):
         transports = ("stream",)

@@ -26,7 +26,8 @@ from iree.compiler.dialects import linalg, tensor
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
 from mxc.dialects.product import read_product
-from mxc.dialects.scaled import NO_ROWS, explain_mismatch
+from mxc.dialects.reasons import Reason
+from mxc.dialects.scaled import NO_ROWS, match_scaled_contraction
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.rebuild import discardable, linalg_operations, replace, sweep
 from mxc.passes.rewriting.split_loops import Plan, reassociation, reshape
@@ -41,7 +42,7 @@ class ExpandVectors(Pass):
     def run(self, module: ir.Operation) -> None:
         """Rewrite every scaled contraction of which one side is a vector."""
         for op in linalg_operations(module):
-            if explain_mismatch(op) == NO_ROWS:
+            if match_scaled_contraction(op) == NO_ROWS:
                 _expand(op)
         sweep(module)
 
@@ -50,7 +51,7 @@ def _expand(op: ir.Operation) -> None:
     factors = read_product(op)
     maps = indexing_maps(op)
     written = [loop for loop in dims(maps[-1]) if loop is not None]
-    if isinstance(factors, str):
+    if isinstance(factors, Reason):
         return
     reads = [set(dims(maps[factor.element])) for factor in factors]
     own = [[loop for loop in written if loop not in reads[1 - side]] for side in (0, 1)]

@@ -10,18 +10,22 @@ before:
 after:
     linalg.generic {indexing_maps = [.., (n, ko, kb) -> (n, ko), ..]} ins(.., %s ..)
 
-Leaves alone: a broadcast of anything but a float of 8 bits or less, and one whose reader is no
+Leaves alone: a broadcast of anything but a float of 8 bits or less, or a wider float beside
+elements of such a type that is the same for several steps of the sum, and one whose reader is no
 linalg operation.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.dialects.dequantize import is_element, iterators
 from mxc.dialects.indexing import indexing_maps, loop_ranges, trace
+from mxc.dialects.scalar_nodes import loops_of
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.rebuild import Read, linalg_operations, rebuild, sweep
 
@@ -51,12 +55,40 @@ def _fold(op: ir.Operation, read: Read) -> Read:
     if not isinstance(read.value.type, ir.RankedTensorType):
         return read
     element = read.value.type.element_type
-    if not isinstance(element, ir.FloatType) or element.width > 8:
+    wide = isinstance(element, ir.FloatType) and element.width > 8
+    if not isinstance(element, ir.FloatType) or (wide and not _decodes(op)):
         return read
     source, indices = trace(read.value, list(read.map.results), loop_ranges(op))
     if _elements(source) >= _elements(read.value):
         return read
+    if wide and _is_of_each_element(op, source, indices):
+        return read
     return Read(source, ir.AffineMap.get(read.map.n_dims, 0, indices))
+
+
+def _decodes(op: ir.Operation) -> bool:
+    """Whether what `op` reads beside a float may be elements that the float scales."""
+    return any(is_element(argument.type) for argument in op.regions[0].blocks[0].arguments)
+
+
+def _is_of_each_element(
+    op: ir.Operation, source: ir.Value, indices: Sequence[ir.AffineExpr]
+) -> bool:
+    """Whether what `op` reads of `source` differs with each step of its sum: no scale does."""
+    summed = {n for n, kind in enumerate(iterators(op)) if "reduction" in str(kind)}
+    ranges = loop_ranges(op)
+    steps = [ranges[number] for number in summed]
+    if not steps:
+        return False
+    along: list[int] = [
+        size
+        for size, index in zip(source.type.shape, indices, strict=True)
+        if set(loops_of([index])) & summed
+    ]
+    known = [size for size in steps if size is not None]
+    if len(known) < len(steps) or min(along, default=1) < 0:
+        return True
+    return math.prod(along) >= math.prod(known)
 
 
 def _elements(value: ir.Value) -> int:

@@ -37,9 +37,11 @@ from iree.compiler.dialects import tensor
 from mxc.dialects.generic import constant
 from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.linalg_ext import GATHER
+from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.rebuild import linalg_operations
+from mxc.passes.rewriting.worklist import erase
 
 REGION = "flow.dispatch.region"
 
@@ -55,9 +57,9 @@ class FormContractionDispatches(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Form the region of every scaled contraction that has none."""
-        operations = linalg_operations(module)
-        for op in [op for op in operations if match_scaled_contraction(op) is not None]:
-            if not _in_region(op):
+        for op in linalg_operations(module):
+            found = match_scaled_contraction(op)
+            if not isinstance(found, Reason) and not _in_region(op):
                 _form(op)
 
 
@@ -99,7 +101,7 @@ def _form(contraction: ir.Operation) -> None:
     last.results[0].replace_all_uses_with(region.result)
     for op in reversed(body):
         if not any(list(result.uses) for result in op.results):
-            op.erase()
+            erase(op)
 
 
 def _in_block_order(a: ir.Operation, b: ir.Operation) -> int:
@@ -145,7 +147,7 @@ def _dynamic_sizes(contraction: ir.Operation, result: ir.Value) -> list[ir.Value
     An epilogue is elementwise: its result has the sizes of the contraction's.
     """
     found = match_scaled_contraction(contraction)
-    assert found is not None
+    assert not isinstance(found, Reason)
     written = found.maps[-1]
     dynamic = [
         loop

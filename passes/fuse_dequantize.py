@@ -16,32 +16,42 @@ after:
                     (m, n, ko, kb) -> (n, ko), (m, n, ko, kb) -> (m, n)]}
       ins(%x3, %w, %s) outs(%acc) { scaling_extf, mulf, addf }
 
+A scale may be a float too, of a tensor, a row or a block.
+
 Leaves alone: a dequantised tensor that no reduction reads, and one behind an operation that does
 more than move elements (mxc-check-contractions refuses it).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.dequantize import is_element, is_elementwise
-from mxc.dialects.indexing import indexing_maps, loop_ranges, read_through, trace
+from mxc.dialects.dequantize import is_byte, is_element, is_elementwise, read_factor
+from mxc.dialects.indexing import dim_of, indexing_maps, loop_ranges, read_through, trace
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.rebuild import (
     Inlined,
     Read,
+    Scalar,
     linalg_operations,
+    reads_of,
     rebuild,
     sums_floats,
     sweep,
 )
+from mxc.passes.rewriting.split_loops import is_plain
 
 _DECODING = frozenset(
     ("arith.scaling_extf", "arith.extf", "arith.truncf", "arith.mulf", "linalg.yield")
 )
+
+
+#: Bits of the widest scale of a block format.
+_SCALE_BITS = 8
 
 
 @dataclass(frozen=True)
@@ -61,20 +71,70 @@ class FuseDequantize(Pass):
                 for value, affine in zip(op.operands, indexing_maps(op), strict=True)
             ][:-1]
             if any(isinstance(item, Inlined) for item in inputs):
-                rebuild(op, inputs, split=True)
+                rebuild(op, inputs, split=not _has_float_quotients(inputs))
         sweep(module)
 
 
+def _has_float_quotients(inputs: Sequence[Scalar]) -> bool:
+    """Whether each index is a loop or a quotient of one, and a float scale is read by one.
+
+    mxc-float-scales reads those: the rows that share it need not be whole blocks.
+    """
+    reads = [read for item in inputs for read in reads_of(item)]
+    floats = (
+        isinstance(kind := ir.RankedTensorType(read.value.type).element_type, ir.FloatType)
+        and kind.width > _SCALE_BITS
+        for read in reads
+        if not is_plain(read.map)
+    )
+    return any(floats) and all(
+        dim_of(expression) is not None
+        or (isinstance(expression, ir.AffineFloorDivExpr) and dim_of(expression.lhs) is not None)
+        for read in reads
+        for expression in read.map.results
+    )
+
+
 def is_decoding(op: ir.Operation) -> bool:
-    """Whether `op` makes floats of elements and scales and of nothing else."""
+    """Whether `op` makes floats of elements and scales and of nothing else.
+
+    A scale may be a float that several elements share.
+    """
     if op.name != "linalg.generic" or len(op.results) != 1 or not is_elementwise(op):
         return False
     block = op.regions[0].blocks[0]
     names = [inner.operation.name for inner in block.operations]
     init = block.arguments[len(block.arguments) - 1]
-    if len(names) == 1 or not set(names) <= _DECODING or list(init.uses):
+    if len(names) == 1 or list(init.uses):
         return False
-    return all(_is_packed(value) for value in list(op.operands)[:-1])
+    if _decodes_bytes(block):
+        return True
+    if not set(names) <= _DECODING:
+        return False
+    inputs = list(op.operands)[:-1]
+    packed = [_is_packed(value) for value in inputs]
+    scales = (_is_float_scale(value, op.results[0]) for value in inputs)
+    return any(packed) and all(one or other for one, other in zip(packed, scales, strict=True))
+
+
+def _decodes_bytes(block: ir.Block) -> bool:
+    """Whether a body is the value of an mxint8 element under its scale."""
+    factor = read_factor(list(block.operations)[-1].operands[0])
+    if factor is None or factor.scale is None:
+        return False
+    element, scale = (block.arguments[number].type for number in (factor.element, factor.scale))
+    return is_byte(element) and isinstance(scale, ir.Float8E8M0FNUType)
+
+
+def _is_float_scale(value: ir.Value, result: ir.Value) -> bool:
+    """Whether a tensor is of floats, and of fewer than the result has: several share one."""
+    if not isinstance(value.type, ir.RankedTensorType):
+        return isinstance(value.type, ir.FloatType)
+    if not isinstance(value.type.element_type, (ir.F32Type, ir.BF16Type, ir.F16Type)):
+        return False
+    source, _ = trace(value, [ir.AffineConstantExpr.get(0)] * value.type.rank, [])
+    sizes = [math.prod(size for size in each.type.shape if size >= 0) for each in (source, result)]
+    return bool(sizes[0] < sizes[1])
 
 
 def _is_packed(value: ir.Value) -> bool:
@@ -96,7 +156,9 @@ def _resolve(
         return here
     source, at = trace(value, indices, ranges)
     if isinstance(source, ir.BlockArgument) or not is_decoding(source.owner.operation):
-        return here
+        # A dimension of one element that a reshape has added has no loop.
+        added = any(isinstance(index, ir.AffineConstantExpr) for index in indices)
+        return Read(source, ir.AffineMap.get(len(ranges), 0, at)) if added else here
     producer = source.owner.operation
     inputs = []
     for number, operand in enumerate(list(producer.operands)[:-1]):

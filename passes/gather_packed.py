@@ -30,6 +30,7 @@ from mxc.dialects.linalg_ext import GATHER
 from mxc.passes.base import Pass
 from mxc.passes.fuse_dequantize import is_decoding
 from mxc.passes.rewriting.rebuild import discardable, replace, sweep
+from mxc.passes.rewriting.worklist import Worklist
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class GatherPacked(Pass):
         sweep(module)
 
 
-def operations_named(root: ir.Operation, name: str) -> list[ir.Operation]:
+def operations_named(root: ir.Operation, name: str) -> Worklist:
     """All operations of that name under `root`, in program order."""
     found: list[ir.Operation] = []
 
@@ -59,7 +60,7 @@ def operations_named(root: ir.Operation, name: str) -> list[ir.Operation]:
         return ir.WalkResult.ADVANCE
 
     root.walk(visit, ir.WalkOrder.PRE_ORDER)
-    return found
+    return Worklist(found)
 
 
 def chooses_rows(op: ir.Operation) -> bool:

@@ -35,6 +35,7 @@ from iree.compiler import ir
 
 from mxc.dialects.attention import MatchedAttention
 from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.reasons import Reason
 from mxc.passes.base import Pass
 from mxc.passes.kernels.attention.kernel import attention
 from mxc.passes.kernels.attention.pieces import join_pieces, pieces_buffers
@@ -60,19 +61,19 @@ class LowerAttentionToCpuKernels(Pass):
 
 def _shape(
     found: MatchedAttention, slices: tuple[CacheSlice, CacheSlice], lanes: int
-) -> Attention | None:
+) -> Attention | Reason:
     keys, values = slices
     tokens, heads, group, depth = shape_of(found.queries)
     element = str(element_of(keys.source))
-    static = min(shape_of(found.queries)) > 0
     sinks = str(element_of(found.sinks))
-    if not static or str(element_of(found.queries)) != "f32":
-        return None
+    if min(shape_of(found.queries)) <= 0 or str(element_of(found.queries)) != "f32":
+        return Reason(f"queries are {found.queries.type}; kernels take f32 of static sizes")
     if element not in _FLOATS or sinks not in _FLOATS:
-        return None
-    if depth % 16 or 2 * lanes * depth * 4 > MOST_STAGED:
-        return None
-    most = keys.size if isinstance(keys.size, int) else shape_of(keys.source)[-3]
+        return Reason(f"keys are {element}, sinks {sinks}; kernels take {', '.join(_FLOATS)}")
+    most = MOST_STAGED // (2 * lanes * 4)
+    if depth % 16 or depth > most:
+        return Reason(f"a head has {depth} elements; kernels take multiples of 16 up to {most}")
+    most_keys = keys.size if isinstance(keys.size, int) else shape_of(keys.source)[-3]
     return Attention(
         tokens=tokens,
         heads=heads,
@@ -84,7 +85,7 @@ def _shape(
         sinks=sinks,
         scale=found.scale,
         width=found.width,
-        pieces=most_pieces(tokens, heads, group, most, lanes),
+        pieces=most_pieces(tokens, heads, group, most_keys, lanes),
         lanes=lanes,
     )
 

@@ -37,6 +37,7 @@ from iree.compiler import ir
 from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.attention import MatchedAttention
 from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.reasons import Reason
 from mxc.passes.base import Pass
 from mxc.passes.kernels.caches import CacheSlice, lower_attention
 from mxc.passes.kernels.executables import Threads, executable
@@ -64,27 +65,31 @@ class LowerAttentionToGpuKernels(Pass):
         lower_attention(module, _shape, _build)
 
 
-def _shape(found: MatchedAttention, slices: tuple[CacheSlice, CacheSlice]) -> Attention | None:
+def _shape(found: MatchedAttention, slices: tuple[CacheSlice, CacheSlice]) -> Attention | Reason:
     keys, values = slices
     tokens, heads, group, depth = shape_of(found.queries)
     element, sinks = str(element_of(keys.source)), str(element_of(found.sinks))
-    known = min(shape_of(found.queries)) > 0 and str(element_of(found.queries)) == "f32"
-    if not known or element not in _FLOATS or sinks not in _FLOATS:
-        return None
+    if min(shape_of(found.queries)) <= 0 or str(element_of(found.queries)) != "f32":
+        return Reason(f"queries are {found.queries.type}; kernels take f32 of static sizes")
+    if element not in _FLOATS or sinks not in _FLOATS:
+        return Reason(f"keys are {element}, sinks {sinks}; kernels take {', '.join(_FLOATS)}")
+    longest = _HEAD_BYTES // _FLOATS[element]
+    if depth % _DEPTH_UNIT or depth > longest:
+        return Reason(
+            f"a head has {depth} elements of {element}; kernels take multiples of {_DEPTH_UNIT} up "
+            f"to {longest}"
+        )
     least, most = SCALES
-    if (
-        depth % _DEPTH_UNIT
-        or depth * _FLOATS[element] > _HEAD_BYTES
-        or not least <= found.scale <= most
-    ):
-        return None
+    if not least <= found.scale <= most:
+        return Reason(f"the scale is {found.scale:g}; kernels take {least:g} to {most:g}")
     ahead = 2 * BLOCK_KEYS  # is asked for behind the end
     entry = max(
         (shape_of(each.source)[-3] + ahead) * math.prod(shape_of(each.source)[-2:])
         for each in (keys, values)
     )
-    if max(entry * _FLOATS[element], 4 * tokens * heads * group * depth) >= BEYOND:
-        return None
+    size = max(entry * _FLOATS[element], 4 * tokens * heads * group * depth)
+    if size >= BEYOND:
+        return Reason(f"keys or queries have {size} bytes; a buffer reaches less than {BEYOND}")
     return Attention(
         tokens=tokens,
         heads=heads,

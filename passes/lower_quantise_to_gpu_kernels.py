@@ -29,9 +29,10 @@ from iree.compiler import ir
 
 from mxc.dialects.devices import machine
 from mxc.dialects.generic import element_of, shape_of
-from mxc.dialects.kernel_calls import mark_quantises
+from mxc.dialects.kernel_calls import mark_quantises, write_reason
 from mxc.dialects.matrix_units import MatrixUnit
 from mxc.dialects.quantise import Quantisation, match_quantisation, source_of
+from mxc.dialects.reasons import Reason
 from mxc.dialects.recast import match_dequantised, match_transposed
 from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import Threads, dispatch_all, executable_of
@@ -54,10 +55,15 @@ class LowerQuantiseToGpuKernels(Pass):
     def run(self, module: ir.Operation) -> None:
         """Lower every quantisation that a kernel computes. PassError for an unknown target."""
         unit = machine(self.target).matrix
-        found = [match_quantisation(op) for op in linalg_operations(module)]
         built: set[str] = set()
-        for quantisation in found:
-            if quantisation is not None and (call := _call(quantisation, unit)) is not None:
+        for op in linalg_operations(module):
+            quantisation = match_quantisation(op)
+            if quantisation is None:
+                continue
+            call = _call(quantisation, unit)
+            if isinstance(call, Reason):
+                write_reason(op, call)
+            else:
                 _lower(module, quantisation, call, built, unit.lanes)
         sweep(module)
 
@@ -68,10 +74,12 @@ class _Call:
     operands: tuple[ir.Value, ...]
 
 
-def _call(found: Quantisation, unit: MatrixUnit) -> _Call | None:
+def _call(found: Quantisation, unit: MatrixUnit) -> _Call | Reason:
     sizes = shape_of(found.x)
-    if 0 in sizes or not found.format.element.exponent:
-        return None
+    if 0 in sizes:
+        return Reason(f"{found.x.type} has no elements")
+    if not found.format.element.exponent:
+        return Reason(f"it makes {found.format.name}, whose elements are integers")
     conversion = Conversion(found.format, found.recipe, unit.converts)
     matrix = match_transposed(found.x) if unit.converts else None
     # What was packed is read as it is where conversions unpack it.

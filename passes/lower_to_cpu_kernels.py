@@ -43,12 +43,12 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.contractions import INT8, block_name
+from mxc.dialects.contractions import block_name, is_contraction
 from mxc.dialects.errors import PassError
-from mxc.dialects.formats import block_format
 from mxc.dialects.generic import shape_of
-from mxc.dialects.kernel_calls import KernelCall, mark_quantises
+from mxc.dialects.kernel_calls import KernelCall, mark_quantises, write_reason
 from mxc.dialects.parameters import LAYOUT
+from mxc.dialects.reasons import Reason
 from mxc.passes.base import Pass
 from mxc.passes.kernels.cpu.activations import Prepare, Prepared
 from mxc.passes.kernels.cpu.calls import Calls
@@ -68,6 +68,7 @@ from mxc.passes.kernels.quantised import quantised_result
 from mxc.passes.kernels.reshapes import as_tensor, packed_as, reshape, sizes_of
 from mxc.passes.kernels.sources import BLOCK, Source
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
+from mxc.passes.rewriting.worklist import Worklist
 
 #: What cannot be part of a symbol.
 _NO_NAME = r"\W+"
@@ -91,26 +92,43 @@ class LowerToCpuKernels(Pass):
         if self.isa not in ISAS:
             raise PassError(f"{self.name}: unknown isa {self.isa!r}; known: {', '.join(ISAS)}")
         isa = ISAS[self.isa]
-        calls = [
-            call
-            for op in linalg_operations(module)
-            if (call := match(op)) is not None and _kind(isa, call) is not None
-        ]
-        named = _parameters(module, {name for call in calls for name in call.parameters})
-        calls = [call for call in calls if named.issuperset(call.parameters)]
-        calls = _with_weights_of_their_own(module, calls)
+        calls = _with_weights_of_their_own(module, _calls(module, isa))
         kernels = _Kernels(module, isa)
-        for op in [call.op for call in calls]:
+        for op in Worklist(call.op for call in calls):
             # Matched anew: what an earlier kernel has computed is no longer where it was.
             again = match(op)
-            assert again is not None
+            assert not isinstance(again, Reason)
             kernels.lower(again)
         for name, (kind, layout) in kernels.relaid.items():
             _relay(module, name, kind, layout)
         sweep(module)
 
 
-def _kind(isa: Isa, call: Call) -> Kind | None:
+def _calls(module: ir.Operation, isa: Isa) -> list[Call]:
+    """Every contraction that a kernel computes; the others get the reason."""
+    found: list[Call] = []
+    for op in linalg_operations(module):
+        call = match(op)
+        fits = call if isinstance(call, Reason) else _kind(isa, call)
+        if not isinstance(call, Reason) and not isinstance(fits, Reason):
+            found.append(call)
+        elif isinstance(fits, Reason) and is_contraction(op):
+            write_reason(op, fits)
+    wanted = {name for call in found for name in call.parameters}
+    named = _parameters(module, wanted)
+    kept = []
+    for call in found:
+        others = [name for name in call.parameters if name not in named]
+        if others:
+            write_reason(
+                call.op, Reason(f"its weights @{others[0]} are a global that is no parameter")
+            )
+        else:
+            kept.append(call)
+    return kept
+
+
+def _kind(isa: Isa, call: Call) -> Kind | Reason:
     """How the activations of a call meet its weights: integers where both sides are, pairs of bf16
     where both are exact in it, else f32."""
     source, elements = call.lhs.source, call.elements
@@ -121,7 +139,9 @@ def _kind(isa: Isa, call: Call) -> Kind | None:
         possible.append("pairs")
     possible.append("floats")
     found = [kind for kind in possible if kind in isa.kinds and isa.decodes(elements.bits, kind)]
-    return found[0] if found else None
+    if found:
+        return found[0]
+    return Reason(f"this instruction set has no dot product of {source.format} and {call.format}")
 
 
 class _Kernels:
@@ -137,7 +157,7 @@ class _Kernels:
     def lower(self, call: Call) -> None:
         """Replace the contraction by dispatches."""
         kind = _kind(self._isa, call)
-        assert kind is not None
+        assert not isinstance(kind, Reason)
         elements, source = call.elements, call.lhs.source
         blocks = call.depth // elements.block
         quads = kind == "quads"
@@ -146,7 +166,8 @@ class _Kernels:
             weights = RowWeights(elements, kind, call.scales, call.columns, blocks)
         prepared = Prepared(
             kind,
-            scaled=not source.is_float,
+            # The scale of a row brings in what integers are worth.
+            scaled=source.scale is not None or quads,
             order=tuple(tuple(step) for step in elements.order(kind)),
             unit=source.unit if quads else 1.0,
             offset=elements.offset(self._isa) if quads else 0,
@@ -166,7 +187,8 @@ class _Kernels:
         # Where sums wait in the result, there is nothing to finish yet.
         after = epilogue(call.op, PANEL) if not shape.staged_blocks else NOTHING
         last = after.stages[-1].op if after.stages else call.op
-        made = None if shape.staged_blocks else quantised_result(last.results[0])
+        quantised = not shape.staged_blocks and after.stores == "f32"
+        made = quantised_result(last.results[0]) if quantised else None
         out = None if made is None else Rounding(made.format, made.recipe)
         gemm = Gemm(self._isa, weights, prepared, rows, call.columns, blocks, shape, after, out)
         with ir.InsertionPoint(call.op), call.op.location:
@@ -186,7 +208,8 @@ class _Kernels:
             operands += [*call.tensors, *(value for _, value in after.operands)]
             name = self._name(call, routed, after, out)
             found = self._calls.dispatch(name, gemm, operands, scalars)
-            _described(call, out).write(found)
+            stored = after.stores if out is None else out.format.name
+            _described(call, stored, kind).write(found)
             sizes = sizes_of(last.results[0])
             if made is None:
                 replace(last, reshape(found.results[0], shape_of(last.results[0]), sizes))
@@ -198,7 +221,8 @@ class _Kernels:
     def _prepare(self, call: Call, kernel: Prepare) -> ir.Value:
         """The prepared activations, where no earlier call has them."""
         tensors = call.lhs.tensors
-        found = None if call.lhs.source.is_float else quantiser(*tensors)
+        own = not call.lhs.source.is_float and call.lhs.source.scales == "own"
+        found = quantiser(*tensors) if own else None
         if found is not None and kernel.prepared.block == call.lhs.source.block == BLOCK:
             kernel, tensors = dataclasses.replace(kernel, quantiser=found[0]), found[1]
         key = (kernel.name, tensors)
@@ -258,7 +282,7 @@ def _load(parameter: str, kind: ir.Type) -> ir.Value:
     ).result
 
 
-def _described(call: Call, out: Rounding | None) -> KernelCall:
+def _described(call: Call, out: str, kind: Kind) -> KernelCall:
     return KernelCall(
         batch=_DYNAMIC if call.groups is None else call.groups,
         m=_DYNAMIC if call.rows is None else call.rows,
@@ -267,7 +291,8 @@ def _described(call: Call, out: Rounding | None) -> KernelCall:
         experts=max(call.experts, 1),
         lhs=_format_of(call.lhs.source),
         rhs=call.format,
-        out="f32" if out is None else out.format.name,
+        out=out,
+        kind="multiply-add" if kind == "floats" else "dot product",
     )
 
 
@@ -275,10 +300,8 @@ def _format_of(source: Source) -> str:
     """The name of the format of activations, as reports have it."""
     if source.is_float:
         return source.format
-    if source.format == INT8:
-        return block_name("i8", "f32", source.block)
-    known = block_format(source.format)
-    return block_name(known.element.mlir, known.scale.mlir, source.block)
+    element = source.element.mlir
+    return element if source.scale is None else block_name(element, source.scale, source.block)
 
 
 def _parameters(module: ir.Operation, names: set[str]) -> set[str]:
@@ -295,7 +318,7 @@ def _parameters(module: ir.Operation, names: set[str]) -> set[str]:
 
 
 def _with_weights_of_their_own(module: ir.Operation, calls: list[Call]) -> list[Call]:
-    """The calls whose parameters no other operation reads."""
+    """The calls whose parameters no other operation reads; the others get the reason."""
     lowered = {op for call in calls for op in (call.op, *call.chain)}
     wanted = {parameter for call in calls for parameter in call.parameters}
     shared: set[str] = set()
@@ -303,7 +326,13 @@ def _with_weights_of_their_own(module: ir.Operation, calls: list[Call]) -> list[
         name = ir.FlatSymbolRefAttr(load.attributes["global"]).value
         if name in wanted and not _read_only_by(load, lowered):
             shared.add(name)
-    kept = [call for call in calls if shared.isdisjoint(call.parameters)]
+    kept = []
+    for call in calls:
+        read = [name for name in call.parameters if name in shared]
+        if read:
+            write_reason(call.op, Reason(f"its weights @{read[0]} are read by others, unpacked"))
+        else:
+            kept.append(call)
     # A call that stays makes its weights shared for those that would have gone.
     return kept if len(kept) == len(calls) else _with_weights_of_their_own(module, kept)
 

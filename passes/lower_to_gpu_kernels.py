@@ -6,7 +6,7 @@ rounds what it dequantises, or the `target` has no such instruction, elements be
 registers first.
 Nothing is packed beforehand, and no tensor holds a dequantised weight or a gathered one. What
 follows element by element (bias, gate, residual, row weights) is computed on the totals, and a
-result that is only rounded to bf16 is stored so.
+result that becomes bf16 or f16 is stored so.
 
 The schedule (mxc-choose-gpu-schedule) says whether operands come straight from memory or through a
 ring of stages in shared memory (passes/kernels/gpu/ring/kernel.py), and how much a wave computes.
@@ -37,6 +37,7 @@ from mxc.dialects.devices import machine
 from mxc.dialects.errors import PassError
 from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import KernelCall
+from mxc.dialects.reasons import Reason
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.executables import dispatch_all, executable_of
@@ -52,7 +53,6 @@ from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, read_schedules
 from mxc.passes.kernels.gpu.stream import Stream
 from mxc.passes.kernels.reshapes import as_buffer, as_tensor, packed_as, reshape, sizes_of
-from mxc.passes.kernels.roundings import rounding_of
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 
 #: A size of a contraction that is not known, in its description.
@@ -77,8 +77,8 @@ class LowerToGpuKernels(Pass):
             if schedules is None:
                 continue
             call = match(op, unit)
-            if call is None:
-                raise PassError(f"{op.location}: no kernel computes this contraction; {_CURE}")
+            if isinstance(call, Reason):
+                raise PassError(f"{op.location}: no kernel computes it: {call.text}; {_CURE}")
             kernels.lower(call, schedules)
         sweep(module)
 
@@ -95,21 +95,16 @@ class _Kernels:
         after = epilogue(call.op, 16)
         last = after.stages[-1].op if after.stages else call.op
         converts = chosen.schedules[0].instruction.unit.converts
-        blocks = quantisation_of(last.results[0]) if converts else None
+        quantises = converts and after.stores == "f32"
+        blocks = quantisation_of(last.results[0]) if quantises else None
         out = None if blocks is None else Conversion(blocks.format, blocks.recipe)
-        rounding = rounding_of(last) if blocks is None else None
         try:
-            kernels = [
-                self._kernel(call, each, after, out, rounded=rounding is not None)
-                for each in chosen.schedules
-            ]
+            kernels = [self._kernel(call, each, after, out) for each in chosen.schedules]
         except ValueError as error:
             raise PassError(f"{call.op.location}: {error}; {_CURE}") from error
         name = self._name(call, after) + (f"_as_{out.name}" if out is not None else "")
-        name += "_as_bf16" if rounding is not None else ""
-        last = last if rounding is None else rounding
-        stored = "f32" if rounding is None else "bf16"
-        stored = stored if blocks is None else blocks.format.name
+        stored = after.stores if blocks is None else blocks.format.name
+        name += f"_as_{stored}" if blocks is None and stored != "f32" else ""
         kernel = ByRows(kernels, chosen.bounds)
         self._build(name, kernel)
         with ir.InsertionPoint(last), call.op.location:
@@ -135,13 +130,7 @@ class _Kernels:
                 wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
 
     def _kernel(
-        self,
-        call: Call,
-        schedule: Schedule,
-        after: Epilogue,
-        out: Conversion | None,
-        *,
-        rounded: bool,
+        self, call: Call, schedule: Schedule, after: Epilogue, out: Conversion | None
     ) -> Contraction:
         return _kind(call, schedule)(
             call.left,
@@ -154,7 +143,6 @@ class _Kernels:
             share=call.lhs.share,
             after=after,
             out=out,
-            rounded=rounded,
             chosen=call.ids is not None,
             decoded=call.decoded,
         )
@@ -199,4 +187,5 @@ def _described(call: Call, result: str) -> KernelCall:
         lhs=lhs,
         rhs=rhs,
         out=result,
+        kind="scaled matrix" if call.decoded is None else "matrix",
     )

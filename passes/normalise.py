@@ -1,27 +1,43 @@
 """*normalise*: every scaled contraction is canonical, nothing is dequantised or broadcast."""
 
 from mxc.passes.base import Pass
+from mxc.passes.canonical_accumulators import CanonicalAccumulators
 from mxc.passes.canonical_operands import CanonicalOperands
 from mxc.passes.check_contractions import CheckContractions
 from mxc.passes.check_operations import CheckOperations
 from mxc.passes.expand_blocks import ExpandBlocks
 from mxc.passes.expand_vectors import ExpandVectors
+from mxc.passes.float_scales import FloatScales
 from mxc.passes.fold_scale_broadcast import FoldScaleBroadcast
 from mxc.passes.fuse_dequantize import FuseDequantize
+from mxc.passes.fuse_epilogues import FuseEpilogues
 from mxc.passes.gather_packed import GatherPacked
+from mxc.passes.hoist_scales import HoistScales
+from mxc.passes.merge_loops import MergeLoops
+from mxc.passes.raise_dequantize import RaiseDequantize
+from mxc.passes.unit_scales import UnitScales
 from mxc.passes.unpack_before_gather import UnpackBeforeGather
 
 NORMALISE: tuple[Pass | str, ...] = (
     CheckOperations(),
     # Arithmetic on whole tensors becomes generic operations, as what follows reads it.
     "convert-elementwise-to-linalg",
+    RaiseDequantize(),
     FoldScaleBroadcast(),
     GatherPacked(),
     UnpackBeforeGather(),
     FuseDequantize(),
+    # Scales leave a sum that starts from zero.
+    CanonicalAccumulators(),
+    HoistScales(),
+    FloatScales(),
+    UnitScales(),
     ExpandBlocks(),
+    MergeLoops(),
     ExpandVectors(),
     CanonicalOperands(),
+    CanonicalAccumulators(),
+    FuseEpilogues(),
     # Sizes of results become those of what they are computed from.
     "resolve-ranked-shaped-type-result-dims",
     # A reshape of what a frontend had reshaped the other way cancels.

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.errors import PassError
+from mxc.dialects.locations import plain
+from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.rebuild import linalg_operations
@@ -50,7 +52,7 @@ class SetCpuSchedule(Pass):
         for op in linalg_operations(module):
             refuse_elements(op)
             found = match_scaled_contraction(op)
-            if found is not None and ATTRIBUTE not in op.attributes:
+            if not isinstance(found, Reason) and ATTRIBUTE not in op.attributes:
                 op.attributes[ATTRIBUTE] = self._schedule(found)
 
     def _schedule(self, found: ScaledContraction) -> ir.Attribute:
@@ -86,11 +88,11 @@ def refuse_elements(op: ir.Operation, *, f8: bool = True) -> None:
             raise PassError(
                 f"reads {value.type}: IREE cannot extend elements of 8 bits on this GPU; use "
                 "mxfp4, or gfx950",
-                op.location,
+                plain(op.location),
             )
         if isinstance(element, ir.FloatType) and element.width == 6:
             raise PassError(
                 f"reads {value.type}: no code generator can load elements of 6 bits yet; use a "
                 "format of 4 or 8 bits",
-                op.location,
+                plain(op.location),
             )

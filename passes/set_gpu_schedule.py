@@ -31,8 +31,10 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
-from mxc.passes.base import FALLBACK, Pass
+from mxc.passes.base import Pass
 from mxc.passes.rewriting.few_rows import schedule_few_rows
 from mxc.passes.rewriting.rebuild import linalg_operations
 from mxc.passes.rewriting.row_products import schedule_row_product
@@ -41,7 +43,7 @@ from mxc.passes.set_cpu_schedule import ATTRIBUTE, refuse_elements
 #: Elements that a scale of the instruction is for: IREE takes shorter blocks to it, and fails.
 BLOCK = 32
 #: Why 8-bit elements get no matrix instruction.
-WRONG_SCALES = (
+WRONG_SCALES = Reason(
     "IREE 3.13 gives the scaled matrix instruction the scales of other rows where elements have 8 "
     "bits; they are decoded in registers"
 )
@@ -59,7 +61,7 @@ class SetGpuSchedule(Pass):
     name = "mxc-set-gpu-schedule"
     rows: int = 8
     subgroup: int = 64
-    matrix_rows: int = 16
+    matrix_rows: int = 0
     f8: bool = True
 
     def run(self, module: ir.Operation) -> None:
@@ -69,11 +71,11 @@ class SetGpuSchedule(Pass):
             if schedule_row_product(op, self.subgroup) or schedule_few_rows(op, self.subgroup):
                 continue
             found = match_scaled_contraction(op)
-            if found is None or ATTRIBUTE in op.attributes:
+            if isinstance(found, Reason) or ATTRIBUTE in op.attributes:
                 continue
             if self._has_instruction(found):
                 if not isinstance(found.lhs_type, ir.Float4E2M1FNType):
-                    op.attributes[FALLBACK] = ir.StringAttr.get(WRONG_SCALES)
+                    write_reason(op, WRONG_SCALES)
                 elif found.block % BLOCK == 0:
                     continue
             op.attributes[ATTRIBUTE] = self._schedule(found)

@@ -16,7 +16,7 @@ from iree.compiler import ir
 
 from mxc.dialects.context import new_context
 from mxc.dialects.errors import PassError
-from mxc.passes.base import Pass, check_native
+from mxc.passes.base import LEAST, Pass, check_native
 
 _OURS = re.compile(r"(mxc-[a-z0-9-]*)(?:\{(.*)\})?", re.DOTALL)
 _OPEN, _CLOSE = "({[<", ")}]>"
@@ -59,6 +59,7 @@ def _split(text: str) -> Iterator[str]:
 def _element(item: str, by_name: dict[str, type[Pass]]) -> Pass | str:
     match = _OURS.fullmatch(item)
     if match is None:
+        _require_options_once(item)
         with new_context():
             try:
                 check_native(item)
@@ -75,6 +76,15 @@ def _element(item: str, by_name: dict[str, type[Pass]]) -> Pass | str:
     return _build(by_name[name], options)
 
 
+def _require_options_once(item: str) -> None:
+    """Raise PassError where a pass of MLIR gets an option twice: the last one would count."""
+    for options in re.findall(r"\{([^{}]*)\}", item):
+        keys = [word.partition("=")[0] for word in options.split()]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise PassError(f"option {key} is given twice in {item!r}")
+
+
 def _listing(names: dict[str, type[Pass]]) -> str:
     return ", ".join(sorted(names))
 
@@ -87,6 +97,8 @@ def _near(name: str, names: dict[str, type[Pass]]) -> str:
 def _build(cls: type[Pass], text: str) -> Pass:
     types = get_type_hints(cls)
     options = {f.name.replace("_", "-"): f.name for f in fields(cls)}
+    # A count is at least 1, or 0 where that is its default or its field says so.
+    least = {f.name: f.metadata.get(LEAST, 0 if f.default == 0 else 1) for f in fields(cls)}
     values: dict[str, bool | int | str] = {}
     for word in text.split():
         key, equals, value = word.partition("=")
@@ -95,22 +107,29 @@ def _build(cls: type[Pass], text: str) -> Pass:
             close = difflib.get_close_matches(key, options, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise PassError(f"{cls.name} has no option {key!r}; its options: {known}{hint}")
+        if options[key] in values:
+            raise PassError(f"option {key} of {cls.name} is given twice")
         if not equals or not value:
             raise PassError(f"option {key} of {cls.name} needs a value: {key}=...")
-        values[options[key]] = _value(cls, key, value, types[options[key]])
+        name = options[key]
+        values[name] = _value(cls, key, value, types[name], least[name])
     return cls(**values)
 
 
-def _value(cls: type[Pass], key: str, text: str, wanted: type) -> bool | int | str:
+def _value(cls: type[Pass], key: str, text: str, wanted: type, least: int) -> bool | int | str:
+    """The value of an option; a number is at least `least`."""
     if wanted is bool:
         if text in ("true", "false"):
             return text == "true"
         raise PassError(f"option {key} of {cls.name} must be true or false, got {text!r}")
     if wanted is int:
         try:
-            return int(text)
+            number = int(text)
         except ValueError as error:
             raise PassError(
                 f"option {key} of {cls.name} must be an integer, got {text!r}"
             ) from error
+        if number < least:
+            raise PassError(f"option {key} of {cls.name} must be at least {least}, got {number}")
+        return number
     return text

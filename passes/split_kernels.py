@@ -33,6 +33,7 @@ from mxc.dialects.kernel_names import case_name
 from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import CASES, TRANSLATION
 from mxc.passes.kernels.gpu.lanes import below
+from mxc.passes.rewriting.worklist import erase
 
 _EXPORT = "hal.executable.export"
 _SWITCH = "scf.index_switch"
@@ -120,7 +121,7 @@ def _choose(function: ir.Operation, place: int | None) -> None:
     *body, _ = chosen.blocks[0].operations
     for op in body:
         op.operation.move_before(switch)
-    switch.erase()
+    erase(switch)
 
 
 def _symbol(op: ir.Operation) -> str:

@@ -18,7 +18,7 @@ rows of an embedding, which no contraction reads as they are; copies of less tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from iree.compiler import ir
@@ -37,7 +37,8 @@ from mxc.dialects.dispatches import (
 )
 from mxc.dialects.errors import PassError
 from mxc.dialects.linalg_ext import GATHER
-from mxc.passes.base import FALLBACK, Pass
+from mxc.dialects.locations import plain
+from mxc.passes.base import FALLBACK, LEAST, Pass
 
 _ARITHMETIC = tuple(
     f"arith.{name}" for name in ("addf", "subf", "divf", "negf", "maximumf", "minimumf", "remf")
@@ -60,7 +61,7 @@ class VerifyPackedWeights(Pass):
 
     name: ClassVar[str] = "mxc-verify-packed-weights"
     strict: bool = True
-    min_bytes: int = 65536
+    min_bytes: int = field(default=65536, metadata={LEAST: 0})
 
     def run(self, module: ir.Operation) -> None:
         """Refuse, or mark, each dispatch that writes a weight."""
@@ -68,7 +69,7 @@ class VerifyPackedWeights(Pass):
         if found and self.strict:
             first, *others = found
             more = f" (and {len(others)} more)" if others else ""
-            raise PassError(first.message + more, first.dispatch.op.location)
+            raise PassError(first.message + more, plain(first.dispatch.op.location))
         for each in found:
             each.dispatch.op.attributes[FALLBACK] = ir.StringAttr.get(each.message)
 

@@ -17,14 +17,15 @@ of at most `max-transient-bytes` (0: of any size).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from iree.compiler import ir
 
 from mxc.dialects.dispatches import owner, walk
 from mxc.dialects.errors import PassError
-from mxc.passes.base import FALLBACK, Pass
+from mxc.dialects.locations import plain
+from mxc.passes.base import FALLBACK, LEAST, Pass
 
 ALLOCATE = "stream.resource.alloca"
 _COPIES = ("stream.cmd.copy", "stream.async.copy", "stream.async.clone", "stream.async.update")
@@ -37,7 +38,7 @@ class VerifyTransients(Pass):
 
     name: ClassVar[str] = "mxc-verify-transients"
     strict: bool = True
-    min_bytes: int = 65536
+    min_bytes: int = field(default=65536, metadata={LEAST: 0})
     max_transient_bytes: int = 0
 
     def run(self, module: ir.Operation) -> None:
@@ -48,7 +49,7 @@ class VerifyTransients(Pass):
         if found and self.strict:
             (first, message), *others = found
             more = f" (and {len(others)} more)" if others else ""
-            raise PassError(message + more, first.location)
+            raise PassError(message + more, plain(first.location))
         for op, message in found:
             op.attributes[FALLBACK] = ir.StringAttr.get(message)
 

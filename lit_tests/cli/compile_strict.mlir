@@ -7,7 +7,7 @@
 // RUN: not mxc compile %s --target gfx942 --output %t.mxc 2>&1 | filecheck %s --check-prefix=EXISTS
 // RUN: not mxc compile %s --target gfx9500 --output %t.other 2>&1 | filecheck %s --check-prefix=UNKNOWN
 
-// STRICT: error: 1 of 1 contractions fell back on gfx942, which --strict refuses: gfx942 has no block-scaled instruction
+// STRICT: error: 1 of 1 contractions fell back on gfx942, which --strict refuses: no kernel of mxc computes it: the accumulator is not zero; gfx942 has no block-scaled instruction
 
 // CHECK: reading
 // CHECK-NEXT: building
@@ -16,7 +16,7 @@
 // CHECK-NEXT: passes verify-weights
 // CHECK: IREE end
 // CHECK: f32 x mxfp4 -> f32
-// CHECK: [1] gfx942 has no block-scaled instruction
+// CHECK: [1] no kernel of mxc computes it: the accumulator is not zero; gfx942 has no block-scaled instruction
 // CHECK: wrote {{.*}}.mxc
 
 // The weights reach the one dispatch as bytes.

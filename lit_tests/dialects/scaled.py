@@ -6,6 +6,7 @@ from iree.compiler.dialects import func
 
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
+from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import match_scaled_contraction, scaled_contraction
 
 T = ir.RankedTensorType.get
@@ -32,7 +33,7 @@ with new_context(), ir.Location.unknown():
                 unpack(a, f4), unpack(b, f4), lhs_scale=a_scale, rhs_scale=b_scale
             )
             found = match_scaled_contraction(result.owner)
-            assert found is not None
+            assert not isinstance(found, Reason)
             assert (found.m, found.n, found.k, found.block) == (4, 8, 64, 32)
             return result
 

@@ -114,3 +114,27 @@ func.func @leaves_f16_alone(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>,
   } -> tensor<4x8xf32>
   func.return %r : tensor<4x8xf32>
 }
+
+// -----
+
+// Weights [K, N] and scales [K / 32, N] are transposed as bytes, and the module says so.
+// CHECK: module attributes {mxc.notes = ["an operand of a product that is not stored by rows of the sum is transposed with each call"]}
+// CHECK-LABEL: @columns
+// CHECK: linalg.transpose ins(%{{.*}} : tensor<2x32x8xi8>) outs(%{{.*}} : tensor<8x2x32xi8>) permutation = [2, 0, 1]
+// CHECK: %[[W:.*]] = flow.tensor.bitcast {{.*}} -> tensor<8x2x32xf8E4M3FN>
+// CHECK: linalg.transpose ins(%{{.*}} : tensor<2x8xi8>) outs(%{{.*}} : tensor<8x2xi8>) permutation = [1, 0]
+// CHECK: %[[S:.*]] = flow.tensor.bitcast {{.*}} -> tensor<8x2xf8E8M0FNU>
+// CHECK: linalg.generic {{.*}} ins(%arg0, %[[W]], %[[S]] :
+func.func @columns(%x: tensor<4x2x32xf32>, %w: tensor<2x32x8xf8E4M3FN>, %s: tensor<2x8xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, o, b) -> (m, o, b)>, affine_map<(m, n, o, b) -> (o, b, n)>, affine_map<(m, n, o, b) -> (o, n)>, affine_map<(m, n, o, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x2x32xf32>, tensor<2x32x8xf8E4M3FN>, tensor<2x8xf8E8M0FNU>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: f8E4M3FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f8E4M3FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}

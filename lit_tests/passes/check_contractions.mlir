@@ -1,7 +1,7 @@
 // RUN: mxc opt %s --split-input-file --passes mxc-check-contractions | filecheck %s
 
 // CHECK-LABEL: @accumulates_in_bf16
-// CHECK: attrs = {mxc.fallback = "its body does not end in an f32 addition"}
+// CHECK: attrs = {mxc.contraction = {reason = "its body does not end in an f32 addition"}}
 func.func @accumulates_in_bf16(%x: tensor<4x2x32xbf16>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xbf16>) -> tensor<4x8xbf16> {
   %r = linalg.generic {
       indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko)>, affine_map<(m, n, ko, kb) -> (m, n)>],
@@ -19,7 +19,7 @@ func.func @accumulates_in_bf16(%x: tensor<4x2x32xbf16>, %w: tensor<8x2x32xf4E2M1
 // -----
 
 // CHECK-LABEL: @canonical
-// CHECK-NOT: mxc.fallback
+// CHECK-NOT: mxc.contraction
 // CHECK: return
 func.func @canonical(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
   %r = linalg.generic {
@@ -38,7 +38,7 @@ func.func @canonical(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: te
 // -----
 
 // CHECK-LABEL: @rounds_in_f16
-// CHECK: mxc.fallback = "a side is dequantised to a type that does not hold every value of the format"
+// CHECK: mxc.contraction = {reason = "a side is dequantised to a type that does not hold every value of the format"
 func.func @rounds_in_f16(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
   %r = linalg.generic {
       indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko)>, affine_map<(m, n, ko, kb) -> (m, n)>],

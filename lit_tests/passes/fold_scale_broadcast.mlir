@@ -70,3 +70,35 @@ func.func @leaves_floats_alone(%x: tensor<?x8xf32>, %bias: tensor<8xf32>, %e: te
   } -> tensor<?x8xf32>
   func.return %r : tensor<?x8xf32>
 }
+
+// -----
+
+// A float that differs with each step of the sum is no scale: rows of activations, each repeated.
+
+// CHECK-LABEL: @repeated_rows
+// CHECK: %[[ROWS:.*]] = linalg.generic
+// CHECK: linalg.generic
+// CHECK-SAME: ins(%[[ROWS]],
+func.func @repeated_rows(%x: tensor<4x64xbf16>, %w: tensor<8x64xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x2x8xf32>) -> tensor<4x2x8xf32> {
+  %e = tensor.empty() : tensor<4x2x64xbf16>
+  %big = linalg.generic {
+      indexing_maps = [affine_map<(m, j, k) -> (m, k)>, affine_map<(m, j, k) -> (m, j, k)>],
+      iterator_types = ["parallel", "parallel", "parallel"]}
+      ins(%x : tensor<4x64xbf16>) outs(%e : tensor<4x2x64xbf16>) {
+  ^bb0(%a: bf16, %o: bf16):
+    linalg.yield %a : bf16
+  } -> tensor<4x2x64xbf16>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, j, n, k) -> (m, j, k)>, affine_map<(m, j, n, k) -> (n, k)>,
+                       affine_map<(m, j, n, k) -> (n, k floordiv 32)>, affine_map<(m, j, n, k) -> (m, j, n)>],
+      iterator_types = ["parallel", "parallel", "parallel", "reduction"]}
+      ins(%big, %w, %s : tensor<4x2x64xbf16>, tensor<8x64xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%acc : tensor<4x2x8xf32>) {
+  ^bb0(%a: bf16, %b: f4E2M1FN, %c: f8E8M0FNU, %sum: f32):
+    %v = arith.extf %a : bf16 to f32
+    %d = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %v, %d : f32
+    %t = arith.addf %sum, %p : f32
+    linalg.yield %t : f32
+  } -> tensor<4x2x8xf32>
+  func.return %y : tensor<4x2x8xf32>
+}

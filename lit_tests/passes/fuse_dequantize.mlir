@@ -102,3 +102,99 @@ func.func @leaves_activations_alone(%x: tensor<4x64xf32>, %w: tensor<64x8xf32>, 
   %r = linalg.matmul ins(%d, %w : tensor<4x64xf32>, tensor<64x8xf32>) outs(%acc : tensor<4x8xf32>) -> tensor<4x8xf32>
   func.return %r : tensor<4x8xf32>
 }
+
+// -----
+
+// Scales with a dimension of one element, as exports of torch have them, are read without it.
+// CHECK-LABEL: @scales_with_a_dimension_of_one
+// CHECK-NOT: tensor<8x2x32xf32>
+// CHECK: linalg.generic {{.*}} ins(%{{.*}}, %arg1, %arg2 : tensor<4x2x32xf32>, tensor<8x2x32xf4E2M1FN>, tensor<8x2xf8E8M0FNU>)
+func.func @scales_with_a_dimension_of_one(%x: tensor<4x64xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %one = tensor.expand_shape %s [[0], [1, 2]] output_shape [8, 2, 1] : tensor<8x2xf8E8M0FNU> into tensor<8x2x1xf8E8M0FNU>
+  %e = tensor.empty() : tensor<8x2x32xf32>
+  %d = linalg.generic {
+      indexing_maps = [affine_map<(n, ko, kb) -> (n, ko, kb)>, affine_map<(n, ko, kb) -> (n, ko, 0)>, affine_map<(n, ko, kb) -> (n, ko, kb)>],
+      iterator_types = ["parallel", "parallel", "parallel"]}
+      ins(%w, %one : tensor<8x2x32xf4E2M1FN>, tensor<8x2x1xf8E8M0FNU>) outs(%e : tensor<8x2x32xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f8E8M0FNU, %c: f32):
+    %y = arith.scaling_extf %a, %b : f4E2M1FN, f8E8M0FNU to f32
+    linalg.yield %y : f32
+  } -> tensor<8x2x32xf32>
+  %c = tensor.collapse_shape %d [[0], [1, 2]] : tensor<8x2x32xf32> into tensor<8x64xf32>
+  %r = linalg.matmul indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>]
+      ins(%x, %c : tensor<4x64xf32>, tensor<8x64xf32>) outs(%acc : tensor<4x8xf32>) -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}
+
+// -----
+
+// mxint8: bytes under the scale of their block.
+// CHECK-LABEL: @bytes
+// CHECK-NOT: tensor<8x64xf32>
+// CHECK: linalg.generic {{.*}} ins(%{{.*}}, %{{.*}}, %arg2 : tensor<4x2x32xf32>, tensor<8x2x32xi8>, tensor<8x2xf8E8M0FNU>)
+// CHECK: arith.sitofp
+func.func @bytes(%x: tensor<4x64xf32>, %w: tensor<8x64xi8>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %e = tensor.empty() : tensor<8x64xf32>
+  %d = linalg.generic {
+      indexing_maps = [affine_map<(n, k) -> (n, k)>, affine_map<(n, k) -> (n, k floordiv 32)>, affine_map<(n, k) -> (n, k)>],
+      iterator_types = ["parallel", "parallel"]}
+      ins(%w, %s : tensor<8x64xi8>, tensor<8x2xf8E8M0FNU>) outs(%e : tensor<8x64xf32>) {
+  ^bb0(%a: i8, %b: f8E8M0FNU, %c: f32):
+    %step = arith.constant 1.5625e-02 : f32
+    %whole = arith.sitofp %a : i8 to f32
+    %value = arith.mulf %whole, %step : f32
+    %scale = arith.extf %b : f8E8M0FNU to f32
+    %y = arith.mulf %value, %scale : f32
+    linalg.yield %y : f32
+  } -> tensor<8x64xf32>
+  %r = linalg.matmul indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>]
+      ins(%x, %d : tensor<4x64xf32>, tensor<8x64xf32>) outs(%acc : tensor<4x8xf32>) -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}
+
+// -----
+
+// Elements by their blocks under a float of each scale, of 32 on one side and of 16 on the other.
+// CHECK-LABEL: @blocks_of_two_sizes
+// CHECK-NOT: tensor<8x4x16xf32>
+// CHECK: linalg.generic {{.*}} iterator_types = ["parallel", "parallel", "reduction", "reduction", "reduction"]}
+// CHECK-SAME: ins(%{{.*}}, %arg1, %{{.*}}, %{{.*}} : tensor<4x2x2x16xf8E5M2>, tensor<4x2xf8E8M0FNU>, tensor<8x2x2x16xf4E2M1FN>, tensor<8x2x2xf8E4M3FN>)
+func.func @blocks_of_two_sizes(%x: tensor<4x64xf8E5M2>, %xs: tensor<4x2xf8E8M0FNU>, %w: tensor<8x64xf4E2M1FN>, %ws: tensor<8x4xf8E4M3FN>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %e = tensor.empty() : tensor<4x64xf32>
+  %wide = linalg.generic {indexing_maps = [affine_map<(m, k) -> (m, k)>, affine_map<(m, k) -> (m, k)>], iterator_types = ["parallel", "parallel"]}
+      ins(%x : tensor<4x64xf8E5M2>) outs(%e : tensor<4x64xf32>) {
+  ^bb0(%a: f8E5M2, %o: f32):
+    %y = arith.extf %a : f8E5M2 to f32
+    linalg.yield %y : f32
+  } -> tensor<4x64xf32>
+  %xb = tensor.expand_shape %wide [[0], [1, 2]] output_shape [4, 2, 32] : tensor<4x64xf32> into tensor<4x2x32xf32>
+  %eb = tensor.empty() : tensor<4x2x32xf32>
+  %xd = linalg.generic {indexing_maps = [affine_map<(m, o, i) -> (m, o, i)>, affine_map<(m, o, i) -> (m, o)>, affine_map<(m, o, i) -> (m, o, i)>], iterator_types = ["parallel", "parallel", "parallel"]}
+      ins(%xb, %xs : tensor<4x2x32xf32>, tensor<4x2xf8E8M0FNU>) outs(%eb : tensor<4x2x32xf32>) {
+  ^bb0(%a: f32, %b: f8E8M0FNU, %o: f32):
+    %s = arith.extf %b : f8E8M0FNU to f32
+    %y = arith.mulf %a, %s : f32
+    linalg.yield %y : f32
+  } -> tensor<4x2x32xf32>
+  %xc = tensor.collapse_shape %xd [[0], [1, 2]] : tensor<4x2x32xf32> into tensor<4x64xf32>
+  %f = tensor.empty() : tensor<8x64xf32>
+  %wwide = linalg.generic {indexing_maps = [affine_map<(n, k) -> (n, k)>, affine_map<(n, k) -> (n, k)>], iterator_types = ["parallel", "parallel"]}
+      ins(%w : tensor<8x64xf4E2M1FN>) outs(%f : tensor<8x64xf32>) {
+  ^bb0(%a: f4E2M1FN, %o: f32):
+    %y = arith.extf %a : f4E2M1FN to f32
+    linalg.yield %y : f32
+  } -> tensor<8x64xf32>
+  %wb = tensor.expand_shape %wwide [[0], [1, 2]] output_shape [8, 4, 16] : tensor<8x64xf32> into tensor<8x4x16xf32>
+  %fb = tensor.empty() : tensor<8x4x16xf32>
+  %wd = linalg.generic {indexing_maps = [affine_map<(n, o, i) -> (n, o, i)>, affine_map<(n, o, i) -> (n, o)>, affine_map<(n, o, i) -> (n, o, i)>], iterator_types = ["parallel", "parallel", "parallel"]}
+      ins(%wb, %ws : tensor<8x4x16xf32>, tensor<8x4xf8E4M3FN>) outs(%fb : tensor<8x4x16xf32>) {
+  ^bb0(%a: f32, %b: f8E4M3FN, %o: f32):
+    %s = arith.extf %b : f8E4M3FN to f32
+    %y = arith.mulf %a, %s : f32
+    linalg.yield %y : f32
+  } -> tensor<8x4x16xf32>
+  %wc = tensor.collapse_shape %wd [[0], [1, 2]] : tensor<8x4x16xf32> into tensor<8x64xf32>
+  %r = linalg.matmul indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>]
+      ins(%xc, %wc : tensor<4x64xf32>, tensor<8x64xf32>) outs(%acc : tensor<4x8xf32>) -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}

@@ -10,7 +10,7 @@
 // CHECK-LABEL: func.func @prefill(
 // CHECK-NOT: linalg
 // CHECK-NOT: tensor.extract_slice
-// CHECK: flow.dispatch @mxc_attention_16x2x8x64_bf16_of_96_near_8::@mxc_attention_16x2x8x64_bf16_of_96_near_8(%arg0, %arg1, %arg1, %arg2, %arg3, %arg4, %c23{{.*}}, %c23{{.*}}, %c2, %c3) : (tensor<16x2x8x64xf32>, tensor<4x96x2x64xbf16>, tensor<4x96x2x64xbf16>, tensor<2x8xbf16>, index, index, index, index, index, index) -> tensor<16x2x8x64xf32>
+// CHECK: flow.dispatch @mxc_attention_16x2x8x64_bf16_of_96_near_8::@mxc_attention_16x2x8x64_bf16_of_96_near_8(%arg0, %arg1, %arg1, %arg2, %arg3, %arg4, %c23{{.*}}, %c23{{.*}}, %c2, %c3) {mxc.reads = array<i64: -1, 5888, 5888>} : (tensor<16x2x8x64xf32>, tensor<4x96x2x64xbf16>, tensor<4x96x2x64xbf16>, tensor<2x8xbf16>, index, index, index, index, index, index) -> tensor<16x2x8x64xf32>
 // CHECK-NOT: linalg
 // CHECK: return
 // EIGHT: math.fma {{.*}} : vector<8xf32>
@@ -119,7 +119,7 @@ func.func @prefill(%arg0: tensor<16x2x8x64xf32>, %arg1: tensor<4x96x2x64xbf16>, 
 // CHECK-LABEL: func.func @decode(
 // CHECK: %[[KEYS:.*]] = arith.maxsi
 // CHECK: %[[PIECES:.*]] = arith.ceildivsi %arg4, %[[KEYS]] : index
-// CHECK: %[[PARTS:.*]] = flow.dispatch @mxc_attention_1x2x8x64_bf16_of_1024::@{{.*}}[%[[PIECES]]](%arg0, %arg1, %arg1, %arg2, %arg3, %c0{{.*}}, %arg4, %[[KEYS]], %c2{{.*}}, %c3{{.*}}) : {{.*}} -> tensor<8x2x8x80xf32>
+// CHECK: %[[PARTS:.*]] = flow.dispatch @mxc_attention_1x2x8x64_bf16_of_1024::@{{.*}}[%[[PIECES]]](%arg0, %arg1, %arg1, %arg2, %arg3, %c0{{.*}}, %arg4, %[[KEYS]], %c2{{.*}}, %c3{{.*}}) {mxc.reads = array<i64: -1, 262144, 262144>} : {{.*}} -> tensor<8x2x8x80xf32>
 // CHECK: %[[Y:.*]] = flow.dispatch @mxc_attention_1x2x8x64_bf16_of_1024_joined::@{{.*}}(%[[PARTS]], %arg2, %[[PIECES]]) : (tensor<8x2x8x80xf32>, tensor<2x8xbf16>, index) -> tensor<1x2x8x64xf32>
 // CHECK: return %[[Y]]
 // EIGHT-LABEL: func.func @decode(

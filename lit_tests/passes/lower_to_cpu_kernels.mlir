@@ -19,7 +19,7 @@
 // CHECK-NOT: iree_linalg_ext.gather
 // CHECK-NOT: linalg
 // CHECK: %[[P:.*]] = flow.dispatch @mxc_prepare_f32_floats0_{{.*}} : (tensor<12x2x32xf32>) -> tensor<12x3x32xi32>
-// CHECK: %[[Y:.*]] = flow.dispatch @mxc_mxfp4_f32_3x4x40x64_of_5::@mxc_mxfp4_f32_3x4x40x64_of_5(%[[P]], %arg1, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 3 : i64, experts = 5 : i64, k = 64 : i64, lhs = "f32", m = 4 : i64, n = 40 : i64, out = "f32", rhs = "mxfp4"}} : (tensor<12x3x32xi32>, tensor<3xi32>, tensor<5x3x2x4x64xi8>, tensor<5x3x2x16xi8>) -> tensor<12x40xf32>
+// CHECK: %[[Y:.*]] = flow.dispatch @mxc_mxfp4_f32_3x4x40x64_of_5::@mxc_mxfp4_f32_3x4x40x64_of_5(%[[P]], %arg1, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 3 : i64, experts = 5 : i64, k = 64 : i64, kind = "multiply-add", lhs = "f32", m = 4 : i64, n = 40 : i64, out = "f32", rhs = "mxfp4"}} : (tensor<12x3x32xi32>, tensor<3xi32>, tensor<5x3x2x4x64xi8>, tensor<5x3x2x16xi8>) -> tensor<12x40xf32>
 // CHECK: tensor.expand_shape %{{.*}} : tensor<480xf32> into tensor<3x4x40xf32>
 // CHECK-NOT: linalg
 // CHECK: return
@@ -165,7 +165,7 @@ func.func @dense_pairs(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // CHECK-LABEL: func.func @gathered_plain(
 // CHECK-NOT: iree_linalg_ext.gather
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_bf16_bf16_3x4x20x64_of_5::@mxc_bf16_bf16_3x4x20x64_of_5(%{{.*}}, %arg1, %{{.*}}) {mxc.contraction = {batch = 3 : i64, experts = 5 : i64, k = 64 : i64, lhs = "bf16", m = 4 : i64, n = 20 : i64, out = "f32", rhs = "bf16"}}
+// CHECK: flow.dispatch @mxc_bf16_bf16_3x4x20x64_of_5::@mxc_bf16_bf16_3x4x20x64_of_5(%{{.*}}, %arg1, %{{.*}}) {mxc.contraction = {batch = 3 : i64, experts = 5 : i64, k = 64 : i64, kind = "dot product", lhs = "bf16", m = 4 : i64, n = 20 : i64, out = "f32", rhs = "bf16"}}
 // CHECK-NOT: linalg
 // CHECK: return
 // BASE-LABEL: func.func @gathered_plain(
@@ -443,7 +443,7 @@ func.func @activations_in_bytes(%x: tensor<4x128xi8>) -> tensor<4x20xf32> {
 // A weight that the caller gives.
 // CHECK-LABEL: func.func @argument(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "its weights are plain numbers and no parameter"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @argument(
 // BASE-NOT: flow.dispatch
@@ -470,7 +470,7 @@ func.func @argument(%x: tensor<2x64xbf16>, %0: tensor<20x64xbf16>) -> tensor<2x2
 // A weight that is in the program.
 // CHECK-LABEL: func.func @constant(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "its weights @w are a global that is no parameter"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @constant(
 // BASE-NOT: flow.dispatch
@@ -499,7 +499,7 @@ func.func @constant(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // A global that the program may write.
 // CHECK-LABEL: func.func @variable(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "its weights @w are a global that is no parameter"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @variable(
 // BASE-NOT: flow.dispatch
@@ -528,7 +528,7 @@ func.func @variable(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // A global that nothing has set yet.
 // CHECK-LABEL: func.func @unset(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "its weights @w are a global that is no parameter"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @unset(
 // BASE-NOT: flow.dispatch
@@ -557,7 +557,7 @@ func.func @unset(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // A table that is the embedding too.
 // CHECK-LABEL: func.func @tied(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "its weights @w are read by others, unpacked"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @tied(
 // BASE-NOT: flow.dispatch
@@ -589,7 +589,7 @@ func.func @tied(%x: tensor<2x64xbf16>, %i: index) -> (bf16, tensor<2x20xf32>) {
 // Scales that go elsewhere too: the elements stay as well.
 // CHECK-LABEL: func.func @scales_elsewhere(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "its weights @s are read by others, unpacked"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @scales_elsewhere(
 // BASE-NOT: flow.dispatch
@@ -630,7 +630,7 @@ func.func @scales_elsewhere(%x: tensor<2x2x32xf32>) -> (tensor<2x20xf32>, tensor
 // CHECK: %[[ROWS:.*]] = tensor.dim %arg1
 // CHECK: flow.dispatch @mxc_bf16_f32_1x2x20x64
 // CHECK: flow.dispatch @mxc_prepare_f32_floats0_{{.*}}Dx64[%[[ROWS]]]({{.*}}, %[[ROWS]]) : (tensor<?x2x32xf32>{%[[ROWS]]}, index) -> tensor<?x3x32xi32>{%[[ROWS]]}
-// CHECK: flow.dispatch @mxc_bf16_f32_1xDx20x64::@mxc_bf16_f32_1xDx20x64[%[[ROWS]]]({{.*}}, %[[ROWS]]) {mxc.contraction = {batch = 1 : i64, experts = 1 : i64, k = 64 : i64, lhs = "f32", m = -1 : i64,
+// CHECK: flow.dispatch @mxc_bf16_f32_1xDx20x64::@mxc_bf16_f32_1xDx20x64[%[[ROWS]]]({{.*}}, %[[ROWS]]) {mxc.contraction = {batch = 1 : i64, experts = 1 : i64, k = 64 : i64, kind = "multiply-add", lhs = "f32", m = -1 : i64,
 // CHECK-NOT: linalg.generic
 // CHECK: return
 // BASE: stream.executable private @mxc_bf16_f32_1xDx20x64 {
@@ -672,7 +672,7 @@ func.func @dynamic_rows(%x: tensor<2x64xf32>, %d: tensor<?x64xf32>) -> (tensor<2
 // A weight times itself: as activations it has its own layout.
 // CHECK-LABEL: func.func @gram(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "its weights @w are read by others, unpacked"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @gram(
 // BASE-NOT: flow.dispatch
@@ -701,7 +701,7 @@ func.func @gram() -> tensor<64x64xf32> {
 // K is no multiple of 16.
 // CHECK-LABEL: func.func @ragged_depth(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "K = 40 is no multiple of 16"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @ragged_depth(
 // BASE-NOT: flow.dispatch
@@ -730,7 +730,7 @@ func.func @ragged_depth(%x: tensor<2x40xbf16>) -> tensor<2x20xf32> {
 // f16 weights.
 // CHECK-LABEL: func.func @half_weight(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "weights are f16; kernels take f4E2M1FN,
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @half_weight(
 // BASE-NOT: flow.dispatch
@@ -759,7 +759,7 @@ func.func @half_weight(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // f16 activations.
 // CHECK-LABEL: func.func @half_activations(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "activations are f16; kernels take f32 and bf16"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @half_activations(
 // BASE-NOT: flow.dispatch
@@ -788,7 +788,7 @@ func.func @half_activations(%x: tensor<2x64xf16>) -> tensor<2x20xf32> {
 // A sum that starts from another number than zero.
 // CHECK-LABEL: func.func @from_one(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "the accumulator is not zero"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @from_one(
 // BASE-NOT: flow.dispatch
@@ -817,7 +817,7 @@ func.func @from_one(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // A sum in bf16.
 // CHECK-LABEL: func.func @of_bf16(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "its body does not end in an f32 addition"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @of_bf16(
 // BASE-NOT: flow.dispatch
@@ -844,7 +844,7 @@ func.func @of_bf16(%x: tensor<2x64xbf16>) -> tensor<2x20xbf16> {
 // A product that is rounded.
 // CHECK-LABEL: func.func @product_in_bf16(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "its body does not add one f32 product to the accumulator"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @product_in_bf16(
 // BASE-NOT: flow.dispatch
@@ -872,7 +872,7 @@ func.func @product_in_bf16(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // A factor that is a function of the weight.
 // CHECK-LABEL: func.func @more_than_a_product(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "a side of its product is more than an element under its scale"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @more_than_a_product(
 // BASE-NOT: flow.dispatch
@@ -944,7 +944,7 @@ func.func @nvfp4(%x: tensor<2x3x16xbf16>) -> tensor<2x20xf32> {
 // Blocks of a size that is neither 16 nor a multiple of 32.
 // CHECK-LABEL: func.func @blocks_of_8(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "a scale is for 8 elements; kernels take 16 and multiples of 32"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @blocks_of_8(
 // BASE-NOT: flow.dispatch
@@ -976,7 +976,7 @@ func.func @blocks_of_8(%x: tensor<2x4x8xf32>) -> tensor<2x20xf32> {
 // A batch whose weights are not gathered.
 // CHECK-LABEL: func.func @batch(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "it has a batch, and its weights are not gathered by ids of experts"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @batch(
 // BASE-NOT: flow.dispatch
@@ -1008,7 +1008,7 @@ func.func @batch(%x: tensor<3x2x2x32xf32>) -> tensor<3x2x20xf32> {
 // bf16 that the parameter has as bytes.
 // CHECK-LABEL: func.func @bytes(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "its weights are bf16 in a parameter of i8"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @bytes(
 // BASE-NOT: flow.dispatch
@@ -1038,7 +1038,7 @@ func.func @bytes(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // Scales that go elsewhere keep their contraction, its elements keep another.
 // CHECK-LABEL: func.func @in_a_row(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "its weights @s are read by others, unpacked"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @in_a_row(
 // BASE-NOT: flow.dispatch

@@ -24,7 +24,7 @@
 // CHECK: vector.store {{.*}} memref<4x32xf32, strided<[32, 1], offset: ?>, #hal.descriptor_type<storage_buffer>>, vector<4xf32>
 // CHECK-LABEL: func.func @mixed_pair(
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_mxfp8e4m3_mxfp4_1x4x32x8192::@mxc_mxfp8e4m3_mxfp4_1x4x32x8192(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 1 : i64, experts = 1 : i64, k = 8192 : i64, lhs = "mxfp8e4m3", m = 4 : i64, n = 32 : i64, out = "f32", rhs = "mxfp4"}} : (tensor<32768xi8>, tensor<1024xi8>, tensor<131072xi8>, tensor<8192xi8>) -> tensor<4x32xf32>
+// CHECK: flow.dispatch @mxc_mxfp8e4m3_mxfp4_1x4x32x8192::@mxc_mxfp8e4m3_mxfp4_1x4x32x8192(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 1 : i64, experts = 1 : i64, k = 8192 : i64, kind = "scaled matrix", lhs = "mxfp8e4m3", m = 4 : i64, n = 32 : i64, out = "f32", rhs = "mxfp4"}} : (tensor<32768xi8>, tensor<1024xi8>, tensor<131072xi8>, tensor<8192xi8>) -> tensor<4x32xf32>
 func.func @mixed_pair(%x: tensor<4x256x32xf8E4M3FN>, %xs: tensor<4x256xf8E8M0FNU>, %w: tensor<32x256x32xf4E2M1FN>, %s: tensor<32x256xf8E8M0FNU>) -> tensor<4x32xf32> {
   %zero = arith.constant 0.0 : f32
   %empty = tensor.empty() : tensor<4x32xf32>
@@ -179,7 +179,7 @@ func.func @nvfp4(%x: tensor<4x32x16xf32>, %w: tensor<32x32x16xf4E2M1FN>, %s: ten
 // CHECK-NOT: linalg
 // CHECK: %[[DIM:.*]] = tensor.dim %{{.*}}, %c0
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_1xDx32x512_then_0::@mxc_mxfp4_mxfp4_1xDx32x512_then_0[%[[DIM]]](%{{.*}}, %[[DIM]]) {mxc.contraction = {batch = 1 : i64, experts = 1 : i64, k = 512 : i64, lhs = "mxfp4", m = -1 : i64, n = 32 : i64, out = "f32", rhs = "mxfp4"}} : (tensor<?xi8>{%{{.*}}}, {{.*}}, tensor<?x32xf32>{%[[DIM]]}, index) -> tensor<?x32xf32>{%[[DIM]]}
+// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_1xDx32x512_then_0::@mxc_mxfp4_mxfp4_1xDx32x512_then_0[%[[DIM]]](%{{.*}}, %[[DIM]]) {mxc.contraction = {batch = 1 : i64, experts = 1 : i64, k = 512 : i64, kind = "scaled matrix", lhs = "mxfp4", m = -1 : i64, n = 32 : i64, out = "f32", rhs = "mxfp4"}} : (tensor<?xi8>{%{{.*}}}, {{.*}}, tensor<?x32xf32>{%[[DIM]]}, index) -> tensor<?x32xf32>{%[[DIM]]}
 func.func @dynamic_rows(%x: tensor<?x16x32xf4E2M1FN>, %xs: tensor<?x16xf8E8M0FNU>, %w: tensor<32x16x32xf4E2M1FN>, %s: tensor<32x16xf8E8M0FNU>, %more: tensor<?x32xf32>) -> tensor<?x32xf32> {
   %c0 = arith.constant 0 : index
   %m = tensor.dim %x, %c0 : tensor<?x16x32xf4E2M1FN>
@@ -342,12 +342,12 @@ func.func @mixed_blocks(%x: tensor<4x16x2x16xf8E4M3FN>, %xs: tensor<4x16xf8E8M0F
 // -----
 
 // A result that is only rounded to bf16 leaves the kernel as bf16, eight bytes a lane.
-// CHECK: stream.executable private @mxc_mxfp4_mxfp4_1x32x32x64_as_bf16 {
+// CHECK: stream.executable private @mxc_mxfp4_mxfp4_1x32x32x64_then_{{[0-9]+}}_as_bf16 {
 // CHECK: arith.truncf %{{.*}} : vector<4xf32> to vector<4xbf16>
 // CHECK: vector.store {{.*}} memref<32x32xbf16, {{.*}}>, vector<4xbf16>
 // CHECK-LABEL: func.func @rounded(
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_1x32x32x64_as_bf16::{{.*}}out = "bf16"{{.*}} -> tensor<32x32xbf16>
+// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_1x32x32x64_then_{{[0-9]+}}_as_bf16::{{.*}}out = "bf16"{{.*}} -> tensor<32x32xbf16>
 // CHECK-NOT: linalg
 // CHECK: return
 func.func @rounded(%x: tensor<32x2x32xf4E2M1FN>, %xs: tensor<32x2xf8E8M0FNU>, %w: tensor<32x2x32xf4E2M1FN>, %s: tensor<32x2xf8E8M0FNU>) -> tensor<1024xbf16> {
@@ -375,4 +375,57 @@ func.func @rounded(%x: tensor<32x2x32xf4E2M1FN>, %xs: tensor<32x2xf8E8M0FNU>, %w
     linalg.yield %t : bf16
   } -> tensor<1024xbf16>
   func.return %rounded : tensor<1024xbf16>
+}
+
+// -----
+
+// One product gates another: the first kernel computes the gate, so that this generic is gone when
+// its turn comes.
+// CHECK-LABEL: func.func @gated(
+// CHECK-NOT: linalg
+// CHECK: %[[UP:.*]] = flow.dispatch @mxc_mxfp4_mxfp4_1x32x32x64::
+// CHECK-NOT: linalg
+// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_1x32x32x64_then_0::{{.*}}%[[UP]]
+// CHECK-NOT: linalg
+// CHECK: return
+func.func @gated(%x: tensor<32x2x32xf4E2M1FN>, %xs: tensor<32x2xf8E8M0FNU>, %g: tensor<32x2x32xf4E2M1FN>, %gs: tensor<32x2xf8E8M0FNU>, %u: tensor<32x2x32xf4E2M1FN>, %us: tensor<32x2xf8E8M0FNU>) -> tensor<32x32xf32> {
+  %zero = arith.constant 0.0 : f32
+  %one = arith.constant 1.0 : f32
+  %empty = tensor.empty() : tensor<32x32xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<32x32xf32>) -> tensor<32x32xf32>
+  %gate = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %g, %xs, %gs : tensor<32x2x32xf4E2M1FN>, tensor<32x2x32xf4E2M1FN>, tensor<32x2xf8E8M0FNU>, tensor<32x2xf8E8M0FNU>) outs(%acc : tensor<32x32xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f4E2M1FN, %as: f8E8M0FNU, %c: f8E8M0FNU, %o: f32):
+    %l = arith.scaling_extf %a, %as : f4E2M1FN, f8E8M0FNU to f32
+    %r = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<32x32xf32>
+  %up = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %u, %xs, %us : tensor<32x2x32xf4E2M1FN>, tensor<32x2x32xf4E2M1FN>, tensor<32x2xf8E8M0FNU>, tensor<32x2xf8E8M0FNU>) outs(%acc : tensor<32x32xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f4E2M1FN, %as: f8E8M0FNU, %c: f8E8M0FNU, %o: f32):
+    %l = arith.scaling_extf %a, %as : f4E2M1FN, f8E8M0FNU to f32
+    %r = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<32x32xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n) -> (m, n)>, affine_map<(m, n) -> (m, n)>, affine_map<(m, n) -> (m, n)>],
+      iterator_types = ["parallel", "parallel"]}
+      ins(%gate, %up : tensor<32x32xf32>, tensor<32x32xf32>) outs(%empty : tensor<32x32xf32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %n = arith.negf %a : f32
+    %e = math.exp %n : f32
+    %d = arith.addf %e, %one : f32
+    %s = arith.divf %a, %d : f32
+    %p = arith.mulf %s, %b : f32
+    linalg.yield %p : f32
+  } -> tensor<32x32xf32>
+  func.return %y : tensor<32x32xf32>
 }

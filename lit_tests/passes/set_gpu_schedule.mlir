@@ -1,5 +1,5 @@
-// RUN: mxc opt %s --split-input-file --passes mxc-set-gpu-schedule | filecheck %s
-// RUN: mxc opt %s --split-input-file --passes 'mxc-set-gpu-schedule{matrix-rows=0 subgroup=32}' | filecheck %s --check-prefix=NO-MATRIX
+// RUN: mxc opt %s --split-input-file --passes 'mxc-set-gpu-schedule{matrix-rows=16}' | filecheck %s
+// RUN: mxc opt %s --split-input-file --passes 'mxc-set-gpu-schedule{subgroup=32}' | filecheck %s --check-prefix=NO-MATRIX
 
 // CHECK: #[[PIPELINE:.*]] = #iree_codegen.translation_info<pipeline = #iree_gpu.pipeline<TileAndFuse> workgroup_size = [64, 1, 1] subgroup_size = 64>
 // CHECK: #[[INFO:.*]] = #iree_codegen.compilation_info<lowering_config = #iree_gpu.lowering_config<{reduction = [0, 0, 1, 32], thread = [8, 1, 0, 0], workgroup = [8, 64, 0, 0]}>, translation_info = #[[PIPELINE]]>
@@ -118,9 +118,9 @@ func.func @one_row_of_bf16(%x: tensor<1x128xbf16>, %w: tensor<64x128xbf16>, %acc
 // decoded, and say so.
 // CHECK: // -----
 // CHECK: @both_f8(
-// CHECK: linalg.generic {{.*}}compilation_info = {{.*}}mxc.fallback = "IREE 3.13 gives the scaled matrix instruction the scales of other rows
+// CHECK: linalg.generic {{.*}}compilation_info = {{.*}}mxc.contraction = {reason = "IREE 3.13 gives the scaled matrix instruction the scales of other rows
 // NO-MATRIX: @both_f8(
-// NO-MATRIX-NOT: mxc.fallback
+// NO-MATRIX-NOT: mxc.contraction
 // NO-MATRIX: return
 func.func @both_f8(%x: tensor<16x2x32xf8E4M3FN>, %xs: tensor<16x2xf8E8M0FNU>, %w: tensor<96x2x32xf8E4M3FN>, %s: tensor<96x2xf8E8M0FNU>, %acc: tensor<16x96xf32>) -> tensor<16x96xf32> {
   %y = linalg.generic {

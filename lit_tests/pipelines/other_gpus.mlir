@@ -47,7 +47,7 @@ func.func @both_scaled(%a: tensor<32x4x32xf4E2M1FN>, %as: tensor<32x4xf8E8M0FNU>
   func.return %y : tensor<32x64xf32>
 }
 
-// Sums that begin with something else are left to IREE: one dispatch, lanes decode in registers.
+// Sums that begin with -0.0 are left to IREE: one dispatch, lanes decode in registers.
 // FORM-LABEL: @accumulates
 // FORM: flow.dispatch.region -> (tensor<32x64xf32>) {
 // FORM: linalg.generic
@@ -55,7 +55,8 @@ func.func @both_scaled(%a: tensor<32x4x32xf4E2M1FN>, %as: tensor<32x4xf8E8M0FNU>
 // LOWER: thread = [2, 1, 0, 0], workgroup = [2, 64, 0, 0]
 // LOWER-LABEL: @accumulates(
 // LOWER: arith.scaling_extf
-func.func @accumulates(%a: tensor<32x4x32xf4E2M1FN>, %as: tensor<32x4xf8E8M0FNU>, %b: tensor<64x4x32xf4E2M1FN>, %bs: tensor<64x4xf8E8M0FNU>, %acc: tensor<32x64xf32>) -> tensor<32x64xf32> {
+func.func @accumulates(%a: tensor<32x4x32xf4E2M1FN>, %as: tensor<32x4xf8E8M0FNU>, %b: tensor<64x4x32xf4E2M1FN>, %bs: tensor<64x4xf8E8M0FNU>) -> tensor<32x64xf32> {
+  %acc = arith.constant dense<-0.0> : tensor<32x64xf32>
   %y = linalg.generic {
       indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
       iterator_types = ["parallel", "parallel", "reduction", "reduction"]}

@@ -7,6 +7,7 @@ of the dispatch; a second kernel, NAME_joined, puts their results together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -15,7 +16,10 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.dialects.attention import MatchedAttention, match_attention
+from mxc.dialects.dispatches import element_bits, mark_reads
 from mxc.dialects.generic import constant, element_of, shape_of
+from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.executables import dispatch
 from mxc.passes.kernels.reshapes import reshape
 from mxc.passes.kernels.roundings import rounding_of
@@ -78,22 +82,27 @@ K = TypeVar("K", bound=Kernel)
 
 def lower_attention(
     module: ir.Operation,
-    kernel: Callable[[MatchedAttention, tuple[CacheSlice, CacheSlice]], K | None],
+    kernel: Callable[[MatchedAttention, tuple[CacheSlice, CacheSlice]], K | Reason],
     build: Callable[[str, K], None],
 ) -> None:
     """Replace each attention over slices of a cache by calls of the kernel for it, if there is one.
 
+    Where there is none the reason is written on both products.
     `build`: the executables of a kernel, once, at the insertion point. A kernel whose result is no
     f32 stands for the rounding behind the attention too.
     """
     names: dict[K, str] = {}
     for op in linalg_operations(module):
         found = match_attention(op)
-        slices = None if found is None else _slices(found)
-        if found is None or slices is None:
+        if found is None:
+            continue
+        slices = _slices(found)
+        if isinstance(slices, Reason):
+            _refuse(found, slices)
             continue
         shape = kernel(found, slices)
-        if shape is None:
+        if isinstance(shape, Reason):
+            _refuse(found, shape)
             continue
         if shape not in names:
             names[shape] = _name(shape, set(names.values()))
@@ -105,6 +114,11 @@ def lower_attention(
             made = _call(names[shape], shape, found, *slices)
             replace(last, reshape(made, shape_of(last.results[0])))
     sweep(module)
+
+
+def _refuse(found: MatchedAttention, reason: Reason) -> None:
+    for product in found.products:
+        write_reason(product, reason)
 
 
 def _name(shape: Kernel, taken: set[str]) -> str:
@@ -126,19 +140,25 @@ class CacheSlice:
     size: ir.Value | int
 
 
-def _slices(found: MatchedAttention) -> tuple[CacheSlice, CacheSlice] | None:
-    """Where keys and values lie; None where they are no slices, or of different keys or types."""
+def _slices(found: MatchedAttention) -> tuple[CacheSlice, CacheSlice] | Reason:
+    """Where keys and values lie, or why no kernel can read them there."""
     keys, values = _slice(found.keys), _slice(found.values)
-    if keys is None or values is None:
-        return None
-    same = (keys.first, keys.size) == (values.first, values.size)
-    return (keys, values) if same and element_of(keys.source) == element_of(values.source) else None
+    if isinstance(keys, Reason):
+        return keys
+    if isinstance(values, Reason):
+        return values
+    if (keys.first, keys.size) != (values.first, values.size):
+        return Reason("the slices of keys and of values have different entries")
+    types = [element_of(each.source) for each in (keys, values)]
+    if types[0] != types[1]:
+        return Reason(f"keys are {types[0]} and values {types[1]}; kernels take one type")
+    return keys, values
 
 
-def _slice(value: ir.Value) -> CacheSlice | None:
+def _slice(value: ir.Value) -> CacheSlice | Reason:
     op = None if isinstance(value.owner, ir.Block) else value.owner.operation
     if op is None or op.name != "tensor.extract_slice":
-        return None
+        return Reason(f"{value.type} is no slice of a cache")
     source, shape = op.operands[0], shape_of(op.operands[0])
     segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
     dynamic = ir.ShapedType.get_dynamic_size()
@@ -153,7 +173,10 @@ def _slice(value: ir.Value) -> CacheSlice | None:
     whole = shape[-2:] == list(sizes[-2:]) and offsets[-2:] == [0, 0]
     one = all(size == 1 for size in (*sizes[:-3], *strides))
     if len(shape) < 3 or min(shape) < 0 or not whole or not one or len(shape_of(value)) != 3:
-        return None
+        return Reason(
+            f"the slice {value.type} of {source.type} is not [keys, heads, depth] of one place of "
+            "a cache [.., keys, heads, depth] of static sizes"
+        )
     with ir.InsertionPoint(op), op.location:
         place = [_index(offset) for offset in offsets[:-3]]
     return CacheSlice(source, place, offsets[-3], sizes[-3])
@@ -209,9 +232,21 @@ def _call(
     operands = [found.queries, keys.source, values.source, found.sinks]
     operands += [position, first, size, piece, *keys.place, *values.place]
     wanted = ir.RankedTensorType.get(shape_of(found.op.results[0]), ir.Type.parse(shape.result))
+    read = [-1, _most_bytes(shape, keys), _most_bytes(shape, values)]
     if shape.pieces is None:
-        return dispatch(name, operands, wanted)
+        made = dispatch(name, operands, wanted)
+        mark_reads(made.owner.operation, read)
+        return made
     pieces = arith.ceildivsi(size, piece)
     kind = ir.RankedTensorType.get(shape.result_shape(), ir.F32Type.get())
     parts = dispatch(name, operands, kind, [pieces])
+    mark_reads(parts.owner.operation, read)
     return dispatch(f"{name}_joined", [parts, found.sinks, pieces], wanted)
+
+
+def _most_bytes(shape: Kernel, cache: CacheSlice) -> int:
+    """Bytes of the keys, or values, that the tokens of a call see at most."""
+    held, *row = shape_of(cache.source)[-3:]
+    size = cache.size if isinstance(cache.size, int) else held
+    seen = size if shape.width is None else min(size, shape.width + shape.tokens - 1)
+    return seen * math.prod(row) * element_bits(element_of(cache.source)) // 8

@@ -6,8 +6,10 @@
 
 becomes one kernel with the operands ids and bias, whose result is %g. A stage is one such generic;
 it may read, beside the totals, tensors of the result's shape (a residual), of its columns (a bias),
-of its rows (router weights), and rows of a table by a number of the row (a bias an expert). A gated
-stage takes two columns half the width apart.
+of its rows (router weights), one number (a scale), and rows of a table by a number of the row (a
+bias an expert). A gated stage takes two columns half the width apart. Between stages the result may
+be reshaped; one that reads more than the result and numbers needs its columns. The last stage may
+leave bf16 or f16, which is then stored.
 """
 
 from __future__ import annotations
@@ -20,18 +22,20 @@ from iree.compiler import ir
 
 from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.generic import element_of, shape_of
-from mxc.dialects.indexing import dims, indexing_maps
+from mxc.dialects.indexing import dim_of, dims, indexing_maps
 from mxc.passes.kernels.extents import Size
 
 #: How an operand varies: with rows and columns, with one of them, or as a table of rows.
-Reach = Literal["total", "second", "cell", "column", "row", "table"]
+Reach = Literal["total", "second", "cell", "column", "row", "scalar", "table"]
 
 #: Operations of a body that mean the same on vectors.
-_ELEMENTWISE = ("arith.", "math.exp")
-_NOT = ("arith.truncf",)
+_ELEMENTWISE = ("arith.", "math.")
 
-#: Element types that an operand may have.
-_TYPES = ("f32", "bf16", "i32")
+#: Element types that an operand may have, and floats that a body may compute with.
+_TYPES = ("f32", "bf16", "f16", "i32")
+_FLOATS = ("f32", "bf16", "f16")
+#: What moves nothing.
+_RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """The stages behind a contraction, in their order. At most one is gated, the last."""
+    """The stages behind a contraction, in their order. At most one is gated."""
 
     stages: tuple[Stage, ...]
 
@@ -73,6 +77,16 @@ class Epilogue:
     def gated(self) -> bool:
         """Whether the result has half of the columns."""
         return any(stage.gated for stage in self.stages)
+
+    @property
+    def result(self) -> ir.Type:
+        """The element type of the result."""
+        return element_of(self.stages[-1].op.results[0]) if self.stages else ir.F32Type.get()
+
+    @property
+    def stores(self) -> str:
+        """The name of that type."""
+        return str(self.result)
 
     @property
     def signature(self) -> str:
@@ -89,7 +103,8 @@ class Epilogue:
                 inner = view.operation
                 attributes = [str(inner.attributes[name]) for name in sorted(inner.attributes)]
                 read = [names.get(v) or str(v.owner.attributes["value"]) for v in inner.operands]
-                lines.append(f"{number} {inner.name} {attributes} {read}")
+                kinds = [str(result.type) for result in inner.results]
+                lines.append(f"{number} {inner.name} {kinds} {attributes} {read}")
                 names |= {result: str(number) for result in inner.results}
         return "; ".join(lines)
 
@@ -116,20 +131,23 @@ def epilogue(op: ir.Operation, panel: int) -> Epilogue:
     `panel`: halves of a gated stage are whole panels of so many columns.
     """
     stages: list[Stage] = []
-    last = op
-    while (stage := _next(last.results[0], panel)) is not None:
+    last, width, gated = op, shape_of(op.results[0])[-1], False
+    while (stage := _next(last.results[0], width, 0 if gated else panel)) is not None:
         stages.append(stage)
         last = stage.op
         if stage.gated:
-            break
+            width, gated = width // 2, True
     return Epilogue(tuple(stages))
 
 
-def _next(value: ir.Value, panel: int) -> Stage | None:
-    users = [use.owner.operation for use in value.uses]
+def _next(value: ir.Value, width: int, panel: int) -> Stage | None:
+    """The stage that alone reads `value`, of `width` columns; `panel`: 0 where none may gate."""
+    users = list(dict.fromkeys(use.owner.operation for use in value.uses))
+    if len(users) == 1 and users[0].name in _RESHAPES:
+        return _next(users[0].results[0], width, 0)
     if len(users) == 1:
-        return _stage(users[0], value)
-    if len(users) == 2 and all(user.name == "tensor.extract_slice" for user in users):
+        return _stage(users[0], width, value)
+    if panel and len(users) == 2 and all(user.name == "tensor.extract_slice" for user in users):
         return _gated(value, users, panel)
     return None
 
@@ -151,24 +169,31 @@ def _gated(value: ir.Value, slices: Sequence[ir.Operation], panel: int) -> Stage
     owners = [uses[0].owner.operation for uses in users]
     if owners[0] != owners[1]:
         return None
-    return _stage(owners[0], halves[0], halves[width // 2])
+    return _stage(owners[0], width // 2, halves[0], halves[width // 2])
 
 
-def _stage(op: ir.Operation, first: ir.Value, second: ir.Value | None = None) -> Stage | None:
-    """The generic `op` as a stage over `first` (and `second`), or None where it is none."""
+def _stage(
+    op: ir.Operation, width: int, first: ir.Value, second: ir.Value | None = None
+) -> Stage | None:
+    """The generic `op` as a stage over `first` (and `second`), or None where it is none.
+
+    `width`: columns of the result. Of a tensor of another last dimension, each element depends on
+    the same element alone.
+    """
     if op.name != "linalg.generic" or len(op.results) != 1 or not is_elementwise(op):
         return None
     shape = shape_of(first)
-    if shape_of(op.results[0]) != shape or not isinstance(element_of(op.results[0]), ir.F32Type):
+    if shape_of(op.results[0]) != shape or str(element_of(op.results[0])) not in _FLOATS:
         return None
-    maps = [dims(affine) for affine in indexing_maps(op)]
+    affine = indexing_maps(op)
+    maps = [dims(each) for each in affine]
     rank = len(shape)
     whole = list(range(rank))
     if list(maps[-1]) != whole:
         return None
     totals = [first] if second is None else [first, second]
     inputs = []
-    for value, places in zip(list(op.operands)[:-1], maps, strict=False):
+    for value, read, places in zip(list(op.operands)[:-1], affine, maps, strict=False):
         reach: Reach | None
         if value in totals:
             reach = "total" if value == first else "second"
@@ -176,7 +201,11 @@ def _stage(op: ir.Operation, first: ir.Value, second: ir.Value | None = None) ->
                 return None
             inputs.append(Input(reach, None))
             continue
-        reach = _reach(list(places), shape)
+        if not isinstance(value.type, ir.RankedTensorType):
+            return None
+        reach = _reach(value, read, shape)
+        if reach != "scalar" and shape[-1:] != [width]:
+            return None
         if reach is None or str(element_of(value)) not in _TYPES:
             return None
         inputs.append(Input(reach, value))
@@ -187,9 +216,17 @@ def _stage(op: ir.Operation, first: ir.Value, second: ir.Value | None = None) ->
     return Stage(op, tuple(inputs), second is not None)
 
 
-def _reach(places: list[int | None], shape: list[int]) -> Reach | None:
-    """How an operand read at these dimensions of the result varies."""
-    rank = len(shape)
+def _reach(value: ir.Value, read: ir.AffineMap, shape: list[int]) -> Reach | None:
+    """How an operand that is read so for each element of the result varies."""
+    rank, zero = len(shape), ir.AffineConstantExpr.get(0)
+    # A dimension of one element that is read at 0 is none.
+    places = [
+        dim_of(at)
+        for at, size in zip(read.results, shape_of(value), strict=True)
+        if at != zero or size != 1
+    ]
+    if not places:
+        return "scalar"
     if places == list(range(rank)):
         return "cell"
     if places == [rank - 1]:
@@ -229,11 +266,26 @@ def _vectors(op: ir.Operation, rank: int, rows: set[ir.Value]) -> bool:
                 return False
             if number.operands[0] not in rows:
                 return False
-        elif inner.name != "linalg.yield" and (
-            not inner.name.startswith(_ELEMENTWISE) or inner.name in _NOT
-        ):
+        elif inner.name != "linalg.yield" and not _is_known(inner):
             return False
     return True
+
+
+def _is_known(op: ir.Operation) -> bool:
+    """Whether a scalar operation is computed on vectors: with f32, and integers as they are."""
+    if not op.name.startswith(_ELEMENTWISE) or len(op.results) != 1 or len(op.regions):
+        return False
+    kinds = [value.type for value in (*op.operands, *op.results)]
+    floats = [str(kind) for kind in kinds if isinstance(kind, ir.FloatType)]
+    if not set(floats) <= set(_FLOATS) or len(floats) < len(
+        [kind for kind in kinds if not isinstance(kind, (ir.IntegerType, ir.IndexType))]
+    ):
+        return False
+    # Narrow floats are computed as f32, which has other bits, and rounds an integer first.
+    return op.name not in _BITS or set(floats) <= {"f32"}
+
+
+_BITS = ("arith.bitcast", "arith.sitofp", "arith.uitofp")
 
 
 def _is_constant(value: ir.Value) -> bool:
@@ -246,7 +298,8 @@ def _is_argument(value: ir.Value) -> bool:
 
 def flat_shape(reach: Reach, value: ir.Value, rows: Size) -> list[Size]:
     """The shape in which a kernel with so many rows of results reads an operand."""
-    shape: list[Size] = list(shape_of(value))
+    shape: list[Size] = list(shape_of(value)) or [1]
     if reach == "table":
         return shape
-    return {"cell": [rows, shape[-1]], "row": [rows]}.get(reach, [shape[-1]])
+    sizes: dict[str, list[Size]] = {"cell": [rows, shape[-1]], "row": [rows], "scalar": [1]}
+    return sizes[reach] if reach in sizes else [shape[-1]]

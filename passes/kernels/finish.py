@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
+from mxc.dialects.generic import constant
 from mxc.passes.kernels.epilogues import Epilogue, Reach, Stage
 from mxc.passes.kernels.exponential import exponential
+from mxc.passes.kernels.narrow_floats import extreme, rounded, widened
 from mxc.passes.kernels.vectors import f32, index, of, splat
 
 #: Up to here exp is taken at once.
 _HIGH = 87.0
+_EXTREMES = ("arith.maximumf", "arith.minimumf")
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Finish:
-    """An epilogue with the memrefs of its operands."""
+    """An epilogue with the memrefs of its operands.
+
+    `operations`: names of operations that stand for those of the program, and take no attributes.
+    """
 
     epilogue: Epilogue
     memrefs: Mapping[tuple[Reach, ir.Value], ir.Value]
     lanes: int
+    operations: Mapping[str, str] = field(default_factory=dict)
 
     def apply(self, totals: list[ir.Value], places: list[Place]) -> ir.Value:
         """The result of one total, or of the two of a gated epilogue, at their places."""
@@ -39,26 +46,29 @@ class Finish:
             if stage.gated:
                 totals = [self._stage(stage, totals, places[0])]
             else:
+                # Behind a gated stage there is one total, at the first of two places.
                 totals = [
                     self._stage(stage, [total], place)
-                    for total, place in zip(totals, places, strict=True)
+                    for total, place in zip(totals, places, strict=False)
                 ]
         (result,) = totals
         return result
 
     def _stage(self, stage: Stage, totals: list[ir.Value], place: Place) -> ir.Value:
+        """What a stage makes of totals, f32 [lanes]. Narrower floats are f32 with their values."""
         body = stage.op.regions[0].blocks[0]
         known: dict[ir.Value, ir.Value] = {}
         for argument, given in zip(body.arguments, stage.inputs, strict=False):
             if given.tensor is None:
-                known[argument] = totals[given.reach == "second"]
+                total = totals[given.reach == "second"]
+                known[argument] = rounded(total, argument.type)
                 continue
             source = self.memrefs[given.reach, given.tensor]
-            known[argument] = self._read(given.reach, source, place)
+            known[argument] = widened(self._read(given.reach, source, place))
         for view in body.operations:
             op = view.operation
             if op.name == "linalg.yield":
-                return self._spread(known[op.operands[0]])
+                return self._spread(self._known(op.operands[0], known))
             if op.name == "linalg.index":
                 known[op.results[0]] = place.column
             elif op.name == "tensor.extract":
@@ -66,15 +76,25 @@ class Finish:
                 last = index(ir.MemRefType(table.type).shape[0] - 1)
                 # As the kernel takes an expert that is none: the last one.
                 at = [arith.minui(known[op.operands[1]], last), place.column]
-                known[op.results[0]] = self._load(table, at, place)
+                known[op.results[0]] = widened(self._load(table, at, place))
+            elif (
+                op.name == "arith.truncf"
+                and len(list(op.results[0].uses)) == 1
+                and next(iter(op.results[0].uses)).owner.operation.name == "linalg.yield"
+            ):
+                # What stores rounds, as does what reads totals of this type.
+                known[op.results[0]] = self._known(op.operands[0], known)
             else:
-                operands = [known[v] if v in known else _constant(v) for v in op.operands]
-                known[op.results[0]] = self._compute(op, operands)
+                found = self._compute(op, [self._known(v, known) for v in op.operands])
+                known[op.results[0]] = rounded(found, op.results[0].type)
         raise AssertionError("a linalg body ends in a yield")
 
+    def _known(self, value: ir.Value, known: Mapping[ir.Value, ir.Value]) -> ir.Value:
+        return known[value] if value in known else _constant(value)
+
     def _read(self, reach: Reach, source: ir.Value, place: Place) -> ir.Value:
-        if reach == "row":
-            return memref.LoadOp(source, [place.row]).result
+        if reach in ("row", "scalar"):
+            return memref.LoadOp(source, [place.row if reach == "row" else index(0)]).result
         at = [place.row, place.column] if reach == "cell" else [place.column]
         return self._load(source, at, place)
 
@@ -90,13 +110,19 @@ class Finish:
         wide = any(_is_vector(value) for value in operands)
         if wide:
             operands = [self._spread(value) for value in operands]
+        if op.name in ("arith.extf", "arith.truncf"):
+            return operands[0]
         if op.name == "math.exp":
             return _exponential(self._spread(operands[0]), self.lanes)
+        if op.name in _EXTREMES and op.name not in self.operations:
+            return extreme(*operands, largest=op.name == "arith.maximumf")
         kind = op.results[0].type
-        attributes = {name: op.attributes[name] for name in op.attributes}
+        kind = f32() if isinstance(kind, ir.FloatType) else kind
+        name = self.operations.get(op.name, op.name)
+        attributes = {key: op.attributes[key] for key in op.attributes if name == op.name}
         results = [of(kind, self.lanes) if wide else kind]
         return ir.Operation.create(
-            op.name, results=results, operands=operands, attributes=attributes
+            name, results=results, operands=operands, attributes=attributes
         ).result
 
     def _spread(self, value: ir.Value) -> ir.Value:
@@ -108,6 +134,8 @@ class Finish:
 
 def _constant(value: ir.Value) -> ir.Value:
     """A constant of the program, built again in the kernel."""
+    if isinstance(value.type, ir.FloatType):
+        return constant(ir.FloatAttr(value.owner.attributes["value"]).value, f32())
     return arith.ConstantOp(value.type, value.owner.attributes["value"]).result
 
 

@@ -13,23 +13,36 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from iree.compiler import ir
 
 from mxc.dialects.dequantize import is_elementwise
-from mxc.dialects.formats import FORMATS
+from mxc.dialects.formats import E2M1, E4M3, E8M0, FORMATS
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps
+from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.sources import Format, Source
+from mxc.passes.kernels.values import is_filled
 
 #: What moves nothing. So does a bitcast: elements of 4 bits are bytes outside of contractions.
 _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
-#: Types of quantised activations and of their scales -> format.
-_FORMATS: dict[tuple[str, str], Format] = {
-    (FORMATS[name].element.mlir, FORMATS[name].scale.mlir): name
-    for name in ("mxfp4", "mxfp8e4m3", "mxfp8e5m2", "mxint8", "nvfp4")
-} | {("i8", "f32"): "int8"}
+#: Formats of OCP MX, by their elements.
+_MX: dict[str, Format] = {
+    FORMATS[name].element.mlir: name
+    for name in get_args(Format)
+    if name in FORMATS and FORMATS[name].scale == E8M0
+}
+_FNUZ: tuple[Format, ...] = ("f8E4M3FNUZ", "f8E5M2FNUZ")
+
+#: Types of quantised activations and of their scales -> format. A float scale goes with any.
+_FORMATS: dict[tuple[str, str], Format] = (
+    {(element, E8M0.mlir): name for element, name in _MX.items()}
+    | {(element, "f32"): name for element, name in _MX.items()}
+    | {(name, scale): name for name in _FNUZ for scale in (E8M0.mlir, "f32")}
+    | {("i8", "f32"): "int8", (E2M1.mlir, E4M3.mlir): "nvfp4"}
+)
 
 
 @dataclass(frozen=True)
@@ -50,30 +63,47 @@ def operand(
     depth: int,
     formats: Mapping[tuple[str, str], Format] = _FORMATS,
     floats: Sequence[Format] = ("f32", "bf16"),
-) -> Operand | None:
-    """The activations of a contraction over `depth`, or None where no kernel takes them.
+    *,
+    ones: bool = False,
+) -> Operand | Reason:
+    """The activations of a contraction over `depth`, or why no kernel takes them.
 
     `formats`: those that a kernel takes, by the types of their elements and scales. `floats`: those
-    without scales that it takes.
+    without scales that it takes. `ones`: scales that are all one need not be in memory.
     """
     kind = str(element_of(elements))
     row_bits = depth * _width(elements)
     if scales is None:
         if kind not in floats:
-            return None
+            return Reason(f"activations are {kind}; kernels take {' and '.join(floats)}")
         value, rounded, share = _look_through(elements, row_bits, as_bytes=False)
         format = next(format for format in floats if format == kind)
         return Operand(Source(format, rounded), (value,), share)
     quantised = formats.get((kind, str(element_of(scales))))
     if quantised is None:
-        return None
+        known = ", ".join(f"{element} under {scale}" for element, scale in formats)
+        return Reason(
+            f"activations are {kind} under scales of {element_of(scales)}; kernels take {known}"
+        )
     block = shape_of(elements)[-1]
     scale_bits = depth // block * _width(scales)
     value, _, share = _look_through(elements, row_bits, as_bytes=True)
-    factor, _, scale_share = _look_through(scales, scale_bits, as_bytes=quantised != "int8")
+    if ones and has_scales_of_one(scales):
+        return Operand(Source(quantised, block=block, scales="one"), (value,), share)
+    wide = isinstance(element_of(scales), ir.F32Type)
+    factor, _, scale_share = _look_through(scales, scale_bits, as_bytes=not wide)
     if share != scale_share:
         value, factor, share = elements, scales, 1
-    return Operand(Source(quantised, block=block), (value, factor), share)
+    source = Source(quantised, block=block, scales="f32" if wide and kind != "i8" else "own")
+    return Operand(source, (value, factor), share)
+
+
+def has_scales_of_one(scales: ir.Value) -> bool:
+    """Whether E8M0 scales are filled with 1: elements without a scale, as mxc-unit-scales has them.
+
+    Those of i8 are f32 and stay: they tell it from mxint8.
+    """
+    return isinstance(element_of(scales), ir.Float8E8M0FNUType) and is_filled(scales, 1.0)
 
 
 def _look_through(value: ir.Value, row_bits: int, *, as_bytes: bool) -> tuple[ir.Value, bool, int]:

@@ -35,6 +35,8 @@ def reshape(value: ir.Value, sizes: Sequence[int], dynamic: Sequence[ir.Value] =
         return value
     element, rank = element_of(value), len(shape_of(value))
     flat = value
+    if rank == 0:
+        flat = tensor.expand_shape(ir.RankedTensorType.get([1], element), value, [], [], [1])
     if rank > 1:
         kind = ir.RankedTensorType.get([flat_size(shape_of(value))], element)
         flat = tensor.collapse_shape(kind, value, [list(range(rank))])

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from iree.compiler import ir
 
-from mxc.dialects.formats import FORMATS, INT8, ElementFormat, block_format
+from mxc.dialects.formats import (
+    E4M3,
+    E4M3FNUZ,
+    E5M2FNUZ,
+    FORMATS,
+    INT8,
+    ElementFormat,
+    block_format,
+)
 from mxc.passes.kernels.vectors import f32
 
 #: Elements along K of one pass of a kernel's inner loop.
 BLOCK = 32
 
-#: Activations by name: floats, int8 under an f32 scale a block, MX blocks, and nvfp4.
+#: The MLIR type of a scale.
+ScaleType = Literal["f8E8M0FNU", "f8E4M3FN", "f32"]
+
+#: Activations by name: floats, int8 under an f32 scale a block, MX blocks, nvfp4, and elements that
+#: only AMD GPUs have.
 Format = Literal[
     "f32",
     "bf16",
@@ -26,19 +39,30 @@ Format = Literal[
     "mxfp8e5m2",
     "mxint8",
     "nvfp4",
+    "f8E4M3FNUZ",
+    "f8E5M2FNUZ",
 ]
+
+#: Elements of what is no format of `mxc list formats`.
+_ELEMENTS: Mapping[Format, ElementFormat] = {
+    "int8": INT8,
+    "f8E4M3FNUZ": E4M3FNUZ,
+    "f8E5M2FNUZ": E5M2FNUZ,
+}
 
 
 @dataclass(frozen=True)
 class Source:
     """`format` of the activations. `rounded`: they are f32 in memory, and bf16 by meaning.
 
-    `block`: elements that share a scale, where they have one.
+    `block`: elements that share a scale, where they have one. `scales`: of the type that the format
+    has, f32, or all one and not in memory.
     """
 
     format: Format
     rounded: bool = False
     block: int = BLOCK
+    scales: Literal["own", "f32", "one"] = "own"
 
     @property
     def name(self) -> str:
@@ -47,17 +71,28 @@ class Source:
             return f"{self.format}r"
         known = FORMATS.get(self.format)
         usual = BLOCK if known is None else known.block
-        return self.format if self.block == usual else f"{self.format}x{self.block}"
+        name = self.format if self.scales == "own" else f"{self.format}_by_{self.scales}"
+        return name if self.block == usual or self.scales == "one" else f"{name}x{self.block}"
 
     @property
     def is_float(self) -> bool:
-        """Whether they have no scale."""
+        """Whether they are floats of 16 bits or more, without a scale."""
         return self.format in ("f32", "bf16", "f16")
+
+    @property
+    def scale(self) -> ScaleType | None:
+        """The type of their scales in memory, None where there are none."""
+        if self.is_float or self.scales == "one":
+            return None
+        if self.scales == "f32" or self.format == "int8":
+            return "f32"
+        known = FORMATS.get(self.format)
+        return "f8E4M3FN" if known is not None and known.scale == E4M3 else "f8E8M0FNU"
 
     @property
     def is_integer(self) -> bool:
         """Whether the elements are integers of few bits, times a unit."""
-        return self.format in ("int8", "mxint8", "mxfp4", "nvfp4")
+        return self.format in ("int8", "mxint8", "mxfp4", "mxfp6e2m3", "nvfp4")
 
     @property
     def memory(self) -> ir.Type:
@@ -67,7 +102,8 @@ class Source:
     @property
     def element(self) -> ElementFormat:
         """The element of a block."""
-        return INT8 if self.format == "int8" else block_format(self.format).element
+        known = _ELEMENTS.get(self.format)
+        return block_format(self.format).element if known is None else known
 
     @property
     def unit(self) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from iree.compiler import ir
 
 
@@ -11,7 +13,15 @@ def producer(value: ir.Value) -> ir.Operation | None:
 
 
 def is_zero(value: ir.Value) -> bool:
-    """Whether a tensor is filled with the constant 0.0."""
+    """Whether a tensor is filled with the constant 0.0, and not -0.0.
+
+    Constants of whole tensors and what is made of them: see passes/canonical_accumulators.py.
+    """
+    return is_filled(value, 0.0)
+
+
+def is_filled(value: ir.Value, wanted: float) -> bool:
+    """Whether every element of a tensor of floats is the constant `wanted`, of its sign."""
     fill = producer(value)
     if fill is None or fill.name != "linalg.fill":
         return False
@@ -19,4 +29,7 @@ def is_zero(value: ir.Value) -> bool:
     if constant is None or constant.name != "arith.constant":
         return False
     number = constant.attributes["value"]
-    return isinstance(number, ir.FloatAttr) and ir.FloatAttr(number).value == 0.0
+    if not isinstance(number, ir.FloatAttr):
+        return False
+    found = float(ir.FloatAttr(number).value)
+    return found == wanted and math.copysign(1.0, found) == math.copysign(1.0, wanted)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from iree.compiler import ir
 from iree.compiler.dialects import linalg, tensor
 
 from mxc.dialects.dequantize import iterators
+from mxc.dialects.generic import constant
 from mxc.dialects.indexing import indexing_maps, loop_ranges
 from mxc.dialects.linalg_ext import GATHER
 from mxc.passes.rewriting.split_loops import plan_split, reassociation, reshape
+from mxc.passes.rewriting.worklist import Worklist, erase
 
 #: Prefixes of operations that do nothing but make their results.
 _PURE = ("linalg.", "tensor.", "flow.tensor.bitcast", "util.global.load", GATHER)
@@ -30,10 +33,21 @@ class Inlined:
     """A scalar of the new body: what the body of an elementwise `op` makes of its `inputs`."""
 
     op: ir.Operation
-    inputs: tuple[Read | Inlined, ...]
+    inputs: tuple[Scalar, ...]
 
 
-def linalg_operations(root: ir.Operation) -> list[ir.Operation]:
+@dataclass(frozen=True)
+class Constant:
+    """A scalar of the new body: a constant of a float or an integer type."""
+
+    number: float | int
+    type: ir.Type
+
+
+Scalar: TypeAlias = "Read | Inlined | Constant"
+
+
+def linalg_operations(root: ir.Operation) -> Worklist:
     """All linalg operations with one tensor result under `root`, producers first."""
     found: list[ir.Operation] = []
 
@@ -48,7 +62,7 @@ def linalg_operations(root: ir.Operation) -> list[ir.Operation]:
         return ir.WalkResult.ADVANCE
 
     root.walk(visit, ir.WalkOrder.PRE_ORDER)
-    return found
+    return Worklist(found)
 
 
 def has_reduction(op: ir.Operation) -> bool:
@@ -61,19 +75,20 @@ def sums_floats(op: ir.Operation) -> bool:
     return has_reduction(op) and isinstance(op.results[0].type.element_type, ir.FloatType)
 
 
-def rebuild(op: ir.Operation, inputs: Sequence[Read | Inlined], *, split: bool = False) -> bool:
+def rebuild(op: ir.Operation, inputs: Sequence[Scalar], *, split: bool = False) -> ir.Value | None:
     """Replace `op` by a linalg.generic over `inputs`, one for each input of `op`, with its body.
 
-    With `split`, loops that an index divides become two, and operands and result are reshaped to
-    match; false, and nothing is changed, where no split makes every index plain.
+    Returns what stands for the result. With `split`, loops that an index divides become two, and
+    operands and result are reshaped to match; None, and nothing is changed, where no split makes
+    every index plain.
     """
-    reads = [read for item in inputs for read in _reads(item)]
+    reads = [read for item in inputs for read in reads_of(item)]
     values = [*(read.value for read in reads), op.operands[len(op.operands) - 1]]
     maps = [*(read.map for read in reads), indexing_maps(op)[-1]]
     kinds = iterators(op)
     plan = plan_split(maps, kinds, loop_ranges(op), op.location) if split else None
     if split and plan is None:
-        return False
+        return None
     with ir.InsertionPoint(op), op.location:
         if plan is not None:
             values = [reshape(v, d, plan.sizes) for v, d in zip(values, plan.digits, strict=True)]
@@ -99,7 +114,7 @@ def rebuild(op: ir.Operation, inputs: Sequence[Read | Inlined], *, split: bool =
         scalars.append(next(arguments))
         linalg.YieldOp([_clone_body(op.regions[0].blocks[0], scalars)])
     replace(op, result)
-    return True
+    return result
 
 
 def discardable(op: ir.Operation) -> Iterator[str]:
@@ -110,7 +125,7 @@ def discardable(op: ir.Operation) -> Iterator[str]:
 def replace(op: ir.Operation, value: ir.Value) -> None:
     """Give the users of `op` the `value` instead and erase it. Its producers stay: see `sweep`."""
     op.results[0].replace_all_uses_with(value)
-    op.erase()
+    erase(op)
 
 
 def sweep(root: ir.Operation) -> None:
@@ -123,26 +138,48 @@ def sweep(root: ir.Operation) -> None:
         return ir.WalkResult.ADVANCE
 
     root.walk(visit, ir.WalkOrder.PRE_ORDER)
-    for op in reversed(found):
+    for op in reversed(Worklist(found)):
         if not any(list(result.uses) for result in op.results):
-            op.erase()
+            erase(op)
 
 
-def _reads(item: Read | Inlined) -> Iterator[Read]:
+def reads_of(item: Scalar) -> Iterator[Read]:
+    """What a scalar of a new body reads, in order."""
     if isinstance(item, Read):
         yield item
-    else:
+    elif isinstance(item, Inlined):
         for inner in item.inputs:
-            yield from _reads(inner)
+            yield from reads_of(inner)
 
 
-def _emit(item: Read | Inlined, arguments: Iterator[ir.Value]) -> ir.Value:
-    """The scalar of `item`; `arguments` stand in the order of `_reads`."""
+def _emit(item: Scalar, arguments: Iterator[ir.Value]) -> ir.Value:
+    """The scalar of `item`; `arguments` stand in the order of `reads_of`."""
     if isinstance(item, Read):
         return next(arguments)
+    if isinstance(item, Constant):
+        return constant(item.number, item.type)
     return _clone_body(
         item.op.regions[0].blocks[0], [_emit(inner, arguments) for inner in item.inputs]
     )
+
+
+def clone_scalar(value: ir.Value, at: dict[ir.Value, ir.Value]) -> ir.Value:
+    """A scalar of a body at the insertion point, where values of `at` stand for others.
+
+    What it is computed from is cloned with it, and added to `at`; constants stay where they are
+    unless the body has them.
+    """
+    if value in at or isinstance(value, ir.BlockArgument):
+        return at.get(value, value)
+    op = value.owner
+    if op.parent is None or not op.parent.name.startswith("linalg."):
+        return value
+    operands = [clone_scalar(operand, at) for operand in op.operands]
+    copy = op.clone()
+    for number, operand in enumerate(operands):
+        copy.operands[number] = operand
+    at |= dict(zip(op.results, copy.results, strict=True))
+    return at[value]
 
 
 def _clone_body(source: ir.Block, scalars: Sequence[ir.Value]) -> ir.Value:

@@ -43,7 +43,7 @@ def schedule_row_product(op: ir.Operation, subgroup: int) -> bool:
         for value, affine in zip(op.operands, indexing_maps(op), strict=True):
             read = [loop for loop in dims(affine) if loop in kept]
             values.append(_without_ones(value, len(read)))
-            expressions = [ir.AffineExpr.get_dim(kept[loop]) for loop in read if loop is not None]
+            expressions = [ir.AffineExpr.get_dim(kept[loop]) for loop in read]
             maps.append(ir.AffineMapAttr.get(ir.AffineMap.get(2, 0, expressions)))
         kinds = [iterators(op)[loop] for loop in loops]
         new = linalg.GenericOp(

@@ -12,26 +12,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
 
 from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.cpu.isa import Kind
 from mxc.passes.kernels.cpu.quantise.blocks import BlockQuantiser
-from mxc.passes.kernels.cpu.scales import Scales, ScaleType
+from mxc.passes.kernels.cpu.scales import Scales
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, named, quotient_up, value_of
-from mxc.passes.kernels.sources import BLOCK, Format, Source
-from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, index, load, loop, of, splat
+from mxc.passes.kernels.sources import BLOCK, Source
+from mxc.passes.kernels.vectors import (
+    bitcast,
+    f32,
+    i8,
+    i16,
+    i32,
+    index,
+    load,
+    loop,
+    of,
+    splat,
+    table,
+)
 
 #: Elements of a dword of operands.
 _IN_A_DWORD: dict[Kind, int] = {"pairs": 2, "quads": 4, "floats": 1}
 
 #: Elements that a workgroup prepares, about: enough to be worth a dispatch.
 _ELEMENTS_A_WORKGROUP = 8192
-
-#: Formats of activations whose scales are not E8M0.
-_SCALES: dict[Format, ScaleType] = {"int8": "f32", "nvfp4": "f8E4M3FN"}
 
 
 @dataclass(frozen=True)
@@ -112,8 +122,8 @@ class Prepare:
     @property
     def _scales(self) -> Scales | None:
         """How the scales of the source are stored."""
-        kind = _SCALES.get(self.source.format, "f8E8M0FNU")
-        return None if self.source.is_float else Scales(kind, self.source.block)
+        kind = self.source.scale
+        return None if kind is None else Scales(kind, self.source.block)
 
     @property
     def _rows_a_workgroup(self) -> int:
@@ -137,10 +147,12 @@ class Prepare:
     def buffers(self) -> list[Buffer]:
         """Elements, scales if any, the prepared rows."""
         scales, result = self._scales, self.prepared.buffer(self.rows, self.blocks)
-        if scales is None or self.quantiser is not None:
+        if self.source.is_float or self.quantiser is not None:
             memory = self.source.memory if self.quantiser is None else self.quantiser.memory
             return [Buffer([self.rows, self.blocks, self._size], memory), result]
         elements = Buffer([self.rows, self.blocks, self._block_bytes], i8())
+        if scales is None:
+            return [elements, result]
         return [elements, Buffer([self.rows, self.blocks // scales.steps], scales.memory), result]
 
     def body(self, *buffers: ir.Value) -> None:
@@ -168,6 +180,7 @@ class Prepare:
             values = self._of_codes(codes)
         else:
             values = self._operands(elements, row, block)
+            scale = splat(1.0, f32(), 1)
             if self._scales is not None:
                 scale = self._scale(self._scales, scales[0], row, block)
         kind = ir.VectorType(values.type).element_type
@@ -175,7 +188,7 @@ class Prepare:
         ordered = vector.shuffle(values, values, order)
         steps = self.prepared.steps
         vector.store(bitcast(ordered, i32(), steps), result, [row, block, index(0)])
-        if not self.source.is_float:
+        if self.prepared.scaled:
             worth = self.prepared.unit * self.prepared.weight_unit
             if worth != 1.0:
                 # A power of two: exact.
@@ -216,6 +229,8 @@ class Prepare:
         if source.element.bits == 4:
             high = arith.shrui(codes, splat(4, i32(), size // 2))
             codes = vector.interleave(codes, high)
+        if source.element.bits == 6:
+            codes = _sixes(codes)
         return self._of_codes(codes)
 
     def _of_codes(self, codes: ir.Value) -> ir.Value:
@@ -231,6 +246,18 @@ class Prepare:
             return _narrow(values, kind)
         whole = arith.mulf(values, splat(1 / self.prepared.unit, f32(), size))
         return arith.trunci(of(i8(), size), arith.fptosi(of(i32(), size), whole))
+
+
+def _sixes(raw: ir.Value) -> ir.Value:
+    """The codes of 6 bits, a little-endian stream, that begin in bytes i32; above them are more."""
+    (count,) = ir.VectorType(raw.type).shape
+    starts = [6 * k for k in range(count * 8 // 6)]
+    low = vector.shuffle(raw, raw, [start // 8 for start in starts])
+    # The byte after the last one holds nothing of the last code.
+    high = vector.shuffle(raw, raw, [min(start // 8 + 1, count - 1) for start in starts])
+    eight = splat(8, i32(), len(starts))
+    both = arith.ori(low, arith.shli(high, eight))
+    return arith.shrui(both, table(np.array([start % 8 for start in starts], np.int32), i32()))
 
 
 def _narrow(values: ir.Value, kind: Kind) -> ir.Value:

@@ -14,6 +14,7 @@ from mxc.passes.kernels.cpu.quantise.output import BlockTile
 from mxc.passes.kernels.cpu.rows import Span
 from mxc.passes.kernels.cpu.weights import PANEL, Column
 from mxc.passes.kernels.finish import Finish, Place
+from mxc.passes.kernels.narrow_floats import narrowed
 from mxc.passes.kernels.vectors import bitcast, broadcast, f32, i1, i8, index, load, loop, of, splat
 
 if TYPE_CHECKING:
@@ -281,8 +282,9 @@ class Cells:
 
     def _store(self, results: Sequence[ir.Value], totals: Sequence[ir.Value]) -> None:
         """Finish and store the cells of each row."""
-        for _, _, place, value in self._finished(results, totals):
-            at = [place.row, place.column]
+        element = ir.MemRefType(self.memory.result.type).element_type
+        for _, _, place, found in self._finished(results, totals):
+            at, value = [place.row, place.column], narrowed(found, element)
             if place.mask is None:
                 vector.store(value, self.memory.result, at)
             else:

@@ -124,7 +124,7 @@ class Gemm:
     @property
     def _results(self) -> list[Buffer]:
         if self.out is None:
-            return [Buffer([self.rows.results, self.result_columns], f32())]
+            return [Buffer([self.rows.results, self.result_columns], self.epilogue.result)]
         return block_buffers(self.out, self.rows.results, self.result_columns)
 
     @property

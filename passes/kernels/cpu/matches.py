@@ -7,16 +7,17 @@ from typing import get_args
 
 from iree.compiler import ir
 
-from mxc.dialects.contractions import block_name, read
+from mxc.dialects.contractions import block_name, is_scaled_reduction, read
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.product import read_product
+from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.kernels.cpu.elements import ELEMENTS, Elements
-from mxc.passes.kernels.cpu.scales import Scales, ScaleType, fits
+from mxc.passes.kernels.cpu.scales import Scales, fits
 from mxc.passes.kernels.extents import Size
-from mxc.passes.kernels.operands import Operand, operand
-from mxc.passes.kernels.sources import BLOCK
+from mxc.passes.kernels.operands import Operand, has_scales_of_one, operand
+from mxc.passes.kernels.sources import BLOCK, ScaleType
 from mxc.passes.kernels.values import is_zero, producer
 
 
@@ -46,42 +47,61 @@ class Call:
     experts: int
 
 
-def match(op: ir.Operation) -> Call | None:
-    """The call that computes `op`, or None where no kernel does."""
+def match(op: ir.Operation) -> Call | Reason:
+    """The call that computes `op`, or why no kernel does."""
     scaled = match_scaled_contraction(op)
-    return _match_scaled(scaled) if scaled is not None else _match_dense(op)
+    if not isinstance(scaled, Reason):
+        return _match_scaled(scaled)
+    return scaled if is_scaled_reduction(op) else _match_dense(op)
 
 
-def _match_scaled(found: ScaledContraction) -> Call | None:
+def _match_scaled(found: ScaledContraction) -> Call | Reason:
     if not found.is_canonical or found.rhs_scale is None:
-        return None
+        return Reason("its operands, loops or body are not in canonical order")
     if not (found.is_row_major and len(found.maps[0].results) == len(found.batch) + 3):
-        return None
+        return Reason("an operand has its dimensions in another order than batch, row, block")
     kind = _scales(element_of(found.rhs_scale), found.block)
-    of = _elements(found.rhs_type, found.block if kind is None else kind.step)
-    if kind is None or of is None or len(found.batch) > 1:
-        return None
-    lhs = operand(found.lhs, found.lhs_scale, found.k)
-    if lhs is None or not is_zero(found.acc):
-        return None
+    if isinstance(kind, Reason):
+        return kind
+    of = _elements(found.rhs_type, kind.step)
+    if isinstance(of, Reason):
+        return of
+    if len(found.batch) > 1:
+        return Reason(f"it has {len(found.batch)} batch dimensions; kernels take one")
+    lhs = operand(found.lhs, found.lhs_scale, found.k, ones=True)
+    if isinstance(lhs, Reason):
+        return lhs
+    if not is_zero(found.acc):
+        return Reason("the accumulator is not zero")
     elements, scales = _source(found.rhs), _source(found.rhs_scale)
-    if elements is None or scales is None or elements.ids != scales.ids:
-        return None
-    names = tuple(each.parameter for each in (elements, scales) if each.parameter is not None)
-    if len(names) == 1 or (not names and of.bits == _PLANES):
-        return None
+    if isinstance(elements, Reason):
+        return elements
+    if isinstance(scales, Reason):
+        return scales
+    parts = [elements] if has_scales_of_one(found.rhs_scale) else [elements, scales]
+    if any(each.ids != elements.ids for each in parts):
+        return Reason("elements and scales of the weights are gathered by different ids")
+    names = tuple(each.parameter for each in parts if each.parameter is not None)
+    if 0 < len(names) < len(parts):
+        return Reason("of elements and scales of the weights only one is a parameter")
+    if not names and of.bits == _PLANES:
+        return Reason(f"weights of {of.type} are no parameter, which alone can be packed in planes")
     if bool(found.batch) != (elements.ids is not None):
-        return None
+        return Reason(
+            "it has a batch, and its weights are not gathered by ids of experts"
+            if found.batch
+            else "its weights are gathered, and it has no batch"
+        )
     return Call(
         op=found.op,
         lhs=lhs,
         ids=elements.ids,
         parameters=names,
-        tensors=() if names else (elements.tensor, scales.tensor),
-        chain=(*elements.chain, *scales.chain),
+        tensors=() if names else tuple(each.tensor for each in parts),
+        chain=tuple(op for each in parts for op in each.chain),
         elements=of,
-        scales=kind,
-        format=block_name(of.type, kind.type, kind.block),
+        scales=kind if scales in parts else None,
+        format=block_name(of.type, kind.type, kind.block) if scales in parts else of.type,
         groups=_size(found.batch[0]) if found.batch else 1,
         rows=_size(found.m),
         columns=found.n,
@@ -90,27 +110,40 @@ def _match_scaled(found: ScaledContraction) -> Call | None:
     )
 
 
-def _match_dense(op: ir.Operation) -> Call | None:
+def _match_dense(op: ir.Operation) -> Call | Reason:
     found = read(op)
     if found is None or op.name != "linalg.generic" or found.block:
-        return None
+        return Reason(f"it is a {op.name} that is no product of two tensors, summed")
     of = _elements(found.rhs.element, BLOCK // 2 if found.k % BLOCK else BLOCK)
-    if of is None or found.k % of.block:
-        return None
+    if isinstance(of, Reason):
+        return of
+    if found.k % of.block:
+        return Reason(f"K = {found.k} is no multiple of {of.block}")
     weight = _source(found.rhs.tensor)
-    # Of plain numbers that are no parameter IREE's own code is good.
-    if weight is None or weight.parameter is None or found.rhs.element != element_of(weight.tensor):
-        return None
+    if isinstance(weight, Reason):
+        return weight
+    if weight.parameter is None:
+        # Of plain numbers that are no parameter IREE's own code is good.
+        return Reason("its weights are plain numbers and no parameter")
+    if found.rhs.element != element_of(weight.tensor):
+        return Reason(
+            f"its weights are {found.rhs.element} in a parameter of {element_of(weight.tensor)}"
+        )
     by_expert = weight.ids is not None
     wanted = ((0, 1, 3), (0, 2, 3)) if by_expert else ((0, 2), (1, 2))
     if (found.lhs.dims, found.rhs.dims) != wanted:
-        return None
+        return Reason("an operand has its dimensions in another order than batch, row, K")
     # `read` describes any product of two factors; here it must be the plain one, summed in f32.
-    if len(op.operands) != 3 or isinstance(read_product(op), str):
-        return None
+    body = read_product(op)
+    if isinstance(body, Reason):
+        return body
+    if len(op.operands) != 3:
+        return Reason(f"it has {len(op.operands)} operands where a product has 3")
     lhs = operand(found.lhs.tensor, None, found.k)
-    if lhs is None or not is_zero(op.operands[len(op.operands) - 1]):
-        return None
+    if isinstance(lhs, Reason):
+        return lhs
+    if not is_zero(op.operands[len(op.operands) - 1]):
+        return Reason("the accumulator is not zero")
     return Call(
         op=op,
         lhs=lhs,
@@ -129,17 +162,24 @@ def _match_dense(op: ir.Operation) -> Call | None:
     )
 
 
-def _scales(type: ir.Type, block: int) -> Scales | None:
-    """The scales of blocks of so many elements, or None where no kernel takes them."""
+def _scales(type: ir.Type, block: int) -> Scales | Reason:
+    """The scales of blocks of so many elements, or why no kernel takes them."""
     known = next((each for each in get_args(ScaleType) if each == str(type)), None)
-    return Scales(known, block) if known is not None and fits(block) else None
+    if known is None:
+        kernels = ", ".join(get_args(ScaleType))
+        return Reason(f"scales of the weights are {type}; kernels take {kernels}")
+    if not fits(block):
+        return Reason(f"a scale is for {block} elements; kernels take 16 and multiples of {BLOCK}")
+    return Scales(known, block)
 
 
-def _elements(type: ir.Type, block: int) -> Elements | None:
-    """Elements that are taken `block` at once, or None where no kernel takes them."""
+def _elements(type: ir.Type, block: int) -> Elements | Reason:
+    """Elements that are taken `block` at once, or why no kernel takes them."""
     found = ELEMENTS.get(str(type))
-    if found is None or (block != BLOCK and found.bits == _PLANES):
-        return None
+    if found is None:
+        return Reason(f"weights are {type}; kernels take {', '.join(ELEMENTS)}")
+    if block != BLOCK and found.bits == _PLANES:
+        return Reason(f"weights of {type} have a scale for {block} elements; kernels take {BLOCK}")
     return replace(found, block=block)
 
 
@@ -164,17 +204,18 @@ class _Source:
     chain: tuple[ir.Operation, ...]
 
 
-def _source(value: ir.Value) -> _Source | None:
+def _source(value: ir.Value) -> _Source | Reason:
     """Follow gather and bitcast back to what `value` is read from: a parameter, or a tensor."""
     chain: list[ir.Operation] = []
     ids, experts = None, 0
     op = producer(value)
     if op is not None and op.name == GATHER:
-        if list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"])) != [0]:
-            return None
+        along = list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"]))
+        if along != [0]:
+            return Reason(f"weights are gathered along dimensions {along}; kernels take the first")
         ids, experts = op.operands[1], shape_of(op.operands[0])[0]
         if str(element_of(ids)) != "i32" or len(shape_of(ids)) != 1:
-            return None
+            return Reason(f"weights are gathered by {ids.type}; kernels take a list of i32")
         chain.append(op)
         value = op.operands[0]
         op = producer(value)
@@ -186,5 +227,5 @@ def _source(value: ir.Value) -> _Source | None:
     if op is not None and op.name == "util.global.load":
         name = ir.FlatSymbolRefAttr(op.attributes["global"]).value
     elif min(shape_of(value), default=0) < 0:
-        return None
+        return Reason(f"the size of {value.type}, which has weights, comes with the call")
     return _Source(name, value, ids, experts, tuple(chain))

@@ -9,18 +9,14 @@ f32          as it is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.dialects.formats import E4M3
 from mxc.passes.kernels.cpu.codes import floats_of_codes
-from mxc.passes.kernels.sources import BLOCK
+from mxc.passes.kernels.sources import BLOCK, ScaleType
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, of, splat
-
-#: The MLIR type of a scale.
-ScaleType = Literal["f8E8M0FNU", "f8E4M3FN", "f32"]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from mxc.dialects.formats import E8M0, FORMATS, with_block
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.matrix_units import GFX950, MatrixUnit
+from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.kernels.extents import Size, product, value_of
 from mxc.passes.kernels.gpu.decode import Register
@@ -91,35 +92,47 @@ _RANK = 3
 _FLOATS: tuple[Format, ...] = ("f32", "f16", "bf16")
 
 
-def match(op: ir.Operation, unit: MatrixUnit = GFX950) -> Call | None:
-    """The call that computes `op` by the instructions of `unit`, or None where no kernel does."""
+def match(op: ir.Operation, unit: MatrixUnit = GFX950) -> Call | Reason:
+    """The call that computes `op` by the instructions of `unit`, or why no kernel does."""
     # Without conversions what is decoded to bf16 is cut off, not rounded.
     found = match_scaled_contraction(op, rounded=unit.converts, mixed=True)
-    if found is None or not _has_our_shape(found):
-        return None
-    assert found.rhs_scale is not None
+    if isinstance(found, Reason):
+        return found
+    shape = _shape(found)
+    if isinstance(shape, Reason):
+        return shape
+    groups, rows, rhs_scale = shape
     lhs = operand(found.lhs, found.lhs_scale, found.k, _ACTIVATIONS, _FLOATS)
-    right = _side(found.rhs, found.rhs_scale, found.k, found.blocks[1])
-    if lhs is None or right is None:
-        return None
+    if isinstance(lhs, Reason):
+        return lhs
+    right = _side(found.rhs, rhs_scale, found.k, found.blocks[1])
+    if isinstance(right, Reason):
+        return right
     left = _left(lhs, right.blocks, found)
-    if left is None or not _is_multiplied(left, found.rounded):
-        return None
+    if isinstance(left, Reason):
+        return left
+    if not _is_multiplied(left, found.rounded):
+        return Reason("one side is rounded to f16 and the other is not")
     elements, ids, experts = _chosen(found.rhs)
-    scales, same, _ = _chosen(found.rhs_scale)
+    scales, same, _ = _chosen(rhs_scale)
     own = len(found.maps[1].results) > _RANK + len(found.loops.ki)
-    if ids != same or (ids is not None and not own) or not is_zero(found.acc):
-        return None
-    groups, rows = (None if size < 0 else size for size in ((found.batch or (1,))[0], found.m))
+    if ids != same:
+        return Reason("elements and scales of the weights are gathered by different ids")
+    if ids is not None and not own:
+        return Reason("its weights are gathered, and it has no batch")
+    if not is_zero(found.acc):
+        return Reason("the accumulator is not zero")
     if own and ids is None:
         if groups is None:
-            return None
+            return Reason("each group has weights of its own, and their number comes with the call")
         experts = groups
     if not own:
         # One weight for all: their rows are those of one product.
-        groups, rows = 1, None if groups is None or rows is None else groups * rows
-    if found.n * found.k * right.bits // 8 >= BEYOND:
-        return None
+        rows = None if groups is None or rows is None else groups * rows
+        groups = 1
+    size = found.n * found.k * right.bits // 8
+    if size >= BEYOND:
+        return Reason(f"weights have {size} bytes; a buffer reaches less than {BEYOND}")
     return Call(
         op=found.op,
         lhs=lhs,
@@ -136,25 +149,40 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950) -> Call | None:
     )
 
 
-def _has_our_shape(found: ScaledContraction) -> bool:
-    if found.rhs_scale is None or len(found.batch) > 1:
-        return False
+def _shape(found: ScaledContraction) -> tuple[int | None, int | None, ir.Value] | Reason:
+    """Groups and rows, None where they come with the call, and the scales of the weights."""
+    if found.rhs_scale is None:
+        return Reason("its weights have no scales")
+    if len(found.batch) > 1:
+        return Reason(f"it has {len(found.batch)} batch dimensions; kernels take one")
     if not (found.is_canonical or found.loops.ki or any(found.rounded)):
-        return False
+        return Reason("its operands, loops or body are not in canonical order")
     rank = len(found.batch) + _RANK + len(found.loops.ki)
     if not found.is_row_major or len(found.maps[0].results) != rank:
-        return False
-    return min(found.n, found.k) > 0 and 0 not in (found.m, *found.batch)
+        return Reason("an operand has its dimensions in another order than batch, row, block")
+    if min(found.n, found.k) <= 0 or 0 in (found.m, *found.batch):
+        sizes = "x".join("?" if size < 0 else str(size) for size in (found.m, found.n, found.k))
+        return Reason(f"M x N x K = {sizes}; kernels take positive sizes, and know N and K")
+    groups, rows = (None if size < 0 else size for size in ((found.batch or (1,))[0], found.m))
+    return groups, rows, found.rhs_scale
 
 
-def _side(elements: ir.Value, scales: ir.Value, k: int, block: int) -> Scaled | None:
-    """What a scaled side is, or None where no lane reads it."""
+def _side(elements: ir.Value, scales: ir.Value, k: int, block: int) -> Scaled | Reason:
+    """What a scaled side is, or why no lane reads it."""
     names = str(element_of(elements)), str(element_of(scales))
     known = [f for f in FORMATS.values() if (f.element.mlir, f.scale.mlir) == names]
-    if not known or not Scaled.takes(block) or k % BLOCK:
-        return None
+    if not known:
+        formats = sorted({f"{f.element.mlir} under {f.scale.mlir}" for f in FORMATS.values()})
+        return Reason(f"a side is {' under '.join(names)}; kernels take {', '.join(formats)}")
+    if not Scaled.takes(block):
+        return Reason(f"a scale is for {block} elements; kernels take powers of two from 16 on")
+    if k % BLOCK:
+        return Reason(f"K = {k} is no multiple of {BLOCK}")
     if known[0].scale != E8M0 and block != known[0].block:
-        return None
+        return Reason(
+            f"{' under '.join(names)} has a scale for {block} elements; kernels take "
+            f"{known[0].block}"
+        )
     return Scaled(with_block(known[0], block), k // BLOCK)
 
 
@@ -163,7 +191,7 @@ def _name(side: Scaled) -> str:
     return block_name(format.element.mlir, format.scale.mlir, format.block)
 
 
-def _left(lhs: Operand, blocks: int, found: ScaledContraction) -> Scaled | Floats | None:
+def _left(lhs: Operand, blocks: int, found: ScaledContraction) -> Scaled | Floats | Reason:
     if found.lhs_scale is None:
         return Floats.of(lhs.source, blocks)
     return _side(found.lhs, found.lhs_scale, found.k, found.blocks[0])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
+from mxc.dialects.amdgpu import KEEPS_NAN
 from mxc.dialects.generic import element_of
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
 from mxc.passes.kernels.executables import workgroup
@@ -42,8 +43,8 @@ class Contraction(ABC):
     under their scales, as they are.
 
     Buffers, in order: elements and scales of lhs, the ids of the groups' experts if any, elements
-    and scales of rhs, what the epilogue reads, the result: f32, bf16 where it is `rounded`, or
-    elements and scales of `out`.
+    and scales of rhs, what the epilogue reads, the result: as the epilogue leaves it, or elements
+    and scales of `out`.
     """
 
     lhs: Scaled | Floats
@@ -56,7 +57,6 @@ class Contraction(ABC):
     share: int = 1
     after: Epilogue = NOTHING
     out: Conversion | None = None
-    rounded: bool = False
     chosen: bool = True
     decoded: Register | None = None
 
@@ -103,7 +103,7 @@ class Contraction(ABC):
         rows = self.extent(scalars).results
         if self.out is not None:
             return Blocks.buffers(self.out, rows, self.width)
-        return [Buffer([rows, self.width], ir.BF16Type.get() if self.rounded else f32())]
+        return [Buffer([rows, self.width], self.after.result)]
 
     def buffers(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
         """What is read and written."""
@@ -150,7 +150,7 @@ class Given:
         if contraction.experts:
             self.rhs = [self._part(buffer, expert) for buffer in self.rhs]
         memrefs = dict(zip(contraction.after.operands, after, strict=True))
-        self.finish = Finish(contraction.after, memrefs, QUAD)
+        self.finish = Finish(contraction.after, memrefs, QUAD, KEEPS_NAN)
 
     def lhs(self, first: ir.Value) -> list[ir.Value]:
         """Elements, and scales if any, for a workgroup that begins at the row `first`: bounded.
@@ -222,8 +222,9 @@ class Given:
         """Finish a quad and store it, as far as there are columns."""
         mask = self._mask(column)
         found = self._finished(row, column, tile, quad, mask)
-        if self.contraction.rounded:
-            found = arith.truncf(of(ir.BF16Type.get(), QUAD), found)
+        stored = self.contraction.after.result
+        if stored != found.type.element_type:
+            found = arith.truncf(of(stored, QUAD), found)
         if mask is None:
             vector.store(found, self.results[-1], [row, column])
         else:

@@ -125,3 +125,12 @@ def test_scales_of_activations(case, program, kernels, formats):
         wanted[np.abs(wanted) < SMALLEST] = 0
         found = loaded(case.name, x)[0][:, :block]
         np.testing.assert_array_equal(found, wanted, err_msg=f"rows from {first}")
+
+
+@pytest.mark.parametrize("activation", ["mxfp4", "mxint8", "int8"])
+def test_blocks_of_zeros_under_large_scales_of_both_sides(activation, program, formats):
+    case = program.cases[f"mxfp4 {activation} 1x{ROWS}x{COLUMNS}x32"]
+    large = np.float32(2.0**100) if activation == "int8" else 227
+    w = formats.side("mxfp4", np.zeros((1, COLUMNS, 1, 32))).with_scale((...,), 227)
+    x = formats.side(activation, np.zeros((ROWS, 1, 32))).with_scale((...,), large)
+    np.testing.assert_array_equal(program.load({case.name: w})(case.name, x)[0], 0)

@@ -1,0 +1,109 @@
+"""mxc-canonical-accumulators: every sum starts from a zero that a kernel knows.
+
+A frontend writes the zero from which a contraction sums as a fill, as a constant of the whole
+tensor, as a reshape or a bitcast of one. All become a fill. What is not zero, a bias or an earlier
+sum, is added afterwards: kernels start from zero, and compute what follows element by element
+before they store. A bias that was broadcast to the shape of the result is read as it is.
+
+before:
+    %big = linalg.broadcast ins(%bias : tensor<Nxf32>) outs(..) dimensions = [0]
+    %y = linalg.generic ins(%x, %w, %ws) outs(%big : tensor<MxNxf32>) { scaling_extf, mulf, addf }
+after:
+    %zero = linalg.fill ins(0.0)
+    %p = linalg.generic ins(%x, %w, %ws) outs(%zero) { scaling_extf, mulf, addf }
+    %y = linalg.generic {[(m, n) -> (m, n), (m, n) -> (n)]} ins(%p, %bias) { addf }
+
+The sum of a row is rounded in another order than if it started from the addend, as it is by any
+kernel. -0.0 is no such zero: a sum of nothing but negative zeros keeps its sign. What starts from
+it is left as it is, with the reason as its fallback.
+
+Leaves alone: contractions without scaled sides that start from anything but zero, and accumulators
+that are not f32.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, linalg
+
+from mxc.dialects.decoded_formats import constant_value
+from mxc.dialects.generic import element_of, empty, fill, shape_of
+from mxc.dialects.indexing import dim_of, trace
+from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.mixed_blocks import size_of
+from mxc.dialects.reasons import Reason
+from mxc.dialects.scalar_trees import tree_of
+from mxc.dialects.scaled import match_scaled_contraction
+from mxc.passes.base import Pass
+from mxc.passes.rewriting.codes import Codes
+from mxc.passes.rewriting.rebuild import linalg_operations, sums_floats, sweep
+
+_NEGATIVE_ZERO = Reason("it sums from -0.0, whose sign the sum of a kernel loses; sum from 0.0")
+
+
+@dataclass(frozen=True)
+class CanonicalAccumulators(Pass):
+    """Sum from a fill of zero, and add what is not zero afterwards."""
+
+    name = "mxc-canonical-accumulators"
+
+    def run(self, module: ir.Operation) -> None:
+        """Rewrite the accumulator of every sum of floats."""
+        codes = Codes(module)
+        for op in linalg_operations(module):
+            if not sums_floats(op):
+                continue
+            value = op.operands[len(op.operands) - 1]
+            start = _constant(value, codes)
+            found = match_scaled_contraction(op, rounded=True, mixed=True)
+            scaled = not isinstance(found, Reason)
+            if start == 0 and math.copysign(1, start) > 0:
+                _fill(op)
+            elif start == 0 and scaled:
+                write_reason(op, _NEGATIVE_ZERO)
+            elif start != 0 and scaled:
+                _add(op, value)
+        sweep(module)
+
+
+def _constant(value: ir.Value, codes: Codes) -> float | int | None:
+    """The number that a whole tensor holds, None where it is none."""
+    shape = shape_of(value)
+    ranges = [size if size >= 0 else None for size in shape]
+    loops = [ir.AffineDimExpr.get(i) for i in range(len(shape))]
+    return constant_value(tree_of(value, loops, ranges, codes.enter))
+
+
+def _fill(op: ir.Operation) -> None:
+    """Sum from a fill of zero."""
+    last = len(op.operands) - 1
+    value = op.operands[last]
+    if isinstance(value, ir.BlockArgument) or value.owner.name != "linalg.fill":
+        with ir.InsertionPoint(op), op.location:
+            op.operands[last] = fill(_sizes(value), element_of(value), 0.0)
+
+
+def _add(op: ir.Operation, addend: ir.Value) -> None:
+    """Sum from zero, and add `addend` to the result."""
+    result = op.results[0]
+    shape = shape_of(result)
+    identity = [ir.AffineDimExpr.get(i) for i in range(len(shape))]
+    source, at = trace(addend, identity, [size if size >= 0 else None for size in shape])
+    if any(dim_of(index) is None for index in at):
+        source, at = addend, identity
+    with ir.InsertionPoint.after(op), op.location:
+        maps = [ir.AffineMap.get(len(shape), 0, each) for each in (identity, at, identity)]
+        loops = [linalg.IteratorType.parallel] * len(shape)
+        init = empty(_sizes(addend), element_of(result))
+        total = linalg.generic([result, source], [init], maps, loops)(
+            lambda left, right, _: arith.addf(left, right)
+        )
+    result.replace_all_uses_except(total, total.owner.operation)
+    _fill(op)
+
+
+def _sizes(value: ir.Value) -> list[int | ir.Value]:
+    return [size_of(value, axis) for axis in range(len(shape_of(value)))]

@@ -1,0 +1,180 @@
+"""mxc-fuse-epilogues: what follows a contraction element by element is a chain, not a graph.
+
+Frontends write an activation as one operation for each step, of which several read the same
+result, and constants as tensors of one repeated number. A kernel takes a chain of operations of
+which each alone reads the one before. So an operation whose result one operation alone reads goes
+into the body of that one, where both read the same result; repeated numbers become scalars.
+
+before:
+    %y = linalg.generic ins(%x, %w, %s) { scaling_extf, mulf, addf }
+    %s = linalg.generic ins(%y) { divf 1, (addf 1, (exp (negf %y))) }
+    %r = linalg.generic ins(%y, %s) { mulf }
+after:
+    %y = linalg.generic ins(%x, %w, %s) { scaling_extf, mulf, addf }
+    %r = linalg.generic ins(%y, %y) { mulf %y, (divf 1, (addf 1, (exp (negf %y)))) }
+
+What is computed does not change by a bit.
+
+Leaves alone: results that something else than an elementwise operation of the same loops reads too,
+and chains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.dialects.contractions import read
+from mxc.dialects.dequantize import is_elementwise
+from mxc.dialects.generic import element_of, empty, shape_of
+from mxc.dialects.indexing import dim_of, indexing_maps, loop_ranges, read_through, trace
+from mxc.dialects.mixed_blocks import size_of
+from mxc.dialects.tensor_constants import constant_of
+from mxc.passes.base import Pass
+from mxc.passes.rewriting.rebuild import (
+    Constant,
+    Inlined,
+    Read,
+    Scalar,
+    linalg_operations,
+    rebuild,
+    sweep,
+)
+from mxc.passes.rewriting.worklist import erase
+
+
+@dataclass(frozen=True)
+class FuseEpilogues(Pass):
+    """Make a chain of the elementwise operations behind each contraction."""
+
+    name = "mxc-fuse-epilogues"
+
+    def run(self, module: ir.Operation) -> None:
+        """Fold constants and join branches, from each contraction on."""
+        for op in linalg_operations(module):
+            if read(op) is not None:
+                _follow(op.results[0])
+        sweep(module)
+
+
+def _follow(value: ir.Value) -> None:
+    """Bring what reads `value` to a chain, as far as it is elementwise."""
+    while (users := _users(value)) is not None:
+        for user in users:
+            _detach(user)
+        if len(users) == 1:
+            value = _rebuilt(users[0])
+            continue
+        joined = next((user for user in users if _only_user(user) is not None), None)
+        if joined is None:
+            return
+        _inline(joined)
+
+
+def _users(value: ir.Value) -> list[ir.Operation] | None:
+    """The operations that read `value`, where all are elementwise over its loops; else None."""
+    found = list(dict.fromkeys(use.owner.operation for use in value.uses))
+    return found if found and all(_is_stage(op, value) for op in found) else None
+
+
+def _detach(op: ir.Operation) -> None:
+    """Give `op` a result of its own to write, where it is given the shape of another value."""
+    last = len(op.operands) - 1
+    value = op.operands[last]
+    if isinstance(value, ir.BlockArgument) or value.owner.name != "tensor.empty":
+        with ir.InsertionPoint(op), op.location:
+            sizes = [size_of(value, axis) for axis in range(len(shape_of(value)))]
+            op.operands[last] = empty(sizes, element_of(value))
+
+
+def _is_stage(op: ir.Operation, value: ir.Value) -> bool:
+    """Whether `op` computes each element of a tensor from the same element of `value`."""
+    if not op.name.startswith("linalg.") or len(op.results) != 1 or not is_elementwise(op):
+        return False
+    if op.name == "linalg.map" or list(op.operands).count(value) == 0:
+        return False
+    maps = indexing_maps(op)
+    identity = ir.AffineMap.get_identity(maps[-1].n_dims)
+    if maps[-1] != identity:
+        return False
+    block = op.regions[0].blocks[0]
+    if list(block.arguments[len(block.arguments) - 1].uses):
+        return False
+    return all(
+        affine == identity
+        for operand, affine in zip(op.operands, maps, strict=True)
+        if operand == value
+    )
+
+
+def _only_user(op: ir.Operation) -> ir.Operation | None:
+    """The one operation that reads the result of `op`, where it could take in its body."""
+    users = _users(op.results[0])
+    if users is None or len(users) != 1:
+        return None
+    _detach(users[0])
+    return users[0]
+
+
+def _inline(op: ir.Operation) -> None:
+    """Put the body of `op` into the one operation that reads its result."""
+    user = _only_user(op)
+    assert user is not None
+    into = Inlined(op, tuple(_inputs(op)))
+    scalars: list[Scalar] = [
+        into if isinstance(item, Read) and item.value == op.results[0] else item
+        for item in _inputs(user)
+    ]
+    rebuild(user, scalars)
+    erase(op)
+
+
+def _rebuilt(op: ir.Operation) -> ir.Value:
+    """The result of `op`, which reads its operands as `_inputs` has them."""
+    inputs = _inputs(op)
+    same = [Read(v, a) for v, a in zip(op.operands, indexing_maps(op), strict=True)][:-1]
+    if op.name == "linalg.generic" and inputs == same:
+        return op.results[0]
+    result = rebuild(op, inputs)
+    assert result is not None
+    return result
+
+
+def _inputs(op: ir.Operation) -> list[Scalar]:
+    """What the body of `op` reads: numbers that are repeated in a tensor as such, other tensors
+    where they come from before they were broadcast or widened."""
+    found: list[Scalar] = []
+    ranges = loop_ranges(op)
+    for value, affine in zip(list(op.operands)[:-1], indexing_maps(op), strict=False):
+        table = constant_of(value)
+        if table is None or not table.size or any(table.strides):
+            found.append(_source(value, affine, ranges))
+        else:
+            found.append(Constant(table.reshape(-1)[0].item(), element_of(value)))
+    return found
+
+
+def _source(value: ir.Value, affine: ir.AffineMap, ranges: list[int | None]) -> Scalar:
+    """A read of a tensor, where it is narrower or smaller."""
+    here = Read(value, affine)
+    if not isinstance(value.type, ir.RankedTensorType):
+        return here
+    source, at = trace(value, list(affine.results), ranges)
+    if isinstance(source, ir.BlockArgument) or not _widens(source.owner.operation):
+        smaller = source.type.rank < value.type.rank and None not in map(dim_of, at)
+        return Read(source, ir.AffineMap.get(affine.n_dims, 0, at)) if smaller else here
+    producer = source.owner.operation
+    through = read_through(producer, 0, at, ranges)
+    if through is None or None in map(dim_of, through):
+        return here
+    inner = ir.AffineMap.get(affine.n_dims, 0, through)
+    return Inlined(producer, (_source(producer.operands[0], inner, ranges),))
+
+
+def _widens(op: ir.Operation) -> bool:
+    """Whether `op` extends each element of one tensor, and does nothing else."""
+    if not op.name.startswith("linalg.") or len(op.operands) != 2 or not is_elementwise(op):
+        return False
+    names = [view.operation.name for view in op.regions[0].blocks[0].operations]
+    return names == ["arith.extf", "linalg.yield"]

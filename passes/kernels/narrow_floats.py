@@ -1,0 +1,85 @@
+"""Floats of 16 bits in kernels that compute with f32, on scalars and vectors; the larger of two.
+
+An operation in bf16 or f16 is that operation in f32, rounded: f32 has more than twice their digits.
+"""
+
+from __future__ import annotations
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith
+
+from mxc.dialects.generic import constant
+
+#: Half of the last bit of a bf16 in the bits of an f32, and a bit that a quiet NaN has.
+_HALF, _QUIET, _SHIFT = 0x7FFF, 0x400000, 16
+
+
+def widened(value: ir.Value) -> ir.Value:
+    """A float as f32, anything else as it is."""
+    kind = _element(value)
+    if not isinstance(kind, (ir.BF16Type, ir.F16Type)):
+        return value
+    return arith.extf(_like(value, ir.F32Type.get()), value)
+
+
+def rounded(value: ir.Value, kind: ir.Type) -> ir.Value:
+    """f32 rounded to the values of a float type, still f32; of another type as it is."""
+    if isinstance(kind, ir.BF16Type):
+        bits = arith.andi(_rounded_bits(value), _number(value, -1 << _SHIFT))
+        return arith.bitcast(value.type, bits)
+    if isinstance(kind, ir.F16Type):
+        return widened(arith.truncf(_like(value, kind), value))
+    return value
+
+
+def narrowed(value: ir.Value, kind: ir.Type) -> ir.Value:
+    """f32 as a float of 16 bits, rounded to the nearest, ties to even; as it is where f32 is asked.
+
+    In integers, because conversions of processors take subnormal numbers for zeros.
+    """
+    if not isinstance(kind, ir.BF16Type):
+        return arith.truncf(_like(value, kind), value) if _element(value) != kind else value
+    half = ir.IntegerType.get_signless(_SHIFT)
+    high = arith.shrui(_rounded_bits(value), _number(value, _SHIFT))
+    return arith.bitcast(_like(value, kind), arith.trunci(_like(value, half), high))
+
+
+def extreme(a: ir.Value, b: ir.Value, *, largest: bool) -> ir.Value:
+    """arith.maximumf or arith.minimumf: NaN where one is, and -0.0 below 0.0.
+
+    Written out, because v_max_f32 and vmaxps forget one NaN or the other.
+    """
+    predicate = arith.CmpFPredicate.OGT if largest else arith.CmpFPredicate.OLT
+    found = arith.select(arith.cmpf(predicate, a, b), a, b)
+    i32 = _like(a, ir.IntegerType.get_signless(32))
+    pair = [arith.bitcast(i32, each) for each in (a, b)]
+    zeros = arith.andi(*pair) if largest else arith.ori(*pair)
+    same = arith.cmpf(arith.CmpFPredicate.OEQ, a, b)
+    found = arith.select(same, arith.bitcast(a.type, zeros), found)
+    either = arith.cmpf(arith.CmpFPredicate.UNO, a, b)
+    return arith.select(either, arith.addf(a, b), found)
+
+
+def _rounded_bits(value: ir.Value) -> ir.Value:
+    """The bits of an f32 of which the upper half is the nearest bf16."""
+    bits = arith.bitcast(_like(value, ir.IntegerType.get_signless(32)), value)
+    odd = arith.andi(arith.shrui(bits, _number(value, _SHIFT)), _number(value, 1))
+    near = arith.addi(bits, arith.addi(odd, _number(value, _HALF)))
+    is_nan = arith.cmpf(arith.CmpFPredicate.UNO, value, value)
+    return arith.select(is_nan, arith.ori(bits, _number(value, _QUIET)), near)
+
+
+def _number(like: ir.Value, number: int) -> ir.Value:
+    return constant(number, _like(like, ir.IntegerType.get_signless(32)))
+
+
+def _element(value: ir.Value) -> ir.Type:
+    kind = value.type
+    return kind.element_type if isinstance(kind, ir.VectorType) else kind
+
+
+def _like(value: ir.Value, element: ir.Type) -> ir.Type:
+    """A type of as many elements as `value` has."""
+    if isinstance(value.type, ir.VectorType):
+        return ir.VectorType.get(value.type.shape, element)
+    return element

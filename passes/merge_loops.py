@@ -1,0 +1,121 @@
+"""mxc-merge-loops: parallel loops that index every operand together become one.
+
+A weight whose scales are for squares of 128 x 128 elements is written [N / 128, 128, ..]. Where the
+scales are one for each row (mxc-float-scales), nothing needs the two loops of the rows, and the
+canonical form has one. No data moves.
+
+before:
+    linalg.generic {indexing_maps = [(m, no, nb, k) -> (m, k), (m, no, nb, k) -> (no, nb, k),
+                    (m, no, nb, k) -> (m, no, nb)]} ins(%x, %w) outs(%acc)
+after:
+    %w2 = tensor.collapse_shape %w [[0, 1], [2]]
+    %acc2 = tensor.collapse_shape %acc [[0], [1, 2]]
+    %r = linalg.generic {indexing_maps = [(m, n, k) -> (m, k), (m, n, k) -> (n, k),
+                         (m, n, k) -> (m, n)]} ins(%x, %w2) outs(%acc2)
+    tensor.expand_shape %r [[0], [1, 2]]
+
+Leaves alone: operations that sum no elements of 8 bits or fewer, loops of dynamic size, and loops
+that some operand has in another order or without the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import linalg, tensor
+
+from mxc.dialects.dequantize import iterators
+from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
+from mxc.passes.base import Pass
+from mxc.passes.hoist_scales import reads_elements
+from mxc.passes.rewriting.rebuild import discardable, linalg_operations, replace, sums_floats, sweep
+from mxc.passes.rewriting.split_loops import is_plain, reassociation, reshape
+
+
+@dataclass(frozen=True)
+class MergeLoops(Pass):
+    """Make one loop of parallel loops that index every operand together."""
+
+    name = "mxc-merge-loops"
+
+    def run(self, module: ir.Operation) -> None:
+        """Rewrite every contraction of elements with such loops."""
+        for op in linalg_operations(module):
+            if op.name != "linalg.generic" or not sums_floats(op) or not reads_elements(op):
+                continue
+            if all(is_plain(affine) for affine in indexing_maps(op)):
+                groups = _groups(op)
+                if any(len(group) > 1 for group in groups):
+                    _merge(op, groups)
+        sweep(module)
+
+
+def _groups(op: ir.Operation) -> list[list[int]]:
+    """All loops, those together that become one; in the order of their first loop."""
+    kinds, ranges = iterators(op), loop_ranges(op)
+    reads = [dims(affine) for affine in indexing_maps(op)]
+    groups: list[list[int]] = []
+    for loop in range(len(kinds)):
+        last = next((g for g in groups if _follows(loop, g[-1], reads)), None)
+        static = ranges[loop] is not None and last is not None and ranges[last[-1]] is not None
+        if last is not None and static and "parallel" in str(kinds[loop]):
+            last.append(loop)
+        else:
+            groups.append([loop])
+    return groups
+
+
+def _follows(loop: int, before: int, reads: Sequence[Sequence[int | None]]) -> bool:
+    """Whether every operand that is indexed by one of two loops is indexed by both in turn."""
+    for places in reads:
+        if (loop in places) != (before in places):
+            return False
+        if loop in places and places.index(loop) != places.index(before) + 1:
+            return False
+    return True
+
+
+def _merge(op: ir.Operation, groups: Sequence[Sequence[int]]) -> None:
+    kinds, maps, ranges = iterators(op), indexing_maps(op), loop_ranges(op)
+    number = {group[0]: i for i, group in enumerate(groups)}
+    inner = {loop for group in groups for loop in group[1:]}
+    with ir.InsertionPoint(op), op.location:
+        values, affine, digits = [], [], []
+        for value, old in zip(op.operands, maps, strict=True):
+            kept = [loop for loop in dims(old) if loop is not None and loop not in inner]
+            digits.append([list(groups[number[loop]]) for loop in kept])
+            values.append(_collapsed(value, digits[-1]))
+            reads = [ir.AffineDimExpr.get(number[loop]) for loop in kept]
+            affine.append(ir.AffineMap.get(len(groups), 0, reads))
+        new = linalg.GenericOp(
+            [values[-1].type],
+            values[:-1],
+            values[-1:],
+            ir.ArrayAttr.get([ir.AffineMapAttr.get(each) for each in affine]),
+            ir.ArrayAttr.get([kinds[group[0]] for group in groups]),
+        )
+        op.regions[0].blocks[0].append_to(new.regions[0])
+        result = reshape(new.results[0], digits[-1], ranges)
+    for name in discardable(op):
+        new.attributes[name] = op.attributes[name]
+    replace(op, result)
+
+
+def _collapsed(value: ir.Value, digits: list[list[int]]) -> ir.Value:
+    """`value` with one dimension for each group of loops."""
+    if all(len(group) == 1 for group in digits):
+        return value
+    shape, sizes = [], iter(shape_of(value))
+    for group in digits:
+        size = 1
+        for _ in group:
+            size *= next(sizes)
+        shape.append(size)
+    kind = ir.RankedTensorType.get(
+        [ir.ShapedType.get_dynamic_size() if size < 0 else size for size in shape],
+        element_of(value),
+    )
+    return tensor.CollapseShapeOp(kind, value, reassociation(digits)).result

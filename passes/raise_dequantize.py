@@ -1,0 +1,128 @@
+"""mxc-raise-dequantize: a weight that is decoded in any way is decoded by its format.
+
+Frontends write the decoding of a block format as lookups in a table, shifts into the bits of a
+float, powers of two, interleaved halves of bytes. This pass evaluates what is computed for every
+code and every scale, and compares the table with those of the formats
+(dialects/decoded_formats.py). Where it is one, the tensor becomes the one form that the other
+passes know. So does a side of a contraction that is decoded in the body of the contraction.
+
+before:
+    %lo = linalg.generic ins(%bytes) { andi %b, 15 }        %hi = linalg.generic { shrui %b, 4 }
+    %codes = tensor.concat dim(2) ..                         // [N, K / 2, 2]
+    %w = linalg.generic ins(%codes, %exponents) { mulf (tensor.extract %values[%code]),
+                                                       (exp2 (sitofp (subi %exponent, 127))) }
+after:
+    %e = flow.tensor.bitcast %bytes : tensor<NxBxi8> -> tensor<NxKxf4E2M1FN>
+    %s = flow.tensor.bitcast %exponents : tensor<NxKOxi8> -> tensor<NxKOxf8E8M0FNU>
+    %w = linalg.generic ins(%e, %s) { scaling_extf }
+
+Scale bytes 0 and 255 mean 2^-127 and NaN afterwards. Where the program computes something else for
+them, the attribute mxc.notes of the module says so, and the report prints it. A zero may change its
+sign where all that is done with the values is a sum.
+
+Leaves alone: what is computed from other tensors too, a scale of a whole tensor among them, and
+values of which some code differs from the format; what sums these has the difference as its
+fallback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.dialects.decoded_formats import Decoding, decoding_of
+from mxc.dialects.dequantize import is_element
+from mxc.dialects.indexing import moved, trace
+from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.reasons import Reason
+from mxc.dialects.scalar_trees import tree_of
+from mxc.passes.base import Pass, add_note
+from mxc.passes.fuse_dequantize import is_decoding
+from mxc.passes.rewriting.codes import Codes
+from mxc.passes.rewriting.decoded_sides import decode_sides, decoded_tensor
+from mxc.passes.rewriting.rebuild import linalg_operations, sums_floats, sweep
+
+
+@dataclass(frozen=True)
+class RaiseDequantize(Pass):
+    """Decode what is decoded in any way by the form of its format."""
+
+    name = "mxc-raise-dequantize"
+
+    def run(self, module: ir.Operation) -> None:
+        """Rewrite every decoded tensor, then every contraction that decodes in its body."""
+        codes = Codes(module)
+        found: list[Decoding] = []
+        reasons: dict[ir.Value, str] = {}
+        for op in codes.operations:
+            value = op.results[0]
+            readers = list(_readers(value, codes)) if _is_float(value) else []
+            if not readers or _only_moves(op) or is_decoding(op):
+                continue
+            decoding = _decoding(value, codes)
+            if isinstance(decoding, str):
+                reasons[value] = decoding
+            elif decoding is not None and (
+                decoding.signed_zeros or all(_sums(reader) for reader in readers)
+            ):
+                with ir.InsertionPoint.after(op), op.location:
+                    # What is built anew may ask for the sizes of the value.
+                    uses = [(use.owner, use.operand_number) for use in value.uses]
+                    decoded = decoded_tensor(decoding, value)
+                for user, number in uses:
+                    user.operands[number] = decoded
+                found.append(decoding)
+        for op in linalg_operations(module):
+            if sums_floats(op):
+                found += decode_sides(op, codes)
+        for op in linalg_operations(module):
+            _mark(op, reasons)
+        for decoding in found:
+            for note in decoding.differs:
+                add_note(module, note)
+        sweep(module)
+
+
+def _decoding(value: ir.Value, codes: Codes) -> Decoding | str | None:
+    shape = ir.RankedTensorType(value.type).shape
+    ranges = [size if size >= 0 else None for size in shape]
+    loops = [ir.AffineDimExpr.get(i) for i in range(len(ranges))]
+    return decoding_of(tree_of(value, loops, ranges, codes.enter), ranges)
+
+
+def _is_float(value: ir.Value) -> bool:
+    kind = ir.RankedTensorType(value.type).element_type
+    return isinstance(kind, ir.FloatType) and not is_element(kind)
+
+
+def _only_moves(op: ir.Operation) -> bool:
+    rank = ir.RankedTensorType(op.results[0].type).rank
+    return moved(op, [ir.AffineConstantExpr.get(0)] * rank, []) is not None
+
+
+def _readers(value: ir.Value, codes: Codes) -> Iterator[ir.Operation]:
+    """What reads a tensor, behind what only moves it, and decodes nothing further."""
+    for use in value.uses:
+        user = use.owner.operation
+        if len(user.results) == 1 and user.results[0] in codes:
+            if _only_moves(user):
+                yield from _readers(user.results[0], codes)
+        else:
+            yield user
+
+
+def _sums(op: ir.Operation) -> bool:
+    return op.name.startswith("linalg.") and sums_floats(op)
+
+
+def _mark(op: ir.Operation, reasons: dict[ir.Value, str]) -> None:
+    """Say on a sum why what it reads is decoded as no format."""
+    if not sums_floats(op):
+        return
+    for value in list(op.operands)[:-1]:
+        if isinstance(value.type, ir.RankedTensorType):
+            source, _ = trace(value, [ir.AffineConstantExpr.get(0)] * value.type.rank, [])
+            if source in reasons:
+                write_reason(op, Reason(reasons[source]))

@@ -1,0 +1,225 @@
+"""Tensors, and sides of contractions, that are decoded: built anew from elements and scales."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, linalg, tensor
+
+from mxc.dialects.boundary import unpack
+from mxc.dialects.decoded_formats import (
+    Decoding,
+    decoding_of,
+    halved_axis,
+    is_code,
+    place_in_row,
+)
+from mxc.dialects.dequantize import extend, is_byte, iterators
+from mxc.dialects.generic import constant, element_of, generic, shape_of
+from mxc.dialects.indexing import dims, indexing_maps, loop_ranges, substitute
+from mxc.dialects.mixed_blocks import size_of
+from mxc.dialects.product import f32_operands, read_product
+from mxc.dialects.reasons import Reason
+from mxc.dialects.scalar_nodes import Product, Read, Tree, loops_of, reads
+from mxc.dialects.scalar_trees import body_tree
+from mxc.passes.rewriting.codes import Codes
+from mxc.passes.rewriting.rebuild import clone_scalar, discardable, replace
+from mxc.passes.rewriting.transposes import transposed
+
+#: Factors of a product that are looked at: two of each side.
+_MOST = 4
+
+
+def decoded_tensor(decoding: Decoding, like: ir.Value) -> ir.Value:
+    """The tensor of the shape of `like` that a decoding over its dimensions is."""
+    sizes = [size_of(like, axis) for axis in range(len(shape_of(like)))]
+    return _decoded(decoding, list(range(len(sizes))), sizes)
+
+
+def _decoded(decoding: Decoding, loops: list[int], sizes: Sequence[int | ir.Value]) -> ir.Value:
+    """A tensor with a dimension for each of `loops`, at the insertion point."""
+    format, kind = decoding.format, decoding.kind
+    decoding = _with_halves_last(decoding)
+    elements = _typed(decoding.elements.value, ir.Type.parse(format.element.mlir), decoding.swapped)
+    scales = _typed(decoding.scale.value, ir.Type.parse(format.scale.mlir), swapped=False)
+    own = {loop: number for number, loop in enumerate(loops)}
+    to = [ir.AffineDimExpr.get(own.get(loop, 0)) for loop in range(max(loops, default=0) + 1)]
+    maps = [
+        ir.AffineMap.get(len(loops), 0, [substitute(expression, to) for expression in at])
+        for at in (place_in_row(decoding), decoding.scale.at)
+    ]
+    maps.append(ir.AffineMap.get_identity(len(loops)))
+    parallel = [linalg.IteratorType.parallel] * len(loops)
+
+    def body(element: ir.Value, scale: ir.Value, _: ir.Value) -> ir.Value:
+        value = extend(element, scale)
+        return value if kind == value.type else arith.truncf(kind, value)
+
+    init = tensor.empty(list(sizes), kind)
+    return linalg.generic([elements, scales], [init], maps, parallel)(body)
+
+
+def _with_halves_last(decoding: Decoding) -> Decoding:
+    """The decoding of bytes whose halves follow each other along their last dimension.
+
+    Where they do so along another, as of weights [K / 2, N], the bytes are transposed.
+    """
+    axis, read = halved_axis(decoding), decoding.elements
+    last = len(read.at) - 1
+    if axis is None or axis == last:
+        return decoding
+    order = [*(each for each in range(last + 1) if each != axis), axis]
+    bytes_ = transposed(read.value, order)
+    return dataclasses.replace(
+        decoding, elements=Read(bytes_, tuple(read.at[each] for each in order))
+    )
+
+
+def _typed(value: ir.Value, kind: ir.Type, swapped: bool) -> ir.Value:
+    """A tensor of codes as one of elements or scales; `swapped`: the first of a byte is high."""
+    if element_of(value) == kind or is_byte(kind):
+        return value
+    if swapped:
+        value = _exchanged(value)
+    return unpack(value, kind)
+
+
+def _exchanged(value: ir.Value) -> ir.Value:
+    """Bytes with their halves exchanged."""
+    i8 = ir.IntegerType.get_signless(8)
+    letters = " ".join("abcdefgh"[: len(shape_of(value))])
+
+    def body(byte: ir.Value) -> ir.Value:
+        four = constant(4, i8)
+        return arith.ori(arith.shli(byte, four), arith.shrui(byte, four))
+
+    return generic([(value, letters)], letters, i8, body)
+
+
+def decode_sides(op: ir.Operation, codes: Codes) -> list[Decoding]:
+    """Rewrite a contraction that decodes in its body: its sides become decoded tensors.
+
+    Empty, and nothing is changed, where the body is one that is known, or decodes no format.
+    """
+    if not isinstance(read_product(op, rounded=True), Reason):
+        return []
+    factors = _factors(op)
+    ranges = loop_ranges(op)
+    if factors is None or not 2 <= len(factors) <= _MOST + 1:
+        return []
+    plain, trees = [], []
+    for value in factors:
+        tree = body_tree(op, value, ranges, codes.enter)
+        if tree is None or not _reads_codes(tree):
+            plain.append(value)
+        else:
+            trees.append(tree)
+    if len(plain) > 1:
+        return []
+    for groups in _partitions(trees, 2 - len(plain)):
+        found = [decoding_of(_product(group), ranges) for group in groups]
+        sides = [side for side in found if isinstance(side, Decoding)]
+        if len(sides) == len(found):
+            _rebuild(op, sides, plain)
+            return sides
+    return []
+
+
+def _factors(op: ir.Operation) -> list[ir.Value] | None:
+    """What the body multiplies in f32, before it adds that to the accumulator."""
+    block = op.regions[0].blocks[0]
+    acc = block.arguments[len(block.arguments) - 1]
+    added = f32_operands(list(block.operations)[-1].operands[0], "arith.addf")
+    terms = [value for value in added or () if value != acc]
+    if len(terms) != 1:
+        return None
+    found, pending = [], terms
+    while pending:
+        value = pending.pop(0)
+        inner = f32_operands(value, "arith.mulf")
+        if inner is None:
+            found.append(value)
+        else:
+            pending = [*inner, *pending]
+    return found
+
+
+def _reads_codes(tree: Tree) -> bool:
+    found = list(reads(tree))
+    return bool(found) and all(is_code(each.type) for each in found)
+
+
+def _product(trees: Sequence[Tree]) -> Tree:
+    first, *rest = trees
+    for tree in rest:
+        first = Product(first, tree)
+    return first
+
+
+def _partitions(trees: Sequence[Tree], count: int) -> Iterator[list[list[Tree]]]:
+    """All ways to put trees into so many groups, none of them empty."""
+    if count == 1 or not trees:
+        if bool(trees) == (count == 1):
+            yield [list(trees)]
+        return
+    for mask in range(1 << (len(trees) - 1)):
+        first = [tree for i, tree in enumerate(trees) if i == 0 or mask >> (i - 1) & 1]
+        second = [tree for tree in trees if not any(tree is each for each in first)]
+        if second:
+            yield [first, second]
+
+
+def _rebuild(op: ir.Operation, sides: Sequence[Decoding], plain: Sequence[ir.Value]) -> None:
+    """The contraction of decoded tensors, and of a plain factor as it is."""
+    block, maps = op.regions[0].blocks[0], indexing_maps(op)
+    arguments = list(block.arguments)[:-1]
+    kept = [number for number, argument in enumerate(arguments) if _depends(plain, argument)]
+    with ir.InsertionPoint(op), op.location:
+        values, affine = [op.operands[i] for i in kept], [maps[i] for i in kept]
+        for side in sides:
+            loops = loops_of([*place_in_row(side), *side.scale.at])
+            values.append(_decoded(side, loops, [_extent(op, loop) for loop in loops]))
+            reads = [ir.AffineDimExpr.get(loop) for loop in loops]
+            affine.append(ir.AffineMap.get(maps[-1].n_dims, 0, reads))
+        init = op.operands[len(op.operands) - 1]
+        new = linalg.GenericOp(
+            [init.type],
+            values,
+            [init],
+            ir.ArrayAttr.get([ir.AffineMapAttr.get(each) for each in (*affine, maps[-1])]),
+            ir.ArrayAttr.get(iterators(op)),
+        )
+        body = new.regions[0].blocks.append(*(element_of(value) for value in (*values, init)))
+    for name in discardable(op):
+        new.attributes[name] = op.attributes[name]
+    with ir.InsertionPoint(body), op.location:
+        *inner, total = body.arguments
+        at = {arguments[i]: argument for i, argument in zip(kept, inner, strict=False)}
+        factors = [clone_scalar(value, at) for value in plain]
+        f32 = ir.F32Type.get()
+        for argument in inner[len(kept) :]:
+            factors.append(argument if argument.type == f32 else arith.extf(f32, argument))
+        linalg.YieldOp([arith.addf(total, arith.mulf(*factors))])
+    replace(op, new.results[0])
+
+
+def _depends(values: Sequence[ir.Value], on: ir.Value) -> bool:
+    """Whether scalars of a body are computed from one of its arguments."""
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if value == on:
+            return True
+        if not isinstance(value, ir.BlockArgument):
+            pending += value.owner.operands
+    return False
+
+
+def _extent(op: ir.Operation, loop: int) -> int | ir.Value:
+    """The number of iterations of a loop, of an operand that it indexes."""
+    for value, affine in zip(op.operands, indexing_maps(op), strict=True):
+        if loop in (places := dims(affine)):
+            return size_of(value, places.index(loop))
+    raise AssertionError(f"no operand of {op.name} has loop {loop}")

@@ -1,0 +1,188 @@
+"""Products of 8-bit floats under float scales, compiled for this CPU: in a kernel, and right.
+
+The scopes are those of checkpoints: a tensor, a row, squares of 128 x 128, groups along K; inside
+the sum, as weights are dequantized, or behind it. Quantized by ml_dtypes, multiplied by numpy.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import mxc
+from mxc.dialects.manifest import REPORT
+
+Array = NDArray[Any]
+M, N, K = 2, 256, 256
+DTYPES = {
+    "f32": np.dtype(np.float32),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "f8E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "f8E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "i8": np.dtype(np.int8),
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """Elements [rows, K] of a type, with scales of a shape read at `at`, of loops r and k."""
+
+    element: str
+    rows: int
+    scale: str = "f32"
+    shape: tuple[int, ...] | None = None
+    at: str = ""
+
+    @property
+    def types(self) -> list[str]:
+        found = [f"tensor<{self.rows}x{K}x{self.element}>"]
+        if self.shape is not None:
+            found.append(f"tensor<{''.join(f'{n}x' for n in self.shape)}{self.scale}>")
+        return found
+
+    def arrays(self, rng: np.random.Generator) -> list[Array]:
+        values = rng.standard_normal((self.rows, K)) * 40
+        found = [values.astype(DTYPES[self.element])]
+        if self.shape is not None:
+            found.append(rng.uniform(0.01, 2, self.shape).astype(DTYPES[self.scale]))
+        return found
+
+    def values(self, elements: Array, scales: Array | None = None) -> Array:
+        wide = elements.astype(np.float64)
+        if scales is None:
+            return wide
+        r, k = np.ogrid[: self.rows, :K]
+        places = {"": (), "r": (r,), "r, k / 32": (r, k // 32), "r, k / 64": (r, k // 64)}
+        places |= {"r, k / 128": (r, k // 128), "r / 128, k / 128": (r // 128, k // 128)}
+        return wide * scales.astype(np.float64)[places[self.at]]
+
+    def decoded(self, name: str) -> str:
+        """Elements times scales as an operation of its own: what dequantizing a tensor is."""
+        at = self.at.replace("/", "floordiv")
+        widen = "sitofp" if self.element == "i8" else "extf"
+        lines = [f"%v = arith.{widen} %a : {self.element} to f32"]
+        scales = ""
+        if self.shape is not None:
+            wide = "%b" if self.scale == "f32" else "%s"
+            lines += [f"%s = arith.extf %b : {self.scale} to f32"] * (self.scale != "f32")
+            lines.append(f"%p = arith.mulf %v, {wide} : f32")
+            scales = f", affine_map<(r, k) -> ({at})>"
+        inputs = ", ".join([f"%{name}", f"%{name}_scale"][: len(self.types)])
+        arguments = ", ".join(["%a: " + self.element, "%b: " + self.scale][: len(self.types)])
+        result = f"tensor<{self.rows}x{K}xf32>"
+        return f"""
+  %{name}_empty = tensor.empty() : {result}
+  %{name}_values = linalg.generic {{
+      indexing_maps = [affine_map<(r, k) -> (r, k)>{scales}, affine_map<(r, k) -> (r, k)>],
+      iterator_types = ["parallel", "parallel"]}}
+      ins({inputs} : {", ".join(self.types)}) outs(%{name}_empty : {result}) {{
+  ^bb0({arguments}, %o: f32):
+    {chr(10).join(lines)}
+    linalg.yield {"%v" if self.shape is None else "%p"} : f32
+  }} -> {result}"""
+
+
+def program(name: str, x: Side, w: Side) -> str:
+    """Both sides dequantized, then a named product; floats are read as they are."""
+    types = [*x.types, *w.types]
+    names = ["%x", "%x_scale"][: len(x.types)] + ["%w", "%w_scale"][: len(w.types)]
+    arguments = ", ".join(f"{n}: {t}" for n, t in zip(names, types, strict=True))
+    plain = x.element in ("f32", "bf16")
+    left = f"%x : tensor<{M}x{K}x{x.element}>" if plain else f"%x_values : tensor<{M}x{K}xf32>"
+    value, kind = left.split(" : ")
+    return f"""
+func.func @{name}({arguments}) -> tensor<{M}x{w.rows}xf32> {{
+  {"" if plain else x.decoded("x")}{w.decoded("w")}
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<{M}x{w.rows}xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<{M}x{w.rows}xf32>)
+      -> tensor<{M}x{w.rows}xf32>
+  %y = linalg.matmul indexing_maps = [affine_map<(m, n, k) -> (m, k)>,
+      affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>]
+      ins({value}, %w_values : {kind}, tensor<{w.rows}x{K}xf32>)
+      outs(%acc : tensor<{M}x{w.rows}xf32>) -> tensor<{M}x{w.rows}xf32>
+  return %y : tensor<{M}x{w.rows}xf32>
+}}"""
+
+
+ROW = {"shape": (N,), "at": "r"}
+SQUARES = {"shape": (N // 128, K // 128), "at": "r / 128, k / 128"}
+CASES: dict[str, tuple[Side, Side]] = {
+    "tensor_by_tensor": (Side("f8E4M3FN", M, shape=(), at=""), Side("f8E4M3FN", N, shape=())),
+    "token_by_channel": (
+        Side("f8E4M3FN", M, shape=(M,), at="r"),
+        Side("f8E4M3FN", N, "bf16", **ROW),
+    ),
+    "fnuz": (Side("f8E4M3FNUZ", M, shape=(), at=""), Side("f8E5M2FNUZ", N, **ROW)),
+    "deepseek": (
+        Side("f8E4M3FN", M, shape=(M, K // 128), at="r, k / 128"),
+        Side("f8E4M3FN", N, "f32", **SQUARES),
+    ),
+    "groups_of_64": (
+        Side("f8E4M3FN", M, shape=(M,), at="r"),
+        Side("f8E4M3FN", N, "bf16", shape=(N, K // 64), at="r, k / 64"),
+    ),
+    "partial_squares": (
+        Side("bf16", M),
+        Side("f8E4M3FN", 192, shape=(2, K // 128), at="r / 128, k / 128"),
+    ),
+}
+
+
+def numbers_are_right(artifact: Path, name: str, device: str | None = None) -> None:
+    x, w = CASES[name]
+    rng = np.random.default_rng(sum(map(ord, name)))
+    left, right = x.arrays(rng), w.arrays(rng)
+    (found,) = mxc.load(artifact, device=device).call(name, *left, *right)
+    a, b = x.values(*left), w.values(*right)
+    assert (np.abs(found - a @ b.T) <= 2.0**-20 * (np.abs(a) @ np.abs(b).T)).all()
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("float_scales")
+    text = "\n".join(program(name, x, w) for name, (x, w) in CASES.items())
+    (folder / "p.mlir").write_text(text)
+    mxc.compile(folder / "p.mlir", target="cpu", output=folder / "p.mxc")
+    return folder / "p.mxc"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers(compiled: Path, name: str) -> None:
+    numbers_are_right(compiled, name)
+
+
+def test_each_product_is_in_a_kernel(compiled: Path) -> None:
+    rows = rows_of(compiled)
+    assert set(rows) == set(CASES)
+    for name, row in rows.items():
+        assert (row["fallback"], row["kernel"][:4]) == (None, "mxc_"), name
+
+
+def rows_of(artifact: Path) -> dict[str, Any]:
+    report = json.loads((artifact / REPORT).read_text())
+    return {row["function"]: row for row in report["matmuls"]}
+
+
+def test_on_gfx950_a_scale_of_rows_is_in_the_epilogue_of_scaled_mfma(tmp_path: Path) -> None:
+    name = "token_by_channel"
+    (tmp_path / "p.mlir").write_text(program(name, *CASES[name]))
+    mxc.compile(tmp_path / "p.mlir", target="gfx950", output=tmp_path / "p.mxc")
+    row = rows_of(tmp_path / "p.mxc")[name]
+    assert (row["fallback"], row["kernels"]) == (None, 1)
+    assert row["lowering"].startswith("v_mfma_scale_f32")
+    numbers_are_right(tmp_path / "p.mxc", name, "simulator")
+
+
+def test_on_gfx950_float_scales_of_blocks_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "p.mlir").write_text(program("deepseek", *CASES["deepseek"]))
+    mxc.compile(tmp_path / "p.mlir", target="gfx950", output=tmp_path / "p.mxc")
+    fallback = rows_of(tmp_path / "p.mxc")["deepseek"]["fallback"]
+    assert "f8E4M3FN under scales of f32" in fallback
