@@ -20,6 +20,9 @@ from mxc.dialects.errors import CheckpointError
 
 __all__ = ["Source"]
 
+#: Where the config of a model that does more than language has that of its language model.
+_LANGUAGE_CONFIGS = ("text_config", "llm_config", "language_config")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
@@ -46,6 +49,12 @@ class Source:
             f"{self.path}: no tensor {name} among {len(self.tensors)}{hint} "
             "(`mxc inspect` lists them)"
         )
+
+
+def language_config(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
+    """The config of the language model inside of another, and its key; None where it is not so."""
+    found = ((key, config.get(key)) for key in _LANGUAGE_CONFIGS)
+    return next(((key, inner) for key, inner in found if isinstance(inner, dict)), None)
 
 
 def by_name(tensors: list[CanonicalTensor], path: Path) -> Mapping[str, CanonicalTensor]:

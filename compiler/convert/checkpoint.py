@@ -32,8 +32,10 @@ from mxc.compiler.convert.gguf_header import header
 from mxc.compiler.convert.layers import plan_compressed_tensors, plan_gpt_oss, plan_quark
 from mxc.compiler.convert.libraries import plan_modelopt, plan_torchao
 from mxc.compiler.convert.plan import Bytes, Plan, Written
+from mxc.compiler.leftovers import partial_folder
 from mxc.compiler.models.architectures import read_decoder
 from mxc.compiler.models.configs.gguf import published_config
+from mxc.compiler.models.configs.gguf_rope import DIVISORS
 from mxc.compiler.packing.archive_file import archive_file
 from mxc.compiler.quantize.outputs import Tensor
 from mxc.compiler.quantize.write import layout
@@ -124,7 +126,11 @@ def _with_config(source: Source) -> Source:
         return replace(source, config=made, tensors=tensors)
     config = _json(kept, source, CONFIG_KEY)
     dtypes = _json(str(source.config.get(DTYPES_KEY, "{}")), source, DTYPES_KEY)
-    tensors = {n: _narrowed(t, dtypes.get(n), source) for n, t in source.tensors.items()}
+    tensors = {
+        name: _narrowed(tensor, dtypes.get(name), source)
+        for name, tensor in source.tensors.items()
+        if name != DIVISORS  # which config.json says
+    }
     return replace(source, config=config, tensors=tensors)
 
 
@@ -184,14 +190,7 @@ def _write_folder(
     whole: int,
     report: Progress,
 ) -> None:
-    temporary = output.with_name(f".{output.name}.partial-{os.getpid()}")
-    try:
-        temporary.mkdir()
-    except OSError as error:
-        raise RequestError(
-            f"{output}: cannot be written ({error.strerror}); choose another output"
-        ) from error
-    try:
+    with partial_folder(output) as temporary:
         text = json.dumps(dict(plan.config), indent=2) + "\n"
         (temporary / CONFIG).write_text(text)
         if source.path.is_dir():
@@ -205,8 +204,6 @@ def _write_folder(
         _write_shards(plan, temporary, whole, report)
         with _taking_place(output):
             os.rename(temporary, output)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write_shards(plan: Plan, folder: Path, whole: int, report: Progress) -> None:

@@ -9,13 +9,14 @@ Of gpt-oss the rows of gate and up lie in turn, of others one half after the oth
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from mxc.compiler.checkpoints.canonical.stored import Entries, Joined, Picked, Woven
+from mxc.compiler.checkpoints.canonical.slices import entries, half_of, leading_slice
+from mxc.compiler.checkpoints.canonical.stored import Joined, Woven
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
 from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
 from mxc.compiler.checkpoints.layers.experts import turned
@@ -88,13 +89,13 @@ def apart(source: Source, *, split: bool, plain: bool = False) -> Source:
             tensors[name] = tensor
             continue
         for expert in range(tensor.shape[0]):
-            one = _expert(tensor, expert)
+            one = leading_slice(tensor, expert)
             stem, kind = f"{found['stem']}.{expert}", "bias" if found["bias"] else "weight"
             if found["projection"] == "down_proj" or not split:
                 tensors[f"{stem}.{found['projection']}.{kind}"] = one
                 continue
             for half, projection in enumerate(("gate_proj", "up_proj")):
-                tensors[f"{stem}.{projection}.{kind}"] = _half(one, half, interleaved)
+                tensors[f"{stem}.{projection}.{kind}"] = half_of(one, half, interleaved)
     return replace(source, tensors={name: t.renamed(name) for name, t in tensors.items()})
 
 
@@ -146,7 +147,7 @@ def _combined(tensors: Sequence[CanonicalTensor], how: str) -> CanonicalTensor:
         return (len(tensors), *of) if how == "experts" else (len(tensors) * of[0], *of[1:])
 
     def part(parts: Iterable[StoredPart | None]) -> StoredPart | None:
-        found = [_entries(each, first) for each in parts if each is not None]
+        found = [entries(each, first) for each in parts if each is not None]
         if not found:
             return None
         rows = sum(each.rows for each in found)
@@ -160,56 +161,3 @@ def _combined(tensors: Sequence[CanonicalTensor], how: str) -> CanonicalTensor:
         raise AssertionError(f"{first.name} has no elements")
     scales = part(tensor.scales for tensor in tensors)
     return replace(first, shape=shape(first.shape), elements=elements, scales=scales)
-
-
-def _entries(part: StoredPart, tensor: CanonicalTensor) -> StoredPart:
-    """The part; of a vector its entries as rows."""
-    if len(tensor.shape) > 1 or part.rows == tensor.shape[0]:
-        return part
-    return Entries(part=part, shape=part.shape, dtype=part.dtype, rows=tensor.shape[0])
-
-
-def _expert(tensor: CanonicalTensor, index: int) -> CanonicalTensor:
-    """One of the leading slices."""
-    count = tensor.shape[0]
-
-    def picked(part: StoredPart | None) -> StoredPart | None:
-        if part is None:
-            return None
-        rows = part.rows // count
-        return Picked(
-            part=part, first=index * rows, step=1, shape=part.shape[1:], dtype=part.dtype, rows=rows
-        )
-
-    found = _with_parts(tensor, tensor.shape[1:], picked)
-    factor, static = tensor.tensor_scale, tensor.input_scale
-    return replace(
-        found,
-        tensor_scale=None if factor is None else factor.of_slice(index, count),
-        input_scale=None if static is None else static.of_slice(index, count),
-    )
-
-
-def _half(tensor: CanonicalTensor, half: int, interleaved: bool) -> CanonicalTensor:
-    """Gate (0) or up (1) of a weight, or of a bias, that is both."""
-
-    def picked(part: StoredPart | None) -> StoredPart | None:
-        if part is None:
-            return None
-        part = _entries(part, tensor)
-        rows, shape = part.rows // 2, (part.shape[0] // 2, *part.shape[1:])
-        first, step = (half, 2) if interleaved else (half * rows, 1)
-        return Picked(part=part, first=first, step=step, shape=shape, dtype=part.dtype, rows=rows)
-
-    return _with_parts(tensor, (tensor.shape[0] // 2, *tensor.shape[1:]), picked)
-
-
-def _with_parts(
-    tensor: CanonicalTensor,
-    shape: tuple[int, ...],
-    of: Callable[[StoredPart | None], StoredPart | None],
-) -> CanonicalTensor:
-    elements = of(tensor.elements)
-    if elements is None:
-        raise AssertionError(f"{tensor.name} has no elements")
-    return replace(tensor, shape=shape, elements=elements, scales=of(tensor.scales))

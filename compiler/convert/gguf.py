@@ -25,7 +25,9 @@ from mxc.compiler.checkpoints.files.gguf import TYPES
 from mxc.compiler.checkpoints.files.tensors import DTYPES
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.convert.experts import apart, published, together
+from mxc.compiler.convert.gguf_metadata import say
 from mxc.compiler.convert.plan import CHUNK, Bytes, Plan, Written, factors, number, refuse
+from mxc.compiler.models.configs.gguf_rope import DIVISORS
 from mxc.compiler.tokenizers.to_gguf import metadata as tokenizer
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import E4M3, E8M0
@@ -36,40 +38,11 @@ BY_NAME = {kind.name: kind for kind in TYPES.values()}
 
 CONFIG_KEY, DTYPES_KEY = "mxc.config", "mxc.dtypes"
 
-#: model_type of transformers -> general.architecture.
-_ARCHITECTURES = {
-    "llama": "llama",
-    "mistral": "llama",
-    "mixtral": "llama",
-    "qwen2": "qwen2",
-    "qwen3": "qwen3",
-    "qwen3_moe": "qwen3moe",
-    "gpt_oss": "gpt-oss",
-}
 #: Dtypes that ggml has a type for.
 _PLAIN = ("F32", "F16", "BF16", "I8", "I16", "I32", "I64", "F64")
 
 #: What ggml multiplies or adds in f32 only.
 _WIDE = re.compile(r"(.*_norm|output_norm|.*\.ffn_gate_inp)\.weight|.*\.bias|.*_sinks\.weight")
-
-#: Metadata: key after the architecture, its type, the keys of config.json that may hold it.
-_VALUES: tuple[tuple[str, type, tuple[str, ...]], ...] = (
-    ("block_count", int, ("num_hidden_layers",)),
-    ("context_length", int, ("max_position_embeddings",)),
-    ("embedding_length", int, ("hidden_size",)),
-    ("feed_forward_length", int, ("intermediate_size",)),
-    ("vocab_size", int, ("vocab_size",)),
-    ("attention.head_count", int, ("num_attention_heads",)),
-    ("attention.head_count_kv", int, ("num_key_value_heads", "num_attention_heads")),
-    ("attention.key_length", int, ("head_dim",)),
-    ("attention.value_length", int, ("head_dim",)),
-    ("attention.layer_norm_rms_epsilon", float, ("rms_norm_eps",)),
-    ("attention.sliding_window", int, ("sliding_window",)),
-    ("expert_count", int, ("num_local_experts", "num_experts")),
-    ("expert_used_count", int, ("num_experts_per_tok", "experts_per_token")),
-    ("expert_feed_forward_length", int, ("moe_intermediate_size",)),
-    ("rope.freq_base", float, ("rope_theta",)),
-)
 
 
 @dataclass(frozen=True)
@@ -92,33 +65,35 @@ _ALL = _Rows()
 def plan_gguf(source: Source) -> Plan:
     """All tensors with their names and rows in ggml's order, and the metadata.
 
-    Raises CheckpointError for formats that ggml has no type for, and for what would lose a value:
-    scales that are NaN, nvfp4 rows of no multiple of 64, tensor scales that divide.
+    Raises CheckpointError as `say`, for formats that ggml has no type for, and for what would lose
+    a value: scales that are NaN, nvfp4 rows of no multiple of 64, tensor scales that divide.
     """
     kind = source.config.get("model_type")
     source = together(source)
     if kind != "gpt_oss":
         # ggml has the experts of each projection in one tensor, made of what is apart.
         source = published(apart(source, split=True, plain=True))
-    architecture = _ARCHITECTURES.get(str(kind), str(kind or "unknown"))
-    names = ARCHITECTURES.get(architecture, Names(layers={}))
+    said = say(source.config, source.tensors, str(source.path))
+    names = ARCHITECTURES[said.architecture]
     written: list[Written] = []
     narrowed: dict[str, str] = {}
     left = dict(source.tensors)
     for group in _expert_groups(left, names):
         written += _stacked(*group)
     for tensor in left.values():
-        for name, rows in _places(tensor, architecture, names, source.config):
+        for name, rows in _places(tensor, said.architecture, names, source.config):
             wide = _WIDE.fullmatch(name) is not None and tensor.dtype in ("BF16", "F16")
             if wide:
                 narrowed[tensor.name] = tensor.dtype
             written += _tensor(tensor, name, rows, wide=wide)
-    metadata = _metadata(architecture, source.config)
+    if said.divisors is not None:
+        written.append(number(DIVISORS, said.divisors, said.divisors.shape))
+    metadata = dict(said.metadata)
     metadata[CONFIG_KEY] = json.dumps(_without_quantisation(source.config))
     metadata[DTYPES_KEY] = json.dumps(narrowed)
     words, unsaid = tokenizer(source.path, source.config)
     metadata |= words
-    notes = [] if unsaid is None else [unsaid]
+    notes = [*said.notes, *unsaid]
     default = source.quantisation.default
     if default is not None and default.activations is not None:
         notes.append(f"GGUF has no word for activations: {default.activations.format}")
@@ -305,23 +280,6 @@ def _q8_0(elements: Bytes, scales: Bytes | None) -> Bytes:
     blocks = elements.reshape(len(elements), -1, 32)
     halves = scales.reshape(len(scales), -1, 2)
     return np.concatenate((halves, blocks), axis=2).reshape(-1)
-
-
-def _metadata(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"general.architecture": architecture}
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    everything = {**(rope if isinstance(rope, dict) else {}), **config}
-    for key, kind, sources in _VALUES:
-        value = next((everything[s] for s in sources if everything.get(s) is not None), None)
-        if type(value) in (int, float):
-            found[f"{architecture}.{key}"] = kind(value)
-    if isinstance(rope, dict) and rope.get("rope_type", rope.get("type")) == "yarn":
-        found[f"{architecture}.rope.scaling.type"] = "yarn"
-        found[f"{architecture}.rope.scaling.factor"] = float(rope.get("factor", 1.0))
-        original = rope.get("original_max_position_embeddings")
-        if type(original) is int:
-            found[f"{architecture}.rope.scaling.original_context_length"] = original
-    return found
 
 
 def _without_quantisation(config: Mapping[str, Any]) -> dict[str, Any]:

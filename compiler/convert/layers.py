@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mxc.compiler.checkpoints.canonical.tensor import UNSTATED, CanonicalTensor, Convention
 from mxc.compiler.checkpoints.layers.quantisation import Activations
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.convert.experts import apart, as_it_is, together
+from mxc.compiler.convert.fp8 import (
+    Fp8,
+    compressed_group,
+    fp8_of,
+    fp8_parts,
+    quark_layer,
+    require_held,
+    sayable,
+)
 from mxc.compiler.convert.plan import Plan, Written, factors, number, part_of, refuse
 from mxc.compiler.quantize.outputs import EIGHT_BITS, OUTPUTS, Output
 from mxc.dialects.formats import FORMATS, block_format
@@ -46,7 +55,7 @@ def plan_gpt_oss(source: Source) -> Plan:
 def plan_quark(source: Source) -> Plan:
     """`X.weight` and `X.weight_scale` of the layers in MX formats, the rest as it is.
 
-    Raises CheckpointError for weights that Quark's layers cannot hold.
+    Of fp8 too. Raises CheckpointError for weights that Quark's layers cannot hold.
     """
     able = OUTPUTS["quark"]
     # Of an expert Quark has gate and up of gpt-oss in one layer.
@@ -57,16 +66,17 @@ def plan_quark(source: Source) -> Plan:
     for tensor in source.tensors.values():
         if tensor.name not in weights:
             tensors.append(as_it_is(tensor, source))
-            continue
-        tensors += _elements_and_scales(tensor, tensor.name, "U8")
-    common = _most_common(weights, _with_recipe)
-    declared = _quark_config(able, source, weights, common)
-    notes = _activations_unsaid(source, "quark")
+        elif (fp8 := fp8_of(tensor)) is not None:
+            tensors += fp8_parts(tensor, fp8, vector=False)
+        else:
+            tensors += _elements_and_scales(tensor, tensor.name, "U8")
+    declared = _quark_config(able, source, weights)
+    notes = _activations_unsaid(source, weights, "quark")
     return Plan(tensors=tensors, config=config_of(source, declared), notes=notes)
 
 
 def plan_compressed_tensors(source: Source) -> Plan:
-    """`X.weight_packed` (8 bits: `X.weight`) and scales of MX and nvfp4 layers, the rest as it is.
+    """`X.weight_packed` (8 bits: `X.weight`) and scales of quantized layers, the rest as it is.
 
     Raises CheckpointError for weights that its formats cannot hold, and for tensor scales whose
     reciprocal would be rounded.
@@ -78,6 +88,9 @@ def plan_compressed_tensors(source: Source) -> Plan:
     for tensor in source.tensors.values():
         if tensor.name not in weights:
             tensors.append(as_it_is(tensor, source))
+            continue
+        if (fp8 := fp8_of(tensor)) is not None:
+            tensors += fp8_parts(tensor, fp8, vector=True)
             continue
         format = block_format(tensor.format)
         name = tensor.name if format.element.bits == 8 else f"{tensor.name}_packed"
@@ -92,7 +105,7 @@ def plan_compressed_tensors(source: Source) -> Plan:
             values = factors(tensor.input_scale, Convention.DIVIDE, tensor, able.name)
             tensors.append(number(f"{module}.input_global_scale", values, (1,)))
     declared = _compressed_config(able, source, weights)
-    notes = (*_recipes_unsaid(weights), *_activations_unsaid(source, able.name))
+    notes = (*_recipes_unsaid(weights), *_activations_unsaid(source, weights, able.name))
     return Plan(tensors=tensors, config=config_of(source, declared), notes=notes)
 
 
@@ -102,11 +115,14 @@ def weights_of(source: Source, able: Output) -> dict[str, CanonicalTensor]:
     for tensor in source.tensors.values():
         if _is_plain(tensor):
             continue
-        if tensor.format not in able.formats:
+        fp8 = fp8_of(tensor)
+        if fp8 is not None:
+            require_held(tensor, fp8, able.name)
+        elif tensor.format not in able.formats:
             raise refuse(tensor, able.name, f"it holds {', '.join(able.formats)}")
         if len(tensor.shape) != 2 or not tensor.name.endswith(".weight"):
             raise refuse(tensor, able.name, "it holds the weights of single linear layers")
-        if tensor.input_scale is not None and tensor.format != "nvfp4":
+        if tensor.input_scale is not None and fp8 is None and tensor.format != "nvfp4":
             raise refuse(tensor, able.name, "it has no place for the scale of its inputs")
         found[tensor.name] = tensor
     return found
@@ -129,17 +145,6 @@ def _elements_and_scales(tensor: CanonicalTensor, name: str, scale_dtype: str) -
     ]
 
 
-def _with_recipe(tensor: CanonicalTensor) -> tuple[str, str]:
-    return tensor.format, tensor.recipe
-
-
-def _most_common(
-    weights: Mapping[str, CanonicalTensor], key: Callable[[CanonicalTensor], tuple[str, str]]
-) -> tuple[str, str] | None:
-    counted = Counter(key(tensor) for tensor in weights.values()).most_common(1)
-    return counted[0][0] if counted else None
-
-
 def kept_layers(source: Source, weights: Mapping[str, CanonicalTensor]) -> list[str]:
     """Layers whose matrix stays as it is: excluded, so that nobody expects scales there."""
     return [
@@ -150,67 +155,78 @@ def kept_layers(source: Source, weights: Mapping[str, CanonicalTensor]) -> list[
 
 
 def _quark_config(
-    able: Output,
-    source: Source,
-    weights: Mapping[str, CanonicalTensor],
-    common: tuple[str, str] | None,
+    able: Output, source: Source, weights: Mapping[str, CanonicalTensor]
 ) -> dict[str, Any] | None:
-    if common is None:
+    if not weights:
         return None
 
-    def layer(format: str, recipe: str, activations: Activations | None) -> dict[str, Any]:
-        known = None if recipe not in _QUARK_RECIPES else scale_recipe(recipe)
-        made = able.config(block_format(format), known, [])["global_quant_config"]
-        if activations is not None and _sayable(activations):
+    def layer(tensor: CanonicalTensor) -> dict[str, Any]:
+        activations = _said(source, tensor)
+        if (fp8 := fp8_of(tensor)) is not None:
+            return quark_layer(fp8, activations)
+        known = None if tensor.recipe not in _QUARK_RECIPES else scale_recipe(tensor.recipe)
+        made = able.config(block_format(tensor.format), known, [])["global_quant_config"]
+        if activations is not None:
             mode = None if activations.recipe == UNSTATED else scale_recipe(activations.recipe)
             inputs = able.config(block_format(activations.format), mode, [])
             made["input_tensors"] = {**inputs["global_quant_config"]["weight"], "is_dynamic": True}
         result: dict[str, Any] = made
         return result
 
-    declared = able.config(block_format(common[0]), None, kept_layers(source, weights))
-    of_common = [n for n, t in weights.items() if _with_recipe(t) == common]
-    first = _activations(source, of_common[0])
-    declared["global_quant_config"] = layer(*common, first)
+    def key(tensor: CanonicalTensor) -> tuple[object, ...]:
+        return tensor.format, tensor.recipe, fp8_of(tensor), _said(source, tensor)
+
+    common = Counter(key(tensor) for tensor in weights.values()).most_common(1)[0][0]
+    declared = able.config(block_format("mxfp4"), None, kept_layers(source, weights))
+    first = next(tensor for tensor in weights.values() if key(tensor) == common)
+    declared["global_quant_config"] = layer(first)
     for name, tensor in weights.items():
-        activations = _activations(source, name)
-        if _with_recipe(tensor) != common or activations != first:
-            module = name.removesuffix(".weight")
-            config = layer(tensor.format, tensor.recipe, activations)
-            declared["layer_quant_config"][module] = config
+        if key(tensor) != common:
+            declared["layer_quant_config"][name.removesuffix(".weight")] = layer(tensor)
     return declared
 
 
 def _compressed_config(
     able: Output, source: Source, weights: Mapping[str, CanonicalTensor]
 ) -> dict[str, Any] | None:
-    groups: dict[tuple[str, Activations | None], list[str]] = {}
+    groups: dict[tuple[str, Fp8 | None, Activations | None], list[str]] = {}
     for name, tensor in weights.items():
-        activations = _activations(source, name)
-        if activations is not None and not _sayable(activations):
-            activations = None
-        groups.setdefault((tensor.format, activations), []).append(name.removesuffix(".weight"))
-    declared: dict[str, Any] | None = None
-    for index, ((format, activations), modules) in enumerate(groups.items()):
-        made = able.config(block_format(format), None, kept_layers(source, weights))
-        group = made["config_groups"]["group_0"]
-        if activations is not None:
-            inputs = able.config(block_format(activations.format), None, [])
-            arguments = inputs["config_groups"]["group_0"]["weights"]
-            dynamic = True if activations.dynamic else "local"
-            group["input_activations"] = {**arguments, "dynamic": dynamic}
-        if len(groups) > 1:
+        key = tensor.format, fp8_of(tensor), _said(source, tensor)
+        groups.setdefault(key, []).append(name.removesuffix(".weight"))
+    made = [_compressed_group(able, *key) for key in groups]
+    if not made:
+        return None
+    if len(made) > 1:
+        for group, modules in zip(made, groups.values(), strict=True):
             group["targets"] = modules
-        if declared is None:
-            declared = made
-        else:
-            declared["format"] = "mixed-precision"
-        declared["config_groups"][f"group_{index}"] = group
+    declared = able.config(block_format("mxfp4"), None, kept_layers(source, weights))
+    declared["format"] = made[0]["format"] if len(made) == 1 else "mixed-precision"
+    declared["config_groups"] = {f"group_{index}": group for index, group in enumerate(made)}
     return declared
 
 
-def _activations(source: Source, name: str) -> Activations | None:
-    return source.quantisation.activations(name.removesuffix(".weight"))
+def _compressed_group(
+    able: Output, format: str, fp8: Fp8 | None, activations: Activations | None
+) -> dict[str, Any]:
+    if fp8 is not None:
+        return compressed_group(fp8, activations)
+    made = able.config(block_format(format), None, [])["config_groups"]["group_0"]
+    if activations is not None:
+        inputs = able.config(block_format(activations.format), None, [])
+        arguments = inputs["config_groups"]["group_0"]["weights"]
+        dynamic = True if activations.dynamic else "local"
+        made["input_activations"] = {**arguments, "dynamic": dynamic}
+    group: dict[str, Any] = made
+    return group
+
+
+def _said(source: Source, tensor: CanonicalTensor) -> Activations | None:
+    """What the output says of the activations that meet a weight; None: nothing."""
+    activations = source.quantisation.activations(tensor.name.removesuffix(".weight"))
+    if activations is None or (fp8 := fp8_of(tensor)) is None:
+        known = activations is not None and _sayable(activations)
+        return activations if known else None
+    return activations if sayable(fp8, activations) else None
 
 
 def _sayable(activations: Activations) -> bool:
@@ -233,14 +249,18 @@ def _recipes_unsaid(weights: Mapping[str, CanonicalTensor]) -> tuple[str, ...]:
     return (f"the output has no word for the recipe of the scales: {', '.join(sorted(lost))}",)
 
 
-def _activations_unsaid(source: Source, dialect: str) -> tuple[str, ...]:
-    default = source.quantisation.default
-    activations = None if default is None else default.activations
-    if activations is None or _sayable(activations):
-        return ()
-    return (
-        f"{dialect} does not say what the source says of activations: {activations.format}, "
-        f"recipe {activations.recipe}",
+def _activations_unsaid(
+    source: Source, weights: Mapping[str, CanonicalTensor], dialect: str
+) -> tuple[str, ...]:
+    found: dict[Activations, None] = {}
+    for name, tensor in weights.items():
+        activations = source.quantisation.activations(name.removesuffix(".weight"))
+        if activations is not None and _said(source, tensor) is None:
+            found[activations] = None
+    return tuple(
+        f"{dialect} does not say what the source says of activations: {each.format}, "
+        f"recipe {each.recipe}"
+        for each in found
     )
 
 

@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, Convention
-from mxc.compiler.checkpoints.dialects.modelopt import METHOD
+from mxc.compiler.checkpoints.dialects.modelopt import METHOD, QUANT_CONFIG
 from mxc.compiler.checkpoints.dialects.torchao import ELEMENTS
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.convert.experts import apart, as_it_is, together
+from mxc.compiler.convert.fp8 import fp8_of, fp8_parts, modelopt_algorithm
 from mxc.compiler.convert.layers import config_of, kept_layers, unsaid, weights_of
 from mxc.compiler.convert.plan import Bytes, Plan, Written, factors, number, part_of, refuse
 from mxc.compiler.quantize.outputs import EIGHT_BITS, OUTPUTS
@@ -50,44 +51,59 @@ def plan_torchao(source: Source) -> Plan:
 
 
 def plan_modelopt(source: Source) -> Plan:
-    """`X.weight`, `X.weight_scale` and `X.weight_scale_2` of nvfp4, and hf_quant_config.json.
+    """`X.weight`, `X.weight_scale`, of nvfp4 `X.weight_scale_2`, and hf_quant_config.json.
 
-    Raises CheckpointError for other formats, whose recipe modelopt would state wrongly, and for
-    tensor scales whose reciprocal would be rounded.
+    Raises CheckpointError for MX formats, whose recipe modelopt would state wrongly, for fp8 that
+    it has no algorithm for, and for tensor scales whose reciprocal would be rounded.
     """
     source = apart(together(source), split=True)
     able = OUTPUTS[METHOD]
     weights = weights_of(source, able)
     tensors: list[Written] = []
+    algorithms: dict[str, str] = {}
+    static = all(t.input_scale is not None for t in weights.values() if t.format == "nvfp4")
     for tensor in source.tensors.values():
+        module = tensor.name.removesuffix(".weight")
         if tensor.name not in weights:
             tensors.append(as_it_is(tensor, source))
-            continue
-        if tensor.tensor_scale is None or tensor.scales is None:
-            raise refuse(tensor, METHOD, "it has no tensor scale")
-        rows, depth = tensor.shape
-        format = block_format(tensor.format)
-        shapes = (rows, format.packed_bytes(depth)), (rows, format.blocks(depth))
-        tensors.append(part_of(tensor.elements, tensor.name, "U8", shapes[0]))
-        tensors.append(part_of(tensor.scales, f"{tensor.name}_scale", "F8_E4M3", shapes[1]))
-        values = factors(tensor.tensor_scale, Convention.MULTIPLY, tensor, METHOD)
-        tensors.append(number(f"{tensor.name}_scale_2", values, ()))
-        if tensor.input_scale is not None:
-            values = factors(tensor.input_scale, Convention.MULTIPLY, tensor, METHOD)
-            module = tensor.name.removesuffix(".weight")
-            tensors.append(number(f"{module}.input_scale", values, ()))
+        elif (fp8 := fp8_of(tensor)) is not None:
+            algorithms[module] = modelopt_algorithm(tensor, fp8)
+            tensors += fp8_parts(tensor, fp8, vector=False)
+        else:
+            algorithms[module] = "NVFP4" if static else "W4A16_NVFP4"
+            tensors += _modelopt_nvfp4(tensor, module)
     if not weights:
         return Plan(tensors=tensors, config=config_of(source, None))
-    static = all(tensor.input_scale is not None for tensor in weights.values())
-    algorithm = "NVFP4" if static else "W4A16_NVFP4"
-    beside = able.files(block_format("nvfp4"), kept_layers(source, weights), algorithm)
-    declared = {
-        "quant_method": METHOD,
-        "quant_algo": algorithm,
-        "ignore": kept_layers(source, weights),
-    }
-    notes = unsaid(source, METHOD) if not static else ()
-    return Plan(tensors=tensors, config=config_of(source, declared), notes=notes, files=beside)
+    kept = kept_layers(source, weights)
+    said: dict[str, Any] = {"quant_algo": next(iter(algorithms.values()))}
+    if len(set(algorithms.values())) > 1:
+        layers = {module: {"quant_algo": each} for module, each in algorithms.items()}
+        said = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    if "nvfp4" in {tensor.format for tensor in weights.values()}:
+        said["group_size"] = block_format("nvfp4").block
+    beside = {**said, "kv_cache_quant_algo": None, "exclude_modules": kept}
+    declared = {"quant_method": METHOD, **said, "ignore": kept}
+    files = {QUANT_CONFIG: {"producer": {"name": "mxc"}, "quantization": beside}}
+    notes = unsaid(source, METHOD) if "W4A16_NVFP4" in algorithms.values() else ()
+    return Plan(tensors=tensors, config=config_of(source, declared), notes=notes, files=files)
+
+
+def _modelopt_nvfp4(tensor: CanonicalTensor, module: str) -> list[Written]:
+    if tensor.tensor_scale is None or tensor.scales is None:
+        raise refuse(tensor, METHOD, "it has no tensor scale")
+    rows, depth = tensor.shape
+    format = block_format(tensor.format)
+    shapes = (rows, format.packed_bytes(depth)), (rows, format.blocks(depth))
+    values = factors(tensor.tensor_scale, Convention.MULTIPLY, tensor, METHOD)
+    found = [
+        part_of(tensor.elements, tensor.name, "U8", shapes[0]),
+        part_of(tensor.scales, f"{tensor.name}_scale", "F8_E4M3", shapes[1]),
+        number(f"{tensor.name}_scale_2", values, ()),
+    ]
+    if tensor.input_scale is not None:
+        values = factors(tensor.input_scale, Convention.MULTIPLY, tensor, METHOD)
+        found.append(number(f"{module}.input_scale", values, ()))
+    return found
 
 
 def _qdata_and_scale(tensor: CanonicalTensor, stem: str) -> list[Written]:

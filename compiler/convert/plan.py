@@ -18,6 +18,8 @@ from mxc.compiler.checkpoints.canonical.tensor import (
 )
 from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
 from mxc.dialects.errors import CheckpointError
+from mxc.dialects.formats import E4M3
+from mxc.dialects.packing import decode_scales
 
 Bytes = NDArray[np.uint8]
 
@@ -81,24 +83,50 @@ def part_of(part: StoredPart, name: str, dtype: str, shape: tuple[int, ...]) -> 
 def factors(
     scale: TensorScale, convention: Convention, tensor: CanonicalTensor, dialect: str
 ) -> NDArray[np.float32]:
-    """The tensor scale in a convention. Raises CheckpointError where that would round it.
+    """The tensor scale in a convention. Raises CheckpointError where that changes a value.
 
-    Its reciprocal is a number of float32 only for powers of two.
+    It does not where every scale of a block, times the one or divided by the other, is the same
+    float32: always for powers of two, and for others where a neighbour of the reciprocal makes it
+    so.
     """
     values = scale.read()
     if scale.convention is convention:
         return values
-    with np.errstate(divide="ignore"):
-        other = (np.float32(1) / values).astype(np.float32)
-    exact = np.isfinite(other) & (np.frexp(values)[0] == 0.5) & (np.abs(other) >= 2.0**-126)
-    if not exact.all():
-        raise refuse(
-            tensor,
-            dialect,
-            f"it stores what {convention}s the scales, and the reciprocal of {values[0]!r} is no "
-            "float32",
-        )
-    return other
+    # Finite positive E4M3, the scales that there are; the sign changes nothing.
+    codes = decode_scales(np.arange(1, E4M3.nan_codes[0], dtype=np.uint8), "nvfp4")
+    found = np.empty_like(values)
+    for index, value in enumerate(values):
+        found[index], error = _inverse(value, codes, scale.convention)
+        if error:
+            raise refuse(
+                tensor,
+                dialect,
+                f"it stores what {convention}s the scales; with the reciprocal of {value!r}, which "
+                f"is no float32, values change by up to {error:.1e} of themselves",
+            )
+    return found
+
+
+def _inverse(
+    value: np.float32, codes: NDArray[np.float32], convention: Convention
+) -> tuple[np.float32, float]:
+    """The number that means `value` in the other convention, and the largest relative error."""
+    with np.errstate(all="ignore"):
+        nearest = np.float32(1) / value
+        best = nearest, np.inf
+        if not (np.isfinite(nearest) and nearest and np.isfinite(value)):
+            return best
+        down, up = (np.nextafter(nearest, np.float32(end)) for end in (-np.inf, np.inf))
+        for other in (nearest, down, up):
+            if convention is Convention.MULTIPLY:
+                wanted, made = codes * value, codes / other
+            else:
+                wanted, made = codes / value, codes * other
+            if np.array_equal(wanted, made):
+                return other, 0.0
+            error = float(np.nanmax(np.abs(made.astype(np.float64) / wanted - 1)))
+            best = min(best, (other, error), key=lambda pair: pair[1])
+    return best
 
 
 def number(name: str, values: NDArray[np.float32], shape: tuple[int, ...]) -> Written:

@@ -8,6 +8,7 @@ import numpy as np
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.source import Source
+from mxc.compiler.inspect.pairs import pairs
 
 #: Bytes of elements that are compared together, and how many differences are shown.
 _CHUNK = 1 << 20
@@ -19,19 +20,15 @@ SAME_BYTES, SAME_VALUES, DIFFERENT = "same bytes", "same values", "different"
 def compare(first: Source, second: Source, name: str | None = None) -> dict[str, Any]:
     """What two checkpoints have in common, in values that JSON can hold.
 
-    `tensors`: one row for each name that both have (or for `name` alone), with `result`, one of
-    SAME_BYTES (elements, scales and tensor scale as canonical bytes), SAME_VALUES and DIFFERENT,
-    and of the latter what differs first. `only_in_first` and `only_in_second` are names;
-    `result` is the worst of all. Raises CheckpointError for a name that one lacks.
+    `tensors`: one row for each parameter that both have (see pairs.py; or for those of the tensor
+    `name` alone), with `result`, one of SAME_BYTES (elements, scales and tensor scale as canonical
+    bytes), SAME_VALUES and DIFFERENT, and of the latter what differs first. `only_in_first` and
+    `only_in_second` are names; `result` is the worst of all. Raises CheckpointError for a name that
+    one lacks.
     """
-    if name is None:
-        names = [n for n in first.tensors if n in second.tensors]
-        only = [
-            sorted(set(a.tensors) - set(b.tensors)) for a, b in ((first, second), (second, first))
-        ]
-    else:
-        names, only = [name], [[], []]
-    rows = [compare_tensors(first.tensor(n), second.tensor(n)) for n in names]
+    found_pairs = pairs(first, second, name)
+    only = [list(names) for names in found_pairs.only]
+    rows = [compare_tensors(*pair) for pair in found_pairs.both]
     found = {row["result"] for row in rows}
     worst = next((r for r in (DIFFERENT, SAME_VALUES) if r in found), SAME_BYTES)
     if only[0] or only[1] or not rows:

@@ -20,10 +20,10 @@ from mxc.compiler.checkpoints.files.safetensors import CONFIG, found_instead
 from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord
 from mxc.compiler.inspect.compare import compare
 from mxc.compiler.inspect.statistics import recipe_of, statistics
-from mxc.compiler.packing.archive import read_archive
 from mxc.dialects.errors import CheckpointError, RequestError
 from mxc.dialects.formats import FORMATS
-from mxc.dialects.manifest import BLOCKS, MANIFEST, SCALES, WEIGHTS, Manifest
+from mxc.dialects.manifest import BLOCKS, MANIFEST, SCALES, WEIGHTS, read_manifest
+from mxc.dialects.parameter_archive import read_archive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ def _open(path: Path, level: str | None) -> _Contents:
 
 
 def _artifact(path: Path, level: str | None) -> _Contents:
-    manifest = Manifest.from_json((path / MANIFEST).read_text(), str(path / MANIFEST))
+    manifest = read_manifest(path)
     summary = dataclasses.asdict(manifest)
     for long in ("weights", "source"):
         summary[long] = len(summary[long])

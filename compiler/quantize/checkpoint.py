@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,8 @@ from mxc.compiler.checkpoints.files.safetensors import (
     read_file,
 )
 from mxc.compiler.checkpoints.files.tensors import Checkpoint
+from mxc.compiler.leftovers import partial_folder
+from mxc.compiler.quantize.least_error import recipe_for
 from mxc.compiler.quantize.loss import Loss
 from mxc.compiler.quantize.outputs import output_dialect
 from mxc.compiler.quantize.plan import Item, plan
@@ -30,7 +31,6 @@ from mxc.compiler.quantize.rows import RowQuantizer
 from mxc.compiler.quantize.write import Writer
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import block_format
-from mxc.dialects.reference import chosen_recipe
 from mxc.dialects.rounding import tie_rule
 
 #: Files that hold weights, which are not copied beside the new ones.
@@ -118,8 +118,8 @@ def quantize_checkpoint(
     """Write the folder `output` (of gguf a file): `source`, its matrices in blocks of `format`.
 
     `source` is a checkpoint folder, a .safetensors or a .gguf file in bf16, f16 or f32 (of gguf
-    also q8_0). Without `recipe`
-    it is FLOOR; without `ties` and `dialect` the default of the dialect, and of the format.
+    also q8_0). Without `recipe` it is that of least error; without `ties` and `dialect` the default
+    of the dialect, and of the format.
     `include`, `exclude`: see `plan`. The output is the same for any number of `workers`, by
     default one a CPU, and takes about 30 MiB for each. The folder appears when all is in it.
 
@@ -131,11 +131,11 @@ def quantize_checkpoint(
     source, output = Path(source), Path(output)
     block = block_format(format)
     spoken = output_dialect(dialect, block)
-    chosen = chosen_recipe(block, recipe)
+    chosen = recipe_for(block, recipe)
     rule = spoken.ties if ties is None else tie_rule(ties)
     checkpoint, reads, texts = _open(source)
     items = plan(checkpoint, spoken, block, include=include, exclude=exclude)
-    items = [replace(item, read=reads.get(item.source.name)) for item in items]
+    items = [replace(item, read=reads.get(item.source.name, item.read)) for item in items]
     quantizer = RowQuantizer(
         format=block,
         recipe=chosen,
@@ -268,14 +268,5 @@ def _require_free(output: Path) -> None:
 def _beside(output: Path) -> Iterator[Path]:
     """A hidden folder beside `output`, which is gone at the end unless it was renamed."""
     _require_free(output)
-    partial = output.with_name(f".{output.name}.partial-{secrets.token_hex(4)}")
-    try:
-        partial.mkdir()
-    except OSError as error:
-        raise CheckpointError(
-            f"{output}: cannot be written ({error.strerror}); choose another --output"
-        ) from error
-    try:
+    with partial_folder(output) as partial:
         yield partial
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

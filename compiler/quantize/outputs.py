@@ -52,6 +52,10 @@ class Output(ABC):
     negative_zero: ClassVar[bool] = True
     #: Whether nvfp4's tensor scale is stored as its reciprocal.
     reciprocal: ClassVar[bool] = False
+    #: Whether all experts of a layer are one tensor; else each is a layer of its own.
+    stacks: ClassVar[bool] = False
+    #: Values of `model_type` whose gate and up projections of an expert stay one weight.
+    fused_gate_up: ClassVar[tuple[str, ...]] = ()
     #: The dialect of `mxc convert` that makes the output of what was written; "" for none.
     converted: ClassVar[str] = ""
 
@@ -78,9 +82,7 @@ class Output(ABC):
     ) -> dict[str, Any]:
         """The `quantization_config`; `kept` are the modules whose weights stay as they are."""
 
-    def files(
-        self, format: BlockFormat, kept: Sequence[str], algorithm: str = ""
-    ) -> dict[str, Any]:
+    def files(self, format: BlockFormat, kept: Sequence[str]) -> dict[str, Any]:
         """What lies beside config.json: JSON by the names of files."""
         return {}
 
@@ -108,6 +110,7 @@ class Quark(Output):
         "mxint8",
     )
     negative_zero = False
+    fused_gate_up = ("gpt_oss",)
     _dtypes: ClassVar = {
         "mxfp4": "fp4",
         "mxfp6e2m3": "fp6_e2m3",
@@ -251,12 +254,10 @@ class Modelopt(Output):
         """Weights alone; activations stay as they are."""
         return {"quant_method": self.name, "quant_algo": "W4A16_NVFP4", "ignore": list(kept)}
 
-    def files(
-        self, format: BlockFormat, kept: Sequence[str], algorithm: str = "W4A16_NVFP4"
-    ) -> dict[str, Any]:
+    def files(self, format: BlockFormat, kept: Sequence[str]) -> dict[str, Any]:
         """hf_quant_config.json."""
         said = {
-            "quant_algo": algorithm,
+            "quant_algo": "W4A16_NVFP4",
             "kv_cache_quant_algo": None,
             "group_size": format.block,
             "exclude_modules": list(kept),
@@ -272,6 +273,7 @@ class GptOss(Output):
 
     name = "gpt-oss"
     formats = ("mxfp4",)
+    stacks = True
 
     def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
         """Of the fused weights of all experts of a layer."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from mxc.compiler.checkpoints.canonical.stored import Decoded
 from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
 from mxc.compiler.quantize.outputs import Output, Parts, Tensor
-from mxc.dialects.errors import CheckpointError, FormatError
+from mxc.compiler.quantize.patterns import named_by
+from mxc.compiler.quantize.stacked import biases_of, experts, inputs_first, is_stack
+from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import BlockFormat
 
 #: Left as they are unless --include names them: tables of which rows are looked up, the head, and
@@ -39,13 +39,15 @@ _FLOATS = ("BF16", "F16", "F32")
 class Item:
     """One tensor of the source and what it becomes: `parts`, or itself and the reason `kept`.
 
-    `read`: where its bytes come from, if they do not lie in the file as the source says.
+    `read`: where its bytes come from, if they do not lie in the file as the source says; with
+    `at_once` all of them, because to read some costs as much.
     """
 
     source: TensorRecord
     parts: Parts | None = None
     kept: str = ""
     read: Decoded | None = None
+    at_once: bool = False
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -64,7 +66,7 @@ def plan(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> list[Item]:
-    """An item for each tensor, in the order of the files.
+    """An item for each tensor, in the order of the files; for each expert of a stack its own.
 
     Patterns are for names of tensors: with *, ? and [..] as in file names, or "re:" and a regular
     expression that matches from the start. With `include` these alone are quantised; without, all
@@ -79,19 +81,34 @@ def plan(
             f"{checkpoint.config['quantization_config'].get('quant_method')!r}); quantise the "
             "model in bf16 that it was made from, or use `mxc convert` for another dialect"
         )
-    wanted, unwanted = _matcher(include), _matcher(exclude)
-    usual = _matcher(EXCLUDED)
-    _require_use(checkpoint, [*include, *exclude])
-    items = []
+    found = named_by([*include, *exclude, *EXCLUDED], checkpoint.tensors)
+    for pattern in (*include, *exclude):
+        if not found[pattern]:
+            raise CheckpointError(
+                f"{checkpoint.folder}: no tensor is named by the pattern {pattern!r}; "
+                "`mxc inspect` lists the names"
+            )
+    wanted, unwanted, usual = (
+        {name for pattern in patterns for name in found[pattern]}
+        for patterns in (include, exclude, EXCLUDED)
+    )
+    items: list[Item] = []
+    # Biases go with the weights of their experts.
+    written: set[str] = set()
     for record in checkpoint.tensors.values():
-        if unwanted(record.name):
+        if record.name in unwanted:
             items.append(Item(source=record, kept="excluded"))
-        elif include and not wanted(record.name):
+        elif include and record.name not in wanted:
             items.append(Item(source=record, kept="not included"))
-        elif not include and usual(record.name):
+        elif not include and record.name in usual:
             items.append(Item(source=record, kept="kept by default"))
+        elif is_stack(record) and record.dtype in _FLOATS and not output.stacks:
+            items += _experts(record, output, format, checkpoint, asked=bool(include))
+            bias = biases_of(record, checkpoint)
+            written |= set() if bias is None else {bias.name}
         else:
-            items.append(_item(record, output, format, asked=bool(include)))
+            items.append(_item(record, output, format, checkpoint, asked=bool(include)))
+    items = [item for item in items if item.source.name not in written]
     if all(item.parts is None for item in items):
         raise CheckpointError(
             f"{checkpoint.folder}: no tensor would be quantised to {format} in the dialect "
@@ -102,19 +119,49 @@ def plan(
     return items
 
 
-def _item(record: TensorRecord, output: Output, format: BlockFormat, *, asked: bool) -> Item:
+def _experts(
+    record: TensorRecord,
+    output: Output,
+    format: BlockFormat,
+    checkpoint: Checkpoint,
+    *,
+    asked: bool,
+) -> Iterator[Item]:
+    fused = checkpoint.config.get("model_type") in output.fused_gate_up
+    for part, read in experts(record, checkpoint, fused=fused):
+        weight = asked and len(part.shape) > 1
+        item = _item(part, output, format, checkpoint, asked=weight)
+        yield replace(item, read=read, at_once=True)
+
+
+def _item(
+    record: TensorRecord,
+    output: Output,
+    format: BlockFormat,
+    checkpoint: Checkpoint,
+    *,
+    asked: bool,
+) -> Item:
     reason = ""
     if record.dtype not in _FLOATS:
         reason = f"{record.dtype} is no plain float"
     elif len(record.shape) < 2:
         reason = "no matrix"
     else:
-        depth = record.shape[-2 if len(record.shape) == 3 else -1]
+        turned = is_stack(record) and inputs_first(record, checkpoint)
+        if is_stack(record) and not turned:
+            reason = f"{output.name} has experts as [experts, in, out] only"
+        depth = record.shape[-2 if turned else -1]
         if depth % format.block:
             reason = f"{depth} is no multiple of {format.block}"
     parts = None if reason else output.parts(record, format)
     if parts is not None:
         return Item(source=record, parts=parts)
+    if not reason and len(record.shape) == 3:
+        raise CheckpointError(
+            f"{record.file}: tensor {record.name} {list(record.shape)} is a stack of matrices, and "
+            f"the dialect {output.name} has no name for them; leave it out with --exclude"
+        )
     reason = reason or f"the dialect {output.name} has no name for it"
     if asked:
         raise CheckpointError(
@@ -133,26 +180,3 @@ def _require_distinct(items: Sequence[Item], checkpoint: Checkpoint) -> None:
                 "would become it too; exclude that weight"
             )
         seen.add(tensor.name)
-
-
-def _require_use(checkpoint: Checkpoint, patterns: Sequence[str]) -> None:
-    for pattern in patterns:
-        matches = _matcher([pattern])
-        if not any(matches(name) for name in checkpoint.tensors):
-            raise CheckpointError(
-                f"{checkpoint.folder}: no tensor is named by the pattern {pattern!r}; "
-                "`mxc inspect` lists the names"
-            )
-
-
-def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    found = [_expression(pattern) for pattern in patterns]
-    return lambda name: any(each.match(name) for each in found)
-
-
-def _expression(pattern: str) -> re.Pattern[str]:
-    text = pattern[3:] if pattern.startswith("re:") else fnmatch.translate(pattern)
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise FormatError(f"{pattern!r} is no regular expression ({error}); correct it") from error

@@ -221,6 +221,7 @@ def _row_ranges(item: Item) -> Iterator[tuple[int, int]]:
     """(first, count) of rows that are read together."""
     rows = prod(item.source.shape[:-1])
     step = max(1, CHUNK // max(1, item.source.bytes // max(1, rows)))
+    step = max(1, rows) if item.at_once else step
     for start in range(0, rows, step):
         yield start, min(step, rows - start)
 

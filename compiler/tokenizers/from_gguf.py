@@ -10,11 +10,26 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from mxc.compiler.tokenizers import sentencepiece
 from mxc.compiler.tokenizers.sentencepiece import CONTROL, USER_DEFINED
-from mxc.compiler.tokenizers.splits import SPLITS, WHOLE_WORDS
+from mxc.compiler.tokenizers.splits import (
+    FORMS,
+    NORMALIZED,
+    NORMALIZER_KEY,
+    SPLITS,
+    WHOLE_WORDS,
+)
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 
@@ -50,6 +65,9 @@ def _text_files(metadata: Mapping[str, Any], place: str) -> dict[str, bytes]:
         )
     if kind == "gpt2":
         tokenizer = _byte_level(said, words, place)
+        if forms := normalizer(metadata, place):
+            steps = [getattr(normalizers, form)() for form in forms]
+            tokenizer.normalizer = steps[0] if len(steps) == 1 else normalizers.Sequence(steps)
     else:
         scores = said("ggml.scores", ())
         if len(scores) != len(words):
@@ -84,6 +102,22 @@ def _text_files(metadata: Mapping[str, Any], place: str) -> dict[str, bytes]:
     if isinstance(template := said("chat_template"), str):
         files[CHAT_TEMPLATE] = template
     return {name: content.encode() for name, content in files.items()}
+
+
+def normalizer(metadata: Mapping[str, Any], place: str) -> tuple[str, ...]:
+    """The Unicode forms that text is brought to, in order: as the file says, or as its split has.
+
+    Raises CheckpointError for a form that is not known.
+    """
+    stated = metadata.get(NORMALIZER_KEY)
+    if stated is None:
+        return NORMALIZED.get(str(metadata.get("tokenizer.ggml.pre")), ())
+    forms = tuple(str(stated).split())
+    if not {*forms} <= {*FORMS}:
+        raise CheckpointError(
+            f"{place}: {NORMALIZER_KEY} is {stated!r}, wanted some of {', '.join(FORMS)}"
+        )
+    return forms
 
 
 def _byte_level(said: Any, words: Sequence[str], place: str) -> Tokenizer:

@@ -35,6 +35,16 @@ SPLITS: dict[str, str | None] = {
 #: Those of which a word that is a token is that token, whatever the merges say.
 WHOLE_WORDS = ("llama-bpe", "llama3", "tekken")
 
+#: tokenizer.ggml.X_token_id of what a text ends with beside `eos`: of a turn, of a message.
+MORE_ENDS = ("eot", "eom")
+
+#: Where a GGUF of ours says how text is normalized before it is split: Unicode forms, in order.
+NORMALIZER_KEY = "mxc.normalizer"
+FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+
+#: tokenizer.ggml.pre -> the forms of the models that split so; GGUF has no key for them.
+NORMALIZED: dict[str, tuple[str, ...]] = {"qwen2": ("NFC",)}
+
 
 def name_of(pattern: str | None) -> str | None:
     """The name that llama.cpp has for a way to split; None where it has none."""

@@ -22,7 +22,7 @@ from mxc.compiler.tokenizers.sentencepiece import (
     USER_DEFINED,
     scores_of,
 )
-from mxc.compiler.tokenizers.splits import name_of
+from mxc.compiler.tokenizers.splits import FORMS, MORE_ENDS, NORMALIZER_KEY, name_of
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 
@@ -46,24 +46,59 @@ class NotWrittenError(Exception):
     """Why the tokenizer has no place in a GGUF."""
 
 
-def metadata(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """`tokenizer.*` of the checkpoint in `folder`, and what is to be said of it, if anything.
+def metadata(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The metadata of the tokenizer in `folder`, and what is to be said of it: notes.
 
-    Raises CheckpointError for files that are damaged.
+    Without a tokenizer it is the numbers of the tokens that have a meaning. Raises CheckpointError
+    for files that are damaged.
     """
-    if not (folder / TOKENIZER).is_file():
-        return {}, f"there is no {TOKENIZER}, and so no tokenizer in the file; llama.cpp wants one"
+    notes: list[str] = []
     try:
-        found = _metadata(folder, config)
-        return found, _FIRST if _only_first(folder) else None
-    except NotWrittenError as reason:
-        return {}, f"the tokenizer is not in the file: {reason}; llama.cpp wants one"
+        if not (folder / TOKENIZER).is_file():
+            reason = f"there is no {TOKENIZER}, and so no tokenizer in the file"
+            notes.append(f"{reason}; llama.cpp wants one")
+            found = _meanings(folder, config)
+        else:
+            try:
+                found = _metadata(folder, config)
+                notes += [_FIRST] if _only_first(folder) else []
+                if forms := found.get(NORMALIZER_KEY):
+                    notes.append(
+                        f"the tokenizer brings text to {forms} first; llama.cpp takes it as it is"
+                    )
+            except NotWrittenError as reason:
+                notes.append(f"the tokenizer is not in the file: {reason}; llama.cpp wants one")
+                found = _meanings(folder, config)
+        ends, more = _ends(folder, config, found)
+        found, notes = found | ends, notes + more
     except (
         AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError,
     ) as error:  # fmt: skip
         raise CheckpointError(
             f"{folder / TOKENIZER}: is no tokenizer ({error!r}); fetch it again"
         ) from error
+    return found, tuple(notes)
+
+
+def _meanings(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of the tokens that have a meaning, as the configs have them."""
+    found = _settings(folder, {}, config, {}).items()
+    return {f"tokenizer.{key}": value for key, value in found if key.endswith("_token_id")}
+
+
+def _ends(
+    folder: Path, config: Mapping[str, Any], found: Mapping[str, Any]
+) -> tuple[dict[str, int], list[str]]:
+    """The tokens that a text ends with beside the first, as far as there are keys; notes."""
+    ends = _json(folder / GENERATION_CONFIG).get("eos_token_id") or config.get("eos_token_id")
+    ends = ends if isinstance(ends, list) else [ends]
+    kept = found.get("tokenizer.ggml.eos_token_id")
+    others = [int(end) for end in ends if end is not None and end != kept]
+    keys = [f"tokenizer.ggml.{name}_token_id" for name in MORE_ENDS]
+    notes = []
+    if left := others[len(keys) :]:
+        notes.append(f"a text ends with {', '.join(map(str, left))} too; GGUF has no more keys")
+    return dict(zip(keys, others, strict=False)), notes
 
 
 def _metadata(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +117,18 @@ def _metadata(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     else:
         found |= {"ggml.model": "gpt2", "ggml.pre": _split(raw), "ggml.merges": _texts(merges)}
     found |= _settings(folder, raw, config, numbers)
-    return {f"tokenizer.{key}": value for key, value in found.items()}
+    metadata = {f"tokenizer.{key}": value for key, value in found.items()}
+    if not model.get("byte_fallback"):
+        metadata[NORMALIZER_KEY] = " ".join(_forms(raw))
+    return metadata
+
+
+def _forms(raw: Mapping[str, Any]) -> list[str]:
+    """The Unicode forms that text is brought to before it is split."""
+    kinds = [step["type"] for step in _steps(raw.get("normalizer"), "normalizers")]
+    if not {*kinds} <= {*FORMS}:
+        raise NotWrittenError(f"it changes text by {', '.join(kinds)}")
+    return kinds
 
 
 def _pair(merge: Any) -> tuple[str, str]:

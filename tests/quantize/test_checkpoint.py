@@ -79,7 +79,7 @@ def test_what_is_kept_is_untouched(checkpoint, tmp_path):
         with safe_open(tmp_path / "out" / file, "numpy") as opened:
             assert opened.get_tensor(name).nbytes > 0
             how = json.loads(opened.metadata()["mxc.quantize"])
-    assert how == {"format": "mxfp4", "recipe": "floor", "ties": "even"}
+    assert how == {"format": "mxfp4", "recipe": "even", "ties": "even"}
 
 
 @pytest.mark.parametrize("format", ["mxfp4", "mxfp6e2m3", "nvfp4"])

@@ -44,7 +44,7 @@ def test_json(checkpoint, tmp_path):
     found = json.loads(result.stdout)
     assert {key: found[key] for key in ("format", "recipe", "ties", "dialect")} == {
         "format": "mxfp8e4m3",
-        "recipe": "floor",
+        "recipe": "rceil",
         "ties": "away",
         "dialect": "compressed-tensors",
     }
@@ -132,12 +132,24 @@ def test_points_are_where_their_numbers_are():
         (["--format", "mxfp4", "--recipe", "best"], "unknown scale recipe 'best'"),
         (["--format", "mxfp4", "--include", "nothing*"], "no tensor is named by"),
         (["--format", "mxfp4", "--plot", "no/such/folder.png"], "choose another --plot"),
+        (["--format", "mxfp4", "--plot", "."], ".: is a folder; give the --plot a name"),
+        (["--format", "mxfp4", "--include", "re:("], "'re:(' is no regular expression"),
     ],
 )
 def test_refusals_are_one_line(checkpoint, tmp_path, words, message):
     result = run(checkpoint(), "-o", tmp_path / "out", *words)
     assert result.exit_code == 1
     assert message in result.output
+    assert len(result.output.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("pattern", ["re:(.+)+!", "re:((.+))+!", "re:(.|.)*!"])
+def test_a_pattern_that_backtracks_for_ever(checkpoint, tmp_path, monkeypatch, pattern):
+    monkeypatch.setattr("mxc.compiler.quantize.patterns.SECONDS", 1.0)
+    result = run(checkpoint(), "-o", tmp_path / "out", "--format", "mxfp4", "--include", pattern)
+    assert result.exit_code == 1
+    assert f"error: the patterns {pattern} take more than 1 s" in result.output
     assert len(result.output.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 

@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import load_file
 
 from mxc.compiler.convert.checkpoint import convert
-from mxc.compiler.models.configs.gguf import ROPE_DIVISORS
+from mxc.compiler.models.configs.gguf_rope import DIVISORS
 from mxc.compiler.models.model import open_model
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
 from mxc.dialects.errors import CheckpointError
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write(folder: Path, path: Path, q8: bool, **more: Any) -> Path:
-    """The model as llama.cpp's converter writes it, with the divisors of Llama 3."""
+    """The model as llama.cpp's converter writes it, with transformers' divisors of Llama 3."""
     convert(folder, "gguf", path.with_suffix(".plain"))
     reader = gguf.GGUFReader(path.with_suffix(".plain"))
     writer = gguf.GGUFWriter(path, "llama")
@@ -51,9 +51,9 @@ def write(folder: Path, path: Path, q8: bool, **more: Any) -> Path:
     divisors = transformers.LlamaConfig(**json.loads((folder / "config.json").read_text()))
     scaled, _ = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](divisors, "cpu")
     plain = 1 / 5e5 ** (torch.arange(0, 16, 2) / 16)
-    writer.add_tensor(ROPE_DIVISORS, more.get("divisors", (plain / scaled).numpy()))
+    writer.add_tensor(DIVISORS, more.get("divisors", (plain / scaled).numpy()))
     kind = gguf.GGMLQuantizationType
-    for tensor in reader.tensors:
+    for tensor in (each for each in reader.tensors if each.name != DIVISORS):
         data, of = tensor.data, tensor.tensor_type
         if q8 and tensor.name == "blk.0.ffn_gate.weight":
             of, wide = kind.Q8_0, gguf.quants.dequantize(data, of)

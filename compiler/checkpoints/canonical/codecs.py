@@ -163,6 +163,19 @@ def _one_a_byte(stored: Bytes, row: int) -> Bytes:
 SIX_IN_EIGHT = Codec("six bits a byte", 1, lambda row: row // 3 * 4, _one_a_byte)
 
 
+def packed_integers(bits: int) -> Codec:
+    """Signed integers of 4 or 8 bits plus half their range, in int32 from the lowest bits on."""
+
+    def decode(stored: Bytes, row: int) -> Bytes:
+        if bits == 8:
+            return stored[:, :row] ^ np.uint8(0x80)
+        codes = np.stack((stored & 15, stored >> 4), axis=-1).reshape(len(stored), -1)
+        integers: Bytes = codes[:, :row] - np.uint8(8)
+        return integers
+
+    return Codec(f"int{bits} in int32", 1, lambda row: -(-row * bits // 32) * 4, decode)
+
+
 def narrowed(dtype: np.dtype[Any]) -> Codec:
     """Numbers of 16 bits, `dtype`, that were widened to f32 where they are stored."""
 

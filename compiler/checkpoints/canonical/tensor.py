@@ -90,7 +90,8 @@ class CanonicalTensor:
     """A weight [.., out, in] (or a plain tensor of any rank), whatever dialect it is from.
 
     `name` is that of transformers' parameter. `format` is a name of FORMATS; or "bf16", "f16",
-    "f32" or another dtype of DTYPES in lower case; or "q8_0" (int8 elements, f16 scales).
+    "f32" or another dtype of DTYPES in lower case; or "q8_0" or "int4": I8 elements under float
+    scales.
     Blocks of `block` = (rows, elements of a row) share a scale; None without scales.
     `axis` counts from 0 and is always the last one; None without blocks.
     MX and nvfp4 elements are U8 [.., out, in / b, bytes of a block] and their scales U8

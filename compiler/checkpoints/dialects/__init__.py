@@ -9,6 +9,7 @@ from typing import Any
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, plain
 from mxc.compiler.checkpoints.dialects import (
+    auto_round,
     compressed_tensors,
     deepseek,
     gpt_oss,
@@ -27,7 +28,7 @@ from mxc.compiler.checkpoints.files.safetensors import (
 from mxc.compiler.checkpoints.files.tensors import Checkpoint
 from mxc.compiler.checkpoints.layers.experts import as_weight
 from mxc.compiler.checkpoints.layers.quantisation import Quantisation
-from mxc.compiler.checkpoints.source import Source, by_name
+from mxc.compiler.checkpoints.source import Source, by_name, language_config
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.manifest import BLOCKS, SCALES
 
@@ -56,8 +57,9 @@ def _method(checkpoint: Checkpoint) -> str | None:
 
 def quantization_config(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """`quantization_config`, of the model or of the language model inside it."""
-    for holder in (config, config.get("text_config")):
-        if isinstance(holder, dict) and isinstance(holder.get("quantization_config"), dict):
+    inner = language_config(config)
+    for holder in (config, {} if inner is None else inner[1]):
+        if isinstance(holder.get("quantization_config"), dict):
             found: Mapping[str, Any] = holder["quantization_config"]
             return found
     return None
@@ -90,6 +92,11 @@ def _read_gpt_oss(checkpoint: Checkpoint) -> Found:
 def _read_quark(checkpoint: Checkpoint) -> Found:
     declared = quark.quantisation(_config(checkpoint))
     return quark.read(checkpoint, declared), declared, checkpoint.config
+
+
+def _read_auto_round(checkpoint: Checkpoint) -> Found:
+    declared = auto_round.quantisation(_config(checkpoint))
+    return auto_round.read(checkpoint, declared), declared, checkpoint.config
 
 
 def _read_compressed_tensors(checkpoint: Checkpoint) -> Found:
@@ -147,6 +154,7 @@ DIALECTS: tuple[Dialect, ...] = (
     Dialect("gpt-oss", _is_gpt_oss, _read_gpt_oss),
     _by_method(quark.METHOD, _read_quark),
     _by_method(compressed_tensors.METHOD, _read_compressed_tensors),
+    Dialect(auto_round.METHOD, lambda c: _method(c) in auto_round.METHODS, _read_auto_round),
     Dialect(modelopt.METHOD, _is_modelopt, _read_modelopt),
     Dialect("deepseek", lambda c: _method(c) == deepseek.METHOD, _read_deepseek),
     Dialect(torchao.METHOD, torchao.recognises, _read_torchao),

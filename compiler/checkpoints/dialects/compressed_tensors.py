@@ -1,11 +1,12 @@
-"""The dialect of compressed-tensors (llm-compressor): formats mxfp4, mxfp6, mxfp8, nvfp4 and fp8.
+"""The dialect of compressed-tensors (llm-compressor): mxfp4, mxfp6, mxfp8, nvfp4, fp8, integers.
 
 `X.weight_packed` U8 [out, bytes] (fp4: two a byte, the even one low; fp6 e2m3: four in three
-bytes), or `X.weight` F8_E4M3 [out, in]; `X.weight_scale`: E8M0 U8 [out, in / 32], E4M3
-[out, in / 16] with `X.weight_global_scale` F32 [1], which divides it, or floats.
+bytes) or I32 [out, words] (integers of 4 or 8 bits, the first one low) with `X.weight_shape`, or
+`X.weight` F8_E4M3 or I8 [out, in]; `X.weight_scale`: E8M0 U8 [out, in / 32], E4M3 [out, in / 16]
+with `X.weight_global_scale` F32 [1], which divides it, or floats.
 The format stands at the top of the config, in each of its groups, or follows from the arguments.
-Source: compressed-tensors 0.20, compressors/{mxfp4,mxfp6,mxfp8,nvfp4}/base.py, utils/match.py,
-quantization/quant_config.py, quantization/quant_scheme.py (presets).
+Source: compressed-tensors 0.20, compressors/{mxfp4,mxfp6,mxfp8,nvfp4,pack_quantized}/base.py,
+utils/match.py, quantization/quant_config.py, quantization/quant_scheme.py (presets).
 """
 
 from __future__ import annotations
@@ -16,8 +17,15 @@ from typing import Any
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, Convention
 from mxc.compiler.checkpoints.files.safetensors import CONFIG
-from mxc.compiler.checkpoints.files.tensors import Checkpoint
-from mxc.compiler.checkpoints.layers.modules import Parts, field, names, part, read_layers
+from mxc.compiler.checkpoints.files.tensors import DTYPES, Checkpoint, TensorRecord, read_bytes
+from mxc.compiler.checkpoints.layers.modules import (
+    Parts,
+    field,
+    names,
+    part,
+    read_layers,
+    require,
+)
 from mxc.compiler.checkpoints.layers.quantisation import (
     Activations,
     Quantisation,
@@ -26,23 +34,33 @@ from mxc.compiler.checkpoints.layers.quantisation import (
     Syntax,
     excluding,
 )
-from mxc.compiler.checkpoints.layers.weights import mx_weight, nvfp4_weight, scaled_weight
+from mxc.compiler.checkpoints.layers.weights import (
+    integer_weight,
+    mx_weight,
+    nvfp4_weight,
+    scaled_weight,
+)
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import FORMATS
 
 METHOD = "compressed-tensors"
 
 #: Formats of the config -> formats of weights.
-PACKED = {
-    "mxfp4-pack-quantized": "mxfp4",
-    "mxfp6-pack-quantized": "mxfp6e2m3",
-    "mxfp8-quantized": "mxfp8e4m3",
-    "nvfp4-pack-quantized": "nvfp4",
-    "float-quantized": "f8_e4m3",
-    "naive-quantized": "f8_e4m3",
+PACKED: Mapping[str, tuple[str, ...]] = {
+    "mxfp4-pack-quantized": ("mxfp4",),
+    "mxfp6-pack-quantized": ("mxfp6e2m3",),
+    "mxfp8-quantized": ("mxfp8e4m3",),
+    "nvfp4-pack-quantized": ("nvfp4",),
+    "float-quantized": ("f8_e4m3",),
+    "naive-quantized": ("f8_e4m3", "i8"),
+    "int-quantized": ("i8",),
+    "pack-quantized": ("int4", "i8"),
 }
 #: Formats that say nothing of a single group.
 _GENERAL = ("mixed-precision", "dense", "fakequant", None)
+
+#: Formats of integers, by their bits.
+_INTEGERS = {4: "int4", 8: "i8"}
 
 #: num_bits, group_size -> format of a group of floats.
 _BY_ARGUMENTS = {(4, 32): "mxfp4", (6, 32): "mxfp6e2m3", (8, 32): "mxfp8e4m3", (4, 16): "nvfp4"}
@@ -58,10 +76,12 @@ def quantisation(raw: Mapping[str, Any], place: str = CONFIG) -> Quantisation:
     """What `quantization_config` of method compressed-tensors says.
 
     `ignore` goes before the groups; of the groups an exact name goes before a regular expression,
-    and that before a class of layers, as in compressed-tensors. Raises CheckpointError for
+    and that before a class of layers; regular expressions go in alphabetical order, as in
+    compressed-tensors. Raises CheckpointError for
     formats that mxc does not read.
     """
     place = f"quantization_config of {place}"
+    _require_no_transforms(raw, place)
     excluded = names(raw, "ignore", place)
     groups: Mapping[str, Any] = field(raw, "config_groups", dict, place, {})
     exact: list[Rule] = []
@@ -82,13 +102,37 @@ def quantisation(raw: Mapping[str, Any], place: str = CONFIG) -> Quantisation:
                 default = scheme
             else:
                 exact.append(rule)
+    regular.sort(key=lambda rule: rule.pattern)
     ignored = [p for p in excluded if not re.fullmatch(r"[A-Z]\w*", p)]
     return Quantisation(
         method=METHOD,
         default=default,
         rules=(*excluding(ignored, Syntax.REGEX), *exact, *regular),
         excluded=tuple(excluded),
+        cache=_activations(raw.get("kv_cache_scheme"), f"{place}, kv_cache_scheme"),
     )
+
+
+def _require_no_transforms(raw: Mapping[str, Any], place: str) -> None:
+    """Raise CheckpointError for what changes activations or weights beside quantisation."""
+    transforms: Mapping[str, Any] = field(raw, "transform_config", dict, place, {})
+    schemes: Mapping[str, Any] = field(transforms, "config_groups", dict, place, {})
+    for name, scheme in schemes.items():
+        applied = scheme.get("apply", []) if isinstance(scheme, dict) else [scheme]
+        for each in applied:
+            location = each.get("location") if isinstance(each, dict) else each
+            # What is applied to a weight is part of the weight that was written.
+            if location not in ("weight_input", "weight_output"):
+                raise CheckpointError(
+                    f"{place}, transform_config.{name}: transforms of activations (location "
+                    f"{location!r}) are not supported; quantise the model without them"
+                )
+    sparsity: Mapping[str, Any] = field(raw, "sparsity_config", dict, place, {})
+    if sparsity.get("format", "dense") != "dense":
+        raise CheckpointError(
+            f"{place}, sparsity_config: format {sparsity['format']!r} is not supported; supported: "
+            "dense"
+        )
 
 
 def read(checkpoint: Checkpoint, declared: Quantisation) -> list[CanonicalTensor]:
@@ -109,6 +153,10 @@ def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor,
                 "are not read; quantise them symmetrically"
             )
     scales = part(parts, "weight_scale", module)
+    if scheme.format in _INTEGERS.values() and "weight" not in parts:
+        packed, size = part(parts, "weight_packed", module), part(parts, "weight_shape", module)
+        made = integer_weight(name, packed, scales, _shape(size, packed), scheme)
+        return made, ("weight_packed", "weight_scale", "weight_shape")
     stored = "weight_packed" if scheme.format in FORMATS else "weight"
     if scheme.format == "mxfp8e4m3":
         stored = "weight"
@@ -120,13 +168,21 @@ def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor,
         return nvfp4_weight(name, weight, scales, factor, Convention.DIVIDE, scheme, static), used
     if scheme.format in FORMATS:
         return mx_weight(name, weight, scales, scheme), (stored, "weight_scale")
-    block = None
-    if scheme.packing:
-        rows, columns = map(int, scheme.packing.split("x"))
-        block = (rows, columns)
-    static = parts.get("input_scale")
-    weight_ = scaled_weight(name, weight, scales, scheme, block, static)
-    return weight_, (stored, "weight_scale", "input_scale")
+    scaled = scaled_weight(name, weight, scales, scheme, parts.get("input_scale"))
+    return scaled, (stored, "weight_scale", "input_scale")
+
+
+def _shape(record: TensorRecord, packed: TensorRecord) -> tuple[int, ...]:
+    """`weight_shape`, of the integers that are packed. Raises CheckpointError for another one."""
+    require(record, ("I64", "I32"), (len(packed.shape),), "the shape of packed integers")
+    numbers = read_bytes(record, 0, record.bytes).view(DTYPES[record.dtype])
+    shape = tuple(int(number) for number in numbers)
+    if len(shape) < 2 or shape[:-1] != packed.shape[:-1] or shape[-1] <= 0:
+        raise CheckpointError(
+            f"{record.file}: tensor {record.name} says {list(shape)}, {packed.name} is "
+            f"{packed.describe()}; fetch the file again"
+        )
+    return shape
 
 
 def _preset(group: str, targets: list[Any], place: str) -> dict[str, Any]:
@@ -150,49 +206,74 @@ def _scheme(group: Mapping[str, Any], general: Any, place: str) -> Scheme | None
         raise CheckpointError(
             f"{place}: format {told!r} is not supported; supported: {', '.join(PACKED)}"
         )
-    format, packing = _arguments(weights, f"{place}.weights")
-    if told in PACKED and PACKED[told] != format:
+    found = _known(weights, f"{place}.weights")
+    if found is None:
+        raise CheckpointError(
+            f"{place}.weights: {_describe(weights)} is not supported; supported: floats of 4, 6 or "
+            "8 bits in groups of 32 with uint8 scales, of 4 bits in groups of 16, fp8 by tensor, "
+            "channel, group or block, and integers of 4 or 8 bits by channel or group, symmetric"
+        )
+    format, block = found
+    if told in PACKED and format not in PACKED[told]:
         raise CheckpointError(
             f"{place}: format {told!r} contradicts the arguments of its weights, which are "
             f"{format}; fetch config.json again"
         )
-    inputs = group.get("input_activations")
-    activations = None
-    if inputs is not None:
-        wanted, _ = _arguments(inputs, f"{place}.input_activations")
-        dynamic = inputs.get("dynamic", False) is not False
-        activations = Activations(format=wanted, dynamic=dynamic)
-    return Scheme(format=format, activations=activations, packing=packing, stated_in=place)
+    return Scheme(
+        format=format,
+        activations=_activations(group.get("input_activations"), f"{place}.input_activations"),
+        block=block,
+        stated_in=place,
+    )
 
 
-def _arguments(arguments: Any, place: str) -> tuple[str, str]:
-    """The format of QuantizationArgs, and the size of its tiles."""
+def _activations(arguments: Any, place: str) -> Activations | None:
+    """What QuantizationArgs say of activations, in their own words where no format has them."""
+    if arguments is None:
+        return None
+    found = _known(arguments, place)
+    dynamic = arguments.get("dynamic", False) is not False
+    format = _describe(arguments) if found is None else found[0]
+    return Activations(format=format, dynamic=dynamic)
+
+
+def _describe(arguments: Mapping[str, Any]) -> str:
+    keys = ("num_bits", "type", "strategy", "group_size", "scale_dtype", "symmetric")
+    return ", ".join(f"{key} {arguments[key]!r}" for key in keys if key in arguments)
+
+
+def _known(arguments: Any, place: str) -> tuple[str, tuple[int, int] | None] | None:
+    """The format of QuantizationArgs, and its blocks if any; None where it is not known."""
     if not isinstance(arguments, dict):
         raise CheckpointError(f"{place}: wanted an object, found {arguments!r}")
     bits: Any = arguments.get("num_bits")
     group: Any = arguments.get("group_size")
     kind, strategy = arguments.get("type", "int"), arguments.get("strategy")
-    symmetric = arguments.get("symmetric", True)
     scale_dtype = str(arguments.get("scale_dtype")).removeprefix("torch.")
-    if kind == "float" and symmetric is True:
-        grouped = strategy in ("group", "tensor_group", None)
-        format = _BY_ARGUMENTS.get((bits, group)) if grouped else None
-        e8m0 = scale_dtype in ("uint8", "float8_e8m0fnu", "None")
-        if format is not None and (e8m0 or format == "nvfp4"):
-            return format, ""
-        if bits == 8 and strategy in ("tensor", "channel", "token"):
-            return "f8_e4m3", ""
-        if bits == 8 and strategy == "group" and isinstance(group, int) and group > 0:
-            return "f8_e4m3", f"1x{group}"
-        tile: Any = arguments.get("block_structure")
-        if bits == 8 and strategy == "block" and _is_tile(tile):
-            return "f8_e4m3", f"{tile[0]}x{tile[1]}"
-    raise CheckpointError(
-        f"{place}: num_bits {bits!r}, type {kind!r}, strategy {strategy!r}, group_size {group!r}, "
-        f"scale_dtype {scale_dtype}, symmetric {symmetric!r} is not supported; supported: floats "
-        "of 4, 6 or 8 bits in groups of 32 with uint8 scales, of 4 bits in groups of 16, and fp8 "
-        "by tensor, channel, group or block"
-    )
+    if arguments.get("symmetric", True) is not True:
+        return None
+    sized = type(group) is int and group > 0
+    of_group = sized and strategy in ("group", None)
+    if kind == "int" and bits in _INTEGERS:
+        whole = strategy in ("channel", "tensor", "token", None) and not sized
+        block = (1, group) if of_group else None
+        return (_INTEGERS[bits], block) if whole or of_group else None
+    if kind != "float":
+        return None
+    format = _BY_ARGUMENTS.get((bits, group)) if of_group or strategy == "tensor_group" else None
+    e8m0 = scale_dtype in ("uint8", "float8_e8m0fnu", "None")
+    if format is not None and (e8m0 or format == "nvfp4"):
+        return format, None
+    if bits != 8:
+        return None
+    if strategy in ("tensor", "channel", "token", "attn_head"):
+        return "f8_e4m3", None
+    if of_group:
+        return "f8_e4m3", (1, group)
+    tile: Any = arguments.get("block_structure")
+    if strategy == "block" and _is_tile(tile):
+        return "f8_e4m3", (tile[0], tile[1])
+    return None
 
 
 def _is_tile(tile: Any) -> bool:

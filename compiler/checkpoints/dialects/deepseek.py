@@ -51,7 +51,7 @@ def quantisation(
     scheme = Scheme(
         format="f8_e4m3",
         activations=Activations(format="f8_e4m3", dynamic=dynamic),
-        packing=_tile(raw.get("weight_block_size"), there),
+        block=_tile(raw.get("weight_block_size"), there),
         stated_in=there,
     )
     return Quantisation(
@@ -106,12 +106,8 @@ def _weight(
             f"{CONFIG} says expert_dtype fp4; in {weight.file} tensor {weight.name} is "
             f"{weight.describe()}; fetch the config that belongs to these weights"
         )
-    block = None
-    if scheme.packing:
-        rows, columns = map(int, scheme.packing.split("x"))
-        block = (rows, columns)
     static = parts.get("input_scale", parts.get("activation_scale"))
-    return scaled_weight(name, weight, scales, scheme, block, static), used
+    return scaled_weight(name, weight, scales, scheme, static), used
 
 
 def _is_routed(module: str) -> bool:
@@ -127,11 +123,11 @@ def _require_fp4(module: str, weight: TensorRecord, expert_dtype: str | None) ->
         )
 
 
-def _tile(size: Any, place: str) -> str:
+def _tile(size: Any, place: str) -> tuple[int, int] | None:
     if size is None:
-        return ""
+        return None
     if isinstance(size, list) and len(size) == 2 and all(type(n) is int and n > 0 for n in size):
-        return f"{size[0]}x{size[1]}"
+        return size[0], size[1]
     raise CheckpointError(
         f"{place}: wanted two sizes for weight_block_size, found {size!r}; fetch config.json again"
     )

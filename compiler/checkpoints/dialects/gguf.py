@@ -73,7 +73,7 @@ def open_gguf(path: Path) -> Source:
         factor, static = _scales(name, records)
         weight = _weight(tensor, record, factor, static)
         tensors += _named(name, weight, names, config)
-    if config.get("general.architecture") == "gpt-oss":
+    if str(config.get("general.architecture")) == "gpt-oss":
         tensors = _weave_experts(tensors, path)
     return Source(
         path=path,

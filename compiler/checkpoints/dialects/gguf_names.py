@@ -28,8 +28,8 @@ _QK_NORM = {
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
 }
-_NORM = {"ffn_norm": "post_attention_layernorm"}
-_DENSE = _NORM | {
+_DENSE = {
+    "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
@@ -71,7 +71,7 @@ ARCHITECTURES: Mapping[str, Names] = MappingProxyType(
         "qwen2": Names(layers=_ATTENTION | _DENSE),
         "qwen3": Names(layers=_ATTENTION | _QK_NORM | _DENSE),
         "qwen3moe": Names(
-            layers=_ATTENTION | _QK_NORM | _NORM | {"ffn_gate_inp": "mlp.gate"},
+            layers=_ATTENTION | _QK_NORM | _DENSE | {"ffn_gate_inp": "mlp.gate"},
             experts=_QWEN_MOE,
         ),
         "gpt-oss": Names(

@@ -1,8 +1,8 @@
 """The dialect of NVIDIA's Model Optimizer: nvfp4, mxfp4, mxfp8 and fp8.
 
 `X.weight` U8 [out, in / 2], the even element in the low nibble, or F8_E4M3 [out, in];
-`X.weight_scale`: E4M3 [out, in / 16] with `X.weight_scale_2` F32 [], which multiplies it
-(compressed-tensors stores what divides it), E8M0 U8 [out, in / 32], or floats.
+`X.weight_scale`: E4M3 [out, in / 16] or [out, in / 32] with `X.weight_scale_2` F32 [], which
+multiplies it (compressed-tensors stores what divides it), E8M0 U8 [out, in / 32], or floats.
 What is quantised stands in hf_quant_config.json, and in newer exports also in config.json.
 Source: nvidia-modelopt 0.47, torch/export/{quant_utils,convert_hf_config}.py,
 torch/quantization/qtensor/{nvfp4,mxfp4,mxfp8}_tensor.py.
@@ -44,17 +44,25 @@ from mxc.dialects.recipes import ScaleRecipe
 METHOD = "modelopt"
 QUANT_CONFIG = "hf_quant_config.json"
 
-#: quant_algo -> (format of weights, format of activations, group size).
-_ALGORITHMS: Mapping[str, tuple[str, str | None, int | None]] = {
-    "NVFP4": ("nvfp4", "nvfp4", 16),
-    "W4A16_NVFP4": ("nvfp4", None, 16),
-    "W4A8_NVFP4_FP8": ("nvfp4", "f8_e4m3", 16),
-    "MXFP4": ("mxfp4", "mxfp4", 32),
-    "W4A8_MXFP4_FP8": ("mxfp4", "f8_e4m3", 32),
-    "MXFP8": ("mxfp8e4m3", "mxfp8e4m3", 32),
-    "FP8": ("f8_e4m3", "f8_e4m3", None),
-    "FP8_PER_CHANNEL_PER_TOKEN": ("f8_e4m3", "f8_e4m3", None),
+#: quant_algo -> (format of weights, format of activations, sizes of groups, the usual one first).
+#: The library writes those in lower case that it has no name for (export/quant_utils.py,
+#: process_layer_quant_config).
+_ALGORITHMS: Mapping[str, tuple[str, str | None, tuple[int, ...]]] = {
+    "NVFP4": ("nvfp4", "nvfp4", (16, 32)),
+    "W4A16_NVFP4": ("nvfp4", None, (16, 32)),
+    "W4A8_NVFP4_FP8": ("nvfp4", "f8_e4m3", (32, 16)),
+    "MXFP4": ("mxfp4", "mxfp4", (32,)),
+    "W4A8_MXFP4_FP8": ("mxfp4", "f8_e4m3", (32,)),
+    "MXFP8": ("mxfp8e4m3", "mxfp8e4m3", (32,)),
+    "FP8": ("f8_e4m3", "f8_e4m3", ()),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("f8_e4m3", "f8_e4m3", ()),
+    "FP8_PB_WO": ("f8_e4m3", None, (128,)),
 }
+#: Algorithms whose scales are of square tiles.
+_TILED = ("FP8_PB_WO",)
+
+#: kv_cache_quant_algo -> format, as far as it is known.
+_CACHES = {"FP8": "f8_e4m3", "NVFP4": "nvfp4", "INT8": "int8"}
 #: Activations whose scale is found in the program, not in the file.
 _DYNAMIC = ("MXFP4", "MXFP8", "FP8_PER_CHANNEL_PER_TOKEN")
 
@@ -124,7 +132,7 @@ def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor,
         used = ("weight", "weight_scale", "input_scale")
         return mx_weight(name, weight, scales, scheme, static), used
     used = ("weight", "weight_scale", "input_scale")
-    return scaled_weight(name, weight, scales, scheme, input_scale=static), used
+    return scaled_weight(name, weight, scales, scheme, static), used
 
 
 def _turned(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor, Collection[str]]:
@@ -167,28 +175,49 @@ def _declared(raw: Mapping[str, Any] | None, list_name: str, place: str) -> Quan
             if not isinstance(config, dict):
                 raise CheckpointError(f"{there}: wanted an object, found {config!r}")
             scheme = _scheme(config.get("quant_algo"), config.get("group_size"), there)
-            rules.append(Rule(pattern=layer, syntax=Syntax.GLOB, scheme=scheme))
+            rules.append(Rule(pattern=layer, syntax=Syntax.HOLDER, scheme=scheme))
     else:
         default = _scheme(algorithm, raw.get("group_size"), place)
     return Quantisation(
-        method=METHOD, default=default, rules=tuple(rules), excluded=tuple(excluded)
+        method=METHOD,
+        default=default,
+        rules=tuple(rules),
+        excluded=tuple(excluded),
+        cache=_cache(raw, place),
     )
 
 
-def _scheme(algorithm: Any, group_size: Any, place: str) -> Scheme:
+def _cache(raw: Mapping[str, Any], place: str) -> Activations | None:
+    """What `kv_cache_quant_algo`, or `kv_cache_scheme` of config.json, says of the cache."""
+    algorithm, scheme = field(raw, "kv_cache_quant_algo", str, place), raw.get("kv_cache_scheme")
+    if isinstance(scheme, dict):
+        kind = "FP" if scheme.get("type") == "float" else str(scheme.get("type")).upper()
+        algorithm = f"{kind}{scheme.get('num_bits')}"
+    elif algorithm is None and scheme is not None:
+        algorithm = str(scheme)
+    if algorithm is None:
+        return None
+    return Activations(format=_CACHES.get(algorithm.upper(), algorithm), dynamic=False)
+
+
+def _scheme(found: Any, group_size: Any, place: str) -> Scheme:
+    algorithm = found.upper() if isinstance(found, str) else found
     if algorithm not in _ALGORITHMS:
         raise CheckpointError(
-            f"{place}: quant_algo {algorithm!r} is not supported; supported: "
+            f"{place}: quant_algo {found!r} is not supported; supported: "
             f"{', '.join(_ALGORITHMS)}, MIXED_PRECISION"
         )
-    format, inputs, group = _ALGORITHMS[algorithm]
-    if group is not None and group_size not in (None, group):
+    format, inputs, groups = _ALGORITHMS[algorithm]
+    # Where the library finds no size it writes 0.
+    size = group_size or next(iter(groups), None)
+    if groups and size not in groups:
         raise CheckpointError(
-            f"{place}: {algorithm} wants group_size {group}, found {group_size!r}; fetch the "
-            "config again"
+            f"{place}: {algorithm} wants group_size {' or '.join(map(str, groups))}, found "
+            f"{group_size!r}; fetch the config again"
         )
     # The library has one recipe for E8M0 scales: qtensor/mxfp4_tensor.py, mxfp8_tensor.py.
     recipe = str(ScaleRecipe.RCEIL) if format.startswith("mx") else UNSTATED
+    block = None if size is None else (size if algorithm in _TILED else 1, size)
     activations = None
     if inputs is not None:
         activations = Activations(
@@ -196,13 +225,21 @@ def _scheme(algorithm: Any, group_size: Any, place: str) -> Scheme:
             recipe=recipe if inputs.startswith("mx") else UNSTATED,
             dynamic=algorithm in _DYNAMIC,
         )
-    return Scheme(format=format, recipe=recipe, activations=activations, stated_in=place)
+    return Scheme(
+        format=format,
+        recipe=recipe,
+        activations=activations,
+        block=block,
+        stated_in=place,
+    )
 
 
 def _meaning(declared: Quantisation) -> tuple[Any, ...]:
-    rules = {(r.pattern, None if r.scheme is None else r.scheme.format) for r in declared.rules}
-    default = declared.default
-    return (None if default is None else default.format, frozenset(rules))
+    def scheme(found: Scheme | None) -> tuple[Any, ...] | None:
+        return None if found is None else (found.format, found.block)
+
+    rules = {(rule.pattern, scheme(rule.scheme)) for rule in declared.rules}
+    return scheme(declared.default), frozenset(rules)
 
 
 def _describe(declared: Quantisation) -> str:

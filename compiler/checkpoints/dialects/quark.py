@@ -56,6 +56,9 @@ _MX = {
     "fp8_e5m2": "mxfp8e5m2",
     "int8": "mxint8",
 }
+#: A format, the size of its tiles if any, and a packing.
+Known = tuple[str, tuple[int, int] | None, str]
+
 #: Quark's dtypes -> dtypes of elements whose scales are floats.
 _FLOAT_SCALED = {"fp8_e4m3": "f8_e4m3", "fp8_e5m2": "f8_e5m2", "int8": "i8"}
 
@@ -75,12 +78,22 @@ def quantisation(raw: Mapping[str, Any], place: str = CONFIG) -> Quantisation:
         rules.append(Rule(pattern=pattern, syntax=Syntax.GLOB, scheme=_scheme(config, there)))
     types: Mapping[str, Any] = field(raw, "layer_type_quant_config", dict, place, {})
     default = types.get("Linear", raw.get("global_quant_config"))
+    caches: Mapping[str, Any] = field(raw, "kv_cache_quant_config", dict, place, {})
+    # Older versions have it among the layers.
+    outputs = [_outputs(config, place) for config in (*caches.values(), *layers.values())]
     return Quantisation(
         method=METHOD,
         default=_scheme(default, f"{place}, global_quant_config"),
         rules=tuple(rules),
         excluded=tuple(excluded),
+        cache=next((found for found in outputs if found is not None), None),
     )
+
+
+def _outputs(config: Any, place: str) -> Activations | None:
+    """What the config of a layer says of its outputs, which Quark quantises for the cache only."""
+    outputs = config.get("output_tensors") if isinstance(config, dict) else None
+    return _activations(outputs, f"{place}, output_tensors")
 
 
 def read(checkpoint: Checkpoint, declared: Quantisation) -> list[CanonicalTensor]:
@@ -109,7 +122,7 @@ def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor,
     used, static = ("weight", "weight_scale", "input_scale"), parts.get("input_scale")
     if scheme.format in FORMATS:
         return mx_weight(name, weight, scales, scheme, static), used
-    return scaled_weight(name, weight, scales, scheme, input_scale=static), used
+    return scaled_weight(name, weight, scales, scheme, static), used
 
 
 def _log2(
@@ -152,54 +165,75 @@ def _scheme(config: Any, place: str) -> Scheme | None:
         return None
     if config.get("bias") is not None:
         raise CheckpointError(f"{place}: quantised biases are not read, found {config['bias']!r}")
-    format, packing = _format(weight, f"{place}.weight")
+    format, block, packing = _format(weight, f"{place}.weight")
     return Scheme(
         format=format,
         recipe=_recipe(weight, place),
         activations=_activations(config.get("input_tensors"), f"{place}.input_tensors"),
+        block=block,
         packing=packing,
         stated_in=f"{place}.weight",
     )
 
 
 def _activations(spec: Any, place: str) -> Activations | None:
+    """What a QTensorConfig says of activations, in its own words where no format has them."""
     if spec is None:
         return None
-    format, _ = _format(spec, place)
+    if not isinstance(spec, dict):
+        return Activations(format="two stages", dynamic=False)
+    format = _known(spec)
+    keys = ("dtype", "qscheme", "group_size", "scale_format")
     return Activations(
-        format=format,
+        format=_words(spec, keys) if format is None else format[0],
         recipe=_recipe(spec, place),
         dynamic=bool(field(spec, "is_dynamic", bool, place, False)),
     )
 
 
-def _format(spec: Any, place: str) -> tuple[str, str]:
-    """Name of the format of one QTensorConfig, and its packing."""
+def _format(spec: Any, place: str) -> Known:
+    """The format of one QTensorConfig, its tiles, and its packing."""
     if not isinstance(spec, dict):
         # Two stages, as for an fp4 whose scales are quantised again.
         raise CheckpointError(f"{place}: wanted one specification, found {spec!r}; not supported")
+    if (found := _known(spec)) is not None:
+        return found
+    keys = ("qscheme", "group_size", "ch_axis", "block_size", "scale_format")
+    raise CheckpointError(
+        f"{place}: dtype {spec.get('dtype')!r} ({_words(spec, ('mx_element_dtype',))}), "
+        f"{_words(spec, keys)} is not supported; supported: {', '.join(_MX)} per_group of "
+        f"32 along the last axis with e8m0 scales, {', '.join(_FLOAT_SCALED)} per_tensor, "
+        "per_channel or per_block, and mx of fp4 and fp6"
+    )
+
+
+def _words(spec: Mapping[str, Any], keys: tuple[str, ...]) -> str:
+    return ", ".join(f"{key} {spec.get(key)!r}" for key in keys)
+
+
+def _known(spec: Mapping[str, Any]) -> Known | None:
+    """The same; None where the format is not known."""
     dtype, group = spec.get("dtype"), spec.get("group_size")
     scheme, scale_format = spec.get("qscheme"), spec.get("scale_format")
-    axis = spec.get("ch_axis")
+    axis: Any = spec.get("ch_axis")
+    tile: Any = spec.get("block_size")
     if dtype == "mx":
         element = spec.get("mx_element_dtype")
         if element in ("fp4", "fp6_e2m3", "fp6_e3m2") and group in (32, None) and axis in (-1, 1):
-            return _MX[str(element)], LOG2
-    elif scheme == "per_group" and scale_format == "e8m0":
-        if dtype in _MX and group == 32 and axis in (-1, 1):
-            return _MX[str(dtype)], ""
-    elif (
-        dtype in _FLOAT_SCALED
-        and scale_format != "e8m0"
-        and (scheme == "per_tensor" or (scheme == "per_channel" and axis in (None, 0)))
-    ):
-        return _FLOAT_SCALED[str(dtype)], ""
-    raise CheckpointError(
-        f"{place}: dtype {dtype!r} (mx_element_dtype {spec.get('mx_element_dtype')!r}), qscheme "
-        f"{scheme!r}, group_size {group!r}, ch_axis {axis!r}, scale_format {scale_format!r} is not "
-        f"supported; supported: {', '.join(_MX)} per_group of 32 along the last axis with e8m0 "
-        f"scales, {', '.join(_FLOAT_SCALED)} per_tensor or per_channel, and mx of fp4 and fp6"
-    )
+            return _MX[str(element)], None, LOG2
+        return None
+    if scheme == "per_group" and scale_format == "e8m0":
+        known = dtype in _MX and group == 32 and axis in (-1, 1)
+        return (_MX[str(dtype)], None, "") if known else None
+    if dtype not in _FLOAT_SCALED or scale_format == "e8m0":
+        return None
+    format = _FLOAT_SCALED[str(dtype)]
+    if scheme == "per_tensor" or (scheme == "per_channel" and axis in (None, 0)):
+        return format, None, ""
+    sizes = isinstance(tile, list) and len(tile) == 2 and all(type(n) is int for n in tile)
+    if scheme == "per_block" and sizes and min(tile) > 0:
+        return format, (tile[0], tile[1]), ""
+    return None
 
 
 def _recipe(spec: Mapping[str, Any], place: str) -> str:

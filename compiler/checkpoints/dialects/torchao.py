@@ -1,4 +1,4 @@
-"""The dialect of torchao in safetensors: MXTensor, NVFP4Tensor and Float8Tensor.
+"""The dialect of torchao in safetensors: MXTensor, NVFP4Tensor, Float8Tensor and Int8Tensor.
 
 A parameter `X.weight` is `X._weight_qdata` and `X._weight_scale`, and the metadata of the file
 has under its name a JSON text with its class and attributes. MXTensor: U8 [out, in / 2] (the even
@@ -16,7 +16,7 @@ from typing import Any
 
 from mxc.compiler.checkpoints.canonical.codecs import PLAIN, SIX_IN_EIGHT, SWIZZLED, Codec
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, TensorScale, blocked, plain
-from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
+from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord, read_bytes
 from mxc.compiler.checkpoints.layers.modules import require
 from mxc.compiler.checkpoints.layers.quantisation import Activations, Quantisation, Scheme
 from mxc.compiler.checkpoints.layers.weights import scaled_weight
@@ -36,6 +36,12 @@ ELEMENTS = {
 }
 _QDATA = {"mxfp8e4m3": ("F8_E4M3",), "mxfp8e5m2": ("F8_E5M2",)}
 _TENSOR_NAMES = "tensor_names"
+
+#: Classes of one element a byte under float scales -> format.
+_SCALED = {"Float8Tensor": "f8_e4m3", "Int8Tensor": "i8"}
+#: Parts that say what the weight is, or how activations are quantised.
+_PARTS = ("qdata", "scale", "per_tensor_scale", "zero_point", "act_per_tensor_scale",
+          "act_quant_scale", "act_quant_zero_point")  # fmt: skip
 
 
 def recognises(checkpoint: Checkpoint) -> bool:
@@ -70,13 +76,14 @@ def read(checkpoint: Checkpoint) -> tuple[list[CanonicalTensor], Quantisation]:
             tensors.append(_mx(name, parts, attributes, place))
         elif kind == "NVFP4Tensor":
             tensors.append(_nvfp4(name, parts, attributes, place))
-        elif kind == "Float8Tensor":
-            scheme = Scheme(format="f8_e4m3", stated_in=place)
-            tensors.append(scaled_weight(name, parts["qdata"], parts["scale"], scheme))
+        elif kind in _SCALED:
+            tensors.append(_scaled(name, parts, attributes, _SCALED[kind], place))
         else:
             raise CheckpointError(
-                f"{place}: {kind} is not supported; supported: MXTensor, NVFP4Tensor, Float8Tensor"
+                f"{place}: {kind} is not supported; supported: MXTensor, NVFP4Tensor, "
+                f"{', '.join(_SCALED)}"
             )
+        _require_known(parts, place)
         activations = activations or _activations(attributes, kind)
     tensors += [plain(record) for record in left.values()]
     formats = {t.format for t in tensors if t.block is not None}
@@ -166,6 +173,42 @@ def _nvfp4(
     )
 
 
+def _scaled(
+    name: str,
+    parts: Mapping[str, TensorRecord],
+    attributes: Mapping[str, Any],
+    format: str,
+    place: str,
+) -> CanonicalTensor:
+    """Elements [.., out, in] and a float for each block of `block_size`, without a zero point."""
+    data, scales, block = parts["qdata"], parts["scale"], attributes.get("block_size")
+    if not isinstance(block, list) or len(block) != len(data.shape) or len(block) < 2:
+        raise CheckpointError(
+            f"{place}: wanted a block_size with a number for each of the dimensions "
+            f"{list(data.shape)}, found {block!r}; fetch the file again"
+        )
+    if not all(type(size) is int and size > 0 for size in block):
+        raise CheckpointError(f"{place}: wanted sizes for block_size, found {block!r}")
+    if (zero := parts.get("zero_point")) is not None and read_bytes(zero, 0, zero.bytes).any():
+        raise CheckpointError(
+            f"{zero.file}: tensor {zero.name}: weights with zero points are not read; quantise "
+            "them symmetrically"
+        )
+    whole = math.prod(scales.shape) == 1
+    scheme = Scheme(format=format, block=None if whole else (block[-2], block[-1]), stated_in=place)
+    return scaled_weight(name, data, scales, scheme)
+
+
+def _require_known(parts: Mapping[str, TensorRecord], place: str) -> None:
+    """Raise CheckpointError for a part that changes what the weight, or its input, is."""
+    for name in parts.keys() - set(_PARTS):
+        record = parts[name]
+        raise CheckpointError(
+            f"{record.file}: tensor {record.name}, which {place} has as a part, is not supported; "
+            f"supported: {', '.join(_PARTS)}"
+        )
+
+
 def _scale_codec(attributes: Mapping[str, Any]) -> Codec:
     return SWIZZLED if attributes.get("is_swizzled_scales") is True else PLAIN
 
@@ -180,6 +223,8 @@ def _activations(attributes: Mapping[str, Any], kind: str) -> Activations | None
         return None
     if kind == "NVFP4Tensor":
         return Activations(format="nvfp4")
+    if kind in _SCALED:
+        return Activations(format=_SCALED[kind])
     element = data.get("elem_dtype")
     element = element.get("_data") if isinstance(element, dict) else element
     mode = data.get("scaling_mode")

@@ -1,10 +1,11 @@
-"""Weights of a layer from its tensors: MX, nvfp4, and fp8 with the scales that files give it."""
+"""Weights of a layer from its tensors: MX, nvfp4, fp8 and integers with the scales of files."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from mxc.compiler.checkpoints.canonical.codecs import PLAIN, tiles
+from mxc.compiler.checkpoints.canonical.codecs import PLAIN, packed_integers, tiles
 from mxc.compiler.checkpoints.canonical.stored import Stored, count_rows
 from mxc.compiler.checkpoints.canonical.tensor import (
     CanonicalTensor,
@@ -85,18 +86,20 @@ def nvfp4_weight(
 ) -> CanonicalTensor:
     """A weight in nvfp4: elements [out, in / 2], E4M3 scales [out, in / 16], one float.
 
+    A scale of a larger block of the scheme, a multiple of 16, is that of each 16 elements in it.
     Raises CheckpointError where dtypes or shapes are not those.
     """
     format = FORMATS["nvfp4"]
     require(elements, _PACKED, None, "nvfp4")
-    shape = logical_shape(elements, format)
-    require(scales, ("F8_E4M3",), (*shape[:-1], shape[-1] // format.block), f"nvfp4 {list(shape)}")
+    shape, (_, size) = logical_shape(elements, format), scheme.block or (1, format.block)
+    require(scales, ("F8_E4M3",), (*shape[:-1], -(-shape[-1] // size)), f"nvfp4 {list(shape)}")
     return blocked(
         name,
         shape,
         format,
         elements,
         scales,
+        scale_codec=PLAIN if size == format.block else tiles(1, size // format.block),
         tensor_scale=scalar(tensor_scale, convention),
         stated_in=scheme.stated_in,
         input_scale=None if input_scale is None else scalar(input_scale, convention),
@@ -118,24 +121,26 @@ def scaled_weight(
     elements: TensorRecord,
     scales: TensorRecord,
     scheme: Scheme,
-    block: tuple[int, int] | None = None,
     input_scale: TensorRecord | None = None,
 ) -> CanonicalTensor:
     """A weight [out, in] one element a byte: fp8 or int8, its scales by their shape.
 
-    One scale is that of the tensor; [out, 1] or [out] those of its rows; with `block` (rows,
-    columns) those of tiles. E8M0 scales of tiles that are whole MX blocks wide make an MX format
+    One scale is that of the tensor; [out, 1] or [out] those of its rows; where the scheme has
+    blocks, those of tiles. E8M0 scales of tiles that are whole MX blocks wide make an MX format
     of it, with no value changed. Raises CheckpointError for other dtypes and shapes.
     """
     require(elements, ("F8_E4M3", "F8_E5M2", "I8"), None, scheme.format)
     out, width = matrix(elements, scheme.format)[-2:]
     lead = elements.shape[:-2]
     static = None if input_scale is None else scalar(input_scale)
+    block = scheme.block
     if block is None and math.prod(scales.shape) == 1:
         return _unblocked(name, elements, scalar(scales), scheme, static)
     if block is None:
         block = (1, width)
     tile = (*lead, -(-out // block[0]), -(-width // block[1]))
+    if _without_ones(scales.shape) == _without_ones(tile):
+        scales = replace(scales, shape=tile)
     if scales.shape not in (tile, tile[:-1] if block[1] == width else tile):
         require(scales, (*_FLOAT_SCALES, *E8M0_DTYPES), tile, f"tiles of {list(block)}")
     element = {"F8_E4M3": "mxfp8e4m3", "F8_E5M2": "mxfp8e5m2"}.get(elements.dtype)
@@ -168,6 +173,44 @@ def scaled_weight(
     )
 
 
+def integer_weight(
+    name: str,
+    elements: TensorRecord,
+    scales: TensorRecord,
+    shape: tuple[int, ...],
+    scheme: Scheme,
+) -> CanonicalTensor:
+    """A weight [out, in] of integers, packed into int32 [out, words], as `scheme.format` says.
+
+    A float scale for a block of the scheme, or for a row where it has none. Raises CheckpointError
+    for other dtypes and shapes.
+    """
+    bits = {"int4": 4, "i8": 8}[scheme.format]
+    *lead, width = shape
+    _, size = scheme.block or (1, width)
+    why = f"{scheme.format} {list(shape)} in groups of {size}"
+    require(elements, ("I32",), (*lead, -(-width * bits // 32)), why)
+    groups = (*lead, -(-width // size))
+    if scales.shape != groups[:-1] or scheme.block is not None:
+        require(scales, _FLOAT_SCALES, groups, why)
+    return CanonicalTensor(
+        name=name,
+        shape=shape,
+        format=scheme.format,
+        elements=Stored(
+            record=elements,
+            shape=shape,
+            dtype="I8",
+            rows=count_rows(shape),
+            codec=packed_integers(bits),
+        ),
+        scales=Stored(record=scales, shape=groups, dtype=scales.dtype, rows=count_rows(groups)),
+        block=(1, size),
+        recipe=scheme.recipe,
+        stated_in=scheme.stated_in,
+    )
+
+
 def _unblocked(
     name: str,
     elements: TensorRecord,
@@ -185,6 +228,10 @@ def _unblocked(
         stated_in=scheme.stated_in,
         input_scale=input_scale,
     )
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
 
 
 def _direct(record: TensorRecord) -> Stored:

@@ -13,10 +13,10 @@ from mxc.compiler.checkpoints.files.safetensors import read_header
 from mxc.compiler.models.binding import Bound
 from mxc.compiler.models.blocks.parameters import Parameter, Rows
 from mxc.compiler.models.packed import pack_items
-from mxc.compiler.packing.archive import read_archive
 from mxc.compiler.packing.pack import pack
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import block_format
+from mxc.dialects.parameter_archive import read_archive
 from mxc.dialects.reference import Quantized, dequantize
 
 RNG = np.random.default_rng(0)

@@ -203,7 +203,12 @@ def test_on_the_command_line(pair):
     assert "no word for the recipe of the scales: floor" in converted.output
     assert inspect_against(folder / "a", out)["result"] == "same bytes"
     assert open_checkpoint(out).dialect == "compressed-tensors"
-    refused = run("convert", a, "--to", "gguf", "--output", str(folder / "x.gguf"))
-    assert refused.exit_code == 1
-    assert "x.weight is mxfp8e4m3 [4, 64], which GGUF cannot hold" in refused.output
+    for to, why in (
+        ("gpt-oss", "x.weight is mxfp8e4m3 [4, 64], which gpt-oss cannot hold"),
+        ("gguf", "architecture model_type None is not supported"),
+    ):
+        refused = run("convert", a, "--to", to, "--output", str(folder / "x"))
+        assert refused.exit_code == 1
+        assert why in refused.output
+        assert not (folder / "x").exists()
     assert inspect(folder / "a")["quantisation"]["method"] == "quark"

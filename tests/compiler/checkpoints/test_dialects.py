@@ -277,8 +277,10 @@ def test_two_configs_that_disagree(write):
 @pytest.mark.parametrize(
     ("group", "message"),
     [
-        ({"weights": {"num_bits": 4, "type": "int", "group_size": 32, "strategy": "group"}},
-         "type 'int', .* is not supported"),
+        ({"weights": {"num_bits": 3, "type": "int", "group_size": 32, "strategy": "group"}},
+         "num_bits 3, type 'int', .* is not supported"),
+        ({"weights": {"num_bits": 4, "type": "int", "group_size": 32, "strategy": "group",
+                      "symmetric": False}}, "symmetric False is not supported"),
         ({"format": "nvfp4-pack-quantized"}, "contradicts the arguments .* are mxfp4"),
         ({"format": "marlin-24"}, "format 'marlin-24' is not supported"),
     ],
@@ -321,6 +323,8 @@ def test_numbers_of_too_many_digits(tmp_path):
 def test_formats_of_the_readers_are_known():
     from mxc.compiler.checkpoints.dialects import compressed_tensors, modelopt, quark, torchao
 
-    for table in (compressed_tensors.PACKED, quark._MX, torchao.ELEMENTS):
-        assert {f for f in table.values() if not f.startswith("f8")} <= set(FORMATS)
+    for table in (quark._MX, torchao.ELEMENTS):
+        assert set(table.values()) <= set(FORMATS)
+    packed = {format for formats in compressed_tensors.PACKED.values() for format in formats}
+    assert packed <= {*FORMATS, "f8_e4m3", "int4", "i8"}
     assert {f for f, _, _ in modelopt._ALGORITHMS.values()} <= {*FORMATS, "f8_e4m3"}

@@ -15,9 +15,9 @@ from mxc.compiler.checkpoints.files.gguf import read_gguf
 from mxc.compiler.models.binding import Bound
 from mxc.compiler.models.blocks.parameters import Parameter, Rows
 from mxc.compiler.models.packed import pack_items
-from mxc.compiler.packing.archive import read_archive
 from mxc.compiler.packing.pack import pack
 from mxc.dialects.errors import CheckpointError
+from mxc.dialects.parameter_archive import read_archive
 
 RNG = np.random.default_rng(0)
 GGML = gguf.GGMLQuantizationType
@@ -50,6 +50,10 @@ def test_names_are_those_of_the_library(architecture):
     known = {*gguf.MODEL_TENSORS[LIBRARY[architecture]]}
     spelled = {gguf.TENSOR_NAMES[t].removeprefix("blk.{bid}.") for t in known}
     for ggml, ours in (names.layers | names.experts).items():
+        if architecture == "qwen3moe" and ggml in ("ffn_gate", "ffn_up", "ffn_down"):
+            # Layers without experts, which llama.cpp refuses and a note of convert speaks of.
+            assert parameter(f"blk.3.{ggml}.weight", names) == f"model.layers.3.{ours}.weight"
+            continue
         assert ggml in spelled
         if "experts" in ours:
             # gguf maps names once the experts are in one tensor, and gpt-oss' gate and up apart.

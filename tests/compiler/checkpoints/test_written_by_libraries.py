@@ -17,12 +17,19 @@ from safetensors.torch import save_file
 from torchao.prototype.mx_formats.mx_tensor import MXTensor
 from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor, per_tensor_amax_to_scale
 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+from torchao.quantization import (
+    Float8WeightOnlyConfig,
+    Int8WeightOnlyConfig,
+    PerTensor,
+    quantize_,
+)
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from mxc.compiler.checkpoints.canonical.tensor import Convention
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.layers.quantisation import Activations
 from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
+from mxc.dialects.errors import CheckpointError
 
 VECTORS = Path(__file__).parent / "vectors"
 X = torch.randn(48, 192, generator=torch.Generator().manual_seed(1)) * torch.exp2(
@@ -116,6 +123,8 @@ FORMATS_OF_CT = {
     "NVFP4": ("nvfp4-pack-quantized", "nvfp4"),
     "FP8": ("float-quantized", "f8_e4m3"),
     "FP8_BLOCK": ("float-quantized", "f8_e4m3"),
+    "W4A16": ("pack-quantized", "int4"),
+    "W8A16": ("pack-quantized", "i8"),
 }
 
 
@@ -124,7 +133,7 @@ def compressed(preset, module="model.layers.0.mlp.down_proj"):
     scheme: QuantizationScheme = preset_name_to_scheme(preset, ["Linear"])
     format, _ = FORMATS_OF_CT[preset]
     group = scheme.weights.group_size
-    x = X[:, :128] if preset == "FP8_BLOCK" else X
+    x = X[:, :128] if preset in ("FP8_BLOCK", "W4A16", "W8A16") else X
     state = {"weight": x.clone()}
     blocks = x.reshape(len(x), -1, group or x.shape[1])
     amax = blocks.abs().amax(-1).clamp(min=2.0**-100)
@@ -137,6 +146,8 @@ def compressed(preset, module="model.layers.0.mlp.down_proj"):
         state["weight_scale"] = (x.abs().max() / 448).reshape(1)
     elif preset == "FP8_BLOCK":
         state["weight_scale"] = (x.abs().max() / 448).reshape(1, 1)
+    elif format == "pack-quantized":
+        state["weight_scale"] = amax / {4: 7, 8: 127}[scheme.weights.num_bits]
     else:
         largest = {4: 6, 6: 7.5, 8: 448}[scheme.weights.num_bits]
         state["weight_scale"] = torch.exp2(torch.ceil(torch.log2(amax / largest)))
@@ -212,6 +223,33 @@ def test_torchao(tmp_path, format, swizzled):
     assert (source.dialect, tensor.format, tensor.shape) == ("torchao", format, (192, 192))
     same(tensor, weight.dequantize(torch.float32).numpy())
     assert set(source.tensors) == {"model.a.weight", "model.a.bias"}
+
+
+@pytest.mark.parametrize(
+    ("config", "block"),
+    [
+        (Int8WeightOnlyConfig(version=2), (1, 192)),
+        (Int8WeightOnlyConfig(version=2, granularity=PerTensor()), None),
+        (Float8WeightOnlyConfig(version=2), (1, 192)),
+    ],
+)
+def test_torchao_under_float_scales(tmp_path, config, block):
+    layer = torch.nn.Linear(192, 48, bias=False)
+    layer.weight.data = X.clone()
+    quantize_(layer, config)
+    tensors, metadata = flatten_tensor_state_dict({"model.a.weight": layer.weight})
+    path = tmp_path / "model.safetensors"
+    save_file(tensors, path, metadata)
+    tensor = open_checkpoint(path).tensor("model.a.weight")
+    assert (tensor.format[0], tensor.block) == ("i" if "Int8" in str(config) else "f", block)
+    same(tensor, layer.weight.dequantize().float().numpy())
+    for part, message in (
+        ("zero_point", "weights with zero points are not read"),
+        ("act_pre_scale", "which .* has as a part, is not supported"),
+    ):
+        save_file(tensors | {f"model.a._weight_{part}": torch.ones(48, 1)}, path, metadata)
+        with pytest.raises(CheckpointError, match=message):
+            open_checkpoint(path)
 
 
 def test_gpt_oss_in_transformers(tmp_path):

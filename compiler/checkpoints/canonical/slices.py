@@ -1,0 +1,68 @@
+"""Parts of a weight as weights of their own: one of all experts, gate or up of both projections.
+
+Nothing is read: a slice names the rows of the tensor that it is from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from mxc.compiler.checkpoints.canonical.stored import Entries, Picked
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
+
+
+def entries(part: StoredPart, tensor: CanonicalTensor) -> StoredPart:
+    """The part; of a vector its entries as rows."""
+    if len(tensor.shape) > 1 or part.rows == tensor.shape[0]:
+        return part
+    return Entries(part=part, shape=part.shape, dtype=part.dtype, rows=tensor.shape[0])
+
+
+def leading_slice(tensor: CanonicalTensor, index: int) -> CanonicalTensor:
+    """One of the leading slices: an expert of all that are in one tensor."""
+    count = tensor.shape[0]
+
+    def picked(part: StoredPart | None) -> StoredPart | None:
+        if part is None:
+            return None
+        rows = part.rows // count
+        return Picked(
+            part=part, first=index * rows, step=1, shape=part.shape[1:], dtype=part.dtype, rows=rows
+        )
+
+    found = _with_parts(tensor, tensor.shape[1:], picked)
+    factor, static = tensor.tensor_scale, tensor.input_scale
+    return replace(
+        found,
+        tensor_scale=None if factor is None else factor.of_slice(index, count),
+        input_scale=None if static is None else static.of_slice(index, count),
+    )
+
+
+def half_of(tensor: CanonicalTensor, half: int, interleaved: bool) -> CanonicalTensor:
+    """Gate (0) or up (1) of a weight, or of a bias, that is both.
+
+    `interleaved`: their rows lie in turn, else those of the one after those of the other.
+    """
+
+    def picked(part: StoredPart | None) -> StoredPart | None:
+        if part is None:
+            return None
+        part = entries(part, tensor)
+        rows, shape = part.rows // 2, (part.shape[0] // 2, *part.shape[1:])
+        first, step = (half, 2) if interleaved else (half * rows, 1)
+        return Picked(part=part, first=first, step=step, shape=shape, dtype=part.dtype, rows=rows)
+
+    return _with_parts(tensor, (tensor.shape[0] // 2, *tensor.shape[1:]), picked)
+
+
+def _with_parts(
+    tensor: CanonicalTensor,
+    shape: tuple[int, ...],
+    of: Callable[[StoredPart | None], StoredPart | None],
+) -> CanonicalTensor:
+    elements = of(tensor.elements)
+    if elements is None:
+        raise AssertionError(f"{tensor.name} has no elements")
+    return replace(tensor, shape=shape, elements=elements, scales=of(tensor.scales))

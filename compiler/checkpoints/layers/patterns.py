@@ -1,0 +1,181 @@
+"""Patterns of a config's lists of layers, and which of them names a layer.
+
+Dialects write patterns in several syntaxes, and under names that need not be those of the tensors:
+with the prefix of a wrapper that the file lacks, or without one that it has, and with the names
+of layers before or after they were fused. Every spelling is tried.
+
+Lists of published checkpoints have thousands of names, and so have the checkpoints: a pattern that
+is a plain name is looked up, only the others are matched one by one.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from functools import cache
+
+from mxc.dialects.errors import CheckpointError
+
+#: What a wrapper model puts before the names of the language model inside it.
+WRAPPERS = ("model.language_model.", "language_model.model.", "language_model.", "model.")
+
+#: Layers that some dialects store, or name in exclusions, as one: the fused name and its parts.
+FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
+    "w13": ("w1", "w3"),
+}
+
+#: The longest pattern, and the longest regular expression, that is tried.
+_LONGEST = 1000
+_REPETITIONS = 6
+_OPTIONS = 10
+#: What chooses in a regular expression; escaped characters, sets and the "?" of "(?:" do not.
+_CHOICE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|*+?{]", re.DOTALL)
+
+#: What begins a regular expression.
+_REGEX = "re:"
+
+
+class Syntax(Enum):
+    """How the patterns of a list are written. In each, "re:" begins a regular expression, which is
+    matched from the start of the name."""
+
+    #: A name (compressed-tensors).
+    REGEX = "re: prefix"
+    #: With *, ? and [..] as in file names (Quark, modelopt).
+    GLOB = "glob"
+    #: As GLOB; a name is that of a layer or of what holds it (modelopt's quantized_layers).
+    HOLDER = "glob, or a holder"
+    #: A name, of the layer or of what holds it, or its end; * is any text (transformers).
+    PREFIX = "prefix"
+
+
+Pattern = tuple[str, Syntax]
+
+
+class Patterns:
+    """A list of patterns; `first` finds the first of them that names a layer."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        """Put plain names aside. Raises nothing: a bad regular expression is found when tried."""
+        self._whole: dict[str, int] = {}
+        self._holders: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
+        self._others: list[tuple[int, str, Syntax]] = []
+        for place, (pattern, syntax) in enumerate(patterns):
+            if not _is_name(pattern, syntax):
+                self._others.append((place, pattern, syntax))
+                continue
+            self._whole.setdefault(pattern, place)
+            if syntax in (Syntax.HOLDER, Syntax.PREFIX):
+                self._holders.setdefault(pattern, place)
+            if syntax is Syntax.PREFIX:
+                self._ends.setdefault(pattern, place)
+
+    def first(self, module: str) -> int | None:
+        """The place of the first pattern that names `module` in some spelling; None: none does."""
+        names = tuple(dict.fromkeys(spellings(module)))
+        found = [place for name in names for place in self._by_name(name)]
+        best = min(found, default=None)
+        for place, pattern, syntax in self._others:
+            if best is not None and best < place:
+                break
+            if any(_matches(pattern, syntax, name) for name in names):
+                return place
+        return best
+
+    def _by_name(self, name: str) -> Iterator[int]:
+        dots = [place for place, letter in enumerate(name) if letter == "."]
+        for table, keys in (
+            (self._whole, (name,)),
+            (self._holders, (name[:dot] for dot in dots)),
+            (self._ends, (name[dot + 1 :] for dot in dots)),
+        ):
+            yield from _found(table, keys)
+
+
+def _found(table: dict[str, int], keys: Iterable[str]) -> Iterator[int]:
+    if table:
+        yield from (table[key] for key in keys if key in table)
+
+
+def spellings(module: str) -> Iterator[str]:
+    """The names that a config may have for a layer: wrapped, unwrapped, fused."""
+    stem, _, last = module.rpartition(".")
+    lasts = [last, *(whole for whole, parts in FUSED.items() if last in parts)]
+    bare = _bare(module)
+    stem = bare.rpartition(".")[0]
+    yield module
+    for last in lasts:
+        name = f"{stem}.{last}" if stem else last
+        yield name
+        for wrapper in WRAPPERS:
+            yield wrapper + name
+        yield f"language_model.model.{name}"
+
+
+def _bare(module: str) -> str:
+    for wrapper in (*WRAPPERS, "model.language_model.model."):
+        if module.startswith(wrapper):
+            return module.removeprefix(wrapper)
+    return module
+
+
+def _is_name(pattern: str, syntax: Syntax) -> bool:
+    special = {Syntax.REGEX: "", Syntax.PREFIX: "*"}.get(syntax, "*?[")
+    return not pattern.startswith(_REGEX) and not any(letter in pattern for letter in special)
+
+
+def _matches(pattern: str, syntax: Syntax, name: str) -> bool:
+    if pattern.startswith(_REGEX):
+        return _regex(pattern.removeprefix(_REGEX)).match(name) is not None
+    if syntax is not Syntax.PREFIX:
+        return fnmatch.fnmatchcase(name, pattern)
+    # Only * is special; fnmatch takes time that does not explode with their number.
+    glob = pattern.replace("[", "[[]").replace("?", "[?]")
+    ends = [*(i for i, letter in enumerate(name) if letter == "."), len(name)]
+    return any(fnmatch.fnmatchcase(name[:end], glob) for end in ends)
+
+
+@cache
+def _regex(pattern: str) -> re.Pattern[str]:
+    if len(pattern) > _LONGEST or not _is_quick(pattern):
+        raise CheckpointError(
+            f"the quantisation config has the pattern {pattern[:80]!r}, whose repetitions are "
+            "nested or many, or which is too long; write out the names instead"
+        )
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise CheckpointError(
+            f"the quantisation config has the pattern {pattern[:80]!r}, which is no regular "
+            f"expression ({error}); correct it"
+        ) from error
+
+
+def _is_quick(pattern: str) -> bool:
+    """Whether no name makes a match of `pattern` take long; no list of layers needs others.
+
+    Choices inside of a repetition can take time exponential in the name, many repetitions a high
+    power of it, and many choices time exponential in their number.
+    """
+    repetitions = options = 0
+    inside = [0]  # the choices of each group that is open
+    for token in _CHOICE.finditer(pattern):
+        kind = token[0]
+        if kind == "(":
+            inside.append(0)
+        elif kind == ")" and len(inside) > 1:
+            choices = inside.pop()
+            inside[-1] += choices
+            if choices and pattern[token.end() : token.end() + 1] in ("*", "+", "{"):
+                return False
+        elif kind in ("|", "?", "*", "+", "{") and pattern[: token.start()][-1:] != "(":
+            inside[-1] += 1
+            repetitions += kind in ("*", "+", "{")
+            options += kind == "?" or (kind == "|" and inside[-1] == 1)
+    return repetitions <= _REPETITIONS and options <= _OPTIONS
