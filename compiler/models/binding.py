@@ -1,7 +1,7 @@
 """The parameters of a model and the tensors of a checkpoint, held against each other.
 
 Every tensor that the model asks for must be there, in the shape that config.json implies and in a
-format that the program can read, and no tensor may be left over.
+format that the program can read. What is left over is judged in unread.py.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from mxc.compiler.models.decoder import Decoder
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import FORMATS, BlockFormat
 from mxc.dialects.recipes import ScaleRecipe
-
-#: Ends of the names of tensors that older libraries stored and that follow from config.json.
-_COMPUTED = (".rotary_emb.inv_freq",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +48,14 @@ class Bound:
         return self.parameter.key
 
 
-def bind(decoder: Decoder, source: Source, dense: Dense | None = None) -> tuple[Bound, ...]:
-    """Every parameter of the model with its tensors, in the order of the model.
+def bind(
+    decoder: Decoder, source: Source, dense: Dense | None = None
+) -> tuple[tuple[Bound, ...], Mapping[str, CanonicalTensor]]:
+    """Every parameter of the model with its tensors, in the order of the model; tensors left over.
 
-    Raises CheckpointError: a tensor that is missing, unknown, of another shape than config.json
-    says, or of a format that cannot be read where it stands.
+    Raises CheckpointError: a tensor that is missing, of another shape than config.json says, or of
+    a format that cannot be read where it stands.
     """
-
     source = _named(decoder, source)
 
     def format_of(name: str) -> str | None:
@@ -67,11 +65,8 @@ def bind(decoder: Decoder, source: Source, dense: Dense | None = None) -> tuple[
     parameters = list(decoder.parameters(format_of, head=dense is not None))
     bound = tuple(_bind(each, source, dense) for each in parameters)
     used = {rows.tensor for each in parameters for rows in each.rows}
-    left = sorted(name for name in source.tensors if name not in used)
-    left = [name for name in left if not name.endswith(_COMPUTED)]
-    if left:
-        _refuse_left(decoder, source, left)
-    return bound
+    left = {name: source.tensors[name] for name in sorted(source.tensors) if name not in used}
+    return bound, left
 
 
 def _named(decoder: Decoder, source: Source) -> Source:
@@ -155,15 +150,3 @@ def _require_whole_blocks(parameter: Parameter, tensor: CanonicalTensor, dense: 
             f"{tensor.place} is {tensor.elements.record.describe()}: {dense.format} wants rows "
             f"that are a multiple of {dense.format.block}; leave --quantize-dense out"
         )
-
-
-def _refuse_left(decoder: Decoder, source: Source, left: Sequence[str]) -> None:
-    name = left[0]
-    why = f"a {decoder.architecture} of {len(decoder.layers)} layers has no such tensor"
-    if name == "lm_head.weight":
-        why = "config.json says tie_word_embeddings, so the model has none"
-    more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
-    raise CheckpointError(
-        f"{source.tensors[name].elements.record.file}: unknown tensor {name}{more}: {why}; "
-        "leaving it out would change the model without a word"
-    )

@@ -6,7 +6,7 @@ The functions of the module are those that `ModelRecord` describes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from iree.compiler import ir
@@ -16,9 +16,18 @@ from numpy.typing import NDArray
 from mxc.compiler.models.blocks import attention
 from mxc.compiler.models.blocks.activations import Activations
 from mxc.compiler.models.blocks.mixture import Mixture
-from mxc.compiler.models.blocks.mlp import FormatOf, Mlp
-from mxc.compiler.models.blocks.parameters import Parameter, matrix, table, vector
-from mxc.compiler.models.blocks.primitives import add, embed, f32, rows_at, rows_from
+from mxc.compiler.models.blocks.mlp import FeedForward, FormatOf, Mlp
+from mxc.compiler.models.blocks.norms import Norm
+from mxc.compiler.models.blocks.parameters import Parameter, matrix, table
+from mxc.compiler.models.blocks.primitives import (
+    add,
+    embed,
+    f32,
+    rows_at,
+    rows_from,
+    scale,
+    soft_cap,
+)
 from mxc.compiler.models.blocks.rope import Rope, tables
 from mxc.compiler.models.blocks.scope import Scope, Span, State
 from mxc.compiler.models.blocks.self_attention import SelfAttention
@@ -30,44 +39,103 @@ from mxc.dialects.manifest import batch_function
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.recipes import scale_recipe
 
-COS, SIN = "rope.cos", "rope.sin"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerNorms:
+    """The names of a layer's norms; None where it has no norm in that place."""
+
+    before_attention: str | None = "input_layernorm"
+    after_attention: str | None = None
+    before_mlp: str | None = "post_attention_layernorm"
+    after_mlp: str | None = None
+
+    def names(self) -> Iterator[str]:
+        """The norms that there are."""
+        places = (self.before_attention, self.after_attention, self.before_mlp, self.after_mlp)
+        yield from (name for name in places if name is not None)
+
+
+#: Norms before both parts of a layer (Llama).
+PRE_NORMS = LayerNorms()
+#: Norms behind both parts, before they are added (OLMo 2, EXAONE 4).
+POST_NORMS = LayerNorms(
+    before_attention=None,
+    after_attention="post_attention_layernorm",
+    before_mlp=None,
+    after_mlp="post_feedforward_layernorm",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One layer: x + attention(norm(x)), then x + mlp(norm(x)); `mlp_name` in the checkpoint."""
+    """One layer: x + attention(norm(x)), then x + mlp(norm(x)).
+
+    `mlp_name`: of the MLP in the checkpoint. `parallel`: x + attention(norm(x)) + mlp(norm(x)) with
+    one norm. `residual`: what both parts are multiplied with before they are added.
+    """
 
     attention: SelfAttention
-    mlp: Mlp | Mixture
+    mlp: Mlp | FeedForward | Mixture
     mlp_name: str = "mlp"
+    norms: LayerNorms = PRE_NORMS
+    parallel: bool = False
+    residual: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
     """What an architecture makes of a config. All layers have the same heads.
 
-    `eos_tokens` are those of config.json; a checkpoint may state others beside. `aliases`: what a
-    part of a name may be called in checkpoints, and what it is called here.
+    `embedding_scale`: what embeddings are multiplied with. `logits_scale`: what logits are
+    multiplied with; `logits_cap`: they become cap * tanh(logit / cap). `eos_tokens` are those of
+    config.json; a checkpoint may state others beside. `aliases`: what a part of a name may be
+    called in checkpoints, and what it is called here. `next_tokens`: layers behind the others that
+    predict tokens after the next one, which the program does not have.
     """
 
     architecture: str
     vocab_size: int
     hidden_size: int
     max_position_embeddings: int
-    epsilon: float
-    rope: Rope
+    norm: Norm
     layers: tuple[Layer, ...]
     tied: bool
     eos_tokens: tuple[int, ...]
     bos_token: int | None
     pad_token: int | None
+    embedding_scale: float = 1.0
+    logits_scale: float = 1.0
+    logits_cap: float | None = None
     aliases: tuple[tuple[str, str], ...] = ()
+    next_tokens: int = 0
 
     @property
     def heads(self) -> SelfAttention:
         """The attention of the first layer, whose heads are those of all."""
         return self.layers[0].attention
+
+    @property
+    def ropes(self) -> tuple[Rope, ...]:
+        """The rotary positions of the layers, each once."""
+        found = (layer.attention.rope for layer in self.layers)
+        return tuple(dict.fromkeys(rope for rope in found if rope is not None))
+
+    @property
+    def rope(self) -> Rope:
+        """The rotary positions of a model that has one kind of them."""
+        (rope,) = self.ropes
+        return rope
+
+    def with_rope(self, change: Callable[[Rope], Rope]) -> Decoder:
+        """The model with other rotary positions in all layers that have some."""
+        layers = []
+        for layer in self.layers:
+            rope = layer.attention.rope
+            attention = replace(layer.attention, rope=None if rope is None else change(rope))
+            layers.append(replace(layer, attention=attention))
+        return replace(self, layers=tuple(layers))
 
     def cache_shape(self, capacity: int) -> tuple[int, int, int, int]:
         """The cache of one sequence: [2 * layers, capacity, V, D]."""
@@ -82,18 +150,27 @@ class Decoder:
         yield table(EMBEDDING, vocabulary, hidden)
         for number, layer in enumerate(self.layers):
             name = f"model.layers.{number}"
-            yield vector(f"{name}.input_layernorm.weight", hidden)
-            yield from layer.attention.parameters(f"{name}.self_attn")
-            yield vector(f"{name}.post_attention_layernorm.weight", hidden)
+            for norm in layer.norms.names():
+                yield from self.norm.parameters(f"{name}.{norm}", hidden)
+            yield from layer.attention.parameters(f"{name}.self_attn", self.norm)
             yield from layer.mlp.parameters(f"{name}.{layer.mlp_name}", format_of)
-        yield vector("model.norm.weight", hidden)
+        yield from self.norm.parameters("model.norm", hidden)
         if not self.tied or head:
             yield matrix(HEAD, vocabulary, hidden, [EMBEDDING if self.tied else HEAD])
 
     def generated(self, capacity: int) -> dict[str, NDArray[np.float32]]:
-        """The parameters that are computed, not read: rope tables f32 [capacity, D / 2], .."""
-        cos, sin = tables(self.rope, self.heads.depth, capacity)
-        return {COS: cos, SIN: sin} | self.heads.generated()
+        """The parameters that are computed, not read: rope tables f32 [capacity, R], .."""
+        found = dict(self.heads.generated())
+        for number, rope in enumerate(self.ropes):
+            arrays = tables(rope, self.heads.depth, capacity)
+            found |= dict(zip(_rope_keys(number), arrays, strict=True))
+        return found
+
+
+def _rope_keys(number: int) -> tuple[str, str]:
+    """The parameters with the cosines and sines of one of the rotary positions of a model."""
+    stem = f"rope.{number}" if number else "rope"
+    return f"{stem}.cos", f"{stem}.sin"
 
 
 class Builder:
@@ -122,7 +199,7 @@ class Builder:
         self._scope = Scope(
             Weights(self._parameters, formats, self._activations),
             self._activations,
-            decoder.epsilon,
+            decoder.norm,
             grouped,
         )
 
@@ -180,27 +257,50 @@ class Builder:
         count = shape_of(tokens)[0]
         zero = attention.hidden_zero()
         starts = [arith.index_cast(ir.IndexType.get(), position) for position in positions]
-        turns = [self._options.capacity, model.heads.depth // 2]
-        rotations = (self._parameters.load(name, turns, f32()) for name in (COS, SIN))
-        cos, sin = (
-            rows_at(each, starts) if sequences > 1 else rows_from(each, starts[0], count)
-            for each in rotations
-        )
         spans = tuple(self._span(at, count // sequences) for at in starts)
-        state = State(count, zero, cos, sin, spans)
+        state = State(count, zero, self._rotations(starts, count), spans)
         x = embed(tokens, self._scope.weights.load(EMBEDDING, model.vocab_size, model.hidden_size))
+        x = scale(x, model.embedding_scale)
         for number, layer in enumerate(model.layers):
-            name = f"model.layers.{number}"
-            normed = self._scope.norm(x, f"{name}.input_layernorm")
-            x = add(
-                x,
-                layer.attention.build(
-                    self._scope, normed, number, f"{name}.self_attn", state, caches
-                ),
-            )
-            normed = self._scope.norm(x, f"{name}.post_attention_layernorm")
-            x = add(x, layer.mlp.build(self._scope, normed, f"{name}.{layer.mlp_name}"))
+            x = self._layer(layer, x, number, state, caches)
         return [x, *caches]
+
+    def _rotations(
+        self, starts: list[ir.Value], count: int
+    ) -> dict[Rope, tuple[ir.Value, ir.Value]]:
+        """The rows of the rope tables that belong to the `count` rows of this call."""
+
+        def rows(key: str, width: int) -> ir.Value:
+            table = self._parameters.load(key, [self._options.capacity, width], f32())
+            if len(starts) > 1:
+                return rows_at(table, starts)
+            return rows_from(table, starts[0], count)
+
+        found = {}
+        for number, rope in enumerate(self._decoder.ropes):
+            width = rope.rotated(self._decoder.heads.depth) // 2
+            cos, sin = (rows(key, width) for key in _rope_keys(number))
+            found[rope] = (cos, sin)
+        return found
+
+    def _layer(
+        self, layer: Layer, x: ir.Value, number: int, state: State, caches: list[ir.Value]
+    ) -> ir.Value:
+        """x [T, H] -> [T, H]; the caches in the list become those with the new keys and values."""
+        name, norms = f"model.layers.{number}", layer.norms
+
+        def norm(value: ir.Value, which: str | None) -> ir.Value:
+            return value if which is None else self._scope.norm(value, f"{name}.{which}")
+
+        normed = norm(x, norms.before_attention)
+        attended = layer.attention.build(
+            self._scope, normed, number, f"{name}.self_attn", state, caches
+        )
+        y = add(x, scale(norm(attended, norms.after_attention), layer.residual))
+        if not layer.parallel:
+            normed = norm(y, norms.before_mlp)
+        mixed = layer.mlp.build(self._scope, normed, f"{name}.{layer.mlp_name}")
+        return add(y, scale(norm(mixed, norms.after_mlp), layer.residual))
 
     def _span(self, position: ir.Value, rows: int) -> Span:
         capacity = self._options.capacity
@@ -222,7 +322,8 @@ class Builder:
         weight = HEAD if weights.has(HEAD) else EMBEDDING
         normed = weights.prepare(self._scope.norm(hidden, "model.norm"), weight)
         shape = (model.vocab_size, model.hidden_size)
-        return weights.linear(normed, "lm_head", weight, shape)
+        logits = scale(weights.linear(normed, "lm_head", weight, shape), model.logits_scale)
+        return logits if model.logits_cap is None else soft_cap(logits, model.logits_cap)
 
     def _head_of_row(self, hidden: ir.Value, row: ir.Value) -> list[ir.Value]:
         at = arith.index_cast(ir.IndexType.get(), row)

@@ -23,16 +23,19 @@ from mxc.compiler.checkpoints.files.safetensors import (
     INDEX,
     read_json,
 )
-from mxc.compiler.checkpoints.layers.quantisation import Activations
+from mxc.compiler.checkpoints.layers.quantisation import Activations, Quantisation
 from mxc.compiler.checkpoints.source import Source
-from mxc.compiler.models.architectures import read_decoder
 from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
-from mxc.compiler.models.blocks.rope import Divisors, Rope
 from mxc.compiler.models.configs.fields import Fields
-from mxc.compiler.models.configs.gguf import ROPE_DIVISORS, transformers_config
+from mxc.compiler.models.configs.gguf import unsaid
+from mxc.compiler.models.configs.gguf_rope import DIVISORS
 from mxc.compiler.models.decoder import Builder, Decoder
+from mxc.compiler.models.fused_layers import split_fused
+from mxc.compiler.models.gguf import read_gguf_decoder
+from mxc.compiler.models.language_model import read_language_model, settle_head
 from mxc.compiler.models.options import Options, choose
 from mxc.compiler.models.packed import array_items, pack_items, weight_records
+from mxc.compiler.models.unread import describe_unread
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.quantised import Loss
 from mxc.compiler.tokenizers.from_gguf import text_files
@@ -143,8 +146,8 @@ def open_model(
     Reads headers only. Raises CheckpointError for a checkpoint that cannot be read, and for options
     that it cannot have.
     """
-    source = open_checkpoint(place)
-    decoder, source, texts = _read(source)
+    read = _read(open_checkpoint(place))
+    decoder, source = read.decoder, read.source
     eos_tokens = _eos_tokens(place, decoder)
     options, notes = choose(
         max_sequence_length,
@@ -160,28 +163,39 @@ def open_model(
     dense = None
     if options.dense_format is not None and options.recipe is not None:
         dense = Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))
-    bound = bind(decoder, source, dense)
-    return Model(place, decoder, bound, eos_tokens, options, (*notes, *_decoded(bound)), texts)
+    bound, left = bind(decoder, source, dense)
+    unread = describe_unread(decoder, left, source.quantisation.cache, options.floats)
+    notes = (*read.notes, *notes, *_decoded(bound, source.quantisation), *unread)
+    return Model(place, decoder, bound, eos_tokens, options, notes, read.texts)
 
 
-def _read(source: Source) -> tuple[Decoder, Source, Mapping[str, bytes]]:
+@dataclass(frozen=True, kw_only=True)
+class _Read:
     """The model of a checkpoint, what is left for its parameters, and the texts that it holds."""
+
+    decoder: Decoder
+    source: Source
+    texts: Mapping[str, bytes]
+    notes: tuple[str, ...] = ()
+
+
+def _read(source: Source) -> _Read:
     if source.dialect != GGUF:
-        return read_decoder(source.config, str(source.path / CONFIG)), source, {}
+        model = read_language_model(source)
+        head = settle_head(model.decoder, split_fused(model.decoder, model.source))
+        notes = (*model.notes, *head.notes)
+        return _Read(decoder=head.decoder, source=head.source, texts={}, notes=notes)
     place = str(source.path)
-    config = transformers_config(source.config, source.tensors, place)
-    decoder, texts = read_decoder(config, place), text_files(source.config, place)
-    if (found := source.tensors.get(ROPE_DIVISORS)) is None:
-        return decoder, source, texts
-    numbers = found.values().reshape(-1)
-    if numbers.size != decoder.heads.depth // 2 or decoder.rope.scaling is not None:
-        raise CheckpointError(
-            f"{found.place}: {numbers.size} divisors of rotary frequencies; wanted one for each "
-            f"pair of the {decoder.heads.depth} dimensions of a head, and no other scaling"
-        )
-    rope = Rope(theta=decoder.rope.theta, scaling=Divisors(numbers=tuple(numbers.tolist())))
-    left = {name: tensor for name, tensor in source.tensors.items() if name != ROPE_DIVISORS}
-    return replace(decoder, rope=rope), replace(source, tensors=left), texts
+    found = source.tensors.get(DIVISORS)
+    divisors = None if found is None else found.values().reshape(-1)
+    decoder = read_gguf_decoder(source.config, source.tensors, divisors, place)
+    left = {name: tensor for name, tensor in source.tensors.items() if name != DIVISORS}
+    return _Read(
+        decoder=decoder,
+        source=replace(source, tensors=left),
+        texts=text_files(source.config, place),
+        notes=unsaid(source.config),
+    )
 
 
 def _plain_dtypes(source: Source) -> set[str]:
@@ -196,15 +210,22 @@ def _declared(source: Source) -> frozenset[Activations | None]:
     return frozenset(source.quantisation.activations(module) for module in modules)
 
 
-def _decoded(bound: Sequence[Bound]) -> list[str]:
-    """What is to be said of weights whose scales no kernel reads."""
-    found = sorted({tensor.format for each in bound if each.decoded for tensor in each.tensors})
-    count = sum(each.decoded for each in bound)
-    return [
-        f"{count} weights are {format} in the checkpoint: no kernel reads their scales, so that "
-        "their numbers are packed as f32"
-        for format in found
-    ]
+def _decoded(bound: Sequence[Bound], quantisation: Quantisation) -> list[str]:
+    """What is to be said of weights whose scales no kernel reads, format by format."""
+    weights: dict[str, list[str]] = {}
+    for each in bound:
+        if each.decoded:
+            weights.setdefault(each.tensors[0].format, []).append(each.tensors[0].name)
+    notes = []
+    for format, names in sorted(weights.items()):
+        inputs = {quantisation.activations(name.removesuffix(".weight")) for name in names}
+        declared = sorted({activations.format for activations in inputs if activations})
+        so = f"; they meet floats, not activations in {', '.join(declared)}" if declared else ""
+        notes.append(
+            f"{len(names)} weights are {format} in the checkpoint: no kernel reads their scales, "
+            f"so that their numbers are packed as f32{so}"
+        )
+    return notes
 
 
 def _eos_tokens(place: Path, decoder: Decoder) -> tuple[int, ...]:

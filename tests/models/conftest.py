@@ -10,6 +10,7 @@ A test asks for a model by a `case`: a dict of
     batch           as --batch takes it, None where it is not given
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ import mxc
 from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
 from mxc.dialects.reference import dequantize, quantize
 from mxc.runtime import Model
+
+# published_*.py and stored_weights.py are no tests.
+sys.path.append(str(Path(__file__).parent))
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
         ),
         (
             {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
-            "partial_rotary_factor 0.5 is not supported",
+            "wanted 1 \\(whole heads\\) for partial_rotary_factor, found 0.5",
         ),
         (
             {"rope_theta": 5.0, "rope_parameters": {"rope_type": "default", "rope_theta": 6.0}},
@@ -133,7 +133,7 @@ def test_ropes_that_are_refused(raw: Config, said: str) -> None:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        (LLAMA | {"hidden_act": "gelu"}, "config.json: hidden_act 'gelu' is not supported; .*silu"),
+        (LLAMA | {"hidden_act": "relu"}, "config.json: hidden_act 'relu' is not supported; .*silu"),
         (LLAMA | {"logit_scale": 0.5}, "field logit_scale = 0.5 is not known for this architectu"),
         (LLAMA | {"attention_bias": 1}, "wanted true or false for attention_bias, found 1"),
         (LLAMA | {"num_key_value_heads": 3}, "wanted a multiple of num_key_value_heads = 3"),
@@ -168,8 +168,8 @@ def test_ropes_that_are_refused(raw: Config, said: str) -> None:
         ),
         (
             LLAMA | {"architectures": ["GemmaForCausalLM"], "model_type": "gemma"},
-            r"supported: GptOssForCausalLM \(gpt_oss\), LlamaForCausalLM \(llama\), Mistral.* "
-            r"Mixtral.* Qwen2.* Qwen3.* Qwen3MoeForCausalLM \(qwen3_moe\)",
+            r"supported: .* GptOssForCausalLM \(gpt_oss\), .* LlamaForCausalLM \(llama\), .* "
+            r"Mistral.* Mixtral.* Qwen2.* Qwen3.* Qwen3MoeForCausalLM \(qwen3_moe\)",
         ),
     ],
 )
@@ -310,7 +310,6 @@ def test_tensors_that_are_refused(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tie_word_embeddings": True}, "lm_head.weight: config.json says tie_word_embeddings"),
         ({"eos_token_id": 139}, "eos_token_id 139 is outside of the vocabulary, which is 0 to 138"),
         ({"num_hidden_layers": 2}, "model.layers.1.input_layernorm.weight is missing"),
     ],

@@ -11,52 +11,14 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from numpy.typing import NDArray
+from packed_numbers import Numbers, numbers
 from safetensors.torch import load_file, save_file
 
-from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
-from mxc.compiler.models.model import Model, open_model
-from mxc.compiler.packing.items import PackItem, archive_bytes
-from mxc.compiler.packing.quantised import Loss
+from mxc.compiler.models.model import open_model
 from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.manifest import BLOCKS, SCALES
-from mxc.dialects.packing import decode_elements, decode_scales
 from mxc.dialects.reference import dequantize, quantize
 
 VECTORS = Path(__file__).parents[1] / "compiler" / "checkpoints" / "vectors"
-
-Numbers = dict[str, NDArray[np.float32]]
-
-
-def read(item: PackItem) -> NDArray[np.uint8]:
-    if isinstance(item.source, np.ndarray):
-        return item.source.reshape(-1).view(np.uint8)
-    raw = read_bytes
-    source = item.source
-    whole = source.reader(raw) if hasattr(source, "reader") else lambda a, n: raw(source, a, n)
-    return np.concatenate(list(archive_bytes(item, whole, Loss())))
-
-
-def numbers(model: Model) -> Numbers:
-    """What is packed for each parameter, as float32 in the parameter's shape."""
-    found: Numbers = {}
-    items = {item.key: item for item in model.pack_items({})}
-    for bound in model.bound:
-        key, shape = bound.key, bound.parameter.shape
-        if bound.format not in FORMATS:
-            raw = read(items[key]).view(DTYPES[items[key].dtype])
-            found[key] = raw.astype(np.float32).reshape(shape)
-            continue
-        format = FORMATS[bound.format]
-        rows = int(np.prod(shape[:-1]))
-        elements = decode_elements(read(items[key + BLOCKS]).reshape(rows, -1), format)
-        scales = decode_scales(read(items[key + SCALES]).reshape(rows, -1), format)
-        if format.tensor_scale:
-            scales = scales * read(items[f"{key}_tensor_scales"]).view(np.float32)[:, None]
-        values = elements.reshape(rows, -1, format.block) * scales[..., None]
-        found[key] = values.reshape(shape)
-    return found
 
 
 def folder_of(folder: Path, config: dict[str, object], tensors: dict[str, torch.Tensor]) -> Path:

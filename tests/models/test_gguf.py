@@ -22,7 +22,6 @@ import mxc
 from mxc.compiler.checkpoints.files.tensors import TensorRecord, read_bytes
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.checkpoints.synthetic.tokenizer import write_tokenizer
-from mxc.compiler.models.configs.gguf import transformers_config
 from mxc.compiler.models.model import Model, open_model
 from mxc.compiler.packing.items import archive_bytes
 from mxc.compiler.packing.quantised import Loss
@@ -320,33 +319,6 @@ def test_text_is_split_as_the_models_do(pre: str, text: str, pieces: list[str]) 
     made = Tokenizer.from_str(text_files(metadata, "m.gguf")[TOKENIZER].decode())
     found = [piece.replace("Ġ", " ") for piece, _ in made.pre_tokenizer.pre_tokenize_str(text)]
     assert found == pieces
-
-
-LLAMA: dict[str, Any] = {
-    "general.architecture": "llama",
-    "llama.block_count": 1,
-    "llama.context_length": 64,
-    "llama.embedding_length": 64,
-    "llama.feed_forward_length": 96,
-    "llama.attention.head_count": 4,
-    "llama.attention.layer_norm_rms_epsilon": 1e-5,
-    "llama.vocab_size": 100,
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"general.architecture": "bert"}, "general.architecture 'bert' is not supported; .*llama"),
-        ({"llama.logit_scale": 2.0}, r"metadata llama\.logit_scale = 2\.0 is not known"),
-        ({"llama.rope.scaling.type": "longrope"}, "rope.scaling.type 'longrope' is not supported"),
-        ({"llama.rope.dimension_count": 8}, "rope.dimension_count is 8, heads have 16"),
-        ({"llama.expert_count": 2, "llama.expert_weights_norm": False}, "expert_weights_norm"),
-    ],
-)
-def test_metadata_that_is_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(CheckpointError, match=said):
-        transformers_config(LLAMA | changes, (), "m.gguf")
 
 
 @pytest.mark.parametrize(

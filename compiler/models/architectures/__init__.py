@@ -7,12 +7,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxc.compiler.models.architectures import gpt_oss
+from mxc.compiler.models.architectures.cohere2 import cohere2
+from mxc.compiler.models.architectures.ernie4_5 import ernie4_5, ernie4_5_moe
+from mxc.compiler.models.architectures.exaone4 import exaone4
+from mxc.compiler.models.architectures.gemma2 import gemma2, gemma3
+from mxc.compiler.models.architectures.glm4 import glm4
+from mxc.compiler.models.architectures.glm4_moe import glm4_moe
+from mxc.compiler.models.architectures.granite import granite
 from mxc.compiler.models.architectures.llama import llama
+from mxc.compiler.models.architectures.minimax_m2 import minimax_m2
 from mxc.compiler.models.architectures.mistral import mistral
 from mxc.compiler.models.architectures.mixtral import mixtral
+from mxc.compiler.models.architectures.olmo2 import olmo2, olmo3
+from mxc.compiler.models.architectures.phi3 import phi3
 from mxc.compiler.models.architectures.qwen2 import qwen2
+from mxc.compiler.models.architectures.qwen2_moe import qwen2_moe
 from mxc.compiler.models.architectures.qwen3 import qwen3
 from mxc.compiler.models.architectures.qwen3_moe import qwen3_moe
+from mxc.compiler.models.architectures.seed_oss import seed_oss
+from mxc.compiler.models.architectures.smollm3 import smollm3
+from mxc.compiler.models.architectures.starcoder2 import starcoder2
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.configs.gpt_oss import parse as parse_gpt_oss
 from mxc.compiler.models.decoder import Decoder
@@ -23,12 +37,14 @@ from mxc.dialects.errors import CheckpointError
 class Architecture:
     """An architecture: its two names in a config, and what reads one.
 
-    `read` gets config.json and the name of the file for messages.
+    `read` gets config.json and the name of the file for messages. `inside`: model types of the
+    same model as the language model of one that sees or hears.
     """
 
     model_type: str
     name: str
     read: Callable[[dict[str, Any], str], Decoder]
+    inside: tuple[str, ...] = ()
 
 
 def _gpt_oss(raw: dict[str, Any], place: str) -> Decoder:
@@ -41,13 +57,30 @@ def _family(build: Callable[[Fields], Decoder]) -> Callable[[dict[str, Any], str
 
 #: In alphabetical order.
 ARCHITECTURES: tuple[Architecture, ...] = (
+    Architecture("cohere2", "Cohere2ForCausalLM", _family(cohere2)),
+    Architecture("ernie4_5", "Ernie4_5ForCausalLM", _family(ernie4_5)),
+    Architecture("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", _family(ernie4_5_moe)),
+    Architecture("exaone4", "Exaone4ForCausalLM", _family(exaone4)),
+    Architecture("gemma2", "Gemma2ForCausalLM", _family(gemma2)),
+    Architecture("gemma3_text", "Gemma3ForCausalLM", _family(gemma3)),
+    Architecture("glm4", "Glm4ForCausalLM", _family(glm4)),
+    Architecture("glm4_moe", "Glm4MoeForCausalLM", _family(glm4_moe)),
     Architecture("gpt_oss", "GptOssForCausalLM", _gpt_oss),
+    Architecture("granite", "GraniteForCausalLM", _family(granite)),
     Architecture("llama", "LlamaForCausalLM", _family(llama)),
+    Architecture("minimax_m2", "MiniMaxM2ForCausalLM", _family(minimax_m2)),
     Architecture("mistral", "MistralForCausalLM", _family(mistral)),
     Architecture("mixtral", "MixtralForCausalLM", _family(mixtral)),
-    Architecture("qwen2", "Qwen2ForCausalLM", _family(qwen2)),
-    Architecture("qwen3", "Qwen3ForCausalLM", _family(qwen3)),
-    Architecture("qwen3_moe", "Qwen3MoeForCausalLM", _family(qwen3_moe)),
+    Architecture("olmo2", "Olmo2ForCausalLM", _family(olmo2)),
+    Architecture("olmo3", "Olmo3ForCausalLM", _family(olmo3)),
+    Architecture("phi3", "Phi3ForCausalLM", _family(phi3)),
+    Architecture("qwen2", "Qwen2ForCausalLM", _family(qwen2), ("qwen2_5_vl_text",)),
+    Architecture("qwen2_moe", "Qwen2MoeForCausalLM", _family(qwen2_moe)),
+    Architecture("qwen3", "Qwen3ForCausalLM", _family(qwen3), ("qwen3_vl_text",)),
+    Architecture("qwen3_moe", "Qwen3MoeForCausalLM", _family(qwen3_moe), ("qwen3_vl_moe_text",)),
+    Architecture("seed_oss", "SeedOssForCausalLM", _family(seed_oss)),
+    Architecture("smollm3", "SmolLM3ForCausalLM", _family(smollm3)),
+    Architecture("starcoder2", "Starcoder2ForCausalLM", _family(starcoder2)),
 )
 
 
@@ -62,7 +95,7 @@ def read_decoder(config: Mapping[str, Any], place: str) -> Decoder:
     if not isinstance(names, list):
         raise CheckpointError(f"{place}: wanted a list of names for architectures, found {names!r}")
     for found in ARCHITECTURES:
-        if kind == found.model_type and all(name == found.name for name in names):
+        if kind in (found.model_type, *found.inside) and {*map(str, names)} <= {found.name}:
             return found.read(raw, place)
     said = ", ".join([*map(str, names), f"model_type {kind!r}"])
     known = ", ".join(f"{each.name} ({each.model_type})" for each in ARCHITECTURES)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
+from mxc.compiler.models.blocks.gates import GATES
 from mxc.compiler.models.blocks.mlp import Mlp
-from mxc.compiler.models.blocks.rope import read_rope
+from mxc.compiler.models.blocks.norms import Norm
+from mxc.compiler.models.blocks.rope import FULL, SLIDING, Rope, read_rope
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer
-
-#: Names of the two kinds of layers in `layer_types`.
-SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def self_attention(
@@ -19,15 +19,22 @@ def self_attention(
     *,
     shared: int | None = None,
     depth: int | None = None,
+    rope: Rope | Literal["config"] | None = "config",
+    theta: float = 10000.0,
     input_bias: bool = False,
     output_bias: bool = False,
-    head_norms: bool = False,
+    fused: bool = False,
+    qk_norm: Literal["head", "all"] | None = None,
     window: int | None = None,
+    scale: float | None = None,
+    cap: float | None = None,
 ) -> SelfAttention:
     """Attention with grouped queries.
 
     `shared` and `depth` are the architecture's defaults of num_key_value_heads and head_dim; of
-    the latter, None means hidden_size / num_attention_heads.
+    the latter, None means hidden_size / num_attention_heads. `rope`: "config" reads rotary
+    positions from the config, of which `theta` is the architecture's default of rope_theta. The
+    other arguments are those of the block.
     """
     hidden, heads = c.size("hidden_size"), c.size("num_attention_heads")
     count = c.size("num_key_value_heads", shared)
@@ -43,17 +50,61 @@ def self_attention(
         heads=heads,
         shared=count,
         depth=size,
+        rope=read_rope(c, theta=theta) if rope == "config" else rope,
         input_bias=input_bias,
         output_bias=output_bias,
-        head_norms=head_norms,
+        fused=fused,
+        qk_norm=qk_norm,
         window=window,
+        scale=scale,
+        cap=cap,
     )
 
 
-def mlp(c: Fields, *, bias: bool = False) -> Mlp:
-    """The dense MLP with a gate of SiLU, the only activation that is known."""
-    c.known("hidden_act", ("silu",), "silu")
-    return Mlp(hidden=c.size("hidden_size"), width=c.size("intermediate_size"), bias=bias)
+def mlp(
+    c: Fields,
+    *,
+    bias: bool = False,
+    fused: bool = False,
+    act_field: str = "hidden_act",
+    activation: str = "silu",
+    width_field: str = "intermediate_size",
+    count: int = 1,
+) -> Mlp:
+    """The dense MLP with a gate; `count` times as wide as `width_field` says.
+
+    `act_field` names the activation of the gate; `activation` is the architecture's default.
+    """
+    gate = GATES[c.known(act_field, tuple(GATES), activation)]
+    return Mlp(
+        hidden=c.size("hidden_size"),
+        width=count * c.size(width_field),
+        bias=bias,
+        activation=gate,
+        fused=fused,
+        width_field=width_field if count == 1 else f"{count} * {width_field}",
+    )
+
+
+def layer_kinds(c: Fields, *, period: int) -> tuple[str, ...]:
+    """SLIDING or FULL for each layer: `layer_types`, or all slide but each `period`-th.
+
+    Configs as they were before `layer_types` may say the period (sliding_window_pattern), as a
+    number or as letters: "LLLG" is three layers that slide (local), then one that does not.
+    """
+    layers = c.size("num_hidden_layers")
+    types, pattern = c.raw("layer_types"), c.raw("sliding_window_pattern")
+    if isinstance(pattern, str):
+        if pattern.rstrip("G") != "L" * (len(pattern) - 1) or not pattern.endswith("G"):
+            raise c.refuse("sliding_window_pattern", "a number, or letters as LLLG", pattern)
+        period = len(pattern)
+    elif types is None:
+        period = c.size("sliding_window_pattern", period)
+    if types is None:
+        return tuple(SLIDING if (number + 1) % period else FULL for number in range(layers))
+    if not isinstance(types, list) or len(types) != layers or not {*types} <= {SLIDING, FULL}:
+        raise c.refuse("layer_types", f"a list of {layers} times {SLIDING} or {FULL}", types)
+    return tuple(types)
 
 
 def windows(c: Fields) -> tuple[int | None, ...]:
@@ -78,24 +129,42 @@ def windows(c: Fields) -> tuple[int | None, ...]:
 
 
 def decoder(
-    c: Fields, architecture: str, layers: Iterable[Layer], *, theta: float = 10000.0
+    c: Fields,
+    architecture: str,
+    layers: Iterable[Layer],
+    *,
+    norm: Norm | None = None,
+    tied: bool = False,
+    embedding_scale: float = 1.0,
+    logits_scale: float = 1.0,
+    logits_cap: float | None = None,
 ) -> Decoder:
     """The model of these layers; every field of the config must have been read by then.
 
-    `theta` is the architecture's default of rope_theta. Raises CheckpointError.
+    `norm`: None for the RMS norm with rms_norm_eps. `tied`: the architecture's default of
+    tie_word_embeddings. The other arguments are those of the record. Raises CheckpointError.
     """
     found = Decoder(
         architecture=architecture,
         vocab_size=c.size("vocab_size"),
         hidden_size=c.size("hidden_size"),
         max_position_embeddings=c.size("max_position_embeddings"),
-        epsilon=c.number("rms_norm_eps"),
-        rope=read_rope(c, theta=theta),
+        norm=Norm(epsilon=c.number("rms_norm_eps")) if norm is None else norm,
         layers=tuple(layers),
-        tied=c.flag("tie_word_embeddings", False),
+        tied=c.flag("tie_word_embeddings", tied),
         eos_tokens=c.tokens("eos_token_id"),
         bos_token=c.token("bos_token_id"),
         pad_token=c.token("pad_token_id"),
+        next_tokens=_next_tokens(c),
+        embedding_scale=embedding_scale,
+        logits_scale=logits_scale,
+        logits_cap=logits_cap,
     )
     c.finish()
     return found
+
+
+def _next_tokens(c: Fields) -> int:
+    """Layers that predict tokens after the next one; the fields that say so differ."""
+    names = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+    return max(c.size(name) if c.raw(name) else 0 for name in names)

@@ -6,12 +6,14 @@ models/gpt_oss.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
 from mxc.compiler.models.blocks.expert_tensors import ExpertTensors
-from mxc.compiler.models.blocks.gates import Activation
 from mxc.compiler.models.blocks.mixture import Mixture
+from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.primitives import f32
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.self_attention import SelfAttention
@@ -30,15 +32,14 @@ def decoder(c: GptOssConfig) -> Decoder:
         router="router",
         tensors=ExpertTensors(stacked=True, interleaved=True),
         biases=True,
-        activation=swiglu(c.swiglu_limit, c.swiglu_alpha),
+        activation=ClampedSwiglu(limit=c.swiglu_limit, alpha=c.swiglu_alpha),
     )
     return Decoder(
         architecture="gpt_oss",
         vocab_size=c.vocab_size,
         hidden_size=c.hidden_size,
         max_position_embeddings=c.max_position_embeddings,
-        epsilon=c.rms_norm_eps,
-        rope=Rope(theta=c.rope_theta, scaling=c.rope_scaling),
+        norm=Norm(epsilon=c.rms_norm_eps),
         layers=tuple(
             Layer(
                 attention=SelfAttention(
@@ -46,6 +47,7 @@ def decoder(c: GptOssConfig) -> Decoder:
                     heads=c.num_attention_heads,
                     shared=c.num_key_value_heads,
                     depth=c.head_dim,
+                    rope=Rope(theta=c.rope_theta, scaling=c.rope_scaling),
                     input_bias=c.attention_bias,
                     output_bias=c.attention_bias,
                     sinks=True,
@@ -62,16 +64,19 @@ def decoder(c: GptOssConfig) -> Decoder:
     )
 
 
-def swiglu(limit: float, alpha: float) -> Activation:
+@dataclass(frozen=True, kw_only=True)
+class ClampedSwiglu:
     """(up + 1) * gate * sigmoid(alpha gate), gate at most and up within +-limit."""
 
-    def activation(gate: ir.Value, up: ir.Value) -> ir.Value:
-        most = constant(limit, f32())
+    limit: float
+    alpha: float
+
+    def __call__(self, gate: ir.Value, up: ir.Value) -> ir.Value:
+        """Of two f32 scalars."""
+        most = constant(self.limit, f32())
         gate = arith.minimumf(gate, most)
         up = arith.maximumf(arith.minimumf(up, most), arith.negf(most))
         one = constant(1.0, f32())
-        growth = math.exp(arith.negf(arith.mulf(gate, constant(alpha, f32()))))
+        growth = math.exp(arith.negf(arith.mulf(gate, constant(self.alpha, f32()))))
         sigmoid = arith.divf(one, arith.addf(one, growth))
         return arith.mulf(arith.addf(up, one), arith.mulf(gate, sigmoid))
-
-    return activation

@@ -23,8 +23,8 @@ def mixtral(c: Fields) -> Decoder:
         tensors=ExpertTensors(projections=(MIXTRAL, PROJECTIONS)),
     )
     window = c.raw("sliding_window") and c.size("sliding_window")
-    attention = self_attention(c, window=window)
+    attention = self_attention(c, window=window, theta=1e6)
     layer = Layer(attention=attention, mlp=experts, mlp_name=MLP)
     layers = [layer] * c.size("num_hidden_layers")
     # As the module of transformers 5 is called, and what is quantised in it.
-    return replace(decoder(c, "mixtral", layers, theta=1e6), aliases=((".mlp.", f".{MLP}."),))
+    return replace(decoder(c, "mixtral", layers), aliases=((".mlp.", f".{MLP}."),))

@@ -14,7 +14,7 @@ def qwen3(c: Fields) -> Decoder:
     layers = [
         Layer(
             attention=self_attention(
-                c, depth=128, input_bias=bias, output_bias=bias, head_norms=True, window=window
+                c, depth=128, input_bias=bias, output_bias=bias, qk_norm="head", window=window
             ),
             mlp=dense,
         )

@@ -5,20 +5,25 @@ Source: transformers' models/qwen3_moe (5.23).
 
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
 from mxc.compiler.models.blocks.mixture import Mixture
+from mxc.compiler.models.blocks.routing import Routing
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 
 def qwen3_moe(c: Fields) -> Decoder:
     """The model of a config."""
-    bias, step, alone = c.flag("attention_bias", False), c.size("decoder_sparse_step", 1), _dense(c)
+    bias, step, alone = (
+        c.flag("attention_bias", False),
+        c.size("decoder_sparse_step", 1),
+        dense_layers(c),
+    )
     slides, _ = c.flag("use_sliding_window", False), c.raw("max_window_layers")
     window = c.raw("sliding_window") and c.size("sliding_window")
     attention = self_attention(
         c,
         input_bias=bias,
         output_bias=bias,
-        head_norms=True,
+        qk_norm="head",
         window=window if slides else None,
     )
     dense = mlp(c)
@@ -27,7 +32,7 @@ def qwen3_moe(c: Fields) -> Decoder:
         width=c.size("moe_intermediate_size"),
         experts=c.one_of("num_experts", "num_local_experts"),
         choices=c.size("num_experts_per_tok"),
-        of_all=not c.flag("norm_topk_prob", False),
+        routing=Routing(normalized=c.flag("norm_topk_prob", False)),
         count_field="num_experts",
         width_field="moe_intermediate_size",
     )
@@ -38,7 +43,7 @@ def qwen3_moe(c: Fields) -> Decoder:
     return decoder(c, "qwen3_moe", layers)
 
 
-def _dense(c: Fields) -> list[int]:
+def dense_layers(c: Fields) -> list[int]:
     """The layers that `mlp_only_layers` names."""
     numbers = c.raw("mlp_only_layers") or []
     if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):

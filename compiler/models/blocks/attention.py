@@ -102,6 +102,7 @@ def attend(
     position: ir.Value,
     window: Window,
     scale: float,
+    cap: float | None = None,
 ) -> ir.Value:
     """Attention of queries at `position` over the keys of `window`: see dialects/attention.py."""
     return attention(
@@ -113,4 +114,5 @@ def attend(
         first=window.first,
         width=window.width,
         scale=scale,
+        cap=cap,
     )

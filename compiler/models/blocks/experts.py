@@ -1,4 +1,4 @@
-"""Mixture of experts: routing, grouping, gathered contractions.
+"""Mixture of experts: grouping of rows by expert, gathered contractions.
 
 Letters: T tokens, J chosen experts a token, E experts, P = T * J pairs (token, choice), B rows of
 a group, G groups, N and K of an expert's weight [N, K], KO = K / 32 blocks.
@@ -19,13 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, tensor
+from iree.compiler.dialects import arith, tensor
 
 from mxc.compiler.models.blocks.activations import Blocks
 from mxc.compiler.models.blocks.primitives import collapse, expand, f32, to_f32
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.generic import constant, element_of, fill, generic, loop_index, shape_of
-from mxc.dialects.linalg_ext import gather, top_k
+from mxc.dialects.linalg_ext import gather
 from mxc.dialects.scaled import scaled_contraction
 
 #: Rows of a group in prefill: the M of a matrix instruction, and of a register tile on CPUs.
@@ -40,31 +40,6 @@ def i32() -> ir.Type:
 def as_index(value: ir.Value) -> ir.Value:
     """An i32 scalar as an index."""
     return arith.index_cast(ir.IndexType.get(), value)
-
-
-def route(logits: ir.Value, choices: int, *, of_all: bool = False) -> tuple[ir.Value, ir.Value]:
-    """Router logits [T, E] -> (shares, f32 [T, J]; experts, i32 [T, J]).
-
-    Shares are the softmax over the chosen; that over all experts divided by its sum over the chosen
-    is the same. `of_all`: that over all, which do not add up to one.
-    """
-    values, experts = top_k(logits, choices)
-    rows = shape_of(values)[0]
-    top = generic(
-        [(values, "m j")], "m", f32(), lambda x, acc: arith.maximumf(x, acc),
-        initial=fill([rows], f32(), float("-inf")),
-    )  # fmt: skip
-
-    def exponentials(of: ir.Value) -> ir.Value:
-        return generic(
-            [(of, "m j"), (top, "m")], "m j", f32(), lambda x, t: math.exp(arith.subf(x, t))
-        )
-
-    weights = exponentials(values)
-    summed = exponentials(logits) if of_all else weights
-    total = generic([(summed, "m j")], "m", f32(), lambda x, acc: arith.addf(x, acc))
-    shares = generic([(weights, "m j"), (total, "m")], "m j", f32(), lambda x, t: arith.divf(x, t))
-    return shares, experts
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What is between the two halves of an MLP: an activation of gate and up."""
 
 from collections.abc import Callable
+from math import pi
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, tensor
@@ -34,6 +35,53 @@ def combined(gate: ir.Value, up: ir.Value, activation: Activation) -> ir.Value:
 
 def silu(gate: ir.Value, up: ir.Value) -> ir.Value:
     """gate * sigmoid(gate) * up."""
+    return arith.mulf(arith.mulf(gate, sigmoid(gate)), up)
+
+
+def sigmoid(x: ir.Value) -> ir.Value:
+    """1 / (1 + exp(-x)) of an f32 scalar."""
     one = constant(1.0, f32())
-    sigmoid = arith.divf(one, arith.addf(one, math.exp(arith.negf(gate))))
-    return arith.mulf(arith.mulf(gate, sigmoid), up)
+    return arith.divf(one, arith.addf(one, math.exp(arith.negf(x))))
+
+
+def gelu(gate: ir.Value, up: ir.Value) -> ir.Value:
+    """GELU(gate) * up, by the error function."""
+    return arith.mulf(gelu_erf(gate), up)
+
+
+def gelu_tanh_gate(gate: ir.Value, up: ir.Value) -> ir.Value:
+    """GELU(gate) * up, by the approximation with tanh."""
+    return arith.mulf(gelu_tanh(gate), up)
+
+
+def gelu_erf(x: ir.Value) -> ir.Value:
+    """x / 2 * (1 + erf(x / sqrt(2))) of an f32 scalar."""
+    half = arith.mulf(x, constant(0.5, f32()))
+    error = math.erf(arith.mulf(x, constant(0.5**0.5, f32())))
+    return arith.mulf(half, arith.addf(constant(1.0, f32()), error))
+
+
+def gelu_tanh(x: ir.Value) -> ir.Value:
+    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) of an f32 scalar."""
+    cube = arith.mulf(arith.mulf(x, x), x)
+    inner = arith.addf(x, arith.mulf(constant(0.044715, f32()), cube))
+    bend = math.tanh(arith.mulf(constant((2 / pi) ** 0.5, f32()), inner))
+    half = arith.mulf(x, constant(0.5, f32()))
+    return arith.mulf(half, arith.addf(constant(1.0, f32()), bend))
+
+
+#: Gates by the name of their activation in configs (transformers' ACT2FN).
+GATES: dict[str, Activation] = {
+    "silu": silu,
+    "swish": silu,
+    "gelu": gelu,
+    "gelu_pytorch_tanh": gelu_tanh_gate,
+    "gelu_new": gelu_tanh_gate,
+}
+
+#: Activations without a gate, by their names in configs.
+PLAIN: dict[str, Callable[[ir.Value], ir.Value]] = {
+    "gelu": gelu_erf,
+    "gelu_pytorch_tanh": gelu_tanh,
+    "gelu_new": gelu_tanh,
+}

@@ -6,25 +6,41 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from iree.compiler import ir
+from iree.compiler.dialects import arith
 
 from mxc.compiler.models.blocks import experts
 from mxc.compiler.models.blocks.activations import Blocks
 from mxc.compiler.models.blocks.expert_tensors import EACH, ExpertTensors
 from mxc.compiler.models.blocks.experts import ExpertWeight, Groups
-from mxc.compiler.models.blocks.gates import Activation, gated, silu
-from mxc.compiler.models.blocks.mlp import FormatOf
-from mxc.compiler.models.blocks.parameters import Parameter, matrix, vector
+from mxc.compiler.models.blocks.gates import Activation, gated, sigmoid, silu
+from mxc.compiler.models.blocks.mlp import FormatOf, Mlp, linears
+from mxc.compiler.models.blocks.parameters import Parameter, Rows, matrix, vector
+from mxc.compiler.models.blocks.primitives import add, collapse, f32
+from mxc.compiler.models.blocks.routing import CHOSEN, Routing
 from mxc.compiler.models.blocks.scope import Scope
 from mxc.dialects.errors import CheckpointError
-from mxc.dialects.generic import shape_of
+from mxc.dialects.generic import generic, shape_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """An MLP that every token goes through beside its experts.
+
+    `gate`: the name of a weight [1, H]; the sigmoid of its product with x is the share of the MLP,
+    which else is one.
+    """
+
+    mlp: Mlp
+    name: str
+    gate: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture:
     """The sum of `choices` of `experts` MLPs of width `width`, by their shares.
 
-    `router` is its name; `of_all`: shares are the softmax over all experts, else over the chosen.
-    `tensors`: how the checkpoint has the experts. `biases`: router and experts have some.
+    `router` is its name; `routing`: how its logits become shares. `tensors`: how the checkpoint has
+    the experts. `shared`: what is added for every token. `biases`: router and experts have some.
     `count_field` and `width_field` are where a config says how many experts of which width.
     """
 
@@ -33,8 +49,9 @@ class Mixture:
     experts: int
     choices: int
     router: str = "gate"
-    of_all: bool = False
+    routing: Routing = CHOSEN
     tensors: ExpertTensors = EACH
+    shared: Shared | None = None
     biases: bool = False
     activation: Activation = silu
     count_field: str = "num_local_experts"
@@ -47,6 +64,11 @@ class Mixture:
                 f"config.json: wanted at most the {self.experts} experts for num_experts_per_tok, "
                 f"found {self.choices}"
             )
+        if self.experts % self.routing.groups or self.routing.kept > self.routing.groups:
+            raise CheckpointError(
+                f"config.json: wanted groups of experts that divide {self.experts}, and at most as "
+                f"many chosen, found n_group {self.routing.groups}, topk_group {self.routing.kept}"
+            )
 
     def parameters(self, name: str, format_of: FormatOf) -> Iterator[Parameter]:
         """What it reads, by names that begin with `name`."""
@@ -55,6 +77,10 @@ class Mixture:
         yield matrix(f"{name}.{self.router}.weight", count, hidden, quantisable=False)
         if self.biases:
             yield vector(f"{name}.{self.router}.bias", count)
+        if self.routing.correction is not None:
+            key = f"{name}.{self.routing.correction}"
+            dims = (("one", 1), count) if self.routing.correction_is_row else (count,)
+            yield Parameter(key=key, shape=(count[1],), rows=(Rows(tensor=key, dims=dims),))
         tensors, where = self.tensors, f"{name}.experts"
         for parts, rows, columns in ((("gate", "up"), width, hidden), (("down",), hidden, width)):
             key = f"{where}.{'_'.join(parts)}_proj"
@@ -74,6 +100,11 @@ class Mixture:
                 yield Parameter(
                     key=f"{key}_bias", shape=shape, rows=found, experts=True, layout=layout
                 )
+        if self.shared is not None:
+            yield from self.shared.mlp.parameters(f"{name}.{self.shared.name}", format_of)
+            if self.shared.gate is not None:
+                gate = f"{name}.{self.shared.gate}.weight"
+                yield matrix(gate, ("one", 1), hidden, quantisable=False)
 
     def build(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
         """x [T, H] -> [T, H]."""
@@ -84,7 +115,10 @@ class Mixture:
         bias = f"{router}.bias" if self.biases else None
         logits = scope.weights.linear(floats, router, f"{router}.weight", shape, bias)
         with ir.Location.name(f"{name}.experts"):
-            shares, chosen = experts.route(logits, self.choices, of_all=self.of_all)
+            correction = None
+            if self.routing.correction is not None:
+                correction = scope.weights.load(f"{name}.{self.routing.correction}", self.experts)
+            shares, chosen = self.routing.build(logits, self.choices, correction)
             if scope.grouped and shape_of(x)[0] > 1:
                 groups = experts.group_by_expert(chosen, self.experts)
             else:
@@ -94,7 +128,22 @@ class Mixture:
             y = self._linear(scope, rows, groups, into, 2 * self.width, self.hidden)
             inner = scope.weights.rows(gated(y, self.activation), back)
             out = self._linear(scope, inner, groups, back, self.hidden, self.width)
-            return experts.combine(out, shares, groups)
+            mixed = experts.combine(out, shares, groups)
+        return mixed if self.shared is None else self._with_shared(scope, x, mixed, name)
+
+    def _with_shared(self, scope: Scope, x: ir.Value, mixed: ir.Value, name: str) -> ir.Value:
+        """mixed + share * shared(x), all [T, H]."""
+        assert self.shared is not None
+        y = self.shared.mlp.build(scope, x, f"{name}.{self.shared.name}")
+        if self.shared.gate is None:
+            return add(mixed, y)
+        (logits,) = linears(scope, x, [f"{name}.{self.shared.gate}"], (1, self.hidden))
+
+        def weighted(total: ir.Value, value: ir.Value, logit: ir.Value) -> ir.Value:
+            return arith.addf(total, arith.mulf(sigmoid(logit), value))
+
+        logits = collapse(logits, [[0, 1]])
+        return generic([(mixed, "m n"), (y, "m n"), (logits, "m")], "m n", f32(), weighted)
 
     def _linear(
         self, scope: Scope, x: Blocks, groups: Groups, name: str, outputs: int, depth: int

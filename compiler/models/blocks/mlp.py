@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 
 from mxc.compiler.models.blocks.gates import Activation, combined, gated, silu
 from mxc.compiler.models.blocks.parameters import Parameter, matrix, vector
+from mxc.compiler.models.blocks.primitives import f32
 from mxc.compiler.models.blocks.scope import Scope
+from mxc.dialects.generic import generic
 
 #: Format of a tensor by its name; None where there is no such tensor.
 FormatOf = Callable[[str], str | None]
@@ -17,24 +19,32 @@ FormatOf = Callable[[str], str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Mlp:
-    """down(activation(gate(x), up(x))). Gate and up are one weight where they are of one format."""
+    """down(activation(gate(x), up(x))). Gate and up are one weight where they are of one format.
+
+    `fused`: they are one tensor, gate_up_proj. `width_field`: where a config says the width.
+    """
 
     hidden: int
     width: int
     bias: bool = False
     activation: Activation = silu
+    fused: bool = False
+    width_field: str = "intermediate_size"
 
     def parameters(self, name: str, format_of: FormatOf) -> Iterator[Parameter]:
         """What it reads, by names that begin with `name`."""
-        hidden, width = ("hidden_size", self.hidden), ("intermediate_size", self.width)
+        hidden, width = ("hidden_size", self.hidden), (self.width_field, self.width)
+        whole = f"{name}.gate_up_proj"
         halves = [f"{name}.{half}_proj" for half in ("gate", "up")]
-        formats = {format_of(f"{half}.weight") for half in halves}
-        for key, parts in (
-            {f"{name}.gate_up_proj": halves} if len(formats) == 1 else {h: [h] for h in halves}
-        ).items():
-            yield matrix(f"{key}.weight", width, hidden, [f"{part}.weight" for part in parts])
+        rows, inputs = width, {half: [half] for half in halves}
+        if self.fused:
+            rows, inputs = (f"2 * {self.width_field}", 2 * self.width), {whole: [whole]}
+        elif len({format_of(f"{half}.weight") for half in halves}) == 1:
+            inputs = {whole: halves}
+        for key, parts in inputs.items():
+            yield matrix(f"{key}.weight", rows, hidden, [f"{part}.weight" for part in parts])
             if self.bias:
-                yield vector(f"{key}.bias", width, [f"{part}.bias" for part in parts])
+                yield vector(f"{key}.bias", rows, [f"{part}.bias" for part in parts])
         yield matrix(f"{name}.down_proj.weight", hidden, width)
         if self.bias:
             yield vector(f"{name}.down_proj.bias", hidden)
@@ -43,23 +53,52 @@ class Mlp:
         """x [T, H] -> [T, H]."""
         whole = f"{name}.gate_up_proj"
         if scope.weights.has(f"{whole}.weight"):
-            (y,) = self._linear(scope, x, [whole], (2 * self.width, self.hidden))
+            (y,) = linears(scope, x, [whole], (2 * self.width, self.hidden), bias=self.bias)
             inner = gated(y, self.activation)
         else:
             names = [f"{name}.{half}_proj" for half in ("gate", "up")]
-            gate, up = self._linear(scope, x, names, (self.width, self.hidden))
+            gate, up = linears(scope, x, names, (self.width, self.hidden), bias=self.bias)
             inner = combined(gate, up, self.activation)
-        (y,) = self._linear(scope, inner, [f"{name}.down_proj"], (self.hidden, self.width))
+        shape = (self.hidden, self.width)
+        (y,) = linears(scope, inner, [f"{name}.down_proj"], shape, bias=self.bias)
         return y
 
-    def _linear(
-        self, scope: Scope, x: ir.Value, names: list[str], shape: tuple[int, int]
-    ) -> list[ir.Value]:
-        with ir.Location.name(names[0]):
-            prepared = scope.weights.prepare(x, *(f"{name}.weight" for name in names))
-        return [
-            scope.weights.linear(
-                prepared, name, f"{name}.weight", shape, f"{name}.bias" if self.bias else None
-            )
-            for name in names
-        ]
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForward:
+    """c_proj(activation(c_fc(x))), an MLP without a gate (Starcoder 2)."""
+
+    hidden: int
+    width: int
+    activation: Callable[[ir.Value], ir.Value]
+    bias: bool = False
+
+    def parameters(self, name: str, format_of: FormatOf) -> Iterator[Parameter]:
+        """What it reads, by names that begin with `name`."""
+        hidden, width = ("hidden_size", self.hidden), ("intermediate_size", self.width)
+        for part, rows, columns in (("c_fc", width, hidden), ("c_proj", hidden, width)):
+            yield matrix(f"{name}.{part}.weight", rows, columns)
+            if self.bias:
+                yield vector(f"{name}.{part}.bias", rows)
+
+    def build(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
+        """x [T, H] -> [T, H]."""
+        shape = (self.width, self.hidden)
+        (inner,) = linears(scope, x, [f"{name}.c_fc"], shape, bias=self.bias)
+        inner = generic([(inner, "m n")], "m n", f32(), self.activation)
+        (y,) = linears(scope, inner, [f"{name}.c_proj"], shape[::-1], bias=self.bias)
+        return y
+
+
+def linears(
+    scope: Scope, x: ir.Value, names: Sequence[str], shape: tuple[int, int], *, bias: bool = False
+) -> list[ir.Value]:
+    """x [T, K] times each of the weights `names` [N, K] = `shape`: f32 [T, N] each."""
+    with ir.Location.name(names[0]):
+        prepared = scope.weights.prepare(x, *(f"{name}.weight" for name in names))
+    return [
+        scope.weights.linear(
+            prepared, name, f"{name}.weight", shape, f"{name}.bias" if bias else None
+        )
+        for name in names
+    ]

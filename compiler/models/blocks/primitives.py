@@ -45,19 +45,21 @@ def add(x: ir.Value, y: ir.Value) -> ir.Value:
     return generic([(x, "m n"), (y, "m n")], "m n", f32(), lambda a, b: arith.addf(a, b))
 
 
-def rms_norm(x: ir.Value, weight: ir.Value, epsilon: float) -> ir.Value:
-    """x [.., H] * rsqrt(mean(x^2) + epsilon) * weight [H]."""
-    *lead, width = shape_of(x)
-    rows = " ".join("mh"[: len(lead)])
-    whole = f"{rows} k"
-    squares = generic([(x, whole)], rows, f32(), lambda a, acc: arith.addf(acc, arith.mulf(a, a)))
+def scale(x: ir.Value, factor: float) -> ir.Value:
+    """factor * x [T, H]; x itself where the factor is one."""
+    if factor == 1.0:
+        return x
+    return generic([(x, "m n")], "m n", f32(), lambda a: arith.mulf(a, constant(factor, f32())))
 
-    def normalise(a: ir.Value, total: ir.Value, w: ir.Value) -> ir.Value:
-        mean = arith.divf(total, constant(float(width), f32()))
-        scale = math.rsqrt(arith.addf(mean, constant(epsilon, f32())))
-        return arith.mulf(to_f32(w), arith.mulf(a, scale))
 
-    return generic([(x, whole), (squares, rows), (weight, "k")], whole, f32(), normalise)
+def soft_cap(x: ir.Value, cap: float) -> ir.Value:
+    """cap * tanh(x / cap) of x [T, N]."""
+
+    def capped(a: ir.Value) -> ir.Value:
+        bound = constant(cap, f32())
+        return arith.mulf(math.tanh(arith.divf(a, bound)), bound)
+
+    return generic([(x, "m n")], "m n", f32(), capped)
 
 
 def embed(tokens: ir.Value, table: ir.Value) -> ir.Value:
@@ -70,31 +72,45 @@ def embed(tokens: ir.Value, table: ir.Value) -> ir.Value:
     return generic([(tokens, "m")], "m h", f32(), row, sizes={"h": shape_of(table)[1]})
 
 
-def rotate(x: ir.Value, heads: int, cos: ir.Value, sin: ir.Value) -> ir.Value:
+def rotate(
+    x: ir.Value, heads: int, cos: ir.Value, sin: ir.Value, *, interleaved: bool = False
+) -> ir.Value:
     """Rotary embedding of x [T, heads * D] by the rows cos, sin [T, R]: f32 [T, heads, D].
 
-    The first half of a head is the real part, the second half the imaginary part.
+    The first 2 R elements of a head are rotated; those behind them (partial rotary embedding) stay.
+    Real parts come first, then the imaginary parts; where `interleaved`, they alternate.
     """
     tokens, width = shape_of(x)
-    half = width // heads // 2
-    parts = expand(x, [[0], [1, 2, 3]], [tokens, heads, 2, half])
-    real, imaginary = (slice_of(parts, axis=2, index=i) for i in range(2))
+    depth, half = width // heads, shape_of(cos)[1]
+    x = expand(x, [[0], [1, 2]], [tokens, heads, depth])
+    whole = [tokens, heads, 2 * half]
+    head = x
+    if 2 * half < depth:
+        kind = ir.RankedTensorType.get(whole, f32())
+        head = tensor.extract_slice(kind, x, [], [], [], [0, 0, 0], whole, [1, 1, 1])
+    loops, sizes = ("m h r p", [half, 2]) if interleaved else ("m h p r", [2, half])
+    parts = expand(head, [[0], [1], [2, 3]], [tokens, heads, *sizes])
+    axis = loops.split().index("p")
+    real, imaginary = (slice_of(parts, axis=axis, index=i) for i in range(2))
 
     def turn(re: ir.Value, im: ir.Value, c: ir.Value, s: ir.Value) -> ir.Value:
         first = arith.subf(arith.mulf(re, c), arith.mulf(im, s))
         second = arith.addf(arith.mulf(im, c), arith.mulf(re, s))
-        part = loop_index("m h p r", "p")
+        part = loop_index(loops, "p")
         is_first = arith.cmpi(arith.CmpIPredicate.eq, part, constant(0, ir.IndexType.get()))
         return arith.select(is_first, first, second)
 
     turned = generic(
         [(real, "m h r"), (imaginary, "m h r"), (cos, "m r"), (sin, "m r")],
-        "m h p r",
+        loops,
         f32(),
         turn,
         sizes={"p": 2},
     )
-    return collapse(turned, [[0], [1], [2, 3]])
+    turned = collapse(turned, [[0], [1], [2, 3]])
+    if 2 * half == depth:
+        return turned
+    return tensor.insert_slice(turned, x, [], [], [], [0, 0, 0], whole, [1, 1, 1])
 
 
 def expand(x: ir.Value, groups: list[list[int]], sizes: list[int]) -> ir.Value:
@@ -123,6 +139,13 @@ def slice_of(x: ir.Value, axis: int, index: int) -> ir.Value:
     kept = [size for i, size in enumerate(shape) if i != axis]
     kind = ir.RankedTensorType.get(kept, element_of(x))
     return tensor.extract_slice(kind, x, [], [], [], offsets, sizes, [1] * len(shape))
+
+
+def columns_of(x: ir.Value, start: int, width: int) -> ir.Value:
+    """x[:, start : start + width] of x [T, N]."""
+    sizes = [shape_of(x)[0], width]
+    kind = ir.RankedTensorType.get(sizes, element_of(x))
+    return tensor.extract_slice(kind, x, [], [], [], [0, start], sizes, [1, 1])
 
 
 def rows_from(x: ir.Value, start: ir.Value, rows: int) -> ir.Value:

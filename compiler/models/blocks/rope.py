@@ -12,6 +12,7 @@ error at large angles differs from target to target.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,22 +46,42 @@ class Divisors:
     numbers: tuple[float, ...]
 
 
+#: Names of the two kinds of layers in `layer_types`.
+SLIDING, FULL = "sliding_attention", "full_attention"
+
 Scaling = LinearScaling | Llama3Scaling | YarnScaling | Divisors
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rope:
-    """Rotary positions: the base of the frequencies, and how they are scaled (None: not)."""
+    """Rotary positions: the base of the frequencies, and how they are scaled (None: not).
+
+    `fraction` of a head is rotated, its first elements. `interleaved`: real and imaginary parts
+    alternate; else the real parts come first.
+    """
 
     theta: float
     scaling: Scaling | None = None
+    fraction: float = 1.0
+    interleaved: bool = False
+
+    def rotated(self, head_dim: int) -> int:
+        """How many elements of a head are rotated."""
+        return int(head_dim * self.fraction)
 
 
-def read_rope(fields: Fields, *, theta: float = 10000.0) -> Rope:
+def read_rope(
+    fields: Fields,
+    *,
+    theta: float = 10000.0,
+    fraction: float | None = None,
+    interleaved: bool = False,
+) -> Rope:
     """What a config says: `rope_parameters`, or `rope_scaling` and `rope_theta` as before.
 
-    `theta` is the architecture's default. Raises CheckpointError for a type that is not known,
-    for fields that it does not have, and where the two spellings disagree.
+    `theta` and `fraction` are the architecture's defaults of rope_theta and partial_rotary_factor;
+    a `fraction` of None says that it always rotates whole heads. Raises CheckpointError for a type
+    that is not known, for fields that it does not have, and where the two spellings disagree.
     """
     new, old = fields.inner("rope_parameters"), fields.inner("rope_scaling")
     if (
@@ -70,19 +91,60 @@ def read_rope(fields: Fields, *, theta: float = 10000.0) -> Rope:
     ):
         raise fields.refuse("rope_scaling", "what rope_parameters says", fields.raw("rope_scaling"))
     base = fields.number("rope_theta", theta)
+    part = fields.number("partial_rotary_factor", fraction or 1.0)
     rope = new or old
-    if rope is None:
-        return Rope(theta=base)
-    if rope.raw("rope_theta") is not None:
-        inner = rope.number("rope_theta")
-        if fields.raw("rope_theta") is not None and inner != base:
-            raise fields.refuse("rope_theta", f"the {inner} of rope_parameters", base)
-        base = inner
+    if rope is not None:
+        base = _agreed(fields, rope, "rope_theta", base)
+        part = _agreed(fields, rope, "partial_rotary_factor", part)
+    if part > 1 or (fraction is None and part != 1):
+        wanted = "1 (whole heads)" if fraction is None else "at most 1"
+        raise fields.refuse("partial_rotary_factor", wanted, part)
+    scaling = None if rope is None else _read_scaling(rope)
+    return Rope(theta=base, scaling=scaling, fraction=part, interleaved=interleaved)
+
+
+def read_ropes(
+    fields: Fields, kinds: Sequence[str], *, theta: Mapping[str, float]
+) -> dict[str, Rope]:
+    """The rotary positions of each of the `kinds` of layers, where they differ.
+
+    `rope_parameters` has an object for each kind. Before, `rope_theta` and `rope_scaling` were
+    those of full attention, and sliding layers had `rope_local_base_freq` and no scaling.
+    `theta`: the architecture's default of each kind. Raises CheckpointError as read_rope.
+    """
+    new = fields.inner("rope_parameters")
+    if new is None or not any(kind in new.names() for kind in theta):
+        local = fields.number("rope_local_base_freq", theta[SLIDING])
+        ropes = {FULL: read_rope(fields, theta=theta[FULL]), SLIDING: Rope(theta=local)}
+        return {kind: ropes[kind] for kind in kinds}
+    found = {}
+    for kind in theta:
+        inner = new.inner(kind)
+        base = theta[kind] if inner is None else inner.number("rope_theta", theta[kind])
+        scaling = None if inner is None else _read_scaling(inner)
+        found[kind] = Rope(theta=base, scaling=scaling)
+    new.finish()
+    return {kind: found[kind] for kind in kinds}
+
+
+def _agreed(fields: Fields, rope: Fields, key: str, outer: float) -> float:
+    """The number `key` of `rope` where it is there, which must not contradict that outside."""
+    if rope.raw(key) is None:
+        return outer
+    inner = rope.number(key)
+    if fields.raw(key) is not None and inner != outer:
+        raise fields.refuse(key, f"the {inner} of rope_parameters", outer)
+    return inner
+
+
+def _read_scaling(rope: Fields) -> Scaling | None:
     if rope.raw("type") is not None and rope.raw("rope_type") not in (None, rope.raw("type")):
         raise rope.refuse("type", f"the {rope.raw('rope_type')!r} of rope_type", rope.raw("type"))
     key = "type" if rope.raw("rope_type") is None else "rope_type"
-    kind = rope.known(key, ("default", "linear", "llama3", "yarn"))
-    rope.known("partial_rotary_factor", (1, 1.0), 1.0)
+    kind = rope.known(key, ("default", "linear", "llama3", "yarn", "mrope"))
+    # Which of the positions in time, height and width a frequency turns with: of text, in which
+    # they are the same, they are plain positions (transformers' models/qwen3_vl).
+    _ = rope.raw("mrope_section"), rope.raw("mrope_interleaved")
     scaling: Scaling | None = None
     if kind == "linear":
         scaling = LinearScaling(factor=rope.number("factor"))
@@ -102,16 +164,16 @@ def read_rope(fields: Fields, *, theta: float = 10000.0) -> Rope:
     elif kind == "yarn":
         scaling = read_yarn(rope)
     rope.finish()
-    return Rope(theta=base, scaling=scaling)
+    return scaling
 
 
-def frequencies(rope: Rope, head_dim: int) -> NDArray[np.float32]:
-    """Angular frequencies, radians a token: f32 [head_dim / 2].
+def frequencies(rope: Rope, dims: int) -> NDArray[np.float32]:
+    """Angular frequencies, radians a token, of `dims` rotated elements: f32 [dims / 2].
 
     In f32, in the order in which the reference computes: the last bit of a frequency is multiplied
     by the position.
     """
-    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    exponents = np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims)
     wavelengths = np.power(np.float32(rope.theta), exponents)
     plain: NDArray[np.float32] = np.float32(1.0) / wavelengths
     match rope.scaling:
@@ -123,8 +185,23 @@ def frequencies(rope: Rope, head_dim: int) -> NDArray[np.float32]:
         case Llama3Scaling() as scaling:
             return _llama3(scaling, plain)
         case YarnScaling() as scaling:
-            return _yarn(scaling, rope.theta, head_dim, wavelengths)
+            return _yarn(scaling, rope.theta, dims, wavelengths)
     return plain
+
+
+def divisors(rope: Rope, dims: int) -> NDArray[np.float32]:
+    """What each plain frequency is divided by to become that of `rope`: f32 [dims / 2].
+
+    Of neighbouring numbers the one whose quotient is nearest: division rounds.
+    """
+    plain = frequencies(Rope(theta=rope.theta), dims)
+    wanted = frequencies(rope, dims)
+    nearest: NDArray[np.float32] = plain / wanted
+    up, down = (np.nextafter(nearest, np.float32(end)) for end in (np.inf, 0))
+    for other in (up, down):
+        nearer = np.abs(plain / other - wanted) < np.abs(plain / nearest - wanted)
+        nearest = np.where(nearer, other, nearest)
+    return nearest
 
 
 def _llama3(scaling: Llama3Scaling, plain: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -140,21 +217,21 @@ def _llama3(scaling: Llama3Scaling, plain: NDArray[np.float32]) -> NDArray[np.fl
 
 
 def _yarn(
-    rope: YarnScaling, theta: float, head_dim: int, wavelengths: NDArray[np.float32]
+    rope: YarnScaling, theta: float, dims: int, wavelengths: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     def correction(rotations: float) -> float:
         turns = rope.original_max_position_embeddings / (rotations * 2 * math.pi)
-        return head_dim * math.log(turns) / (2 * math.log(theta))
+        return dims * math.log(turns) / (2 * math.log(theta))
 
     low, high = correction(rope.beta_fast), correction(rope.beta_slow)
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
+    low, high = max(low, 0), min(high, dims - 1)
     if low == high:
         high += 0.001
     plain = np.float32(1.0) / wavelengths
     stretched = np.float32(1.0) / (np.float32(rope.factor) * wavelengths)
-    ramp = (np.arange(head_dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
+    ramp = (np.arange(dims // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
     keep = np.float32(1) - np.clip(ramp, 0, 1).astype(np.float32)
     mixed: NDArray[np.float32] = stretched * (np.float32(1) - keep) + plain * keep
     return mixed
@@ -163,8 +240,12 @@ def _yarn(
 def tables(
     rope: Rope, head_dim: int, positions: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(cos, sin) of every position times every frequency: f32 [positions, head_dim / 2] each."""
-    angles = np.arange(positions, dtype=np.float32)[:, None] * frequencies(rope, head_dim)
+    """(cos, sin) of every position times every frequency: f32 [positions, R] each.
+
+    R is half of the elements that are rotated.
+    """
+    angles = np.arange(positions, dtype=np.float32)[:, None]
+    angles = angles * frequencies(rope, rope.rotated(head_dim))
     # float64 inside, so that the table is the correctly rounded value on every machine.
     wide = angles.astype(np.float64)
     scaling = rope.scaling

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iree.compiler import ir
 
 from mxc.compiler.models.blocks import attention
 from mxc.compiler.models.blocks.activations import Activations
-from mxc.compiler.models.blocks.primitives import rms_norm
+from mxc.compiler.models.blocks.norms import Norm
+from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.weights import Weights
-from mxc.dialects.generic import shape_of
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,15 @@ class Span:
 
 @dataclass(frozen=True)
 class State:
-    """What the layers of one call share: `cos` and `sin` [T, D / 2] of its T rows.
+    """What the layers of one call share.
 
-    The rows are those of the sequences one after the other, equally many of each in `spans`.
+    `rotations`: the rows cos and sin [T, R] of its T rows, by the rotary positions of a layer. The
+    rows are those of the sequences one after the other, equally many of each in `spans`.
     """
 
     tokens: int
     zero: ir.Value
-    cos: ir.Value
-    sin: ir.Value
+    rotations: Mapping[Rope, tuple[ir.Value, ir.Value]]
     spans: tuple[Span, ...]
 
 
@@ -44,11 +45,9 @@ class Scope:
 
     weights: Weights
     activations: Activations
-    epsilon: float
+    normalization: Norm
     grouped: bool
 
     def norm(self, x: ir.Value, name: str) -> ir.Value:
-        """RMS norm of x [.., H] by the weight `name` [H]."""
-        weight = self.weights.load(f"{name}.weight", shape_of(x)[-1])
-        with ir.Location.name(name):
-            return rms_norm(x, weight, self.epsilon)
+        """The model's norm of x [.., H] by the weight of `name`."""
+        return self.normalization.build(self.weights, x, name)

@@ -7,18 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from iree.compiler import ir
 from numpy.typing import NDArray
 
 from mxc.compiler.models.blocks import attention
+from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import Parameter, matrix, vector
-from mxc.compiler.models.blocks.primitives import collapse, expand, joined, rotate, rows_from
+from mxc.compiler.models.blocks.primitives import (
+    collapse,
+    columns_of,
+    expand,
+    joined,
+    rotate,
+    rows_from,
+)
+from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.scope import Scope, Span, State
 from mxc.dialects.attention import MASKED
 from mxc.dialects.generic import shape_of
 
+#: The projections of the input, where they are tensors of their own.
+_INPUTS = ("q_proj", "k_proj", "v_proj")
 #: The sinks of attention without any, f32 [V, G]: beside any score, their weight is zero.
 NO_SINKS = "attention.no_sinks"
 
@@ -27,38 +39,52 @@ NO_SINKS = "attention.no_sinks"
 class SelfAttention:
     """Attention of `heads` query heads over `shared` key/value heads of size `depth`.
 
+    `rope`: the rotary positions of queries and keys; None: they are not rotated (NoPE).
     `input_bias`: of the projections to queries, keys and values, `output_bias`: of that behind.
-    `head_norms`: queries and keys are normalised, head by head, before they are rotated. `sinks`:
-    one more logit a head. `window`: the last keys that a query sees, itself included; None: all.
+    `fused`: those three projections are one tensor, qkv_proj. `qk_norm`: queries and keys are
+    normalized before they are rotated, each "head" by itself or "all" heads together. `sinks`: one
+    more logit a head. `window`: the last keys that a query sees, itself included; None: all.
+    `scale`: what scores are multiplied with, None for depth^-1/2; `cap`: scores become
+    cap * tanh(score / cap).
     """
 
     hidden: int
     heads: int
     shared: int
     depth: int
+    rope: Rope | None
     input_bias: bool = False
     output_bias: bool = False
-    head_norms: bool = False
+    fused: bool = False
+    qk_norm: Literal["head", "all"] | None = None
     sinks: bool = False
     window: int | None = None
+    scale: float | None = None
+    cap: float | None = None
 
-    def parameters(self, name: str) -> Iterator[Parameter]:
-        """What it reads, by names that begin with `name`."""
+    def parameters(self, name: str, norm: Norm) -> Iterator[Parameter]:
+        """What it reads, by names that begin with `name`; `norm` is the model's."""
         hidden = ("hidden_size", self.hidden)
         queries = ("num_attention_heads * head_dim", self.heads * self.depth)
         keys = ("num_key_value_heads * head_dim", self.shared * self.depth)
-        for part, rows, columns, bias in (
-            ("q_proj", queries, hidden, self.input_bias),
-            ("k_proj", keys, hidden, self.input_bias),
-            ("v_proj", keys, hidden, self.input_bias),
-            ("o_proj", hidden, queries, self.output_bias),
-        ):
-            yield matrix(f"{name}.{part}.weight", rows, columns)
-            if bias:
+        inputs = [("q_proj", queries), ("k_proj", keys), ("v_proj", keys)]
+        if self.fused:
+            total = sum(size for _, (_, size) in inputs)
+            why = "(num_attention_heads + 2 * num_key_value_heads) * head_dim"
+            inputs = [("qkv_proj", (why, total))]
+        for part, rows in inputs:
+            yield matrix(f"{name}.{part}.weight", rows, hidden)
+            if self.input_bias:
                 yield vector(f"{name}.{part}.bias", rows)
-        if self.head_norms:
-            for part in ("q_norm", "k_norm"):
-                yield vector(f"{name}.{part}.weight", ("head_dim", self.depth))
+        yield matrix(f"{name}.o_proj.weight", hidden, queries)
+        if self.output_bias:
+            yield vector(f"{name}.o_proj.bias", hidden)
+        if self.qk_norm is not None:
+            head = ("head_dim", self.depth)
+            sizes = {"q_norm": queries, "k_norm": keys}
+            for part, whole in sizes.items():
+                size = head if self.qk_norm == "head" else whole
+                yield from norm.parameters(f"{name}.{part}", size)
         if self.sinks:
             yield vector(f"{name}.sinks", ("num_attention_heads", self.heads))
 
@@ -73,26 +99,13 @@ class SelfAttention:
         """x [T, H] -> [T, H]; the caches in the list become those with the new keys and values."""
         heads, shared, depth = self.heads, self.shared, self.depth
         weights = scope.weights
-        projections = {part: f"{name}.{part}_proj.weight" for part in "qkv"}
-        with ir.Location.name(name):
-            prepared = weights.prepare(x, *projections.values())
-        q, k, v = (
-            weights.linear(
-                prepared,
-                f"{name}.{part}_proj",
-                projections[part],
-                (count * depth, self.hidden),
-                f"{name}.{part}_proj.bias" if self.input_bias else None,
-            )
-            for part, count in (("q", heads), ("k", shared), ("v", shared))
-        )
-        if self.head_norms:
-            q = self._normalised(scope, q, heads, f"{name}.q_norm")
-            k = self._normalised(scope, k, shared, f"{name}.k_norm")
+        q, k, v = self._projected(scope, x, name)
+        if self.qk_norm is not None:
+            q = self._normalized(scope, q, heads, f"{name}.q_norm")
+            k = self._normalized(scope, k, shared, f"{name}.k_norm")
         output = f"{name}.o_proj"
         with ir.Location.name(name):
-            q = rotate(q, heads, state.cos, state.sin)
-            k = rotate(k, shared, state.cos, state.sin)
+            q, k = (self._rotated(each, n, state) for each, n in ((q, heads), (k, shared)))
             v = expand(v, [[0], [1, 2]], [state.tokens, shared, depth])
             group = heads // shared
             q = expand(q, [[0], [1, 2], [3]], [state.tokens, shared, group, depth])
@@ -116,11 +129,41 @@ class SelfAttention:
             f"{output}.bias" if self.output_bias else None,
         )
 
-    def _normalised(self, scope: Scope, x: ir.Value, heads: int, name: str) -> ir.Value:
-        """Each head of x [T, heads * D] normalised."""
-        tokens = shape_of(x)[0]
+    def _projected(self, scope: Scope, x: ir.Value, name: str) -> list[ir.Value]:
+        """Queries, keys and values of x [T, H]: [T, heads * D] each."""
+        widths = [count * self.depth for count in (self.heads, self.shared, self.shared)]
+        parts = {"qkv_proj": sum(widths)} if self.fused else dict(zip(_INPUTS, widths, strict=True))
+        weights = scope.weights
         with ir.Location.name(name):
-            rows = expand(x, [[0], [1, 2]], [tokens, heads, self.depth])
+            prepared = weights.prepare(x, *(f"{name}.{part}.weight" for part in parts))
+        found = [
+            weights.linear(
+                prepared,
+                f"{name}.{part}",
+                f"{name}.{part}.weight",
+                (width, self.hidden),
+                f"{name}.{part}.bias" if self.input_bias else None,
+            )
+            for part, width in parts.items()
+        ]
+        if not self.fused:
+            return found
+        starts = [sum(widths[:number]) for number in range(len(widths))]
+        return [columns_of(found[0], *each) for each in zip(starts, widths, strict=True)]
+
+    def _rotated(self, x: ir.Value, heads: int, state: State) -> ir.Value:
+        """x [T, heads * D] with rotary positions, if there are any: [T, heads, D]."""
+        if self.rope is None:
+            return expand(x, [[0], [1, 2]], [state.tokens, heads, self.depth])
+        cos, sin = state.rotations[self.rope]
+        return rotate(x, heads, cos, sin, interleaved=self.rope.interleaved)
+
+    def _normalized(self, scope: Scope, x: ir.Value, heads: int, name: str) -> ir.Value:
+        """x [T, heads * D] normalized, head by head or as a whole."""
+        if self.qk_norm == "all":
+            return scope.norm(x, name)
+        with ir.Location.name(name):
+            rows = expand(x, [[0], [1, 2]], [shape_of(x)[0], heads, self.depth])
             return collapse(scope.norm(rows, name), [[0], [1, 2]])
 
     def _sinks(self, scope: Scope, name: str) -> ir.Value:
@@ -149,8 +192,10 @@ class SelfAttention:
             attention.read_cache(caches[number], zero, entry, window)
             for entry in (2 * layer, 2 * layer + 1)
         )
-        scale = self.depth**-0.5
-        return attention.attend(queries, keys, values, sinks, span.position, window, scale)
+        scale = self.depth**-0.5 if self.scale is None else self.scale
+        return attention.attend(
+            queries, keys, values, sinks, span.position, window, scale, self.cap
+        )
 
 
 def _parts(values: tuple[ir.Value, ...], count: int) -> Iterator[tuple[ir.Value, ...]]:

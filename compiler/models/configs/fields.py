@@ -127,6 +127,10 @@ class Fields:
             raise self.refuse(key, "an object or null", value)
         return Fields(value, f"{self._place} ({key})")
 
+    def inert(self, *keys: str) -> None:
+        """Take fields as read that say nothing about the numbers of this architecture."""
+        self._read.update(keys)
+
     def names(self) -> tuple[str, ...]:
         """Every field that is there."""
         return tuple(self._raw)

@@ -11,9 +11,15 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
+from mxc.compiler.models.configs.gguf_rope import (
+    DIVISORS,
+    FACTORS,
+    llama3_scaling,
+    rope_scaling,
+)
+from mxc.compiler.tokenizers.splits import MORE_ENDS, NORMALIZED, NORMALIZER_KEY
 from mxc.dialects.errors import CheckpointError
 
 #: Metadata key, without the architecture -> field of config.json.
@@ -26,16 +32,20 @@ _FIELDS = {
     "attention.head_count_kv": "num_key_value_heads",
     "attention.key_length": "head_dim",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-    "attention.sliding_window": "sliding_window",
     "expert_used_count": "num_experts_per_tok",
     "rope.freq_base": "rope_theta",
     "vocab_size": "vocab_size",
 }
+#: A flag for each layer, or how many layers a period has.
+_PATTERN = "attention.sliding_window_pattern"
+
 #: Read one by one below; those that say nothing about the numbers.
 _OTHERS = (
-    "attention.value_length", "expert_count", "expert_feed_forward_length", "expert_weights_norm",
-    "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor",
+    "attention.sliding_window", _PATTERN, "attention.value_length",
+    "expert_count", "expert_feed_forward_length", "expert_weights_norm", "rope.dimension_count",
+    "rope.scale_linear", "rope.scaling.type", "rope.scaling.factor",
     "rope.scaling.original_context_length", "rope.scaling.attn_factor",
+    "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor",
     "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.finetuned",
 )  # fmt: skip
 
@@ -48,10 +58,15 @@ _NAMES = {
     "qwen3": ("Qwen3ForCausalLM", "qwen3"),
     "qwen3moe": ("Qwen3MoeForCausalLM", "qwen3_moe"),
 }
-#: What each rotary frequency is divided by, a tensor: how GGUF has the scaling of Llama 3.
-ROPE_DIVISORS = "rope_freqs.weight"
-
+_MISTRAL = ("MistralForCausalLM", "mistral")
 _MIXTRAL = ("MixtralForCausalLM", "mixtral")
+
+#: More are in no model.
+_MOST_LAYERS = 1 << 16
+
+#: The period of sliding layers where the file has no pattern: of each P layers the last is full,
+#: of 0 none is. Of the others a window alone does not say which layers slide.
+_PERIODS = {"gpt-oss": 2, "llama": 0}
 
 
 def transformers_config(
@@ -59,11 +74,12 @@ def transformers_config(
 ) -> dict[str, Any]:
     """config.json of the model; `tensors` are the names that it has, `place` its file.
 
-    Whether there are biases, and a head beside the embedding, is seen from the tensors: GGUF does
-    not say it. Raises CheckpointError for an architecture or a key that is not known.
+    Whether there are biases, a head beside the embedding, and experts in a layer is seen from the
+    tensors: GGUF does not say it. Raises CheckpointError for an architecture or a key that is not
+    known, and for rotary factors of longrope.
     """
     kind = metadata.get("general.architecture")
-    if kind not in _NAMES:
+    if not isinstance(kind, str) or kind not in _NAMES:
         raise CheckpointError(
             f"{place}: general.architecture {kind!r} is not supported; supported: "
             f"{', '.join(_NAMES)}"
@@ -75,18 +91,31 @@ def transformers_config(
                 f"{place}: metadata {kind}.{key} = {value!r} is not known, and might change what "
                 "the model computes"
             )
-    names = _MIXTRAL if kind == "llama" and own.get("expert_count") else _NAMES[kind]
+        if key != _PATTERN and not isinstance(value, int | float | str):
+            raise CheckpointError(
+                f"{place}: metadata {kind}.{key} is an array of {len(value)}; only one value for "
+                "all layers is supported"
+            )
+    if factors := [name for name in tensors if name in FACTORS]:
+        raise CheckpointError(
+            f"{place}: tensor {factors[0]} is a rotary factor of longrope, which is not supported"
+        )
+    windows = _windows(kind, own, place)
+    names = _NAMES[kind]
+    if kind == "llama" and (windows or own.get("expert_count")):
+        names = _MIXTRAL if own.get("expert_count") else _MISTRAL
     config = {field: own[key] for key, field in _FIELDS.items() if own.get(key) is not None}
     config |= {"architectures": [names[0]], "model_type": names[1]}
     config.setdefault("num_key_value_heads", config.get("num_attention_heads"))
     config["tie_word_embeddings"] = "lm_head.weight" not in tensors
-    config |= _tokens(metadata, own)
-    config |= _experts(kind, own, place)
-    if kind in ("llama", "qwen3", "qwen3moe") and names is not _MIXTRAL:
+    config |= _tokens(metadata, own, place)
+    config |= _experts(kind, own, tensors, place)
+    config |= windows
+    if kind in ("qwen3", "qwen3moe") or names[1] == "llama":
         config["attention_bias"] = "model.layers.0.self_attn.q_proj.bias" in tensors
     if names[1] == "llama":
         config["mlp_bias"] = "model.layers.0.mlp.gate_proj.bias" in tensors
-    scaling = _scaling(own, place)
+    scaling = rope_scaling(own, place)
     if kind == "gpt-oss":
         # Of its published configs; GGUF has no key for either.
         scaling["truncate"] = False
@@ -107,84 +136,130 @@ def published_config(
     no scaling of Llama 3.
     """
     config = transformers_config(metadata, tensors, place)
-    left = {name: tensor for name, tensor in tensors.items() if name != ROPE_DIVISORS}
-    if (divisors := tensors.get(ROPE_DIVISORS)) is not None:
-        config["rope_scaling"] = _llama3(divisors.values().reshape(-1), config, place)
+    left = {name: tensor for name, tensor in tensors.items() if name != DIVISORS}
+    if (divisors := tensors.get(DIVISORS)) is not None:
+        config["rope_scaling"] = llama3_scaling(divisors.values().reshape(-1), config, place)
     return config, left
 
 
-def _llama3(divisors: NDArray[np.float32], config: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """The scaling of Llama 3 that divides frequencies so, as convert_hf_to_gguf.py does it."""
-    base, width = config.get("rope_theta", 10000.0), 2 * divisors.size
-    wavelengths = 2 * np.pi * base ** (np.arange(0, width, 2) / width)
-    low, high, original = 1.0, 4.0, 8192
-    for factor in (8.0, 32.0, 16.0, 4.0):
-        smooth = (original / wavelengths - low) / (high - low)
-        wanted = 1 / ((1 - smooth) / factor + smooth)
-        wanted = np.where(wavelengths < original / high, 1.0, wanted)
-        wanted = np.where(wavelengths > original / low, factor, wanted)
-        if np.allclose(divisors, wanted, rtol=1e-5, atol=0):
-            return {
-                "rope_type": "llama3",
-                "factor": factor,
-                "low_freq_factor": low,
-                "high_freq_factor": high,
-                "original_max_position_embeddings": original,
-            }
-    raise CheckpointError(
-        f"{place}: {ROPE_DIVISORS} divides rotary frequencies as none of Llama 3's published "
-        "scalings does, and config.json has no word for it; compile the GGUF as it is"
-    )
+def unsaid(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the file does not say and is taken as the architecture has it: notes, one each."""
+    kind = metadata.get("general.architecture")
+    notes = []
+    if kind == "gpt-oss":
+        notes.append(
+            "the GGUF does not say truncate (of YaRN), swiglu_limit and swiglu_alpha: taken as in "
+            "the published gpt-oss, false, 7 and 1.702"
+        )
+    if kind == "qwen3moe" and metadata.get("qwen3moe.expert_weights_norm") is None:
+        notes.append(
+            "the GGUF does not say whether the shares of the chosen experts add up to one: they "
+            "do, as llama.cpp computes qwen3moe"
+        )
+    forms = NORMALIZED.get(str(metadata.get("tokenizer.ggml.pre")))
+    if forms is not None and metadata.get(NORMALIZER_KEY) is None:
+        notes.append(
+            f"the GGUF does not say that text is brought to {' and '.join(forms)} first: it is, as "
+            f"the tokenizer of {metadata['tokenizer.ggml.pre']} does; llama.cpp does not"
+        )
+    if metadata.get(f"{kind}.rope.scaling.yarn_attn_factor") is not None and (
+        metadata.get(f"{kind}.rope.scaling.attn_factor") is None
+    ):
+        notes.append(
+            "rope.scaling.yarn_attn_factor is the attention factor of YaRN, as "
+            "convert_hf_to_gguf.py writes it; llama.cpp does not read it"
+        )
+    return tuple(notes)
 
 
-def _tokens(metadata: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    def token(name: str) -> Any:
-        return metadata.get(f"tokenizer.ggml.{name}_token_id")
+def _tokens(metadata: Mapping[str, Any], own: Mapping[str, Any], place: str) -> dict[str, Any]:
+    def token(name: str) -> int | None:
+        key = f"tokenizer.ggml.{name}_token_id"
+        value = metadata.get(key)
+        if value is not None and type(value) is not int:
+            raise CheckpointError(f"{place}: wanted a number for {key}, found {value!r}")
+        return value
 
-    ends = [token(name) for name in ("eos", "eot") if token(name) is not None]
+    ends = [token(name) for name in ("eos", *MORE_ENDS) if token(name) is not None]
     found: dict[str, Any] = {
         "eos_token_id": list(dict.fromkeys(ends)) or None,
         "bos_token_id": token("bos"),
         "pad_token_id": token("padding"),
     }
     words = metadata.get("tokenizer.ggml.tokens")
-    if own.get("vocab_size") is None and words is not None:
+    if own.get("vocab_size") is None and isinstance(words, list):
         found["vocab_size"] = len(words)
     return found
 
 
-def _experts(kind: str, own: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _windows(kind: str, own: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """The fields of config.json that say which layers slide; none where no layer does."""
+    width, layers = own.get("attention.sliding_window"), _layers(own)
+    if not width:
+        return {}
+    pattern = own.get(_PATTERN, _PERIODS.get(kind))
+    if pattern is None:
+        raise CheckpointError(
+            f"{place}: {kind}.attention.sliding_window is {width} and no sliding_window_pattern "
+            "says which layers slide; llama.cpp computes all of them without a window: remove the "
+            "key if that is meant, or add the pattern"
+        )
+    if type(pattern) is int:
+        slides = [not pattern or layer % pattern < pattern - 1 for layer in range(layers)]
+    else:
+        slides = [bool(each) for each in np.atleast_1d(pattern)]
+    if len(slides) != layers:
+        raise CheckpointError(
+            f"{place}: {kind}.{_PATTERN} has {len(slides)} entries, wanted "
+            f"one for each of {layers} layers; the file is damaged: fetch it again"
+        )
+    types = ["sliding_attention" if each else "full_attention" for each in slides]
+    if kind == "gpt-oss":
+        return {"sliding_window": width, "layer_types": types}
+    if not any(slides):
+        return {}
+    if kind in ("qwen2", "qwen3"):
+        return {"use_sliding_window": True, "sliding_window": width, "layer_types": types}
+    if not all(slides):
+        raise CheckpointError(
+            f"{place}: {kind}.{_PATTERN} says that some layers slide and "
+            f"some do not, which is not supported of {kind}"
+        )
+    if kind == "qwen3moe":
+        return {"use_sliding_window": True, "sliding_window": width}
+    return {"sliding_window": width}
+
+
+def _layers(own: Mapping[str, Any]) -> int:
+    """The number of layers; 0 where the architecture will refuse what is there."""
+    layers = own.get("block_count")
+    return layers if type(layers) is int and 0 < layers <= _MOST_LAYERS else 0
+
+
+def _experts(
+    kind: str, own: Mapping[str, Any], tensors: Collection[str], place: str
+) -> dict[str, Any]:
     count, width = own.get("expert_count"), own.get("expert_feed_forward_length")
     if not count:
         return {}
-    if own.get("expert_weights_norm") is False:
-        raise CheckpointError(
-            f"{place}: {kind}.expert_weights_norm is false; llama.cpp computes {kind} with shares "
-            "that add up to one"
-        )
+    shares = own.get("expert_weights_norm", True)
     if kind == "qwen3moe":
-        return {"num_experts": count, "moe_intermediate_size": width, "norm_topk_prob": True}
+        dense = [
+            n for n in range(_layers(own)) if f"model.layers.{n}.mlp.gate_proj.weight" in tensors
+        ]
+        return {
+            "num_experts": count,
+            "moe_intermediate_size": width,
+            "norm_topk_prob": shares,
+            "mlp_only_layers": dense,
+        }
+    if shares is False:
+        raise CheckpointError(
+            f"{place}: {kind}.expert_weights_norm is false; shares of the experts of {kind} add up "
+            "to one"
+        )
     found = {"num_local_experts": count}
     return found if width is None else found | {"intermediate_size": width}
-
-
-def _scaling(own: Mapping[str, Any], place: str) -> dict[str, Any]:
-    kind = own.get("rope.scaling.type", "none")
-    if kind == "none":
-        return {}
-    if kind not in ("linear", "yarn"):
-        raise CheckpointError(
-            f"{place}: rope.scaling.type {kind!r} is not supported; supported: none, linear, yarn"
-        )
-    fields = {
-        "factor": own.get("rope.scaling.factor"),
-        "original_max_position_embeddings": own.get("rope.scaling.original_context_length"),
-        "attention_factor": own.get("rope.scaling.attn_factor"),
-        "beta_fast": own.get("rope.scaling.yarn_beta_fast"),
-        "beta_slow": own.get("rope.scaling.yarn_beta_slow"),
-    }
-    wanted = fields if kind == "yarn" else {"factor": fields["factor"]}
-    return {"rope_type": kind} | {k: v for k, v in wanted.items() if v is not None}
 
 
 def _check_heads(config: Mapping[str, Any], own: Mapping[str, Any], place: str) -> None:

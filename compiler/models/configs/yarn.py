@@ -36,12 +36,15 @@ def read_yarn(rope: Fields) -> YarnScaling:
     )
 
 
-def _attention_factor(rope: Fields, factor: float) -> float:
-    def mscale(weight: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+def yarn_attention(factor: float, weight: float = 1.0) -> float:
+    """What cos and sin are multiplied with where frequencies are divided by `factor`."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
+
+def _attention_factor(rope: Fields, factor: float) -> float:
     if rope.raw("attention_factor") is not None:
         return rope.number("attention_factor")
     if rope.raw("mscale") and rope.raw("mscale_all_dim"):
-        return mscale(rope.number("mscale")) / mscale(rope.number("mscale_all_dim"))
-    return mscale(1.0)
+        whole = yarn_attention(factor, rope.number("mscale_all_dim"))
+        return yarn_attention(factor, rope.number("mscale")) / whole
+    return yarn_attention(factor)

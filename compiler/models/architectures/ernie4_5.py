@@ -1,0 +1,56 @@
+"""ERNIE 4.5, dense and with experts: rotary parts in turn, a correction bias of the router.
+
+Sources: transformers' models/ernie4_5 and models/ernie4_5_moe (5.23).
+"""
+
+from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
+from mxc.compiler.models.blocks.mixture import Mixture, Shared
+from mxc.compiler.models.blocks.rope import read_rope
+from mxc.compiler.models.blocks.routing import Routing
+from mxc.compiler.models.blocks.self_attention import SelfAttention
+from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.decoder import Decoder, Layer
+
+
+def ernie4_5(c: Fields) -> Decoder:
+    """The model of a config."""
+    layer = Layer(attention=_attention(c, 128), mlp=mlp(c, bias=c.flag("use_bias", False)))
+    return decoder(c, "ernie4_5", [layer] * c.size("num_hidden_layers"), tied=True)
+
+
+def ernie4_5_moe(c: Fields) -> Decoder:
+    """The model of a config: a run of layers, or each so many of it, has experts."""
+    bias, count = c.flag("use_bias", False), c.size("num_hidden_layers")
+    shared = c.raw("moe_num_shared_experts")
+    width = "moe_intermediate_size"
+    experts = Mixture(
+        hidden=c.size("hidden_size"),
+        width=c.size(width),
+        experts=c.one_of("moe_num_experts", "num_experts"),
+        choices=c.one_of("moe_k", "num_experts_per_tok"),
+        routing=Routing(correction="moe_statics.e_score_correction_bias", correction_is_row=True),
+        shared=Shared(mlp=mlp(c, width_field=width, count=shared), name="shared_experts")
+        if shared
+        else None,
+        count_field="moe_num_experts",
+        width_field=width,
+    )
+    # A floor of the sum of the shares, which the best of the softmax are always above.
+    c.number("moe_norm_min", 1e-12)
+    first, last = c.raw("moe_layer_start_index"), c.raw("moe_layer_end_index")
+    first, last = (1 if first is None else first), (count - 1 if last in (None, -1) else last)
+    step, dense = c.size("moe_layer_interval", 1), mlp(c, bias=bias)
+    layers = [
+        Layer(
+            attention=_attention(c, None),
+            mlp=experts if (n + 1) % step == 0 and first <= n <= last else dense,
+        )
+        for n in range(count)
+    ]
+    return decoder(c, "ernie4_5_moe", layers, tied=True)
+
+
+def _attention(c: Fields, depth: int | None) -> SelfAttention:
+    bias = c.flag("use_bias", False)
+    rope = read_rope(c, theta=5e5, interleaved=True)
+    return self_attention(c, depth=depth, rope=rope, input_bias=bias, output_bias=bias)

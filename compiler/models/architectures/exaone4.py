@@ -1,0 +1,30 @@
+"""EXAONE 4: norms behind attention and MLP; layers that see everything have no rotary positions.
+
+Source: transformers' models/exaone4 (5.23).
+"""
+
+from mxc.compiler.models.architectures.family import decoder, layer_kinds, mlp, self_attention
+from mxc.compiler.models.blocks.rope import FULL, SLIDING, read_rope
+from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.decoder import POST_NORMS, Decoder, Layer
+
+
+def exaone4(c: Fields) -> Decoder:
+    """The model of a config; without a `sliding_window` all layers see everything and rotate."""
+    slides = c.raw("sliding_window") is not None
+    rope, dense = read_rope(c), mlp(c)
+    kinds = layer_kinds(c, period=4) if slides else (FULL,) * c.size("num_hidden_layers")
+    layers = [
+        Layer(
+            attention=self_attention(
+                c,
+                rope=rope if kind == SLIDING or not slides else None,
+                qk_norm="head",
+                window=c.size("sliding_window") if kind == SLIDING else None,
+            ),
+            mlp=dense,
+            norms=POST_NORMS,
+        )
+        for kind in kinds
+    ]
+    return decoder(c, "exaone4", layers)

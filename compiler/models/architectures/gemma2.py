@@ -1,0 +1,75 @@
+"""Gemma 2 and Gemma 3 (text): four norms a layer, GELU gates, scaled embeddings, soft caps.
+
+Every norm multiplies with one plus its weight. Sources: transformers' models/gemma2 and
+models/gemma3 (5.23), in float32: in bfloat16 transformers rounds the scale of the embeddings.
+"""
+
+from __future__ import annotations
+
+from mxc.compiler.models.architectures.family import decoder, layer_kinds, mlp, self_attention
+from mxc.compiler.models.blocks.norms import Norm
+from mxc.compiler.models.blocks.rope import FULL, SLIDING, Rope, read_rope, read_ropes
+from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.decoder import Decoder, Layer, LayerNorms
+
+#: Norms before and behind both parts of a layer.
+NORMS = LayerNorms(
+    after_attention="post_attention_layernorm",
+    before_mlp="pre_feedforward_layernorm",
+    after_mlp="post_feedforward_layernorm",
+)
+
+
+def gemma2(c: Fields) -> Decoder:
+    """The model of a config: every other layer slides; attention and logits are soft-capped."""
+    kinds = layer_kinds(c, period=2)
+    return _gemma(c, "gemma2", kinds, dict.fromkeys(kinds, read_rope(c)), qk_norm=False)
+
+
+def gemma3(c: Fields) -> Decoder:
+    """The model of a config: five layers of six slide, with rotary positions of their own."""
+    kinds = layer_kinds(c, period=6)
+    ropes = read_ropes(c, sorted({*kinds}), theta={FULL: 1e6, SLIDING: 1e4})
+    return _gemma(c, "gemma3_text", kinds, ropes, qk_norm=True)
+
+
+def _gemma(
+    c: Fields, name: str, kinds: tuple[str, ...], ropes: dict[str, Rope], *, qk_norm: bool
+) -> Decoder:
+    bias = c.flag("attention_bias", False)
+    # The period that transformers read layer_types from.
+    c.inert("_sliding_window_pattern")
+    c.known("use_bidirectional_attention", (False,), False)
+    # Configs of the first releases name the activation twice; this is the one that counts.
+    c.known("hidden_act", ("gelu", "gelu_pytorch_tanh"), "gelu_pytorch_tanh")
+    caps = [
+        c.number(key) if c.raw(key) is not None else None
+        for key in ("attn_logit_softcapping", "final_logit_softcapping")
+    ]
+    layers = [
+        Layer(
+            attention=self_attention(
+                c,
+                depth=256,
+                rope=ropes[kind],
+                input_bias=bias,
+                output_bias=bias,
+                qk_norm="head" if qk_norm else None,
+                window=c.size("sliding_window", 4096) if kind == SLIDING else None,
+                scale=c.number("query_pre_attn_scalar", 256) ** -0.5,
+                cap=None if qk_norm else caps[0],
+            ),
+            mlp=mlp(c, act_field="hidden_activation", activation="gelu_pytorch_tanh"),
+            norms=NORMS,
+        )
+        for kind in kinds
+    ]
+    return decoder(
+        c,
+        name,
+        layers,
+        norm=Norm(epsilon=c.number("rms_norm_eps", 1e-6), offset=1.0),
+        tied=True,
+        embedding_scale=c.size("hidden_size") ** 0.5,
+        logits_cap=caps[1],
+    )

@@ -1,0 +1,23 @@
+"""GLM-4 (0414): four norms a layer, half of a head rotated, real and imaginary parts in turn.
+
+Source: transformers' models/glm4 (5.23).
+"""
+
+from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
+from mxc.compiler.models.blocks.rope import read_rope
+from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.decoder import Decoder, Layer, LayerNorms
+
+NORMS = LayerNorms(after_attention="post_self_attn_layernorm", after_mlp="post_mlp_layernorm")
+
+
+def glm4(c: Fields) -> Decoder:
+    """The model of a config."""
+    attention = self_attention(
+        c,
+        depth=128,
+        rope=read_rope(c, fraction=0.5, interleaved=True),
+        input_bias=c.flag("attention_bias", True),
+    )
+    layer = Layer(attention=attention, mlp=mlp(c, fused=True), norms=NORMS)
+    return decoder(c, "glm4", [layer] * c.size("num_hidden_layers"))

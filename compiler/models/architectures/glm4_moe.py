@@ -1,0 +1,53 @@
+"""GLM-4.5, 4.6 and 4.7: half of a head rotated, experts by sigmoid with a correction bias.
+
+The first layers have a dense MLP. Source: transformers' models/glm4_moe (5.23).
+"""
+
+from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
+from mxc.compiler.models.blocks.mixture import Mixture, Shared
+from mxc.compiler.models.blocks.rope import read_rope
+from mxc.compiler.models.blocks.routing import Routing
+from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.decoder import Decoder, Layer
+
+
+def glm4_moe(c: Fields) -> Decoder:
+    """The model of a config. Layers behind the last one (MTP) are not part of it."""
+    attention = self_attention(
+        c,
+        depth=c.size("hidden_size") // c.size("num_attention_heads"),
+        rope=read_rope(c, fraction=0.5),
+        input_bias=c.flag("attention_bias", False),
+        qk_norm="head" if c.flag("use_qk_norm", False) else None,
+    )
+    dense, experts, first = mlp(c), sigmoid_experts(c), c.raw("first_k_dense_replace")
+    first = first if first == 0 else c.size("first_k_dense_replace", 1)
+    layers = [
+        Layer(attention=attention, mlp=dense if number < first else experts)
+        for number in range(c.size("num_hidden_layers"))
+    ]
+    return decoder(c, "glm4_moe", layers)
+
+
+def sigmoid_experts(c: Fields) -> Mixture:
+    """Experts as DeepSeek-V3 routes them, with an MLP that all tokens share."""
+    return Mixture(
+        hidden=c.size("hidden_size"),
+        width=c.size("moe_intermediate_size"),
+        experts=c.one_of("n_routed_experts", "num_local_experts"),
+        choices=c.size("num_experts_per_tok"),
+        routing=Routing(
+            scores="sigmoid",
+            correction="gate.e_score_correction_bias",
+            groups=c.size("n_group", 1),
+            kept=c.size("topk_group", 1),
+            normalized=c.flag("norm_topk_prob", True),
+            factor=c.number("routed_scaling_factor", 1.0),
+        ),
+        shared=Shared(
+            mlp=mlp(c, width_field="moe_intermediate_size", count=c.size("n_shared_experts", 1)),
+            name="shared_experts",
+        ),
+        count_field="n_routed_experts",
+        width_field="moe_intermediate_size",
+    )

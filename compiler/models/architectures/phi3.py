@@ -1,0 +1,21 @@
+"""Phi-3, Phi-3.5 and Phi-4: queries, keys and values are one tensor, gate and up are another.
+
+Source: transformers' models/phi3 (5.23).
+"""
+
+from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
+from mxc.compiler.models.blocks.rope import read_rope
+from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.decoder import Decoder, Layer
+
+
+def phi3(c: Fields) -> Decoder:
+    """The model of a config."""
+    c.inert("original_max_position_embeddings", "embd_pdrop", "resid_pdrop")
+    window = c.raw("sliding_window") and c.size("sliding_window")
+    rope = read_rope(c, fraction=1.0)
+    attention = self_attention(
+        c, shared=c.size("num_attention_heads"), fused=True, rope=rope, window=window
+    )
+    layer = Layer(attention=attention, mlp=mlp(c, fused=True))
+    return decoder(c, "phi3", [layer] * c.size("num_hidden_layers"))

@@ -1,0 +1,33 @@
+"""StarCoder 2: layer norms, an MLP without a gate, biases.
+
+Source: transformers' models/starcoder2 (5.23).
+"""
+
+from mxc.compiler.models.architectures.family import decoder, self_attention
+from mxc.compiler.models.blocks.gates import PLAIN
+from mxc.compiler.models.blocks.mlp import FeedForward
+from mxc.compiler.models.blocks.norms import Norm
+from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.decoder import Decoder, Layer
+
+
+def starcoder2(c: Fields) -> Decoder:
+    """The model of a config."""
+    bias = c.flag("use_bias", True)
+    # Of training, and of the release: names of the only ways there are.
+    c.inert("residual_dropout", "embedding_dropout")
+    c.known("mlp_type", ("default",), "default")
+    c.known("norm_type", ("layer_norm",), "layer_norm")
+    window = c.raw("sliding_window") and c.size("sliding_window")
+    layer = Layer(
+        attention=self_attention(c, shared=2, input_bias=bias, output_bias=bias, window=window),
+        mlp=FeedForward(
+            hidden=c.size("hidden_size"),
+            width=c.size("intermediate_size"),
+            activation=PLAIN[c.known("hidden_act", tuple(PLAIN), "gelu_pytorch_tanh")],
+            bias=bias,
+        ),
+    )
+    norm = Norm(epsilon=c.number("norm_epsilon", 1e-5), centered=True, bias=True)
+    layers = [layer] * c.size("num_hidden_layers")
+    return decoder(c, "starcoder2", layers, norm=norm, tied=True)

@@ -1,0 +1,73 @@
+"""Normalization over the last dimension: RMS norm, layer norm, and their variants.
+
+Sources: transformers' modeling files (5.23) of Llama (RMS), Gemma (a weight that is stored less
+one), Cohere 2 and Starcoder 2 (layer norm, without and with a bias).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math
+
+from mxc.compiler.models.blocks.parameters import Dim, Parameter, vector
+from mxc.compiler.models.blocks.primitives import f32, to_f32
+from mxc.compiler.models.blocks.weights import Weights
+from mxc.dialects.generic import constant, generic, shape_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """x * rsqrt(mean(x^2) + epsilon) * (offset + weight) + bias.
+
+    `centered`: the mean of x is subtracted first, which makes it a layer norm. `offset` is added to
+    the weight as the checkpoint has it (Gemma stores the weight less one).
+    """
+
+    epsilon: float
+    centered: bool = False
+    offset: float = 0.0
+    bias: bool = False
+
+    def parameters(self, name: str, size: Dim) -> Iterator[Parameter]:
+        """The weight `name`.weight and, where there is one, the bias."""
+        yield vector(f"{name}.weight", size)
+        if self.bias:
+            yield vector(f"{name}.bias", size)
+
+    def build(self, weights: Weights, x: ir.Value, name: str) -> ir.Value:
+        """The norm of x [.., H], of rank 2 or 3: f32 of the same shape."""
+        *lead, width = shape_of(x)
+        weight = weights.load(f"{name}.weight", width)
+        bias = [weights.load(f"{name}.bias", width)] if self.bias else []
+        rows = " ".join("mh"[: len(lead)])
+        whole = f"{rows} k"
+        with ir.Location.name(name):
+            if self.centered:
+                sums = generic([(x, whole)], rows, f32(), lambda a, acc: arith.addf(acc, a))
+                x = generic(
+                    [(x, whole), (sums, rows)],
+                    whole,
+                    f32(),
+                    lambda a, total: arith.subf(a, _mean(total, width)),
+                )
+            squares = generic(
+                [(x, whole)], rows, f32(), lambda a, acc: arith.addf(acc, arith.mulf(a, a))
+            )
+
+            def normalized(a: ir.Value, total: ir.Value, w: ir.Value, *b: ir.Value) -> ir.Value:
+                variance = arith.addf(_mean(total, width), constant(self.epsilon, f32()))
+                factor = to_f32(w)
+                if self.offset:
+                    factor = arith.addf(constant(self.offset, f32()), factor)
+                y = arith.mulf(factor, arith.mulf(a, math.rsqrt(variance)))
+                return arith.addf(y, to_f32(b[0])) if b else y
+
+            operands = [(x, whole), (squares, rows), (weight, "k"), *((b, "k") for b in bias)]
+            return generic(operands, whole, f32(), normalized)
+
+
+def _mean(total: ir.Value, width: int) -> ir.Value:
+    return arith.divf(total, constant(float(width), f32()))

@@ -1,0 +1,152 @@
+"""Routing: from the logits of a router to the experts of each token and their shares.
+
+Letters: T tokens, E experts, J chosen experts a token, G groups of experts.
+
+Sources: transformers' modeling files (5.23) of Mixtral and Qwen3-MoE (softmax), DeepSeek-V3 and
+GLM-4.5 (sigmoid, correction bias, groups), MiniMax-M2 and ERNIE 4.5 (correction bias).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math, tensor
+
+from mxc.compiler.models.blocks.gates import sigmoid
+from mxc.compiler.models.blocks.primitives import collapse, expand, f32, to_f32
+from mxc.dialects.generic import constant, fill, generic, loop_index, shape_of
+from mxc.dialects.linalg_ext import top_k
+
+#: Added to the sum of the shares that are normalized (DeepSeek-V3).
+_SMALL = 1e-20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """How the logits of a router become shares.
+
+    The `scores` are the softmax or the sigmoid of the logits. `correction`: the name of a bias [E]
+    below that of the mixture, which is added to the scores for the choice alone; the checkpoint has
+    it as a row [1, E] where `correction_is_row`. `groups`: experts
+    come in so many groups, of which the best `kept` are chosen from; a group is as good as the sum
+    of its two best experts. `normalized`: the shares of the chosen are divided by their sum.
+    `factor`: what shares are multiplied with.
+    """
+
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    correction: str | None = None
+    correction_is_row: bool = False
+    groups: int = 1
+    kept: int = 1
+    normalized: bool = True
+    factor: float = 1.0
+
+    def build(
+        self, logits: ir.Value, choices: int, correction: ir.Value | None
+    ) -> tuple[ir.Value, ir.Value]:
+        """Logits [T, E] -> (shares, f32 [T, J]; experts, i32 [T, J]). `correction`: floats [E]."""
+        if self.scores == "softmax" and correction is None and self.groups == 1:
+            values, experts = top_k(logits, choices)
+            # The softmax over the chosen is that over all, divided by its sum over the chosen.
+            shares = _softmax(values, values if self.normalized else logits)
+            return _scaled(shares, self.factor), experts
+        if self.scores == "softmax":
+            scores = _softmax(logits, logits)
+        else:
+            scores = generic([(logits, "m e")], "m e", f32(), sigmoid)
+        ranked = scores
+        if correction is not None:
+            ranked = generic(
+                [(scores, "m e"), (correction, "e")],
+                "m e",
+                f32(),
+                lambda s, b: arith.addf(s, to_f32(b)),
+            )
+        if self.groups > self.kept:
+            ranked = _of_the_best_groups(ranked, self.groups, self.kept)
+        _, experts = top_k(ranked, choices)
+
+        def chosen(expert: ir.Value) -> ir.Value:
+            place = arith.index_cast(ir.IndexType.get(), expert)
+            return tensor.extract(scores, [loop_index("m j", "m"), place])
+
+        shares = generic([(experts, "m j")], "m j", f32(), chosen)
+        if self.normalized:
+            total = generic([(shares, "m j")], "m", f32(), lambda x, acc: arith.addf(x, acc))
+            shares = generic(
+                [(shares, "m j"), (total, "m")],
+                "m j",
+                f32(),
+                lambda x, t: arith.divf(x, arith.addf(t, constant(_SMALL, f32()))),
+            )
+        return _scaled(shares, self.factor), experts
+
+
+#: The softmax over the chosen experts.
+CHOSEN = Routing()
+
+
+def _softmax(values: ir.Value, summed: ir.Value) -> ir.Value:
+    """exp(values) divided by the sum of exp(summed), row by row: f32 [T, J].
+
+    The largest of `values` is also that of `summed`.
+    """
+    greatest = _largest(values)
+
+    def exponentials(of: ir.Value) -> ir.Value:
+        return generic(
+            [(of, "m j"), (greatest, "m")], "m j", f32(), lambda x, t: math.exp(arith.subf(x, t))
+        )
+
+    weights = exponentials(values)
+    addends = weights if summed == values else exponentials(summed)
+    total = generic([(addends, "m j")], "m", f32(), lambda x, acc: arith.addf(x, acc))
+    return generic([(weights, "m j"), (total, "m")], "m j", f32(), lambda x, t: arith.divf(x, t))
+
+
+def _largest(values: ir.Value) -> ir.Value:
+    start = fill([shape_of(values)[0]], f32(), float("-inf"))
+    # NaN comes through the sum of the exponentials, whatever the maximum is.
+    larger: Callable[..., ir.Value] = arith.maxnumf
+    return generic([(values, "m j")], "m", f32(), larger, initial=start)
+
+
+def _scaled(shares: ir.Value, factor: float) -> ir.Value:
+    if factor == 1.0:
+        return shares
+    return generic(
+        [(shares, "m j")], "m j", f32(), lambda x: arith.mulf(x, constant(factor, f32()))
+    )
+
+
+def _of_the_best_groups(ranked: ir.Value, groups: int, kept: int) -> ir.Value:
+    """ranked [T, E], but -inf for experts that are in none of the best `kept` of the groups."""
+    tokens, experts = shape_of(ranked)
+    size = experts // groups
+    split = expand(ranked, [[0], [1, 2]], [tokens, groups, size])
+    best, _ = top_k(collapse(split, [[0, 1], [2]]), 2)
+    worth = generic([(best, "r j")], "r", f32(), lambda x, acc: arith.addf(x, acc))
+    _, chosen = top_k(expand(worth, [[0, 1]], [tokens, groups]), kept)
+    i1, i32 = ir.IntegerType.get_signless(1), ir.IntegerType.get_signless(32)
+
+    def found(group: ir.Value, acc: ir.Value) -> ir.Value:
+        here = arith.index_cast(i32, loop_index("m g j", "g"))
+        return arith.ori(acc, arith.cmpi(arith.CmpIPredicate.eq, group, here))
+
+    inside = generic(
+        [(chosen, "m j")],
+        "m g",
+        i1,
+        found,
+        sizes={"g": groups},
+        initial=fill([tokens, groups], i1, 0),
+    )
+
+    def masked(value: ir.Value, keep: ir.Value) -> ir.Value:
+        return arith.select(keep, value, constant(float("-inf"), f32()))
+
+    kept_only = generic([(split, "m g e"), (inside, "m g")], "m g e", f32(), masked)
+    return collapse(kept_only, [[0], [1, 2]])

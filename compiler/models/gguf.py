@@ -1,0 +1,43 @@
+"""The model of a GGUF: its metadata as a config, and rotary divisors that no config has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.compiler.models.architectures import read_decoder
+from mxc.compiler.models.blocks.rope import Divisors, LinearScaling
+from mxc.compiler.models.configs.gguf import transformers_config
+from mxc.compiler.models.configs.gguf_rope import DIVISORS
+from mxc.compiler.models.decoder import Decoder
+from mxc.dialects.errors import CheckpointError
+
+
+def read_gguf_decoder(
+    metadata: Mapping[str, Any],
+    tensors: Collection[str],
+    divisors: NDArray[np.float32] | None,
+    place: str,
+) -> Decoder:
+    """The model that metadata, names of tensors and `rope_freqs.weight` describe.
+
+    Raises CheckpointError as transformers_config and read_decoder, and for divisors that are not
+    one for each rotary pair, or that stand beside YaRN.
+    """
+    decoder = read_decoder(transformers_config(metadata, tensors, place), place)
+    if divisors is None:
+        return decoder
+    depth, scaling = decoder.heads.depth, decoder.rope.scaling
+    if divisors.size != depth // 2 or not (scaling is None or isinstance(scaling, LinearScaling)):
+        raise CheckpointError(
+            f"{place}: tensor {DIVISORS} has {divisors.size} divisors of rotary frequencies; "
+            f"wanted one for each pair of the {depth} dimensions of a head, and no scaling beside "
+            "them but linear"
+        )
+    factor = 1.0 if scaling is None else scaling.factor
+    numbers = tuple((divisors * np.float32(factor)).tolist())
+    return decoder.with_rope(lambda rope: replace(rope, scaling=Divisors(numbers=numbers)))

@@ -1,0 +1,231 @@
+"""What a config says beside the weights comes through GGUF: rotary scaling, windows, dense layers.
+
+Each model is saved by transformers in float32, converted, and compiled from the GGUF. Its logits
+are those of transformers, and the program and every packed byte are those of the folder.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from gguf.constants import MODEL_TENSORS, TENSOR_NAMES
+from safetensors.torch import save_file
+
+import mxc
+from mxc.compiler.checkpoints.dialects import open_checkpoint
+from mxc.compiler.convert.checkpoint import Converted, convert
+from mxc.compiler.inspect.compare import compare_tensors
+from mxc.compiler.models.model import open_model
+from mxc.dialects.errors import CheckpointError
+
+#: Of the root mean square of all logits, as in architectures/conftest.py. Tokens of a sequence.
+TOLERANCE, LENGTH = 2e-5, 29
+
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 139,
+    "max_position_embeddings": 256,
+}
+TWO = SMALL | {"num_hidden_layers": 2}
+
+#: Most of a sequence lies beyond the original context; nothing has its default.
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 2e4, "factor": 8.0, "low_freq_factor": 1.5,
+          "high_freq_factor": 5.0, "original_max_position_embeddings": 16}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 6.0,
+        "original_max_position_embeddings": 16}  # fmt: skip
+MOE = {"head_dim": 32, "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+
+#: Name -> transformers' config, and what convert notes about llama.cpp.
+CASES: dict[str, tuple[Any, str | None]] = {
+    "llama3": (transformers.LlamaConfig(**SMALL, rope_parameters=LLAMA3), None),
+    "linear": (
+        transformers.LlamaConfig(
+            **SMALL, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}
+        ),
+        None,
+    ),
+    "yarn-beta": (
+        transformers.Qwen3Config(
+            **SMALL, head_dim=32, rope_parameters=YARN | {"beta_fast": 8.0, "beta_slow": 2.0}
+        ),
+        "no beta_fast and beta_slow of qwen3",
+    ),
+    "yarn-attention": (
+        transformers.LlamaConfig(**SMALL, rope_parameters=YARN | {"attention_factor": 0.7}),
+        None,
+    ),
+    "yarn-mscale": (
+        transformers.LlamaConfig(
+            **SMALL, rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 0.6}
+        ),
+        None,
+    ),
+    # The first layer sees everything, the second slides.
+    "qwen2-window": (
+        transformers.Qwen2Config(
+            **TWO, use_sliding_window=True, sliding_window=6, max_window_layers=1
+        ),
+        "no sliding window of qwen2: beyond 6 tokens",
+    ),
+    # A window that no layer has.
+    "qwen2-unused-window": (
+        transformers.Qwen2Config(**SMALL, use_sliding_window=False, sliding_window=4096),
+        None,
+    ),
+    "mistral-window": (
+        transformers.MistralConfig(**TWO, sliding_window=7),
+        "no sliding window of llama: beyond 7 tokens",
+    ),
+    # The shares of the chosen experts do not add up to one; the first layer has no experts.
+    "qwen3-moe-dense": (
+        transformers.Qwen3MoeConfig(
+            **TWO, **MOE, norm_topk_prob=False, mlp_only_layers=[0], rope_parameters=LLAMA3
+        ),
+        "wants experts in every layer of qwen3moe",
+    ),
+}
+
+
+def write(folder: Path, config: Any) -> None:
+    """A model in float32 whose activations keep their size from layer to layer."""
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    random = torch.Generator().manual_seed(1)
+    for name, weight in model.named_parameters():
+        draw = torch.randn(weight.shape, generator=random)
+        if weight.dim() == 1:
+            weight.data = (0 if name.endswith("bias") else 1) + 0.1 * draw
+        else:
+            weight.data = draw if "embed" in name else 1.5 * weight.shape[-1] ** -0.5 * draw
+    model.tie_weights()
+    model.float().save_pretrained(folder)
+
+
+each = pytest.mark.parametrize("name", CASES)
+
+#: Those that are compiled: of the others, the same program is the same logits.
+COMPILED = [name for name in CASES if name not in ("yarn-mscale", "qwen2-unused-window")]
+
+
+@pytest.fixture(scope="module")
+def made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], tuple[Path, Converted]]]:
+    """The folder of a case, with model, m.gguf and m.mxc of it, and what convert said."""
+    pool = ThreadPoolExecutor(max_workers=2)
+
+    def build(name: str) -> tuple[Path, Converted]:
+        folder = tmp_path_factory.mktemp(name)
+        write(folder / "model", CASES[name][0])
+        said = convert(folder / "model", "gguf", folder / "m.gguf")
+        if name in COMPILED:
+            mxc.compile(
+                folder / "m.gguf",
+                "cpu",
+                folder / "m.mxc",
+                activations="f32",
+                max_sequence_length=LENGTH,
+                prefill_chunk=8,
+            )
+        return folder, said
+
+    futures: dict[str, Future[tuple[Path, Converted]]] = {
+        name: pool.submit(build, name) for name in CASES
+    }
+    yield lambda name: futures[name].result()
+    pool.shutdown(cancel_futures=True)
+
+
+Made = Callable[[str], tuple[Path, Converted]]
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_logits(name: str, made: Made) -> None:
+    folder, _ = made(name)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(
+        folder / "model", dtype=torch.float32, attn_implementation="eager"
+    )
+    random = np.random.default_rng(0)
+    tokens = [int(token) for token in random.integers(0, SMALL["vocab_size"], LENGTH)]
+    with torch.no_grad():
+        wanted = reference(torch.tensor([tokens]), use_cache=False).logits[0].double().numpy()
+    sequence = mxc.load(folder / "m.mxc").sequence()
+    found = np.concatenate([sequence.feed(tokens[:20]), *(sequence.feed([t]) for t in tokens[20:])])
+    assert np.abs(found - wanted).max() / np.sqrt(np.mean(wanted**2)) <= TOLERANCE
+
+
+@each
+def test_the_folder_is_the_same_model(name: str, made: Made) -> None:
+    """The same program, the same bytes of weights; rotations within the rounding of a quotient."""
+    folder, _ = made(name)
+    models = [open_model(folder / place, activations="f32") for place in ("model", "m.gguf")]
+    assert models[0].program(grouped=False) == models[1].program(grouped=False)
+    sources = [open_checkpoint(folder / place) for place in ("model", "m.gguf")]
+    for name, tensor in sources[0].tensors.items():
+        assert compare_tensors(tensor, sources[1].tensor(name))["result"] == "same bytes"
+    tables = [model.decoder.generated(256) for model in models]
+    assert tables[0].keys() == tables[1].keys()
+    for key in tables[0]:
+        assert np.abs(tables[0][key] - tables[1][key]).max() <= 2e-5
+
+
+@each
+def test_what_llama_cpp_would_compute_is_said(name: str, made: Made) -> None:
+    """Of tensors that gguf does not list for an architecture, and of what the case says."""
+    folder, said = made(name)
+    notes = [note for note in said.notes if "tokenizer" not in note]
+    assert bool(notes) == (CASES[name][1] is not None)
+    assert CASES[name][1] is None or any(CASES[name][1] in note for note in notes)
+    reader = gguf.GGUFReader(folder / "m.gguf")
+    architecture = reader.get_field("general.architecture").contents()
+    kind = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    known = {TENSOR_NAMES[tensor].replace("{bid}", "0") for tensor in MODEL_TENSORS[kind]}
+    stems = {tensor.name.removesuffix(".weight").removesuffix(".bias") for tensor in reader.tensors}
+    unknown = {re.sub(r"^blk\.\d+", "blk.0", stem) for stem in stems} - known
+    assert not unknown or any("refuses the file" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            transformers.LlamaConfig(
+                **SMALL | {"hidden_size": 256},
+                rope_parameters=YARN | {"truncate": False, "original_max_position_embeddings": 99},
+            ),
+            "rope.scaling.truncate is False; a reader of the file would take True",
+        ),
+        (
+            transformers.MixtralConfig(**SMALL, num_local_experts=2, hidden_act="gelu"),
+            "hidden_act 'gelu' is not supported",
+        ),
+        (transformers.OPTConfig(), "architecture .*'opt' is not supported; supported: Cohere2"),
+        (
+            transformers.GptOssConfig(
+                **SMALL,
+                architectures=["GptOssForCausalLM"],
+                num_local_experts=4,
+                swiglu_limit=5.0,
+                attention_bias=False,
+                tie_word_embeddings=True,
+            ),
+            r"layers\[0\].mlp.activation.limit is 5.0; a reader of the file would take 7.0",
+        ),
+    ],
+)
+def test_what_gguf_cannot_say(config: Any, said: str, tmp_path: Path) -> None:
+    config.save_pretrained(tmp_path / "model")
+    save_file({"x.weight": torch.ones(2, 2)}, tmp_path / "model" / "model.safetensors")
+    with pytest.raises(CheckpointError, match=said):
+        convert(tmp_path / "model", "gguf", tmp_path / "m.gguf")
+    assert not (tmp_path / "m.gguf").exists()
