@@ -1,24 +1,22 @@
 """The artifact: a folder that is there whole or not at all.
 
 It is written under a hidden name beside its place and renamed when everything is in it. Whatever
-stops the writing, that folder goes; one that a killed process left goes with the next compile. A
-process holds a lock on the folder it writes, so that no other takes it for a leftover.
+stops the writing, that folder goes; one that a killed process left goes with the next compile
+(leftovers.py).
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import glob
 import hashlib
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mxc.compiler.leftovers import partial_folder
 from mxc.dialects.errors import ArtifactError
 from mxc.dialects.manifest import MANIFEST, FileRecord, Manifest
 
@@ -41,14 +39,10 @@ def writing(output: Path, *, force: bool) -> Iterator[Path]:
     output = Path(os.path.abspath(output))
     try:
         _check(output, force=force)
-        _remove_leftovers(output)
-        with _locked_folder(output) as partial:
-            try:
-                yield partial
-                _check(output, force=force)  # it may have come meanwhile
-                _put(partial, output)
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
+        with partial_folder(output) as partial:
+            yield partial
+            _check(output, force=force)  # it may have come meanwhile
+            _put(partial, output)
     except OSError as error:
         raise _refusal(output, error) from error
 
@@ -73,43 +67,6 @@ def _check(output: Path, *, force: bool) -> None:
         )
     if not force:
         raise ArtifactError(f"{output}: exists; give --force to replace it, or another --output")
-
-
-@contextmanager
-def _locked_folder(output: Path) -> Iterator[Path]:
-    """A new folder beside `output` with a lock that the system releases when this process ends."""
-    while True:
-        partial = output.with_name(f".{output.name}.partial-{secrets.token_hex(4)}")
-        try:
-            partial.mkdir()
-        except OSError as error:
-            raise ArtifactError(
-                f"{output}: cannot be written ({error.strerror}); choose another --output"
-            ) from error
-        handle = os.open(partial, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            if partial.exists():  # else another compile took it for a leftover before the lock
-                yield partial
-                return
-        finally:
-            os.close(handle)
-
-
-def _remove_leftovers(output: Path) -> None:
-    """Remove what killed compiles of the same output left, but not what a live one writes."""
-    for leftover in output.parent.glob(f".{glob.escape(output.name)}.partial-*"):
-        try:
-            handle = os.open(leftover, os.O_RDONLY)
-        except FileNotFoundError:
-            continue  # its compile has just ended
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(leftover, ignore_errors=True)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(handle)
 
 
 def _put(partial: Path, output: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from iree.compiler import ir
 
 from mxc.compiler import iree
+from mxc.compiler.check_program import check_program
 from mxc.compiler.pipelines import pipeline
 from mxc.compiler.report import build_report
 from mxc.compiler.signatures import require_no_parameters, signatures
@@ -23,7 +24,7 @@ from mxc.compiler.steps import Compiled, Request, Step
 from mxc.dialects.dispatches import walk
 from mxc.dialects.parameters import take_layouts
 from mxc.dialects.targets import Target, target
-from mxc.passes.base import dump, run
+from mxc.passes.base import dump, notes, run
 
 Tell = Callable[[Step], None]
 
@@ -100,8 +101,11 @@ def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) ->
     OSError where a file cannot be written.
     """
     record = target(request.target)
-    compiler = iree.Compiler(record, request.program, assembly)
+    # IREE may break a program from elsewhere; what we build ourselves is tested.
+    foreign = not request.parameters
+    compiler = iree.Compiler(record, request.program, assembly, verify_each=foreign)
     work = _Compilation(request, record, compiler, program, tell)
+    check_program(compiler.module)
     functions = signatures(compiler.module)
     if not request.parameters:
         require_no_parameters(compiler.module)
@@ -111,6 +115,7 @@ def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) ->
     chip, features = record.chip, record.features
     work.run_stages(None)
     panels = take_layouts(compiler.module)
+    said = notes(compiler.module.operation)
     for phase in iree.PHASES:
         if phase == _TARGETS:
             _place_exports(compiler.module.operation)
@@ -132,4 +137,5 @@ def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) ->
         features=features,
         panels=panels,
         assembly=texts if request.assembly else (),
+        notes=said,
     )

@@ -20,7 +20,7 @@ from mxc.compiler.report import Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel, bodies_of
 from mxc.compiler.report.loops import hot_loop, read_line
 from mxc.compiler.road import opened
-from mxc.compiler.steps import Progress, Recorder, Request
+from mxc.compiler.steps import Progress, Recorder, Request, require_timeout
 from mxc.dialects.errors import ArtifactError, RequestError
 from mxc.dialects.kernel_names import called_as, case_name
 
@@ -46,6 +46,7 @@ def emit_assembly(
     *,
     dump_ir: Path | None = None,
     schedule: Path | None = None,
+    phase_timeout: float | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> list[Listing]:
@@ -71,6 +72,7 @@ def emit_assembly(
             dump_dir=dump_ir,
             schedules="" if schedule is None else str(schedule.absolute()),
             assembly=True,
+            phase_timeout=require_timeout(phase_timeout),
         )
         compiled = compile_level(request, level, record, road, several=False).compiled
     return listings(Report.from_dict(compiled.report), compiled.assembly)

@@ -19,6 +19,7 @@ from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.normalise import NORMALISE
+from mxc.passes.propagate_nan import PropagateNan
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
 from mxc.passes.split_kernels import SplitKernels
@@ -111,7 +112,7 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
 
 
 def _lower(target: Target) -> Stage:
-    schedule: Pass = SetCpuSchedule()
+    passes: tuple[Pass, ...] = (SetCpuSchedule(),)
     if target.is_gpu:
         matrix_rows = min((mma.m for mma in target.scaled_mma if mma.selected), default=0)
         schedule = SetGpuSchedule(
@@ -121,8 +122,10 @@ def _lower(target: Target) -> Stage:
             matrix_rows=matrix_rows,
             f8=target.extends_f8,
         )
+        passes = (PropagateNan(), schedule)
     return Stage(
         name="lower",
-        invariant="Each scaled contraction carries the schedule that its code generator needs.",
-        passes=(schedule,),
+        invariant="Each scaled contraction carries the schedule that its code generator needs, and "
+        "no maximum or minimum that keeps NaN is left where it would not.",
+        passes=passes,
     )

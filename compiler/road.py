@@ -25,7 +25,8 @@ from mxc.compiler.models.model import Model, open_model
 from mxc.compiler.packing.nan_scales import NanScale
 from mxc.compiler.packing.quantised import describe_loss, loss_rows
 from mxc.compiler.report import Report, require_no_fallback
-from mxc.compiler.steps import Progress, Recorder, Request
+from mxc.compiler.steps import Progress, Recorder, Request, require_timeout
+from mxc.compiler.tokenizers.check import check_texts
 from mxc.dialects.errors import ArtifactError, CheckpointError
 from mxc.dialects.manifest import (
     MANIFEST,
@@ -60,6 +61,7 @@ def compile(
     force: bool = False,
     dump_ir: str | Path | None = None,
     schedule: str | Path | None = None,
+    phase_timeout: float | None = None,
     progress: Progress | None = None,
 ) -> Artifact:
     """Compile a checkpoint folder, or a .mlir program, for `target` into the folder `output`.
@@ -69,12 +71,14 @@ def compile(
     that can be decoded together; see runtime/batch.py. `output` defaults to the source's
     name with .mxc, in the current folder. `weights="none"` leaves the weights out: such an
     artifact can be inspected, not run. `strict` refuses any fallback. `schedule` is a file of
-    schedules for GPU kernels (passes/choose_gpu_schedule.py). `dump_ir` receives the IR after each
+    schedules for GPU kernels (passes/choose_gpu_schedule.py). No phase of the compiler may take
+    longer than `phase_timeout` seconds, an hour by default. `dump_ir` receives the IR after each
     pass and phase, of several targets each in a folder of its own. Raises MxcError with
     the place and the cure; nothing is left in the place of the artifact then, nor after an
     interrupt.
     """
     source = Path(source)
+    timeout = require_timeout(phase_timeout)
     targets = targets_of(target)  # refuses what is wrong before anything is touched
     if weights not in ("packed", "none"):
         raise ArtifactError(f"--weights {weights}: not known; give packed or none")
@@ -96,6 +100,7 @@ def compile(
         with road.step("reading"):
             model = opened(source, given)
             sources = {file.name: record(file) for file in model.files} if model else {}
+            notes = [] if model is None else _texts(model, folder)
         with road.step("building"):
             grouped = any(record.is_gpu for record in targets.values())
             code = source.read_bytes() if model is None else model.program(grouped=grouped)
@@ -107,6 +112,7 @@ def compile(
             parameters=model is not None,
             dump_dir=_dump_folder(dump_ir),
             schedules="" if schedule is None else str(Path(schedule).absolute()),
+            phase_timeout=timeout,
         )
         programs = {
             level: compile_level(request, level, each, road, several=len(targets) > 1)
@@ -129,14 +135,13 @@ def compile(
                 archives = pack_shared(model, programs, folder, allow_nan_scales, road)
                 for packed in archives.packed.values():
                     sources |= packed.source
-            model.write_texts(folder)
         if schedule is not None:
             sources[Path(schedule).name] = record(Path(schedule))
         report = report_of(programs, archives, road)
         if archives is not None and archives.losses:
             report["quantised"] = loss_rows(archives.losses)
         (folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
-        manifest = _manifest(folder, model, programs, archives, sources, options)
+        manifest = _manifest(folder, model, programs, archives, sources, options, notes)
         (folder / MANIFEST).write_text(manifest.to_json())
     return Artifact(place.absolute(), manifest)
 
@@ -188,6 +193,7 @@ def _manifest(
     archives: Weights | None,
     sources: dict[str, FileRecord],
     options: dict[str, Any],
+    notes: Sequence[str],
 ) -> Manifest:
     """What the artifact says of itself, once all its other files are in `folder`."""
     # The archives were hashed while they were written.
@@ -216,14 +222,27 @@ def _manifest(
         model=None if model is None else model.record(),
         source=sources,
         options=options,
-        notes=() if model is None else _notes(model, archives),
+        notes=(
+            *dict.fromkeys(note for each in programs.values() for note in each.compiled.notes),
+            *(() if model is None else _notes(model, archives, notes)),
+        ),
         levels=levels,
         schema=SCHEMA_OF_LEVELS if levels else SCHEMA,
     )
 
 
-def _notes(model: Model, archives: Weights | None) -> tuple[str, ...]:
-    notes = list(model.notes)
+def _texts(model: Model, folder: Path) -> list[str]:
+    """Put tokenizer and chat template into the artifact and try them; what is to be said of them.
+
+    Raises CheckpointError where they are broken, or not the model's.
+    """
+    model.write_texts(folder)
+    size, ends = model.decoder.vocab_size, model.eos_tokens
+    return check_texts(folder, model.place, vocab_size=size, eos_tokens=ends)
+
+
+def _notes(model: Model, archives: Weights | None, texts: Sequence[str]) -> tuple[str, ...]:
+    notes = [*model.notes, *texts]
     if archives is None:
         notes.append("compiled without weights: it can be inspected, not run")
     else:

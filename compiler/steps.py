@@ -12,7 +12,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from mxc.dialects.errors import RequestError
 from mxc.dialects.manifest import Function
+
+#: Seconds that a stage of ours or a phase of IREE may take: far more than the largest model needs.
+PHASE_TIMEOUT = 3600.0
+
+
+def require_timeout(seconds: float | None) -> float:
+    """A limit of time for each phase. Raises RequestError for one that is none."""
+    if seconds is None:
+        return PHASE_TIMEOUT
+    if not 0 < seconds < float("inf"):
+        raise RequestError(f"--phase-timeout must be above 0 and finite, got {seconds:g}")
+    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +34,8 @@ class Request:
 
     `place` is what messages call the program. `parameters` says that weights are packed for it,
     so that it may name them. `dump_dir` receives the IR after each pass and each phase, if given.
-    `assembly` asks for the text of the kernels. `schedules` is a file of them, for GPUs.
+    `assembly` asks for the text of the kernels. `schedules` is a file of them, for GPUs. No step
+    may take longer than `phase_timeout` seconds.
     """
 
     program: bytes
@@ -32,6 +46,31 @@ class Request:
     dump_dir: Path | None = None
     assembly: bool = False
     schedules: str = ""
+    phase_timeout: float = PHASE_TIMEOUT
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptRequest:
+    """Programs to run passes over: of each the lines before it, and its text or bytecode.
+
+    `passes`, `target` and `to` are the options of `mxc opt`; `place`, `dump_dir` and
+    `phase_timeout` as in Request.
+    """
+
+    programs: tuple[tuple[int, str | bytes], ...]
+    place: str
+    passes: str | None = None
+    target: str | None = None
+    to: str | None = None
+    dump_dir: Path | None = None
+    phase_timeout: float = PHASE_TIMEOUT
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A program that a pass or the parser refused, and why."""
+
+    message: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +95,7 @@ class Compiled:
 
     `chip` and `features` are what the code was really generated for; `panels` is the layout of the
     parameters that kernels read in panels, by name. `assembly` is the text of each file of kernels,
-    where it was asked for.
+    where it was asked for. `notes`: what our passes say to the reader of the artifact.
     """
 
     functions: dict[str, Function]
@@ -65,6 +104,7 @@ class Compiled:
     features: tuple[str, ...]
     panels: dict[str, str] = field(default_factory=dict)
     assembly: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
-"""Compile in a process of its own: a crash of the compiler is an error, never a dead mxc.
+"""The compiler in a process of its own: a crash of it is an error, never a dead mxc.
 
-LLVM ends the process on a fatal error, and some verifier failures do as well. The worker tells
-each step before it begins; when it dies, the parent knows the step and has the IR.
+LLVM ends the process on a fatal error, and some verifier failures do as well; a phase may also
+never end. The worker tells each step before it begins; when it dies, or a step takes too long, the
+parent knows the step and has the IR.
 
-The worker gets a scratch folder that holds all it needs: the request, the IR of the step that
-runs, the assembly of the kernels, and a log of what the compiler prints. It sends pickled steps
-over its standard output and lives no longer than its standard input is open: a parent that is
-killed leaves neither the process nor the folder behind. It is no `multiprocessing` process, which
-would import the caller's main program a second time.
+The worker gets a scratch folder: the IR of the step that runs, the assembly of the kernels, and a
+log of what the compiler prints. It sends pickled steps, and lives no longer than its standard input
+is open: a parent that is killed leaves neither the process nor the folder behind. It is no
+`multiprocessing` process, which would import the caller's main program a second time.
 """
 
 from __future__ import annotations
@@ -17,26 +17,25 @@ import pickle
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mxc.compiler.steps import Compiled, Request, Step
+from mxc.compiler.leftovers import locked_folder, remove_leftovers
+from mxc.compiler.steps import Compiled, OptRequest, Refused, Request, Step
+from mxc.dialects.child import Channel, Child, Ended, Overdue, limit_processor
 from mxc.dialects.errors import CompileError, MxcError, PassError
 from mxc.dialects.targets import target
 
 OnStep = Callable[[Step], None]
 
-_REQUEST, _PROGRAM, _ASSEMBLY, _LOG = "request", "program.mlirbc", "assembly", "log"
+_PROGRAM, _ASSEMBLY, _LOG = "program.mlirbc", "assembly", "log"
 
-#: The worker's first words; it looks for modules where its parent does.
-_START = "import sys; sys.path[:] = {path!r}; from mxc.compiler.worker import work; work()"
+#: How the name of a scratch folder begins.
+_SCRATCH = "mxc-compile-"
 
 #: A place in a program that was given as text: IREE calls its only buffer "-".
 _PLACE = re.compile(r'loc\("-":(\d+):(\d+)\)|(?<!\S)-:(\d+):(\d+)')
@@ -45,75 +44,81 @@ _PLACE = re.compile(r'loc\("-":(\d+):(\d+)\)|(?<!\S)-:(\d+):(\d+)')
 def compile_program(request: Request, on_step: OnStep | None = None) -> Compiled:
     """Compile in a worker process; `request.module` is written when it returns.
 
-    Raises CompileError where IREE refuses the program or its process dies: the message names the
-    phase and the file that keeps the IR; PassError where a pass of ours refuses; OSError where a
-    file cannot be written. Whatever ends the call ends the worker too.
+    Raises CompileError where IREE refuses the program, its process dies, or a phase takes longer
+    than `request.phase_timeout`: the message names the phase and the file that keeps the IR;
+    PassError where a pass of ours refuses; OSError where a file cannot be written. Whatever ends
+    the call ends the worker too.
     """
-    folder = Path(tempfile.mkdtemp(prefix="mxc-compile-"))
-    try:
+    found = _answer(request, on_step)
+    assert isinstance(found, Compiled)
+    return found
+
+
+def run_passes(request: OptRequest) -> list[str | Refused]:
+    """Run passes over programs in a worker process: the text of each, or why it was refused.
+
+    Raises as `compile_program`, but where a pass or the parser refuses a program.
+    """
+    found = _answer(request, None)
+    assert isinstance(found, list)
+    return found
+
+
+def _answer(request: Request | OptRequest, on_step: OnStep | None) -> Any:
+    """Start the worker in a scratch folder, and pass on its steps until it is done."""
+    temporary = Path(tempfile.gettempdir())
+    remove_leftovers(temporary, f"{_SCRATCH}*")
+    with locked_folder(temporary, _SCRATCH, 0o700) as folder, (folder / _LOG).open("wb") as log:
         (folder / _ASSEMBLY).mkdir()
-        (folder / _REQUEST).write_bytes(pickle.dumps(request))
-        return _follow(folder, on_step)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        worker = Child("mxc.compiler.worker:work", str(folder), log=log)
+        try:
+            return _follow(worker, request, folder, on_step)
+        finally:
+            worker.end()
 
 
-def _follow(folder: Path, on_step: OnStep | None) -> Compiled:
-    """Start the worker and pass on its steps until it is done."""
+def _follow(
+    worker: Child, request: Request | OptRequest, folder: Path, on_step: OnStep | None
+) -> Any:
     last = Step(kind="phase", name="start")
-    with _worker(folder) as process:
-        assert process.stdout is not None
+    try:
+        worker.send(pickle.dumps(request))
         while True:
-            try:
-                message = pickle.load(process.stdout)
-            except (EOFError, pickle.UnpicklingError):
-                raise _death(process.wait(), last, folder) from None
-            if isinstance(message, Compiled):
-                return message
-            if isinstance(message, CompileError) and (folder / _PROGRAM).exists():
-                raise CompileError(
-                    f"IREE refused the program in phase {message.phase}: {message}; "
-                    f"{_keep(folder, last)}",
-                    phase=message.phase,
-                )
-            if isinstance(message, BaseException):
-                raise message
+            message = pickle.loads(worker.receive(request.phase_timeout))
+            if not isinstance(message, Step):
+                break
             last = message
             if on_step is not None:
                 on_step(message)
+    except Ended as ended:
+        raise _death(ended, last, folder) from None
+    except Overdue:
+        raise CompileError(
+            f"{request.place}: {last} did not end within {request.phase_timeout:g} s; give it "
+            f"longer with --phase-timeout{_keep(folder, last)}",
+            phase=last.name,
+        ) from None
+    if isinstance(message, CompileError) and (folder / _PROGRAM).exists():
+        raise CompileError(
+            f"IREE refused the program in phase {message.phase}: {message}{_keep(folder, last)}",
+            phase=message.phase,
+        )
+    if isinstance(message, BaseException):
+        raise message
+    return message
 
 
-@contextmanager
-def _worker(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The process; it is dead and buried when the block ends."""
-    with (
-        (folder / _LOG).open("wb") as log,
-        subprocess.Popen(
-            [sys.executable, "-c", _START.format(path=sys.path), str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            # An interrupt from the terminal is the parent's to answer.
-            start_new_session=True,
-        ) as process,
-    ):
-        try:
-            yield process
-        finally:
-            if process.returncode is None:
-                # It leads a group of its own: a linker that it started ends too.
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def _death(status: int, last: Step, folder: Path) -> CompileError:
+def _death(ended: Ended, last: Step, folder: Path) -> CompileError:
     """How the worker ended: where, of what, and what it left."""
-    how = f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
-    if status == -signal.SIGKILL:
+    how = str(ended)
+    if ended.status == -signal.SIGKILL:
         how += ", as the system does when memory runs out"
+    if ended.status == -signal.SIGSEGV and not (folder / _PROGRAM).exists():
+        how += ", as of attributes, types or regions that nest thousands deep"
     words = _last_words((folder / _LOG).read_text(errors="replace"))
     return CompileError(
-        f"the compiler died in {last} ({how}){words}; {_keep(folder, last)}; please report it "
-        "with that file",
+        f"the compiler died in {last} ({how}){words}{_keep(folder, last)}; please report it with "
+        "the program",
         phase=last.name,
     )
 
@@ -130,58 +135,65 @@ def _keep(folder: Path, step: Step) -> str:
     """Move the program of the last step to a file that stays, and say where it is."""
     program = folder / _PROGRAM
     if not program.exists():
-        return "no IR was made yet"
+        return ""
     try:
         kept = Path(tempfile.mkdtemp(prefix="mxc-failed-")) / f"{step.name}.mlirbc"
         shutil.move(program, kept)
     except OSError as error:
-        return f"its IR could not be kept ({error.strerror})"
-    return f"its IR is kept in {kept}"
+        return f"; its IR could not be kept ({error.strerror})"
+    return f"; its IR is kept in {kept}"
 
 
-def work() -> None:
-    """The worker's whole life: compile, and send the steps and the outcome."""
-    folder = Path(sys.argv[1])
+def work(channel: Channel, scratch: str) -> None:
+    """The worker's whole life: one request, steps, and the outcome."""
+    folder = Path(scratch)
+    request: Request | OptRequest = pickle.loads(channel.receive())
     watch = threading.Thread(target=_end_with_parent, args=(folder,), daemon=True)
     watch.start()
-    with os.fdopen(os.dup(1), "wb", buffering=0) as messages:
-        # What a library prints goes to the log, not between the messages.
-        os.dup2(2, 1)
+    cores = os.cpu_count() or 1
 
-        def send(message: Any) -> None:
-            try:
-                messages.write(pickle.dumps(message))
-            except BrokenPipeError:
-                watch.join()  # nobody listens any more: the other thread ends the process
+    def send(message: Any) -> None:
+        # That thread cannot end a step that never lets Python run.
+        limit_processor(request.phase_timeout * cores)
+        try:
+            channel.send(pickle.dumps(message))
+        except BrokenPipeError:
+            watch.join()  # nobody listens any more: the other thread ends the process
 
-        request: Request = pickle.loads((folder / _REQUEST).read_bytes())
-        send(_outcome(request, folder, send))
+    send(_outcome(request, folder, send))
 
 
-def _outcome(request: Request, folder: Path, send: OnStep) -> Compiled | BaseException:
+def _outcome(request: Request | OptRequest, folder: Path, send: OnStep) -> Any:
     try:
         # Imported here alone: the parent stays small and starts fast.
+        if isinstance(request, OptRequest):
+            from mxc.compiler.run_passes import run_here
+
+            return run_here(request, send)
         from mxc.compiler import iree
         from mxc.compiler.driver import compile_here
 
         iree.set_up_process(target(request.target))
         return compile_here(request, folder / _ASSEMBLY, folder / _PROGRAM, send)
     except PassError as error:
-        return PassError(_placed(str(error), request))  # its location lives in this process only
+        return PassError(placed(str(error), request.place))  # its location lives here only
     except CompileError as error:
-        return CompileError(_placed(str(error), request), error.phase)
+        return CompileError(placed(str(error), request.place), error.phase)
     except (MxcError, OSError) as error:
         return error
+    except RecursionError:
+        return CompileError(
+            f"{request.place}: nests too deeply; write its functions with fewer regions inside of "
+            "regions",
+            phase="start",
+        )
     except Exception:
         return RuntimeError(f"in the compiler process:\n{traceback.format_exc()}")
 
 
-def _placed(message: str, request: Request) -> str:
+def placed(message: str, place: str) -> str:
     """The message with the name of the program's file before each line and column."""
-    return _PLACE.sub(
-        lambda m: f"{request.place}:{m[1] or m[3]}:{m[2] or m[4]}",
-        message,
-    )
+    return _PLACE.sub(lambda m: f"{place}:{m[1] or m[3]}:{m[2] or m[4]}", message)
 
 
 def _end_with_parent(folder: Path) -> None:

@@ -16,6 +16,7 @@ import typer
 import typer.core
 
 from mxc.compiler.cli import bench, catalogue, convert, generate, report, run
+from mxc.compiler.cli.limits import PhaseTimeout
 from mxc.dialects.errors import MxcError
 from mxc.dialects.manifest import iree_version, mxc_version
 
@@ -178,6 +179,7 @@ def _compile(
     dump_ir: Annotated[
         Path | None, typer.Option(help="Write the IR after each pass and phase to this folder.")
     ] = None,
+    phase_timeout: PhaseTimeout = None,
     emit: Annotated[
         str | None,
         typer.Option(
@@ -212,6 +214,7 @@ def _compile(
         force=force,
         dump_ir=dump_ir,
         schedule=schedule,
+        phase_timeout=phase_timeout,
         emit=emit,
         json=json,
     )
@@ -233,7 +236,7 @@ def _quantize(
         str | None,
         typer.Option(
             help="How scales are chosen: `mxc list recipes`. nvfp4 takes none.",
-            show_default="floor",
+            show_default="that of least error",
         ),
     ] = None,
     dialect: Annotated[
@@ -355,6 +358,7 @@ def _opt(
     dump_ir: Annotated[
         Path | None, typer.Option(help="Write the IR after each pass to this folder.")
     ] = None,
+    phase_timeout: PhaseTimeout = None,
 ) -> None:
     """Run passes over a file of IR.
 
@@ -371,6 +375,7 @@ def _opt(
         split_input_file=split_input_file,
         verify_diagnostics=verify_diagnostics,
         dump_ir=dump_ir,
+        phase_timeout=phase_timeout,
     )
     raise typer.Exit(status)
 

@@ -15,6 +15,7 @@ from mxc.compiler.cli.progress import showing
 from mxc.compiler.cli.report_table import bytes_text, print_notes, show_report, table_console
 from mxc.compiler.cli.signals import ending_cleanly
 from mxc.compiler.emit import emit_assembly, require_kind, write
+from mxc.compiler.report import Reports
 from mxc.dialects.errors import RequestError
 from mxc.dialects.manifest import REPORT
 
@@ -36,6 +37,7 @@ def command(
     force: bool,
     dump_ir: Path | None,
     schedule: Path | None,
+    phase_timeout: float | None,
     emit: str | None,
     json: bool,
 ) -> None:
@@ -51,6 +53,7 @@ def command(
             output,
             dump_ir,
             schedule,
+            phase_timeout=phase_timeout,
             max_sequence_length=max_sequence_length,
             prefill_chunk=prefill_chunk,
             activations=activations,
@@ -76,6 +79,7 @@ def command(
             force=force,
             dump_ir=dump_ir,
             schedule=schedule,
+            phase_timeout=phase_timeout,
             progress=progress,
         )
     show_artifact(artifact, json=json)
@@ -88,6 +92,7 @@ def _emit(
     output: Path | None,
     dump_ir: Path | None,
     schedule: Path | None,
+    phase_timeout: float | None,
     **options: Any,
 ) -> None:
     require_kind(kind)
@@ -95,7 +100,13 @@ def _emit(
         raise RequestError(f"--emit {kind} is for one target; found {', '.join(target)}")
     with ending_cleanly(), showing(Console(stderr=True)) as progress:
         found = emit_assembly(
-            source, target[0], dump_ir=dump_ir, schedule=schedule, progress=progress, **options
+            source,
+            target[0],
+            dump_ir=dump_ir,
+            schedule=schedule,
+            phase_timeout=phase_timeout,
+            progress=progress,
+            **options,
         )
     if not found:
         raise RequestError(f"{source}: the program calls no kernel, so there is no assembly")
@@ -113,7 +124,7 @@ def show_artifact(artifact: Artifact, *, json: bool = False) -> None:
         print(text, end="")
         return
     console = table_console()
-    show_report(console, loads(text))
+    show_report(console, Reports.from_dict(loads(text), REPORT))
     print_notes(console, artifact.manifest.notes)
     total = sum(file.bytes for file in artifact.manifest.files.values())
     # Not folded to the width: a path is there to be copied.

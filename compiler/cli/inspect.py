@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mxc.compiler.inspect.compare import DIFFERENT, SAME_BYTES
 from mxc.compiler.inspect.contents import inspect, inspect_against
-from mxc.dialects.manifest import MANIFEST, Manifest
+from mxc.dialects.manifest import MANIFEST, read_manifest
 from mxc.runtime.levels import choose_level, obstacles
 
 #: What is said of the level that is taken where nobody names one.
@@ -165,7 +165,7 @@ def _levels(path: Path) -> dict[str, str]:
     """What this machine makes of each level of an artifact that has several; {} for others."""
     if not (path / MANIFEST).is_file():
         return {}
-    manifest = Manifest.from_json((path / MANIFEST).read_text(), str(path / MANIFEST))
+    manifest = read_manifest(path)
     if not manifest.levels:
         return {}
     reasons = obstacles(manifest)

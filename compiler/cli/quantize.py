@@ -76,7 +76,12 @@ def command(
             progress=advance,
         )
     if picture is not None:
-        plot(result.losses, _title(result), picture)
+        try:
+            plot(result.losses, _title(result), picture)
+        except OSError as error:
+            raise CheckpointError(
+                f"{picture}: cannot be written ({error.strerror}); {result.output} is complete"
+            ) from error
     if json:
         print(json_text.dumps(result.to_json(), indent=1))
         return
@@ -128,5 +133,8 @@ def _title(result: Result) -> str:
 
 
 def _require_place(picture: Path) -> None:
+    """Raise CheckpointError where the picture cannot be written, before hours of work."""
+    if picture.is_dir():
+        raise CheckpointError(f"{picture}: is a folder; give the --plot a name ending in .png")
     if not picture.parent.is_dir() or not os.access(picture.parent, os.W_OK):
         raise CheckpointError(f"{picture}: cannot be written; choose another --plot")

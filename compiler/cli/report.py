@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json as json_text
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.manifest import REPORT, Manifest
+from mxc.dialects.manifest import REPORT, read_json
+
+if TYPE_CHECKING:
+    from mxc.compiler.report import Reports
+
+_CURE = "compile the artifact again"
 
 
 def command(
@@ -20,7 +26,8 @@ def command(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print report.json as it is.")] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 where a contraction fell back.")
+        bool,
+        typer.Option("--strict", help="Exit with 1 where something fell back or spills."),
     ] = False,
     kernels: Annotated[
         bool, typer.Option("--kernels", help="Of a GPU, list the kernels without contraction too.")
@@ -30,55 +37,52 @@ def command(
     ] = False,
 ) -> None:
     """Show how each contraction was lowered, and why where it fell back."""
-    from mxc.runtime.integrity import check_files, read_manifest
+    from mxc.compiler.cli.report_kernels import show_kernels
+    from mxc.compiler.cli.report_table import print_notes, show_report, table_console
+    from mxc.compiler.report import Reports
+    from mxc.dialects.manifest import read_manifest
+    from mxc.runtime.integrity import check_files
 
     manifest = read_manifest(artifact)
     if verify:
         check_files(artifact, manifest, verify=True)
+    if level is not None and level not in manifest.every_level:
+        known = ", ".join(manifest.every_level)
+        raise RequestError(f"{artifact}: no level {level!r}; it has: {known}")
     raw = _read(artifact / REPORT)
+    reports = Reports.from_dict(raw, str(artifact / REPORT))
     if level is not None:
-        raw = _one_level(raw, level, manifest, artifact)
+        raw, reports = _one_level(raw, reports, level, artifact / REPORT)
     if json:
         print(json_text.dumps(raw, indent=1))
     else:
-        _show(raw, artifact / REPORT, manifest, every=kernels)
-    reports = raw["levels"].values() if "levels" in raw else (raw,)
-    if strict and any(m["fallback"] is not None for each in reports for m in each["matmuls"]):
+        console = table_console()
+        show_report(console, reports)
+        show_kernels(console, reports, every=kernels)
+        print_notes(console, manifest.notes)
+    if strict and any(report.fallbacks or report.spilling for report in reports.levels.values()):
         raise typer.Exit(1)
 
 
-def _one_level(raw: dict[str, Any], level: str, manifest: Manifest, place: Path) -> dict[str, Any]:
-    if level not in manifest.every_level:
-        known = ", ".join(manifest.every_level)
-        raise RequestError(f"{place}: no level {level!r}; it has: {known}")
-    own: dict[str, Any] = raw["levels"][level] if "levels" in raw else raw
-    return own
+def _one_level(
+    raw: dict[str, Any], reports: Reports, level: str, file: Path
+) -> tuple[dict[str, Any], Reports]:
+    """What the file says of one level, which an artifact of one target has under its own name."""
+    if "levels" not in raw:
+        return raw, reports
+    if level not in reports.levels:
+        raise ArtifactError(f"{file}: lacks level {level}; {_CURE}")
+    return raw["levels"][level], replace(reports, levels={"": reports.levels[level]}, archives=())
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        raw = json_text.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ArtifactError(f"{file}: missing; compile the artifact again") from None
+        raise ArtifactError(f"{file}: missing; {_CURE}") from None
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{file}: cannot be read ({error})") from error
-    whole = isinstance(raw, dict) and isinstance(raw.get("levels", {}), dict)
-    reports = raw.get("levels", {"": raw}).values() if whole else ()
-    lists = [isinstance(r, dict) and isinstance(r.get("matmuls"), list) for r in reports]
-    if not lists or not all(lists):
-        raise ArtifactError(f"{file}: not a report; compile the artifact again")
-    report: dict[str, Any] = raw
-    return report
-
-
-def _show(raw: dict[str, Any], file: Path, manifest: Manifest, *, every: bool) -> None:
-    from mxc.compiler.cli.report_kernels import show_kernels
-    from mxc.compiler.cli.report_table import print_notes, show_report, table_console
-
-    console = table_console()
-    try:
-        show_report(console, raw)
-        show_kernels(console, raw, every=every)
-    except (KeyError, TypeError) as error:
-        raise ArtifactError(f"{file}: malformed ({error}); compile the artifact again") from error
-    print_notes(console, manifest.notes)
+    raw = read_json(text, str(file))
+    if not isinstance(raw, dict):
+        raise ArtifactError(f"{file}: not a report; {_CURE}")
+    return raw

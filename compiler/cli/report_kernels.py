@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
@@ -13,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mxc.compiler.cli.report_table import bytes_text
-from mxc.compiler.report import Matmul, Report
+from mxc.compiler.report import Matmul, Report, Reports
 from mxc.compiler.report.assembly import Kernel
 from mxc.dialects.kernel_names import called_as
 
@@ -54,16 +53,15 @@ class _Row:
     count: int = field(default=1)
 
 
-def show_kernels(console: Console, raw: Mapping[str, Any], *, every: bool) -> None:
-    """Print the kernels of a report.json of a GPU: those of contractions, or `every` one.
+def show_kernels(console: Console, reports: Reports, *, every: bool) -> None:
+    """Print the kernels of a report of a GPU: those of contractions, or `every` one.
 
-    Nothing is printed for a CPU. Raises KeyError or TypeError where it is no report.
+    Nothing is printed for a CPU.
     """
-    if "levels" in raw:
-        return
-    table = render_kernels(Report.from_dict(raw), console.width, every=every)
-    if table is not None:
-        console.print(table)
+    for report in reports.levels.values():
+        table = render_kernels(report, console.width, every=every)
+        if table is not None:
+            console.print(table)
 
 
 def render_kernels(report: Report, width: int = _WIDE, *, every: bool = False) -> Group | None:

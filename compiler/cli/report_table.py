@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from mxc.compiler.report import Matmul, Report
+from mxc.compiler.report import Matmul, Report, Reports
 from mxc.compiler.report.assembly import Kernel
 from mxc.dialects.targets import TARGETS
 
@@ -56,22 +55,16 @@ def table_console() -> Console:
     return console if console.is_terminal else Console(width=_LOG_WIDTH)
 
 
-def show_report(console: Console, raw: Mapping[str, Any]) -> None:
-    """Print the content of report.json: the one report, or that of each level under its name.
-
-    Raises KeyError or TypeError where it is no report.
-    """
-    if "levels" not in raw:
-        console.print(render(Report.from_dict(raw), console.width))
-        return
-    for name, each in raw["levels"].items():
-        console.print(f"level {name}", style="bold", highlight=False)
-        console.print(render(Report.from_dict(each), console.width))
-    for archive in raw["archives"]:
-        readers = " and ".join(archive["levels"])
+def show_report(console: Console, reports: Reports) -> None:
+    """Print the one report, or that of each level under its name."""
+    for name, each in reports.levels.items():
+        if name:
+            console.print(f"level {name}", style="bold", highlight=False)
+        console.print(render(each, console.width))
+    for archive in reports.archives:
+        readers = " and ".join(archive.levels)
         console.print(
-            f"{archive['name']}: {bytes_text(archive['bytes'])}, read by {readers}",
-            highlight=False,
+            f"{archive.name}: {bytes_text(archive.bytes)}, read by {readers}", highlight=False
         )
 
 
@@ -92,6 +85,7 @@ def render(report: Report, width: int = _LOG_WIDTH) -> Group:
     table = (_wide if width >= _WIDE else _narrow)(rows, notes)
     table.title, table.title_justify = f"contractions for {report.target}", "left"
     lines = [Text(f"[{number}] {reason}") for reason, number in reasons.items()]
+    lines += [Text(f"IREE's code generator: {line}") for line in _stock(rows)]
     lines += [Text(f"note: {finding}") for finding in report.findings]
     record = TARGETS.get(report.target)
     if record is not None and record.unverified:
@@ -182,11 +176,6 @@ def _ratio(one: Matmul) -> str:
     return f"{one.bytes_moved / one.bytes_minimum:.2f}"
 
 
-def _spills(kernel: Kernel) -> bool:
-    """Whether a GPU kernel keeps registers in memory; on a CPU the stack is in the cache."""
-    return kernel.vgpr is not None and bool(kernel.spills or kernel.scratch_bytes)
-
-
 def _troubles(kernels: Sequence[Kernel]) -> list[str]:
     """A line for the kernels that spill; those that differ in the number of their dispatch are one.
 
@@ -194,7 +183,7 @@ def _troubles(kernels: Sequence[Kernel]) -> list[str]:
     """
     same: Counter[tuple[str, str]] = Counter()
     for kernel in kernels:
-        if _spills(kernel):
+        if kernel.uses_scratch:
             cost = (
                 f"{kernel.spills} spills, {kernel.scratch_bytes} bytes of scratch, "
                 f"{kernel.vgpr} VGPR"
@@ -203,6 +192,18 @@ def _troubles(kernels: Sequence[Kernel]) -> list[str]:
     return [
         f"{name}{f' ({count} kernels)' if count > 1 else ''}: {cost}"
         for (name, cost), count in same.items()
+    ]
+
+
+def _stock(rows: Sequence[Row]) -> list[str]:
+    """A line for each reason why no kernel of mxc computes a contraction of plain operands."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.first.reason is not None and row.first.fallback is None:
+            found.setdefault(row.first.reason, []).append(f"{row.first.function}:{row.name}")
+    return [
+        f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {reason}"
+        for reason, names in found.items()
     ]
 
 

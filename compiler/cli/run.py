@@ -31,6 +31,14 @@ def command(
             "Without it results are described."
         ),
     ] = None,
+    unpack: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A result of packed elements as float32: RESULT=FORMAT, or RESULT=FORMAT:SCALES "
+            "to multiply with the scales in another result, as 0=mxfp4:1.",
+            metavar="<spec>",
+        ),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
     ] = None,
@@ -61,6 +69,8 @@ def command(
     """
     import numpy as np
 
+    from mxc.compiler.cli.unpacked import unpacked
+
     watched = Observation(trace=trace, wave=wave, count=count, sanitize=sanitize)
     model = watched.load(artifact, device=device, threads=threads, level=level)
     types = model.functions[function].inputs if function in model.functions else ()
@@ -75,7 +85,7 @@ def command(
             raise RequestError(
                 f"{function} has {wanted} results, --output was given {len(files)} times"
             )
-    results = model.call(function, *values)
+    results = unpacked(model.call(function, *values), unpack or [])
     for file, result in zip(files, results, strict=False):
         try:
             with file.open("wb") as stream:
@@ -92,7 +102,6 @@ def command(
 
 def _argument(text: str, wanted: TensorType | None) -> Any:
     """What one --input names; the types that .npy cannot name are taken from their bits."""
-    import numpy as np
 
     from mxc.runtime.arrays import dtype_of
 
@@ -101,16 +110,28 @@ def _argument(text: str, wanted: TensorType | None) -> Any:
             return float(text) if wanted.dtype.startswith(("f", "bf")) else int(text)
         except ValueError:
             raise RequestError(f"--input {text}: neither a file nor a number") from None
-    try:
-        array = np.load(text, allow_pickle=False)
-    except OSError as error:
-        raise RequestError(f"--input {text}: cannot be read ({error})") from error
-    except (ValueError, EOFError) as error:
-        raise RequestError(f"--input {text}: not a .npy file ({error})") from error
-    if not isinstance(array, np.ndarray):
-        raise RequestError(f"--input {text}: an archive of several arrays; wants one .npy file")
+    array = _mapped(text)
     if wanted is not None and wanted.dtype.startswith(("bf16", "f8")):
         dtype = dtype_of(wanted.dtype, text)
         if array.dtype.kind in "Vu" and array.dtype.itemsize == dtype.itemsize:
             return array.view(dtype)
     return array
+
+
+def _mapped(text: str) -> Any:
+    """The array in a .npy file, mapped: what its header claims, the file must have."""
+    import numpy as np
+
+    try:
+        with Path(text).open("rb") as file:
+            if file.read(2) == b"PK":
+                archive = f"--input {text}: an archive of several arrays; wants one .npy file"
+                raise RequestError(archive)
+        with np.errstate(over="ignore"):  # of the size that a header claims
+            return np.lib.format.open_memmap(text, mode="c")
+    except RequestError:
+        raise
+    except OSError as error:
+        raise RequestError(f"--input {text}: cannot be read ({error})") from error
+    except Exception as error:  # the header is Python's source: its parsers raise what they like
+        raise RequestError(f"--input {text}: not a .npy file ({str(error)[:100]})") from error

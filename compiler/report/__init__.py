@@ -7,26 +7,33 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mxc.compiler.report.assembly import Kernel
-from mxc.dialects.errors import CompileError
+from mxc.dialects.errors import ArtifactError, CompileError
 from mxc.dialects.kernel_names import called_as
+from mxc.dialects.schema import SchemaError, read_record
 from mxc.dialects.targets import Target
 
 if TYPE_CHECKING:
     from iree.compiler import ir
 
 
+#: Keys of report.json that are derived from the report, or stand beside it.
+_BESIDE = ("dispatches", "transient_bytes", "steps", "quantised")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Matmul:
     """One contraction of one function. Sizes are of one call; -1 and None stand for dynamic.
 
-    `kernels` counts the dispatch itself and those before it that only prepare its operands;
+    `kernels` counts the dispatch itself, those before it that only prepare its operands, and those
+    behind it that only finish its result element by element;
     `bytes_moved` is what they read and write, `bytes_minimum` what packed operands and the output
-    need. `fallback` is None, or one sentence that says why a better lowering was not reached.
+    need. `reason` says why no kernel of ours computes it, None where one does. `fallback`: the same
+    where an operand is packed, with what the kernel lacks; or what a kernel of ours lacks.
     """
 
     name: str
@@ -44,6 +51,7 @@ class Matmul:
     bytes_moved: int | None
     bytes_minimum: int | None
     fallback: str | None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +121,13 @@ class Report:
         return max((function.transient_bytes for function in self.functions), default=0)
 
     @property
+    def spilling(self) -> tuple[Kernel, ...]:
+        """Kernels whose registers are in memory, of whatever operation: `--strict` refuses them."""
+        return tuple(kernel for kernel in self.kernels if kernel.uses_scratch)
+
+    @property
     def fallbacks(self) -> tuple[Matmul, ...]:
-        """What `--strict` refuses."""
+        """Contractions that `--strict` refuses."""
         return tuple(matmul for matmul in self.matmuls if matmul.fallback is not None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,34 +140,93 @@ class Report:
         return json.dumps(self.to_dict(), indent=1) + "\n"
 
     @staticmethod
-    def from_dict(raw: Mapping[str, Any]) -> Report:
-        """The inverse of `to_dict`. Raises KeyError or TypeError for anything else."""
-        return Report(
-            target=raw["target"],
-            matmuls=tuple(Matmul(**each) for each in raw["matmuls"]),
-            kernels=tuple(Kernel.from_dict(each) for each in raw["kernels"]),
-            functions=tuple(FunctionCost(**each) for each in raw["functions"]),
-            findings=tuple(raw["findings"]),
-            operations=tuple(Operation(**each) for each in raw["operations"]),
-        )
+    def from_dict(raw: object, key: str = "") -> Report:
+        """The inverse of `to_dict`; `key` is where it stands in a file. Raises SchemaError.
+
+        What the file has beside the fields of a report is `_BESIDE` them.
+        """
+        if isinstance(raw, Mapping):
+            raw = {name: value for name, value in raw.items() if name not in _BESIDE}
+        return read_record(Report, raw, key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveReaders:
+    """An archive of weights in an artifact of several levels, its bytes, and who reads it."""
+
+    name: str
+    bytes: int
+    levels: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reports:
+    """All of report.json: the report of each level by its name, or one under the name ""."""
+
+    levels: dict[str, Report]
+    archives: tuple[ArchiveReaders, ...] = ()
+
+    @staticmethod
+    def from_dict(raw: Mapping[str, Any], place: str) -> Reports:
+        """Read the content of report.json; `place` names the file in errors.
+
+        Raises ArtifactError for a key that is missing, unknown or of a wrong type.
+        """
+        try:
+            if "levels" not in raw:
+                return Reports(levels={"": Report.from_dict(raw)})
+            own = {name: value for name, value in raw.items() if name not in _BESIDE}
+            levels = read_record(_Levels, own)
+            return Reports(
+                levels={
+                    name: Report.from_dict(each, f"levels.{name}")
+                    for name, each in levels.levels.items()
+                },
+                archives=levels.archives,
+            )
+        except SchemaError as error:
+            raise ArtifactError(
+                f"{place}: malformed: {error}; compile the artifact again"
+            ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Levels:
+    """The keys of a report.json of several levels; each of `levels` is a report."""
+
+    levels: dict[str, Any]
+    archives: tuple[ArchiveReaders, ...]
 
 
 def require_no_fallback(report: Report) -> None:
-    """What `--strict` asks. Raises CompileError with each reason and the contractions it has."""
+    """What `--strict` asks. Raises CompileError with each reason and the contractions it has, and
+    with the kernels whose registers are in memory."""
     reasons: dict[str, list[str]] = {}
     for matmul in report.fallbacks:
         reasons.setdefault(matmul.fallback or "", []).append(f"{matmul.function}:{matmul.name}")
+    parts = []
     if reasons:
-        lines = [
-            f"  {reason}: {', '.join(where[:3])}"
-            + (f" and {len(where) - 3} more" if len(where) > 3 else "")
-            for reason, where in reasons.items()
-        ]
-        raise CompileError(
+        lines = [f"  {reason}: {_listed(where)}" for reason, where in reasons.items()]
+        parts.append(
             f"{len(report.fallbacks)} of {len(report.matmuls)} contractions fell back on "
-            f"{report.target}, which --strict refuses:\n" + "\n".join(lines),
-            phase="report",
+            f"{report.target}, which --strict refuses:\n" + "\n".join(lines)
         )
+    if report.spilling:
+        where = [
+            f"{kernel.name} ({kernel.spills} spills, {kernel.scratch_bytes} bytes of scratch)"
+            for kernel in report.spilling
+        ]
+        parts.append(
+            f"{len(where)} of {len(report.kernels)} kernels keep registers in memory, which "
+            f"--strict refuses: {_listed(where)}"
+        )
+    if parts:
+        raise CompileError("\n".join(parts), phase="report")
+
+
+def _listed(where: Sequence[str]) -> str:
+    more = f" and {len(where) - 3} more" if len(where) > 3 else ""
+    return ", ".join(where[:3]) + more
 
 
 def build_report(
@@ -167,4 +239,5 @@ def build_report(
     """
     from mxc.compiler.report.account import account  # here, because it loads MLIR
 
-    return account(flow, stream, assembly, target)
+    with flow.context:
+        return account(flow, stream, assembly, target)

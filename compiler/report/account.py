@@ -17,7 +17,8 @@ from iree.compiler import ir
 
 from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel, parse_all
-from mxc.compiler.report.lowering import explain, explain_own, lowering_of
+from mxc.compiler.report.following import following
+from mxc.compiler.report.lowering import NO_REASON, explain, explain_own, lowering_of
 from mxc.compiler.report.preparation import (
     Preparation,
     hoisted_globals,
@@ -40,12 +41,12 @@ from mxc.dialects.dispatches import (
     dispatches,
     element_bits,
     moved_bytes,
-    names,
     tensor_bytes,
     walk,
 )
-from mxc.dialects.kernel_calls import KernelCall, read_call
+from mxc.dialects.kernel_calls import KernelCall, read_call, read_reasons
 from mxc.dialects.kernel_names import called_as
+from mxc.dialects.locations import names
 from mxc.dialects.targets import Target
 from mxc.passes import verify_packed_weights, verify_transients
 from mxc.passes.verify_packed_weights import Weights
@@ -76,12 +77,16 @@ def account(
         call = read_call(dispatch.op)
         if call is not None:
             before = quantising(dispatch, weights, stores)
-            matmuls.append(_own(dispatch, call, before, cases[dispatch.entry], target))
+            after = following(dispatch, call.n, weights)
+            matmuls.append(_own(dispatch, call, (before, after), cases[dispatch.entry], target))
             continue
         shared = users[dispatch.entry] > 1
         for contraction in bodies.get(dispatch.entry, ()):
             prepared = preparation(dispatch, contraction, weights, stores)
-            matmuls.append(_matmul(dispatch, contraction, prepared, kernel, target, shared=shared))
+            after = following(dispatch, contraction.n, weights)
+            matmuls.append(
+                _matmul(dispatch, contraction, prepared, after, kernel, target, shared=shared)
+            )
     matmuls += _unread(every, bodies, kernels, target)
     return Report(
         target=target.name,
@@ -121,16 +126,18 @@ def _matmul(
     dispatch: Dispatch,
     contraction: Contraction,
     prepared: Preparation,
+    after: Sequence[Dispatch],
     kernel: Kernel | None,
     target: Target,
     *,
     shared: bool,
 ) -> Matmul:
-    steps = [dispatch, *prepared.dispatches]
+    steps = [dispatch, *prepared.dispatches, *after]
     moved = _sum([moved_bytes(step) for step in steps])
     block = contraction.block or prepared.block
     lhs, rhs = prepared.lhs or contraction.lhs, prepared.rhs or contraction.rhs
     packed = lhs.scale is not None or rhs.scale is not None
+    reason = _reason(dispatch, contraction)
     return Matmul(
         name=_name(dispatch, contraction, shared),
         function=dispatch.function,
@@ -145,26 +152,39 @@ def _matmul(
         lowering="not found" if kernel is None else lowering_of(kernel, target, packed=packed),
         kernels=len(steps),
         bytes_moved=moved,
-        bytes_minimum=_minimum(dispatch, contraction, (lhs, rhs), block),
-        fallback=explain(contraction, lhs, rhs, block, prepared, kernel, target),
+        bytes_minimum=_minimum(dispatch, contraction, (lhs, rhs), block, after),
+        fallback=explain(contraction, lhs, rhs, block, prepared, kernel, target, reason),
+        reason=reason or NO_REASON,
     )
+
+
+def _reason(dispatch: Dispatch, contraction: Contraction) -> str | None:
+    """Why no kernel of ours computes a contraction.
+
+    What a dispatch says goes before what its body says, which equal dispatches share.
+    """
+    own, inner = (read_reasons(each.location) for each in (dispatch.op, contraction.op))
+    return next(iter(own if len(own) == 1 else [*inner, *own]), None)
 
 
 def _own(
     dispatch: Dispatch,
     call: KernelCall,
-    before: Sequence[Dispatch],
+    steps: tuple[Sequence[Dispatch], Sequence[Dispatch]],
     kernels: Sequence[Kernel],
     target: Target,
 ) -> Matmul:
     """A contraction that a kernel of ours computes: what it is stands on the dispatch.
 
-    `before`: those that quantise what it reads; `kernels`: one, or those of which the rows of a
-    call choose.
+    `steps`: those that quantise what it reads, and those that finish its result; `kernels`: one,
+    or those of which the rows of a call choose.
     """
     packed = call.rhs not in _PLAIN
     weights = min(call.batch, call.experts) * call.n * row_bytes(call.rhs, call.k)
-    rows = row_bytes(call.lhs, call.k) + row_bytes(call.out, call.n)
+    before, after = steps
+    written = call.batch * call.m * row_bytes(call.out, call.n)
+    for finish in after:
+        written = min(written, tensor_bytes(finish.op.results[0].type) or written)
     dynamic = min(call.batch, call.m) < 0
     found = [lowering_of(kernel, target, packed=packed) for kernel in kernels]
     return Matmul(
@@ -179,10 +199,14 @@ def _own(
         out=call.out,
         kernel=dispatch.entry,
         lowering=", ".join(dict.fromkeys(found)) or "not found",
-        kernels=1 + len(before),
-        bytes_moved=_sum([kernel_calls.moved_bytes(dispatch.op, call), *map(moved_bytes, before)]),
-        bytes_minimum=None if dynamic else weights + call.batch * call.m * rows,
-        fallback=explain_own(kernels, target),
+        kernels=1 + len(before) + len(after),
+        bytes_moved=_sum(
+            [kernel_calls.moved_bytes(dispatch.op, call), *map(moved_bytes, (*before, *after))]
+        ),
+        bytes_minimum=None
+        if dynamic
+        else weights + call.batch * call.m * row_bytes(call.lhs, call.k) + written,
+        fallback=explain_own(kernels, target, call.kind),
     )
 
 
@@ -224,7 +248,8 @@ def _unread(
                     kernels=1,
                     bytes_moved=moved_bytes(dispatch),
                     bytes_minimum=None,
-                    fallback="a sum of scaled elements that is no contraction of two tensors",
+                    fallback="no kernel of mxc computes it: a sum of scaled elements that is no "
+                    "contraction of two tensors",
                 )
             )
     return found
@@ -244,16 +269,22 @@ def _name(dispatch: Dispatch, contraction: Contraction, shared: bool) -> str:
 
 
 def _minimum(
-    dispatch: Dispatch, contraction: Contraction, packed: tuple[Side, Side], block: int
+    dispatch: Dispatch,
+    contraction: Contraction,
+    packed: tuple[Side, Side],
+    block: int,
+    after: Sequence[Dispatch],
 ) -> int | None:
     """Bytes of both packed factors, their scales and the output, each once.
 
     Rows that several groups of a batch share are counted once: no more than the operand holds.
-    The output is what the dispatch writes where an epilogue makes it narrower.
+    The output is what the dispatch writes where an epilogue makes it narrower, or a dispatch
+    behind it does.
     """
     batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
     own = tensor_bytes(contraction.op.results[0].type)
-    written = [tensor_bytes(result.type) for result in dispatch.op.results]
+    last = after[-1] if after else dispatch
+    written = [tensor_bytes(result.type) for result in last.op.results]
     if min(batch, m, n, k) < 0 or own is None or None in written:
         return None
     total = min(own, sum(size for size in written if size is not None))

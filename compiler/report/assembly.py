@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from mxc.compiler.report.hot_loop import HotLoop, describe
 from mxc.dialects.compute_units import ComputeUnit, Occupancy
@@ -51,15 +50,10 @@ class Kernel:
     occupancy: Occupancy | None = None
     hot_loop: HotLoop | None = None
 
-    @staticmethod
-    def from_dict(raw: Mapping[str, Any]) -> Kernel:
-        """From report.json, of older versions too. Raises TypeError for anything else."""
-        held, loop = raw.get("occupancy"), raw.get("hot_loop")
-        own = {
-            "occupancy": None if held is None else Occupancy(**held),
-            "hot_loop": None if loop is None else HotLoop.from_dict(loop),
-        }
-        return Kernel(**{**raw, **own})
+    @property
+    def uses_scratch(self) -> bool:
+        """Whether registers of a GPU kernel are in memory; on a CPU the stack is in the cache."""
+        return self.vgpr is not None and bool(self.spills or self.scratch_bytes)
 
 
 def parse(text: str, unit: ComputeUnit | None = None) -> list[Kernel]:

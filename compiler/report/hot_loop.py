@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from mxc.compiler.report.issue_model import TURNS, Estimate, estimate
 from mxc.compiler.report.issue_steps import Step, lane_bytes, read_steps
@@ -44,11 +43,6 @@ class HotLoop:
         """The share of the time in which the matrix cores work; None where they are not used."""
         used = self.shares is not None and "matrix" in self.census
         return self.shares["matrix"] if used and self.shares is not None else None
-
-    @staticmethod
-    def from_dict(raw: Mapping[str, Any]) -> HotLoop:
-        """From report.json. Raises TypeError for anything else."""
-        return HotLoop(**raw)
 
 
 def describe(body: str, unit: ComputeUnit, held: Occupancy, workgroup_size: int) -> HotLoop:

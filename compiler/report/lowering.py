@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iree.compiler import ir
-
 from mxc.compiler.report.assembly import Kernel
-from mxc.compiler.report.preparation import Preparation
+from mxc.compiler.report.preparation import Preparation, is_narrow
 from mxc.dialects.contractions import Contraction, Side, format_name
 from mxc.dialects.dispatches import Dispatch, tensor_bytes
 from mxc.dialects.targets import KINDS, Kind, Target
-from mxc.passes.base import FALLBACK
+
+#: Of a contraction that no pass has looked at.
+NO_REASON = "no pass has said why"
 
 
 def best_kind(kernel: Kernel, target: Target) -> Kind | None:
@@ -51,12 +51,29 @@ def explain(
     prepared: Preparation,
     kernel: Kernel | None,
     target: Target,
+    reason: str | None,
 ) -> str | None:
-    """Why an MX contraction fell back; None for a plain one, or where nothing better exists."""
-    if FALLBACK in contraction.op.attributes:
-        return str(ir.StringAttr(contraction.op.attributes[FALLBACK]).value)
-    if lhs.scale is None and rhs.scale is None:
+    """Why no kernel of ours computes a contraction of packed operands, and what IREE's lacks.
+
+    None for one of plain operands. `reason`: what the passes have said.
+    """
+    if not any(side.scale is not None or is_narrow(side.element) for side in (lhs, rhs)):
         return None
+    stock = _explain_stock(contraction, lhs, rhs, block, prepared, kernel, target)
+    why = f"no kernel of mxc computes it: {reason or NO_REASON}"
+    return why if stock is None else f"{why}; {stock}"
+
+
+def _explain_stock(
+    contraction: Contraction,
+    lhs: Side,
+    rhs: Side,
+    block: int,
+    prepared: Preparation,
+    kernel: Kernel | None,
+    target: Target,
+) -> str | None:
+    """What a better kernel than that of IREE's code generator would have; None if it has all."""
     if prepared.widened is not None:
         return (
             f"the dequantised operand goes through memory: @{prepared.widened.entry} writes "
@@ -83,12 +100,19 @@ def explain(
     return None
 
 
-def explain_own(kernels: Sequence[Kernel], target: Target) -> str | None:
-    """Why kernels of ours cannot be trusted to compute a contraction; None where they can."""
+def explain_own(kernels: Sequence[Kernel], target: Target, wanted: Kind) -> str | None:
+    """Why kernels of ours cannot be trusted to compute a contraction; None where they can.
+
+    `wanted`: the kind of instruction that they multiply by.
+    """
     if not kernels:
         return "its kernel is not in the assembly"
-    if any(best_kind(kernel, target) is None for kernel in kernels):
-        return "its kernel has no multiplication in it: the compiler has removed its body"
+    for kernel in kernels:
+        found = best_kind(kernel, target)
+        if found is None:
+            return "its kernel has no multiplication in it: the compiler has removed its body"
+        if KINDS.index(found) > KINDS.index(wanted):
+            return f"its kernel was meant to multiply by a {wanted}, and its assembly has a {found}"
     return None
 
 

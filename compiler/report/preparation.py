@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.contractions import Contraction, Side, is_packed_float
+from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.dispatches import LOAD, Dispatch, owner, source, walk
 from mxc.dialects.kernel_calls import quantises
 from mxc.dialects.linalg_ext import GATHER
@@ -46,18 +47,20 @@ def preparation(
     for which, side in (("lhs", contraction.lhs), ("rhs", contraction.rhs)):
         sides = [side.tensor] if side.scale is None else [side.tensor, side.scale]
         pending = [operand(dispatch, value) for value in sides]
-        local = _dequantiser(owner(_through(side.tensor)))
+        local = _dequantiser(owner(_through(side.tensor))) or _decoded(side.tensor)
         if local is not None:
             packed[which], block = local
         while pending:
             value = pending.pop()
             maker = None if value is None else _maker(value, weights, stores)
-            if maker is None or maker in found or not _prepares(maker, weights):
+            if maker is None or maker in found:
+                continue
+            if not _prepares(maker, weights) and not _decodes(maker):
                 continue
             found[maker] = None
             pending += maker.operands
             for op in walk(maker.body) if maker.body is not None else ():
-                origin = _dequantiser(op)
+                origin = _dequantiser(op) or _decoded_by(op)
                 if origin is not None and side.scale is None:
                     widened = maker
                     packed[which], block = origin
@@ -111,6 +114,14 @@ def _prepares(dispatch: Dispatch, weights: Weights) -> bool:
     return narrows or all(weights.hold(result) for result in dispatch.op.results)
 
 
+def _decodes(dispatch: Dispatch) -> bool:
+    """Whether a dispatch makes floats of narrow elements, and sums nothing."""
+    if dispatch.body is None:
+        return False
+    loops = [op for op in walk(dispatch.body) if op.name.startswith("linalg.") and op.regions]
+    return all(map(is_elementwise, loops)) and any(_decoded_by(op) is not None for op in loops)
+
+
 def operand(dispatch: Dispatch, value: ir.Value) -> ir.Value | None:
     """The operand of the dispatch that the body reads as `value`."""
     op = owner(_through(value))
@@ -151,6 +162,54 @@ def _dequantiser(op: ir.Operation | None) -> tuple[Side, int] | None:
     element, scale = elements[0], scales[0] if scales else None
     block = 0 if scale is None else _count(element) // max(1, _count(scale))
     return Side(tensor=element, dims=(), scale=scale), block
+
+
+def is_narrow(element: ir.Type) -> bool:
+    """Whether a type is that of packed elements: a float or an integer of at most 8 bits."""
+    if isinstance(element, ir.IntegerType):
+        return 1 < int(element.width) <= 8
+    return is_packed_float(element)
+
+
+def _decoded_by(op: ir.Operation) -> tuple[Side, int] | None:
+    loops = op.name.startswith("linalg.") and bool(op.regions) and len(op.results) == 1
+    return _decoded(op.results[0]) if loops else None
+
+
+def _decoded(value: ir.Value) -> tuple[Side, int] | None:
+    """The narrow elements of which elementwise operations make floats, in whatever spelling.
+
+    What has less than half as many elements, two a byte, is a scale, a table or a mask.
+    """
+    kind = ir.RankedTensorType(value.type).element_type
+    if not isinstance(kind, ir.FloatType) or int(kind.width) <= 8:
+        return None
+    leaves: list[ir.Value] = []
+    pending = _reads(value)
+    while pending:
+        read = pending.pop()
+        more = _reads(read)
+        pending += more
+        if not more and isinstance(read.type, ir.RankedTensorType):
+            leaves.append(read)
+    narrow = [leaf for leaf in leaves if is_narrow(ir.RankedTensorType(leaf.type).element_type)]
+    elements = max(narrow, key=_count, default=None)
+    if elements is None or 2 * _count(elements) < _count(value):
+        return None
+    return Side(tensor=elements, dims=()), 0
+
+
+def _reads(value: ir.Value) -> list[ir.Value]:
+    """What is read to make a tensor element by element, with the tables that it looks up in."""
+    op = owner(source(value))
+    if op is None or op.name == LOAD:
+        return []
+    if op.name in (GATHER, "tensor.extract_slice"):
+        return list(op.operands)
+    if not op.name.startswith("linalg.") or not op.regions or not is_elementwise(op):
+        return []
+    tables = [inner.operands[0] for inner in walk(op) if inner.name == "tensor.extract"]
+    return [*list(op.operands)[:-1], *tables]
 
 
 def _count(value: ir.Value) -> int:

@@ -63,6 +63,7 @@ def test_compile(given: dict[str, Any]) -> None:
             "schedule": Path("s.json"),
             "emit": "asm",
             "json": True,
+            "phase_timeout": None,
         },
     )
 
@@ -94,6 +95,7 @@ def test_inspect_opt_and_demo(given: dict[str, Any]) -> None:
         "split_input_file": True,
         "verify_diagnostics": True,
         "dump_ir": None,
+        "phase_timeout": None,
     }
     assert runner.invoke(app, ["demo", "--directory", "d"]).exit_code == 0
     assert given["cli.demo"] == ((Path("d"),), {})

@@ -1,6 +1,7 @@
 """mxc run, report and list."""
 
 import json
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from mxc.compiler.cli import app
 from mxc.compiler.report import FunctionCost, Matmul, Report
 from mxc.dialects.formats import FORMATS
 from mxc.dialects.manifest import MODULE, REPORT
+from mxc.dialects.reference import Quantized, dequantize, quantize
 from mxc.dialects.targets import TARGETS
 
 MATMUL = Matmul(
@@ -88,6 +90,8 @@ def test_run_with_types_that_npy_cannot_name(
         ([], "main: takes 2 arguments (f32 [4], f32 [4]), got 0"),
         (["--input", "gone.npy"], "--input gone.npy: cannot be read"),
         (["--input", "{text}"], "text.npy: not a .npy file"),
+        (["--input", "{huge}"], "huge.npy: not a .npy file (mmap length is greater"),
+        (["--input", "{deep}"], "deep.npy: not a .npy file"),
         (["--input", "{f64}", "--input", "{f64}"], "main, argument 0: wants f32 [4], got float64"),
         (["--function", "rank0", "--input", "x"], "--input x: neither a file nor a number"),
         (
@@ -103,11 +107,83 @@ def test_run_with_types_that_npy_cannot_name(
 def test_refused_runs(plain_artifact: Path, tmp_path: Path, words: list[str], message: str) -> None:
     (tmp_path / "text.npy").write_text("hello")
     np.save(tmp_path / "f64.npy", np.zeros(4))
-    places = {"text": tmp_path / "text.npy", "f64": tmp_path / "f64.npy", "dir": tmp_path}
+    shape = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,)}"
+    for name, header in (("huge", shape), ("deep", b"(" * 5000)):
+        data = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
+        (tmp_path / f"{name}.npy").write_bytes(data)
+    names = ("text", "f64", "huge", "deep")
+    places = {"dir": tmp_path, **{name: tmp_path / f"{name}.npy" for name in names}}
     result = mxc("run", plain_artifact, *(word.format(**places) for word in words))
     assert result.exit_code == 1
     assert message in result.stderr
     assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[object], list[Quantized]]:
+    """The command that returns four packed arrays, and what they are two by two."""
+    folder = tmp_path_factory.mktemp("blocks")
+    values = np.random.default_rng(4).standard_normal((3, 64)).astype(np.float32)
+    made = [quantize(values, "mxfp4"), quantize(values, "mxfp6e3m2")]
+    arrays = [made[0].elements, made[0].scales, made[1].elements.reshape(3, 2, 24), made[1].scales]
+    types = [f"tensor<{'x'.join(map(str, array.shape))}xi8>" for array in arrays]
+    arguments = ", ".join(f"%{index}: {type}" for index, type in enumerate(types))
+    (folder / "same.mlir").write_text(
+        f"func.func @main({arguments}) -> ({', '.join(types)}) {{\n"
+        f"  return %0, %1, %2, %3 : {', '.join(types)}\n}}\n"
+    )
+    result = mxc("compile", folder / "same.mlir", "--target", "cpu", "-o", folder / "same.mxc")
+    assert result.exit_code == 0, result.stderr
+    words: list[object] = ["run", folder / "same.mxc"]
+    for index, array in enumerate(arrays):
+        np.save(folder / f"{index}.npy", array)
+        words += ["--input", folder / f"{index}.npy"]
+    return words, made
+
+
+def test_run_unpacks_results(blocks: tuple[list[object], list[Quantized]], tmp_path: Path) -> None:
+    words, (four, six) = blocks
+    files = [tmp_path / f"y{index}.npy" for index in range(4)]
+    words = [*words, "--unpack", "0=mxfp4:1", "--unpack", "2=mxfp6e3m2:3"]
+    shown = mxc(*words).stdout
+    assert f"result 0: float32 [3, 64]\n{dequantize(four)}" in shown
+    assert "result 1: int8 [3, 2]" in shown
+    for file in files:
+        words += ["--output", file]
+    assert mxc(*words).exit_code == 0
+    np.testing.assert_array_equal(np.load(files[0]), dequantize(four))
+    np.testing.assert_array_equal(np.load(files[2]).reshape(3, 64), dequantize(six))
+    # Without scales: the numbers of the codes, as ml_dtypes has them.
+    assert mxc(*words, "--unpack", "0=mxfp4").exit_code == 0
+    codes = np.stack([four.elements & 15, four.elements >> 4], -1).reshape(3, 64)
+    wanted = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32)
+    np.testing.assert_array_equal(np.load(files[0]), wanted)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("mxfp4", "wants RESULT=FORMAT or RESULT=FORMAT:SCALES, as 0=mxfp4:1"),
+        ("0=mxfp5", "unknown format 'mxfp5'"),
+        ("4=mxfp4", "there is no result 4; the function has 4"),
+        ("0=mxfp4:3x", "wants RESULT=FORMAT"),
+        ("0=mxfp4:2", "mxfp4 elements [3, 64] want scales [3, 2], found [3, 2, 24]"),
+        ("1=mxfp4:0", "wants a block axis that is a multiple of 32 elements, found 4"),
+    ],
+)
+def test_unpacking_that_does_not_fit_is_refused(
+    blocks: tuple[list[object], list[Quantized]], asked: str, message: str
+) -> None:
+    result = mxc(*blocks[0], "--unpack", asked)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert message in result.stderr
+
+
+def test_only_bytes_are_unpacked(plain_artifact: Path) -> None:
+    words = ("run", plain_artifact, "--function", "rank0", "--input", "1", "--input", "2")
+    result = mxc(*words, "--unpack", "0=mxfp4")
+    assert "are of one byte, found result 0 of float32 []" in result.stderr
 
 
 def test_run_of_a_number(plain_artifact: Path) -> None:
@@ -149,9 +225,12 @@ def test_verified_report(plain_artifact: Path, monkeypatch: pytest.MonkeyPatch) 
     ("content", "message"),
     [
         (None, "report.json: missing"),
-        ("{", "report.json: cannot be read"),
+        ("{", "report.json: not JSON"),
         ("[]", "report.json: not a report"),
-        ('{"matmuls": []}', "report.json: malformed"),
+        ('{"matmuls": []}', "report.json: malformed: target: missing"),
+        ('{"matmuls": 7}', "report.json: malformed: target: missing"),
+        ('{"levels": {"a": {"target": 3}}, "archives": []}', "levels.a.target: wants a string"),
+        ('{"levels": 5}', "malformed: levels: wants an object, found 5"),
     ],
 )
 def test_damaged_reports(plain_artifact: Path, content: str | None, message: str) -> None:

@@ -142,9 +142,10 @@ def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -
     )
     assert subprocess.run([sys.executable, "-c", program, str(output)]).returncode == -9
     (dead,) = names(tmp_path)
-    live = tmp_path / f".{output.name}.partial-live"
+    live = tmp_path / f".{output.name}.mxc-partial-0123abcd"
     live.mkdir()
-    other = tmp_path / ".b.mxc.partial-1"
+    (tmp_path / ".b.mxc.mxc-partial-01234567-old").mkdir()  # of another output
+    other = tmp_path / ".b.mxc.partial-01234567"  # not ours
     other.mkdir()
     handle = os.open(live, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
@@ -154,7 +155,7 @@ def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -
             fill(second, "c")
         fill(folder, "a")
     os.close(handle)
-    assert dead.startswith(".a[1].mxc.partial-")
+    assert dead.startswith(".a[1].mxc.mxc-partial-")
     assert names(tmp_path) == sorted([live.name, other.name, "a[1].mxc", "c.mxc"])
 
 

@@ -71,7 +71,19 @@ def model(tmp_path):
             "config_groups": {"group_0": group(format)},
             "ignore": [],
         }
-        raw = {"model_type": model_type, "hidden_size": 64, "rms_norm_eps": 1e-5, **config}
+        raw = {
+            "model_type": model_type,
+            "hidden_size": 64,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "vocab_size": 16,
+            "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": True,
+            **config,
+        }
         (folder / "config.json").write_text(json.dumps({**raw, "quantization_config": declared}))
         return folder
 
@@ -128,9 +140,7 @@ def test_gpt_oss_to_gguf_and_back(gpt_oss, tmp_path):
 def test_llama(model, tmp_path, through):
     """Rows of queries and keys change their order for GGUF, and come back."""
     names = [f"model.layers.0.self_attn.{n}_proj" for n in "qkvo"]
-    folder = model(
-        "mxfp4", "llama", names, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=1
-    )
+    folder = model("mxfp4", "llama", names)
     source, there, _ = round_trip(folder, through, "compressed-tensors", tmp_path)
     if through == "gguf":
         x = source.tensor(f"{names[0]}.weight").values()
@@ -146,7 +156,8 @@ def test_experts(model, tmp_path):
     names = [
         f"model.layers.0.mlp.experts.{e}.{n}_proj" for e in range(3) for n in ("gate", "up", "down")
     ]
-    folder = model("mxfp4", "qwen3_moe", names, num_experts=3)
+    experts = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    folder = model("mxfp4", "qwen3_moe", names, **experts)
     source, there, _ = round_trip(folder, "gguf", "compressed-tensors", tmp_path)
     tensors = {t.name: t for t in gguf.GGUFReader(there.path).tensors}
     found = tensors["blk.0.ffn_down_exps.weight"]
@@ -270,14 +281,12 @@ def test_what_modelopt_declares(tmp_path):
     assert found.notes == (
         "quark does not say what the source says of activations: f8_e4m3, recipe unstated",
     )
-    with pytest.raises(CheckpointError, match=r"gate_proj.weight is f8_e4m3 .*holds mxfp4"):
-        convert(VECTORS / "modelopt-fp8", "quark", tmp_path / "fp8")
 
 
 @pytest.mark.parametrize(
     ("source", "to", "message"),
     [
-        ("modelopt-nvfp4", "compressed-tensors", "divides the scales, and the reciprocal of"),
+        ("modelopt-nvfp4", "compressed-tensors", r"divides the scales; .* by up to \d\.\de-08 of"),
         ("modelopt-nvfp4", "gguf", "rows of a multiple of 64"),
         ("modelopt-nvfp4", "quark", "it holds mxfp4, "),
         ("modelopt-mxfp8", "gguf", "MXFP4, NVFP4, Q8_0 and plain"),

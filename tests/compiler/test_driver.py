@@ -1,5 +1,6 @@
 """The driver: what it takes for a program that can be called, what it dumps, what it says."""
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,12 @@ def compiled(tmp_path: Path) -> Callable[..., Compiled]:
     return run
 
 
+def calling(*names: str) -> str:
+    """Functions that call the next one, the last one whatever its name says."""
+    body = "func.func @{}() {{\n  call @{}() : () -> ()\n  return\n}}\n"
+    return "".join(body.format(name, other) for name, other in itertools.pairwise(names))
+
+
 def identity(type: str) -> str:
     return f"func.func @f(%x: {type}) -> {type} {{\n  return %x : {type}\n}}\n"
 
@@ -58,6 +65,10 @@ def identity(type: str) -> str:
         (identity("tensor<4xi4>"), "of type tensor<4xi4>, .*Packed elements cross as i8"),
         (identity("tensor<4x32xf4E2M1FN>"), r"f4E2M1FN>, .*named inside by flow\.tensor\.bitcast"),
         (identity("tensor<*xf32>"), "which cannot cross the boundary"),
+        (calling("f", "f"), r"2:3.*: a recursive call \(f -> f\); .* write a loop"),
+        (calling("f", "g", "h", "g"), r"10:3.*: a recursive call \(g -> h -> g\)"),
+        (identity("tensor<4611686018427387904xf32>"), "1:1.*: func.func has a tensor .* no memory"),
+        (identity("tensor<2097152x?x16777216xi8>"), "more than 17592186044416 elements"),
         (
             'util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<4xf32>\n' + ADD,
             r'names the parameter #flow.parameter.named<"model"::"w"> .*; pass it as an argument',
@@ -76,6 +87,11 @@ def test_programs_that_cannot_be_compiled(
         compiled(program)
     assert caught.value.phase == "start"
     assert "\n" not in str(caught.value)
+
+
+def test_calls_without_a_cycle_are_compiled(compiled: Callable[..., Compiled]) -> None:
+    twice = calling("h", "g") + calling("f", "g")
+    assert set(compiled(twice + "func.func private @g() { return }").functions) == {"f", "h"}
 
 
 def test_the_types_of_the_boundary_are_those_of_the_runtime() -> None:

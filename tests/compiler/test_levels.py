@@ -13,13 +13,13 @@ import mxc
 from mxc.compiler import levels
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli import app
-from mxc.compiler.packing.archive import read_archive
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.levels import archive_name, share
 from mxc.compiler.report import Matmul, Report
 from mxc.compiler.steps import Compiled, Progress, Request, Step
 from mxc.dialects.errors import CompileError, TargetError
 from mxc.dialects.manifest import MANIFEST, MODULE, REPORT, WEIGHTS, Manifest
+from mxc.dialects.parameter_archive import read_archive
 
 PROGRAM = """
 func.func @main(%a: tensor<64xf32>, %b: tensor<64xf32>) -> tensor<64xf32> {

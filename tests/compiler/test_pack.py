@@ -22,12 +22,12 @@ from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.models.model import Model, open_model
 from mxc.compiler.packing import items as packing
-from mxc.compiler.packing.archive import ALIGNMENT, read_archive
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.nan_scales import NanScale
 from mxc.compiler.packing.pack import pack
 from mxc.compiler.packing.streams import Shard
 from mxc.dialects.errors import ArtifactError, CheckpointError
+from mxc.dialects.parameter_archive import ALIGNMENT, read_archive
 
 GATE_UP = "model.layers.0.mlp.experts.gate_up_proj"
 DOWN = "model.layers.0.mlp.experts.down_proj"
@@ -357,34 +357,6 @@ def test_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(ArtifactError, match=r"w.irpa: cannot be written \(Permission denied\)"):
         pack(plan, tmp_path / "w.irpa")
-
-
-# ---- reading archives ----
-
-
-def archive(tmp_path: Path) -> Path:
-    pack([PackItem(key="a", source=np.arange(9, dtype=np.uint8))], tmp_path / "w.irpa")
-    return tmp_path / "w.irpa"
-
-
-@pytest.mark.parametrize(
-    ("at", "value", "why"),
-    [
-        (0, b"XRPA", "not an IREE parameter archive"),
-        (4, b"\1\0", "found version 1"),
-        (16, b"\1", "linked to another"),
-        (80, (1 << 40).to_bytes(8, "little"), "truncated: wanted"),
-        (104, b"\1", "entry a is not embedded data"),
-        (96 + 68, b"\xff", "entry a is not embedded data"),
-        (32, b"\2", "entry table ends early"),
-    ],
-)
-def test_bad_archives(tmp_path, at, value, why):
-    path = archive(tmp_path)
-    data = path.read_bytes()
-    path.write_bytes(data[:at] + value + data[at + len(value) :])
-    with pytest.raises(ArtifactError, match=rf"w.irpa: .*{why}"):
-        read_archive(path)
 
 
 def test_metadata_says_dtype_shape_and_layout(folder, tmp_path):

@@ -10,18 +10,21 @@ from iree.compiler.dialects import func
 
 from mxc.compiler.report import Matmul, Report, build_report, require_no_fallback
 from mxc.compiler.report.assembly import parse_all
-from mxc.compiler.report.lowering import lowering_of
+from mxc.compiler.report.lowering import NO_REASON, lowering_of
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.contractions import contractions
-from mxc.dialects.dispatches import dispatches, names
+from mxc.dialects.dispatches import dispatches
 from mxc.dialects.errors import CompileError
+from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import Parameters
+from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import scaled_contraction
 from mxc.dialects.targets import target
-from mxc.passes.base import FALLBACK
 
+#: How the fallback of a contraction begins that IREE's code generator has.
+FELL_BACK = "no kernel of mxc computes it: "
 N, K = 256, 512
 WEIGHT, SCALES = N * K // 2, N * K // 32
 
@@ -216,7 +219,7 @@ def test_equal_layers_share_a_kernel_and_keep_their_names(gpu: Report) -> None:
         assert _sizes(matmul) == (1, 128, N, K)
         assert (matmul.lhs, matmul.rhs, matmul.out) == ("mxfp4", "mxfp4", "f32")
         assert matmul.lowering == "v_mfma_scale_f32_16x16x128_f8f6f4"
-        assert (matmul.kernels, matmul.fallback) == (1, None)
+        assert (matmul.kernels, matmul.fallback) == (1, f"{FELL_BACK}{NO_REASON}")
         assert (matmul.bytes_moved, matmul.bytes_minimum) == (packed, packed)
     (kernel,) = [k for k in gpu.kernels if k.name == found[0].kernel]
     assert kernel.instructions["v_mfma_scale_f32_16x16x128_f8f6f4"] >= 8
@@ -269,7 +272,9 @@ def test_more_groups_than_experts_read_each_expert_once(gpu: Report) -> None:
 def test_a_sum_of_scaled_elements_that_is_not_understood_is_listed(gpu: Report) -> None:
     one = _one(gpu, "others")  # and the weighted sum of chosen rows is no contraction
     assert (one.name, one.lhs, one.rhs) == ("row.sums", "unknown", "unknown")
-    assert one.fallback == "a sum of scaled elements that is no contraction of two tensors"
+    assert one.fallback == (
+        f"{FELL_BACK}a sum of scaled elements that is no contraction of two tensors"
+    )
     assert _sizes(one) == (-1, -1, -1, -1)
 
 
@@ -305,10 +310,11 @@ def test_totals(gpu: Report) -> None:
     assert costs["fused"].transient_bytes == 0
 
 
-def test_on_a_cpu_packed_weights_in_one_kernel_are_no_fallback(cpu: Report) -> None:
+def test_on_a_cpu_packed_weights_in_a_stock_kernel_are_a_fallback(cpu: Report) -> None:
     for function in ("decode", "fused"):
         one = _one(cpu, function)
-        assert (one.fallback, one.kernels, one.rhs) == (None, 1, "mxfp4")
+        assert (one.fallback, one.kernels) == (f"{FELL_BACK}{NO_REASON}", 1)
+        assert one.rhs == "mxfp4"
         (kernel,) = [k for k in cpu.kernels if k.name == one.kernel]
         assert set(one.lowering.split(" + ")) <= set(kernel.instructions)
         assert "mm" in one.lowering  # the width of the vectors: xmm, ymm or zmm
@@ -323,11 +329,19 @@ def test_strict_lists_each_reason_with_its_contractions(gpu: Report) -> None:
     with pytest.raises(CompileError) as caught:
         require_no_fallback(gpu)
     assert caught.value.phase == "report"
-    assert "6 of 8 contractions fell back on gfx950" in str(caught.value)
+    assert "8 of 8 contractions fell back on gfx950" in str(caught.value)
     assert "decode:layers.0.down, fused:experts.up" in str(caught.value)
-    require_no_fallback(
-        dataclasses.replace(gpu, matmuls=tuple(m for m in gpu.matmuls if m.function == "pair"))
-    )
+    require_no_fallback(dataclasses.replace(gpu, matmuls=(), kernels=()))
+
+
+def test_strict_refuses_a_kernel_of_whatever_operation_that_spills(gpu: Report) -> None:
+    spilled = dataclasses.replace(gpu.kernels[0], spills=3, scratch_bytes=64)
+    report = dataclasses.replace(gpu, matmuls=(), kernels=(spilled,))
+    assert report.spilling == (spilled,)
+    with pytest.raises(CompileError, match=r"\(3 spills, 64 bytes of scratch\)"):
+        require_no_fallback(report)
+    on_cpu = dataclasses.replace(spilled, vgpr=None)
+    require_no_fallback(dataclasses.replace(report, kernels=(on_cpu,)))
 
 
 def test_json_has_the_promised_keys_and_reads_back(gpu: Report) -> None:
@@ -349,7 +363,8 @@ def test_a_kernel_that_is_not_in_the_assembly_is_a_fallback(
     report = _report((*gpu_program[:2], []), "gfx950")
     one = report.matmuls[0]
     assert one.lowering == "not found"
-    assert one.fallback == ("the kernel was not found in the assembly, so nothing is known of it")
+    missing = "the kernel was not found in the assembly, so nothing is known of it"
+    assert one.fallback == f"{FELL_BACK}{NO_REASON}; {missing}"
 
 
 def test_the_reason_that_a_pass_has_left_is_given(
@@ -360,21 +375,10 @@ def test_the_reason_that_a_pass_has_left_is_given(
         module = ir.Module.parse(flow).operation
         first = next(each for each in dispatches(module) if each.body is not None)
         (contraction,) = contractions(first.body)
-        contraction.op.attributes[FALLBACK] = ir.StringAttr.get("K is not a multiple of 512")
+        write_reason(contraction.op, Reason("K is not a multiple of 512"))
         report = build_report(module, ir.Module.parse(stream).operation, code, target("gfx950"))
     reasons = [one.fallback for one in report.matmuls if one.kernel == first.entry]
-    assert reasons == ["K is not a multiple of 512"] * len(reasons) != []
-
-
-def test_names_are_found_in_nested_locations_and_files_are_none() -> None:
-    with new_context():
-        file = ir.Location.file("model.py", 3, 1)
-        callers = [ir.Location.name("caller"), ir.Location.fused([ir.Location.name("c2"), file])]
-        deep = ir.Location.callsite(ir.Location.name("a.b", file), callers)
-        fused = ir.Location.fused([deep, ir.Location.name('odd "µ\\"'), deep])
-        assert names(fused) == ("a.b", 'odd "µ\\"')
-        assert names(file) == ()
-        assert names(ir.Location.unknown()) == ()
+    assert reasons == [f"{FELL_BACK}K is not a multiple of 512"] * len(reasons) != []
 
 
 def test_decoders_are_named_for_packed_operands_only() -> None:

@@ -196,7 +196,11 @@ def test_every_dispatch_is_an_operation(report: Report) -> None:
 
 def test_a_kernel_whose_body_was_removed_is_a_fallback() -> None:
     own = target("cpu:znver4")
-    assert explain_own([], own) == "its kernel is not in the assembly"
+    assert explain_own([], own, "dot product") == "its kernel is not in the assembly"
     empty = Kernel(name="k", instructions={"retq": 1, "vmovups zmm": 3})
-    assert "no multiplication" in str(explain_own([empty], own))
-    assert explain_own([Kernel(name="k", instructions={"vfmadd231ps zmm": 1})], own) is None
+    assert "no multiplication" in str(explain_own([empty], own, "dot product"))
+    fma = [Kernel(name="k", instructions={"vfmadd231ps zmm": 1})]
+    assert explain_own(fma, own, "multiply-add") is None
+    assert explain_own(fma, own, "dot product") == (
+        "its kernel was meant to multiply by a dot product, and its assembly has a multiply-add"
+    )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,9 +107,9 @@ def test_what_llvm_says_on_its_death_is_told(
         "import sys; sys.path[:] = {path!r}; from mxc.dialects import targets\n"
         "from dataclasses import replace\n"
         "targets.TARGETS['cpu'] = replace(targets.TARGETS['cpu:haswell'], chip='no-such-cpu')\n"
-        "from mxc.compiler.worker import work; work()"
+        "from mxc.dialects.child import serve; serve()"
     )
-    monkeypatch.setattr("mxc.compiler.worker._START", start)
+    monkeypatch.setattr("mxc.dialects.child._START", start)
     with pytest.raises(CompileError, match=r"the compiler died in .*: .*LLVM ERROR"):
         compile_program(request_of(DOUBLE))
 
@@ -116,7 +117,7 @@ def test_what_llvm_says_on_its_death_is_told(
 def test_a_worker_that_cannot_start(
     request_of: Callable[..., Request], temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mxc.compiler.worker._START", "import no_such_module")
+    monkeypatch.setattr("mxc.dialects.child._START", "import no_such_module")
     with pytest.raises(CompileError, match=r"died in IREE start \(exit status 1\): ModuleNotFound"):
         compile_program(request_of(DOUBLE))
     assert not list(temporary.iterdir())
@@ -163,6 +164,61 @@ def test_a_bug_of_ours_keeps_its_trace(request_of: Callable[..., Request], tempo
         compile_program(Request(program=None, place="p", target="cpu", module=temporary / "m"))
 
 
+HANGS = (
+    "import sys, time; sys.path[:] = {path!r}\n"
+    "from mxc.compiler import worker; from mxc.compiler.steps import Step\n"
+    "def hang(request, folder, send):\n"
+    "    (folder / 'program.mlirbc').touch(); send(Step(kind='phase', name='input'))\n"
+    "    time.sleep(60)\n"
+    "worker._outcome = hang\n"
+    "from mxc.dialects.child import serve; serve()"
+)
+
+
+def test_a_phase_that_does_not_end(
+    request_of: Callable[..., Request], temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mxc.dialects.child._START", HANGS)
+    request = replace(request_of(DOUBLE), phase_timeout=5.0)
+    with pytest.raises(CompileError) as caught:
+        compile_program(request)
+    message = str(caught.value)
+    assert message.startswith("p.mlir: IREE input did not end within 5 s; give it longer with")
+    assert caught.value.phase == "input"
+    assert [folder.name for folder in temporary.iterdir()] == [kept(message).parent.name]
+    assert not children()
+
+
+def test_what_a_killed_compile_left_goes_with_the_next_one(
+    request_of: Callable[..., Request], temporary: Path
+) -> None:
+    for name in ("mxc-compile-0123abcd", "mxc-compile-dead", "another"):
+        (temporary / name).mkdir()
+        (temporary / name / "file").touch()
+    compile_program(request_of(DOUBLE))
+    assert [folder.name for folder in temporary.iterdir()] == ["another"]
+
+
+def test_a_program_that_kills_the_parser(
+    request_of: Callable[..., Request], temporary: Path
+) -> None:
+    deep = "func.func @f() attributes {a = " + "[" * 20000 + "]" * 20000 + "} { return }"
+    with pytest.raises(CompileError, match=r"died in IREE start \(killed by SIGSEGV, as of attr"):
+        compile_program(request_of(deep))
+    file = temporary / "deep.mlir"
+    file.write_text(deep)
+    with pytest.raises(CompileError, match=r"died in the parser of MLIR \(killed by SIGSEGV"):
+        opt.command(file, passes="cse")
+
+
+def test_a_program_that_irees_bytecode_cannot_hold(
+    request_of: Callable[..., Request], temporary: Path
+) -> None:
+    barrier = DOUBLE.replace("  return", "  gpu.barrier\n  return")
+    with pytest.raises(CompileError, match=r"phase end: p.mlir:3:3: failed to legalize"):
+        compile_program(request_of(barrier))
+
+
 def test_a_callers_error_ends_the_worker(
     request_of: Callable[..., Request], temporary: Path
 ) -> None:
@@ -177,12 +233,12 @@ def test_a_worker_that_hears_nothing_is_ended_with_what_it_started(
 ) -> None:
     start = (
         "import pickle, subprocess, sys, time; sys.path[:] = {path!r}\n"
-        "from mxc.compiler.steps import Step\n"
+        "from mxc.compiler.steps import Step\nfrom mxc.dialects.child import Channel\n"
         "linker = subprocess.Popen(['sleep', '60'], stdout=2)\n"
-        "pickle.dump(Step(kind='phase', name=str(linker.pid)), sys.stdout.buffer)\n"
-        "sys.stdout.flush(); time.sleep(60)"
+        "Channel().send(pickle.dumps(Step(kind='phase', name=str(linker.pid))))\n"
+        "time.sleep(60)"
     )
-    monkeypatch.setattr("mxc.compiler.worker._START", start)
+    monkeypatch.setattr("mxc.dialects.child._START", start)
     started: list[Path] = []
 
     def stop(step: Step) -> None:
@@ -209,9 +265,9 @@ def test_what_is_printed_in_the_worker_does_not_mix_with_its_messages(
         "    print('from Python', flush=True); os.write(1, b'from below')\n"
         "    return inner(*arguments)\n"
         "driver.compile_here = loud\n"
-        "from mxc.compiler.worker import work; work()"
+        "from mxc.dialects.child import serve; serve()"
     )
-    monkeypatch.setattr("mxc.compiler.worker._START", start)
+    monkeypatch.setattr("mxc.dialects.child._START", start)
     assert list(compile_program(request_of(DOUBLE)).functions) == ["double"]
 
 

@@ -1,0 +1,91 @@
+"""Passes over programs, as `mxc opt` asks for them, inside the worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from iree.compiler import ir
+
+from mxc.compiler.pipelines import pipeline
+from mxc.compiler.steps import OptRequest, Refused, Step
+from mxc.compiler.worker import placed
+from mxc.dialects.context import new_context
+from mxc.dialects.errors import PassError
+from mxc.dialects.locations import plain
+from mxc.passes.base import Pass, run
+from mxc.passes.spec import parse
+
+Tell = Callable[[Step], None]
+
+
+def run_here(request: OptRequest, tell: Tell) -> list[str | Refused]:
+    """The text of each program after the passes, or the refusal of a pass or of the parser.
+
+    Raises MxcError on an unknown pass, target or stage, and where the file holds no operation.
+    """
+    chosen = select(request.passes, request.target, request.to)
+    found: list[str | Refused] = []
+    empty = True
+    for number, (line, program) in enumerate(request.programs):
+        dump = request.dump_dir
+        if dump is not None and len(request.programs) > 1:
+            dump /= str(number)
+        try:
+            text, nothing = _run(program, line, chosen, dump, tell)
+        except PassError as error:
+            found.append(Refused(placed(str(error), request.place)))
+            empty = False
+        else:
+            found.append(text)
+            empty = empty and nothing
+    if empty:
+        raise PassError(f"{request.place}: holds no operation; give a program of MLIR")
+    return found
+
+
+def select(passes: str | None, target: str | None, to: str | None) -> tuple[Pass | str, ...]:
+    """The passes that the options name: of a target, those that run on the input of IREE.
+
+    Raises PassError unless the options name one choice, and where `to` is a stage that runs later.
+    """
+    if (passes is None) == (target is None):
+        raise PassError("give either --passes SPEC or --target TARGET [--to STAGE]")
+    if passes is not None:
+        if to is not None:
+            raise PassError("--to names a stage of --target; it has no meaning with --passes")
+        return parse(passes)
+    assert target is not None
+    stages = pipeline(target)
+    if to is not None:
+        stages = stages.until(to)
+        phase = stages.stages[-1].phase
+        if phase is not None:
+            raise PassError(
+                f"stage {to} runs after IREE's phase {phase}, not on a file: see it with "
+                "mxc compile --dump-ir DIR, or give its passes with --passes"
+            )
+    return tuple(p for stage in stages.stages if stage.phase is None for p in stage.passes)
+
+
+def _run(
+    program: str | bytes, line: int, passes: Sequence[Pass | str], dump: Path | None, tell: Tell
+) -> tuple[str, bool]:
+    """Parse, run and print a program that begins after `line` lines; whether it held nothing."""
+    tell(Step(kind="road", name="the parser of MLIR"))
+    try:
+        with new_context():
+            # Empty lines in front give every location its line in the file.
+            before = "\n" * line
+            module = ir.Module.parse(before + program if isinstance(program, str) else program)
+            nothing = not list(module.body.operations)
+            run(
+                passes,
+                module,
+                dump_dir=dump,
+                before_pass=lambda spec: tell(Step(kind="stage", name=spec)),
+            )
+            return str(module), nothing
+    except ir.MLIRError as error:
+        found = "; ".join(f"{plain(d.location)}: {d.message}" for d in error.error_diagnostics)
+        raise PassError(f"cannot parse the program: {found or error}") from error

@@ -1,0 +1,158 @@
+"""The report counts what finishes a result behind its kernel, and what is read of a cache."""
+
+import pytest
+from iree.compiler import ir
+
+from mxc.compiler.report import Matmul, Report, build_report
+from mxc.dialects.context import new_context
+from mxc.dialects.targets import target
+
+M, N, K = 16, 128, 64
+DISPATCH = "!iree_tensor_ext.dispatch.tensor"
+#: Bytes of activations, of weights with their scales, and of results.
+ROWS, WEIGHTS, RESULT, HALF = 2 * M * K, N * K // 2 + N * K // 32, 4 * M * N, 2 * M * N
+
+
+def executable(name: str, types: list[str], body: str) -> str:
+    """A kernel over tensors of these types, of which the last one is written."""
+    kinds = [f"{DISPATCH}<readonly:{kind}>" for kind in types[:-1]]
+    kinds.append(f"{DISPATCH}<writeonly:{types[-1]}>")
+    arguments = ", ".join(f"%a{n}: {kind}" for n, kind in enumerate(kinds))
+    return f"""
+flow.executable private @{name} {{
+  flow.executable.export public @{name}
+  builtin.module {{
+    func.func @{name}({arguments}) {{
+      {body}
+      return
+    }}
+  }}
+}}
+"""
+
+
+def load(result: str, place: int, kind: str, offset: int = 0, part: str = "") -> str:
+    sizes = (part or kind).removeprefix("tensor<").rsplit("x", 1)[0].split("x")
+    offsets = [*["0"] * (len(sizes) - 1), str(offset)]
+    return (
+        f"%{result} = iree_tensor_ext.dispatch.tensor.load %a{place}, "
+        f"offsets = [{', '.join(offsets)}], sizes = [{', '.join(sizes)}], "
+        f"strides = [{', '.join('1' for _ in sizes)}] : {DISPATCH}<readonly:{kind}> "
+        f"-> {part or kind}\n"
+    )
+
+
+def computed(maps: list[str], inputs: list[str], types: list[str], kinds: str) -> str:
+    """A generic that adds its two inputs."""
+    loops = "(m, n)"
+    listed = ", ".join(f"affine_map<{loops} -> {each}>" for each in maps)
+    return f"""
+      %e = tensor.empty() : {types[-1]}
+      %r = linalg.generic {{indexing_maps = [{listed}], iterator_types = [{kinds}]}}
+        ins({", ".join(inputs)} : {", ".join(types[:-1])}) outs(%e : {types[-1]}) {{
+      ^bb0(%i: f32, %j: f32, %o: f32):
+        %n = linalg.index 1 : index
+        %z = arith.addf %i, %j : f32
+        linalg.yield %z : f32
+      }} -> {types[-1]}
+"""
+
+
+WHOLE, ROW, JOINED = f"tensor<{M}x{N}xf32>", f"tensor<{N}xf32>", f"tensor<{M}x{N // 2}xf32>"
+PARALLEL = '"parallel", "parallel"'
+OPERANDS = [f"tensor<{M}x{K}xbf16>", f"tensor<{N * K // 2}xi8>", f"tensor<{N * K // 32}xi8>"]
+CACHE = "tensor<48x4096x8x64xbf16>"
+BIAS = load("x", 0, WHOLE) + load("b", 1, ROW)
+BIAS += computed(["(m, n)", "(n)", "(m, n)"], ["%x", "%b"], [WHOLE, ROW, WHOLE], PARALLEL)
+GATE = load("x", 0, WHOLE, 0, JOINED) + load("y", 0, WHOLE, N // 2, JOINED)
+GATE += computed(["(m, n)"] * 3, ["%x", "%y"], [JOINED] * 3, PARALLEL)
+SUM = load("x", 0, WHOLE) + load("b", 1, WHOLE)
+SUM += computed(
+    ["(m, n)", "(m, n)", "(m)"], ["%x", "%b"], [WHOLE, WHOLE, f"tensor<{M}xf32>"],
+    '"parallel", "reduction"',
+)  # fmt: skip
+#: The product, which says what it is, and the names of the values behind it.
+PRODUCT = (
+    f"%p = flow.dispatch @product::@product(%x, %w, %s) {{mxc.contraction = {{batch = 1, m = {M}, "
+    f'n = {N}, k = {K}, experts = 1, lhs = "bf16", rhs = "mxfp4", out = "f32", kind = "matrix"}}}} '
+    f": ({', '.join(OPERANDS)}) -> {WHOLE}\n"
+)
+BIASED = f"%q = flow.dispatch @bias::@bias(%p, %b) : ({WHOLE}, {ROW}) -> {WHOLE}\n"
+GATED = f"%g = flow.dispatch @gate::@gate(%q) : ({WHOLE}) -> {JOINED}\n"
+SUMMED = f"%t = flow.dispatch @sum::@sum(%p, %p) : ({WHOLE}, {WHOLE}) -> tensor<{M}xf32>\n"
+
+
+def function(name: str, body: str, result: str, kind: str) -> str:
+    arguments = ", ".join(f"%{n}: {k}" for n, k in zip("xws", OPERANDS, strict=True))
+    return f"""
+util.func public @{name}({arguments}, %b: {ROW}) -> {kind} {{
+  {body}
+  util.return %{result} : {kind}
+}}
+"""
+
+
+ATTENTION = f"""
+util.func public @attention(%q: tensor<1x512xf32>, %c: {CACHE}) -> tensor<1x512xf32> {{
+  %r = flow.dispatch @attention_kernel::@attention_kernel(%q, %c, %c) {{
+      mxc.reads = array<i64: -1, 131072, 131072>}}
+    : (tensor<1x512xf32>, {CACHE}, {CACHE}) -> tensor<1x512xf32>
+  util.return %r : tensor<1x512xf32>
+}}
+"""
+PROGRAM = "".join(
+    [
+        executable("product", [*OPERANDS, WHOLE], ""),
+        executable("bias", [WHOLE, ROW, WHOLE], BIAS),
+        executable("gate", [WHOLE, JOINED], GATE),
+        executable("sum", [WHOLE, WHOLE, f"tensor<{M}xf32>"], SUM),
+        executable(
+            "attention_kernel", ["tensor<1x512xf32>", CACHE, CACHE, "tensor<1x512xf32>"], ""
+        ),
+        function("alone", PRODUCT, "p", WHOLE),
+        function("biased", PRODUCT + BIASED, "q", WHOLE),
+        function("gated", PRODUCT + BIASED + GATED, "g", JOINED),
+        function("summed", PRODUCT + SUMMED, "t", f"tensor<{M}xf32>"),
+        function("returned", PRODUCT + BIASED, "p", WHOLE),
+        ATTENTION,
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    with new_context():
+        module = ir.Module.parse(PROGRAM).operation
+        return build_report(module, module, (), target("gfx950"))
+
+
+def one(report: Report, name: str) -> Matmul:
+    (found,) = [matmul for matmul in report.matmuls if matmul.function == name]
+    return found
+
+
+@pytest.mark.parametrize("name", ["alone", "summed", "returned"])
+def test_what_does_more_than_finish_is_not_counted(name: str, report: Report) -> None:
+    """A sum over rows is another operation, and a result that is wanted itself is finished."""
+    found = one(report, name)
+    assert found.kernels == 1
+    assert found.bytes_moved == found.bytes_minimum == ROWS + WEIGHTS + RESULT
+
+
+def test_a_bias_behind_the_kernel(report: Report) -> None:
+    found = one(report, "biased")
+    assert found.kernels == 2
+    assert found.bytes_minimum == ROWS + WEIGHTS + RESULT
+    assert found.bytes_moved == found.bytes_minimum + 2 * RESULT + 4 * N
+
+
+def test_a_bias_and_a_gate_behind_the_kernel(report: Report) -> None:
+    found = one(report, "gated")
+    assert found.kernels == 3
+    assert found.bytes_minimum == ROWS + WEIGHTS + HALF
+    assert found.bytes_moved == found.bytes_minimum + 4 * RESULT + 4 * N
+
+
+def test_attention_reads_its_own_keys_and_values(report: Report) -> None:
+    (found,) = [operation for operation in report.operations if operation.function == "attention"]
+    assert found.bytes_moved == 2 * 4 * 512 + 2 * 131072
