@@ -6,6 +6,7 @@ Imports neither IREE nor numpy: `mxc report` asks the same questions.
 from __future__ import annotations
 
 import hashlib
+import stat
 from pathlib import Path, PurePosixPath
 
 from mxc.dialects.errors import ArtifactError
@@ -13,7 +14,9 @@ from mxc.dialects.manifest import (
     ARCHIVE,
     MANIFEST,
     FileRecord,
+    Function,
     Manifest,
+    ModelRecord,
     TensorType,
     batch_function,
     iree_version,
@@ -25,24 +28,6 @@ _CACHE_RANK = 4
 
 #: Weights up to this size (bytes) are always checksummed at load, larger ones only on request.
 SMALL_WEIGHTS = 64 << 20
-
-
-def read_manifest(path: Path) -> Manifest:
-    """manifest.json of the artifact folder `path`.
-
-    Raises ArtifactError where there is none, or where it is of another version of mxc or IREE:
-    the bytecode of a module belongs to exactly one IREE.
-    """
-    file = path / MANIFEST
-    if not path.exists():
-        raise ArtifactError(f"{path}: no such artifact")
-    if not file.is_file():
-        raise ArtifactError(f"{path}: not an artifact: it holds no {MANIFEST}")
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{file}: cannot be read ({error})") from error
-    return Manifest.from_json(text, str(file))
 
 
 def check_version(manifest: Manifest, place: str) -> None:
@@ -72,7 +57,7 @@ def check_model(manifest: Manifest, place: str) -> None:
         function = manifest.functions.get(name)
         if function is None or function.inputs != (ids, number, model.cache):
             raise _contradiction(place, f"model and function {name} disagree")
-        if function.outputs[-1] != model.cache:
+        if len(function.outputs) != 2 or function.outputs[1] != model.cache:
             raise _contradiction(place, f"function {name} does not return the cache")
     for size in model.batches:
         name, caches = batch_function(size), (model.cache,) * size
@@ -80,19 +65,27 @@ def check_model(manifest: Manifest, place: str) -> None:
         ids = TensorType(shape=(size,), dtype="i32")
         if function is None or function.inputs != (ids, *(number,) * size, *caches):
             raise _contradiction(place, f"model and function {name} disagree")
-        if function.outputs != (
-            TensorType(shape=(size, model.vocab_size), dtype="f32"),
-            *caches,
-        ):
+        if function.outputs != (_logits(size, model), *caches):
             raise _contradiction(place, f"function {name} does not return what the model says")
-    logits = TensorType(shape=(1, model.vocab_size), dtype="f32")
-    if manifest.functions["decode"].outputs[0] != logits:
+    if manifest.functions["decode"].outputs[0] != _logits(1, model):
         raise _contradiction(place, f"vocab_size {model.vocab_size} is not that of decode")
+    hidden = manifest.functions["prefill"].outputs[0]
+    chunk = _logits(model.prefill_chunk, model)
+    for name, wanted in (
+        ("logits", Function(inputs=(hidden,), outputs=(chunk,))),
+        ("logits_row", Function(inputs=(hidden, number), outputs=(_logits(1, model),))),
+    ):
+        if manifest.functions.get(name) != wanted:
+            raise _contradiction(place, f"model and function {name} disagree")
     needed = model.max_sequence_length + model.prefill_chunk - 1
     if len(model.cache.shape) == _CACHE_RANK and model.cache.shape[1] < needed:
         raise _contradiction(
             place, f"the cache holds {model.cache.shape[1]} positions, sequences need {needed}"
         )
+
+
+def _logits(rows: int, model: ModelRecord) -> TensorType:
+    return TensorType(shape=(rows, model.vocab_size), dtype="f32")
 
 
 def _contradiction(place: str, what: str) -> ArtifactError:
@@ -129,9 +122,13 @@ def _check_size(path: Path, name: str, record: FileRecord) -> None:
     if plain.is_absolute() or ".." in plain.parts:
         raise ArtifactError(f"{path / MANIFEST}: lists {name!r}, which is outside the artifact")
     file = path / name
-    if not file.is_file():
+    try:
+        found = file.stat()
+    except (OSError, ValueError):  # ValueError: a name with a NUL
+        found = None
+    if found is None or not stat.S_ISREG(found.st_mode):
         raise ArtifactError(f"{file}: missing; copy the whole artifact or compile it again")
-    size = file.stat().st_size
+    size = found.st_size
     if size != record.bytes:
         raise ArtifactError(
             f"{file}: {size} bytes, the manifest says {record.bytes}; "

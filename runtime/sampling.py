@@ -69,12 +69,15 @@ class Sampler:
     def _kept(self, row: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Token ids that may be drawn, in ascending order, and their unnormalised probabilities."""
         _refuse_nan(row)
-        scores = row.astype(np.float64) / self.temperature
+        # Less the largest before the division: a tiny temperature makes infinities of the others.
+        wide = row.astype(np.float64)
+        with np.errstate(over="ignore"):
+            scores = (wide - wide.max()) / self.temperature
         tokens = np.arange(len(scores))
         if self.top_k is not None and self.top_k < len(scores):
             least = np.partition(scores, -self.top_k)[-self.top_k]
             tokens = np.flatnonzero(scores >= least)
-        weights = np.exp(scores[tokens] - scores[tokens].max())
+        weights = np.exp(scores[tokens])
         if self.top_p is not None and self.top_p < 1:
             order = np.argsort(weights, kind="stable")
             below = np.cumsum(weights[order]) / weights.sum() <= 1 - self.top_p

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from iree import runtime as rt
 
 from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.manifest import SCOPE, Function, Manifest
+from mxc.dialects.manifest import SCOPE, Function, Manifest, TensorType, read_manifest
+from mxc.dialects.parameter_archive import read_archive
 from mxc.runtime import arrays
 from mxc.runtime.device import driver_of, open_device
-from mxc.runtime.integrity import check_files, check_model, check_version, read_manifest
+from mxc.runtime.integrity import check_files, check_model, check_version
 from mxc.runtime.levels import CPU_DRIVERS, choose_level
 from mxc.runtime.machine import physical_cores
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from mxc.runtime.sequence import Sequence
 
 # One argument or result in IREE's reflection: "sync func @f(%input0: tensor<4xf32>, ...) -> (...)".
-_DECLARED = re.compile(r"%(input|output)\d+: (tensor<)?")
+_DECLARED = re.compile(r"%(input|output)\d+: (?:tensor<([^>]*)>|(\w+))")
 
 
 def load(
@@ -106,9 +107,7 @@ class Model:
         self._process = os.getpid()
         instance = rt.VmInstance()
         try:
-            parameters = rt.ParameterIndex()
-            for archive in self.archives:
-                parameters.load(str(archive))
+            parameters = load_parameters(self.archives)
             self._module = rt.VmModule.mmap(instance, str(self.module_file))
             self._context = rt.VmContext(
                 instance,
@@ -120,7 +119,7 @@ class Model:
                     self._module,
                 ],
             )
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, IndexError) as error:
             raise ArtifactError(
                 f"{path}: IREE cannot load it for {manifest.target.name} "
                 f"({' '.join(str(error).split())}); compile the artifact again"
@@ -249,15 +248,35 @@ class _Entry:
                 "compile the artifact again"
             )
         declared = self.code.reflection.get("iree.abi.declaration", "")
+        found = {"input": function.inputs, "output": function.outputs}
         passed: dict[str, list[bool]] = {"input": [], "output": []}
-        for side, tensor in _DECLARED.findall(declared):
+        said: dict[str, list[str]] = {"input": [], "output": []}
+        for side, tensor, number in _DECLARED.findall(declared):
             passed[side].append(bool(tensor))
+            said[side].append(tensor or number)
         self.input_is_tensor = passed["input"]
         self.output_is_tensor = passed["output"]
-        counts = (len(self.input_is_tensor), len(self.output_is_tensor))
-        if counts != (len(function.inputs), len(function.outputs)):
-            raise ArtifactError(
-                f"{place}: {name!r} is declared as {declared!r}, the manifest says "
-                f"{len(function.inputs)} arguments and {len(function.outputs)} results; "
-                "compile the artifact again"
-            )
+        for side, types in found.items():
+            listed = ", ".join(map(_mlir, types))
+            if said[side] != list(map(_mlir, types)):
+                raise ArtifactError(
+                    f"{place}: {name!r} is declared as {declared!r}, the manifest says "
+                    f"{len(types)} {side}s ({listed}); compile the artifact again"
+                )
+
+
+def _mlir(kind: TensorType) -> str:
+    """A type as IREE's reflection spells the inside of a tensor, or a number."""
+    return "x".join(["?" if extent == -1 else str(extent) for extent in kind.shape] + [kind.dtype])
+
+
+def load_parameters(archives: Items[Path]) -> Any:
+    """The rt.ParameterIndex of some archives, mapped.
+
+    Raises ArtifactError for a damaged header, which IREE would believe.
+    """
+    parameters = rt.ParameterIndex()
+    for archive in archives:
+        read_archive(archive, canonical=True)
+        parameters.load(str(archive))
+    return parameters

@@ -1,20 +1,15 @@
-"""Text in, text out: the tokenizer and the chat template that the artifact keeps.
-
-The template is rendered as transformers does (utils/chat_template_utils.py, `_compile_jinja_
-template`): the same environment, the same functions. It is code from a checkpoint, so it runs in
-jinja2's immutable sandbox.
-"""
+"""Text in, text out: the tokenizer and the chat template that the artifact keeps."""
 
 from __future__ import annotations
 
-import datetime
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mxc.dialects.chat_template import ChatTemplate
 from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+from mxc.dialects.manifest import TOKENIZER
+from mxc.dialects.text_files import open_tokenizer, read_text_files, telling_panics
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -31,7 +26,7 @@ class Text:
     """The tokenizer of an artifact, with its chat template if it has one."""
 
     def __init__(
-        self, tokenizer: Tokenizer, template: str | None, special_tokens: dict[str, Any]
+        self, tokenizer: Tokenizer, template: ChatTemplate | None, special_tokens: dict[str, str]
     ) -> None:
         """Keep the parts; `Text.load` is the way to get here."""
         self.tokenizer = tokenizer
@@ -42,26 +37,19 @@ class Text:
     def load(path: Path) -> Text:
         """Read tokenizer.json, tokenizer_config.json and chat_template.jinja of an artifact.
 
-        Raises ArtifactError where there is no tokenizer or a file is malformed.
+        A chat template has a process from now on. Raises ArtifactError where there is no
+        tokenizer or a file is malformed.
         """
-        from tokenizers import Tokenizer
-
-        file = path / TOKENIZER
-        if not file.is_file():
+        if not (path / TOKENIZER).is_file():
             raise ArtifactError(
                 f"{path}: holds no {TOKENIZER}, so text cannot become tokens; "
                 "use --prompt-tokens, or compile a checkpoint that has one"
             )
-        try:
-            tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # tokenizers raises nothing more precise
-            raise ArtifactError(f"{file}: not a tokenizer ({error})") from error
-        config = _config(path / TOKENIZER_CONFIG)
-        template = path / CHAT_TEMPLATE
-        text = template.read_text(encoding="utf-8") if template.is_file() else None
-        if text is None:
-            text = _named_template(config.get("chat_template"))
-        return Text(tokenizer, text, _special_tokens(config))
+        files = read_text_files(path)
+        template = None
+        if files.template is not None:  # first, so that it starts while the tokenizer is read
+            template = ChatTemplate(files.template, files.template_place)
+        return Text(open_tokenizer(path / TOKENIZER), template, files.special_tokens)
 
     @property
     def has_chat_template(self) -> bool:
@@ -81,35 +69,22 @@ class Text:
                 f"character {error.start} of the text is {text[error.start]!a}, a byte or half of "
                 "a pair that is not Unicode; give it in UTF-8"
             ) from error
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        with telling_panics("the tokenizer fails on this text", RequestError):
+            ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def chat(self, messages: Sequence[dict[str, Any]], **variables: Any) -> str:
         """`messages` ({"role", "content"}) as the model was trained to read them, and the start of
         its answer.
 
-        variables: what else the template may look at ("tools", "reasoning_effort").
+        variables: what else the template may look at ("tools", "reasoning_effort"), as JSON.
         Raises ArtifactError without a template or for one that is malformed, RequestError where
-        the template refuses the messages.
+        the template refuses the messages or fails on them.
         """
-        import jinja2
-
         if self._template is None:
             raise ArtifactError("the artifact has no chat template; use --raw")
         given = {"tools": None, "documents": None, **self.special_tokens, **variables}
-        try:
-            template = _environment().from_string(self._template)
-        except jinja2.TemplateSyntaxError as error:
-            raise ArtifactError(
-                f"{CHAT_TEMPLATE}, line {error.lineno}: {error.message}; use --raw"
-            ) from error
-        try:
-            text: str = template.render(
-                messages=list(messages), add_generation_prompt=True, **given
-            )
-        except (jinja2.TemplateError, TypeError) as error:
-            raise RequestError(f"the chat template refuses these messages: {error}") from error
-        return text
+        return self._template.render(messages, **given)
 
     def decoder(self, *, skip_special_tokens: bool = True) -> Detokenizer:
         """A new stream of text."""
@@ -199,79 +174,3 @@ def _overlap(text: str, stop: str) -> int:
     """How many characters at the end of `text` could begin `stop`."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
-
-
-def _config(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{file}: not JSON ({error})") from error
-    if not isinstance(config, dict):
-        raise ArtifactError(f"{file}: wants an object, got {type(config).__name__}")
-    return config
-
-
-def _named_template(found: Any) -> str | None:
-    """tokenizer_config.json holds one template, or a list of named ones."""
-    if isinstance(found, list):
-        found = next((t.get("template") for t in found if t.get("name") == "default"), None)
-    return found if isinstance(found, str) else None
-
-
-def _special_tokens(config: dict[str, Any]) -> dict[str, Any]:
-    """bos_token and its kin, as text: each is a string or an object with its content."""
-    tokens: dict[str, Any] = {}
-    extra = config.get("extra_special_tokens")
-    for name, value in {**config, **(extra if isinstance(extra, dict) else {})}.items():
-        content = value.get("content") if isinstance(value, dict) else value
-        if name.endswith("_token") and isinstance(content, str):
-            tokens[name] = content
-    return tokens
-
-
-def _environment() -> Any:
-    import jinja2
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """{% generation %} marks what the assistant says, for training; here it only stands."""
-
-        def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-            """Leave the body as it is."""
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    Generation.tags = {"generation"}
-
-    def raise_exception(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    def tojson(
-        value: Any,
-        ensure_ascii: bool = False,
-        indent: int | None = None,
-        separators: tuple[str, str] | None = None,
-        sort_keys: bool = False,
-    ) -> str:
-        # jinja2's own filter escapes HTML, which no model was trained on.
-        return json.dumps(
-            value,
-            ensure_ascii=ensure_ascii,
-            indent=indent,
-            separators=separators,
-            sort_keys=sort_keys,
-        )
-
-    def strftime_now(pattern: str) -> str:
-        return datetime.datetime.now().strftime(pattern)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = strftime_now
-    return environment

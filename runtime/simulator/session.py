@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from iree import runtime as rt
 
 from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.manifest import Manifest
+from mxc.dialects.manifest import Manifest, read_manifest
 from mxc.runtime import arrays
 from mxc.runtime.device import open_device
-from mxc.runtime.integrity import check_files, check_model, check_version, read_manifest
+from mxc.runtime.integrity import check_files, check_model, check_version
 from mxc.runtime.levels import choose_level
-from mxc.runtime.session import Model, _Entry
+from mxc.runtime.session import Model, _Entry, load_parameters
 from mxc.runtime.simulator.code.processors import PROCESSORS
 from mxc.runtime.simulator.compute.operations import Array
 from mxc.runtime.simulator.errors import CodeObjectError
@@ -141,11 +140,8 @@ def _memory(window: Array) -> Array:
 
 def _parameters(archives: Items[Path]) -> dict[str, Array]:
     """The bytes of every parameter, mapped."""
-    index = rt.ParameterIndex()
-    for archive in archives:
-        index.load(str(archive))
     found: dict[str, Array] = {}
-    for name, entry in index.items():
+    for name, entry in load_parameters(archives).items():
         if entry.is_file:
             found[name] = np.frombuffer(entry.file_view, np.uint8)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mxc.runtime.simulator.assembly.kernels import read_assembly
@@ -26,6 +27,7 @@ def simulate(
     *,
     kernel: str | None = None,
     workgroup: Workgroup | None = None,
+    dynamic_lds: int = 0,
     observer: Observer | None = None,
 ) -> list[Array]:
     """Run one kernel; gives copies of `buffers` as the kernel leaves them.
@@ -34,7 +36,8 @@ def simulate(
     lines is text. workgroups: how many in x, y, z. buffers: an array for each pointer argument, in
     order. constants: the 32-bit arguments. kernel: its name, needed where there are several.
     workgroup: the work items of a workgroup in x, y, z, needed where the metadata does not state
-    them. observer: a Sanitizer, Counter or Trace.
+    them. dynamic_lds: bytes of LDS beside those that the kernel states. observer: a Sanitizer,
+    Counter or Trace.
 
     Raises CodeObjectError for a code object that is malformed or for another processor,
     AssemblyError (with file and line) for text that cannot be read, and SimulationError for an
@@ -43,7 +46,7 @@ def simulate(
     kernels = load_kernels(
         code, workgroup=workgroup, buffers=len(buffers), constants=len(constants)
     )
-    chosen = choose(kernels, kernel)
+    chosen = replace(choose(kernels, kernel), dynamic_lds=dynamic_lds)
     program = Program(chosen, observed=observer is not None and observer.every_instruction)
     results = [buffer.copy(order="C") for buffer in buffers]
     launch(program, workgroups, results, constants, observer=observer)

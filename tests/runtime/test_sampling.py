@@ -110,6 +110,15 @@ def _seeded(seed: int) -> Sampler:
     return Sampler(1.5, seed=seed)
 
 
+@pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.9}, {"min_p": 0.5}])
+@pytest.mark.parametrize("temperature", [5e-324, 1e-320, 1e-30])
+def test_a_tiny_temperature_takes_the_most_likely(temperature: float, options) -> None:
+    row = np.float32([1, -np.inf, 3e38, -3e38, 3e38])
+    sampler = Sampler(temperature, seed=0, **options)
+    assert {sampler(row) for _ in range(50)} == {2, 4}
+    np.testing.assert_array_equal(sampler.probabilities(row), [0, 0, 0.5, 0, 0.5])
+
+
 def test_greedy_takes_the_first_of_equals() -> None:
     greedy = Sampler()
     assert greedy(np.array([[1, 5, 5, 0]], np.float32)) == 1

@@ -249,6 +249,10 @@ def test_a_sequence_that_the_cache_cannot_hold_is_refused() -> None:
     """What is fed behind the end of the cache would be written behind the end of a buffer."""
     cache = TensorType(shape=(4, 35, 2, 32), dtype="f32")
     number = TensorType(shape=(), dtype="i32")
+    hidden = TensorType(shape=(4, 8), dtype="f32")
+
+    def logits(rows: int) -> TensorType:
+        return TensorType(shape=(rows, 7), dtype="f32")
 
     def function(tokens: int, first: TensorType) -> Function:
         ids = TensorType(shape=(tokens,), dtype="i32")
@@ -261,8 +265,10 @@ def test_a_sequence_that_the_cache_cannot_hold_is_refused() -> None:
             target=TargetRecord(name="", device="", architecture="", chip=""),
             activations="f32",
             functions={
-                "prefill": function(4, TensorType(shape=(4, 8), dtype="f32")),
-                "decode": function(1, TensorType(shape=(1, 7), dtype="f32")),
+                "prefill": function(4, hidden),
+                "decode": function(1, logits(1)),
+                "logits": Function(inputs=(hidden,), outputs=(logits(4),)),
+                "logits_row": Function(inputs=(hidden, number), outputs=(logits(1),)),
             },
             files={},
             model=ModelRecord(

@@ -121,6 +121,48 @@ def test_templates_that_fail(folder: Path, template: str, error, message: str) -
         Text.load(folder).chat(MESSAGES)
 
 
+LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (LOOP, "chat_template.jinja did not end within 1 s"),
+        ("{{ 'a' * 10**10 }}", r"MemoryError \(more than 512 MiB\)"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError: division by zero"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ("{{ (1e400) | string | float | int }}", "OverflowError|NameError"),
+        ("{{ 'x'.encode('utf-16').decode() }}", "UnicodeDecodeError"),
+        ("{% for i in range(999) %}{{ 'y' * 99999 }}{% endfor %}", "more than 16777216 characters"),
+        ("{{ a.b.c }}", "UndefinedError: 'a' is undefined"),
+    ],
+)
+def test_templates_that_do_harm(folder: Path, monkeypatch, template: str, message: str) -> None:
+    monkeypatch.setattr("mxc.dialects.chat_template.SECONDS", 1.0 if template == LOOP else 10.0)
+    (folder / CHAT_TEMPLATE).write_text(template)
+    text = Text.load(folder)
+    with pytest.raises(RequestError, match=rf"{message}.*; use --raw") as refusal:
+        text.chat(MESSAGES)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_template_goes_on_after_a_chat_that_it_could_not_render(
+    folder: Path, monkeypatch
+) -> None:
+    (folder / CHAT_TEMPLATE).write_text("{{ messages[0].content * 10**9 if n else 'fine' }}")
+    text = Text.load(folder)
+    assert text.chat(MESSAGES, n=0) == "fine"
+    with pytest.raises(RequestError, match="MemoryError"):
+        text.chat(MESSAGES, n=1)
+    with pytest.raises(RequestError, match="must be JSON: Object of type set"):
+        text.chat(MESSAGES, n={1})
+    assert text.chat(MESSAGES, n=0) == "fine"
+    text._template._child.process.kill()
+    with pytest.raises(RequestError, match="ended its process"):
+        text.chat(MESSAGES, n=0)
+    assert text.chat(MESSAGES, n=0) == "fine"
+
+
 def test_where_the_template_is_found(folder: Path) -> None:
     (folder / CHAT_TEMPLATE).unlink()
     text = Text.load(folder)
@@ -140,8 +182,15 @@ def test_files_that_are_no_tokenizers(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"tokenizer\.json: not a tokenizer"):
         Text.load(tmp_path)
     byte_level().save(str(tmp_path / TOKENIZER))
-    for content, message in (("{", "not JSON"), ("[]", "wants an object, got list")):
-        (tmp_path / TOKENIZER_CONFIG).write_text(content)
+    for content, message in (
+        ("{", "not JSON"),
+        ("[]", "wants an object, got list"),
+        ("\xff", "cannot be read"),
+        ('{"chat_template": 7}', "chat_template: wants a string, or a list of objects"),
+        ('{"chat_template": ["a"]}', "chat_template: wants a string, or a list of objects"),
+        ('{"bos_token": [1]}', r"bos_token: wants a string .* found \[1\]"),
+    ):
+        (tmp_path / TOKENIZER_CONFIG).write_bytes(content.encode("latin-1"))
         with pytest.raises(ArtifactError, match=message):
             Text.load(tmp_path)
 

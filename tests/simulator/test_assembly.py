@@ -305,6 +305,7 @@ def test_a_kernel_with_its_descriptor() -> None:
         ("v_add_u32 v0, v1", "takes 3 operands, found 2"),
         ("v_add_u32 v0, v1, v256", "v256 does not exist; v0 to v255 do"),
         ("v_add_u32 v0, v1, w2", "'w2' has no value here"),
+        ("v_add_f32 v0, ||, v2", "no operand|has no value"),
         ("v_add_u32 v0, v1, @", "'@' is no operand"),
         ("s_add_u32 s0, v1, s2", "v1 is no scalar operand"),
         ("v_add_f64 v[2:3], v[4:5], v6", "v6 is 1 registers, wanted 2"),
@@ -346,7 +347,8 @@ def test_what_cannot_be_read_is_refused_with_its_line(line: str, reason: str) ->
         ("sgpr_kernarg", "sgpr_dispatch", r"x.s:20: .*user_sgpr_dispatch_segment_ptr is no field"),
         ("scale:", "scala:", r"x.s:18: no label scale"),
         ("accum_offset ((", "accum_offset 3+((", "wanted at most 512, and a multiple of 4"),
-        ("next_free_sgpr 8", "user_sgpr_queue_ptr 1", "the simulator does not provide it"),
+        ("next_free_sgpr 8", "user_sgpr_flat_scratch_init 1", "flat_scratch_init .* not provide"),
+        ("next_free_sgpr 8", "system_sgpr_workgroup_info 1", "simulator does not provide it"),
         ("  .set inner", "    - :\n  .set inner", "x.s:27: -: no instruction"),
     ],
 )

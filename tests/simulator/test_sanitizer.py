@@ -13,7 +13,6 @@ from mxc.runtime.simulator.code.text import text
 from mxc.runtime.simulator.errors import SimulationError
 from mxc.runtime.simulator.run.launch import launch
 from mxc.runtime.simulator.run.translate import Program
-from mxc.runtime.simulator.simulate import simulate
 from mxc.runtime.simulator.watch.sanitizer import Finding, Sanitizer
 
 Assemble = Callable[..., Kernel]
@@ -89,46 +88,6 @@ def test_use_before_wait(kernel: str, early: str | None, assemble: Assemble) -> 
     assert all(f"{early} is loaded" in f.detail for f in findings if early == "v2")
 
 
-FLAT = """
-v_lshlrev_b32 v1, 2, v0
-v_mov_b32 v3, s3
-v_add_co_u32 v2, vcc, s2, v1
-s_nop 0
-v_addc_co_u32 v3, vcc, 0, v3, vcc
-flat_load_dword v4, v[2:3]
-{wait}
-v_add_u32 v4, v4, v4
-s_endpgm
-"""
-#: Scalar loads come back in any order: one that is left of two may be either.
-SCALARS = """
-s_load_dword s6, s[2:3], 0x10
-s_load_dword s7, s[2:3], 0x20
-{wait}
-s_add_u32 s8, s6, s6
-s_endpgm
-"""
-#: With a scalar load beside two LDS reads, the one that is left may be the second of them.
-BESIDE = """
-v_lshlrev_b32 v1, 2, v0
-ds_write_b32 v1, v0
-s_waitcnt lgkmcnt(0)
-ds_read_b32 v2, v1
-ds_read_b32 v3, v1
-s_load_dword s6, s[2:3], 0x10
-{wait}
-v_add_u32 v4, {used}, {used}
-s_endpgm
-"""
-
-
-def run_text(code: str) -> list[Finding]:
-    sanitizer = Sanitizer()
-    data = np.arange(1024, dtype=np.uint32)
-    simulate(code, (1, 1, 1), [data], workgroup=(64, 1, 1), observer=sanitizer)
-    return sanitizer.findings
-
-
 #: The second wave goes past the load, with a store of its own on the way.
 APART = """
 v_lshlrev_b32 v1, 2, v0
@@ -159,34 +118,6 @@ def test_a_wave_waits_for_its_own_loads(
 ) -> None:
     kernel = assemble(APART.format(loads=loads, wait=wait), workgroup=128)
     assert kinds(sanitize(kernel)) == ({"wait"} if early else set())
-
-
-@pytest.mark.parametrize(
-    ("kernel", "wait", "early"),
-    [
-        (FLAT, "s_waitcnt vmcnt(0)", True),
-        (FLAT, "s_waitcnt lgkmcnt(0)", True),
-        (FLAT, "s_waitcnt vmcnt(0) lgkmcnt(0)", False),
-        (BESIDE.replace("{used}", "v3"), "s_waitcnt lgkmcnt(1)", True),
-        (BESIDE.replace("{used}", "v2"), "s_waitcnt lgkmcnt(1)", False),
-        (BESIDE.replace("{used}", "v2"), "s_waitcnt lgkmcnt(2)", True),
-        (BESIDE.replace("{used}", "v3"), "s_waitcnt lgkmcnt(0)", False),
-        (SCALARS, "s_waitcnt lgkmcnt(1)", True),
-        (SCALARS, "s_waitcnt lgkmcnt(0)", False),
-    ],
-)
-def test_counters_without_an_order(kernel: str, wait: str, early: bool) -> None:
-    findings = [f for f in run_text(kernel.format(wait=wait)) if f.kind != "hazard"]
-    assert kinds(findings) == ({"wait"} if early else set())
-
-
-def test_a_hazard_is_found_where_it_executes() -> None:
-    kernel = "v_exp_f32 v1, v0\n{}\nv_add_f32 v2, v1, v1\ns_endpgm"
-    (finding,) = run_text(kernel.format(""))
-    assert finding.kind == "hazard"
-    assert finding.place == "kernel, 0x4 (<text>:3): v_add_f32 v2, v1, v1"
-    assert finding.detail.endswith("0 wait states behind 0x0 v_exp_f32 v1, v0, wanted 1")
-    assert not run_text(kernel.format("s_nop 0"))
 
 
 NEIGHBOUR = """
@@ -223,6 +154,40 @@ s_endpgm
 """
 
 
+#: The first wave stores 5 to a word, the second one another number, and each reads it back.
+SAME = """
+v_mov_b32 v1, 0
+v_mov_b32 v2, 5
+v_readfirstlane_b32 s8, v0
+s_cmp_eq_u32 s8, 0
+s_cbranch_scc1 first
+v_mov_b32 v2, {other}
+first:
+ds_write_b32 v1, v2
+s_waitcnt lgkmcnt(0)
+ds_write_b{bits} v1, v2
+s_waitcnt lgkmcnt(0)
+ds_read_b32 v3, v1
+s_waitcnt lgkmcnt(0)
+s_endpgm
+"""
+#: Of three waves two store the same, and the third one reads it.
+SAME_READ = """
+v_mov_b32 v1, 0
+v_mov_b32 v2, 5
+v_readfirstlane_b32 s8, v0
+s_cmp_eq_u32 s8, 128
+s_cbranch_scc1 third
+ds_write_b32 v1, v2
+s_waitcnt lgkmcnt(0)
+s_endpgm
+third:
+ds_read_b32 v3, v1
+s_waitcnt lgkmcnt(0)
+s_endpgm
+"""
+
+
 @pytest.mark.parametrize(
     ("kernel", "races"),
     [
@@ -237,11 +202,21 @@ s_endpgm
             for between in ("", BOTH)
         ),
         ("v_and_b32 v1, 60, v0\nds_write_b32 v1, v0\ns_endpgm", True),
+        # The same values from several waves: at once, one after the other, and read back.
+        ("v_and_b32 v1, 60, v0\nds_write_b32 v1, v1\ns_endpgm", False),
+        ("v_and_b32 v1, 60, v0\nds_write_b8 v1, v1\ns_endpgm", False),
+        (SAME.format(other=5, bits=32), False),
+        (SAME.format(other=5, bits=8), False),
+        (SAME.format(other=6, bits=32), True),
+        (SAME.format(other=6, bits=8), True),
+        # A wave that stored nothing reads it.
+        (SAME_READ, True),
         ("v_lshlrev_b32 v1, 2, v0\nds_write_b32 v1, v0\ns_endpgm", False),
     ],
 )
 def test_races_in_lds(kernel: str, races: bool, assemble: Assemble) -> None:
-    findings = sanitize(assemble("\n".join(filter(None, kernel.splitlines())), 1, 128))
+    items = 192 if kernel == SAME_READ else 128
+    findings = sanitize(assemble("\n".join(filter(None, kernel.splitlines())), 1, items))
     # A neighbour's bytes may not be there yet: then they are undefined, and no race is proved.
     assert ("race" in kinds(findings)) == races
     assert kinds(findings) <= {"race", "undefined"}

@@ -14,6 +14,7 @@ from mxc.runtime.simulator.assembly.listing import Listing, read_listing
 from mxc.runtime.simulator.assembly.metadata import read_metadata
 from mxc.runtime.simulator.assembly.source import Place, refuse
 from mxc.runtime.simulator.code.code_object import (
+    USER_SGPRS,
     Argument,
     Descriptor,
     Kernel,
@@ -21,6 +22,7 @@ from mxc.runtime.simulator.code.code_object import (
     metadata_arguments,
     metadata_kernels,
     metadata_workgroup,
+    user_places,
 )
 from mxc.runtime.simulator.code.msgpack import Value
 from mxc.runtime.simulator.errors import AssemblyError, CodeObjectError
@@ -31,7 +33,7 @@ _FIELDS = {
     "private_segment_fixed_size": 0,
     "kernarg_size": 0,
     "user_sgpr_count": -1,
-    "user_sgpr_kernarg_segment_ptr": 0,
+    **{f"user_sgpr_{name}": 0 for name in USER_SGPRS},
     "user_sgpr_kernarg_preload_length": 0,
     "user_sgpr_kernarg_preload_offset": 0,
     "system_sgpr_workgroup_id_x": 1,
@@ -49,11 +51,7 @@ _FIELDS = {
     "fp16_overflow": 0,
 }
 #: What the simulator does not provide.
-_REFUSED = (
-    *("user_sgpr_dispatch_ptr", "user_sgpr_queue_ptr", "user_sgpr_dispatch_id"),
-    *("user_sgpr_private_segment_buffer", "user_sgpr_flat_scratch_init"),
-    *("user_sgpr_private_segment_size", "system_sgpr_workgroup_info"),
-)
+_REFUSED = ("system_sgpr_workgroup_info",)
 #: Fields without an effect here.
 _IGNORED = """
     next_free_sgpr reserve_vcc reserve_xnack_mask reserve_flat_scratch tg_split
@@ -154,7 +152,7 @@ def _snippet(
         user_sgprs=2 + size // 4,
         workgroup_ids=(True, True, True),
         workitem_dimensions=3,
-        kernarg_sgpr=0,
+        user={"kernarg_segment_ptr": 0},
         preload_sgpr=2,
         preload_dwords=size // 4,
         preload_offset=0,
@@ -180,9 +178,11 @@ def _descriptor(
         if name not in _FIELDS and name not in _REFUSED:
             raise refuse(here, f".amdhsa_{name} is no field of a kernel for gfx950")
         values[name] = value
-    pointer = values["user_sgpr_kernarg_segment_ptr"]
     preload = values["user_sgpr_kernarg_preload_length"]
-    fixed = 2 * pointer
+    try:
+        places, fixed = user_places([n for n in USER_SGPRS if values[f"user_sgpr_{n}"]])
+    except CodeObjectError as error:
+        raise refuse(place, str(error)) from error
     stated = values["user_sgpr_count"]
     user = stated if stated >= 0 else fixed + preload
     if user < fixed + preload or user > 32:
@@ -212,7 +212,7 @@ def _descriptor(
             bool(values["system_sgpr_workgroup_id_z"]),
         ),
         workitem_dimensions=values["system_vgpr_workitem_id"] + 1,
-        kernarg_sgpr=0 if pointer else None,
+        user=places,
         preload_sgpr=fixed,
         preload_dwords=preload,
         preload_offset=values["user_sgpr_kernarg_preload_offset"],

@@ -63,7 +63,7 @@ class Reader:
             elif match := re.fullmatch(r"neg\((.*)\)", text):
                 negative, text = not negative, match[1].strip()
             elif match := re.fullmatch(r"\|(.*)\||abs\((.*)\)", text):
-                absolute, text = True, (match[1] or match[2]).strip()
+                absolute, text = True, (match[1] or match[2] or "").strip()
             elif match := re.fullmatch(r"sext\((.*)\)", text):
                 extended, text = True, match[1].strip()
             else:

@@ -7,7 +7,7 @@ Sources: the LLVM documentation "User Guide for AMDGPU Backend", sections Code O
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -24,6 +24,21 @@ Workgroup: TypeAlias = tuple[int, int, int]
 #: What a work item has of scratch: 8 MiB for 64.
 LARGEST_SCRATCH = 128 * 1024
 _LARGEST_ARGUMENTS = 1 << 16
+#: What a kernel can ask to find in its first scalar registers, in their order, and how many each
+#: takes (LLVM, User Guide for AMDGPU Backend, SGPR Register Set Up Order).
+USER_SGPRS = {
+    "private_segment_buffer": 4,
+    "dispatch_ptr": 2,
+    "queue_ptr": 2,
+    "kernarg_segment_ptr": 2,
+    "dispatch_id": 2,
+    "flat_scratch_init": 2,
+    "private_segment_size": 1,
+}
+#: Of kernels without architected flat scratch, which gfx942 and gfx950 have.
+_NOT_HERE = ("private_segment_buffer", "flat_scratch_init")
+#: What is in no memory and has no number here: its registers are undefined.
+_UNDEFINED = ("queue_ptr", "dispatch_id")
 
 
 class Argument(NamedTuple):
@@ -39,7 +54,7 @@ class Descriptor:
     """The fields of a kernel descriptor that execution depends on.
 
     `mode` is the initial MODE register; `first_agpr` the accumulation registers' place in the
-    unified register file.
+    unified register file; `user` the first register of each entry of USER_SGPRS that is asked for.
     """
 
     lds_bytes: int
@@ -52,7 +67,7 @@ class Descriptor:
     user_sgprs: int
     workgroup_ids: tuple[bool, bool, bool]
     workitem_dimensions: int
-    kernarg_sgpr: int | None
+    user: Mapping[str, int]
     preload_sgpr: int
     preload_dwords: int
     preload_offset: int
@@ -65,6 +80,26 @@ class Descriptor:
         skipped = self.preload_dwords and self.preload_prologue
         return self.entry + 256 if skipped else self.entry
 
+    @property
+    def undefined_sgprs(self) -> frozenset[int]:
+        """User registers that hold nothing here."""
+        asked = [(self.user[name], USER_SGPRS[name]) for name in _UNDEFINED if name in self.user]
+        return frozenset(n for first, count in asked for n in range(first, first + count))
+
+
+def user_places(wanted: Sequence[str]) -> tuple[dict[str, int], int]:
+    """The first register of each entry of USER_SGPRS that is wanted, and how many they take."""
+    places, at = {}, 0
+    for name, count in USER_SGPRS.items():
+        if name in wanted:
+            if name in _NOT_HERE:
+                raise CodeObjectError(
+                    f"asks for {name} in scalar registers, which the simulator does not provide"
+                )
+            places[name] = at
+            at += count
+    return places, at
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -73,7 +108,8 @@ class Kernel:
     `workgroup` is the size in work items; `code` the whole text section, `address` its virtual
     address, `descriptor.entry` that of the kernel. Of assembly text there is no code: `listing`
     has the instructions by their addresses. lines: where an instruction comes from in a source
-    ("kernel.s:12"), by address, as far as that is known.
+    ("kernel.s:12"), by address, as far as that is known. image: what can be read at the addresses
+    of the code object, from 0. dynamic_lds: bytes of LDS beside those of the descriptor.
     """
 
     name: str
@@ -85,6 +121,19 @@ class Kernel:
     listing: Mapping[int, Instruction] | None = field(default=None, repr=False, compare=False)
     lines: Mapping[int, str] = field(default_factory=dict, repr=False, compare=False)
     processor: Processor = GFX950
+    image: bytes = field(default=b"", repr=False, compare=False)
+    dynamic_lds: int = 0
+
+    @property
+    def lds_bytes(self) -> int:
+        """Bytes of LDS of a workgroup. Raises SimulationError for more than there are."""
+        size = self.descriptor.lds_bytes + self.dynamic_lds
+        if self.dynamic_lds < 0 or size > self.processor.lds_bytes:
+            raise SimulationError(
+                f"{self.name}: {self.dynamic_lds} bytes of dynamic LDS beside "
+                f"{self.descriptor.lds_bytes}, at most {self.processor.lds_bytes} together"
+            )
+        return size
 
     def fetch(self, address: int) -> Instruction:
         """The instruction at an address. Raises SimulationError where there is none."""
@@ -119,6 +168,7 @@ def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str
     lines = read_lines(
         *(elf.contents(data, sections, f".debug_{name}") for name in ("line", "line_str", "str"))
     )
+    image = elf.image(data, sections)
     kernels: dict[str, Kernel] = {}
     for name, entry in stated.items():
         symbol = _string(entry, ".symbol")
@@ -140,6 +190,7 @@ def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str
             address=text.address,
             lines=lines,
             processor=processor,
+            image=image,
         )
     return kernels
 
@@ -168,22 +219,18 @@ def metadata_arguments(entry: Value) -> tuple[Argument, ...]:
 def _descriptor(raw: bytes, address: int, name: str, largest_lds: int) -> Descriptor:
     lds, scratch, kernarg, _, entry = struct.unpack_from("<IIIIq", raw)
     rsrc3, rsrc1, rsrc2, properties, preload = struct.unpack_from("<IIIHH", raw, 44)
-    # User SGPRs stand in this order; the bits of those that a kernel does not ask for take none.
-    sizes = (4, 2, 2, 2, 2, 2, 1)
-    places = [sum(n for j, n in enumerate(sizes[:i]) if properties >> j & 1) for i in range(8)]
-    if properties & 0b1110111:
-        raise CodeObjectError(
-            f"kernel {name}: asks for dispatch, queue or private segment registers "
-            f"(properties 0x{properties:x}), which the simulator does not provide"
-        )
+    try:
+        places, fixed = user_places([n for i, n in enumerate(USER_SGPRS) if properties >> i & 1])
+    except CodeObjectError as error:
+        raise CodeObjectError(f"kernel {name}: {error}") from error
     limits = (("LDS", lds, largest_lds), ("scratch", scratch, LARGEST_SCRATCH))
     for what, size, most in (*limits, ("arguments", kernarg, _LARGEST_ARGUMENTS)):
         if size > most:
             raise CodeObjectError(f"kernel {name}: wants {size} bytes of {what}, at most {most}")
     user = rsrc2 >> 1 & 31
-    if places[7] + (preload & 127) > max(user, places[7]):
+    if fixed + (preload & 127) > max(user, fixed):
         raise CodeObjectError(
-            f"kernel {name}: preloads {preload & 127} scalar registers behind {places[7]}, "
+            f"kernel {name}: preloads {preload & 127} scalar registers behind {fixed}, "
             f"and has {user}"
         )
     return Descriptor(
@@ -200,8 +247,8 @@ def _descriptor(raw: bytes, address: int, name: str, largest_lds: int) -> Descri
         user_sgprs=rsrc2 >> 1 & 31,
         workgroup_ids=(bool(rsrc2 >> 7 & 1), bool(rsrc2 >> 8 & 1), bool(rsrc2 >> 9 & 1)),
         workitem_dimensions=(rsrc2 >> 11 & 3) + 1,
-        kernarg_sgpr=places[3] if properties >> 3 & 1 else None,
-        preload_sgpr=places[7],
+        user=places,
+        preload_sgpr=fixed,
         preload_dwords=preload & 127,
         preload_offset=preload >> 7,
     )

@@ -13,14 +13,18 @@ from mxc.runtime.simulator.errors import CodeObjectError
 
 _EM_AMDGPU = 224
 _SHT_SYMTAB, _SHT_NOTE, _SHT_NOBITS, _SHT_DYNSYM = 2, 7, 8, 11
+_SHF_WRITE, _SHF_ALLOC = 1, 2
+#: Bytes of address space that a code object may take; those that we know take less than 1 MiB.
+_LARGEST_IMAGE = 1 << 28
 _NOTE_METADATA = 32
 
 
 class Section(NamedTuple):
-    """A section; `kind` is its sh_type, `link` the section with its names."""
+    """A section; `kind` is its sh_type, `flags` sh_flags, `link` the section with its names."""
 
     name: str
     kind: int
+    flags: int
     address: int
     offset: int
     size: int
@@ -40,7 +44,9 @@ def read_sections(data: bytes) -> list[Section]:
         if kind != _SHT_NOBITS and offset + length > len(data):
             raise CodeObjectError("an ELF section lies outside of the file; is it cut short?")
     names = raw[names_index]
-    return [Section(_text(data, names[4] + r[0]), r[1], r[3], r[4], r[5], r[6], r[9]) for r in raw]
+    return [
+        Section(_text(data, names[4] + r[0]), r[1], r[2], r[3], r[4], r[5], r[6], r[9]) for r in raw
+    ]
 
 
 def processor(data: bytes) -> Processor:
@@ -112,6 +118,23 @@ def bytes_at(data: bytes, sections: list[Section], at: int, count: int, name: st
     if at + count > section.address + section.size:
         raise CodeObjectError(f"kernel {name}: its descriptor is cut short")
     return data[start : start + count]
+
+
+def image(data: bytes, sections: list[Section]) -> bytes:
+    """Code and constants as they are loaded: the bytes from address 0 to the end of the last
+    section that a kernel may read and not write."""
+    loaded = [
+        s
+        for s in sections
+        if s.flags & (_SHF_ALLOC | _SHF_WRITE) == _SHF_ALLOC and s.kind != _SHT_NOBITS
+    ]
+    size = max((s.address + s.size for s in loaded), default=0)
+    if size > _LARGEST_IMAGE:
+        raise CodeObjectError(f"a code object of {size} bytes, at most {_LARGEST_IMAGE}")
+    found = bytearray(size)
+    for s in loaded:
+        found[s.address : s.address + s.size] = data[s.offset : s.offset + s.size]
+    return bytes(found)
 
 
 def contents(data: bytes, sections: list[Section], name: str) -> bytes:

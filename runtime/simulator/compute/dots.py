@@ -78,3 +78,5 @@ DOTS: dict[str, Operation] = {
     "v_dot4c_i32_i8": operation("i", "ii", _integers(8, signed=True), tied=True),
     "v_dot8c_i32_i4": operation("i", "ii", _integers(4, signed=True), tied=True),
 }
+#: Those whose operands are floats, which have signs.
+FLOAT_DOTS = frozenset(name for name, entry in DOTS.items() if entry.outs == "f")

@@ -1,13 +1,16 @@
 """Packed instructions: two halves of a register, or two registers, at once.
 
-Source: AMD CDNA4 instruction set architecture, section on VOP3P. `op_sel` chooses the half that
-the lower result reads, `op_sel_hi` that of the upper one.
+Source: AMD CDNA4 instruction set architecture, section on VOP3P, and the pseudocode there.
+`op_sel` chooses the half that the lower result reads, `op_sel_hi` that of the upper one. The
+pseudocode of v_pk_mov_b32 reads op_sel alone: op_sel[0] for the lower result, which is of the first
+operand, op_sel[1] for the upper one, which is of the second.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from mxc.runtime.simulator.code.instruction import Instruction
 from mxc.runtime.simulator.compute.floats import FLOATS, fused32, maximum3, minimum3
 from mxc.runtime.simulator.compute.integers import INTEGERS
 from mxc.runtime.simulator.compute.operations import Array, Operation, operation
@@ -34,6 +37,15 @@ PACKED32: dict[str, Operation] = {
     "v_pk_fma_f32": FLOATS["v_fma_f32"],
     "v_pk_mov_b32": INTEGERS["v_mov_b32"],
 }
+
+
+def packed_reads(i: Instruction, half: int) -> list[tuple[int, int]]:
+    """Operands that one half of a packed result reads: number, and whether their upper half."""
+    if i.name == "v_pk_mov_b32":
+        return [(half, i.has("op_sel") >> half & 1)]
+    # Kept as the difference from the default, which is all ones.
+    chosen = i.has("op_sel_hi") ^ 7 if half else i.has("op_sel")
+    return [(n, chosen >> n & 1) for n in range(len(i.operands))]
 
 
 def _mixed_half(a: Array, b: Array, c: Array) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -149,6 +149,9 @@ class Device:
             "hal.device.queue.alloca": lambda *a: _allocate(a[7]),
             "hal.device.queue.fill": lambda *a: _fill(a[4].part(a[5], a[6]), a[7], a[8]),
             "hal.device.queue.copy": lambda *a: _copy(a[4].part(a[5], a[8]), a[6].part(a[7], a[8])),
+            # Constants that are read from the program as from a file.
+            "hal.ex.file.from_memory": lambda *a: _constant(a[3]).part(a[4], a[5]),
+            "hal.device.queue.read": lambda *a: _copy(a[4].part(a[5], a[8]), a[6].part(a[7], a[8])),
             "hal.device.queue.update": lambda *a: _copy(
                 _constant(a[4]).part(a[5], a[8]), a[6].part(a[7], a[8])
             ),
@@ -364,10 +367,10 @@ def _executable(data: memoryview) -> Executable:
     objects, functions = read_executable(data)
     kernels = [read_kernels(code) for code in objects]
     chosen = {}
-    for name, number in functions.items():
-        if name not in kernels[number]:
+    for name, function in functions.items():
+        if name not in kernels[function.code]:
             raise SimulationError(f"no kernel {name!r} in the code object of its executable")
-        chosen[name] = kernels[number][name]
+        chosen[name] = replace(kernels[function.code][name], dynamic_lds=function.dynamic_lds)
     return Executable(chosen, list(functions))
 
 

@@ -12,6 +12,7 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mxc.runtime.simulator.errors import CodeObjectError
 from mxc.runtime.simulator.host.flatbuffer import Table
@@ -123,15 +124,25 @@ def _constant(segment: Table, data: memoryview, outside: int) -> memoryview:
     return data[outside + offset : outside + offset + length]
 
 
-def read_executable(data: memoryview) -> tuple[list[bytes], dict[str, int]]:
-    """The code objects of an executable, and for each of its functions the one that holds it."""
+class Function(NamedTuple):
+    """A function of an executable: which code object holds it, and its bytes of dynamic LDS."""
+
+    code: int
+    dynamic_lds: int
+
+
+def read_executable(data: memoryview) -> tuple[list[bytes], dict[str, Function]]:
+    """The code objects of an executable, and its functions by name."""
     if bytes(data[:4]) != b"HIP1":
         raise CodeObjectError(
             f"an executable of kind {bytes(data[:4])!r}; the simulator runs those for gfx950"
         )
     root = Table.root(data[_HEADER:])
     objects = [bytes(entry.bytes(0)) for entry in root.tables(1)]
-    functions = {entry.string(1): entry.scalar(0, "I") for entry in root.tables(0)}
-    if any(n >= len(objects) for n in functions.values()):
+    functions = {
+        entry.string(1): Function(entry.scalar(0, "I"), entry.scalar(3, "I"))
+        for entry in root.tables(0)
+    }
+    if any(function.code >= len(objects) for function in functions.values()):
         raise CodeObjectError("an executable names a code object that it does not hold")
     return objects, functions

@@ -187,7 +187,7 @@ def into_lds(w: Waves, i: Instruction, values: Array, size: int) -> None:
 def local_load(w: Waves, i: Instruction, place: Array, size: int) -> Array:
     """LDS at [waves, 64] byte addresses: uint32 [waves, 64, registers]."""
     if w.observer is not None:
-        w.observer.local(w, i, place, size, False)
+        w.observer.local(w, i, place, size, None)
     if w.every and place.min() >= 0 and place.max() + size <= w.lds_size:
         return w.lds.load(place + w.lds_base, size)
     lanes = w.lanes & (place >= 0) & (place + size <= w.lds_size)
@@ -200,7 +200,7 @@ def local_load(w: Waves, i: Instruction, place: Array, size: int) -> Array:
 def local_store(w: Waves, i: Instruction, place: Array, values: Array, size: int) -> None:
     """Store uint32 [waves, 64, registers] to LDS at [waves, 64] byte addresses."""
     if w.observer is not None:
-        w.observer.local(w, i, place, size, True)
+        w.observer.local(w, i, place, size, values)
     if w.every and place.min() >= 0 and place.max() + size <= w.lds_size:
         w.lds.store(place + w.lds_base, values, size)
         return

@@ -53,6 +53,7 @@ class Memory:
     def __init__(self) -> None:
         """Empty."""
         self._spaces: list[Bytes] = []
+        self._image: Bytes | None = None
         self._copies: list[tuple[Array, Array]] = []
 
     def add(self, data: Array, size: int | None = None) -> int:
@@ -74,6 +75,18 @@ class Memory:
         self._spaces.append(space)
         return base
 
+    def add_image(self, data: bytes) -> None:
+        """Make the bytes of a code object addressable, from address 0, for reading."""
+        raw = np.frombuffer(data + bytes(-len(data) % 4), np.uint8)
+        self._image = Bytes(raw)
+        self._image.size = len(data)
+
+    def _space(self, address: int) -> Bytes | None:
+        number = (address >> _SPACING) - _FIRST
+        if number == -_FIRST:
+            return self._image
+        return self._spaces[number] if 0 <= number < len(self._spaces) else None
+
     def finish(self) -> None:
         """Write back what could not be used in place."""
         for flat, used in self._copies:
@@ -82,7 +95,8 @@ class Memory:
 
     def spans(self) -> Sequence[tuple[int, int]]:
         """First and last address (exclusive) of everything that can be addressed."""
-        return [(s.base, s.base + s.size) for s in self._spaces]
+        image = [self._image] if self._image else []
+        return [(s.base, s.base + s.size) for s in (*image, *self._spaces)]
 
     def find(self, address: Array, size: int, what: str) -> tuple[Bytes, Array]:
         """The one buffer that holds `size` bytes at all addresses, and the indices into it.
@@ -91,11 +105,9 @@ class Memory:
         lanes address more than one.
         """
         low, high = int(address.min()), int(address.max())
-        number = (low >> _SPACING) - _FIRST
-        if 0 <= number < len(self._spaces):
-            space = self._spaces[number]
-            if high + size <= space.base + space.size:
-                return space, address - space.base
+        space = self._space(low)
+        if space is not None and high + size <= space.base + space.size:
+            return space, address - space.base
         if low >> _SPACING != high >> _SPACING and self._valid(address, size):
             raise _Mixed
         bad = next(a for a in address.flat if not self._valid(np.array([a]), size))
@@ -139,7 +151,8 @@ class Memory:
                 )
             return
         if not space.bytes.flags.writeable:
-            raise SimulationError(f"a store of {size} bytes to a buffer that is read-only")
+            what = "the code object" if space is self._image else "a buffer that is read-only"
+            raise SimulationError(f"a store of {size} bytes to {what}")
         space.store(index, values, size)
 
     def _each_load(self, address: Array, size: int) -> Array:

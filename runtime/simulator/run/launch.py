@@ -6,6 +6,7 @@ Backend", section Initial Kernel Execution State.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,19 +58,21 @@ def launch(
     if min(workgroups) < 0 or max(workgroups) >= 1 << 31:
         raise SimulationError(f"{kernel.name}: workgroup count {workgroups}")
     memory = Memory()
+    memory.add_image(kernel.image)
     arguments = _arguments(kernel, workgroups, bindings, constants, memory)
     # An argument segment is addressed like every other buffer.
     base = memory.add(arguments)
+    packet = memory.add(_packet(kernel, workgroups, base))
     total = workgroups[0] * workgroups[1] * workgroups[2]
     per_workgroup = -(-int(np.prod(kernel.workgroup)) // 64)
     # What a workgroup costs beside its registers; what is known of LDS is twenty times as much.
     scratch = 64 * per_workgroup * max(1, kernel.descriptor.scratch_bytes)
-    lds = max(1, kernel.descriptor.lds_bytes)
+    lds = max(1, kernel.lds_bytes)
     batch = max(1, min(waves // per_workgroup, _SCRATCH // scratch, _LDS // lds))
     stepped = 0
     for first in range(0, total, batch):
         numbers = np.arange(first, min(total, first + batch))
-        w = _start(kernel, memory, base, arguments, numbers, workgroups, per_workgroup)
+        w = _start(kernel, memory, (base, packet), arguments, numbers, workgroups, per_workgroup)
         w.observer = observer
         if observer is not None:
             observer.start(w, program)
@@ -124,7 +127,22 @@ def _arguments(
             write(argument.offset, argument.size, kernel.workgroup["xyz".index(axis)])
         elif argument.kind == "hidden_grid_dims":
             write(argument.offset, argument.size, 3)
+        elif argument.kind == "hidden_dynamic_lds_size":
+            write(argument.offset, argument.size, kernel.dynamic_lds)
     return segment
+
+
+def _packet(kernel: Kernel, workgroups: tuple[int, int, int], arguments: int) -> Array:
+    """The packet of the dispatch (HSA Platform System Architecture Specification, section 2.9.6).
+
+    The queue, the kernel's handle and the signal are not there: their fields are zero.
+    """
+    dispatch, dimensions = 2, 3
+    sizes = zip(workgroups, kernel.workgroup, strict=True)
+    items = [(count * size) & 0xFFFFFFFF for count, size in sizes]
+    scratch = kernel.descriptor.scratch_bytes
+    words = (dispatch, dimensions, *kernel.workgroup, 0, *items, scratch, kernel.lds_bytes)
+    return np.frombuffer(struct.pack("<6H5I4Q", *words, 0, arguments, 0, 0), np.uint8)
 
 
 def _place(kernel: Kernel, part: Binding, memory: Memory) -> int:
@@ -146,7 +164,7 @@ def _place(kernel: Kernel, part: Binding, memory: Memory) -> int:
 def _start(
     kernel: Kernel,
     memory: Memory,
-    base: int,
+    pointers: tuple[int, int],
     arguments: Array,
     numbers: Array,
     workgroups: tuple[int, int, int],
@@ -155,7 +173,7 @@ def _start(
     """Waves of the workgroups `numbers` in the state in which hardware starts them."""
     d = kernel.descriptor
     count = len(numbers) * per_workgroup
-    lds_size = (d.lds_bytes + 3) // 4 * 4
+    lds_size = (kernel.lds_bytes + 3) // 4 * 4
     scratch_size = (d.scratch_bytes + 3) // 4 * 4
     blank = np.uint32(UNDEFINED)
     lds = Bytes(np.full(max(1, lds_size // 4) * len(numbers), blank).view(np.uint8))
@@ -168,7 +186,7 @@ def _start(
     w.lds_size = lds_size
     w.scratch_base = (np.arange(count * 64) * scratch_size).reshape(count, 64)
     w.scratch_size = scratch_size
-    _scalars(w, kernel, base, arguments, np.repeat(numbers, per_workgroup), workgroups)
+    _scalars(w, kernel, pointers, arguments, np.repeat(numbers, per_workgroup), workgroups)
     _work_items(w, kernel, per_workgroup)
     return w
 
@@ -176,7 +194,7 @@ def _start(
 def _scalars(
     w: Waves,
     kernel: Kernel,
-    base: int,
+    pointers: tuple[int, int],
     arguments: Array,
     numbers: Array,
     workgroups: tuple[int, int, int],
@@ -186,9 +204,12 @@ def _scalars(
     def put(index: int, value: int) -> None:
         w.s[index] = np.array([[value]], np.uint32)
 
-    if d.kernarg_sgpr is not None:
-        put(d.kernarg_sgpr, base & 0xFFFFFFFF)
-        put(d.kernarg_sgpr + 1, base >> 32)
+    for name, pointer in zip(("kernarg_segment_ptr", "dispatch_ptr"), pointers, strict=True):
+        if name in d.user:
+            put(d.user[name], pointer & 0xFFFFFFFF)
+            put(d.user[name] + 1, pointer >> 32)
+    if "private_segment_size" in d.user:
+        put(d.user["private_segment_size"], d.scratch_bytes)
     words = arguments[: arguments.size // 4 * 4].view(np.uint32)
     if d.preload_offset + d.preload_dwords > words.size:
         raise SimulationError(f"{kernel.name}: preloads arguments from behind their segment")

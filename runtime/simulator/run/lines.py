@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from mxc.runtime.simulator.code.instruction import EXEC, Instruction, Operand
+from mxc.runtime.simulator.compute.dots import FLOAT_DOTS
 from mxc.runtime.simulator.compute.integers import bit_operation
 from mxc.runtime.simulator.compute.modes import (
     DENORM16,
@@ -24,7 +25,7 @@ from mxc.runtime.simulator.compute.modes import (
     omod,
 )
 from mxc.runtime.simulator.compute.operations import Operation, operation
-from mxc.runtime.simulator.compute.packed import MIXED, PACKED16, PACKED32
+from mxc.runtime.simulator.compute.packed import MIXED, PACKED16, PACKED32, packed_reads
 from mxc.runtime.simulator.compute.rounding import DIRECTED, UNROUNDED, limited
 from mxc.runtime.simulator.compute.salu import SALU
 from mxc.runtime.simulator.compute.saturation import SATURATING, saturating
@@ -193,7 +194,8 @@ class Lines(Operands):
         lines = []
         if i.has("dpp"):
             lines.append(f"moved, keep = dpp(w, {self.bits(i.operands[0])}, {self.bind(i)})")
-        arguments = [self._source(i, n, kind) for n, kind in enumerate(entry.ins)]
+        source = self._dot_source if i.encoding == "VOP3P" else self._source
+        arguments = [source(i, n, kind) for n, kind in enumerate(entry.ins)]
         if entry.tied:
             arguments.append(self.get(i.results[0], entry.outs[0]))
         if len(entry.outs) == 1:
@@ -251,15 +253,12 @@ class Lines(Operands):
 
     def _packed16(self, i: Instruction, entry: Operation) -> list[str]:
         lines = []
-        for half, (name, signs, flip) in enumerate(_PACKED_HALVES):
-            chosen = i.has(name) ^ flip
+        for half in (0, 1):
             arguments = []
-            for n, kind in enumerate(entry.ins):
-                value = self.get(i.operands[n], kind, chosen >> n & 1)
-                if kind == "h":
-                    value = self._input(value, kind)
-                    value = f"(-{value})" if i.has(signs) >> n & 1 else value
-                arguments.append(value)
+            for n, upper in packed_reads(i, half)[: len(entry.ins)]:
+                kind = entry.ins[n]
+                value = self.packed_half(i.operands[n], kind, upper)
+                arguments.append(self._half_sign(i, n, half, value, kind))
             if entry.tied:
                 arguments.append(self.get(i.results[0], entry.outs, half))
             lines += self._call(i, entry, arguments)
@@ -270,24 +269,41 @@ class Lines(Operands):
     def _packed32(self, i: Instruction, entry: Operation) -> list[str]:
         kind = entry.outs
         lines = []
-        for half, (name, signs, flip) in enumerate(_PACKED_HALVES):
-            chosen = i.has(name) ^ flip
+        for half in (0, 1):
             arguments = []
-            for n, operand in enumerate(i.operands):
-                if i.name == "v_pk_mov_b32" and n != half:
-                    continue
-                if not operand.is_register and chosen >> n & 1:
+            for n, upper in packed_reads(i, half):
+                operand = i.operands[n]
+                if not operand.is_register and upper:
                     raise SimulationError("the upper half of a packed constant is not modelled")
-                upper = replace(operand, index=operand.index + (chosen >> n & 1))
-                value = self.get(upper if operand.is_register else operand, kind)
-                if kind == "f":
-                    value = self._input(value, kind)
-                    value = f"(-{value})" if i.has(signs) >> n & 1 else value
-                arguments.append(value)
+                chosen = replace(operand, index=operand.index + upper)
+                value = self.get(chosen if operand.is_register else operand, kind)
+                arguments.append(self._half_sign(i, n, half, value, kind))
             lines += self._call(i, entry, arguments)
             lines.append(f"r{half} = {self._result(i, 'r', kind)}")
         index = i.results[0].index
         return [*lines, *(f"v[{index + n}] = w.put(v[{index + n}], r{n})" for n in (0, 1))]
+
+    def _half_sign(self, i: Instruction, n: int, half: int, value: str, kind: str) -> str:
+        """An operand of one half of a packed instruction with the sign that it has there."""
+        negative = i.has("neg_hi" if half else "neg") >> n & 1
+        if kind not in _FLOATS:
+            return _sign_bit(i, value, 0, negative)
+        value = self._input(value, kind)
+        return f"(-{value})" if negative else value
+
+    def _dot_source(self, i: Instruction, n: int, kind: str) -> str:
+        """An operand of a VOP3P instruction that is not packed: of dot products, halves of floats
+        have a sign each."""
+        if i.has("op_sel") or i.has("op_sel_hi"):
+            # LLVM refuses it for gfx940 and later (validateVOP3P in AMDGPUAsmParser.cpp).
+            raise SimulationError("op_sel in a dot product is not modelled")
+        value = self.get(i.operands[n], kind)
+        low, high = i.has("neg") >> n & 1, i.has("neg_hi") >> n & 1
+        if not low and not high:
+            return value
+        if i.name not in FLOAT_DOTS or (kind == "f" and high):
+            raise SimulationError("the sign of an operand that is no float is not modelled")
+        return f"(-{value})" if kind == "f" else f"({value} ^ {low << 15 | high << 31:#x})"
 
     def _mixed(self, i: Instruction, entry: Operation) -> list[str]:
         chosen, high = i.has("op_sel"), i.has("op_sel_hi") ^ 7
@@ -309,7 +325,6 @@ class Lines(Operands):
         return [*lines, f"{place} = w.put({place}, {bits})"]
 
 
-_PACKED_HALVES = (("op_sel", "neg", 0), ("op_sel_hi", "neg_hi", 7))
 _SAVE_EXEC = {
     "and": "x & e",
     "or": "x | e",

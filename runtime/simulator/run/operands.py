@@ -194,6 +194,19 @@ class Operands:
 
         return read
 
+    def packed_half(self, operand: Operand, kind: str, upper: int) -> str:
+        """One half of an operand of a packed instruction, as a kind of 16 bits.
+
+        An inline integer has 32 bits with its sign; an inline float is a float16 in the lower half,
+        and a float32 in instructions of integers (LLVM, getInlineEncodingV216 in
+        AMDGPUBaseInfo.cpp).
+        """
+        if operand.is_register or operand.bank == "special":
+            return self.get(operand, kind, upper)
+        narrow = operand.bank == "float" and kind == "h"
+        word = self.constant(operand, "h").view(np.uint16) if narrow else self.constant(operand)
+        return self.bind(NAMES[HALF_READERS[kind]](word.astype(np.uint32) >> 16 * upper))
+
     def get(self, operand: Operand, kind: str, half: int = 0) -> str:
         """An operand as a kind; half: the upper 16 bits of a register."""
         if kind == "m":
@@ -207,9 +220,7 @@ class Operands:
             return self.bind(np.array([[_APERTURES[operand.index] << 32 | low]], np.uint64))
         if not operand.is_register and operand.bank != "special":
             if half:
-                # The upper half of a constant.
-                value = self.constant(operand) >> 16
-                return self.bind(NAMES[HALF_READERS[kind]](value))
+                return self.packed_half(operand, kind, half)
             return self.bind(self.constant(operand, kind))
         bits = self.bits(operand)
         if kind in "UId":

@@ -143,11 +143,16 @@ class Counter(Observer):
         else:
             self.counts.memory_read += number * size
 
-    def local(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
+    def local(
+        self, w: Waves, i: Instruction, place: Array, size: int, stored: Array | None
+    ) -> None:
         """An LDS access: bytes, and how often lanes that go together meet in a bank.
 
         As many lanes go together as fill the banks: 64 for 4 bytes a lane, 16 for 16 bytes.
         """
+        self._local(w, place, size, store=stored is not None)
+
+    def _local(self, w: Waves, place: Array, size: int, *, store: bool) -> None:
         number = int(np.count_nonzero(w.lanes)) * size
         if store:
             self.counts.lds_written += number
@@ -164,7 +169,7 @@ class Counter(Observer):
 
     def local_atomic(self, w: Waves, i: Instruction, place: Array, size: int) -> None:
         """It reads and writes; the banks are busy once."""
-        self.local(w, i, place, size, True)
+        self._local(w, place, size, store=True)
         self.counts.lds_read += int(np.count_nonzero(w.lanes)) * size
 
 

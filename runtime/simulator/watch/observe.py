@@ -42,8 +42,14 @@ class Observer:
     def scratch(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
         """An access to scratch at byte offsets of each work item."""
 
-    def local(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
-        """An access to LDS at byte addresses [waves, 64] within the workgroup's allocation."""
+    def local(
+        self, w: Waves, i: Instruction, place: Array, size: int, stored: Array | None
+    ) -> None:
+        """An access to LDS at byte addresses [waves, 64] within the workgroup's allocation.
+
+        stored: the uint32 [waves, 64, registers] that it is about to store (dimensions may be 1);
+        None where it loads.
+        """
 
     def local_atomic(self, w: Waves, i: Instruction, place: Array, size: int) -> None:
         """An atomic operation on LDS at byte addresses [waves, 64]."""
@@ -101,10 +107,12 @@ class Several(Observer):
         for each in self._observers:
             each.scratch(w, i, place, size, store)
 
-    def local(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
+    def local(
+        self, w: Waves, i: Instruction, place: Array, size: int, stored: Array | None
+    ) -> None:
         """Tell all."""
         for each in self._observers:
-            each.local(w, i, place, size, store)
+            each.local(w, i, place, size, stored)
 
     def local_atomic(self, w: Waves, i: Instruction, place: Array, size: int) -> None:
         """Tell all."""

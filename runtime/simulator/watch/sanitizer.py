@@ -7,7 +7,7 @@ wait       an instruction uses a register of a load that no s_waitcnt has waited
            only lgkmcnt(0) is sure of these)
 race       two waves of a workgroup access the same LDS byte, at least one writes, and the write was
            not both waited for by its wave and followed by a barrier; or another wave has read the
-           byte since the last barrier
+           byte since the last barrier. A write of the value that the byte has is none
 dma        a wave reads LDS that its own load to LDS fills and has not waited for
 undefined  a value computed from a register that was never written is stored, is an address, or
            decides a branch or which lanes are active (compilers copy and mask out undefined values,
@@ -77,6 +77,9 @@ class _Count:
 _USES: WeakKeyDictionary[Program, dict[int, Use]] = WeakKeyDictionary()
 _HAZARDS: WeakKeyDictionary[Program, dict[int, list[str]]] = WeakKeyDictionary()
 
+#: Scalars are kept in lanes of vector registers by these.
+_WRITE_LANE, _READ_LANE, _READ_FIRST = "v_writelane_b32", "v_readlane_b32", "v_readfirstlane_b32"
+_LANE = np.arange(64)[None]
 #: 64-bit sums of a product and an addend.
 _MULTIPLY_ADD = ("v_mad_u64_u32", "v_mad_i64_i32")
 
@@ -110,12 +113,14 @@ class Sanitizer(Observer):
         self._shadow = Shadow(w)
         self._stores: list[tuple[str, Array, Array, int]] = []
         d = program.kernel.descriptor
-        given = {("s", n) for n in range(d.user_sgprs + sum(d.workgroup_ids))}
-        #: Registers that every wave has defined, and for others the waves that have.
+        scalars = d.user_sgprs + sum(d.workgroup_ids)
+        given = {("s", n) for n in range(scalars) if n not in d.undefined_sgprs}
+        #: Registers that every wave has defined, and for others the waves that have, and their
+        #: lanes where they differ: bool [waves, 1 or 64].
         self._full: set[Register] = given | {("v", 0)} | _ALWAYS
         self._partly: dict[Register, Array] = {}
         self._undefined: Array | None = None
-        self._undefined_lower: Array = np.zeros_like(self._everyone)
+        self._undefined_lower: Array = self._everyone[:, None] & False
 
     def before(self, w: Waves, i: Instruction) -> None:
         """Check what the instruction reads."""
@@ -136,37 +141,59 @@ class Sanitizer(Observer):
             self._wait(i, w)
 
     def _find_undefined(self, w: Waves, i: Instruction, use: Use) -> None:
-        """The waves in which an operand is undefined, and whether that matters here."""
-        bad = np.zeros_like(self._everyone)
-        lower = np.zeros_like(self._everyone)
+        """The waves and lanes in which an operand is undefined, and whether that matters here."""
+        active = self._active[:, None]
+        bad = lower = active & False
         unread = _upper_addend(i)
+        # A register with scalars in some of its lanes is spilled as a whole.
+        spills = i.name.startswith("scratch_store")
         for register in use.reads - self._full:
             known = self._partly.get(register)
-            here = self._active if known is None else self._active & ~known
-            if register in use.decides and (here & w.lanes.any(axis=1)).any():
-                self._report("undefined", i, f"{_name(register)} comes from what nobody wrote")
-                self._full.add(register)
-                continue
-            bad |= here
+            here = active if known is None else active & ~known
+            if i.name in (_READ_LANE, _READ_FIRST) and register in i.operands[0].registers():
+                here = np.take_along_axis(np.broadcast_to(here, w.shape), self._lane(w, i), 1)
+            if register in use.decides:
+                used = here.all(axis=1, keepdims=True) & w.lanes if spills else here & w.lanes
+                if used.any():
+                    self._report("undefined", i, f"{_name(register)} comes from what nobody wrote")
+                    self._full.add(register)
+                    continue
+            bad = bad | here
             if register != unread:
-                lower |= here
+                lower = lower | here
         self._undefined = bad if bad.any() else None
         self._undefined_lower = lower
+
+    def _lane(self, w: Waves, i: Instruction) -> Array:
+        """The lane of each wave [waves, 1] that an instruction reads or writes."""
+        if i.name == _READ_FIRST:
+            first: Array = w.lanes.argmax(axis=1)[:, None]
+            return first
+        operand = i.operands[1]
+        number = w.s[operand.index] if operand.bank == "s" else np.array([[operand.index]])
+        return np.broadcast_to(number.astype(np.int64) & 63, (w.count, 1))
 
     def after(self, w: Waves, i: Instruction) -> None:
         """Note what the instruction wrote, and what it left outstanding."""
         use = self._uses[i.address]
-        if self._undefined is not None or w.active is not None:
+        one = i.name == _WRITE_LANE
+        if self._undefined is not None or w.active is not None or one:
+            written: Array = self._active[:, None]
+            written = written & (self._lane(w, i) == _LANE) if one else written
             for register in use.writes:
                 known = self._partly.get(register)
                 if register in self._full:
-                    known = self._everyone
+                    known = self._everyone[:, None]
                 elif known is None:
-                    known = np.zeros_like(self._everyone)
-                known = known | self._active
+                    known = written & False
+                known = known | written
                 if self._undefined is not None:
                     is_lower = register == _lower_result(i)
-                    known = known & ~(self._undefined_lower if is_lower else self._undefined)
+                    bad: Array = self._undefined_lower if is_lower else self._undefined
+                    if register[0] != "v":
+                        # A scalar of lanes, a mask among them, is defined where all of them are.
+                        bad = np.asarray(bad.any(axis=1, keepdims=True))
+                    known = known & ~(bad & written)
                 self._full.discard(register)
                 self._partly[register] = known
                 if known.all():
@@ -242,7 +269,9 @@ class Sanitizer(Observer):
         if ((place & unit != 0) & w.lanes).any():
             self._report("alignment", i, f"a scratch offset is not a multiple of {unit + 1} bytes")
 
-    def local(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
+    def local(
+        self, w: Waves, i: Instruction, place: Array, size: int, stored: Array | None
+    ) -> None:
         """Races, bounds and alignment of LDS."""
         unit = min(size, 4) - 1
         lanes: Array = w.lanes
@@ -257,12 +286,13 @@ class Sanitizer(Observer):
             self._report("alignment", i, f"an LDS address is not a multiple of {unit + 1} bytes")
         if not lanes.any():
             return
-        found = (self._shadow.store if store else self._shadow.load)(
-            w, place, lanes, size, direct=i.encoding != "DS"
-        )
+        if stored is None:
+            found = self._shadow.load(w, place, lanes, size)
+        else:
+            found = self._shadow.store(w, place, lanes, size, stored, direct=i.encoding != "DS")
         for kind, detail in found:
             self._report(kind, i, detail)
-        if store:
+        if stored is not None:
             name = LOCAL if i.encoding == "DS" else VECTOR
             sequence = self._counts[name].issued + self._active
             places = np.where(lanes, place + w.lds_base, -1)

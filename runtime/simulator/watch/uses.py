@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mxc.runtime.simulator.code.instruction import EXEC, M0, VCC, Instruction
-from mxc.runtime.simulator.compute.packed import PACKED32
+from mxc.runtime.simulator.compute.packed import PACKED32, packed_reads
 from mxc.runtime.simulator.compute.salu import SALU
 from mxc.runtime.simulator.compute.signatures import VALU
 
@@ -18,7 +18,7 @@ VECTOR, LOCAL, SCALAR = "vmcnt", "lgkmcnt", "scalar"
 #: Both registers are read and written.
 EXCHANGES = ("v_swap_b32", "v_permlane16_swap_b32", "v_permlane32_swap_b32")
 #: The result keeps a part of what was in its register.
-_PARTIAL = ("v_writelane_b32", "v_mad_mixlo_f16", "v_mad_mixhi_f16")
+_PARTIAL = ("v_mad_mixlo_f16", "v_mad_mixhi_f16")
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,11 @@ def use_of(i: Instruction) -> Use:
 def _chosen_halves(i: Instruction) -> set[Register]:
     """What a packed instruction reads of its pairs: it may take one register for both halves."""
     found = set()
-    for half, chosen in enumerate((i.has("op_sel"), i.has("op_sel_hi") ^ 7)):
-        for n, operand in enumerate(i.operands):
-            if operand.is_register and not (i.name == "v_pk_mov_b32" and n != half):
-                found.add((operand.bank, operand.index + (chosen >> n & 1)))
+    for half in (0, 1):
+        for n, upper in packed_reads(i, half):
+            operand = i.operands[n]
+            if operand.is_register:
+                found.add((operand.bank, operand.index + upper))
     return found
 
 

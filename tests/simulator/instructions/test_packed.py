@@ -157,7 +157,8 @@ def test_packed_registers(text: str, instructions: dict[str, Instruction]) -> No
         for at in range(128):
             given = [int(values[n, chosen(way, key, place, n), at]) for n in range(count)]
             if name == "v_pk_mov_b32":
-                wanted = given[place]
+                # The pseudocode reads OPSEL[0] for the first operand and OPSEL[1] for the second.
+                wanted = int(values[place, chosen(way, "op_sel", 0, place), at])
             elif name == "v_pk_fma_f32":
                 wanted = fused(32)(*given)
             else:

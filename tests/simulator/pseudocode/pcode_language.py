@@ -63,7 +63,15 @@ class Expression:
             return self.unary()
         left = self.binary(level + 1)
         while self.peek() in self.LEVELS[level]:
-            left = self.apply(self.take(), left, self.binary(level + 1))
+            op = self.take()
+            # A zero that is written with its sign is that zero alone.
+            signed = op == "==" and self.tokens[self.at : self.at + 2] in (
+                ["+", "0.0"],
+                ["-", "0.0"],
+            )
+            right = self.binary(level + 1)
+            same = not signed or np.signbit(left.number) == np.signbit(right.number)
+            left = self.apply(op, left, right) if same else Value("u", 1, 0)
         return left
 
     def apply(self, op: str, a: Value, b: Value) -> Value:
@@ -120,6 +128,8 @@ class Expression:
             inner = self.value()
             self.take(")")
             width, kind = int(match[1]), {"B": "u"}.get(match[2], match[2].lower())
+            if kind == "f" and inner.kind == "bf":
+                return make("f", width, inner.bits << width - 16)
             if kind == "f":
                 # Of bits it is the number that they are.
                 same = inner.kind == "f"
@@ -143,14 +153,6 @@ class Expression:
             )
             wide = token.endswith("LL")
             return make("u" if "U" in token else "i", 64 if wide else 32, int(digits, 0))
-        if self.peek() == "(" and token in FUNCTIONS:
-            self.take()
-            arguments = [self.value()]
-            while self.peek() == ",":
-                self.take()
-                arguments.append(self.value())
-            self.take(")")
-            return FUNCTIONS[token](*arguments)
         if token in ("INF", "NAN", "PI"):
             number = np.pi if token == "PI" else float(token.lower())
             if self.peek() == "." and re.fullmatch(r"f\d+", self.tokens[self.at + 1]):
@@ -162,8 +164,28 @@ class Expression:
             self.take(".")
             assert self.take() == "IEEE"
             return Value("u", 1, int(IEEE_MODE))
+        if self.peek() == "(" and token not in self.scope:
+            return self.call(token)
         found = self.scope[token]
+        if isinstance(found, list):
+            self.take("[")
+            found = found[int(self.value().number)]
+            self.take("]")
         return found if isinstance(found, Value) else make("u", 64, found)
+
+    def call(self, name: str) -> Value:
+        """A function: of the language, or an instruction of that name."""
+        self.take("(")
+        arguments = [self.value()]
+        while self.peek() == ",":
+            self.take()
+            arguments.append(self.value())
+        self.take(")")
+        if name in FUNCTIONS:
+            return FUNCTIONS[name](*arguments)
+        scope: dict[str, Any] = {f"S{n}": a.bits for n, a in enumerate(arguments)}
+        execute(list(program(name) or ()), scope)
+        return make(arguments[0].kind, arguments[0].width, scope["D0"])
 
     def postfix(self, value: Value) -> Value:
         while self.peek() in (".", "["):
@@ -248,7 +270,9 @@ def assign(line: str, scope: dict[str, Any]) -> None:
         return
     name, *rest = re.split(r"(?=[.\[])", target.replace(" ", ""))
     place = "".join(rest)
-    if match := re.search(r"\[(\d+):(\d+)\]", place):
+    if isinstance(scope.get(name), list):
+        scope[name][int(Expression(place.strip("[]"), scope).value().number)] = value
+    elif match := re.search(r"\[(\d+):(\d+)\]", place):
         high, low = int(match[1]), int(match[2])
         mask = (1 << high - low + 1) - 1
         scope[name] = bits_of(scope.get(name, 0)) & ~(mask << low) | (value.bits & mask) << low
@@ -278,6 +302,8 @@ def program(name: str) -> tuple[str, ...] | None:
             text = text.replace("VCC.u64[laneId]", "VCC_lane").replace(
                 "VCC_lane =", "VCC[laneId] ="
             )
+            # v_pk_mov_b32: bits of a pair, beyond the type that is named before them.
+            text = re.sub(r"(S\d|D0)\.u32\[", r"\1[", text)
             lines = [re.sub(r"//.*", "", line).strip().rstrip(";") for line in text.split("\n")]
             return tuple(line for line in lines if line)
     return None

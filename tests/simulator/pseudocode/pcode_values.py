@@ -71,6 +71,10 @@ def cast(width: int) -> Callable[[Value], Value]:
     return lambda v: Value("f", width, FLOAT[width](v.number))
 
 
+def widened(kind: str) -> Callable[[Value], Value]:
+    return lambda v: make(kind, 32, int(v.number))
+
+
 def exact_fma(a: Value, b: Value, c: Value) -> Value:
     x, y, z = (float(v.number) for v in (a, b, c))
     kind = FLOAT[a.width]
@@ -89,8 +93,16 @@ def exact_fma(a: Value, b: Value, c: Value) -> Value:
     return Value("f", a.width, kind(near))
 
 
-def extreme(pick: Callable[[Any, Any], Any]) -> Callable[[Value, Value], Value]:
-    return lambda a, b: Value(a.kind, a.width, pick(a.number, b.number))
+def ieee_extreme(*, largest: bool) -> Callable[..., Value]:
+    """minimum and maximum of IEEE 754-2019: NaN where one is NaN, and -0 is below +0."""
+
+    def run(*values: Value) -> Value:
+        if any(np.isnan(v.number) for v in values):
+            return Value("f", values[0].width, FLOAT[values[0].width](np.nan))
+        order = sorted(values, key=lambda v: (real(v), not np.signbit(v.number)))
+        return order[-1 if largest else 0]
+
+    return run
 
 
 def unary(run: Callable[[Any], Any]) -> Callable[[Value], Value]:
@@ -144,24 +156,14 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "f32_to_bf16": lambda v: make(
         "u", 16, int(np.array(v.number).astype(ml_dtypes.bfloat16).view(np.uint16))
     ),
+    "bf16_to_f32": lambda v: make("f", 32, v.bits << 16),
+    **{f"{k}{w}_to_{k}32": widened(k) for k in "ui" for w in (4, 8, 16)},
     "u32_to_u16": saturated("u", 16),
     "i32_to_i16": saturated("i", 16),
     **{f"f{w}_to_{k}{n}": saturated(k, n) for w in (16, 32, 64) for k in "ui" for n in (16, 32)},
     **{f"{k}{n}_to_f{w}": cast(w) for w in (16, 32, 64) for k in "uif" for n in (16, 32, 64)},
-    **{f"v_min_{t}": extreme(min) for t in ("i32", "u32", "i16", "u16")},
-    **{f"v_max_{t}": extreme(max) for t in ("i32", "u32", "i16", "u16")},
-    **{f"v_min_{t}": extreme(np.fmin) for t in ("f16", "f32")},
-    **{f"v_max_{t}": extreme(np.fmax) for t in ("f16", "f32")},
-    **{
-        f"v_min3_{t}": (lambda a, b, c: extreme(np.fmin)(extreme(np.fmin)(a, b), c))
-        for t in ("f16", "f32")
-    },
-    **{
-        f"v_max3_{t}": (lambda a, b, c: extreme(np.fmax)(extreme(np.fmax)(a, b), c))
-        for t in ("f16", "f32")
-    },
-    **{
-        f"v_max3_{t}": (lambda a, b, c: extreme(max)(extreme(max)(a, b), c))
-        for t in ("i32", "u32", "i16", "u16")
-    },
+    **{f"v_minimum_f{w}": ieee_extreme(largest=False) for w in (16, 32)},
+    **{f"v_maximum_f{w}": ieee_extreme(largest=True) for w in (16, 32)},
+    **{f"v_minimum3_f{w}": ieee_extreme(largest=False) for w in (16, 32)},
+    **{f"v_maximum3_f{w}": ieee_extreme(largest=True) for w in (16, 32)},
 }

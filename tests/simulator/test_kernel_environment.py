@@ -1,0 +1,157 @@
+"""What a kernel finds when it starts: its constants, the packet of its dispatch, dynamic LDS."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mxc.runtime.simulator.code.code_object import Kernel
+from mxc.runtime.simulator.errors import SimulationError
+from mxc.runtime.simulator.run.launch import launch
+from mxc.runtime.simulator.run.translate import Program
+from mxc.runtime.simulator.watch.sanitizer import Sanitizer
+
+PROGRAM = """
+#layout = #hal.pipeline.layout<bindings = [#hal.pipeline.binding<storage_buffer>]>
+#target = #hal.executable.target<"rocm", "rocm-hsaco-fb", {{
+  abi = "hip", iree_codegen.target_info = #iree_gpu.target<arch = "gfx950", features = "",
+    wgp = <compute = fp32, storage = b32, subgroup = none, dot = none, mma = [],
+      subgroup_size_choices = [64], max_workgroup_sizes = [1024, 1024, 1024],
+      max_thread_count_per_workgroup = 1024, max_workgroup_memory_bytes = 65536,
+      max_workgroup_counts = [2147483647, 2147483647, 2147483647]>>, ukernels = "none"}}>
+hal.executable public @program {{
+  hal.executable.variant public @gfx950 target(#target) {{
+    hal.executable.export public @kernel ordinal(0) layout(#layout)
+        count(%device: !hal.device) -> (index, index, index) {{
+      %one = arith.constant 1 : index
+      hal.return %one, %one, %one : index, index, index
+    }}
+    builtin.module {{
+      {globals}
+      llvm.func @kernel(%out: !llvm.ptr<1>) attributes {{
+          translation_info = #iree_codegen.translation_info<
+            pipeline = #iree_codegen.no_pipeline workgroup_size = [64, 1, 1]>}} {{
+        %id = rocdl.workitem.id.x : i32
+        {body}
+        %place = llvm.getelementptr %out[%id] : (!llvm.ptr<1>, i32) -> !llvm.ptr<1>, i32
+        llvm.store %value, %place : i32, !llvm.ptr<1>
+        llvm.return
+      }}
+    }}
+  }}
+}}
+"""
+TABLE = "[" + ", ".join(str(n * n - 7) for n in range(64)) + "]"
+CONSTANTS = (
+    f"llvm.mlir.global internal constant @table(dense<{TABLE}> : tensor<64xi32>) "
+    "{addr_space = 4 : i32} : !llvm.array<64 x i32>"
+)
+LOOKUP = """
+%table = llvm.mlir.addressof @table : !llvm.ptr<4>
+%at = llvm.getelementptr %table[%id] : (!llvm.ptr<4>, i32) -> !llvm.ptr<4>, i32
+%value = llvm.load %at : !llvm.ptr<4> -> i32
+"""
+#: The work items of a workgroup in x, then of the grid in x.
+PACKET = """
+%packet = llvm.call_intrinsic "llvm.amdgcn.dispatch.ptr"() : () -> !llvm.ptr<4>
+%at = llvm.getelementptr %packet[{offset}] : (!llvm.ptr<4>) -> !llvm.ptr<4>, i8
+%read = llvm.load %at : !llvm.ptr<4> -> {kind}
+%value = {extend}
+"""
+#: Both ask for registers, and use none of them.
+DECLARED = """
+%queue = llvm.call_intrinsic "llvm.amdgcn.queue.ptr"() : () -> !llvm.ptr<4>
+%number = llvm.call_intrinsic "llvm.amdgcn.dispatch.id"() : () -> i64
+%none = llvm.mlir.constant(0 : i32) : i32
+%never = llvm.icmp "slt" %id, %none : i32
+%bits = llvm.ptrtoint %queue : !llvm.ptr<4> to i64
+%both = llvm.add %bits, %number : i64
+%low = llvm.trunc %both : i64 to i32
+%value = llvm.select %never, %low, %id : i1, i32
+"""
+SHARED = "llvm.mlir.global external @shared() {addr_space = 3 : i32} : !llvm.array<0 x i32>"
+#: A work item writes its number, and reads that of its mirror image.
+MIRROR = """
+%shared = llvm.mlir.addressof @shared : !llvm.ptr<3>
+%mine = llvm.getelementptr %shared[%id] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i32
+llvm.store %id, %mine : i32, !llvm.ptr<3>
+rocdl.barrier
+%last = llvm.mlir.constant(63 : i32) : i32
+%other = llvm.sub %last, %id : i32
+%at = llvm.getelementptr %shared[%other] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i32
+%value = llvm.load %at : !llvm.ptr<3> -> i32
+"""
+
+Compile = Callable[..., Kernel]
+
+
+@pytest.fixture(scope="module")
+def built(compiled: Callable[..., object]) -> Compile:
+    def build(body: str, globals: str = "") -> Kernel:
+        program = PROGRAM.format(body=body, globals=globals)
+        return compiled(program, "--compile-mode=hal-executable").kernel
+
+    return build
+
+
+def run(kernel: Kernel, observer: Sanitizer | None = None, dynamic_lds: int = 0) -> np.ndarray:
+    whole = replace(kernel, dynamic_lds=dynamic_lds)
+    found = np.zeros(64, np.int32)
+    launch(Program(whole, observed=observer is not None), (1, 1, 1), [found], observer=observer)
+    return found
+
+
+def test_constants_of_a_code_object(built: Compile) -> None:
+    sanitizer = Sanitizer()
+    found = run(built(LOOKUP, CONSTANTS), sanitizer)
+    np.testing.assert_array_equal(found, np.arange(64) ** 2 - 7)
+    assert not sanitizer.findings
+
+
+def test_constants_are_not_written(built: Compile) -> None:
+    cast = "%where = llvm.ptrtoint %at : !llvm.ptr<4> to i64\n"
+    cast += "%there = llvm.inttoptr %where : i64 to !llvm.ptr<1>\n"
+    cast += "llvm.store volatile %id, %there : i32, !llvm.ptr<1>\n"
+    with pytest.raises(SimulationError, match="a store of 4 bytes to the code object"):
+        run(built(LOOKUP + cast, CONSTANTS))
+
+
+def test_addresses_behind_a_code_object(built: Compile) -> None:
+    far = "%step = llvm.mlir.constant(4194304 : i32) : i32\n%far = llvm.mul %id, %step : i32\n"
+    far += LOOKUP.replace("[%id]", "[%far]")
+    with pytest.raises(SimulationError, match="outside of every buffer"):
+        run(built(far, CONSTANTS))
+
+
+@pytest.mark.parametrize(
+    ("offset", "kind", "extend"),
+    [(4, "i16", "llvm.zext %read : i16 to i32"), (12, "i32", "llvm.add %read, %read : i32")],
+)
+def test_the_packet_of_a_dispatch(offset: int, kind: str, extend: str, built: Compile) -> None:
+    body = PACKET.format(offset=offset, kind=kind, extend=extend)
+    sanitizer = Sanitizer()
+    assert set(run(built(body), sanitizer)) == {64 if kind == "i16" else 128}
+    assert not sanitizer.findings
+
+
+def test_registers_that_are_declared_and_not_used(built: Compile) -> None:
+    np.testing.assert_array_equal(run(built(DECLARED)), np.arange(64))
+
+
+def test_the_queue_is_undefined(built: Compile) -> None:
+    sanitizer = Sanitizer()
+    run(built(DECLARED.replace('"slt"', '"sge"')), sanitizer)
+    assert {f.kind for f in sanitizer.findings} == {"undefined"}
+
+
+def test_dynamic_lds(built: Compile) -> None:
+    code = built(MIRROR, SHARED)
+    sanitizer = Sanitizer()
+    np.testing.assert_array_equal(run(code, sanitizer, dynamic_lds=256), 63 - np.arange(64))
+    assert not sanitizer.findings
+    short = Sanitizer()
+    run(code, short, dynamic_lds=128)
+    assert "bounds" in {f.kind for f in short.findings}
+    with pytest.raises(SimulationError, match="200000 bytes of dynamic LDS beside 0, at most"):
+        run(code, dynamic_lds=200000)
