@@ -1,9 +1,13 @@
 """Damaged checkpoint headers, by the million: each is read or refused, soon, in little memory.
 
-    python benchmarks/fuzz_headers.py [--inputs 1000000] [--seconds 600] [--seed 0]
+    python benchmarks/fuzz_headers.py [--inputs 1000000] [--seconds 600] [--seed 0] [--commands]
 
 Files that are right are cut, overwritten, spliced and given numbers that lie; what then happens is
 counted. Anything but a result or a CheckpointError ends the run and leaves the input behind.
+
+With --commands the inputs are whole command lines (hostile_cases.py): damaged artifacts, reports,
+tokenizers, chat templates, arrays, options and programs. What is wrong with how the command takes
+one is printed, and the status is 1 in the end.
 """
 
 import argparse
@@ -122,7 +126,10 @@ def main(arguments):
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--commands", action="store_true")
     chosen = parser.parse_args(arguments)
+    if chosen.commands:
+        sys.exit(run_commands(chosen.inputs, chosen.seconds, chosen.seed))
     rng = random.Random(chosen.seed)
     found: Counter[str] = Counter()
     slowest = largest = 0.0
@@ -160,6 +167,36 @@ def main(arguments):
     seconds = time.perf_counter() - start
     print(f"{done:,} inputs in {seconds:.0f} s; slowest {slowest:.3f} s, most memory seen "
           f"{largest / 2**10:.0f} KiB")  # fmt: skip
+
+
+def run_commands(inputs, seconds, seed):
+    """Run hostile command lines; the exit status."""
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+    from conftest import make_plain, make_toy
+    from hostile_cases import Runner, cases
+
+    faults = 0
+    done: Counter[str] = Counter()
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(dir=memory()) as name:
+        folder = Path(name)
+        bases = {"plain": make_plain(folder / "plain.mxc"), "toy": make_toy(folder / "toy.mxc")}
+        (folder / "run").mkdir()
+        runner = Runner(folder / "run", bases)
+        for case in cases(bases, seed):
+            if done.total() == inputs or time.perf_counter() - start > seconds:
+                break
+            wrong = runner.wrong(case)
+            done[case.kind] += 1
+            faults += bool(wrong)
+            for each in wrong:
+                print(f"input {done.total()}, {case.name}: {each}")
+    for what, count in sorted(done.items()):
+        print(f"{what:24} {count:>10,}")
+    exits = ", ".join(f"{count} with status {status}" for status, count in runner.exits.items())
+    spent = time.perf_counter() - start
+    print(f"{done.total():,} command lines in {spent:.0f} s: {exits}; {faults} faults")
+    return 1 if faults else 0
 
 
 def memory():

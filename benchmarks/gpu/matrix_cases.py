@@ -53,7 +53,7 @@ class Case:
     form: Form = "canonical"
     between: str = ""
     source: str = ""
-    epilogue: Literal["", "bias_silu", "quantise"] = ""
+    epilogue: Literal["", "bias_silu", "gelu", "gelu_tanh", "relu", "bf16", "f16", "quantise"] = ""
 
     @property
     def contracts(self) -> bool:
@@ -225,6 +225,11 @@ def _epilogues() -> Iterator[Case]:
             where = f"{lhs}x{rhs} M{m} K{k}"
             yield Case(name=f"epilogue bias and SiLU {where}", group="epilogue", m=m, n=n, k=k,
                        lhs=lhs, rhs=rhs, epilogue="bias_silu")  # fmt: skip
+    for name, epilogue in (("GELU", "gelu"), ("GELU by tanh", "gelu_tanh"), ("ReLU", "relu"),
+                           ("to bf16", "bf16"), ("to f16", "f16")):  # fmt: skip
+        for lhs in ("f4", "bf16"):
+            yield Case(name=f"epilogue {name} {lhs}xf4 M100", group="epilogue", m=100, n=2880,
+                       k=2880, lhs=lhs, epilogue=epilogue)  # fmt: skip
     yield Case(name="epilogue quantised to f4", group="epilogue", m=4096, n=4096, k=4096,
                epilogue="quantise")  # fmt: skip
     yield Case(name="epilogue quantised to e4m3", group="epilogue", m=4096, n=4096, k=4096,

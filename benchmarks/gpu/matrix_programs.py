@@ -87,6 +87,9 @@ class _Builder:
             y = self._contract(left, right)
             if case.epilogue == "bias_silu":
                 return [generic([(y, "m n"), (arguments[-1], "n")], "m n", ir.F32Type.get(), _silu)]
+            if case.epilogue in _AFTER:
+                kind, after = _AFTER[case.epilogue]
+                return [generic([(y, "m n")], "m n", _float(kind), after)]
             if case.epilogue == "quantise":
                 return [_bytes(part) for part in quantise_mx(y, SHORT[case.lhs], "floor")]
             return [y]
@@ -242,3 +245,28 @@ def _silu(y: ir.Value, bias: ir.Value) -> ir.Value:
     x = arith.addf(y, bias)
     one = constant(1.0, ir.F32Type.get())
     return arith.divf(x, arith.addf(one, math.exp(arith.negf(x))))
+
+
+def _f32(value: float) -> ir.Value:
+    return constant(value, ir.F32Type.get())
+
+
+def _gelu(y: ir.Value) -> ir.Value:
+    half = arith.mulf(y, _f32(0.5))
+    return arith.mulf(half, arith.addf(_f32(1.0), math.erf(arith.mulf(y, _f32(0.70710678)))))
+
+
+def _gelu_tanh(y: ir.Value) -> ir.Value:
+    cube = arith.mulf(arith.mulf(y, y), arith.mulf(y, _f32(0.044715)))
+    inner = arith.mulf(arith.addf(y, cube), _f32(0.7978845608))
+    return arith.mulf(arith.mulf(y, _f32(0.5)), arith.addf(_f32(1.0), math.tanh(inner)))
+
+
+#: Epilogue of one operand: the type that it leaves, and its body.
+_AFTER = {
+    "gelu": ("f32", _gelu),
+    "gelu_tanh": ("f32", _gelu_tanh),
+    "relu": ("f32", lambda y: arith.maximumf(y, _f32(0.0))),
+    "bf16": ("bf16", lambda y: _to(y, ir.BF16Type.get())),
+    "f16": ("f16", lambda y: _to(y, ir.F16Type.get())),
+}

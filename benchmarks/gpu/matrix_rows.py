@@ -9,6 +9,7 @@ from typing import Any
 
 from matrix_cases import SHORT, Case
 
+from mxc.compiler.report import Report
 from mxc.compiler.report.assembly import Kernel
 from mxc.compiler.report.lowering import best_kind
 from mxc.dialects.devices import device
@@ -76,7 +77,7 @@ class Row:
 
 def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -> Row:
     """Read a case's report.json."""
-    kernels = {each["name"]: Kernel.from_dict(each) for each in report["kernels"]}
+    kernels = {each.name: each for each in Report.from_dict(report).kernels}
     products = report["matmuls"]
     product = products[0] if products else None
     named = product["kernel"] if product else ""

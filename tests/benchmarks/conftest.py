@@ -9,7 +9,7 @@ import pytest
 
 CPU = Path(__file__).resolve().parents[2] / "benchmarks" / "cpu"
 GPU = CPU.with_name("gpu")
-sys.path += [str(CPU), str(GPU)]
+sys.path += [str(CPU), str(GPU), str(CPU.parent)]
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -16,11 +16,15 @@ from matrix_cases import cases
 from matrix_programs import program
 from matrix_rows import BARS, Row, counts, differences, misses, row
 
+from mxc.compiler.report import Matmul, Report
+from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report.hot_loop import HotLoop
 from mxc.compiler.report.loops import Line
 from mxc.dialects.compute_units import compute_unit
 from mxc.dialects.context import new_context
 from mxc.dialects.dispatches import walk
 from mxc.dialects.errors import FormatError
+from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import match_scaled_contraction
 from mxc.dialects.targets import target
 
@@ -59,7 +63,7 @@ def test_a_canonical_case_is_one_contraction_of_its_sizes(name: str) -> None:
     with new_context():
         module = ir.Module.parse(program(case))
         found = [match_scaled_contraction(op) for op in walk(module.operation)]
-        (one,) = [each for each in found if each is not None]
+        (one,) = [each for each in found if not isinstance(each, Reason)]
         rows = case.group_rows[1] if case.experts else case.m
         assert (one.m, one.n, one.k) == (rows, case.n, case.k)
         assert one.is_canonical
@@ -83,26 +87,23 @@ def test_every_other_program_is_valid_or_refused_by_its_builder() -> None:
 
 def kernel(name: str = "k", **fields: Any) -> dict[str, Any]:
     own = {"v_mfma_scale_f32_16x16x128_f8f6f4": 4}
-    return {"name": name, "instructions": own, "vgpr": 90, "lds_bytes": 0, **fields}
+    made = Kernel(name=name, instructions=own, vgpr=90, lds_bytes=0)
+    return dataclasses.asdict(made) | fields
 
 
 def loop(**fields: Any) -> dict[str, Any]:
-    return {"is_loop": True, "instructions": 9, "census": {"matrix": 4}, **fields}
+    made = HotLoop(is_loop=True, instructions=9, census={"matrix": 4})
+    return dataclasses.asdict(made) | fields
 
 
 def report(**fields: Any) -> dict[str, Any]:
-    product = {
-        "name": "contraction", "kernel": "k", "lowering": "v_mfma_scale", "fallback": None,
-        "bytes_moved": 9_000_000,
-    }  # fmt: skip
-    return {
-        "kernels": [kernel()],
-        "matmuls": [product],
-        "dispatches": 1,
-        "transient_bytes": 0,
-        "findings": [],
-        **fields,
-    }
+    product = Matmul(
+        name="contraction", function="main", batch=1, m=1, n=1, k=1, lhs="mxfp4", rhs="mxfp4",
+        out="f32", kernel="k", lowering="v_mfma_scale", kernels=1, bytes_moved=9_000_000,
+        bytes_minimum=None, fallback=None,
+    )  # fmt: skip
+    made = Report(target="gfx950", matmuls=(product,), kernels=(), functions=())
+    return made.to_dict() | {"kernels": [kernel()], "dispatches": 1} | fields
 
 
 def test_a_row_is_read_from_the_report_and_meets_what_is_asked() -> None:

@@ -1,0 +1,165 @@
+"""Arrays with a bound of the error that a right program may have: |found - value| <= error.
+
+Values are float64. An error of zero says that the value is exact in any order of sums; an infinite
+one that any number, infinity or NaN is right: what is beyond the range on some way of summing.
+Bounds follow from the rounding of each operation (half a unit in the last place of its type), from
+Higham's bound of sums in any order, and from targets that read and write subnormal float32 numbers
+as zero (docs/numerics.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+TYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
+#: Bits of the significand, the largest number and the least normal one.
+_DIGITS = {"f32": 24, "bf16": 8, "f16": 11}
+_LARGEST = {"f32": 2.0**128 - 2.0**104, "bf16": 2.0**128 - 2.0**120, "f16": 65504.0}
+_SMALLEST = {"f32": 2.0**-126, "bf16": 2.0**-126, "f16": 2.0**-14}
+#: Below it a number is lost where subnormals are flushed; f16 keeps its own.
+_FLUSHED = 2.0**-126
+#: Relative error of functions that are approximated, of their argument or their result.
+_APPROXIMATE = 2.0**-17
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Values and errors, of one shape."""
+
+    value: Floats
+    error: Floats
+
+    def __getitem__(self, key: object) -> Bounded:
+        """The same part of both."""
+        return Bounded(self.value[key], self.error[key])
+
+    def reshaped(self, *shape: int) -> Bounded:
+        """In another shape."""
+        return Bounded(self.value.reshape(shape), self.error.reshape(shape))
+
+    def transposed(self) -> Bounded:
+        """With the last two dimensions exchanged."""
+        return Bounded(np.swapaxes(self.value, -1, -2), np.swapaxes(self.error, -1, -2))
+
+
+def exact(values: npt.ArrayLike) -> Bounded:
+    """Numbers that are given; subnormal ones may be read as zero."""
+    found = np.asarray(values).astype(np.float64)
+    return Bounded(found, _flush(found))
+
+
+def _flush(values: Floats) -> Floats:
+    size = np.abs(values)
+    return np.where(size < _FLUSHED, size, 0.0)
+
+
+def rounded(x: Bounded, kind: str) -> Bounded:
+    """The nearest numbers of a type, or neighbours of them where x has an error."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = x.value.astype(TYPES[kind]).astype(np.float64)
+        # Twice half a unit: x may lie on the other side of the middle.
+        unit = np.maximum(np.abs(x.value), _SMALLEST[kind]) * 2.0 ** (1 - _DIGITS[kind])
+        same = (value == x.value) & (x.error == 0)
+        error = np.where(same, 0.0, x.error + unit)
+        # A number that is exact has one nearest neighbour; in f32 it may be had in two roundings.
+        error = np.where((x.error == 0) & (kind != "f32"), 0.0, error)
+        error = error + _flush(value)
+        # Near the end of the range it may or may not become infinite.
+        size, end = np.abs(x.value), _LARGEST[kind]
+        near = (size + x.error >= end) & (size - x.error <= end * (1 + 2.0 ** -_DIGITS[kind]))
+        error = np.where(near & (x.error > 0), np.inf, error)
+    return _settled(value, error)
+
+
+def _settled(value: Floats, error: Floats) -> Bounded:
+    """Infinities and NaN have no error unless anything may be there."""
+    odd = ~np.isfinite(value)
+    error = np.where(np.isnan(error), np.inf, error)
+    return Bounded(value, np.where(odd & np.isfinite(error), 0.0, error))
+
+
+def either(x: Bounded, wrong: npt.NDArray[np.bool_]) -> Bounded:
+    """x, where anything is right at `wrong`."""
+    return Bounded(x.value, np.where(wrong, np.inf, x.error))
+
+
+def times(a: Bounded, b: Bounded, kind: str = "f32") -> Bounded:
+    """The product, rounded once."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        error = np.abs(a.value) * b.error + np.abs(b.value) * a.error + a.error * b.error
+        product = _settled(a.value * b.value, error)
+    return rounded(product, kind)
+
+
+def plus(a: Bounded, b: Bounded, kind: str = "f32") -> Bounded:
+    """The sum, rounded once."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return rounded(_settled(a.value + b.value, a.error + b.error), kind)
+
+
+def through(x: Bounded, function: Callable[[Floats], Floats], slope: float) -> Bounded:
+    """A function that is approximated, and at no place steeper than `slope`."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = function(x.value)
+        size = np.abs(x.value) + np.abs(value)
+        # Infinities go through other ways in each approximation.
+        error = np.where(np.isinf(x.value), np.inf, slope * x.error + size * _APPROXIMATE)
+    return rounded(_settled(value, error + _FLUSHED), "f32")
+
+
+def product(a: Bounded, b: Bounded, start: Bounded, kind: str) -> Bounded:
+    """start + a [.., m, k] @ b [.., k, n], summed in a type in any order.
+
+    Exact where all partial sums are numbers of the type, whatever the order: where the sum of the
+    magnitudes is below 2^digits of the unit that all products are multiples of.
+    """
+    k = a.value.shape[-1]
+    plain_a, plain_b = (np.where(np.isfinite(x.value), x.value, 0.0) for x in (a, b))
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = a.value @ b.value + start.value
+        size = np.abs(plain_a) @ np.abs(plain_b)
+        both = size + np.abs(np.where(np.isfinite(start.value), start.value, 0.0))
+        error = np.abs(plain_a) @ b.error + a.error @ np.abs(plain_b) + a.error @ b.error
+        unit = _unit(plain_a, -1)[..., None] * _unit(plain_b, -2)[..., None, :]
+        unit = np.minimum(unit, _each_unit(start.value))
+        exactly = (error == 0) & (start.error == 0) & (both < unit * 2.0 ** _DIGITS[kind])
+        exactly &= unit >= _FLUSHED
+        eps = 2.0 ** (1 - _DIGITS[kind])
+        summed = (k + 8) * (eps * both + _FLUSHED)
+        error = np.where(exactly, 0.0, error + start.error + summed)
+        # Partial sums may leave the range.
+        error = np.where(both > _LARGEST[kind], np.inf, error)
+        # An infinite weight may also be the product of exact numbers, which is finite.
+        infinite = np.isinf(a.value).any(-1)[..., None] | np.isinf(b.value).any(-2)[..., None, :]
+        error = np.where(infinite & ~_nan_in(a, b), np.inf, error)
+    found = _settled(value, error)
+    return Bounded(rounded(Bounded(value, np.zeros_like(value)), kind).value, found.error)
+
+
+def _nan_in(a: Bounded, b: Bounded) -> npt.NDArray[np.bool_]:
+    """Results that are NaN whatever the order."""
+    with np.errstate(invalid="ignore"):
+        return np.isnan(a.value).any(-1)[..., None] | np.isnan(b.value).any(-2)[..., None, :]
+
+
+def _each_unit(values: Floats) -> Floats:
+    """The lowest set bit of each number; infinite for zero."""
+    found = np.where(np.isfinite(values), values, 0.0)
+    mantissa, exponent = np.frexp(found)
+    whole = np.abs(np.ldexp(mantissa, 53)).astype(np.int64)
+    low = (whole & -whole).astype(np.float64)
+    with np.errstate(over="ignore"):
+        return np.where(found == 0, np.inf, np.ldexp(low, exponent - 53))
+
+
+def _unit(values: Floats, axis: int) -> Floats:
+    """The lowest set bit along an axis; where there is none, one that limits nothing."""
+    found = _each_unit(values).min(axis)
+    return np.where(np.isinf(found), 1.0, found)

@@ -1,0 +1,201 @@
+"""Compile programs together, run each on all patterns, and compare with the reference.
+
+All of it happens in a child process: what dies or hangs there is a finding, not the end.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import tempfile
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from fuzz.bounded import Bounded
+from fuzz.description import Program
+from fuzz.mlir import Function, function
+from fuzz.operands import PATTERNS, Pattern, chosen, constants, operands
+from fuzz.reference import computed, quantized_wrongly
+
+import mxc
+from mxc.compiler import iree
+from mxc.compiler.pipelines import pipeline
+from mxc.compiler.report import Report
+from mxc.dialects.manifest import REPORT
+from mxc.dialects.targets import target as target_record
+from mxc.passes.base import run
+
+#: Seconds that compiling and running may take: for all programs together, and for each.
+_SECONDS, _SECONDS_EACH = 240, 20
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a program: "kernel", "fallback" or "refused" are right, others findings.
+
+    why: the instructions of a kernel, the reason of a fallback or a refusal, or what was found.
+    """
+
+    kind: str
+    why: str = ""
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether something is wrong."""
+        return self.kind not in ("kernel", "fallback", "refused")
+
+
+def check(programs: Sequence[Program], seeds: Sequence[int], target: str = "cpu") -> list[Outcome]:
+    """What becomes of each program; seeds are those of their operands."""
+    found = _in_child(programs, seeds, target)
+    if isinstance(found, list):
+        return found
+    if len(programs) == 1:
+        return [found]
+    # One of them is at fault: halves say which.
+    middle = len(programs) // 2
+    return [
+        *check(programs[:middle], seeds[:middle], target),
+        *check(programs[middle:], seeds[middle:], target),
+    ]
+
+
+def _in_child(
+    programs: Sequence[Program], seeds: Sequence[int], target: str
+) -> list[Outcome] | Outcome:
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_child, args=(there, programs, seeds, target))
+    child.start()
+    there.close()
+    limit = _SECONDS + _SECONDS_EACH * len(programs)
+    try:
+        if not here.poll(limit):
+            return Outcome("hang", f"nothing after {limit} s")
+        found: list[Outcome] | Outcome = here.recv()
+        return found
+    except EOFError:
+        child.join()
+        return Outcome("death", f"the process that ran it ended with {child.exitcode}")
+    finally:
+        child.kill()
+        child.join()
+
+
+def _child(out: Connection, programs: Sequence[Program], seeds: Sequence[int], target: str) -> None:
+    try:
+        with tempfile.TemporaryDirectory(prefix="mxc-fuzz-") as folder:
+            found: list[Outcome] | Outcome = _checked(programs, seeds, target, Path(folder))
+    except mxc.MxcError as error:
+        # No place says whose it is.
+        found = _refused(error)
+    except Exception:
+        found = Outcome("trace", traceback.format_exc()[-1500:])
+    out.send(found)
+
+
+def _refused(error: mxc.MxcError) -> Outcome:
+    died = "the compiler died" in str(error)
+    ours = type(error).__name__ == "PassError"
+    return Outcome("crash" if died else "refused" if ours else "rejected", str(error))
+
+
+def _checked(
+    programs: Sequence[Program], seeds: Sequence[int], target: str, folder: Path
+) -> list[Outcome] | Outcome:
+    functions = [
+        function(program, f"f{number}", constants(program, seed))
+        for number, (program, seed) in enumerate(zip(programs, seeds, strict=True))
+    ]
+    refused = screened(functions, target)
+    left = [n for n in range(len(programs)) if n not in refused]
+    if left:
+        source = folder / "program.mlir"
+        source.write_text("".join(functions[n].text for n in left))
+        mxc.compile(source, target=target, output=folder / "program.mxc")
+        report = Report.from_dict(json.loads((folder / "program.mxc" / REPORT).read_text()))
+        device = "simulator" if target_record(target).is_gpu else "local-sync"
+        model = mxc.load(folder / "program.mxc", device=device)
+    return [
+        refused[n] if n in refused else
+        _compared(model, report, f"f{n}", functions[n], programs[n], seeds[n])
+        for n in range(len(programs))
+    ]  # fmt: skip
+
+
+def screened(functions: Sequence[Function], target: str) -> dict[int, Outcome]:
+    """Those that our own stages refuse, each function alone: the rest is compiled together."""
+    record = target_record(target)
+    stages = [stage for stage in pipeline(target).stages if stage.phase is None]
+    found: dict[int, Outcome] = {}
+    for number, each in enumerate(functions):
+        try:
+            compiler = iree.Compiler(record, each.text.encode())
+            for stage in stages:
+                run(stage.passes, compiler.module)
+        except mxc.MxcError as error:
+            found[number] = _refused(error)
+        except Exception:
+            found[number] = Outcome("trace", traceback.format_exc()[-1500:])
+    return found
+
+
+def _compared(
+    model: Any, report: Report, name: str, function: Function, program: Program, seed: int
+) -> Outcome:
+    for pattern in PATTERNS:
+        given = operands(program, pattern, seed)
+        results = model.call(name, *chosen(given, function.arguments))
+        wrong = difference(program, results, computed(program, given))
+        if wrong:
+            return Outcome("wrong", f"{pattern}: {wrong}")
+    return _reported(report, name, program)
+
+
+def difference(
+    program: Program, results: Sequence[npt.NDArray[Any]], wanted: Sequence[Bounded]
+) -> str:
+    """Where results are not those that are wanted; "" where they are."""
+    if program.ending == "quantize":
+        codes, scales = results
+        off = quantized_wrongly(wanted[0], codes, scales)
+        return f"{int(off.sum())} of {off.size} quantized elements differ" if off.any() else ""
+    for found, each in zip(results, wanted, strict=True):
+        numbers = found.astype(np.float64)
+        value = np.broadcast_to(each.value, numbers.shape)
+        error = np.broadcast_to(each.error, numbers.shape)
+        with np.errstate(invalid="ignore"):
+            same = (np.abs(numbers - value) <= error) | (numbers == value) | np.isinf(error)
+        same |= np.isnan(numbers) & np.isnan(value)
+        if not same.all():
+            at = tuple(int(axis[0]) for axis in np.nonzero(~same))
+            return (
+                f"{int((~same).sum())} of {same.size} differ, at {list(at)}: {numbers[at]!r}, "
+                f"wanted {value[at]!r} within {error[at]!r}"
+            )
+    return ""
+
+
+def _reported(report: Report, name: str, program: Program) -> Outcome:
+    """Whether each contraction is in a kernel of ours, or has a reason."""
+    rows = [row for row in report.matmuls if row.function == name]
+    packed = [row for row in rows if {"f32", "bf16", "f16"}.isdisjoint((row.rhs,))
+              or {"f32", "bf16", "f16"}.isdisjoint((row.lhs,))]  # fmt: skip
+    wanted = 2 if program.ending == "gate" else 1
+    if len(packed) < wanted:
+        return Outcome("unlisted", f"{len(packed)} contractions of packed operands in the report")
+    reasons = [row.fallback for row in packed if "mxc_" not in row.kernel]
+    if not all(reasons):
+        return Outcome("silent", "no kernel of ours and no reason in the report")
+    if reasons:
+        return Outcome("fallback", "; ".join(dict.fromkeys(map(str, reasons))))
+    return Outcome("kernel", "; ".join(dict.fromkeys(row.lowering for row in packed)))
+
+
+__all__ = ["Outcome", "Pattern", "check", "difference"]

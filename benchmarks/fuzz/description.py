@@ -1,0 +1,206 @@
+"""Programs with a scaled contraction, described by the pieces that they are put together from.
+
+A description says everything about a program: mlir.py writes it as a module, reference.py computes
+it in numpy, and neither reads what the other makes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+#: Element type, bits per element, scale type and block of each format that a side may have.
+FORMATS = {
+    "mxfp4": ("f4E2M1FN", 4, "f8E8M0FNU", 32),
+    "mxfp6e2m3": ("f6E2M3FN", 6, "f8E8M0FNU", 32),
+    "mxfp6e3m2": ("f6E3M2FN", 6, "f8E8M0FNU", 32),
+    "mxfp8e4m3": ("f8E4M3FN", 8, "f8E8M0FNU", 32),
+    "mxfp8e5m2": ("f8E5M2", 8, "f8E8M0FNU", 32),
+    "mxint8": ("i8", 8, "f8E8M0FNU", 32),
+    "nvfp4": ("f4E2M1FN", 4, "f8E4M3FN", 16),
+}
+FLOATS = ("f32", "bf16", "f16")
+
+#: How elements and scales become floats, how scales reach the elements, and where that happens.
+ELEMENTS = ("cast", "lookup")
+FACTORS = ("scaling_extf", "extf", "exp2", "powf", "shift")
+BROADCASTS = ("floordiv", "blocks", "unit", "broadcast", "copy")
+#: In the contraction; by one operation; by one for each step, scales widened before or after they
+#: are broadcast; by arithmetic on whole tensors.
+STYLES = ("inline", "fused", "stepwise", "late", "whole")
+#: The type of the product of element and scale, and the type to which it is rounded then.
+KINDS = ("f32", "bf16", "f32>bf16", "f32>f16", "f16")
+LAYOUTS = ("nk", "kn")
+CONTRACTIONS = (
+    "generic", "matmul", "transposed", "contract", "matvec", "vecmat", "batch_matmul",
+)  # fmt: skip
+#: Those before "splat" are spellings of zero.
+ACCUMULATORS = (
+    "fill", "dense", "bitcast", "negative", "generic", "splat", "argument", "bias",
+)  # fmt: skip
+EPILOGUES = (
+    "bias_f32", "bias_bf16", "bias_f16", "residual_f32", "residual_bf16", "rows", "scalar",
+    "gelu_tanh", "gelu_erf", "silu", "relu_maximumf", "relu_maxnumf", "relu_select", "square",
+    "clamp",
+)  # fmt: skip
+#: What may come last.
+ENDINGS = ("", "bf16", "f16", "twice", "gate", "after", "quantize")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One operand of the contraction: plain floats, or a format and how it is dequantized."""
+
+    format: str
+    elements: str = "cast"
+    factor: str = "extf"
+    broadcast: str = "floordiv"
+    style: str = "fused"
+    kind: str = "f32"
+    layout: str = "nk"
+    scales: str = "nk"
+    constant: bool = False
+
+    @property
+    def packed(self) -> bool:
+        """Whether the operand has blocks with scales."""
+        return self.format in FORMATS
+
+    @property
+    def register(self) -> str:
+        """The float type in which the contraction reads the operand."""
+        return self.kind.rpartition(">")[2] if self.packed else self.format
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A contraction [m, k] x [n, k], what comes before and after it.
+
+    batch: independent products, 0 for none. dynamic: m comes with the call. sum: the type of the
+    accumulator. whole: elementwise operations are arithmetic on tensors and not linalg.generic.
+    before: the activations are the product of two dense matrices. swapped: generics add the
+    accumulator to the product, and multiply the weight by the activation.
+    """
+
+    lhs: Side
+    rhs: Side
+    m: int
+    n: int
+    k: int
+    batch: int = 0
+    dynamic: bool = False
+    contraction: str = "generic"
+    accumulator: str = "fill"
+    sum: str = "f32"
+    epilogue: tuple[str, ...] = ()
+    whole: bool = False
+    ending: str = ""
+    before: bool = False
+    swapped: bool = False
+
+    def json(self) -> str:
+        """The fields that are not the defaults, as JSON that `read` takes."""
+        return json.dumps(_record(self))
+
+
+def read(text: str) -> Program:
+    """The program that `Program.json` wrote."""
+    record = json.loads(text)
+    for side in ("lhs", "rhs"):
+        record[side] = Side(**record[side])
+    record["epilogue"] = tuple(record.get("epilogue", ()))
+    return Program(**record)
+
+
+def _record(value: Any) -> dict[str, Any]:
+    found = {}
+    for field in dataclasses.fields(value):
+        item = getattr(value, field.name)
+        if isinstance(item, Side):
+            item = _record(item)
+        elif item == field.default:
+            continue
+        found[field.name] = list(item) if isinstance(item, tuple) else item
+    return found
+
+
+def block_of(program: Program) -> int:
+    """The block of the packed operands, the larger one where they differ."""
+    return max(FORMATS[s.format][3] for s in (program.lhs, program.rhs) if s.packed)
+
+
+def fault(program: Program) -> str:
+    """Why a combination of pieces is no program; "" where it is one."""
+    rules = (
+        (_side_fault(program.lhs), "lhs"),
+        (_side_fault(program.rhs), "rhs"),
+        (program.k % block_of(program) != 0, "k is not a number of blocks"),
+        (program.lhs.packed and program.before, "packed activations are arguments"),
+        (program.lhs.layout != "nk" or program.lhs.scales != "nk", "activations are [m, k]"),
+        (program.lhs.constant, "activations are arguments"),
+        (not program.rhs.packed, "weights are packed"),
+        (program.contraction == "batch_matmul" and not program.batch, "no batch"),
+        (program.batch and program.contraction not in ("batch_matmul", "generic", "contract"),
+         "this contraction has no batch"),
+        (program.batch and program.dynamic, "a batch with a dynamic m"),
+        (program.contraction in ("matvec", "vecmat") and (program.m != 1 or program.dynamic),
+         "one row"),
+        (program.contraction in ("matvec", "vecmat") and program.before, "one row after a product"),
+        (program.contraction == "matvec" and program.rhs.layout != "nk", "matvec reads [n, k]"),
+        (program.contraction == "vecmat" and program.rhs.layout != "kn", "vecmat reads [k, n]"),
+        (program.contraction != "generic" and "inline" in (program.lhs.style, program.rhs.style),
+         "a named operation decodes nothing"),
+        (program.sum != "f32" and {program.lhs.register, program.rhs.register} != {program.sum},
+         "a sum of lower precision than its operands"),
+        (program.dynamic and program.accumulator in ("dense", "bitcast", "splat"),
+         "a constant with a dynamic size"),
+        (_mixed(program), "blocks of two sizes share no loops"),
+        (program.sum != "f32" and program.accumulator == "bias", "a bias is f32"),
+        (program.ending == "quantize" and program.n % 32, "the result is not a number of blocks"),
+        (program.rhs.format[:5] == "mxfp6" and program.rhs.layout == "kn" and program.n % 4,
+         "a row is not a number of bytes"),
+        (FORMATS[program.rhs.format][1] == 4 and program.rhs.layout == "kn" and program.n % 2,
+         "a row is not a number of bytes"),
+    )  # fmt: skip
+    for wrong, reason in rules:
+        if wrong:
+            return wrong if isinstance(wrong, str) else reason
+    return ""
+
+
+def _mixed(program: Program) -> bool:
+    """Whether a loop over blocks of one side would have to be that of other blocks too."""
+    sides = [side for side in (program.lhs, program.rhs) if side.packed]
+    inline = [side for side in sides if side.style == "inline"]
+    loops = any(side.broadcast == "blocks" for side in inline)
+    return loops and len({FORMATS[side.format][3] for side in inline}) > 1
+
+
+def _side_fault(side: Side) -> str:
+    if not side.packed:
+        return "" if side == Side(format=side.format) else "floats are not dequantized"
+    element, bits, scale, _ = FORMATS[side.format]
+    inline = side.style == "inline"
+    integers = side.factor in ("exp2", "powf", "shift")
+    rules = (
+        (side.elements == "lookup" and bits != 4, "a lookup has 16 values"),
+        (side.factor == "scaling_extf" and (side.elements == "lookup" or element == "i8"),
+         "arith.scaling_extf reads elements"),
+        (scale != "f8E8M0FNU" and side.factor != "extf", "a scale that is no exponent"),
+        (side.kind == "f16" and scale == "f8E8M0FNU", "f16 lacks most scales"),
+        (element == "i8" and side.kind not in ("f32", "f32>bf16"), "mxint8 is scaled in f32"),
+        (side.elements == "lookup" and (side.kind[:3] != "f32" or side.layout != "nk"),
+         "a lookup gives f32 along k"),
+        (integers and side.kind[:3] != "f32", "an exponent becomes f32"),
+        (inline and (side.elements == "lookup" or integers), "decoded by an operation of its own"),
+        (inline and side.broadcast not in ("floordiv", "blocks"), "scales are read in place"),
+        (side.style in ("stepwise", "late") and side.factor == "scaling_extf",
+         "arith.scaling_extf is one step"),
+        (side.style in ("late", "whole") and side.broadcast not in ("broadcast", "copy"),
+         "scales have the shape of the elements"),
+        (side.style == "whole" and (integers or element == "i8" or side.elements == "lookup"),
+         "arithmetic on tensors of floats"),
+    )  # fmt: skip
+    return next((reason for wrong, reason in rules if wrong), "")

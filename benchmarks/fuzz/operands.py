@@ -1,0 +1,131 @@
+"""Arguments of a program by pattern, seeded.
+
+random      all finite elements, scales over 16 powers of two, floats of the normal distribution
+exact       few bits everywhere: sums are exact in any order
+extremes    scales 0, 1 and 254 among others
+zeros       blocks of zeros, under scale 0 and others
+nan         a NaN scale in some rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from fuzz.bounded import TYPES
+from fuzz.description import FORMATS, Program, Side
+from fuzz.reference import decoded
+
+Pattern = Literal["random", "exact", "extremes", "zeros", "nan"]
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
+Array = npt.NDArray[Any]
+
+
+def constants(program: Program, seed: int) -> dict[str, npt.NDArray[np.int8]]:
+    """The weights that a program holds as constants."""
+    if not program.rhs.constant:
+        return {}
+    rng = np.random.default_rng([seed, len(PATTERNS)])
+    names = ("rhs", "gate") if program.ending == "gate" else ("rhs",)
+    found: dict[str, npt.NDArray[np.int8]] = {}
+    for name in names:
+        found |= _side(program, program.rhs, name, program.n, "random", rng)
+    return found
+
+
+def operands(program: Program, pattern: Pattern, seed: int) -> dict[str, Array]:
+    """All arguments by their names in mlir.py, those that are constants among them."""
+    rng = np.random.default_rng([seed, PATTERNS.index(pattern)])
+    lead = [program.batch] if program.batch else []
+    m, n, k = program.m, program.n, program.k
+    found: dict[str, Array] = {}
+    if program.lhs.packed:
+        found |= _side(program, program.lhs, "lhs", m, pattern, rng)
+    else:
+        found["lhs"] = _floats([*lead, m, k], program.lhs.format, pattern, rng)
+        found["first"] = _floats([*lead, m, 16], "f32", pattern, rng)
+        found["dense"] = _floats([16, k], "f32", pattern, rng)
+    names = ("rhs", "gate") if program.ending == "gate" else ("rhs",)
+    for name in names:
+        found |= _side(program, program.rhs, name, n, pattern, rng)
+    whole = [n] if program.contraction in ("matvec", "vecmat") else [*lead, m, n]
+    for suffix in ("", "_gate"):
+        found[f"accumulator{suffix}"] = _floats(whole, program.sum, pattern, rng)
+        found[f"initial{suffix}"] = _floats([n], program.sum, pattern, rng)
+    found["after"] = _floats([n, 12], "f32", pattern, rng)
+    for number, name in enumerate(program.epilogue):
+        what, _, kind = name.partition("_")
+        shapes = {"bias": [n], "residual": [*lead, m, n], "rows": [*lead, m]}
+        if what in shapes:
+            found[f"e{number}"] = _floats(shapes[what], kind or "f32", pattern, rng)
+    return found | constants(program, seed)
+
+
+def _floats(shape: list[int], kind: str, pattern: Pattern, rng: np.random.Generator) -> Array:
+    if pattern == "exact":
+        values = rng.choice([0, 0.5, 1, 1.5, -1, -2], shape)
+    else:
+        values = rng.normal(size=shape)
+    return np.asarray(values.astype(TYPES[kind]))
+
+
+def _side(
+    program: Program, side: Side, name: str, rows: int, pattern: Pattern, rng: np.random.Generator
+) -> dict[str, Array]:
+    """Bytes of elements and scales in the layout of a side."""
+    element, bits, scale, block = FORMATS[side.format]
+    lead = [program.batch] if program.batch else []
+    count = program.k // block
+    shape = [*lead, rows, count, block]
+    values = decoded(np.arange(1 << bits, dtype=np.uint8), element)
+    allowed = np.isfinite(values)
+    if pattern == "exact":
+        allowed &= np.isin(np.abs(values), (0, 0.5, 1, 1.5))
+    if pattern == "extremes":
+        # 2^127 times two is beyond f32.
+        allowed &= np.abs(values) < 2
+    codes = rng.choice(np.flatnonzero(allowed), shape).astype(np.uint8)
+    bytes_ = _scales(scale, shape[:-1], pattern, rng)
+    if pattern == "zeros":
+        empty = rng.random(shape[:-1]) < 0.4
+        codes[empty] = 0
+        if scale == "f8E8M0FNU":
+            bytes_[empty] = rng.choice([0, 127, 200], int(empty.sum()))
+    codes = codes.reshape(*lead, rows, program.k)
+    if side.layout == "kn":
+        codes = np.swapaxes(codes, -1, -2)
+    if side.scales == "kn":
+        bytes_ = np.swapaxes(bytes_, -1, -2)
+    return {name: _packed(codes, bits), f"{name}_scale": np.ascontiguousarray(bytes_).view(np.int8)}
+
+
+def _scales(scale: str, shape: list[int], pattern: Pattern, rng: np.random.Generator) -> Array:
+    if scale != "f8E8M0FNU":
+        # e4m3: positive ones, and one.
+        bytes_ = rng.integers(40, 80, shape, np.uint8)
+        if pattern == "exact":
+            bytes_[...] = 0x38
+    elif pattern == "exact":
+        bytes_ = rng.integers(126, 129, shape, np.uint8)
+    else:
+        bytes_ = rng.integers(119, 135, shape, np.uint8)
+    if pattern == "extremes" and scale == "f8E8M0FNU":
+        odd = rng.random(shape) < 0.3
+        bytes_[odd] = rng.choice([0, 1, 254], int(odd.sum()))
+    if pattern == "nan":
+        bytes_[rng.random(shape) < 0.15] = 255 if scale == "f8E8M0FNU" else 127
+    return bytes_
+
+
+def _packed(codes: Array, bits: int) -> npt.NDArray[np.int8]:
+    """Bytes of codes along the last dimension, the lowest bits first."""
+    binary = np.unpackbits(np.ascontiguousarray(codes)[..., None], axis=-1, bitorder="little")
+    stream = binary[..., :bits].reshape(*codes.shape[:-1], -1)
+    return np.packbits(stream, axis=-1, bitorder="little").view(np.int8)
+
+
+def chosen(given: Mapping[str, Array], names: tuple[str, ...]) -> list[Array]:
+    """The arguments of a function in their order."""
+    return [given[name] for name in names]

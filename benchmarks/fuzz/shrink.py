@@ -1,0 +1,53 @@
+"""Make a finding smaller: simpler pieces, one at a time, while it is still found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from fuzz.check import Outcome, check
+from fuzz.description import FORMATS, Program, Side, fault
+
+
+def smallest(program: Program, outcome: Outcome, seed: int, target: str) -> tuple[Program, Outcome]:
+    """A program without a piece that could be left out, and what is found of it."""
+    changed = True
+    while changed:
+        changed = False
+        for simpler in _simpler(program):
+            if fault(simpler):
+                continue
+            (again,) = check([simpler], [seed], target)
+            if again.kind == outcome.kind:
+                program, outcome, changed = simpler, again, True
+                break
+    return program, outcome
+
+
+def _simpler(program: Program) -> Iterator[Program]:
+    """Programs with one piece less, those that lose most first."""
+    if program.epilogue:
+        yield dataclasses.replace(program, epilogue=())
+        for number in range(len(program.epilogue)):
+            chain = program.epilogue[:number] + program.epilogue[number + 1 :]
+            yield dataclasses.replace(program, epilogue=chain)
+    plain: dict[str, Any] = {
+        "ending": "", "before": False, "batch": 0, "dynamic": False, "whole": False, "sum": "f32",
+        "accumulator": "fill", "contraction": "generic", "m": 1, "n": 16,
+    }  # fmt: skip
+    for name, value in plain.items():
+        if getattr(program, name) != value:
+            yield dataclasses.replace(program, **{name: value})
+    for k in (32, program.k // 2):
+        if k < program.k and not k % 32:
+            yield dataclasses.replace(program, k=k)
+    if program.lhs != Side(format="f32"):
+        yield dataclasses.replace(program, lhs=Side(format="f32"))
+    for name in ("rhs", "lhs"):
+        side: Side = getattr(program, name)
+        for field in dataclasses.fields(Side):
+            value = "mxfp4" if field.name == "format" else field.default
+            if side.format in FORMATS and getattr(side, field.name) != value:
+                simpler = dataclasses.replace(side, **{field.name: value})
+                yield dataclasses.replace(program, **{name: simpler})

@@ -1,0 +1,104 @@
+"""The first programs of the fuzz, and what the fuzz is made of."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from fuzz import shrink
+from fuzz.bounded import exact, plus, product, rounded
+from fuzz.check import Outcome, check, difference
+from fuzz.description import Program, Side, fault, read
+from fuzz.foreign import foreign
+from fuzz.generate import programs
+from fuzz.operands import PATTERNS, operands
+from fuzz.reference import computed, quantized_wrongly
+
+#: Programs of `benchmarks/fuzz_programs.py --seed 0`, and how many are compiled together.
+COUNT, TOGETHER = 60, 60
+
+WEIGHT = Side(format="mxfp4", factor="scaling_extf", broadcast="blocks", style="inline")
+PLAIN = Program(lhs=Side(format="f32"), rhs=WEIGHT, m=2, n=16, k=64)
+
+
+@pytest.mark.parametrize("first", range(0, COUNT, TOGETHER))
+def test_the_first_programs(first: int) -> None:
+    chosen = programs(0, first, TOGETHER)
+    numbers = range(first, first + TOGETHER)
+    found = zip(numbers, chosen, check(chosen, list(numbers)), strict=True)
+    wrong = [f"{n}: {o.kind}: {o.why[:300]}: {p.json()}" for n, p, o in found if o.is_finding]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_programs_are_what_a_seed_says() -> None:
+    several = programs(3, 0, 50)
+    assert programs(3, 17, 5) == several[17:22]
+    assert programs(4, 0, 50) != several
+    assert [read(each.json()) for each in several] == several
+
+
+def test_a_hundred_programs_of_others() -> None:
+    every = foreign()
+    assert len(every) == len({(each.origin, each.name) for each in every}) == 100
+    assert not [each.name for each in every if fault(each.program)]
+
+
+def test_a_number_that_is_off_is_found() -> None:
+    given = operands(PLAIN, "random", 0)
+    (wanted,) = computed(PLAIN, given)
+    result = wanted.value.astype(np.float32)
+    assert difference(PLAIN, [result], [wanted]) == ""
+    result[1, 3] *= np.float32(1.0001)
+    assert difference(PLAIN, [result], [wanted]).startswith("1 of 32 differ, at [1, 3]")
+
+
+def test_sums_of_few_bits_have_no_error() -> None:
+    (wanted,) = computed(PLAIN, operands(PLAIN, "exact", 0))
+    assert not wanted.error.any()
+    wanted.value[0, 0] += 2.0**-20
+    (again,) = computed(PLAIN, operands(PLAIN, "exact", 0))
+    assert difference(PLAIN, [again.value], [wanted]).startswith("1 of 32 differ")
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_bounds_hold_whatever_the_order_of_a_sum(pattern: str) -> None:
+    rng = np.random.default_rng(1)
+    a, b = (rng.normal(size=(3, 64)).astype(np.float32) for _ in range(2))
+    if pattern == "extremes":
+        a[1] *= np.float32(2.0**100)
+    wanted = product(exact(a), exact(b.T), exact(np.zeros(3)), "f32")
+    for _ in range(20):
+        order = rng.permutation(64)
+        total = np.zeros((3, 3), np.float32)
+        for k in order:
+            total = total + a[:, k, None] * b[None, :, k]
+        assert difference(PLAIN, [total], [wanted]) == ""
+
+
+def test_rounding_is_to_the_nearest_and_of_errors_to_neighbours() -> None:
+    value = exact(np.array([1 + 2.0**-8, 3.0]))
+    assert rounded(value, "bf16").value.tolist() == [1.0, 3.0]
+    assert rounded(value, "bf16").error.tolist() == [0.0, 0.0]
+    moved = plus(value, exact(np.array([2.0**-30, 0.0])))
+    assert rounded(moved, "bf16").error[0] >= 2.0**-8
+
+
+def test_quantized_results_are_compared_as_blocks() -> None:
+    y = exact(np.full((1, 32), 3.0))
+    codes, scales = np.full((1, 32), 0x7C, np.uint8), np.array([[120]], np.uint8)
+    assert not quantized_wrongly(y, codes, scales).any()  # 384 * 2^-7
+    assert quantized_wrongly(y, codes - 1, scales).all()
+    assert quantized_wrongly(y, codes, scales + 1).all()
+
+
+def test_a_finding_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(chosen: list[Program], seeds: list[int], target: str) -> list[Outcome]:
+        wrong = "square" in chosen[0].epilogue and chosen[0].k >= 64
+        return [Outcome("wrong") if wrong else Outcome("kernel")]
+
+    monkeypatch.setattr(shrink, "check", found)
+    large = dataclasses.replace(
+        PLAIN, m=9, k=128, batch=2, epilogue=("silu", "square", "clamp"), swapped=True
+    )
+    small, outcome = shrink.smallest(large, Outcome("wrong"), 0, "cpu")
+    assert outcome.kind == "wrong"
+    assert (small.m, small.k, small.batch, small.epilogue) == (1, 64, 0, ("square",))
