@@ -33,6 +33,9 @@ from mxc.dialects.manifest import (
 # Every worker has a core: torch's threads, one a core of each worker, would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# A pass that uses an operation which it has erased fails (passes/rewriting/sanitizer.py).
+os.environ["MXC_SANITIZE_PASSES"] = "1"
+
 # A shell that runs the tests in the background lets them ignore interrupts, and with them every
 # process that they start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -101,9 +104,8 @@ def compile_module(source: Path, folder: Path) -> None:
     )
 
 
-@pytest.fixture(scope="session")
-def _toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("toy") / "toy.mxc"
+def make_toy(folder: Path) -> Path:
+    """An artifact of a language model of seven tokens, in a new folder."""
     folder.mkdir()
     compile_module(HERE / "runtime/toy.mlir", folder)
     words = {f"w{n}": n for n in range(7)}
@@ -121,9 +123,8 @@ def _toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def _plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("plain") / "plain.mxc"
+def make_plain(folder: Path) -> Path:
+    """An artifact of a program with several functions and one parameter, in a new folder."""
     folder.mkdir()
     compile_module(HERE / "runtime/plain.mlir", folder)
     rt.save_archive_file(
@@ -131,6 +132,16 @@ def _plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     write_artifact(folder, PLAIN_FUNCTIONS, None)
     return folder
+
+
+@pytest.fixture(scope="session")
+def _toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_toy(tmp_path_factory.mktemp("toy") / "toy.mxc")
+
+
+@pytest.fixture(scope="session")
+def _plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_plain(tmp_path_factory.mktemp("plain") / "plain.mxc")
 
 
 @pytest.fixture

@@ -30,6 +30,8 @@ KERNELS = ("attention", "cpu", "gpu")
 #: The only files that may touch MLIR's pass manager, and name a flag of IREE.
 PASS_MANAGER = {"passes/base.py"}
 IREE_FLAGS = {"compiler/iree.py"}
+#: The only files of passes that erase operations: a worklist has to know of it.
+ERASE = {"passes/rewriting/sanitizer.py", "passes/rewriting/worklist.py"}
 
 
 def relative(path: Path) -> str:
@@ -91,7 +93,8 @@ def room(module: str) -> str:
 
 def files(*suffixes: str) -> list[Path]:
     """Files of the tree that people write."""
-    found = [p for p in ROOT.iterdir() if p.is_file() and p.suffix in suffixes]
+    here = (p for p in ROOT.iterdir() if p.name != ".git")  # a file in a worktree
+    found = [p for p in here if p.is_file() and p.suffix in suffixes]
     for folder in FOLDERS:
         found += [p for p in (ROOT / folder).rglob("*") if p.is_file() and p.suffix in suffixes]
     return sorted(p for p in found if not {"Output", "__pycache__"} & set(p.parts))
@@ -228,6 +231,31 @@ def test_one_file_runs_passes_and_one_knows_the_flags() -> None:
                 flags.add(relative(path))
     assert managers <= PASS_MANAGER, "only there is the program verified after each pass"
     assert flags <= IREE_FLAGS
+
+
+def test_one_function_erases_operations() -> None:
+    erasing = {
+        relative(path)
+        for name, path in modules().items()
+        if room(name) == "passes"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute) and node.attr == "erase"
+    }
+    assert erasing == ERASE, "passes call erase of passes/rewriting/worklist.py"
+
+
+def test_a_matcher_returns_a_record_or_a_reason() -> None:
+    """What says no says why: no caller can lose a reason that was never given."""
+    silent = [
+        f"{name}.{node.name}: {ast.unparse(node.returns)}"
+        for name, path in modules().items()
+        if room(name) == "passes"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef) and node.returns is not None
+        for returns in [ast.unparse(node.returns).split(" | ")]
+        if {"Reason", "None"} <= {*returns} or (node.name == "match" and "Reason" not in returns)
+    ]
+    assert not silent, listed(silent, "wanted `Record | Reason`")
 
 
 def test_every_pass_is_in_the_table() -> None:
