@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from mxc.passes.kernels.cpu.isa.amx import Amx
 from mxc.passes.kernels.cpu.isa.avx2 import Avx2
 from mxc.passes.kernels.cpu.isa.avx512 import Avx512
 from mxc.passes.kernels.cpu.isa.neon import Neon
@@ -17,11 +18,13 @@ from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa, Kind
 from mxc.passes.kernels.cpu.isa.registers import accumulator, halves, pair, zero
 
 __all__ = [
-    "ISAS", "Grain", "Isa", "Kind", "accumulator", "best_isa", "halves", "pair", "zero",
+    "AMX_FEATURES", "ISAS", "Amx", "Grain", "Isa", "Kind", "accumulator", "best_isa", "halves",
+    "pair", "zero",
 ]  # fmt: skip
 
 #: The instruction sets by name.
 ISAS: dict[str, Isa] = {
+    "amx-bf16": Amx(),
     "avx512-bf16": Avx512(bf16=True, vnni=True, vbmi=True),
     "avx512-bf16-bw": Avx512(bf16=True, vnni=True, vbmi=False),
     "avx512-vnni": Avx512(bf16=False, vnni=True, vbmi=True),
@@ -36,11 +39,15 @@ ISAS: dict[str, Isa] = {
 }
 
 _V3 = {"avx2", "fma"}
+_AVX512_BF16 = {"avx512bw", "avx512bf16", "avx512vnni", "avx512vbmi"}
+
+#: What "amx-bf16" needs. `best_isa` never chooses it: a program has to ask for tiles when it loads.
+AMX_FEATURES = _AVX512_BF16 | {"amx-tile", "amx-bf16"}
 
 #: Architecture -> the names of its instruction sets, best first, and the LLVM features of each.
 _FEATURES: dict[str, dict[str, set[str]]] = {
     "x86_64": {
-        "avx512-bf16": {"avx512bw", "avx512bf16", "avx512vnni", "avx512vbmi"},
+        "avx512-bf16": _AVX512_BF16,
         "avx512-bf16-bw": {"avx512bw", "avx512bf16", "avx512vnni"},
         "avx512-vnni": {"avx512bw", "avx512vnni", "avx512vbmi"},
         "avx512-vnni-bw": {"avx512bw", "avx512vnni"},
