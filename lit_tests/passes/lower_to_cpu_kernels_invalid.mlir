@@ -1,6 +1,6 @@
 // RUN: not mxc opt %s --passes 'mxc-lower-to-cpu-kernels{isa=avx1024}' 2>&1 | filecheck %s
 
-// CHECK: mxc-lower-to-cpu-kernels: unknown isa 'avx1024'; known: avx512-bf16, {{.*}}avx2
+// CHECK: mxc-lower-to-cpu-kernels: unknown isa 'avx1024'; known: amx-bf16, avx512-bf16, {{.*}}avx2
 func.func @f() {
   return
 }
