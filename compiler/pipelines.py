@@ -98,7 +98,7 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
         found.append(LowerQuantiseToGpuKernels(target=target.name))
         if machine.matrix.converts:
             found += [LowerDequantiseToGpuKernels(), LowerAttentionToGpuKernels()]
-    isa = best_isa(target.architecture, target.features)
+    isa = best_isa(target)
     if isa is not None:
         found += [LowerToCpuKernels(isa=isa), LowerQuantiseToCpuKernels(isa=isa)]
     stage = Stage(

@@ -1,11 +1,15 @@
-"""The CPU names that the pinned LLVM knows, and the features of each that a kernel looks at.
+"""The CPU names that the pinned LLVM knows, the features of each that a kernel looks at, and rates.
 
 Data for targets.py. The list is the gate: given an unknown name LLVM ends the process (x86-64) or
 silently compiles for the oldest CPU (aarch64). A test asks the pinned compiler for every name.
+
+A feature says that an instruction exists, not that it is fast: `RATES` has what was measured.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Literal
 
 # The features that a kernel of ours looks at, in the order that records list them.
@@ -53,3 +57,54 @@ CPUS: dict[Literal["x86_64", "aarch64"], dict[str, tuple[str, ...]]] = {
         "apple-m4": _V86,
     },
 }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Products per clock of one core: f32 by multiply-add, and bf16 by dot product (`vdpbf16ps`).
+
+    `cpus`: LLVM names of the CPUs. `features`: those that together tell such a CPU where LLVM
+    takes it for another one; empty where nothing does.
+    """
+
+    cpus: tuple[str, ...]
+    features: tuple[str, ...] = ()
+    fma: int
+    bf16: int
+    source: str
+
+    def __post_init__(self) -> None:
+        """Refuse a record that could not be meant."""
+        if min(self.fma, self.bf16) < 1 or not self.source or not self.cpus:
+            raise ValueError(f"malformed {self}")
+
+
+#: What was measured, 512-bit registers, twelve independent chains of one instruction.
+RATES = (
+    Rates(
+        cpus=("sapphirerapids", "emeraldrapids", "graniterapids"),
+        # Only Intel has AMX; virtual machines hide the model, which LLVM goes by.
+        features=("avx512bf16", "amx-bf16"),
+        fma=32,
+        bf16=16,
+        source="a Xeon with AMX-BF16: 213 GFLOP/s of fma, 107 of vdpbf16ps, the same in C",
+    ),
+    Rates(
+        cpus=("znver5",),
+        fma=32,
+        bf16=64,
+        source="a Zen 5: 257 GFLOP/s of fma, 509 of vdpbf16ps",
+    ),
+)
+
+
+def rates_of(chip: str, features: Collection[str]) -> Rates | None:
+    """What was measured on the x86-64 CPU that LLVM calls `chip`; None where nothing was.
+
+    features: what it really has. Where the CPU of that name has no dot product of bf16 and this
+    one has, the name is wrong, and the features decide.
+    """
+    named = next((each for each in RATES if chip in each.cpus), None)
+    if named is not None or "avx512bf16" in CPUS["x86_64"].get(chip, ()):
+        return named
+    return next((e for e in RATES if e.features and set(e.features) <= set(features)), None)

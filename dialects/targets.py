@@ -13,7 +13,7 @@ import platform
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mxc.dialects.cpus import CPUS, KERNEL_FEATURES
+from mxc.dialects.cpus import CPUS, KERNEL_FEATURES, Rates, rates_of
 from mxc.dialects.errors import TargetError
 
 #: How an instruction multiplies, best first: with block scales, as a matrix, as a dot product of
@@ -126,6 +126,22 @@ class Target:
             multiplier
             for multiplier in self.multipliers
             if multiplier.kind == "dot product" and self.has_any(multiplier.features)
+        )
+
+    @property
+    def rates(self) -> Rates | None:
+        """Measured products per clock of a core; None where nothing was measured."""
+        return rates_of(self.chip, self.features) if self.architecture == "x86_64" else None
+
+    @property
+    def slow_bf16(self) -> str:
+        """Why dot products of bf16, which the CPU has, are not used; empty where they are."""
+        found = self.rates
+        if found is None or found.bf16 > found.fma:
+            return ""
+        return (
+            f"vdpbf16ps makes {found.bf16} products per clock of a core here, "
+            f"multiply-add of f32 {found.fma}"
         )
 
     def has_any(self, features: tuple[str, ...]) -> bool:

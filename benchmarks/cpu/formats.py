@@ -20,8 +20,8 @@ import numpy as np
 from contractions import MODES, carried, prepare_activations
 from iree.compiler import ir
 from iree.compiler.dialects import func
-from limits import READ, Machine, numbers
-from matmul import PEAKS
+from limits import Machine, numbers
+from matmul import limits_of
 from problems import COLD_BYTES, Array, Shape, draw_activations, parse_shapes
 from programs import Loaded, Program, compile_build, laid_out, shape
 from repetitions import Others, interleave
@@ -158,10 +158,11 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
                 name: program.prepare(f"chain_{m}", program.put(x))
                 for name, program in loaded.items()
             }
-            limit = READ if m == 1 else PEAKS[mode]
+            names = [name for name in limits_of(mode, m) if name in machine.calls]
             seconds = options.seconds * len(calls)
-            times = interleave({limit: machine.calls[limit], **calls}, seconds=seconds)
-            best = machine.rate(limit, times[limit].least)
+            limits = {name: machine.calls[name] for name in names}
+            times = interleave({**limits, **calls}, seconds=seconds)
+            best = machine.best_rate(names, times) or float("nan")
             for name in calls:
                 each = times[name].each_of(chains[name][m]).least
                 gflops = problem.operations(m) / each / 1e9

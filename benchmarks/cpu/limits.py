@@ -14,14 +14,14 @@ import functools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, func, llvm, math, scf, vector
 from programs import Loaded, compile_build, memref, shape
-from repetitions import interleave
+from repetitions import Time, interleave
 
 from mxc.compiler import iree
 from mxc.dialects import x86
@@ -129,6 +129,11 @@ class Machine:
             (instruction,) = (each for each in INSTRUCTIONS if each.name == name)
             done = WORKGROUPS * TURNS * CHAINS * instruction.operations
         return done / seconds / 1e9
+
+    def best_rate(self, names: Iterable[str], times: Mapping[str, Time]) -> float | None:
+        """The highest rate of some limits; None where this machine has none of them."""
+        found = (self.rate(name, times[name].least) for name in names if name in times)
+        return max(found, default=None)
 
     def limits(self, seconds: Mapping[str, float]) -> Limits:
         """From the least time of each of `calls`."""

@@ -42,8 +42,8 @@ from stock import Stock, measure_stock, show_stock
 #: 2^-9 at most; 8 bits a block, as the peer's.
 ERRORS = {"f32": 1e-6, "bf16": 2.5e-3, "i8": LARGEST_ERROR}
 
-#: The instruction whose peak an activation mode is compared with.
-PEAKS = {"i8": "vpdpbusd", "bf16": "vdpbf16ps", "f32": "fma"}
+#: The instructions that may multiply in an activation mode.
+PEAKS = {"i8": ("vpdpbusd",), "bf16": ("vdpbf16ps", "fma"), "f32": ("fma",)}
 
 QUICK_SHAPES = (Shape(2880, 2880),)
 QUICK_ROWS = (1, 8, 128)
@@ -97,16 +97,12 @@ class Bench:
                         peer=times.get("peer"),
                         error=errors[mode],
                         peer_error=errors.get("peer"),
-                        limit=self._limit(_limit_of(mode, m), times),
+                        limit=self.machine.best_rate(limits_of(mode, m), times),
                     )
 
     def limits(self) -> Limits:
         """The best of each limit in this run."""
         return self.machine.limits(self.best)
-
-    def _limit(self, name: str, times: Mapping[str, Time]) -> float | None:
-        """What the machine could do in these turns; None where it has no such instruction."""
-        return self.machine.rate(name, times[name].least) if name in times else None
 
     def measure_limits(self) -> None:
         """All limits at once, alone."""
@@ -116,7 +112,7 @@ class Bench:
         self, calls: Mapping[str, Callable[[], Any]], m: int, copies: int
     ) -> dict[str, Time]:
         """Times of one product by name; the limits that it may meet are measured between them."""
-        names = {_limit_of(mode, m) for mode in self.modes}
+        names = {name for mode in self.modes for name in limits_of(mode, m)}
         limits = {name: call for name, call in self.machine.calls.items() if name in names}
         times = interleave({**limits, **calls}, seconds=self.seconds)
         self._keep({name: times[name] for name in limits})
@@ -137,8 +133,9 @@ class Bench:
             yield rotation
 
 
-def _limit_of(mode: str, m: int) -> str:
-    return READ if m == 1 else PEAKS[mode]
+def limits_of(mode: str, m: int) -> tuple[str, ...]:
+    """The limits of a product of so many rows, of which the highest counts."""
+    return (READ,) if m == 1 else PEAKS[mode]
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

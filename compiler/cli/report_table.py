@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -85,7 +85,8 @@ def render(report: Report, width: int = _LOG_WIDTH) -> Group:
     table = (_wide if width >= _WIDE else _narrow)(rows, notes)
     table.title, table.title_justify = f"contractions for {report.target}", "left"
     lines = [Text(f"[{number}] {reason}") for reason, number in reasons.items()]
-    lines += [Text(f"IREE's code generator: {line}") for line in _stock(rows)]
+    lines += [Text(f"IREE's code generator: {line}") for line in _where(rows, _stock)]
+    lines += [Text(line) for line in _where(rows, lambda one: one.choice)]
     lines += [Text(f"note: {finding}") for finding in report.findings]
     record = TARGETS.get(report.target)
     if record is not None and record.unverified:
@@ -195,15 +196,21 @@ def _troubles(kernels: Sequence[Kernel]) -> list[str]:
     ]
 
 
-def _stock(rows: Sequence[Row]) -> list[str]:
-    """A line for each reason why no kernel of mxc computes a contraction of plain operands."""
+def _stock(one: Matmul) -> str | None:
+    """Why no kernel of mxc computes a contraction of plain operands."""
+    return one.reason if one.fallback is None else None
+
+
+def _where(rows: Sequence[Row], said: Callable[[Matmul], str | None]) -> list[str]:
+    """A line for each thing that is said of contractions, with those of which it is."""
     found: dict[str, list[str]] = {}
     for row in rows:
-        if row.first.reason is not None and row.first.fallback is None:
-            found.setdefault(row.first.reason, []).append(f"{row.first.function}:{row.name}")
+        text = said(row.first)
+        if text is not None:
+            found.setdefault(text, []).append(f"{row.first.function}:{row.name}")
     return [
-        f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {reason}"
-        for reason, names in found.items()
+        f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {text}"
+        for text, names in found.items()
     ]
 
 

@@ -34,6 +34,8 @@ class Matmul:
     `bytes_moved` is what they read and write, `bytes_minimum` what packed operands and the output
     need. `reason` says why no kernel of ours computes it, None where one does. `fallback`: the same
     where an operand is packed, with what the kernel lacks; or what a kernel of ours lacks.
+    `choice` says why a kernel of ours multiplies by an instruction that names less than the machine
+    has, None where it does not.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Matmul:
     bytes_minimum: int | None
     fallback: str | None
     reason: str | None = None
+    choice: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

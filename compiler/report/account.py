@@ -18,7 +18,7 @@ from iree.compiler import ir
 from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel, parse_all
 from mxc.compiler.report.following import following
-from mxc.compiler.report.lowering import NO_REASON, explain, explain_own, lowering_of
+from mxc.compiler.report.lowering import NO_REASON, choice_of, explain, explain_own, lowering_of
 from mxc.compiler.report.preparation import (
     Preparation,
     hoisted_globals,
@@ -207,6 +207,7 @@ def _own(
         if dynamic
         else weights + call.batch * call.m * row_bytes(call.lhs, call.k) + written,
         fallback=explain_own(kernels, target, call.kind),
+        choice=choice_of(call, target),
     )
 
 

@@ -11,6 +11,7 @@ from mxc.compiler.report.assembly import Kernel
 from mxc.compiler.report.preparation import Preparation, is_narrow
 from mxc.dialects.contractions import Contraction, Side, format_name
 from mxc.dialects.dispatches import Dispatch, tensor_bytes
+from mxc.dialects.kernel_calls import KernelCall
 from mxc.dialects.targets import KINDS, Kind, Target
 
 #: Of a contraction that no pass has looked at.
@@ -113,6 +114,14 @@ def explain_own(kernels: Sequence[Kernel], target: Target, wanted: Kind) -> str 
             return "its kernel has no multiplication in it: the compiler has removed its body"
         if KINDS.index(found) > KINDS.index(wanted):
             return f"its kernel was meant to multiply by a {wanted}, and its assembly has a {found}"
+    return None
+
+
+def choice_of(call: KernelCall, target: Target) -> str | None:
+    """Why a kernel of ours does without an instruction that the CPU has; None where it does not."""
+    exact_in_bf16 = "f32" not in (call.lhs, call.rhs)
+    if call.kind == "multiply-add" and exact_in_bf16 and target.slow_bf16:
+        return f"taken as f32: {target.slow_bf16}"
     return None
 
 

@@ -3,12 +3,15 @@
 The program is compiled for a named CPU with the instructions, which need not be this machine's.
 """
 
+import io
 from pathlib import Path
 
 import pytest
 from iree.compiler import ir
 from iree.compiler.dialects import arith, func
+from rich.console import Console
 
+from mxc.compiler.cli.report_table import render
 from mxc.compiler.driver import compile_here
 from mxc.compiler.report import Matmul, Report, require_no_fallback
 from mxc.compiler.report.assembly import Kernel
@@ -175,6 +178,27 @@ def test_the_same_program_without_the_instructions(tmp_path: Path) -> None:
         assert (one.fallback, one.rhs) == (None, "bf16" if function == "logits" else "mxfp4")
         assert one.kernel.startswith("mxc_")
         assert "zmm" not in one.lowering
+
+
+def test_what_the_cpu_has_and_does_slowly(report: Report, tmp_path: Path) -> None:
+    """Multiplied as f32, and the report says why; integers are as they were."""
+    slow = _report(tmp_path, "cpu:sapphirerapids")
+    for function in ("decode", "many", "logits"):
+        one = _one(slow, function)
+        assert "vfmadd" in one.lowering
+        assert one.fallback is None
+        assert one.choice == (
+            "taken as f32: vdpbf16ps makes 16 products per clock of a core here, "
+            "multiply-add of f32 32"
+        )
+        assert _one(report, function).choice is None
+        assert "vfmadd" not in _one(report, function).lowering
+    assert _one(slow, "quantised").lowering == _one(report, "quantised").lowering
+    assert _one(slow, "quantised").choice is None
+    require_no_fallback(slow)
+    text = Console(width=200, record=True, file=io.StringIO())
+    text.print(render(slow))
+    assert "decode:layers.0.up, many:layers.0.up, logits:head: taken as f32" in text.export_text()
 
 
 def test_every_dispatch_is_an_operation(report: Report) -> None:

@@ -141,7 +141,7 @@ def program() -> str:
         with ir.InsertionPoint(module.body):
             for case in CASES:
                 define(*case)
-        run([LowerQuantiseToCpuKernels(isa=best_isa(HOST.architecture, HOST.features))], module)
+        run([LowerQuantiseToCpuKernels(isa=best_isa(HOST))], module)
         assert "linalg" not in str(module)
         return str(module)
 

@@ -112,7 +112,7 @@ RUNS = [(name, case) for name, listed in CASES.items() for case in listed]
 def compiled(name: str) -> Any:
     """The functions of all cases of a CPU."""
     record = target(name)
-    isa = best_isa(record.architecture, record.features)
+    isa = best_isa(record)
     assert isa is not None
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()

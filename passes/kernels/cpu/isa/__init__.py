@@ -7,8 +7,7 @@ same packed panels: a register takes `lanes` columns of the 16 of a panel.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
+from mxc.dialects.targets import Target
 from mxc.passes.kernels.cpu.isa.amx import Amx
 from mxc.passes.kernels.cpu.isa.avx2 import Avx2
 from mxc.passes.kernels.cpu.isa.avx512 import Avx512
@@ -61,7 +60,18 @@ _FEATURES: dict[str, dict[str, set[str]]] = {
 }
 
 
-def best_isa(architecture: str, features: Collection[str]) -> str | None:
-    """The name of the best instruction set of a target with these LLVM features; None for GPUs."""
-    sets = _FEATURES.get(architecture, {})
-    return next((name for name, needed in sets.items() if needed <= set(features)), None)
+def best_isa(target: Target) -> str | None:
+    """The name of the best instruction set of a target; None for GPUs.
+
+    One with dot products of bf16 is not the best where those are no faster than multiply-add.
+    """
+    sets = _FEATURES.get(target.architecture, {})
+    return next(
+        (
+            name
+            for name, needed in sets.items()
+            if needed <= set(target.features)
+            and not (target.slow_bf16 and "pairs" in ISAS[name].kinds)
+        ),
+        None,
+    )
