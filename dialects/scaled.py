@@ -168,7 +168,8 @@ class Loops:
 class ScaledContraction:
     """A generic that means a scaled contraction, in whatever order it is written.
 
-    `maps` are those of lhs, rhs, lhs_scale, rhs_scale (where present) and acc. Sizes are -1 where
+    `maps` are those of lhs, rhs, lhs_scale, rhs_scale (where present) and acc, `numbers` those of
+    these operands but acc in the operation. Sizes are -1 where
     dynamic; `batch` has one for each batch loop; `k` counts elements, `block` those of one scale.
     `rounded`: the types to which the values of lhs and of rhs are rounded before they are
     multiplied, "" where they are not. `blocks`: elements a scale of lhs and of rhs, `block` the
@@ -182,6 +183,7 @@ class ScaledContraction:
     rhs_scale: ir.Value | None
     acc: ir.Value
     maps: tuple[ir.AffineMap, ...]
+    numbers: tuple[int, ...]
     loops: Loops
     batch: tuple[int, ...]
     m: int
@@ -284,6 +286,7 @@ def _assign_sides(
         rhs_scale=None if rhs.scale is None else op.operands[rhs.scale],
         acc=op.operands[len(op.operands) - 1],
         maps=tuple(maps[i] for i in [*order, len(op.operands) - 1]),
+        numbers=tuple(order),
         loops=loops,
         batch=tuple(sizes[i] for i in loops.batch),
         m=sizes[m],

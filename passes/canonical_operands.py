@@ -14,9 +14,13 @@ after:
 
 An operand whose dimensions are in another order than the loops, weights [K, N] or scales
 [K / 32, N], is transposed before: kernels read rows. The attribute mxc.notes of the module says so.
+A result in another order, of weights that stand first, [N, M], is transposed after.
 
-Leaves alone: a generic that is no scaled contraction; operands of less than 8 bits an element in
-another order, of which a transpose would cut bytes.
+Where the program rounds what it dequantises, or blocks of the two sides differ, the body stays as
+it is.
+
+Leaves alone: a generic that is no scaled contraction; operands of 6 bits an element in another
+order, and those of 4 bits with an odd number along a dimension that would be the last.
 """
 
 from __future__ import annotations
@@ -24,17 +28,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
+from iree.compiler.dialects import linalg
 
-from mxc.dialects.generic import element_of
+from mxc.dialects.generic import element_of, fill
 from mxc.dialects.indexing import dims, substitute
+from mxc.dialects.mixed_blocks import size_of
 from mxc.dialects.reasons import Reason
-from mxc.dialects.scalar_operations import bits_of
 from mxc.dialects.scaled import ScaledContraction, contraction_into, match_scaled_contraction
 from mxc.passes.base import Pass, add_note
-from mxc.passes.rewriting.rebuild import discardable, linalg_operations, replace, sweep
-from mxc.passes.rewriting.transposes import transposed
+from mxc.passes.kernels.values import is_zero
+from mxc.passes.rewriting.generics import yielded
+from mxc.passes.rewriting.rebuild import (
+    clone_scalar,
+    discardable,
+    linalg_operations,
+    replace,
+    sweep,
+)
+from mxc.passes.rewriting.transposes import is_movable, transposed
 
-_BYTE = 8
 _NOTE = "an operand of a product that is not stored by rows of the sum is transposed with each call"
 
 
@@ -47,28 +59,30 @@ class CanonicalOperands(Pass):
     def run(self, module: ir.Operation) -> None:
         """Rewrite every scaled contraction that is not canonical."""
         for op in linalg_operations(module):
-            found = match_scaled_contraction(op)
+            found = match_scaled_contraction(op, rounded=True, mixed=True)
             if isinstance(found, Reason):
                 continue
-            moves = any(order != sorted(order) for order in _orders(found))
+            *operands, result = _orders(found)
+            moves = any(order != sorted(order) for order in operands)
             if moves:
                 add_note(module, _NOTE)
-            if moves or not found.is_canonical:
-                _rewrite(found)
+            own = any(found.rounded) or bool(found.loops.ki)
+            if moves or result != sorted(result) or not (found.is_canonical or own):
+                _rewrite(found, [*operands, result], own_body=own)
         sweep(module)
 
 
 def _orders(found: ScaledContraction) -> list[list[int]]:
-    """Of each operand but the accumulator, its dimensions in the order of the loops.
+    """Of each operand and of the result, its dimensions in the order of the loops.
 
-    The order that they have where elements are less than a byte.
+    The order that they have where they cannot be moved.
     """
     orders = []
-    for value, affine in zip(_operands(found), found.maps, strict=False):
+    for value, affine in zip([*_operands(found), found.acc], found.maps, strict=True):
         places = [found.loops.order.index(loop) for loop in dims(affine) if loop is not None]
         own = list(range(len(places)))
-        whole = bits_of(element_of(value)) >= _BYTE
-        orders.append(sorted(own, key=places.__getitem__) if whole else own)
+        order = sorted(own, key=places.__getitem__)
+        orders.append(order if is_movable(value, order) else own)
     return orders
 
 
@@ -77,21 +91,63 @@ def _operands(found: ScaledContraction) -> list[ir.Value]:
     return [found.lhs, found.rhs, *scales]
 
 
-def _rewrite(found: ScaledContraction) -> None:
+def _rewrite(found: ScaledContraction, orders: list[list[int]], *, own_body: bool) -> None:
     order = found.loops.order
     loops = [ir.AffineDimExpr.get(order.index(i)) for i in range(len(order))]
+    result = orders[-1]
     with ir.InsertionPoint(found.op), found.op.location:
-        values, maps = [], []
-        for value, affine, own in zip(_operands(found), found.maps, _orders(found), strict=False):
+        maps = []
+        for affine, own in zip(found.maps, orders, strict=True):
             reads = [substitute(affine.results[axis], loops) for axis in own]
-            values.append(value if own == sorted(own) else transposed(value, own))
             maps.append(ir.AffineMap.get(len(order), 0, reads))
-        written = [substitute(e, loops) for e in found.maps[-1].results]
-        maps.append(ir.AffineMap.get(len(order), 0, written))
-        lhs, rhs, *scales = values
-        lhs_scale = scales.pop(0) if found.lhs_scale is not None else None
-        rhs_scale = scales.pop(0) if found.rhs_scale is not None else None
-        new = contraction_into(lhs, rhs, lhs_scale, rhs_scale, found.acc, maps)
+        values = [
+            value if own == sorted(own) else transposed(value, own)
+            for value, own in zip(_operands(found), orders, strict=False)
+        ]
+        acc = _start(found.acc, result)
+        new = (
+            _as_it_is(found, values, acc, maps)
+            if own_body
+            else _canonical(found, values, acc, maps)
+        )
+        new_op = new.owner
+        if result != sorted(result):
+            new = transposed(new, [result.index(axis) for axis in range(len(result))])
     for name in discardable(found.op):
-        new.owner.attributes[name] = found.op.attributes[name]
+        new_op.attributes[name] = found.op.attributes[name]
     replace(found.op, new)
+
+
+def _start(acc: ir.Value, order: list[int]) -> ir.Value:
+    """The accumulator with its dimensions in another order."""
+    if order == sorted(order):
+        return acc
+    if is_zero(acc):
+        return fill([size_of(acc, axis) for axis in order], element_of(acc), 0.0)
+    return transposed(acc, order)
+
+
+def _canonical(
+    found: ScaledContraction, values: list[ir.Value], acc: ir.Value, maps: list[ir.AffineMap]
+) -> ir.Value:
+    lhs, rhs, *scales = values
+    lhs_scale = scales.pop(0) if found.lhs_scale is not None else None
+    rhs_scale = scales.pop(0) if found.rhs_scale is not None else None
+    return contraction_into(lhs, rhs, lhs_scale, rhs_scale, acc, maps)
+
+
+def _as_it_is(
+    found: ScaledContraction, values: list[ir.Value], acc: ir.Value, maps: list[ir.AffineMap]
+) -> ir.Value:
+    """The same body over operands in another order."""
+    old = found.op.regions[0].blocks[0].arguments
+    numbers = [*found.numbers, len(old) - 1]
+    parallel = len(maps[-1].results)
+    kinds = [linalg.IteratorType.parallel] * parallel
+    kinds += [linalg.IteratorType.reduction] * (maps[-1].n_dims - parallel)
+
+    def body(*scalars: ir.Value) -> ir.Value:
+        at = {old[number]: scalar for number, scalar in zip(numbers, scalars, strict=True)}
+        return clone_scalar(yielded(found.op), at)
+
+    return linalg.generic(values, [acc], maps, kinds)(body)

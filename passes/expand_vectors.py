@@ -42,13 +42,13 @@ class ExpandVectors(Pass):
     def run(self, module: ir.Operation) -> None:
         """Rewrite every scaled contraction of which one side is a vector."""
         for op in linalg_operations(module):
-            if match_scaled_contraction(op) == NO_ROWS:
+            if match_scaled_contraction(op, rounded=True, mixed=True) == NO_ROWS:
                 _expand(op)
         sweep(module)
 
 
 def _expand(op: ir.Operation) -> None:
-    factors = read_product(op)
+    factors = read_product(op, rounded=True)
     maps = indexing_maps(op)
     written = [loop for loop in dims(maps[-1]) if loop is not None]
     if isinstance(factors, Reason):

@@ -55,10 +55,11 @@ func.func @both_scaled(%x: tensor<3x4x2x32xf8E5M2>, %xs: tensor<3x4x2xf8E8M0FNU>
 
 // -----
 
-// A lone scale belongs to rhs: the sides change places, the result is written transposed.
-// CHECK: #[[T:.*]] = affine_map<(d0, d1, d2, d3) -> (d1, d0)>
+// A lone scale belongs to rhs: the sides change places, the result is transposed after.
 // CHECK-LABEL: @weight_first
-// CHECK: linalg.generic {indexing_maps = [{{.*}}, #[[T]]], {{.*}} ins(%arg2, %arg0, %arg1 :
+// CHECK: linalg.transpose ins(%arg3 : tensor<8x4xf32>) outs(%{{.*}} : tensor<4x8xf32>) permutation = [1, 0]
+// CHECK: %[[R:.*]] = linalg.generic {{.*}} ins(%arg2, %arg0, %arg1 : {{.*}} outs(%{{.*}} : tensor<4x8xf32>)
+// CHECK: linalg.transpose ins(%[[R]] : tensor<4x8xf32>) outs(%{{.*}} : tensor<8x4xf32>) permutation = [1, 0]
 func.func @weight_first(%w: tensor<8x2x32xf6E3M2FN>, %s: tensor<8x2xf8E8M0FNU>, %x: tensor<4x2x32xf16>, %acc: tensor<8x4xf32>) -> tensor<8x4xf32> {
   %r = linalg.generic {
       indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko, kb)>, affine_map<(m, n, ko, kb) -> (m, ko)>, affine_map<(m, n, ko, kb) -> (m, n)>],
@@ -133,6 +134,81 @@ func.func @columns(%x: tensor<4x2x32xf32>, %w: tensor<2x32x8xf8E4M3FN>, %s: tens
   ^bb0(%a: f32, %b: f8E4M3FN, %c: f8E8M0FNU, %o: f32):
     %y = arith.scaling_extf %b, %c : f8E4M3FN, f8E8M0FNU to f32
     %p = arith.mulf %a, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}
+
+// -----
+
+// Nibbles of weights [K, N] are taken apart: a byte of the result is made of two, in 2 steps of d3.
+// CHECK: #[[IN:.*]] = affine_map<(d0, d1, d2, d3, d4) -> (d2, d3, d4, d0)>
+// CHECK: #[[OUT:.*]] = affine_map<(d0, d1, d2, d3, d4) -> (d0, d1, d2, d3)>
+// CHECK-LABEL: @columns_of_nibbles
+// CHECK: %[[B:.*]] = flow.tensor.bitcast %arg1 : tensor<2x32x8xf4E2M1FN> -> tensor<2x32x4xi8>
+// CHECK: %[[H:.*]] = tensor.expand_shape %[[B]] {{.*}} into tensor<2x16x2x4xi8>
+// CHECK: %[[G:.*]] = linalg.generic {indexing_maps = [#[[IN]], #[[OUT]]], {{.*}} ins(%[[H]] : {{.*}} outs(%{{.*}} : tensor<4x2x2x16xi8>)
+// CHECK: linalg.index 1
+// CHECK: arith.shrui
+// CHECK: linalg.index 4
+// CHECK: arith.shli
+// CHECK: %[[C:.*]] = tensor.collapse_shape %[[G]] {{.*}} into tensor<8x2x16xi8>
+// CHECK: %[[W:.*]] = flow.tensor.bitcast %[[C]] : tensor<8x2x16xi8> -> tensor<8x2x32xf4E2M1FN>
+// CHECK: linalg.generic {{.*}} ins(%arg0, %[[W]], %arg2 :
+func.func @columns_of_nibbles(%x: tensor<4x2x32xf32>, %w: tensor<2x32x8xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, o, b) -> (m, o, b)>, affine_map<(m, n, o, b) -> (o, b, n)>, affine_map<(m, n, o, b) -> (n, o)>, affine_map<(m, n, o, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x2x32xf32>, tensor<2x32x8xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}
+
+// -----
+
+// An odd number of columns shares bytes between rows: it stays, and CheckContractions says so.
+// CHECK-LABEL: @odd_columns
+// CHECK-NOT: linalg.index
+// CHECK: return
+func.func @odd_columns(%x: tensor<4x2x32xf32>, %w: tensor<2x32x7xf4E2M1FN>, %s: tensor<7x2xf8E8M0FNU>, %acc: tensor<4x7xf32>) -> tensor<4x7xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, o, b) -> (m, o, b)>, affine_map<(m, n, o, b) -> (o, b, n)>, affine_map<(m, n, o, b) -> (n, o)>, affine_map<(m, n, o, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x2x32xf32>, tensor<2x32x7xf4E2M1FN>, tensor<7x2xf8E8M0FNU>) outs(%acc : tensor<4x7xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x7xf32>
+  func.return %r : tensor<4x7xf32>
+}
+
+// -----
+
+// What is rounded to bf16 on its way is moved as well, and its body stays.
+// CHECK-LABEL: @rounded_columns
+// CHECK: linalg.transpose ins(%{{.*}} : tensor<2x32x8xi8>) outs(%{{.*}} : tensor<8x2x32xi8>) permutation = [2, 0, 1]
+// CHECK: linalg.generic {{.*}} ins(%arg0, %{{.*}}, %arg2 :
+// CHECK-NEXT: ^bb0(%[[A:.*]]: f32, %[[B:.*]]: f8E4M3FN, %[[C:.*]]: f8E8M0FNU, %[[T:.*]]: f32):
+// CHECK: arith.scaling_extf %[[B]], %[[C]]
+// CHECK: arith.truncf
+func.func @rounded_columns(%x: tensor<4x2x32xf32>, %w: tensor<2x32x8xf8E4M3FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, o, b) -> (n, o)>, affine_map<(m, n, o, b) -> (o, b, n)>, affine_map<(m, n, o, b) -> (m, o, b)>, affine_map<(m, n, o, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%s, %w, %x : tensor<8x2xf8E8M0FNU>, tensor<2x32x8xf8E4M3FN>, tensor<4x2x32xf32>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%c: f8E8M0FNU, %b: f8E4M3FN, %a: f32, %o: f32):
+    %y = arith.scaling_extf %b, %c : f8E4M3FN, f8E8M0FNU to f32
+    %z = arith.truncf %y : f32 to bf16
+    %z1 = arith.extf %z : bf16 to f32
+    %p = arith.mulf %a, %z1 : f32
     %q = arith.addf %o, %p : f32
     linalg.yield %q : f32
   } -> tensor<4x8xf32>

@@ -5,22 +5,76 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iree.compiler import ir
-from iree.compiler.dialects import linalg
+from iree.compiler.dialects import arith, linalg, tensor
 
 from mxc.dialects.boundary import pack, unpack
-from mxc.dialects.generic import element_of, empty
+from mxc.dialects.generic import constant, element_of, empty, generic, loop_index, shape_of
 from mxc.dialects.mixed_blocks import size_of
+from mxc.dialects.scalar_operations import bits_of
+from mxc.passes.rewriting.split_loops import reassociation, reshape
 
 _BYTE = 8
+_NIBBLE = 4
+
+
+def is_movable(value: ir.Value, order: Sequence[int]) -> bool:
+    """Whether `transposed` can make a tensor with its dimensions in this order.
+
+    Elements that share bytes stay together, or are nibbles of which whole bytes are made.
+    """
+    bits = bits_of(element_of(value))
+    if bits >= _BYTE:
+        return True
+    shape = shape_of(value)
+    rows = shape[-1], shape[order[-1]]
+    if min(rows) < 0 or any(bits * size % _BYTE for size in rows):
+        return False
+    return bits == _NIBBLE or order[-1] == len(shape) - 1
 
 
 def transposed(value: ir.Value, order: Sequence[int]) -> ir.Value:
-    """`value` with its dimensions in another order, at the insertion point; elements of 8 bits or
-    more. `order`: the dimension that each of the result is."""
-    element = element_of(value)
-    byte = isinstance(element, ir.FloatType) and element.width == _BYTE
-    source = pack(value) if byte else value
-    sizes = [size_of(source, axis) for axis in order]
-    init = empty(sizes, element_of(source))
+    """`value` with its dimensions in another order, at the insertion point, where `is_movable`.
+
+    `order`: the dimension that each of the result is.
+    """
+    element, last = element_of(value), len(shape_of(value)) - 1
+    if bits_of(element) < _BYTE and order[-1] != last:
+        return _of_nibbles(value, order)
+    packed = isinstance(element, ir.FloatType) and bits_of(element) <= _BYTE
+    source = pack(value) if packed else value
+    init = empty([size_of(source, axis) for axis in order], element_of(source))
     found = linalg.transpose(source, outs=[init], permutation=list(order)).results[0]
-    return unpack(found, element) if byte else found
+    return unpack(found, element) if packed else found
+
+
+def _of_nibbles(value: ir.Value, order: Sequence[int]) -> ir.Value:
+    """Where another dimension becomes the last: each byte of the result is made of two."""
+    i8 = ir.IntegerType.get_signless(_BYTE)
+    last, inner = len(order) - 1, order[-1]
+    # Bytes [.., D / 2, 2, .., C / 2] of elements [.., D, .., C] become [.., C / 2, 2, .., D / 2].
+    loops = [[axis] for axis in range(last + 1)]
+    loops[inner].append(last + 1)
+    source = reshape(pack(value), loops, [*(None for _ in loops), 2])
+    letters = list("abcdefgh"[: last + 1])
+    read = list(letters)
+    read[inner] += " p"
+    write = [letters[axis] for axis in order]
+    write[order.index(last)] += " t"
+    output = " ".join(write)
+
+    def shift(letter: str) -> ir.Value:
+        place = arith.index_cast(i8, loop_index(f"{output} p", letter))
+        return arith.muli(place, constant(_NIBBLE, i8))
+
+    def body(byte: ir.Value, made: ir.Value) -> ir.Value:
+        code = arith.andi(arith.shrui(byte, shift("t")), constant(15, i8))
+        return arith.ori(made, arith.shli(code, shift("p")))
+
+    found = generic([(source, " ".join(read))], output, i8, body, sizes={"t": 2})
+    groups = [[axis] for axis in order]
+    groups[order.index(last)].append(last + 1)
+    shape = [shape_of(value)[axis] for axis in order[:-1]] + [shape_of(source)[inner]]
+    kind = ir.RankedTensorType.get(shape, i8)
+    return unpack(
+        tensor.CollapseShapeOp(kind, found, reassociation(groups)).result, element_of(value)
+    )
