@@ -25,6 +25,7 @@ from iree.compiler import ir
 
 from mxc.dialects.dequantize import is_byte
 from mxc.dialects.formats import E8M0, FORMATS, BlockFormat
+from mxc.dialects.generic import shape_of
 from mxc.dialects.indexing import bound, plus, times
 from mxc.dialects.scalar_nodes import (
     Apply,
@@ -145,6 +146,42 @@ def halved_axis(decoding: Decoding) -> int | None:
     for axis, byte in enumerate(decoding.elements.at):
         if any(_joined(term, decoding.second) is not None for term in _summands(byte)):
             return axis
+    return None
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Bytes of which a stretch of `size` along `axis` has elements 0 .. size - 1 in one half and
+    the next `size` in the other. `at`: the index of an element among those of the axis, of which
+    there are two a byte."""
+
+    axis: int
+    size: int
+    at: ir.AffineExpr
+
+
+def halves_of(decoding: Decoding) -> Halves | None:
+    """How the elements lie where the second of a byte is not the neighbour of the first.
+
+    Of elements k of a row of 2 * B, byte k mod B and half k floordiv B; of loops h and b with b
+    inside, byte b and half h.
+    """
+    second = decoding.second
+    if isinstance(second, ir.AffineFloorDivExpr):
+        whole, size = second.lhs.maybe_downcast(), ir.AffineConstantExpr(second.rhs).value
+        place = ir.AffineExpr.get_mod(whole, size).maybe_downcast()
+        for axis, byte in enumerate(decoding.elements.at):
+            terms = list(_summands(byte))
+            if place in terms:
+                terms.remove(place)
+                for term in terms:
+                    whole = plus(times(term, 2), whole)
+                return Halves(axis, size, whole)
+    if isinstance(second, ir.AffineDimExpr):
+        *_, byte = decoding.elements.at
+        size = shape_of(decoding.elements.value)[-1]
+        if isinstance(byte, ir.AffineDimExpr) and byte.position > second.position and size > 0:
+            return Halves(len(decoding.elements.at) - 1, size, plus(times(second, size), byte))
     return None
 
 

@@ -179,7 +179,21 @@ def resolve(
 
 def plus(left: ir.AffineExpr, right: ir.AffineExpr) -> ir.AffineExpr:
     """`left + right`, simplified, as an object of its own kind."""
+    for one, other in ((left, right), (right, left)):
+        if (whole := _whole(one, other)) is not None:
+            return whole
     return (left + right).maybe_downcast()
+
+
+def _whole(quotients: ir.AffineExpr, rest: ir.AffineExpr) -> ir.AffineExpr | None:
+    """What `(e floordiv c) * c` and `e mod c` are together: e. None for other parts."""
+    if not isinstance(rest, ir.AffineModExpr) or not isinstance(quotients, ir.AffineMulExpr):
+        return None
+    divided = quotients.lhs.maybe_downcast()
+    if not isinstance(divided, ir.AffineFloorDivExpr) or divided.lhs != rest.lhs:
+        return None
+    same = divided.rhs == rest.rhs == quotients.rhs
+    return rest.lhs.maybe_downcast() if same else None
 
 
 def times(expression: ir.AffineExpr, factor: int) -> ir.AffineExpr:

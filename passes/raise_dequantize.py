@@ -16,6 +16,9 @@ after:
     %s = flow.tensor.bitcast %exponents : tensor<NxKOxi8> -> tensor<NxKOxf8E8M0FNU>
     %w = linalg.generic ins(%e, %s) { scaling_extf }
 
+Where the low nibbles of a row, or of a block, are its first half and the high ones its second, the
+nibbles are put in order before.
+
 Scale bytes 0 and 255 mean 2^-127 and NaN afterwards. Where the program computes something else for
 them, the attribute mxc.notes of the module says so, and the report prints it. A zero may change its
 sign where all that is done with the values is a sum.
@@ -32,7 +35,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.decoded_formats import Decoding, decoding_of
+from mxc.dialects.decoded_formats import Decoding, decoding_of, halves_of
 from mxc.dialects.dequantize import is_element
 from mxc.dialects.indexing import moved, trace
 from mxc.dialects.kernel_calls import write_reason
@@ -43,6 +46,8 @@ from mxc.passes.fuse_dequantize import is_decoding
 from mxc.passes.rewriting.codes import Codes
 from mxc.passes.rewriting.decoded_sides import decode_sides, decoded_tensor
 from mxc.passes.rewriting.rebuild import linalg_operations, sums_floats, sweep
+
+_HALVES = "nibbles of which one half of a byte continues the other are put in order with each call"
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,8 @@ class RaiseDequantize(Pass):
         for decoding in found:
             for note in decoding.differs:
                 add_note(module, note)
+            if halves_of(decoding) is not None:
+                add_note(module, _HALVES)
         sweep(module)
 
 

@@ -173,3 +173,45 @@ func.func @dynamic_rows_by_constant_weights(%x: tensor<?x64xf8E4M3FN>, %xs: tens
       ins(%a, %d : tensor<?x64xf32>, tensor<4x64xf32>) outs(%acc : tensor<?x4xf32>) -> tensor<?x4xf32>
   func.return %r : tensor<?x4xf32>
 }
+
+// -----
+
+// Low nibbles of a row are its first half: the nibbles are put in order before.
+// CHECK: module attributes {mxc.notes = [{{.*}}, "nibbles of which one half of a byte continues the other are put in order with each call"]}
+// CHECK-LABEL: @halves
+// CHECK: %[[G:.*]] = linalg.generic {{.*}} ins(%{{.*}} : tensor<8x1x16x2x1xi8>) outs(%{{.*}} : tensor<8x1x1x2x16xi8>)
+// CHECK: %[[H:.*]] = flow.tensor.bitcast %{{.*}} : tensor<8x1x2x16xi8> -> tensor<8x1x2x32xf4E2M1FN>
+// CHECK: %[[E:.*]] = tensor.collapse_shape %[[H]] {{.*}} into tensor<8x64xf4E2M1FN>
+// CHECK: %[[S:.*]] = flow.tensor.bitcast %arg1 : tensor<8x2xi8> -> tensor<8x2xf8E8M0FNU>
+// CHECK: linalg.generic {{.*}} ins(%[[E]], %[[S]] :
+// CHECK-NEXT: ^bb0
+// CHECK-NEXT: arith.scaling_extf
+func.func @halves(%bytes: tensor<8x32xi8>, %scales: tensor<8x2xi8>) -> tensor<8x64xf32> {
+  %values = arith.constant dense<[0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]> : tensor<16xf32>
+  %e = tensor.empty() : tensor<8x64xf32>
+  %w = linalg.generic {
+      indexing_maps = [affine_map<(n, k) -> (n, k mod 32)>, affine_map<(n, k) -> (n, k floordiv 32)>, affine_map<(n, k) -> (n, k)>],
+      iterator_types = ["parallel", "parallel"]}
+      ins(%bytes, %scales : tensor<8x32xi8>, tensor<8x2xi8>) outs(%e : tensor<8x64xf32>) {
+  ^bb0(%byte: i8, %scale: i8, %o: f32):
+    %k = linalg.index 1 : index
+    %half = arith.constant 32 : index
+    %place = arith.divui %k, %half : index
+    %part = arith.index_cast %place : index to i8
+    %four = arith.constant 4 : i8
+    %by = arith.muli %part, %four : i8
+    %moved = arith.shrui %byte, %by : i8
+    %low = arith.constant 15 : i8
+    %bits = arith.andi %moved, %low : i8
+    %code = arith.index_castui %bits : i8 to index
+    %value = tensor.extract %values[%code] : tensor<16xf32>
+    %wide = arith.extui %scale : i8 to i32
+    %bias = arith.constant 127 : i32
+    %n = arith.subi %wide, %bias : i32
+    %float = arith.sitofp %n : i32 to f32
+    %power = math.exp2 %float : f32
+    %y = arith.mulf %value, %power : f32
+    linalg.yield %y : f32
+  } -> tensor<8x64xf32>
+  func.return %w : tensor<8x64xf32>
+}

@@ -13,6 +13,7 @@ from mxc.dialects.decoded_formats import (
     Decoding,
     decoding_of,
     halved_axis,
+    halves_of,
     is_code,
     place_in_row,
 )
@@ -26,6 +27,7 @@ from mxc.dialects.scalar_nodes import Product, Read, Tree, loops_of, reads
 from mxc.dialects.scalar_trees import body_tree
 from mxc.passes.rewriting.codes import Codes
 from mxc.passes.rewriting.rebuild import clone_scalar, discardable, replace
+from mxc.passes.rewriting.split_loops import reassociation, reshape
 from mxc.passes.rewriting.transposes import transposed
 
 #: Factors of a product that are looked at: two of each side.
@@ -41,7 +43,7 @@ def decoded_tensor(decoding: Decoding, like: ir.Value) -> ir.Value:
 def _decoded(decoding: Decoding, loops: list[int], sizes: Sequence[int | ir.Value]) -> ir.Value:
     """A tensor with a dimension for each of `loops`, at the insertion point."""
     format, kind = decoding.format, decoding.kind
-    decoding = _with_halves_last(decoding)
+    decoding = _in_order(_with_halves_last(decoding))
     elements = _typed(decoding.elements.value, ir.Type.parse(format.element.mlir), decoding.swapped)
     scales = _typed(decoding.scale.value, ir.Type.parse(format.scale.mlir), swapped=False)
     own = {loop: number for number, loop in enumerate(loops)}
@@ -75,6 +77,35 @@ def _with_halves_last(decoding: Decoding) -> Decoding:
     return dataclasses.replace(
         decoding, elements=Read(bytes_, tuple(read.at[each] for each in order))
     )
+
+
+def _in_order(decoding: Decoding) -> Decoding:
+    """The decoding of elements in their order, where those of one half of the bytes follow each
+    other: their nibbles are put together anew."""
+    halves = halves_of(decoding)
+    if halves is None:
+        return decoding
+    value, at = decoding.elements.value, list(decoding.elements.at)
+    last = len(at) - 1
+    if halves.axis != last:
+        value = transposed(value, [*(i for i in range(last + 1) if i != halves.axis), halves.axis])
+        at.append(at.pop(halves.axis))
+    whole = shape_of(value)[last]
+    if whole % halves.size or halves.size % 2:
+        return decoding
+    if decoding.swapped:
+        value = _exchanged(value)
+    # Bytes [.., A * B] are elements [.., A, B, 2], and become [.., A, 2, B].
+    loops = [[axis] for axis in range(last)]
+    value = reshape(
+        value, [*loops, [last, last + 1, last + 2]], [*(None for _ in at), halves.size, 1]
+    )
+    value = unpack(value, ir.Type.parse(decoding.format.element.mlir))
+    value = transposed(value, [*range(last + 1), last + 2, last + 1])
+    kind = ir.RankedTensorType.get([*shape_of(value)[:last], 2 * whole], element_of(value))
+    groups = reassociation([*loops, [last, last + 1, last + 2]])
+    elements = Read(tensor.CollapseShapeOp(kind, value, groups).result, (*at[:last], halves.at))
+    return dataclasses.replace(decoding, elements=elements, second=None, swapped=False)
 
 
 def _typed(value: ir.Value, kind: ir.Type, swapped: bool) -> ir.Value:

@@ -158,6 +158,16 @@ def matvec(kind: str) -> str:
     -> tensor<{N}xf32>"""
 
 
+def weight_first(kind: str) -> str:
+    x, w, _ = types(kind)
+    t, y = f"tensor<{K}x{M}x{kind}>", f"tensor<{N}x{M}xf32>"
+    return f"""
+  %t0 = tensor.empty() : {t}
+  %t = linalg.transpose ins(%x : {x}) outs(%t0 : {t}) permutation = [1, 0]
+  %z1 = arith.constant dense<0.0> : {y}
+  %y = linalg.matmul ins(%w, %t : {w}, {t}) outs(%z1 : {y}) -> {y}"""
+
+
 CONTRACT = {
     "transpose_b": transpose_b,
     "transposed": transposed,
@@ -166,15 +176,19 @@ CONTRACT = {
     "in_body": in_body,
     "vecmat": by_rows,
     "matvec": matvec,
+    "weight_first": weight_first,
 }
 #: Contractions of the first row alone.
 ONE_ROW = ("vecmat", "matvec")
+#: Those whose result is [N, M].
+TRANSPOSED = ("weight_first",)
 
 
 def function(form: Form) -> str:
     """The function of a form."""
     x, _, y = types(form.kind)
     result = f"tensor<{N}xf32>" if form.contract in ONE_ROW else y
+    result = f"tensor<{N}x{M}xf32>" if form.contract in TRANSPOSED else result
     meet = "" if form.contract == "in_body" else MEET[form.meet](form.kind)
     return f"""
 func.func @{form.name}(%x: {x}, {BYTES.replace(" :", ":")}, %scales: tensor<{N}x{KO}xi8>)

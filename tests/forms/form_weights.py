@@ -111,7 +111,27 @@ def concatenated(kind: str, order: tuple[str, str] = ("low", "high")) -> str:
     text += f"""
   %both = tensor.concat dim(2) %{order[0]}1, %{order[1]}1 : ({small}, {small}) -> {both}
   %codes = tensor.collapse_shape %both [[0], [1, 2]] : {both} into tensor<{N}x{K}xi8>"""
-    return text + parallel(
+    return text + looked_up(kind)
+
+
+def halves(kind: str, parts: int = 1) -> str:
+    """The low nibbles of the bytes are the first half of a row, or of each of its `parts`."""
+    size = K // 2 // parts
+    small, both = (f"tensor<{N}x{parts}x{each}xi8>" for each in (size, 2 * size))
+    text = f"\n  %values = {table(kind)}" + half("low", 15) + half("high", 4)
+    for which in ("low", "high"):
+        text += f"""
+  %{which}1 = tensor.expand_shape %{which} [[0], [1, 2]] output_shape [{N}, {parts}, {size}]
+    : tensor<{N}x{K // 2}xi8> into {small}"""
+    text += f"""
+  %both = tensor.concat dim(2) %low1, %high1 : ({small}, {small}) -> {both}
+  %codes = tensor.collapse_shape %both [[0], [1, 2]] : {both} into tensor<{N}x{K}xi8>"""
+    return text + looked_up(kind)
+
+
+def looked_up(kind: str) -> str:
+    """The values of the table by %codes."""
+    return parallel(
         f"%codes : tensor<{N}x{K}xi8> : n, k", out=out(kind), result="%e",
         body=f"""%code = arith.index_castui %i0 : i8 to index
     %v = tensor.extract %values[%code] : tensor<16x{kind}>
@@ -199,6 +219,8 @@ ELEMENTS = {
     "extract": extracted,
     "concat": concatenated,
     "high_first": lambda kind: concatenated(kind, ("high", "low")),
+    "halves": halves,
+    "halves_of_blocks": lambda kind: halves(kind, KO),
     "insert": inserted,
     "gather": gathered,
     "shifts": shifted,

@@ -51,13 +51,23 @@ BYTES = f"""
     body="""%q = arith.scaling_extf %i0, %i1 : f8E4M3FN, f8E8M0FNU to f32
     linalg.yield %q : f32""",
 )
-LAYOUTS = {"mxfp4": (K // 2, NIBBLES), "mxfp8e4m3": (K, BYTES)}
+#: Elements of 4 bits, of which two along N share a byte.
+ALONG_N = BYTES.replace(
+    f"%w : tensor<{K}x{N}xi8> -> tensor<{K}x{N}xf8E4M3FN>",
+    f"%w : tensor<{K}x{N // 2}xi8> -> tensor<{K}x{N}xf4E2M1FN>",
+).replace("f8E4M3FN", "f4E2M1FN")
+#: Name -> the format, the shape of the bytes, the operations from them to %d.
+LAYOUTS = {
+    "along_k": ("mxfp4", (K // 2, N), NIBBLES),
+    "along_n": ("mxfp4", (K, N // 2), ALONG_N),
+    "bytes": ("mxfp8e4m3", (K, N), BYTES),
+}
 
 
 def function(name: str) -> str:
-    rows, body = LAYOUTS[name]
+    _, (rows, columns), body = LAYOUTS[name]
     x, y = f"tensor<{M}x{K}xf32>", f"tensor<{M}x{N}xf32>"
-    given = f"%x: {x}, %w: tensor<{rows}x{N}xi8>, %s: tensor<{K // 32}x{N}xi8>"
+    given = f"%x: {x}, %w: tensor<{rows}x{columns}xi8>, %s: tensor<{K // 32}x{N}xi8>"
     return f"""
 func.func @{name}({given}) -> {y} {{{body}
   %acc = arith.constant dense<0.0> : {y}
@@ -84,14 +94,16 @@ def test_columns(compiled: Any, name: str) -> None:
     (row,) = [row for row in report["matmuls"] if row["function"] == name]
     assert row["fallback"] is None
     assert row["kernel"].startswith("mxc_")
-    assert row["rhs"] == name
+    assert row["rhs"] == LAYOUTS[name][0]
     assert any("transposed" in note for note in manifest["notes"])
     rng = np.random.default_rng(1)
     x = rng.integers(-8, 9, (M, K)).astype(np.float32)
     scales = rng.integers(122, 131, (K // 32, N), dtype=np.uint8)
-    if name == "mxfp4":
-        codes = rng.integers(0, 16, (K, N), dtype=np.uint8)
-        given, kind = codes[0::2] | codes[1::2] << 4, ml_dtypes.float4_e2m1fn
+    if name != "bytes":
+        codes, kind = rng.integers(0, 16, (K, N), dtype=np.uint8), ml_dtypes.float4_e2m1fn
+        rows = codes if name == "along_k" else codes.T
+        given = rows[0::2] | rows[1::2] << 4
+        given = given if name == "along_k" else np.ascontiguousarray(given.T)
     else:
         # Of few digits, so that every sum is exact.
         codes = given = rng.choice(np.array([0x38, 0xB0, 0x40, 0xC4, 0x00], np.uint8), (K, N))
