@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mxc.compiler.artifact import Artifact, record, writing
+from mxc.compiler.checkpoints.hub import located, origin
 from mxc.compiler.levels import (
     Program,
     Weights,
@@ -56,6 +57,7 @@ def compile(
     recipe: str | None = None,
     batch: Sequence[int] | None = None,
     weights: str = "packed",
+    revision: str | None = None,
     strict: bool = False,
     allow_nan_scales: bool = False,
     force: bool = False,
@@ -65,6 +67,9 @@ def compile(
     progress: Progress | None = None,
 ) -> Artifact:
     """Compile a checkpoint folder, or a .mlir program, for `target` into the folder `output`.
+
+    A `source` that does not exist and reads ORG/NAME is a repository of the Hugging Face hub, taken
+    from its cache or downloaded (checkpoints/hub.py), at `revision`.
 
     Several CPU targets make one artifact that holds the program for each of these levels of CPU
     features, and runs the best one that the machine may run. `batch` lists the numbers of sequences
@@ -77,7 +82,7 @@ def compile(
     the place and the cure; nothing is left in the place of the artifact then, nor after an
     interrupt.
     """
-    source = Path(source)
+    source = located(source, revision)
     timeout = require_timeout(phase_timeout)
     targets = targets_of(target)  # refuses what is wrong before anything is touched
     if weights not in ("packed", "none"):
@@ -101,6 +106,8 @@ def compile(
             model = opened(source, given)
             sources = {file.name: record(file) for file in model.files} if model else {}
             notes = [] if model is None else _texts(model, folder)
+            if (repository := origin(source)) is not None:
+                notes.append(f"source: {repository}, of the Hugging Face hub")
         with road.step("building"):
             grouped = any(record.is_gpu for record in targets.values())
             code = source.read_bytes() if model is None else model.program(grouped=grouped)

@@ -17,6 +17,7 @@ import typer.core
 
 from mxc.compiler.cli import bench, catalogue, convert, generate, report, run
 from mxc.compiler.cli.limits import PhaseTimeout
+from mxc.compiler.cli.repository import Revision
 from mxc.dialects.errors import MxcError
 from mxc.dialects.manifest import iree_version, mxc_version
 
@@ -108,7 +109,10 @@ def _options(
 def _compile(
     source: Annotated[
         Path,
-        typer.Argument(help="A checkpoint folder, a .gguf, or a .mlir file.", show_default=False),
+        typer.Argument(
+            help="A checkpoint folder, a .gguf, a .mlir file, or ORG/NAME of the Hugging Face hub.",
+            show_default=False,
+        ),
     ],
     target: Annotated[
         list[str],
@@ -160,6 +164,7 @@ def _compile(
     weights: Annotated[
         str, typer.Option(help="packed, or none: code only, to be inspected but not run.")
     ] = "packed",
+    revision: Revision = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail where a contraction falls back.")
     ] = False,
@@ -209,6 +214,7 @@ def _compile(
         recipe=recipe,
         batch=batch,
         weights=weights,
+        revision=revision,
         strict=strict,
         allow_nan_scales=allow_nan_scales,
         force=force,
@@ -224,7 +230,9 @@ def _compile(
 def _quantize(
     source: Annotated[
         Path,
-        typer.Argument(help="A checkpoint folder, or a .safetensors file.", show_default=False),
+        typer.Argument(
+            help="A checkpoint folder, a .safetensors file, or ORG/NAME.", show_default=False
+        ),
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Checkpoint folder to write; of gguf a file.")
@@ -265,6 +273,7 @@ def _quantize(
     exclude: Annotated[
         list[str] | None, typer.Option(help="Leave these as they are, patterns as for --include.")
     ] = None,
+    revision: Revision = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads.", show_default="one a CPU")
     ] = None,
@@ -289,6 +298,7 @@ def _quantize(
         ties=ties,
         include=include or (),
         exclude=exclude or (),
+        revision=revision,
         workers=workers,
         picture=plot,
         full=full,
@@ -305,7 +315,8 @@ app.command("report")(report.command)
 @app.command("inspect")
 def _inspect(
     path: Annotated[
-        Path, typer.Argument(help="A checkpoint, tensor file or artifact.", show_default=False)
+        Path,
+        typer.Argument(help="A checkpoint, tensor file, artifact or ORG/NAME.", show_default=False),
     ],
     tensor: Annotated[
         str | None, typer.Argument(help="One tensor of it.", show_default=False)
@@ -321,6 +332,7 @@ def _inspect(
         Path | None,
         typer.Option(help="Compare with this checkpoint, of whatever dialect.", show_default=False),
     ] = None,
+    revision: Revision = None,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """Show what a checkpoint of any dialect, a tensor file or an artifact holds.
@@ -328,9 +340,12 @@ def _inspect(
     With a tensor: its first numbers, its scales, and how many are NaN, zero or at the limit.
     With --against: same bytes, same values, or where they differ (and then status 1).
     """
+    from mxc.compiler.checkpoints.hub import located
     from mxc.compiler.cli.inspect import command
 
-    raise typer.Exit(command(path, tensor, json, level, against))
+    if against is not None:
+        against = located(against)
+    raise typer.Exit(command(located(path, revision), tensor, json, level, against))
 
 
 app.command("convert")(convert.command)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from mxc.compiler import road
 from mxc.compiler.artifact import Artifact
+from mxc.compiler.checkpoints.hub import located
 from mxc.compiler.cli.progress import showing
 from mxc.compiler.cli.report_table import bytes_text, print_notes, show_report, table_console
 from mxc.compiler.cli.signals import ending_cleanly
@@ -32,6 +33,7 @@ def command(
     recipe: str | None,
     batch: Sequence[int] | None,
     weights: str,
+    revision: str | None,
     strict: bool,
     allow_nan_scales: bool,
     force: bool,
@@ -45,6 +47,7 @@ def command(
 
     With `emit` there is no artifact: the kernels' assembly is printed, or written.
     """
+    source = located(source, revision)  # before the steps are shown: downloads show their own
     if emit is not None:
         _emit(
             emit,

@@ -9,10 +9,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from mxc.compiler.cli.repository import Revision
+
 
 def command(
     source: Annotated[
-        Path, typer.Argument(help="A checkpoint of any dialect.", show_default=False)
+        Path, typer.Argument(help="A checkpoint of any dialect, or ORG/NAME.", show_default=False)
     ],
     to: Annotated[
         str,
@@ -23,16 +25,19 @@ def command(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder, or .gguf file, to write.")
     ],
+    revision: Revision = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
 ) -> None:
     """Write a checkpoint in another dialect, where every value can be kept exactly.
 
     Example: mxc convert gpt-oss-20b --to gguf --output gpt-oss-20b.gguf
     """
+    from mxc.compiler.checkpoints.hub import located
     from mxc.compiler.cli.report_table import bytes_text
     from mxc.compiler.cli.signals import ending_cleanly
     from mxc.compiler.convert.checkpoint import convert
 
+    source = located(source, revision)
     console = Console(stderr=True)
     live = Progress(
         TextColumn("{task.description}"),

@@ -19,6 +19,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from mxc.compiler.checkpoints.hub import located
 from mxc.compiler.cli.report_table import bytes_text, table_console
 from mxc.compiler.cli.signals import ending_cleanly
 from mxc.compiler.quantize.checkpoint import Result, quantize_checkpoint
@@ -39,6 +40,7 @@ def command(
     dialect: str | None,
     include: Sequence[str],
     exclude: Sequence[str],
+    revision: str | None,
     workers: int | None,
     picture: Path | None,
     full: bool,
@@ -47,6 +49,7 @@ def command(
     """Quantise `source` and print what was lost: a table, or all of it with `json`."""
     if picture is not None:
         _require_place(picture)
+    source = located(source, revision)
     live = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
