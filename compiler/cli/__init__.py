@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from mxc.compiler.cli import bench, catalogue, convert, generate, report, run
+from mxc.compiler.cli import bench, catalogue, convert, generate, quantize, report, run
 from mxc.compiler.cli.limits import PhaseTimeout
 from mxc.compiler.cli.repository import Revision
 from mxc.dialects.errors import MxcError
@@ -226,86 +226,7 @@ def _compile(
     )
 
 
-@app.command("quantize")
-def _quantize(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            help="A checkpoint folder, a .safetensors file, or ORG/NAME.", show_default=False
-        ),
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Checkpoint folder to write; of gguf a file.")
-    ],
-    format: Annotated[
-        str, typer.Option(help="mxfp4, mxfp8e4m3, ...: `mxc list formats` has them all.")
-    ],
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            help="How scales are chosen: `mxc list recipes`. nvfp4 takes none.",
-            show_default="that of least error",
-        ),
-    ] = None,
-    dialect: Annotated[
-        str | None,
-        typer.Option(
-            help="quark, compressed-tensors, gpt-oss or gguf: how names, files and config are "
-            "written.",
-            show_default="quark; nvfp4: compressed-tensors",
-        ),
-    ] = None,
-    ties: Annotated[
-        str | None,
-        typer.Option(
-            help="even, zero or away: where an element goes that lies halfway between two.",
-            show_default="that of the dialect's own library",
-        ),
-    ] = None,
-    include: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Quantise these tensors alone: a pattern with *, or re: and a regular expression. "
-            "May be given several times.",
-            show_default="matrices but embeddings, head and routers",
-        ),
-    ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option(help="Leave these as they are, patterns as for --include.")
-    ] = None,
-    revision: Revision = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads.", show_default="one a CPU")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the error of each layer to this .png file.")
-    ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Show all tensors, not the worst.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
-) -> None:
-    """Quantise the weights of a checkpoint and say what is lost.
-
-    Example: mxc quantize model-bf16 --output model-mxfp4 --format mxfp4 --recipe even
-    """
-    from mxc.compiler.cli.quantize import command
-
-    command(
-        source,
-        output=output,
-        format=format,
-        recipe=recipe,
-        dialect=dialect,
-        ties=ties,
-        include=include or (),
-        exclude=exclude or (),
-        revision=revision,
-        workers=workers,
-        picture=plot,
-        full=full,
-        json=json,
-    )
-
-
+app.command("quantize")(quantize.command)
 app.command("generate")(generate.command)
 app.command("run")(run.command)
 app.command("bench")(bench.command)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json as json_text
 import os
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import (
@@ -19,36 +20,84 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from mxc.compiler.checkpoints.hub import located
 from mxc.compiler.cli.report_table import bytes_text, table_console
+from mxc.compiler.cli.repository import Revision
 from mxc.compiler.cli.signals import ending_cleanly
-from mxc.compiler.quantize.checkpoint import Result, quantize_checkpoint
-from mxc.compiler.quantize.plot import plot
 from mxc.dialects.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from mxc.compiler.quantize.checkpoint import Result
 
 #: Rows of the table of errors that a terminal is given: the worst.
 _WORST = 20
 
 
 def command(
-    source: Path,
-    *,
-    output: Path,
-    format: str,
-    recipe: str | None,
-    ties: str | None,
-    dialect: str | None,
-    include: Sequence[str],
-    exclude: Sequence[str],
-    revision: str | None,
-    workers: int | None,
-    picture: Path | None,
-    full: bool,
-    json: bool,
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="A checkpoint folder, a .safetensors file, or ORG/NAME.", show_default=False
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Checkpoint folder to write; of gguf a file.")
+    ],
+    format: Annotated[
+        str, typer.Option(help="mxfp4, mxfp8e4m3, ...: `mxc list formats` has them all.")
+    ],
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="How scales are chosen: `mxc list recipes`. nvfp4 takes none.",
+            show_default="that of least error",
+        ),
+    ] = None,
+    dialect: Annotated[
+        str | None,
+        typer.Option(
+            help="quark, compressed-tensors, gpt-oss or gguf: how names, files and config are "
+            "written.",
+            show_default="quark; nvfp4: compressed-tensors",
+        ),
+    ] = None,
+    ties: Annotated[
+        str | None,
+        typer.Option(
+            help="even, zero or away: where an element goes that lies halfway between two.",
+            show_default="that of the dialect's own library",
+        ),
+    ] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Quantise these tensors alone: a pattern with *, or re: and a regular expression. "
+            "May be given several times.",
+            show_default="matrices but embeddings, head and routers",
+        ),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Leave these as they are, patterns as for --include.")
+    ] = None,
+    revision: Revision = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads.", show_default="one a CPU")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the error of each layer to this .png file.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Show all tensors, not the worst.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
-    """Quantise `source` and print what was lost: a table, or all of it with `json`."""
-    if picture is not None:
-        _require_place(picture)
+    """Quantise the weights of a checkpoint and say what is lost.
+
+    Example: mxc quantize model-bf16 --output model-mxfp4 --format mxfp4 --recipe even
+    """
+    from mxc.compiler.checkpoints.hub import located
+    from mxc.compiler.quantize.checkpoint import quantize_checkpoint
+    from mxc.compiler.quantize.plot import plot as draw
+
+    if plot is not None:
+        _require_place(plot)
     source = located(source, revision)
     live = Progress(
         TextColumn("{task.description}"),
@@ -73,17 +122,17 @@ def command(
             recipe=recipe,
             ties=ties,
             dialect=dialect,
-            include=include,
-            exclude=exclude,
+            include=include or (),
+            exclude=exclude or (),
             workers=workers,
             progress=advance,
         )
-    if picture is not None:
+    if plot is not None:
         try:
-            plot(result.losses, _title(result), picture)
+            draw(result.losses, _title(result), plot)
         except OSError as error:
             raise CheckpointError(
-                f"{picture}: cannot be written ({error.strerror}); {result.output} is complete"
+                f"{plot}: cannot be written ({error.strerror}); {result.output} is complete"
             ) from error
     if json:
         print(json_text.dumps(result.to_json(), indent=1))
