@@ -35,10 +35,11 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.decoded_formats import Decoding, decoding_of, halves_of
+from mxc.dialects.decoded_formats import Decoding, decoding_of, halves_of, is_code
 from mxc.dialects.dequantize import is_element
 from mxc.dialects.indexing import moved, trace
 from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.product import read_product
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scalar_trees import tree_of
 from mxc.passes.base import Pass, add_note
@@ -64,11 +65,13 @@ class RaiseDequantize(Pass):
         for op in codes.operations:
             value = op.results[0]
             readers = list(_readers(value, codes)) if _is_float(value) else []
-            if not readers or _only_moves(op) or is_decoding(op):
+            known = is_decoding(op)
+            if not readers or _only_moves(op) or (known and not _reads_decoded_floats(op, codes)):
                 continue
             decoding = _decoding(value, codes)
             if isinstance(decoding, str):
-                reasons[value] = decoding
+                if not known:
+                    reasons[value] = decoding
             elif decoding is not None and (
                 decoding.signed_zeros or all(_sums(reader) for reader in readers)
             ):
@@ -80,7 +83,7 @@ class RaiseDequantize(Pass):
                     user.operands[number] = decoded
                 found.append(decoding)
         for op in linalg_operations(module):
-            if sums_floats(op):
+            if sums_floats(op) and (not _is_known(op) or _reads_decoded_floats(op, codes)):
                 found += decode_sides(op, codes)
         for op in linalg_operations(module):
             _mark(op, reasons)
@@ -102,6 +105,26 @@ def _decoding(value: ir.Value, codes: Codes) -> Decoding | str | None:
 def _is_float(value: ir.Value) -> bool:
     kind = ir.RankedTensorType(value.type).element_type
     return isinstance(kind, ir.FloatType) and not is_element(kind)
+
+
+def _is_known(op: ir.Operation) -> bool:
+    """Whether what a contraction multiplies is read as it stands."""
+    return not isinstance(read_product(op, rounded=True), Reason)
+
+
+def _reads_decoded_floats(op: ir.Operation, codes: Codes) -> bool:
+    """Whether an operand holds floats that are computed from codes: scales that are decoded.
+
+    An operation may know them as float scales; where they are those of a format, its codes are.
+    """
+    for value in list(op.operands)[:-1]:
+        if not isinstance(value.type, ir.RankedTensorType):
+            continue
+        source, _ = trace(value, [ir.AffineConstantExpr.get(0)] * value.type.rank, [])
+        computed = source in codes and not is_code(source.type.element_type)
+        if computed and not is_decoding(source.owner.operation):
+            return True
+    return False
 
 
 def _only_moves(op: ir.Operation) -> bool:

@@ -215,3 +215,47 @@ func.func @halves(%bytes: tensor<8x32xi8>, %scales: tensor<8x2xi8>) -> tensor<8x
   } -> tensor<8x64xf32>
   func.return %w : tensor<8x64xf32>
 }
+
+// -----
+
+// Scales that are computed from codes and copied to each element are those codes.
+// CHECK-LABEL: @decoded_scales
+// CHECK-DAG: %[[S:.*]] = flow.tensor.bitcast %arg2 : tensor<8x2xi8> -> tensor<8x2xf8E8M0FNU>
+// CHECK-DAG: %[[W:.*]] = linalg.generic {{.*}} ins(%arg1, %[[S]] : tensor<8x64xf8E4M3FN>, tensor<8x2xf8E8M0FNU>)
+// CHECK: linalg.matvec ins(%[[W]], %arg0
+// CHECK-NOT: math.exp2
+func.func @decoded_scales(%x: tensor<64xf32>, %codes: tensor<8x64xf8E4M3FN>, %scales: tensor<8x2xi8>, %acc: tensor<8xf32>) -> tensor<8xf32> {
+  %0 = tensor.empty() : tensor<8x64xf32>
+  %values = linalg.generic {
+      indexing_maps = [affine_map<(n, k) -> (n, k)>, affine_map<(n, k) -> (n, k)>], iterator_types = ["parallel", "parallel"]}
+      ins(%codes : tensor<8x64xf8E4M3FN>) outs(%0 : tensor<8x64xf32>) {
+  ^bb0(%code: f8E4M3FN, %o: f32):
+    %y = arith.extf %code : f8E4M3FN to f32
+    linalg.yield %y : f32
+  } -> tensor<8x64xf32>
+  %1 = tensor.empty() : tensor<8x2xf32>
+  %powers = linalg.generic {
+      indexing_maps = [affine_map<(n, o) -> (n, o)>, affine_map<(n, o) -> (n, o)>], iterator_types = ["parallel", "parallel"]}
+      ins(%scales : tensor<8x2xi8>) outs(%1 : tensor<8x2xf32>) {
+  ^bb0(%scale: i8, %o: f32):
+    %wide = arith.extui %scale : i8 to i32
+    %bias = arith.constant 127 : i32
+    %n = arith.subi %wide, %bias : i32
+    %float = arith.sitofp %n : i32 to f32
+    %y = math.exp2 %float : f32
+    linalg.yield %y : f32
+  } -> tensor<8x2xf32>
+  %2 = tensor.empty() : tensor<8x2x32xf32>
+  %copy = linalg.broadcast ins(%powers : tensor<8x2xf32>) outs(%2 : tensor<8x2x32xf32>) dimensions = [2]
+  %flat = tensor.collapse_shape %copy [[0], [1, 2]] : tensor<8x2x32xf32> into tensor<8x64xf32>
+  %3 = tensor.empty() : tensor<8x64xf32>
+  %w = linalg.generic {
+      indexing_maps = [affine_map<(n, k) -> (n, k)>, affine_map<(n, k) -> (n, k)>, affine_map<(n, k) -> (n, k)>], iterator_types = ["parallel", "parallel"]}
+      ins(%values, %flat : tensor<8x64xf32>, tensor<8x64xf32>) outs(%3 : tensor<8x64xf32>) {
+  ^bb0(%value: f32, %power: f32, %o: f32):
+    %y = arith.mulf %value, %power : f32
+    linalg.yield %y : f32
+  } -> tensor<8x64xf32>
+  %r = linalg.matvec ins(%w, %x : tensor<8x64xf32>, tensor<64xf32>) outs(%acc : tensor<8xf32>) -> tensor<8xf32>
+  func.return %r : tensor<8xf32>
+}

@@ -21,8 +21,7 @@ from mxc.dialects.dequantize import extend, is_byte, iterators
 from mxc.dialects.generic import constant, element_of, generic, shape_of
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges, substitute
 from mxc.dialects.mixed_blocks import size_of
-from mxc.dialects.product import f32_operands, read_product
-from mxc.dialects.reasons import Reason
+from mxc.dialects.product import f32_operands
 from mxc.dialects.scalar_nodes import Product, Read, Tree, loops_of, reads
 from mxc.dialects.scalar_trees import body_tree
 from mxc.passes.rewriting.codes import Codes
@@ -132,10 +131,8 @@ def _exchanged(value: ir.Value) -> ir.Value:
 def decode_sides(op: ir.Operation, codes: Codes) -> list[Decoding]:
     """Rewrite a contraction that decodes in its body: its sides become decoded tensors.
 
-    Empty, and nothing is changed, where the body is one that is known, or decodes no format.
+    Empty, and nothing is changed, where the body decodes no format.
     """
-    if not isinstance(read_product(op, rounded=True), Reason):
-        return []
     factors = _factors(op)
     ranges = loop_ranges(op)
     if factors is None or not 2 <= len(factors) <= _MOST + 1:
