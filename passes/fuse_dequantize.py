@@ -133,8 +133,12 @@ def _is_float_scale(value: ir.Value, result: ir.Value) -> bool:
     if not isinstance(value.type.element_type, (ir.F32Type, ir.BF16Type, ir.F16Type)):
         return False
     source, _ = trace(value, [ir.AffineConstantExpr.get(0)] * value.type.rank, [])
-    sizes = [math.prod(size for size in each.type.shape if size >= 0) for each in (source, result)]
-    return bool(sizes[0] < sizes[1])
+    return _elements(source) < _elements(result)
+
+
+def _elements(value: ir.Value) -> int:
+    """The product of the static sizes."""
+    return math.prod(size for size in ir.RankedTensorType(value.type).shape if size >= 0)
 
 
 def _is_packed(value: ir.Value) -> bool:
@@ -148,9 +152,16 @@ def _is_packed(value: ir.Value) -> bool:
 
 
 def _resolve(
-    value: ir.Value, indices: Sequence[ir.AffineExpr], ranges: Sequence[int | None]
+    value: ir.Value,
+    indices: Sequence[ir.AffineExpr],
+    ranges: Sequence[int | None],
+    *,
+    decoded: bool = False,
 ) -> Read | Inlined:
-    """How the scalar at `indices` of `value` is had from packed data, or by reading `value`."""
+    """How the scalar at `indices` of `value` is had from packed data, or by reading `value`.
+
+    `decoded`: it is part of what is decoded, where a copy of a scale for each element is not read.
+    """
     here = Read(value, ir.AffineMap.get(len(ranges), 0, list(indices)))
     if not isinstance(value.type, ir.RankedTensorType):
         return here
@@ -158,12 +169,14 @@ def _resolve(
     if isinstance(source, ir.BlockArgument) or not is_decoding(source.owner.operation):
         # A dimension of one element that a reshape has added has no loop.
         added = any(isinstance(index, ir.AffineConstantExpr) for index in indices)
-        return Read(source, ir.AffineMap.get(len(ranges), 0, at)) if added else here
+        copied = decoded and _elements(source) < _elements(value)
+        moves = added or copied
+        return Read(source, ir.AffineMap.get(len(ranges), 0, at)) if moves else here
     producer = source.owner.operation
     inputs = []
     for number, operand in enumerate(list(producer.operands)[:-1]):
         through = read_through(producer, number, at, ranges)
         if through is None:
             return here
-        inputs.append(_resolve(operand, through, ranges))
+        inputs.append(_resolve(operand, through, ranges, decoded=True))
     return Inlined(producer, tuple(inputs))

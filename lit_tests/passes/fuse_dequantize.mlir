@@ -198,3 +198,34 @@ func.func @blocks_of_two_sizes(%x: tensor<4x64xf8E5M2>, %xs: tensor<4x2xf8E8M0FN
       ins(%xc, %wc : tensor<4x64xf32>, tensor<8x64xf32>) outs(%acc : tensor<4x8xf32>) -> tensor<4x8xf32>
   func.return %r : tensor<4x8xf32>
 }
+
+// -----
+
+// Float scales that are copied to each element are read where they are.
+// CHECK-LABEL: @copied_float_scales
+// CHECK-NOT: linalg.broadcast
+// CHECK: linalg.generic {{.*}} ins(%arg0, %arg1, %arg2 : tensor<4x64xf32>, tensor<16x64xf8E4M3FN>, tensor<16x2xf32>)
+func.func @copied_float_scales(%x: tensor<4x64xf32>, %w: tensor<16x64xf8E4M3FN>, %s: tensor<16x2xf32>, %acc: tensor<4x16xf32>) -> tensor<4x16xf32> {
+  %e = tensor.empty() : tensor<16x64xf32>
+  %wide = linalg.generic {
+      indexing_maps = [affine_map<(n, k) -> (n, k)>, affine_map<(n, k) -> (n, k)>], iterator_types = ["parallel", "parallel"]}
+      ins(%w : tensor<16x64xf8E4M3FN>) outs(%e : tensor<16x64xf32>) {
+  ^bb0(%code: f8E4M3FN, %o: f32):
+    %y = arith.extf %code : f8E4M3FN to f32
+    linalg.yield %y : f32
+  } -> tensor<16x64xf32>
+  %b = tensor.empty() : tensor<16x2x32xf32>
+  %copy = linalg.broadcast ins(%s : tensor<16x2xf32>) outs(%b : tensor<16x2x32xf32>) dimensions = [2]
+  %flat = tensor.collapse_shape %copy [[0], [1, 2]] : tensor<16x2x32xf32> into tensor<16x64xf32>
+  %d = linalg.generic {
+      indexing_maps = [affine_map<(n, k) -> (n, k)>, affine_map<(n, k) -> (n, k)>, affine_map<(n, k) -> (n, k)>], iterator_types = ["parallel", "parallel"]}
+      ins(%wide, %flat : tensor<16x64xf32>, tensor<16x64xf32>) outs(%e : tensor<16x64xf32>) {
+  ^bb0(%value: f32, %scale: f32, %o: f32):
+    %y = arith.mulf %value, %scale : f32
+    linalg.yield %y : f32
+  } -> tensor<16x64xf32>
+  %r = linalg.matmul
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>]
+      ins(%x, %d : tensor<4x64xf32>, tensor<16x64xf32>) outs(%acc : tensor<4x16xf32>) -> tensor<4x16xf32>
+  func.return %r : tensor<4x16xf32>
+}
