@@ -151,8 +151,8 @@ def read(op: ir.Operation) -> Contraction | None:
 
 
 def is_contraction(op: ir.Operation) -> bool:
-    """Whether `op` sums products of two tensors, or scaled elements, in whatever form."""
-    return is_scaled_reduction(op) or read(op) is not None
+    """Whether `op` sums products of two tensors, or packed elements, in whatever form."""
+    return sums_elements(op) or read(op) is not None
 
 
 def is_scaled_reduction(op: ir.Operation) -> bool:
@@ -161,6 +161,24 @@ def is_scaled_reduction(op: ir.Operation) -> bool:
         return False
     loops = str(op.attributes["iterator_types"])
     return "reduction" in loops and any(inner.name == "arith.scaling_extf" for inner in walk(op))
+
+
+def sums_elements(op: ir.Operation) -> bool:
+    """Whether `op` sums floats that it decodes from elements or scales of 8 bits or fewer."""
+    if not sums(op):
+        return False
+    types = [v.type.element_type for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
+    packed = (is_packed_float(each) or isinstance(each, ir.Float8E8M0FNUType) for each in types)
+    return is_scaled_reduction(op) or any(packed)
+
+
+def sums(op: ir.Operation) -> bool:
+    """Whether `op` is a linalg.generic that adds floats over a loop."""
+    if not op.name.startswith("linalg.") or "iterator_types" not in op.attributes:
+        return False
+    total = owner(list(op.regions[0].blocks[0].operations)[-1].operation.operands[0])
+    adds = total is not None and total.name == "arith.addf"
+    return adds and "reduction" in str(op.attributes["iterator_types"])
 
 
 def _dims(indexing: ir.AffineMap) -> tuple[int, ...] | None:

@@ -33,8 +33,9 @@ from mxc.dialects.contractions import (
     Side,
     contractions,
     format_name,
-    is_scaled_reduction,
     row_bytes,
+    sums,
+    sums_elements,
 )
 from mxc.dialects.dispatches import (
     Dispatch,
@@ -53,6 +54,9 @@ from mxc.passes.verify_packed_weights import Weights
 from mxc.passes.verify_transients import transients
 
 _NUMBER = re.compile(r"\d+")
+
+#: Why there is no kernel for what no pass could read.
+_NO_CONTRACTION = "a sum of scaled elements that is no contraction of two tensors"
 
 #: Types that need no decoding.
 _PLAIN = ("f32", "f16", "bf16")
@@ -137,7 +141,7 @@ def _matmul(
     block = contraction.block or prepared.block
     lhs, rhs = prepared.lhs or contraction.lhs, prepared.rhs or contraction.rhs
     packed = lhs.scale is not None or rhs.scale is not None
-    reason = _reason(dispatch, contraction)
+    reason = _reason(dispatch, contraction.op)
     return Matmul(
         name=_name(dispatch, contraction, shared),
         function=dispatch.function,
@@ -158,12 +162,12 @@ def _matmul(
     )
 
 
-def _reason(dispatch: Dispatch, contraction: Contraction) -> str | None:
-    """Why no kernel of ours computes a contraction.
+def _reason(dispatch: Dispatch, op: ir.Operation) -> str | None:
+    """Why no kernel of ours computes a sum.
 
     What a dispatch says goes before what its body says, which equal dispatches share.
     """
-    own, inner = (read_reasons(each.location) for each in (dispatch.op, contraction.op))
+    own, inner = (read_reasons(each.location) for each in (dispatch.op, op))
     return next(iter(own if len(own) == 1 else [*inner, *own]), None)
 
 
@@ -223,13 +227,18 @@ def _unread(
     kernels: dict[str, Kernel],
     target: Target,
 ) -> list[Matmul]:
-    """Sums of scaled elements that are in no form that is understood: listed, never left out."""
+    """Sums of packed elements that are in no form that is understood: listed, never left out.
+
+    So are sums of which a pass has said why no kernel computes them.
+    """
     found = []
     for dispatch in every:
         read = {contraction.op for contraction in bodies.get(dispatch.entry, ())}
         for op in walk(dispatch.body) if dispatch.body is not None else ():
-            if op in read or not is_scaled_reduction(op):
+            listed = sums_elements(op) or (sums(op) and read_reasons(op.location))
+            if op in read or not listed:
                 continue
+            reason = _reason(dispatch, op) or _NO_CONTRACTION
             kernel = kernels.get(dispatch.entry)
             found.append(
                 Matmul(
@@ -249,8 +258,8 @@ def _unread(
                     kernels=1,
                     bytes_moved=moved_bytes(dispatch),
                     bytes_minimum=None,
-                    fallback="no kernel of mxc computes it: a sum of scaled elements that is no "
-                    "contraction of two tensors",
+                    fallback=f"no kernel of mxc computes it: {reason}",
+                    reason=reason,
                 )
             )
     return found

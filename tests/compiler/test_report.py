@@ -28,65 +28,7 @@ FELL_BACK = "no kernel of mxc computes it: "
 N, K = 256, 512
 WEIGHT, SCALES = N * K // 2, N * K // 32
 
-# Dequantise and multiply: the stock compiler writes the wide weight. Then what is no contraction:
-# a sum of scaled elements, and a weighted sum of rows that an index chooses.
-TEXT = """
-util.func public @materialised(%x: tensor<16x512xf32>) -> tensor<16x256xf32> {
-  %b = util.global.load immutable @w0 : tensor<256x16x16xi8>
-  %c = util.global.load immutable @w0.s : tensor<256x16xi8>
-  %w = flow.tensor.bitcast %b : tensor<256x16x16xi8> -> tensor<256x16x32xf4E2M1FN>
-  %s = flow.tensor.bitcast %c : tensor<256x16xi8> -> tensor<256x16xf8E8M0FNU>
-  %z = arith.constant 0.0 : f32
-  %de = tensor.empty() : tensor<256x16x32xf32>
-  %d = linalg.generic {indexing_maps = [affine_map<(n, o, i) -> (n, o, i)>,
-      affine_map<(n, o, i) -> (n, o)>, affine_map<(n, o, i) -> (n, o, i)>],
-      iterator_types = ["parallel", "parallel", "parallel"]}
-      ins(%w, %s : tensor<256x16x32xf4E2M1FN>, tensor<256x16xf8E8M0FNU>)
-      outs(%de : tensor<256x16x32xf32>) {
-  ^bb0(%p: f4E2M1FN, %q: f8E8M0FNU, %o: f32):
-    %y = arith.scaling_extf %p, %q : f4E2M1FN, f8E8M0FNU to f32
-    linalg.yield %y : f32
-  } -> tensor<256x16x32xf32>
-  %f = tensor.collapse_shape %d [[0], [1, 2]] : tensor<256x16x32xf32> into tensor<256x512xf32>
-  %e = tensor.empty() : tensor<16x256xf32>
-  %a = linalg.fill ins(%z : f32) outs(%e : tensor<16x256xf32>) -> tensor<16x256xf32>
-  %r = linalg.matmul indexing_maps = [affine_map<(m, n, k) -> (m, k)>,
-      affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>]
-      ins(%x, %f : tensor<16x512xf32>, tensor<256x512xf32>)
-      outs(%a : tensor<16x256xf32>) -> tensor<16x256xf32> loc("wide")
-  util.return %r : tensor<16x256xf32>
-}
-util.func public @others(%b: tensor<64x16x16xi8>, %c: tensor<64x16xi8>, %i: tensor<64x2xi32>,
-    %p: tensor<64x2xf32>, %v: tensor<99xf32>) -> (tensor<64xf32>, tensor<64xf32>) {
-  %w = flow.tensor.bitcast %b : tensor<64x16x16xi8> -> tensor<64x16x32xf4E2M1FN>
-  %s = flow.tensor.bitcast %c : tensor<64x16xi8> -> tensor<64x16xf8E8M0FNU>
-  %z = arith.constant 0.0 : f32
-  %e = tensor.empty() : tensor<64xf32>
-  %a = linalg.fill ins(%z : f32) outs(%e : tensor<64xf32>) -> tensor<64xf32>
-  %0 = linalg.generic {indexing_maps = [affine_map<(n, o, i) -> (n, o, i)>,
-      affine_map<(n, o, i) -> (n, o)>, affine_map<(n, o, i) -> (n)>],
-      iterator_types = ["parallel", "reduction", "reduction"]}
-      ins(%w, %s : tensor<64x16x32xf4E2M1FN>, tensor<64x16xf8E8M0FNU>)
-      outs(%a : tensor<64xf32>) {
-  ^bb0(%x: f4E2M1FN, %q: f8E8M0FNU, %o: f32):
-    %y = arith.scaling_extf %x, %q : f4E2M1FN, f8E8M0FNU to f32
-    %t = arith.addf %o, %y : f32
-    linalg.yield %t : f32
-  } -> tensor<64xf32> loc("row.sums")
-  %1 = linalg.generic {indexing_maps = [affine_map<(m, j) -> (m, j)>,
-      affine_map<(m, j) -> (m, j)>, affine_map<(m, j) -> (m)>],
-      iterator_types = ["parallel", "reduction"]}
-      ins(%i, %p : tensor<64x2xi32>, tensor<64x2xf32>) outs(%a : tensor<64xf32>) {
-  ^bb0(%x: i32, %q: f32, %o: f32):
-    %j = arith.index_cast %x : i32 to index
-    %f = tensor.extract %v[%j] : tensor<99xf32>
-    %y = arith.mulf %f, %q : f32
-    %t = arith.addf %o, %y : f32
-    linalg.yield %t : f32
-  } -> tensor<64xf32> loc("chosen")
-  util.return %0, %1 : tensor<64xf32>, tensor<64xf32>
-}
-"""
+TEXT = Path(__file__).with_name("report_programs.mlir").read_text()
 
 
 def _tensor(element: ir.Type, *shape: int) -> ir.Type:
@@ -278,6 +220,12 @@ def test_a_sum_of_scaled_elements_that_is_not_understood_is_listed(gpu: Report) 
     assert _sizes(one) == (-1, -1, -1, -1)
 
 
+def test_elements_with_a_float_for_each_are_listed_with_the_reason(gpu: Report) -> None:
+    one = _one(gpu, "masked")
+    assert (one.name, one.lhs, one.rhs) == ("masked", "unknown", "unknown")
+    assert one.fallback == f"{FELL_BACK}a mask"
+
+
 def test_a_weight_that_is_dequantised_to_memory_is_found_behind_a_hoisted_global(
     gpu: Report,
 ) -> None:
@@ -302,9 +250,9 @@ def test_totals(gpu: Report) -> None:
     counts = {name: cost.dispatches for name, cost in costs.items()}
     assert counts == {
         "pair": 2, "decode": 1, "gathered": 3, "fused": 1, "many": 1, "materialised": 1,
-        "others": 2, "initializer": 1,
+        "others": 2, "masked": 1, "initializer": 1,
     }  # fmt: skip
-    assert gpu.dispatches == 12
+    assert gpu.dispatches == 13
     copied = 4 * (WEIGHT + SCALES)
     assert costs["gathered"].transient_bytes == copied == gpu.transient_bytes
     assert costs["fused"].transient_bytes == 0
@@ -329,7 +277,7 @@ def test_strict_lists_each_reason_with_its_contractions(gpu: Report) -> None:
     with pytest.raises(CompileError) as caught:
         require_no_fallback(gpu)
     assert caught.value.phase == "report"
-    assert "8 of 8 contractions fell back on gfx950" in str(caught.value)
+    assert "9 of 9 contractions fell back on gfx950" in str(caught.value)
     assert "decode:layers.0.down, fused:experts.up" in str(caught.value)
     require_no_fallback(dataclasses.replace(gpu, matmuls=(), kernels=()))
 
