@@ -130,6 +130,9 @@ def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) ->
     with work.step(Step(kind="report", name="report")):
         texts = tuple(iree.assembly(assembly))
         report = build_report(snapshots[_FLOW], snapshots[_STREAM], texts, record)
+        if not any(kernel.uses_tiles for kernel in report.kernels):
+            # LLVM itself never uses tiles: nobody need ask for them where no kernel of ours does.
+            features = tuple(feature for feature in features if not feature.startswith("amx-"))
     return Compiled(
         functions=functions,
         report=report.to_dict(),

@@ -22,6 +22,7 @@ from mxc.dialects.context import prepare
 from mxc.dialects.errors import CompileError
 from mxc.dialects.locations import plain
 from mxc.dialects.targets import Target
+from mxc.dialects.tile_permission import TILES, refusal
 
 #: IREE's phases in order. Before "flow" a program is tensors, then dispatches, then a stream of
 #: commands; "executable-targets" is where LLVM makes the kernels.
@@ -199,13 +200,19 @@ def _threads(context: ir.Context) -> Iterator[None]:
 
 @functools.cache
 def resolve(target: Target) -> Target:
-    """The record with the chip and the features that LLVM finds here, where it says "host"."""
+    """The record with the chip and the features that LLVM finds here, where it says "host".
+
+    Tiles that the operating system does not give to a process are no feature of this machine.
+    """
     if target.is_gpu or target.chip != HOST:
         return target
     compiler = Compiler(target, b"util.func public @f() { util.return }")
     for phase in PHASES[: PHASES.index(_KNOWS_DEVICE) + 1]:
         compiler.run_to(phase)
-    return target.resolved(*cpu_of(compiler.device_text()))
+    chip, features = cpu_of(compiler.device_text())
+    if TILES in features and refusal() is not None:
+        features = tuple(feature for feature in features if feature != TILES)
+    return target.resolved(chip, features)
 
 
 def cpu_of(device: str) -> tuple[str, tuple[str, ...]]:

@@ -19,7 +19,8 @@ _NEON = ("neon",)
 KERNEL_FEATURES: dict[str, tuple[str, ...]] = {
     "amdgcn": (),
     "x86_64": (
-        *_V4, "avx512vbmi", "avx512vnni", "avx512bf16", "avxvnni", "amx-int8", "amx-bf16",
+        *_V4, "avx512vbmi", "avx512vnni", "avx512bf16", "avxvnni", "amx-tile", "amx-int8",
+        "amx-bf16",
     ),
     "aarch64": (*_NEON, "dotprod", "bf16", "i8mm", "sve", "sve2"),
 }  # fmt: skip
@@ -27,7 +28,7 @@ KERNEL_FEATURES: dict[str, tuple[str, ...]] = {
 _VNNI = (*_V4, "avx512vnni")
 _ICELAKE = (*_V4, "avx512vbmi", "avx512vnni")
 _ZEN4 = (*_ICELAKE, "avx512bf16")
-_RAPIDS = (*_ZEN4, "avxvnni", "amx-int8", "amx-bf16")
+_RAPIDS = (*_ZEN4, "avxvnni", "amx-tile", "amx-int8", "amx-bf16")
 _HYBRID = (*_V3, "avxvnni")
 _DOT = (*_NEON, "dotprod")
 _V86 = (*_DOT, "bf16", "i8mm")

@@ -1,13 +1,15 @@
 """Which program of an artifact runs on this machine.
 
 An artifact holds the program for one target, or for several levels of CPU features; an instruction
-that the CPU lacks would end the process. Imports no IREE: `mxc inspect` asks the same.
+that the CPU lacks would end the process, and so would a tile of AMX without permission. To choose
+is to ask for it. Imports no IREE: `mxc inspect` asks the same.
 """
 
 from __future__ import annotations
 
 from mxc.dialects.errors import ArtifactError, RequestError
 from mxc.dialects.manifest import Manifest
+from mxc.dialects.tile_permission import TILES
 from mxc.runtime.machine import obstacle, relevant
 
 #: The drivers of IREE that run CPU code on this machine's own threads.
@@ -44,6 +46,16 @@ def obstacles(manifest: Manifest) -> dict[str, str | None]:
         name: obstacle(level.target.architecture, level.target.features)
         for name, level in manifest.every_level.items()
     }
+
+
+def passed_over(manifest: Manifest, taken: str) -> str | None:
+    """Why levels with tiles of AMX do not run although `taken` does, as clauses; None where there
+    is no such level: those of lesser features are many, and speed differs little."""
+    every = manifest.every_level
+    with_tiles = [name for name in every if TILES in every[name].target.features and name != taken]
+    reasons = obstacles(manifest) if with_tiles else {}
+    found = [f"{name} {reasons[name]}" for name in with_tiles if reasons[name] is not None]
+    return "; ".join(found) or None
 
 
 def _refusal(reasons: dict[str, str | None], levels: int) -> str:

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from mxc.dialects.tile_permission import TILES, refusal
+
 _CPUINFO = Path("/proc/cpuinfo")
 _CPUS = Path("/sys/devices/system/cpu")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -127,6 +129,8 @@ def _matters(feature: str) -> bool:
 def obstacle(arch: str, features: Iterable[str]) -> str | None:
     """Why code for such a CPU must not run on this machine, as a clause; None where it may.
 
+    For code with tiles this asks for their permission, which this process then has.
+
     arch and features: as the artifact's manifest states them.
     """
     here = architecture()
@@ -140,7 +144,10 @@ def obstacle(arch: str, features: Iterable[str]) -> str | None:
         unchecked = f"which cannot be checked on {sys.platform} (no {_CPUINFO})"
         return f"uses {', '.join(checked)}, {unchecked}"
     missing = missing_features(checked, arch, flags)
-    return f"uses {', '.join(missing)}, which this CPU does not have" if missing else None
+    if missing:
+        return f"uses {', '.join(missing)}, which this CPU does not have"
+    refused = refusal() if TILES in checked else None
+    return None if refused is None else f"uses {TILES}, and {refused}"
 
 
 def usable_cores() -> int:

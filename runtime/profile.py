@@ -27,6 +27,7 @@ import numpy as np
 
 from mxc.dialects.errors import RequestError
 from mxc.dialects.manifest import REPORT, ModelRecord, TensorType
+from mxc.dialects.tile_permission import TILES
 from mxc.runtime import arrays
 from mxc.runtime.capture import Call, Dispatch, Program, capture
 from mxc.runtime.session import Model
@@ -111,7 +112,7 @@ def profile_model(model: Model, tokens: Sequence[int]) -> tuple[Profile, ...]:
 
     prefill is the call for the last whole chunk of the prompt (padded, where it is shorter than
     one), decode the one for the first token after it. Raises RequestError for an artifact that is
-    no language model or not for a CPU, and where IREE's tools fail.
+    no language model, not for a CPU or with tiles of AMX, and where IREE's tools fail.
     """
     sequence = model.sequence()
     record = model.manifest.model
@@ -120,6 +121,12 @@ def profile_model(model: Model, tokens: Sequence[int]) -> tuple[Profile, ...]:
         raise RequestError(
             f"{model.path}: compiled for {model.manifest.target.name}: profiles are made on CPUs "
             "only, because IREE's profiler records nothing on this device"
+        )
+    if TILES in model.manifest.target.features:
+        raise RequestError(
+            f"{model.path}: level {model.level} uses tiles of AMX, for which IREE's profiler, a "
+            "program of its own, does not ask; compile for a second target without them "
+            "(--target cpu --target cpu:icelake-server) and give that --level"
         )
     chunk = record.prefill_chunk
     start = max(len(tokens) // chunk - 1, 0) * chunk

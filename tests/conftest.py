@@ -29,12 +29,16 @@ from mxc.dialects.manifest import (
     iree_version,
     mxc_version,
 )
+from mxc.dialects.tile_permission import refusal
 
 # Every worker has a core: torch's threads, one a core of each worker, would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A pass that uses an operation which it has erased fails (passes/rewriting/sanitizer.py).
 os.environ["MXC_SANITIZE_PASSES"] = "1"
+
+# Tests run kernels without the session that asks for tiles.
+refusal()
 
 # A shell that runs the tests in the background lets them ignore interrupts, and with them every
 # process that they start and interrupt.

@@ -23,6 +23,7 @@ from mxc.compiler.worker import compile_program
 from mxc.dialects.context import new_context
 from mxc.dialects.manifest import SCOPE
 from mxc.dialects.parameters import Parameters
+from mxc.dialects.tile_permission import refusal
 from mxc.runtime.device import open_device
 
 Array = NDArray[Any]
@@ -69,6 +70,7 @@ class Loaded:
 
     def __init__(self, code: bytes, parameters: Mapping[str, Array], threads: int) -> None:
         """`parameters`: bytes as the program reads them, by name."""
+        refusal()  # asks for tiles, which kernels may use where the compiler found them given
         self.device = open_device("local-task", threads, "benchmark")
         index = rt.ParameterIndex()
         for name, array in parameters.items():

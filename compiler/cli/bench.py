@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mxc.compiler.cli.loading import load_model
 from mxc.dialects.errors import RequestError
 
 if TYPE_CHECKING:
@@ -166,10 +167,9 @@ def measure(
     import numpy as np
 
     from mxc.runtime.machine import peak_memory_bytes
-    from mxc.runtime.session import load
 
     started = time.perf_counter()
-    model = load(artifact, device=device, threads=threads, level=level)
+    model = load_model(artifact, device=device, threads=threads, level=level)
     load_seconds = time.perf_counter() - started
     sequence = model.sequence()
     decode = _decoder(model, batch)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from mxc.compiler.cli.loading import load_model
 from mxc.dialects.errors import RequestError
 
 if TYPE_CHECKING:
@@ -96,9 +97,7 @@ class Observation:
         not the simulator, or where the file of the trace cannot be written.
         """
         if not self.wanted:
-            from mxc.runtime.session import load
-
-            return load(artifact, device=device, threads=threads, level=level)
+            return load_model(artifact, device=device, threads=threads, level=level)
         if device != "simulator":
             raise RequestError(
                 "--trace, --count and --sanitize watch the simulator; "

@@ -21,6 +21,7 @@ _INSTRUCTION = re.compile(r"^\s+(?:\{\w+\}\s+)?([a-z][\w.]*)(?:\s+(.*))?$")
 _METADATA = re.compile(r"\.amdgpu_metadata\n(.*?)\.end_amdgpu_metadata", re.DOTALL)
 # A vector register of x86, widest first: the same mnemonic on zmm does four times that on xmm.
 _WIDTHS = ("zmm", "ymm", "xmm")
+_TILE_INSTRUCTIONS = ("tdp", "tile", "ldtilecfg")
 _FRAME = re.compile(r"^\s+sub[ql]?\s+\$(\d+),\s*%rsp", re.MULTILINE)
 _STACK_STORE = re.compile(
     r"^\s+v?mov\w*\s+%[xyz]mm\d+,\s*-?\d*\(%rsp\)|^\s+st[pr]\s+[qdv]\d.*\[sp", re.MULTILINE
@@ -49,6 +50,11 @@ class Kernel:
     workgroup_size: int | None = None
     occupancy: Occupancy | None = None
     hot_loop: HotLoop | None = None
+
+    @property
+    def uses_tiles(self) -> bool:
+        """Whether there are instructions on tile registers of AMX, which need a permission."""
+        return any(name.startswith(_TILE_INSTRUCTIONS) for name in self.instructions)
 
     @property
     def uses_scratch(self) -> bool:

@@ -1,5 +1,7 @@
 """Which level of an artifact runs on a machine whose flags we make up."""
 
+import ctypes
+import errno
 import shutil
 from dataclasses import replace
 from hashlib import sha256
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from iree import runtime as rt
 
+from mxc.dialects import tile_permission
 from mxc.dialects.errors import ArtifactError, RequestError
 from mxc.dialects.manifest import (
     MANIFEST,
@@ -23,7 +26,7 @@ from mxc.dialects.manifest import (
     WeightRecord,
 )
 from mxc.runtime import load, machine
-from mxc.runtime.levels import choose_level, obstacles
+from mxc.runtime.levels import choose_level, obstacles, passed_over
 
 V2 = ("sse4.2",)
 V3 = (*V2, "avx2", "fma", "slow-3ops-lea")
@@ -201,3 +204,56 @@ def test_each_level_maps_its_own_files(plain_artifact: Path, rewrite) -> None:
     rewrite(plain_artifact, files=files)
     with pytest.raises(ArtifactError, match=r"manifest\.json: lists no weights-one\.irpa"):
         load(plain_artifact)
+
+
+TILED = (*BF16, "amx-tile", "amx-bf16")
+AMX = "sse4_2 avx2 fma avx512f avx512_bf16 amx_tile amx_bf16"
+
+
+def test_tiles_run_where_they_are_given(flags, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = manifest(amx=TILED, v3=V3)
+    monkeypatch.setattr(machine, "refusal", lambda: None)
+    flags(AMX)
+    assert choose_level(every, None, "a.mxc") == "amx"
+    assert passed_over(every, "amx") is None
+
+
+def test_where_tiles_are_refused_the_next_level_runs(
+    flags, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "refusal", lambda: "Linux refuses them (no)")
+    every, alone = manifest(amx=TILED, v3=V3), manifest(amx=TILED)
+    flags(AMX)
+    assert choose_level(every, None, "a.mxc") == "v3"
+    assert passed_over(every, "v3") == "amx uses amx-tile, and Linux refuses them (no)"
+    with pytest.raises(ArtifactError, match=r"the code uses amx-tile, and Linux refuses them") as e:
+        choose_level(alone, None, "a.mxc")
+    assert str(e.value).endswith("compile the model with --target cpu on this machine")
+    # A CPU that has none is not asked for any.
+    monkeypatch.setattr(machine, "refusal", lambda: pytest.fail("was asked"))
+    flags("sse4_2 avx2 fma avx512f avx512_bf16")
+    assert choose_level(every, None, "a.mxc") == "v3"
+    missing = "amx uses amx-tile, amx-bf16, which this CPU does not have"
+    assert passed_over(every, "v3") == missing
+    assert passed_over(manifest(v4=V4, v3=V3), "v3") is None
+
+
+def test_what_refuses_tiles_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the system call that Linux has for it, once in a process."""
+    asked: list[tuple[int, ...]] = []
+
+    class Library:
+        def syscall(self, *words: int) -> int:
+            asked.append(words)
+            ctypes.set_errno(errno.EOPNOTSUPP)
+            return -1
+
+    monkeypatch.setattr(tile_permission.ctypes, "CDLL", lambda *_, **__: Library())
+    monkeypatch.setattr(tile_permission.sys, "platform", "linux")
+    monkeypatch.setattr(tile_permission.platform, "machine", lambda: "x86_64")
+    found = tile_permission.refusal.__wrapped__()
+    assert found == "Linux refuses them to this process (Operation not supported)"
+    assert asked == [(158, 0x1023, 18)]
+    monkeypatch.setattr(tile_permission.sys, "platform", "darwin")
+    assert "has no tiles to give" in tile_permission.refusal.__wrapped__()
+    assert len(asked) == 1

@@ -1,7 +1,7 @@
 """Profiles: how wall time is divided, and what IREE's profiler says of calls that we count."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -129,6 +129,15 @@ def test_calls_as_the_profiler_saw_them(toy_artifact: Path, tmp_path: Path) -> N
         assert before.dispatches[-1].end <= after.dispatches[0].start
     with pytest.raises(RequestError, match=r"iree-benchmark-module failed \(status .*nowhere"):
         capture.capture(program, "nowhere", inputs, 1, tmp_path)
+
+
+def test_tiles_are_refused_and_never_run_without_permission(toy_artifact: Path) -> None:
+    """A program that is executed does not have what this process was given."""
+    model = load(toy_artifact)
+    target = replace(model.manifest.target, features=("amx-tile",))
+    model.manifest = replace(model.manifest, target=target)
+    with pytest.raises(RequestError, match=r"uses tiles of AMX, .* give that --level"):
+        profile_model(model, [1, 2, 3])
 
 
 def test_a_missing_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -40,12 +40,13 @@ ISAS: dict[str, Isa] = {
 _V3 = {"avx2", "fma"}
 _AVX512_BF16 = {"avx512bw", "avx512bf16", "avx512vnni", "avx512vbmi"}
 
-#: What "amx-bf16" needs. `best_isa` never chooses it: a program has to ask for tiles when it loads.
+#: What "amx-bf16" needs. The runtime asks for tiles when it loads such a program.
 AMX_FEATURES = _AVX512_BF16 | {"amx-tile", "amx-bf16"}
 
 #: Architecture -> the names of its instruction sets, best first, and the LLVM features of each.
 _FEATURES: dict[str, dict[str, set[str]]] = {
     "x86_64": {
+        "amx-bf16": AMX_FEATURES,
         "avx512-bf16": _AVX512_BF16,
         "avx512-bf16-bw": {"avx512bw", "avx512bf16", "avx512vnni"},
         "avx512-vnni": {"avx512bw", "avx512vnni", "avx512vbmi"},
