@@ -59,7 +59,7 @@ def emit_assembly(
     ((level, record),) = targets_of(target).items()
     road = Recorder(progress or Progress())
     with road.step("reading"):
-        model = opened(source, options)
+        model = opened(source, options, gpu=record.is_gpu)
     with road.step("building"):
         code = source.read_bytes() if model is None else model.program(grouped=record.is_gpu)
     with tempfile.TemporaryDirectory(prefix="mxc-emit-") as folder:

@@ -103,14 +103,14 @@ def compile(
         raise ArtifactError(f"--schedule {schedule}: is no file; give one with schedules as JSON")
     with writing(place, force=force) as folder:
         with road.step("reading"):
-            model = opened(source, given)
+            gpu = any(record.is_gpu for record in targets.values())
+            model = opened(source, given, gpu=gpu)
             sources = {file.name: record(file) for file in model.files} if model else {}
             notes = [] if model is None else _texts(model, folder)
             if (repository := origin(source)) is not None:
                 notes.append(f"source: {repository}, of the Hugging Face hub")
         with road.step("building"):
-            grouped = any(record.is_gpu for record in targets.values())
-            code = source.read_bytes() if model is None else model.program(grouped=grouped)
+            code = source.read_bytes() if model is None else model.program(grouped=gpu)
         request = Request(
             program=code,
             place=str(source),
@@ -171,11 +171,11 @@ def _dump_folder(dump_ir: str | Path | None) -> Path | None:
     return folder
 
 
-def opened(source: Path, given: dict[str, Any]) -> Model | None:
-    """The model in a checkpoint folder; None where `source` is a program."""
+def opened(source: Path, given: dict[str, Any], *, gpu: bool) -> Model | None:
+    """The model in a checkpoint folder, for a GPU or for CPUs; None where it is a program."""
     wanted = "give a checkpoint folder (safetensors), a .gguf or a program (.mlir, .mlirbc)"
     if source.is_dir() or source.suffix == ".gguf":
-        return open_model(source, **given)
+        return open_model(source, gpu=gpu, **given)
     if not source.exists():
         raise CheckpointError(f"{source}: does not exist; {wanted}")
     if source.suffix in (".safetensors", ".json"):

@@ -13,7 +13,8 @@ arith.scaling_extf takes no integers. i8 elements have two forms, by the type of
                 Products below 2^-126 are exact subnormals. Targets that flush them read zeros
                 there, and all of a block of scale 2^-127, a subnormal itself.
     f32         int8 a block, which no standard names: mulf(sitofp(i8), scale). It is meant as the
-                real product; a kernel may sum integers before it multiplies and rounds.
+                real product; a kernel may sum integers before it multiplies and rounds. i4 elements
+                have this form alone.
 
 A NaN scale makes every element NaN in all forms, zeros too.
 """
@@ -49,7 +50,7 @@ class Factor:
 def extend(element: ir.Value, scale: ir.Value | None) -> ir.Value:
     """The f32 value of one element under its block scale, or of a float, at the insertion point."""
     f32 = ir.F32Type.get()
-    if scale is not None and is_byte(element.type):
+    if scale is not None and is_integer(element.type):
         value = arith.sitofp(f32, element)
         if scale.type == f32:
             return arith.mulf(value, scale)
@@ -76,12 +77,19 @@ def is_byte(element: ir.Type) -> bool:
     return bool(element == ir.IntegerType.get_signless(8))
 
 
+def is_integer(element: ir.Type) -> bool:
+    """Whether the type is i8 or i4."""
+    return is_byte(element) or bool(element == ir.IntegerType.get_signless(4))
+
+
 def is_scale_of(scale: ir.Type, element: ir.Type) -> bool:
     """Whether `scale` is the type of a block scale over `element`.
 
-    Elements and i8 (mxint8) have f8E8M0FNU or f32, nvfp4's e2m1 also f8E4M3FN.
+    Elements and i8 (mxint8) have f8E8M0FNU or f32, nvfp4's e2m1 also f8E4M3FN, i4 f32.
     """
-    if isinstance(scale, (ir.Float8E8M0FNUType, ir.F32Type)):
+    if isinstance(scale, ir.F32Type):
+        return is_element(element) or is_integer(element)
+    if isinstance(scale, ir.Float8E8M0FNUType):
         return is_element(element) or is_byte(element)
     return isinstance(scale, ir.Float8E4M3FNType) and isinstance(element, ir.Float4E2M1FNType)
 
@@ -141,7 +149,7 @@ def _is(value: ir.Value, name: str) -> bool:
 
 
 def _read_integer(product: ir.Operation) -> Factor | None:
-    """The factor that a product with an i8 element is; see the module for the two forms."""
+    """The factor that a product with an integer is; see the module for the two forms."""
     pair, step = list(product.operands), None
     for outer, inner in (pair, reversed(pair)):
         # A product of a product: one of the three factors must be the step of mxint8.
@@ -157,7 +165,7 @@ def _read_integer(product: ir.Operation) -> Factor | None:
         return None
     scale = scale if step is None else scale.owner.operands[0]
     factor = _scaled(element.owner.operands[0], scale, product.results[0].type)
-    if factor is None or not is_byte(element.owner.operands[0].type):
+    if factor is None or not is_integer(element.owner.operands[0].type):
         return None
     # Multiplied last, the step comes too late for i8 * 2^127, which has overflowed.
     return Factor(factor.element, factor.scale, factor.exact and step != 0)

@@ -54,9 +54,11 @@ class ElementFormat:
 
     @property
     def mlir(self) -> str:
-        """Name of the MLIR type, e.g. "f4E2M1FN", "f8E5M2", "f8E8M0FNU", "i8"."""
+        """Name of the MLIR type, e.g. "f4E2M1FN", "f8E5M2", "f8E8M0FNU", "i8", "f32"."""
         if not self.exponent:
             return f"i{self.bits}"
+        if self.bits > 8:
+            return f"f{self.bits}"
         suffix = {Specials.IEEE: "", Specials.FNUZ: "FNUZ"}.get(self.specials, "FN")
         sign = "" if self.signed else "U"
         return f"f{self.bits}E{self.exponent}M{self.mantissa}{suffix}{sign}"
@@ -156,18 +158,23 @@ E3M2 = ElementFormat("e3m2", 3, 2)
 E4M3 = ElementFormat("e4m3", 4, 3, Specials.NAN)
 E5M2 = ElementFormat("e5m2", 5, 2, Specials.IEEE)
 INT8 = ElementFormat("int8", 0, 6)
+# As weight-only checkpoints have it: what a one is worth is up to the scale.
+INT4 = ElementFormat("int4", 0, 2)
 # The 8-bit types of gfx942, with one exponent more on either side of OCP's: LLVM Float8E4M3FNUZ and
 # Float8E5M2FNUZ. https://arxiv.org/abs/2206.02915, section 3.2.
 E4M3FNUZ = ElementFormat("e4m3fnuz", 4, 3, Specials.FNUZ)
 E5M2FNUZ = ElementFormat("e5m2fnuz", 5, 2, Specials.FNUZ)
 E8M0 = ElementFormat("e8m0", 8, 0, Specials.NAN, signed=False)
+#: The scales of formats that no standard names (binary32 of IEEE 754).
+F32 = ElementFormat("f32", 8, 23, Specials.IEEE)
 
 
 @dataclass(frozen=True)
 class BlockFormat:
     """`block` elements along one axis share one scale: value = scale * element.
 
-    With `tensor_scale` a float32 of the whole tensor is a further factor.
+    With `tensor_scale` a float32 of the whole tensor is a further factor. With `unit_scales` the
+    scale of every block is one, and in no memory: the further factor is the only one.
     """
 
     name: str
@@ -175,6 +182,7 @@ class BlockFormat:
     block: int = 32
     scale: ElementFormat = E8M0
     tensor_scale: bool = False
+    unit_scales: bool = False
 
     def __str__(self) -> str:
         """The name."""

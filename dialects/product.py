@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from iree.compiler import ir
 
-from mxc.dialects.dequantize import Factor, is_byte, is_step, read_factor
+from mxc.dialects.dequantize import Factor, is_integer, is_step, read_factor
 from mxc.dialects.indexing import dims, indexing_maps
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scalar_nodes import loops_of
@@ -98,7 +98,7 @@ def _canonical_text(op: ir.Operation, lhs: Factor, rhs: Factor) -> list[tuple[st
             sides.append(element)
             continue
         first = len(lines)
-        if is_byte(arguments[factor.element].type):
+        if is_integer(arguments[factor.element].type):
             lines.append(("arith.sitofp", element))
             if isinstance(arguments[factor.scale].type, ir.F32Type):
                 lines.append(("arith.mulf", str(first), scale))

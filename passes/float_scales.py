@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg, tensor
 
-from mxc.dialects.dequantize import is_byte, is_element, iterators
+from mxc.dialects.dequantize import is_element, is_integer, iterators
 from mxc.dialects.generic import shape_of
 from mxc.dialects.indexing import loop_ranges, substitute
 from mxc.dialects.scalar_nodes import loops_of
@@ -119,7 +119,7 @@ def _widened(value: ir.Value) -> ir.Value | None:
 
 
 def _is_code(kind: ir.Type) -> bool:
-    return is_element(kind) or is_byte(kind)
+    return is_element(kind) or is_integer(kind)
 
 
 def _read(op: ir.Operation, pair: _Pair) -> Read | None:

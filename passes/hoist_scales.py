@@ -27,7 +27,13 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg, tensor
 
-from mxc.dialects.dequantize import is_byte, is_element, is_step, iterators
+from mxc.dialects.dequantize import (
+    is_byte,
+    is_element,
+    is_integer,
+    is_step,
+    iterators,
+)
 from mxc.dialects.generic import element_of, fill
 from mxc.dialects.indexing import dims, indexing_maps, substitute
 from mxc.dialects.mixed_blocks import size_of
@@ -69,7 +75,7 @@ class HoistScales(Pass):
 def reads_elements(op: ir.Operation) -> bool:
     """Whether an operation reads floats of at most 8 bits, or bytes, that are no scales."""
     inputs = [v.type for v in list(op.operands)[:-1] if isinstance(v.type, ir.RankedTensorType)]
-    return any(is_element(kind.element_type) or is_byte(kind.element_type) for kind in inputs)
+    return any(is_element(kind.element_type) or is_integer(kind.element_type) for kind in inputs)
 
 
 def _hoist(op: ir.Operation) -> None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.dequantize import extend, is_byte, is_element, iterators
+from mxc.dialects.dequantize import extend, is_element, is_integer, iterators
 from mxc.dialects.generic import fill
 from mxc.dialects.indexing import dim_of, loop_ranges
 from mxc.dialects.mixed_blocks import size_of
@@ -96,7 +96,7 @@ def _bare(side: ir.Value) -> ir.Value | None:
     if isinstance(side, ir.BlockArgument) or side.owner.name not in ("arith.extf", "arith.sitofp"):
         return None
     element = side.owner.operands[0]
-    known = is_element(element.type) or is_byte(element.type)
+    known = is_element(element.type) or is_integer(element.type)
     return element if known and isinstance(element, ir.BlockArgument) else None
 
 
@@ -133,7 +133,7 @@ def _ones(op: ir.Operation, element: ir.Value, blocks: Sequence[ir.AffineExpr]) 
         if dim_of(e) is not None and dim_of(e) not in own and not _is_reduced(op, e)
     ]
     f32 = ir.F32Type.get()
-    kind = f32 if is_byte(element.type) else ir.Type.parse("f8E8M0FNU")
+    kind = f32 if is_integer(element.type) else ir.Type.parse("f8E8M0FNU")
     with ir.InsertionPoint(op), op.location:
         sizes = [size_of(source, axis) for axis, _ in rows]
         sizes += [_extent(e, ranges) for e in blocks]

@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.blocks.parameters import Parameter, Rows
-from mxc.compiler.models.blocks.weights import ELEMENTS
+from mxc.compiler.models.blocks.weights import ELEMENTS, Formats
 from mxc.compiler.models.decoder import Decoder
+from mxc.compiler.models.float_scales import packed_format
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import FORMATS, BlockFormat
+from mxc.dialects.reasons import Reason
 from mxc.dialects.recipes import ScaleRecipe
 
 
@@ -31,16 +33,17 @@ class Dense:
 class Bound:
     """A parameter with the tensors that its rows are in, all of one format.
 
-    `format` is how the program reads it: a name of FORMATS or a plain one. `dense` is how it comes
-    to that where the tensors are plain; `decoded` says that the tensors have scales which no
-    kernel reads, so that their numbers are packed as f32.
+    `format` is what the manifest calls how the program reads it, `blocks` its record where it is in
+    blocks. `dense` is how it comes to that where the tensors are plain. `decoded`: why no kernel
+    reads the scales that the tensors have; their numbers are packed as f32.
     """
 
     parameter: Parameter
     tensors: tuple[CanonicalTensor, ...]
     format: str
+    blocks: BlockFormat | None = None
     dense: Dense | None = None
-    decoded: bool = False
+    decoded: Reason | None = None
 
     @property
     def key(self) -> str:
@@ -49,12 +52,13 @@ class Bound:
 
 
 def bind(
-    decoder: Decoder, source: Source, dense: Dense | None = None
+    decoder: Decoder, source: Source, dense: Dense | None = None, *, gpu: bool = False
 ) -> tuple[tuple[Bound, ...], Mapping[str, CanonicalTensor]]:
     """Every parameter of the model with its tensors, in the order of the model; tensors left over.
 
-    Raises CheckpointError: a tensor that is missing, of another shape than config.json says, or of
-    a format that cannot be read where it stands.
+    `gpu`: weights are in the formats that kernels of GPUs read; else those of CPUs. Raises
+    CheckpointError: a tensor that is missing, of another shape than config.json says, or of a
+    format that cannot be read where it stands.
     """
     source = _named(decoder, source)
 
@@ -63,7 +67,7 @@ def bind(
         return None if tensor is None else tensor.format
 
     parameters = list(decoder.parameters(format_of, head=dense is not None))
-    bound = tuple(_bind(each, source, dense) for each in parameters)
+    bound = tuple(_bind(each, source, dense, gpu) for each in parameters)
     used = {rows.tensor for each in parameters for rows in each.rows}
     left = {name: source.tensors[name] for name in sorted(source.tensors) if name not in used}
     return bound, left
@@ -85,12 +89,13 @@ def _named(decoder: Decoder, source: Source) -> Source:
     return replace(source, tensors=tensors)
 
 
-def formats_of(bound: Sequence[Bound], generated: Mapping[str, object]) -> dict[str, str]:
+def formats_of(bound: Sequence[Bound], generated: Mapping[str, object]) -> Formats:
     """The format of every parameter of the program, by key."""
-    return {each.key: each.format for each in bound} | dict.fromkeys(generated, "f32")
+    found: dict[str, BlockFormat | str] = {each.key: each.blocks or each.format for each in bound}
+    return found | dict.fromkeys(generated, "f32")
 
 
-def _bind(parameter: Parameter, source: Source, dense: Dense | None) -> Bound:
+def _bind(parameter: Parameter, source: Source, dense: Dense | None, gpu: bool) -> Bound:
     tensors = tuple(_tensor(parameter, rows, source) for rows in parameter.rows)
     first, *others = tensors
     for other in others:
@@ -106,18 +111,37 @@ def _bind(parameter: Parameter, source: Source, dense: Dense | None) -> Bound:
                 f"({', '.join(ELEMENTS)}) for {parameter.key}, which is no matrix that "
                 "activations are multiplied with; exclude it when the checkpoint is quantised"
             )
-        return Bound(parameter=parameter, tensors=tensors, format=first.format)
-    decoded = first.scales is not None or first.tensor_scale is not None
-    if not decoded and first.format not in ELEMENTS:
+        blocks = FORMATS[first.format]
+        return Bound(parameter=parameter, tensors=tensors, format=blocks.name, blocks=blocks)
+    if first.scales is not None or first.tensor_scale is not None:
+        read = _under_floats(parameter, tensors, gpu)
+        if isinstance(read, Reason):
+            return Bound(parameter=parameter, tensors=tensors, format="f32", decoded=read)
+        return Bound(parameter=parameter, tensors=tensors, format=read.name, blocks=read)
+    if first.format not in ELEMENTS:
         raise CheckpointError(
             f"{first.place} is {first.format}: wanted one of {', '.join((*ELEMENTS, *FORMATS))} "
             f"for {parameter.key}"
         )
-    if dense is not None and parameter.quantisable and not decoded:
+    if dense is not None and parameter.quantisable:
         _require_whole_blocks(parameter, first, dense)
-        return Bound(parameter=parameter, tensors=tensors, format=dense.format.name, dense=dense)
-    format = "f32" if decoded else first.format
-    return Bound(parameter=parameter, tensors=tensors, format=format, decoded=decoded)
+        format = dense.format
+        return Bound(
+            parameter=parameter, tensors=tensors, format=format.name, blocks=format, dense=dense
+        )
+    return Bound(parameter=parameter, tensors=tensors, format=first.format)
+
+
+def _under_floats(
+    parameter: Parameter, tensors: Sequence[CanonicalTensor], gpu: bool
+) -> BlockFormat | Reason:
+    """How a kernel reads tensors with float scales, which are one weight, or why none does."""
+    if not parameter.matrix:
+        return Reason("they are looked up")
+    first, *others = (packed_format(tensor, gpu=gpu) for tensor in tensors)
+    if any(other != first for other in others):
+        return Reason("they are read as one weight, and their scales are for different blocks")
+    return first
 
 
 def _tensor(parameter: Parameter, rows: Rows, source: Source) -> CanonicalTensor:

@@ -5,7 +5,7 @@ The functions of the module are those that `ModelRecord` describes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +31,7 @@ from mxc.compiler.models.blocks.primitives import (
 from mxc.compiler.models.blocks.rope import Rope, tables
 from mxc.compiler.models.blocks.scope import Scope, Span, State
 from mxc.compiler.models.blocks.self_attention import SelfAttention
-from mxc.compiler.models.blocks.weights import Weights
+from mxc.compiler.models.blocks.weights import Formats, Weights
 from mxc.compiler.models.options import Options
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import shape_of
@@ -179,7 +179,7 @@ class Builder:
     def __init__(
         self,
         decoder: Decoder,
-        formats: Mapping[str, str],
+        formats: Formats,
         options: Options,
         *,
         grouped: bool = False,

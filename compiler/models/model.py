@@ -140,11 +140,13 @@ def open_model(
     quantize_dense: str | None = None,
     recipe: str | None = None,
     batch: Sequence[int] | None = None,
+    gpu: bool = False,
 ) -> Model:
     """Open the checkpoint in the folder, or the GGUF, `place` and settle the options.
 
-    Reads headers only. Raises CheckpointError for a checkpoint that cannot be read, and for options
-    that it cannot have.
+    `gpu`: it is for a GPU, whose kernels read fewer formats than those of CPUs. Reads headers only.
+    Raises CheckpointError for a checkpoint that cannot be read, and for options that it cannot
+    have.
     """
     read = _read(open_checkpoint(place))
     decoder, source = read.decoder, read.source
@@ -163,9 +165,9 @@ def open_model(
     dense = None
     if options.dense_format is not None and options.recipe is not None:
         dense = Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))
-    bound, left = bind(decoder, source, dense)
+    bound, left = bind(decoder, source, dense, gpu=gpu)
     unread = describe_unread(decoder, left, source.quantisation.cache, options.floats)
-    notes = (*read.notes, *notes, *_decoded(bound, source.quantisation), *unread)
+    notes = (*read.notes, *notes, *_float_scales(bound, source.quantisation), *unread)
     return Model(place, decoder, bound, eos_tokens, options, notes, read.texts)
 
 
@@ -200,7 +202,8 @@ def _read(source: Source) -> _Read:
 
 def _plain_dtypes(source: Source) -> set[str]:
     """The dtypes of the numbers that are in no blocks, but those of single vectors."""
-    return {t.dtype for t in source.tensors.values() if t.scales is None and len(t.shape) > 1}
+    plain = (t for t in source.tensors.values() if t.scales is None and t.tensor_scale is None)
+    return {tensor.dtype for tensor in plain if len(tensor.shape) > 1}
 
 
 def _declared(source: Source) -> frozenset[Activations | None]:
@@ -210,21 +213,25 @@ def _declared(source: Source) -> frozenset[Activations | None]:
     return frozenset(source.quantisation.activations(module) for module in modules)
 
 
-def _decoded(bound: Sequence[Bound], quantisation: Quantisation) -> list[str]:
-    """What is to be said of weights whose scales no kernel reads, format by format."""
-    weights: dict[str, list[str]] = {}
+def _float_scales(bound: Sequence[Bound], quantisation: Quantisation) -> list[str]:
+    """What is to be said of weights under float scales: those that no kernel reads, why, and what
+    the config says of activations that is not followed."""
+    weights: dict[tuple[str, str], list[str]] = {}
     for each in bound:
-        if each.decoded:
-            weights.setdefault(each.tensors[0].format, []).append(each.tensors[0].name)
+        format, names = each.tensors[0].format, [tensor.name for tensor in each.tensors]
+        if each.decoded is not None:
+            weights.setdefault((format, each.decoded.text), []).extend(names)
+        elif format not in FORMATS and each.blocks is not None and each.dense is None:
+            weights.setdefault((format, ""), []).extend(names)
     notes = []
-    for format, names in sorted(weights.items()):
+    for (format, reason), names in sorted(weights.items()):
         inputs = {quantisation.activations(name.removesuffix(".weight")) for name in names}
         declared = sorted({activations.format for activations in inputs if activations})
-        so = f"; they meet floats, not activations in {', '.join(declared)}" if declared else ""
-        notes.append(
-            f"{len(names)} weights are {format} in the checkpoint: no kernel reads their scales, "
-            f"so that their numbers are packed as f32{so}"
-        )
+        so = f"they do not meet activations in {', '.join(declared)}, as the config says"
+        found = [f"{reason}, so that their numbers are packed as f32"] if reason else []
+        if found or declared:
+            what = "; ".join([*found, *([so] if declared else [])])
+            notes.append(f"{len(names)} weights are {format} in the checkpoint: {what}")
     return notes
 
 

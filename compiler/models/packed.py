@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -13,10 +13,11 @@ from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPar
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.compiler.models.binding import Bound
 from mxc.compiler.models.blocks.weights import TENSOR_SCALES
+from mxc.compiler.packing.float_scales import Nibbles, RowScales
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.quantised import Loss, Part, Quantised
 from mxc.compiler.packing.stacked import Numbers, Stacked
-from mxc.dialects.formats import FORMATS
+from mxc.dialects.formats import F32, INT4, BlockFormat
 from mxc.dialects.manifest import BLOCKS, SCALES, WeightRecord
 
 #: How many tensors of one parameter the manifest names, before it says the first and the last.
@@ -29,7 +30,7 @@ def pack_items(bound: Bound, panels: Mapping[str, str]) -> tuple[PackItem, ...]:
     `panels`: the panel layout of those that kernels read so, by key.
     """
     key, parameter, tensors = bound.key, bound.parameter, bound.tensors
-    format = FORMATS.get(bound.format)
+    format = bound.blocks
 
     def item(suffix: str, source: Any, **more: Any) -> PackItem:
         return PackItem(
@@ -41,7 +42,7 @@ def pack_items(bound: Bound, panels: Mapping[str, str]) -> tuple[PackItem, ...]:
             **more,
         )
 
-    if bound.decoded:
+    if bound.decoded is not None:
         parts = tuple(Numbers(tensor) for tensor in tensors)
         return (item("", Stacked(parts, parameter.shape, "F32")),)
     elements = [tensor.elements for tensor in tensors]
@@ -58,6 +59,8 @@ def pack_items(bound: Bound, panels: Mapping[str, str]) -> tuple[PackItem, ...]:
             for suffix, part in ((BLOCKS, Part.ELEMENTS), (SCALES, Part.SCALES))
         )
     shape = (*parameter.shape[:-1], format.blocks(parameter.shape[-1]))
+    if format.scale == F32 or format.unit_scales:
+        return tuple(item(suffix, source) for suffix, source in _under_floats(bound, format, shape))
     scales = [tensor.scales for tensor in tensors if tensor.scales is not None]
     items = [
         item(BLOCKS, _source(elements, (*shape, format.block_bytes))),
@@ -69,6 +72,29 @@ def pack_items(bound: Bound, panels: Mapping[str, str]) -> tuple[PackItem, ...]:
     return tuple(items)
 
 
+def _under_floats(
+    bound: Bound, format: BlockFormat, shape: tuple[int, ...]
+) -> Iterator[tuple[str, StoredPart | TensorRecord | Stacked]]:
+    """The elements of a weight under float scales, and the scales as f32, by row or block.
+
+    `shape`: [.., blocks of a row].
+    """
+    tensors = bound.tensors
+    stored = (*shape, format.block_bytes)
+    if format.element is INT4:
+        yield BLOCKS, Stacked(tuple(Nibbles(t.elements) for t in tensors), stored, "U8")
+    else:
+        yield BLOCKS, _source([tensor.elements for tensor in tensors], stored)
+    if not format.unit_scales:
+        scales = tuple(RowScales(tensor, format.block) for tensor in tensors)
+        yield SCALES, Stacked(scales, shape, "F32")
+        return
+    # Of int8 the kernels count 64ths.
+    unit = 1.0 if format.element.exponent else 1 / format.element.min_positive
+    factors = tuple(RowScales(tensor, tensor.shape[-1], unit) for tensor in tensors)
+    yield TENSOR_SCALES, Stacked(factors, shape[:-1], "F32")
+
+
 def weight_records(
     bound: Bound, panels: Mapping[str, str], losses: Mapping[str, Loss]
 ) -> dict[str, WeightRecord]:
@@ -77,7 +103,7 @@ def weight_records(
     `losses`: what quantising changed, by the key of the elements.
     """
     items = {item.key: item for item in pack_items(bound, panels)}
-    format = FORMATS.get(bound.format)
+    format = bound.blocks
     if format is None:
         whole = items[bound.key]
         record = WeightRecord(
@@ -87,7 +113,7 @@ def weight_records(
             layout=whole.full_layout,
         )
         return {bound.key: record}
-    elements, scales = items[bound.key + BLOCKS], items[bound.key + SCALES]
+    elements, scales = items[bound.key + BLOCKS], items.get(bound.key + SCALES)
     recipes = sorted({tensor.recipe for tensor in bound.tensors})
     loss = losses.get(elements.key)
     found = {
@@ -95,18 +121,18 @@ def weight_records(
             source=_names([r.name for tensor in bound.tensors for r in tensor.records]),
             shape=bound.parameter.shape,
             format=format.name,
-            block=format.block,
+            block=None if format.unit_scales else format.block,
             axis=len(bound.parameter.shape) - 1,
             nibble_order="low-even" if format.element.bits == 4 else None,
             recipe=" or ".join(recipes) if bound.dense is None else str(bound.dense.recipe),
             layout=elements.full_layout,
-            scale_layout=scales.full_layout,
+            scale_layout=None if scales is None else scales.full_layout,
             sqnr=None if loss is None else loss.sqnr,
         )
     }
     if (key := bound.key + TENSOR_SCALES) in items:
         found[key] = WeightRecord(
-            source=f"the tensor scales of {bound.key}, a factor for each row",
+            source=f"the scales of {bound.key}, a factor for each row",
             shape=items[key].shape,
             format="f32",
         )

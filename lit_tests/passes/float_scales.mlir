@@ -79,3 +79,27 @@ func.func @left_alone(%x: tensor<4x64xbf16>, %w: tensor<8x64xf8E4M3FN>, %s: tens
   } -> tensor<4x8xf32>
   return %y, %r : tensor<4x8xf32>, tensor<4x8xf32>
 }
+
+// -----
+
+// Integers of 4 bits are elements too.
+// CHECK-LABEL: @groups_of_integers
+// CHECK: linalg.generic {{.*}} ins(%arg2 : tensor<8x2xbf16>)
+// CHECK: arith.extf {{.*}} : bf16 to f32
+// CHECK: linalg.generic
+// CHECK-SAME: ins(%arg0, %arg1, %{{.*}} : tensor<4x64xf32>, tensor<8x64xi4>, tensor<8x2xf32>)
+func.func @groups_of_integers(%x: tensor<4x64xf32>, %w: tensor<8x64xi4>, %s: tensor<8x2xbf16>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (n, k floordiv 32)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w, %s : tensor<4x64xf32>, tensor<8x64xi4>, tensor<8x2xbf16>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: i4, %bs: bf16, %c: f32):
+    %0 = arith.sitofp %b : i4 to f32
+    %1 = arith.extf %bs : bf16 to f32
+    %2 = arith.mulf %0, %1 : f32
+    %3 = arith.mulf %a, %2 : f32
+    %4 = arith.addf %c, %3 : f32
+    linalg.yield %4 : f32
+  } -> tensor<4x8xf32>
+  return %y : tensor<4x8xf32>
+}

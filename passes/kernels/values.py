@@ -6,6 +6,8 @@ import math
 
 from iree.compiler import ir
 
+from mxc.dialects.linalg_ext import GATHER
+
 
 def producer(value: ir.Value) -> ir.Operation | None:
     """The operation that computes a value, None for an argument."""
@@ -23,6 +25,8 @@ def is_zero(value: ir.Value) -> bool:
 def is_filled(value: ir.Value, wanted: float) -> bool:
     """Whether every element of a tensor of floats is the constant `wanted`, of its sign."""
     fill = producer(value)
+    if fill is not None and fill.name == GATHER:
+        fill = producer(fill.operands[0])
     if fill is None or fill.name != "linalg.fill":
         return False
     constant = producer(fill.operands[0])

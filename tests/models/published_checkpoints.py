@@ -1,14 +1,9 @@
 """Small random checkpoints with the configs, names and layouts of published ones."""
 
-import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import torch
-import transformers
 from published_configs import (
     GPT_OSS,
     LAYERS,
@@ -22,7 +17,6 @@ from published_configs import (
     modelopt,
     quark,
 )
-from safetensors.torch import load_file, save_file
 from stored_weights import (
     Store,
     compressed_mxfp4,
@@ -31,14 +25,14 @@ from stored_weights import (
     fp8_of_tensor,
     fp8_of_tiles,
     int4_of_groups,
+    int4_of_large_groups,
+    int8_of_groups,
+    int8_of_rows,
     modelopt_nvfp4,
     quark_mxfp4,
 )
 
 Tensors = dict[str, torch.Tensor]
-
-#: Experts of all of a layer in one tensor, and as libraries take them apart.
-_EXPERTS = re.compile(r"(?P<stem>.*\.experts)\.(?P<part>gate_up_proj|down_proj)(?P<bias>_bias)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +44,8 @@ class Published:
     hf_quant_config.json.
     `names`: what parts of names are called in the file. `extra`: tensors that the program does not
     read, made of those that it reads. `notes`: what the notes of the artifact must say.
+    `packed`: what the manifest and the report say of the weights whose names match the pattern, and
+    the bytes of a row of so many elements in the archive.
     """
 
     model: str
@@ -60,6 +56,7 @@ class Published:
     names: Mapping[str, str] = field(default_factory=dict)
     extra: Callable[[Tensors], Tensors] = lambda plain: {}
     notes: tuple[str, ...] = ()
+    packed: Mapping[str, tuple[str, Callable[[int], float]]] = field(default_factory=dict)
     dtype: torch.dtype = torch.bfloat16
 
 
@@ -78,6 +75,16 @@ LINEAR = f"{ATTENTION}|{MLP}"
 
 _LAYER = "model.layers.{layer}.self_attn."
 _FP8_CACHE = rf"key/value cache is f8_e4m3.*{LAYERS} layers.*the cache of this program is f32"
+
+#: fp8 and int8 with a factor a row; the same and int4 with an f32 for each 32, 64 or 128 elements.
+_FP8_ROWS = ("f8E4M3FN", lambda k: k + 4)
+_INT8_ROWS = ("i8", lambda k: k + 4)
+_FP8_SQUARES = ("f8E4M3FN with f32 per 64", lambda k: k + k / 64 * 4)
+_INT4_GROUPS = ("i4 with f32 per 32", lambda k: k / 2 + k / 32 * 4)
+_INT4_LARGE_GROUPS = ("i4 with f32 per 128", lambda k: k / 2 + k / 128 * 4)
+_INT8_GROUPS = ("int8", lambda k: k + k / 32 * 4)
+
+_WIDE = {"hidden_size": 128, "intermediate_size": 256}
 
 _NVIDIA_LLAMA = modelopt(["lm_head"])
 _NVIDIA_MOE = modelopt(
@@ -155,7 +162,8 @@ PUBLISHED: dict[str, Published] = {
             for n in range(LAYERS)
             for part in "kv"
         },
-        notes=(_FP8_CACHE,),
+        notes=(_FP8_CACHE, r"4 weights are f8_e4m3 .*: they do not meet activations in f8"),
+        packed={"self_attn": _FP8_ROWS},
     ),
     "redhat-llama-nvfp4": Published(
         model="RedHatAI/Llama-3.3-70B-Instruct-NVFP4",
@@ -189,6 +197,7 @@ PUBLISHED: dict[str, Published] = {
             [],
         ),
         stores={f"{ATTENTION}|lm_head": fp8_of_rows, MLP: compressed_nvfp4},
+        packed={"self_attn|lm_head": _FP8_ROWS},
     ),
     "nm-qwen3-moe-mxfp4a16": Published(
         model="nm-testing/Qwen3-30B-A3B-MXFP4A16",
@@ -236,7 +245,9 @@ PUBLISHED: dict[str, Published] = {
             "weight_block_size": [128, 128],
         },
         stores={r"(?!.*v_proj)" + f"(?:{LINEAR})": fp8_of_tiles},
-        notes=(r"5 weights are f8_e4m3 in .* packed as f32; they meet floats, not .* in f8_e4m3",),
+        notes=(r"6 weights are f8_e4m3 .*: they do not meet activations in f8_e4m3",),
+        # Of 128 x 128 elements, in rows of 128 those are a factor of the row.
+        packed={"self_attn.o_proj": _FP8_ROWS, "self_attn.q_proj|mlp": _FP8_SQUARES},
     ),
     "kimi-int4": Published(
         model="moonshotai/Kimi-K2-Thinking, with experts of Qwen3",
@@ -252,111 +263,49 @@ PUBLISHED: dict[str, Published] = {
             ],
         ),
         stores={MLP: int4_of_groups},
+        packed={"experts": _INT4_GROUPS},
+    ),
+    "redhat-llama-w4a16": Published(
+        model="RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16",
+        config={**LLAMA, **_WIDE},
+        quantization=compressed({"pack-quantized, groups of 128": ["Linear"]}, ["lm_head"]),
+        stores={LINEAR: int4_of_large_groups},
+        packed={"self_attn|mlp": _INT4_LARGE_GROUPS},
+    ),
+    "nm-llama-w8a16": Published(
+        model="nm-testing/tinyllama-w8a16-dense, with groups",
+        config=LLAMA,
+        quantization=compressed({"pack-quantized, int8": ["Linear"]}, ["lm_head"]),
+        stores={LINEAR: int8_of_groups},
+        packed={"self_attn|mlp": _INT8_GROUPS},
+    ),
+    "redhat-llama-w8a8": Published(
+        model="RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w8a8",
+        config=LLAMA,
+        quantization=compressed({"int-quantized": ["Linear"]}, ["lm_head"]),
+        stores={LINEAR: int8_of_rows},
+        notes=(r"7 weights are i8 .*: they do not meet activations in i",),
+        packed={"self_attn|mlp": _INT8_ROWS},
+    ),
+    "redhat-llama-fp8": Published(
+        model="RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8",
+        config=LLAMA,
+        quantization=compressed({"float-quantized, static": ["Linear"]}, ["lm_head"]),
+        stores={LINEAR: fp8_of_tensor},
+        notes=(r"7 weights are f8_e4m3 .*: they do not meet activations in f8_e4m3",),
+        packed={"self_attn|mlp": _FP8_ROWS},
+    ),
+    "qwen3-moe-fp8": Published(
+        model="Qwen/Qwen3-30B-A3B-Instruct-2507-FP8",
+        config={**QWEN3_MOE, "hidden_size": 192, "moe_intermediate_size": 192},
+        quantization={
+            "activation_scheme": "dynamic",
+            "fmt": "e4m3",
+            "modules_to_not_convert": ["lm_head", "model.layers.0.mlp.gate"],
+            "quant_method": "fp8",
+            "weight_block_size": [128, 128],
+        },
+        stores={LINEAR: fp8_of_tiles},
+        packed={"self_attn.q_proj|mlp.experts": _FP8_SQUARES},
     ),
 }
-
-
-def _library(config: Json) -> Any:
-    return (
-        transformers.AutoModelForImageTextToText
-        if "text_config" in config
-        else transformers.AutoModelForCausalLM
-    )
-
-
-def _random_model(config: Json, dtype: torch.dtype) -> torch.nn.Module:
-    """A model whose activations keep their size from layer to layer."""
-    known = transformers.AutoConfig.for_model(**config)
-    model = _library(config).from_config(known)
-    random = torch.Generator().manual_seed(1)
-    for name, weight in model.named_parameters():
-        draw = torch.randn(weight.shape, generator=random)
-        if weight.dim() == 1:
-            weight.data = (0 if name.endswith("bias") else 1) + 0.1 * draw
-        else:
-            weight.data = draw if "embed" in name else 1.5 * weight.shape[-1] ** -0.5 * draw
-    model.tie_weights()
-    rounded: torch.nn.Module = model.to(dtype)
-    return rounded
-
-
-def _turned(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.mT if tensor.dim() == 2 else tensor
-
-
-def _apart(plain: Tensors) -> Tensors:
-    """Experts that are one tensor, [E, in, out], as layers of their own."""
-    found: Tensors = {}
-    for name, tensor in plain.items():
-        match = _EXPERTS.fullmatch(name)
-        if match is None:
-            found[name] = tensor
-            continue
-        for number, each in enumerate(tensor):
-            layer = f"{match['stem']}.{number}.{match['part']}"
-            found[f"{layer}.bias" if match["bias"] else f"{layer}.weight"] = _turned(each)
-    return found
-
-
-def _together(values: Tensors, plain: Tensors) -> Tensors:
-    """The numbers of what `_apart` has taken apart."""
-    found = {name: values[name] for name in plain if name in values}
-    for name in plain.keys() - found.keys():
-        match = _EXPERTS.fullmatch(name)
-        assert match is not None
-        kind = "bias" if match["bias"] else "weight"
-        parts = [
-            _turned(values[f"{match['stem']}.{number}.{match['part']}.{kind}"])
-            for number in range(plain[name].shape[0])
-        ]
-        found[name] = torch.stack(parts)
-    return found
-
-
-def write_published(folder: Path, published: Published) -> None:
-    """`checkpoint`, as it is published, and `reference`, plain float32 numbers of the same."""
-    config = dict(published.config)
-    _random_model(config, published.dtype).save_pretrained(folder / "plain")
-    plain = load_file(folder / "plain" / "model.safetensors")
-    stored: Tensors = {}
-    values: Tensors = {}
-    for name, weight in _apart(plain).items():
-        module, _, part = name.rpartition(".")
-        stores = (s for p, s in published.stores.items() if re.fullmatch(p, module))
-        store = next(stores, None) if part == "weight" and weight.dim() == 2 else None
-        if store is None:
-            stored[name], values[name] = weight, weight.float()
-            continue
-        parts, numbers = store(weight.float().numpy())
-        stored |= {f"{module}.{end}": tensor for end, tensor in parts.items()}
-        values[name] = torch.from_numpy(numbers)
-    stored |= published.extra(stored)
-    named = {}
-    for name, tensor in stored.items():
-        for ours, theirs in published.names.items():
-            name = name.replace(ours, theirs)
-        named[name] = tensor
-    _write(folder / "checkpoint", named, {**config, "quantization_config": published.quantization})
-    if published.beside is not None:
-        text = json.dumps(published.beside)
-        (folder / "checkpoint" / "hf_quant_config.json").write_text(text)
-    _write(folder / "reference", _together(values, plain), config)
-
-
-def _write(folder: Path, tensors: Tensors, config: Json) -> None:
-    folder.mkdir()
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(contiguous, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config))
-
-
-def reference_logits(folder: Path, tokens: list[int], dtype: torch.dtype) -> torch.Tensor:
-    """transformers' logits [length, vocabulary] of the numbers of a checkpoint, in float64."""
-    config = json.loads((folder / "reference" / "config.json").read_text())
-    eager = {"attn_implementation": "eager"}
-    if "num_experts_per_tok" in config:
-        eager["experts_implementation"] = "eager"
-    model = _library(config).from_pretrained(folder / "reference", dtype=dtype, **eager)
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor([tokens]), use_cache=False).logits
-    return logits[0].double()

@@ -338,7 +338,7 @@ def _arguments(bits: int, strategy: str, group: int | None = None, **more: Any) 
     }
 
 
-#: format -> weights, inputs
+#: format, and what tells it from others of its name -> weights, inputs
 GROUPS: dict[str, tuple[Json, Json | None]] = {
     "nvfp4-pack-quantized": (
         _arguments(4, "tensor_group", 16, scale_dtype="torch.float8_e4m3fn"),
@@ -346,24 +346,32 @@ GROUPS: dict[str, tuple[Json, Json | None]] = {
     ),
     "mxfp4-pack-quantized": (_arguments(4, "group", 32, scale_dtype="torch.uint8"), None),
     "float-quantized": (_arguments(8, "channel"), _arguments(8, "token", dynamic=True)),
+    "float-quantized, static": (_arguments(8, "tensor"), _arguments(8, "tensor")),
     "pack-quantized": (_arguments(4, "group", 32, type="int"), None),
+    "pack-quantized, groups of 128": (_arguments(4, "group", 128, type="int"), None),
+    "pack-quantized, int8": (_arguments(8, "group", 32, type="int"), None),
+    "int-quantized": (
+        _arguments(8, "channel", type="int"),
+        _arguments(8, "token", dynamic=True, type="int"),
+    ),
 }
 
 
 def compressed(targets: dict[str, list[str]], ignore: list[str], *, cache: bool = False) -> Json:
-    """What llm-compressor's checkpoints say; `targets` of each format."""
+    """What llm-compressor's checkpoints say; `targets` of each of GROUPS."""
+    names = [group.partition(",")[0] for group in targets]
     return {
         "config_groups": {
             f"group_{number}": {
-                "format": format,
-                "input_activations": GROUPS[format][1],
+                "format": names[number],
+                "input_activations": GROUPS[group][1],
                 "output_activations": None,
-                "targets": names,
-                "weights": GROUPS[format][0],
+                "targets": layers,
+                "weights": GROUPS[group][0],
             }
-            for number, (format, names) in enumerate(targets.items())
+            for number, (group, layers) in enumerate(targets.items())
         },
-        "format": next(iter(targets)) if len(targets) == 1 else "mixed-precision",
+        "format": names[0] if len(targets) == 1 else "mixed-precision",
         "global_compression_ratio": None,
         "ignore": ignore,
         "kv_cache_scheme": _arguments(8, "tensor") if cache else None,

@@ -150,17 +150,51 @@ def fp8_of_tiles(weight: Floats) -> tuple[Parts, Floats]:
     return parts, _values(elements, each, weight.shape)
 
 
-def int4_of_groups(weight: Floats) -> tuple[Parts, Floats]:
-    """compressed-tensors' pack-quantized: eight in an int32, the first one low, plus 8."""
-    blocks = _blocks(weight, 32)
-    scales = (_largest(blocks) / 7).astype(ml_dtypes.bfloat16)
+def _integers(weight: Floats, size: int, most: int, dtype: Any) -> tuple[Any, Any, Floats]:
+    """Integers up to `most`, a scale of `dtype` for each `size` of them, and their values."""
+    blocks = _blocks(weight, size)
+    scales = (_largest(blocks) / most).astype(dtype)
     each = scales.astype(np.float64)
-    codes = np.clip(np.rint(blocks / each), -8, 7).astype(np.int64)
-    nibbles = (codes.reshape(weight.shape[0], -1, 8) + 8).astype(np.uint32)
-    packed = np.bitwise_or.reduce(nibbles << np.arange(0, 32, 4, dtype=np.uint32), axis=-1)
+    codes = np.clip(np.rint(blocks / each), -most - 1, most).astype(np.int64)
+    return codes, scales[..., 0], _values(codes, each, weight.shape)
+
+
+def _words(codes: NDArray[np.int64], bits: int) -> torch.Tensor:
+    """Integers plus half of their range in int32, the first one low."""
+    rows = codes.reshape(codes.shape[0], -1, 32 // bits) + (1 << (bits - 1))
+    shifts = np.arange(0, 32, bits, dtype=np.uint32)
+    packed = np.bitwise_or.reduce(rows.astype(np.uint32) << shifts, axis=-1)
+    return as_torch(packed.astype(np.uint32).view(np.int32))
+
+
+def _of_groups(weight: Floats, bits: int, size: int) -> tuple[Parts, Floats]:
+    most = (1 << (bits - 1)) - 1
+    codes, scales, values = _integers(weight, size, most, ml_dtypes.bfloat16)
     parts = {
-        "weight_packed": as_torch(packed.astype(np.uint32).view(np.int32)),
-        "weight_scale": as_torch(scales[..., 0]),
+        "weight_packed": _words(codes, bits),
+        "weight_scale": as_torch(scales),
         "weight_shape": torch.tensor(weight.shape),
     }
-    return parts, _values(codes, each, weight.shape)
+    return parts, values
+
+
+def int4_of_groups(weight: Floats) -> tuple[Parts, Floats]:
+    """compressed-tensors' pack-quantized: eight in an int32, bfloat16 scales of 32."""
+    return _of_groups(weight, 4, 32)
+
+
+def int4_of_large_groups(weight: Floats) -> tuple[Parts, Floats]:
+    """The same with scales of 128."""
+    return _of_groups(weight, 4, 128)
+
+
+def int8_of_groups(weight: Floats) -> tuple[Parts, Floats]:
+    """The same of 8 bits, with scales of 32: four in an int32."""
+    return _of_groups(weight, 8, 32)
+
+
+def int8_of_rows(weight: Floats) -> tuple[Parts, Floats]:
+    """compressed-tensors' int-quantized: int8, a bfloat16 scale for each row."""
+    codes, scales, values = _integers(weight, weight.shape[1], 127, ml_dtypes.bfloat16)
+    elements = codes.reshape(weight.shape).astype(np.int8)
+    return {"weight": as_torch(elements), "weight_scale": as_torch(scales)}, values

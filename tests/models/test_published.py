@@ -4,16 +4,22 @@ What a weight's bytes mean is written out in stored_weights.py, and checked agai
 compressed-tensors here; transformers runs the model on these numbers.
 """
 
+import json
+import math
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from published_checkpoints import PUBLISHED, reference_logits, write_published
+from published_checkpoints import PUBLISHED, Published
 from published_configs import VOCABULARY
+from published_files import reference_logits, write_published
 
 import mxc
+from mxc.compiler.artifact import Artifact
+from mxc.dialects.manifest import REPORT, WEIGHTS
+from mxc.dialects.parameter_archive import read_archive
 
 #: Of the root mean square of all logits, or three times what transformers loses in float32.
 TOLERANCE, ROUNDING = 2e-5, 3
@@ -32,7 +38,9 @@ def test_logits(name: str, tmp_path: Path) -> None:
         activations="f32",
         max_sequence_length=LENGTH,
         prefill_chunk=CHUNK,
+        strict=True,
     )
+    assert_packed(artifact, published)
     for pattern in published.notes:
         assert any(re.search(pattern, note) for note in artifact.manifest.notes), pattern
     # Those from 130 on stand for images.
@@ -45,3 +53,28 @@ def test_logits(name: str, tmp_path: Path) -> None:
     bound = max(TOLERANCE, ROUNDING * float(np.abs(rounded - exact).max() / size))
     found = mxc.load(tmp_path / "model.mxc").sequence().feed(tokens)
     assert np.abs(found - exact).max() / size <= bound
+
+
+def assert_packed(artifact: Artifact, published: Published) -> None:
+    """Archive, manifest and report have the weights in the formats of the checkpoint."""
+    sizes = {key: e.bytes for key, e in read_archive(artifact.path / WEIGHTS).items()}
+    weights = artifact.manifest.weights
+    products = json.loads((artifact.path / REPORT).read_text())["matmuls"]
+    for pattern, (format, row_bytes) in published.packed.items():
+        found = {n: w for n, w in weights.items() if re.match(rf"(.*\.)?({pattern})", n)}
+        found = {
+            n: w for n, w in found.items() if not n.endswith(("_tensor_scales", "norm.weight"))
+        }
+        assert found, pattern
+        for name, weight in found.items():
+            assert weight.format == format, name
+            *lead, rows, columns = weight.shape
+            parts = [f"{name}{end}" for end in ("_blocks", "_scales", "_tensor_scales")]
+            size = sum(sizes[part] for part in parts if part in sizes)
+            # Panels have 16 rows.
+            whole = -(-rows // 16) * 16 * math.prod(lead) * row_bytes(columns)
+            assert 0.98 * whole - 4 * 16 < size <= whole, name
+            module = name.removesuffix(".weight")
+            own = [each for each in products if each["name"] == module]
+            assert {each["rhs"] for each in own} == {format}, name
+            assert all(each["reason"] is None and "mxc_" in each["kernel"] for each in own), name

@@ -34,8 +34,9 @@ ELEMENTS = {
     "mxfp6e3m2": ml_dtypes.float6_e3m2fn,
     "mxfp8e4m3": ml_dtypes.float8_e4m3fn,
     "mxfp8e5m2": ml_dtypes.float8_e5m2,
+    "int4": ml_dtypes.int4,
 }
-BITS = {"mxfp4": 4, "nvfp4": 4, "mxfp6e2m3": 6, "mxfp6e3m2": 6}
+BITS = {"mxfp4": 4, "nvfp4": 4, "int4": 4, "mxfp6e2m3": 6, "mxfp6e3m2": 6}
 #: Scales of one byte; those of formats that are not here are f32.
 SCALES = {name: ml_dtypes.float8_e8m0fnu for name in (*ELEMENTS, "mxint8") if name[:2] == "mx"}
 SCALES["nvfp4"] = ml_dtypes.float8_e4m3fn

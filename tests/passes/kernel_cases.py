@@ -45,7 +45,7 @@ FLOATS = {"bf16": ml_dtypes.bfloat16, "f32": np.float32}
 #: Activations without scales.
 PLAIN = (*FLOATS, "bf16r")
 #: Bits of an element; others have eight.
-BITS = {"mxfp4": 4, "nvfp4": 4, "mxfp6e2m3": 6, "mxfp6e3m2": 6}
+BITS = {"mxfp4": 4, "nvfp4": 4, "int4": 4, "mxfp6e2m3": 6, "mxfp6e3m2": 6}
 #: Scales of one byte; those of other formats are f32.
 SCALES = dict.fromkeys(("mxint8", "mxfp4", "mxfp6e2m3", "mxfp6e3m2"), ir.Float8E8M0FNUType)
 SCALES |= dict.fromkeys(("mxfp8e4m3", "mxfp8e5m2"), ir.Float8E8M0FNUType)
@@ -65,7 +65,8 @@ MLIR = {
     "f32": ir.F32Type,
 }
 #: Formats whose elements are integers of a byte, times this unit; who multiplies those exactly.
-UNITS = {"mxfp4": 0.5, "nvfp4": 0.5, "mxfp6e2m3": 0.125, "mxint8": 2.0**-6, "int8": 1.0}
+UNITS = {"mxfp4": 0.5, "nvfp4": 0.5, "mxfp6e2m3": 0.125, "mxint8": 2.0**-6}
+UNITS |= {"int8": 1.0, "int4": 1.0}
 QUADS = iree.resolve(target("cpu")).has_any(("avx512vnni", "avxvnni"))
 
 
@@ -222,6 +223,8 @@ def body(case: Case, parameters: Parameters) -> Callable[..., ir.Value]:
             scales = parameters.load(*names[1], i8 if in_bytes else f32)
         if case.weight in MLIR:
             elements = unpack(elements, MLIR[case.weight].get())
+        if case.weight == "int4":
+            elements = unpack(elements, ir.IntegerType.get_signless(4))
         if in_bytes:
             scales = unpack(scales, SCALES[case.weight].get())
         if case.experts:

@@ -160,12 +160,33 @@ class CanonicalTensor:
         """Rows [start, start + count) and the rows of scales that they need."""
         scales = None
         if self.scales is not None and self.block is not None:
-            first, last = self._scale_row(start), self._scale_row(max(start, start + count - 1))
-            scales = self.scales.read(first, last - first + 1 if count else 0)
+            first, last = self.scale_rows(start, count)
+            scales = self.scales.read(first, last - first)
         # The rows of a vector that is put in order are its elements.
         each = self.elements.rows // self.rows if self.rows else 1
         elements = self.elements.read(start * each, count * each)
         return Piece(start, elements.reshape(count, each * elements.shape[1]), scales)
+
+    def scale_rows(self, start: int, count: int) -> tuple[int, int]:
+        """The first row of the scales that rows [start, start + count) need, and the one behind."""
+        first = self._scale_row(start)
+        return first, self._scale_row(start + count - 1) + 1 if count else first
+
+    def factors(self, start: int, count: int, stored: Bytes | None) -> NDArray[np.float32]:
+        """What the elements of rows [start, start + count) are multiplied with, block by block.
+
+        float32 [count, blocks]; [count, 1] without blocks. `stored`: the rows of the scales that
+        `scale_rows` names.
+        """
+        scales = np.ones((count, 1), np.float32)
+        if stored is not None:
+            first, _ = self.scale_rows(start, count)
+            rows = [self._scale_row(row) - first for row in range(start, start + count)]
+            scales = self._scale_numbers(stored)[rows]
+        if self.tensor_scale is None:
+            return scales
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._factors(scales, self._tensor_scales(start, count))
 
     def values(self, start: int = 0, count: int | None = None) -> NDArray[np.float32]:
         """What rows [start, start + count) mean: float32 [count, in], each product rounded once.
@@ -178,7 +199,8 @@ class CanonicalTensor:
     def decode(self, piece: Piece) -> NDArray[np.float32]:
         """The numbers of a piece: float32 [n, in]."""
         numbers = self._element_numbers(piece.elements)
-        whole = None if self.tensor_scale is None else self._tensor_scales(piece, len(numbers))
+        start, count = piece.start, len(numbers)
+        whole = None if self.tensor_scale is None else self._tensor_scales(start, count)
         with np.errstate(over="ignore", invalid="ignore"):
             if piece.scales is None or self.scales is None or self.block is None:
                 if whole is None:
@@ -213,13 +235,13 @@ class CanonicalTensor:
             return scales / whole
         return scales * whole
 
-    def _tensor_scales(self, piece: Piece, count: int) -> NDArray[np.float32]:
-        """float32 [count, 1]: the tensor scale of each row."""
+    def _tensor_scales(self, start: int, count: int) -> NDArray[np.float32]:
+        """float32 [count, 1]: the tensor scale of each of rows [start, start + count)."""
         if self.tensor_scale is None:
             raise AssertionError(f"{self.name} has no tensor scale")
         values = self.tensor_scale.read()
         each = max(1, self.rows // max(1, values.size))
-        index = (piece.start + np.arange(count)) // each
+        index = (start + np.arange(count)) // each
         return values[index][:, None]
 
     def _scale_row(self, row: int) -> int:

@@ -3,7 +3,8 @@
 A weight has the format of the checkpoint, or becomes blocks of an MX format while it is packed. In
 blocks, [.., N, K] is read as the parameters `_blocks` and `_scales` of its name, and as
 `_tensor_scales` [.., N] where the format has a scale of the whole tensor: tensors below one another
-have each their own.
+have each their own, and so may rows. Where the scales of blocks are all one, there are no
+`_scales`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,8 @@ from mxc.compiler.models.blocks.activations import Activations, Blocks
 from mxc.compiler.models.blocks.primitives import add_bias, f32, linear
 from mxc.dialects.boundary import unpack
 from mxc.dialects.dequantize import is_byte
-from mxc.dialects.formats import FORMATS, BlockFormat
-from mxc.dialects.generic import generic
+from mxc.dialects.formats import BlockFormat
+from mxc.dialects.generic import fill, generic
 from mxc.dialects.manifest import BLOCKS, SCALES
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.scaled import scaled_contraction
@@ -28,6 +29,9 @@ ELEMENTS = {
     "f16": ir.F16Type,
     "f32": ir.F32Type,
 }
+
+#: Formats of parameters by key: a key of ELEMENTS, or how it lies in blocks.
+Formats = Mapping[str, BlockFormat | str]
 
 #: What the name of the tensor scales ends with.
 TENSOR_SCALES = "_tensor_scales"
@@ -47,10 +51,8 @@ class Inputs:
 class Weights:
     """The parameters of one module, and what meets them."""
 
-    def __init__(
-        self, parameters: Parameters, formats: Mapping[str, str], activations: Activations
-    ) -> None:
-        """`formats`: of every parameter, by key: a key of ELEMENTS or the name of a BlockFormat."""
+    def __init__(self, parameters: Parameters, formats: Formats, activations: Activations) -> None:
+        """`formats`: of every parameter."""
         self._parameters = parameters
         self._formats = formats
         self._activations = activations
@@ -61,11 +63,12 @@ class Weights:
 
     def format(self, key: str) -> BlockFormat | None:
         """The format of a weight in blocks; None where it is plain."""
-        return FORMATS.get(self._formats[key])
+        found = self._formats[key]
+        return found if isinstance(found, BlockFormat) else None
 
     def load(self, key: str, *shape: int) -> ir.Value:
         """A plain parameter in the type that the checkpoint has it in."""
-        return self._parameters.load(key, shape, ELEMENTS[self._formats[key]].get())
+        return self._parameters.load(key, shape, ELEMENTS[str(self._formats[key])].get())
 
     def blocked(
         self, key: str, format: BlockFormat, rows: Sequence[int], depth: int
@@ -74,10 +77,14 @@ class Weights:
         i8 = ir.IntegerType.get_signless(8)
         shape = [*rows, format.blocks(depth)]
         elements = self._parameters.load(f"{key}{BLOCKS}", [*shape, format.block_bytes], i8)
-        scales = self._parameters.load(f"{key}{SCALES}", shape, i8)
         kind = ir.Type.parse(format.element.mlir)
         elements = elements if is_byte(kind) else unpack(elements, kind)
-        return elements, unpack(scales, ir.Type.parse(format.scale.mlir))
+        scale = ir.Type.parse(format.scale.mlir)
+        if format.unit_scales:
+            return elements, fill(shape, scale, 1.0)
+        if scale == f32():
+            return elements, self._parameters.load(f"{key}{SCALES}", shape, scale)
+        return elements, unpack(self._parameters.load(f"{key}{SCALES}", shape, i8), scale)
 
     def tensor_scales(self, key: str, *rows: int) -> ir.Value | None:
         """f32 [*rows]: the scale of the tensor that each row is of, where the format has one."""

@@ -33,6 +33,7 @@ from mxc.dialects.formats import (
     E4M3FNUZ,
     E5M2,
     E5M2FNUZ,
+    INT4,
     INT8,
     ElementFormat,
 )
@@ -170,6 +171,23 @@ class Nibbles(Codes):
 
 
 @dataclass(frozen=True)
+class Int4(Nibbles):
+    """Integers from -8 to 7, in two's complement, which lie as `Nibbles` do."""
+
+    element: ElementFormat = INT4
+
+    @property
+    def excess(self) -> int:
+        """The largest magnitude."""
+        return 8
+
+    @property
+    def unit(self) -> float:
+        """What its format says; a scale of floats counts ones."""
+        return self.element.min_positive
+
+
+@dataclass(frozen=True)
 class Sixes(Nibbles):
     """Elements of 6 bits in two planes: dwords 0 to 3 hold the low nibbles as `Nibbles` does,
     dwords 4 and 5 the two high bits: those of nibble p of byte b in dword j are bits 4 (j % 2) +
@@ -267,6 +285,7 @@ ELEMENTS: dict[str, Elements] = {
     found.type: found
     for found in (
         Nibbles(),
+        Int4(),
         Sixes(),
         Sixes(element=E3M2, kinds=_FLOATS),
         Bytes(element=E4M3),

@@ -60,8 +60,9 @@ class Weights:
 
     @property
     def _is_whole(self) -> bool:
-        """int8 under floats counts ones; under E8M0 it is mxint8, which counts 64ths."""
-        return self.scales is not None and (self.elements.type, self.scales.type) == ("i8", "f32")
+        """Integers under floats count ones; under E8M0 int8 is mxint8, which counts 64ths."""
+        integers = self.elements.type in ("i8", "i4")
+        return integers and self.scales is not None and self.scales.type == "f32"
 
     def buffers(self, experts: int, panels: int, blocks: int) -> list[Buffer]:
         """The elements, and the scales if any; without `experts` there is no such dimension."""
@@ -110,7 +111,7 @@ class Weights:
         assert self.scales is not None
         found = self.scales.floats(self._raw_scales(isa, scales, column, block), isa.lanes)
         if self._is_whole and self.kind != "quads":
-            # The elements were read as 64ths: a power of two, exact.
+            # The elements were read as 64ths, or as quarters: a power of two, exact.
             found = arith.mulf(found, splat(1 / self.elements.unit, f32(), isa.lanes))
         return found
 

@@ -14,6 +14,8 @@ PAIRS += [(weight, activation) for weight in FLOATS for activation in FLOATS]
 PAIRS += [("nvfp4", activation) for activation in (*FLOATS, "int8", "nvfp4")]
 PAIRS += [("mxfp4/16", "int8"), ("mxfp4/64", "bf16"), ("mxfp8e4m3/128", "mxfp8e5m2")]
 PAIRS += [("mxint8/16", "f32"), ("mxfp6e2m3/64", "mxint8"), ("int8", "int8"), ("int8/64", "bf16")]
+PAIRS += [("int4", each) for each in (*FLOATS, "int8", "mxfp4", "mxfp8e4m3")]
+PAIRS += [("int4/16", "bf16"), ("int4/128", "f32")]
 #: One block, odd numbers of them, and more than are asked for ahead.
 DEPTHS = (32, 96, 64, 2880, 160)
 
@@ -55,7 +57,7 @@ def test_every_number_of_columns_is_there(program):
 def test_kernels_are_used(case, program):
     layouts = program.layouts(case)
     planes = "of6" if case.startswith("mxfp6") else ""
-    scales = "panel16x4" if case.startswith("int8") else "panel16x1"
+    scales = "panel16x4" if case.startswith("int") else "panel16x1"
     assert layouts == [f"panel16x4{planes}", scales][: len(layouts)]
 
 

@@ -1,0 +1,48 @@
+"""Weights under float scales: the format in which a kernel reads them, or why none does.
+
+    fp8, a scale a tensor or a row      elements and a factor a row, which multiplies the result
+    int8, a scale a tensor or a row     the same; as mxint8 elements count 64ths, in the factor
+    fp8, int8 and int4 in groups,       elements and an f32 for each row and group; CPUs alone
+    fp8 in squares, Q8_0                have a kernel that multiplies sums of parts of a row
+
+Bytes of a weight: those of its elements, 4 for a row, or 4 for a group of a row.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
+from mxc.dialects.contractions import block_name
+from mxc.dialects.formats import E4M3, E5M2, F32, INT4, INT8, BlockFormat
+from mxc.dialects.reasons import Reason
+from mxc.passes.kernels.cpu.scales import fits
+from mxc.passes.kernels.sources import BLOCK
+
+#: Formats of canonical tensors that have float scales -> elements.
+_ELEMENTS = {"f8_e4m3": E4M3, "f8_e5m2": E5M2, "i8": INT8, "q8_0": INT8, "int4": INT4}
+
+
+def packed_format(tensor: CanonicalTensor, *, gpu: bool) -> BlockFormat | Reason:
+    """How a kernel reads a matrix under float scales.
+
+    `gpu`: the kernels are those of GPUs; else of CPUs.
+    """
+    element, depth = _ELEMENTS.get(tensor.format), tensor.shape[-1]
+    if element is None:
+        return Reason(f"kernels take {', '.join(_ELEMENTS)} under float scales")
+    if depth % BLOCK:
+        return Reason(f"rows have {depth} elements; kernels take multiples of {BLOCK}")
+    width = depth if tensor.block is None else min(tensor.block[1], depth)
+    if width == depth and element is not INT4:
+        return BlockFormat(element.mlir, element, tensor_scale=True, unit_scales=True)
+    if gpu:
+        kind = "integers of 4 bits" if element is INT4 else "scales that differ along a row"
+        return Reason(f"no kernel for GPUs takes {kind}")
+    # A square that is cut at the end of a row is read in smaller blocks.
+    block = gcd(width, depth)
+    if not fits(block):
+        return Reason(
+            f"a scale is for {width} of {depth} elements; kernels take 16 and multiples of {BLOCK}"
+        )
+    return BlockFormat(block_name(element.mlir, F32.mlir, block), element, block, F32)

@@ -1,0 +1,111 @@
+"""Parts of a weight under float scales, as kernels read them: f32 scales by row, codes of 4 bits.
+
+scales bf16 [N / 128, K / 128]     ->   f32 [N, K / 128], those of a square for each of its rows
+scales f32 [N] or [1]              ->   f32 [N, 1], the factor of a row
+codes int8 [N, K], from -8 to 7    ->   two in a byte [N, K / 2], the even one low
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.compiler.checkpoints.canonical.stored import Decoded, InRows, Raw
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
+from mxc.compiler.checkpoints.files.tensors import TensorRecord
+
+_F32_BYTES = 4
+
+
+@dataclass(frozen=True)
+class RowScales:
+    """The scales of a weight as f32 [rows, K / block], and the tensor scale in them.
+
+    `block`: elements that a scale is for: those of the weight, or a part of them. `unit`: what all
+    are multiplied with, a power of two.
+    """
+
+    tensor: CanonicalTensor
+    block: int
+    unit: float = 1.0
+
+    @property
+    def record(self) -> TensorRecord:
+        """Where the scales are."""
+        tensor = self.tensor
+        if tensor.scales is not None:
+            return tensor.scales.record
+        return tensor.elements.record if tensor.tensor_scale is None else tensor.tensor_scale.record
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of float32."""
+        return _F32_BYTES * (self.tensor.shape[-1] // self.block)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix."""
+        return self.tensor.rows
+
+    def reader(self, raw: Raw) -> Decoded:
+        """Reads of the scales. `raw` sees every file, and does not read a tensor scale."""
+        tensor = self.tensor
+        if tensor.tensor_scale is not None:
+            raw(tensor.tensor_scale.record, 0, 0)
+        stored = None if tensor.scales is None else tensor.scales.reader(raw)
+
+        def read(start: int, size: int) -> NDArray[np.uint8]:
+            first, last = start // self.row_bytes, -(-(start + size) // self.row_bytes)
+            found = None
+            if stored is not None and tensor.scales is not None:
+                row = tensor.scales.row_bytes
+                begin, end = tensor.scale_rows(first, last - first)
+                found = stored(begin * row, (end - begin) * row).reshape(end - begin, row)
+            scales = tensor.factors(first, last - first, found) * np.float32(self.unit)
+            wide = self._by_block(scales)
+            begin = start - first * self.row_bytes
+            return np.ascontiguousarray(wide).reshape(-1).view(np.uint8)[begin : begin + size]
+
+        return read
+
+    def _by_block(self, scales: NDArray[np.float32]) -> NDArray[np.float32]:
+        """float32 [rows, blocks of the weight] as [rows, K / block]."""
+        width = self.tensor.shape[-1]
+        if scales.shape[-1] == width // self.block:
+            return scales
+        own = width if self.tensor.block is None else self.tensor.block[1]
+        return np.repeat(scales, own // self.block, axis=1)[:, : width // self.block]
+
+
+@dataclass(frozen=True)
+class Nibbles:
+    """Integers of 4 bits that `part` has one a byte, two in a byte: rows of K / 2 bytes."""
+
+    part: InRows
+
+    @property
+    def record(self) -> TensorRecord:
+        """The tensor in the file."""
+        return self.part.records[0]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a packed row."""
+        return self.part.row_bytes // 2
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix."""
+        return self.part.rows
+
+    def reader(self, raw: Raw) -> Decoded:
+        """Reads of the packed bytes, made of reads of the files."""
+        codes = self.part.reader(raw)
+
+        def read(start: int, size: int) -> NDArray[np.uint8]:
+            pairs = codes(2 * start, 2 * size).reshape(-1, 2)
+            return pairs[:, 0] & np.uint8(15) | pairs[:, 1] << np.uint8(4)
+
+        return read

@@ -1,0 +1,121 @@
+"""Writes the checkpoints of published_checkpoints.py, and asks transformers for their logits."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from published_checkpoints import Published, Tensors
+from published_configs import Json
+from safetensors.torch import load_file, save_file
+
+#: Experts of all of a layer in one tensor, and as libraries take them apart.
+_EXPERTS = re.compile(r"(?P<stem>.*\.experts)\.(?P<part>gate_up_proj|down_proj)(?P<bias>_bias)?")
+
+
+def _library(config: Json) -> Any:
+    return (
+        transformers.AutoModelForImageTextToText
+        if "text_config" in config
+        else transformers.AutoModelForCausalLM
+    )
+
+
+def _random_model(config: Json, dtype: torch.dtype) -> torch.nn.Module:
+    """A model whose activations keep their size from layer to layer."""
+    known = transformers.AutoConfig.for_model(**config)
+    model = _library(config).from_config(known)
+    random = torch.Generator().manual_seed(1)
+    for name, weight in model.named_parameters():
+        draw = torch.randn(weight.shape, generator=random)
+        if weight.dim() == 1:
+            weight.data = (0 if name.endswith("bias") else 1) + 0.1 * draw
+        else:
+            weight.data = draw if "embed" in name else 1.5 * weight.shape[-1] ** -0.5 * draw
+    model.tie_weights()
+    rounded: torch.nn.Module = model.to(dtype)
+    return rounded
+
+
+def _turned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.mT if tensor.dim() == 2 else tensor
+
+
+def _apart(plain: Tensors) -> Tensors:
+    """Experts that are one tensor, [E, in, out], as layers of their own."""
+    found: Tensors = {}
+    for name, tensor in plain.items():
+        match = _EXPERTS.fullmatch(name)
+        if match is None:
+            found[name] = tensor
+            continue
+        for number, each in enumerate(tensor):
+            layer = f"{match['stem']}.{number}.{match['part']}"
+            found[f"{layer}.bias" if match["bias"] else f"{layer}.weight"] = _turned(each)
+    return found
+
+
+def _together(values: Tensors, plain: Tensors) -> Tensors:
+    """The numbers of what `_apart` has taken apart."""
+    found = {name: values[name] for name in plain if name in values}
+    for name in plain.keys() - found.keys():
+        match = _EXPERTS.fullmatch(name)
+        assert match is not None
+        kind = "bias" if match["bias"] else "weight"
+        parts = [
+            _turned(values[f"{match['stem']}.{number}.{match['part']}.{kind}"])
+            for number in range(plain[name].shape[0])
+        ]
+        found[name] = torch.stack(parts)
+    return found
+
+
+def write_published(folder: Path, published: Published) -> None:
+    """`checkpoint`, as it is published, and `reference`, plain float32 numbers of the same."""
+    config = dict(published.config)
+    _random_model(config, published.dtype).save_pretrained(folder / "plain")
+    plain = load_file(folder / "plain" / "model.safetensors")
+    stored: Tensors = {}
+    values: Tensors = {}
+    for name, weight in _apart(plain).items():
+        module, _, part = name.rpartition(".")
+        stores = (s for p, s in published.stores.items() if re.fullmatch(p, module))
+        store = next(stores, None) if part == "weight" and weight.dim() == 2 else None
+        if store is None:
+            stored[name], values[name] = weight, weight.float()
+            continue
+        parts, numbers = store(weight.float().numpy())
+        stored |= {f"{module}.{end}": tensor for end, tensor in parts.items()}
+        values[name] = torch.from_numpy(numbers)
+    stored |= published.extra(stored)
+    named = {}
+    for name, tensor in stored.items():
+        for ours, theirs in published.names.items():
+            name = name.replace(ours, theirs)
+        named[name] = tensor
+    _write(folder / "checkpoint", named, {**config, "quantization_config": published.quantization})
+    if published.beside is not None:
+        text = json.dumps(published.beside)
+        (folder / "checkpoint" / "hf_quant_config.json").write_text(text)
+    _write(folder / "reference", _together(values, plain), config)
+
+
+def _write(folder: Path, tensors: Tensors, config: Json) -> None:
+    folder.mkdir()
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def reference_logits(folder: Path, tokens: list[int], dtype: torch.dtype) -> torch.Tensor:
+    """transformers' logits [length, vocabulary] of the numbers of a checkpoint, in float64."""
+    config = json.loads((folder / "reference" / "config.json").read_text())
+    eager = {"attn_implementation": "eager"}
+    if "num_experts_per_tok" in config:
+        eager["experts_implementation"] = "eager"
+    model = _library(config).from_pretrained(folder / "reference", dtype=dtype, **eager)
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([tokens]), use_cache=False).logits
+    return logits[0].double()
