@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from mxc.compiler.cli import bench, catalogue, convert, generate, quantize, report, run
+from mxc.compiler.cli import bench, catalogue, convert, eval, generate, quantize, report, run
 from mxc.compiler.cli.limits import PhaseTimeout
 from mxc.compiler.cli.repository import Revision
 from mxc.dialects.errors import MxcError
@@ -230,6 +230,7 @@ app.command("quantize")(quantize.command)
 app.command("generate")(generate.command)
 app.command("run")(run.command)
 app.command("bench")(bench.command)
+app.command("eval")(eval.command)
 app.command("report")(report.command)
 
 

@@ -1,6 +1,7 @@
 """The tokens that a model goes on with: those of transformers' greedy search."""
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
 from mxc.compiler.cli import app
 from mxc.runtime import Sampler, generate
+from mxc.runtime.evaluation import evaluate
 
 NEW_TOKENS = 64
 
@@ -71,3 +73,14 @@ def test_generation_stops_where_transformers_does(case, compiled) -> None:
     ended = list(generate(built.model, built.tokens[:17], Sampler(), 8, stop=tokens[3:4]))
     assert ended == tokens[: tokens.index(tokens[3]) + 1]
     assert np.isin(tokens, stops).sum() == 0
+
+
+@each_case
+def test_perplexity(case, compiled) -> None:
+    """That of transformers' logits."""
+    built = compiled(case)
+    wanted = torch.nn.functional.cross_entropy(
+        torch.from_numpy(built.wanted[:-1]), torch.tensor(built.tokens[1:])
+    )
+    found = evaluate(built.model, built.tokens).model.perplexity
+    assert found == pytest.approx(math.exp(wanted), rel=1e-5)

@@ -1,0 +1,182 @@
+"""`mxc eval`: perplexity on a text, and how far a model is from another."""
+
+from __future__ import annotations
+
+import json as json_text
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mxc.compiler.cli.repository import Revision
+from mxc.dialects.errors import RequestError
+from mxc.dialects.manifest import MANIFEST
+
+if TYPE_CHECKING:
+    from mxc.runtime.evaluation import Evaluation
+    from mxc.runtime.session import Model
+
+#: A window where the caller names none and the models hold more.
+DEFAULT_WINDOW = 2048
+
+
+def command(
+    artifact: Annotated[Path, typer.Argument(help="A compiled model.", show_default=False)],
+    perplexity: Annotated[
+        Path, typer.Option(metavar="FILE", help="Text in UTF-8.", show_default=False)
+    ],
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="Compare with this artifact, or with this checkpoint, computed in float32.",
+            show_default=False,
+        ),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Tokens that see each other.",
+            show_default=f"{DEFAULT_WINDOW}, or as many as the models hold",
+        ),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(min=2, help="Take the first tokens of the text.", show_default="all"),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="IREE device URI, e.g. hip://1.")] = None,
+    revision: Revision = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one object for programs.")] = False,
+) -> None:
+    """Measure how well a model predicts a text: its perplexity.
+
+    With --against also the KL divergence from the other model's predictions, and how often both
+    find the same token most likely: what quantising a checkpoint, or a mode of activations, costs.
+
+    Example: mxc eval gpt-oss-20b.mxc --perplexity book.txt --against gpt-oss-20b
+    """
+    from mxc.runtime.evaluation import evaluate
+    from mxc.runtime.session import load
+    from mxc.runtime.text import Text
+
+    try:
+        content = perplexity.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is no UTF-8"
+        raise RequestError(f"{perplexity}: cannot be read ({why}); give a file of text") from error
+    model = load(artifact, device=device, threads=threads)
+    ids = Text.load(artifact).encode(content)[:tokens]
+    with ExitStack() as stack:
+        other = None
+        if against is not None:
+            other = _other(stack, against, model, revision, device, threads)
+        holds = min(_length(each) for each in (model, other) if each is not None)
+        advance = stack.enter_context(_progress())
+        found = evaluate(
+            model,
+            ids,
+            window=min(DEFAULT_WINDOW, holds) if window is None else window,
+            against=other,
+            progress=advance,
+        )
+    if json:
+        print(json_text.dumps(found.to_dict()))
+        return
+    _show(found, artifact, against)
+
+
+def _length(model: Model) -> int:
+    record = model.manifest.model
+    if record is None:
+        raise RequestError(f"{model.path}: not a language model; there are no tokens to predict")
+    return record.max_sequence_length
+
+
+def _other(
+    stack: ExitStack,
+    source: Path,
+    model: Model,
+    revision: str | None,
+    device: str | None,
+    threads: int | None,
+) -> Model:
+    """The artifact to compare with; a checkpoint is compiled for this CPU, to a folder that goes
+    away with the stack."""
+    from mxc.runtime.session import load
+
+    if (source / MANIFEST).is_file():
+        return load(source, device=device, threads=threads)
+    from rich.console import Console
+
+    from mxc.compiler import road
+    from mxc.compiler.checkpoints.hub import located
+    from mxc.compiler.cli.progress import showing
+    from mxc.compiler.cli.signals import ending_cleanly
+
+    source = located(source, revision)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mxc-eval-")))
+    with ending_cleanly(), showing(Console(stderr=True)) as progress:
+        made = road.compile(
+            source,
+            "cpu",
+            folder / "against.mxc",
+            activations="f32",
+            max_sequence_length=_length(model),
+            progress=progress,
+        )
+    return load(made.path, threads=threads)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """What is called with the tokens that are done; at a terminal it shows them."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    live = Progress(
+        TextColumn("tokens"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with live:
+        task = live.add_task("tokens", total=None)
+        yield lambda done, total: live.update(task, completed=done, total=total)
+
+
+def _show(found: Evaluation, artifact: Path, against: Path | None) -> None:
+    from rich.table import Table
+
+    from mxc.compiler.cli.report_table import table_console
+
+    title = f"{found.predicted:,} tokens predicted, windows of {found.window:,}"
+    table = Table(title=title, title_justify="left", show_header=False)
+    for name, each in ((artifact, found.model), (against, found.against)):
+        if each is not None:
+            table.add_row(f"perplexity of {name}", f"{each.perplexity:.4f} +- {each.error:.4f}")
+    if (difference := found.difference) is not None:
+        table.add_row("KL divergence, mean", f"{difference.mean_kl:.3e} nats per token")
+        table.add_row("median, 99 %, largest", ", ".join(
+            f"{value:.3e}"
+            for value in (difference.median_kl, difference.kl_99, difference.largest_kl)
+        ))  # fmt: skip
+        table.add_row("same most likely token", f"{difference.agreement:.2%}")
+        if difference.not_finite:
+            table.add_row("NaN or infinite, left out", f"{difference.not_finite:.2%}")
+    table_console().print(table)

@@ -1,0 +1,195 @@
+"""How well a model predicts a text, and how far its predictions are from another model's.
+
+The text is cut into windows; each token of a window but its first is predicted from those before it
+in the window:
+
+    perplexity     exp(mean of -log p(token)), natural logarithms
+    KL divergence  sum over the vocabulary of q (log q - log p), of each prediction: q is the other
+                   model's distribution, p this model's; 0 where they are equal
+    agreement      share of predictions whose most likely token is the same
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.dialects.errors import RequestError
+
+if TYPE_CHECKING:
+    from mxc.runtime.session import Model
+
+#: Called with the number of tokens that are done, and of all.
+Progress = Callable[[int, int], None]
+
+#: Rows of logits that are looked at together: of a vocabulary of 200,000 they take 25 MiB.
+_ROWS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perplexity:
+    """Of one model over a text; `error` is the standard error of `perplexity`."""
+
+    perplexity: float
+    error: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Of a model's predictions from another's; divergences in nats per token."""
+
+    mean_kl: float
+    median_kl: float
+    kl_99: float
+    largest_kl: float
+    agreement: float
+    #: Share of predictions with NaN or infinity in the logits of either model, left out above.
+    not_finite: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What a text says of a model, and of another one beside it."""
+
+    tokens: int
+    predicted: int
+    window: int
+    model: Perplexity
+    against: Perplexity | None
+    difference: Difference | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, which has neither NaN nor infinity: they are null."""
+        found: dict[str, Any] = _finite(asdict(self))
+        return found
+
+
+def evaluate(
+    model: Model,
+    tokens: Sequence[int],
+    *,
+    window: int | None = None,
+    against: Model | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Evaluate `model` on `tokens`, a window after the other.
+
+    window: tokens that see each other; by default as many as the shorter model holds. Raises
+    RequestError for fewer than two tokens, a window that a model does not hold, a token outside
+    of a vocabulary, and models of different vocabularies.
+    """
+    models = [model] if against is None else [model, against]
+    sizes = [_size(each) for each in models]
+    if len({vocabulary for vocabulary, _ in sizes}) > 1:
+        raise RequestError(
+            f"{model.path} has a vocabulary of {sizes[0][0]} tokens, {models[1].path} of "
+            f"{sizes[1][0]}; only models with the same tokens can be compared"
+        )
+    longest = min(length for _, length in sizes)
+    window = longest if window is None else window
+    if not 2 <= window <= longest:
+        raise RequestError(f"a window of {window} tokens: give 2 to {longest}")
+    if len(tokens) < 2:
+        raise RequestError(f"a text of {len(tokens)} tokens predicts nothing; give a longer one")
+    chunk = min(_chunk(each) for each in models)
+    surprises: list[list[NDArray[np.float64]]] = [[] for _ in models]
+    divergences: list[NDArray[np.float64]] = []
+    agreed: list[NDArray[np.bool_]] = []
+    for start in range(0, len(tokens) - 1, window):
+        piece = tokens[start : start + window]
+        sequences = [each.sequence() for each in models]
+        for first in range(0, len(piece) - 1, chunk):
+            # The last token predicts nothing that is known.
+            fed = piece[first : min(first + chunk, len(piece) - 1)]
+            truth = np.asarray(piece[first + 1 : first + 1 + len(fed)])
+            logits = [sequence.feed(fed) for sequence in sequences]
+            for row in range(0, len(fed), _ROWS):
+                rows = slice(row, row + _ROWS)
+                logs = [log_softmax(each[rows]) for each in logits]
+                for found, log in zip(surprises, logs, strict=True):
+                    found.append(-np.take_along_axis(log, truth[rows, None], 1)[:, 0])
+                if against is not None:
+                    divergences.append(kl_divergence(logs[1], logs[0]))
+                    agreed.append(logs[0].argmax(1) == logs[1].argmax(1))
+            if progress is not None:
+                progress(start + first + len(fed), len(tokens))
+    perplexities = [_perplexity(np.concatenate(found)) for found in surprises]
+    return Evaluation(
+        tokens=len(tokens),
+        predicted=sum(map(len, surprises[0])),
+        window=window,
+        model=perplexities[0],
+        against=None if against is None else perplexities[1],
+        difference=None
+        if against is None
+        else _difference(np.concatenate(divergences), np.concatenate(agreed)),
+    )
+
+
+def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Natural logarithms of probabilities, float64, of logits [rows, vocabulary]; a row with NaN or
+    positive infinity is NaN."""
+    wide = logits.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        wide -= wide.max(axis=1, keepdims=True)
+        wide -= np.log(np.exp(wide).sum(axis=1, keepdims=True))
+    return wide
+
+
+def kl_divergence(q: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of each row of logarithms [rows, vocabulary]: that of q from p, in nats."""
+    with np.errstate(invalid="ignore"):
+        terms = np.exp(q) * (q - p)
+    # What q excludes (-inf) adds nothing, whatever p says.
+    found: NDArray[np.float64] = np.where(np.isneginf(q), 0.0, terms).sum(axis=1)
+    return found
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _perplexity(surprises: NDArray[np.float64]) -> Perplexity:
+    mean = float(surprises.mean())
+    deviation = float(surprises.std()) / math.sqrt(len(surprises))
+    value = math.nan if math.isnan(mean) else math.exp(mean) if mean < 700 else math.inf
+    return Perplexity(perplexity=value, error=value * deviation)
+
+
+def _difference(divergences: NDArray[np.float64], agreed: NDArray[np.bool_]) -> Difference:
+    finite = np.isfinite(divergences)
+    known = np.maximum(divergences[finite], 0.0)  # rounding may give -1e-17
+    if not known.size:
+        return Difference(
+            mean_kl=math.nan, median_kl=math.nan, kl_99=math.nan, largest_kl=math.nan,
+            agreement=0.0, not_finite=1.0,
+        )  # fmt: skip
+    return Difference(
+        mean_kl=float(known.mean()),
+        median_kl=float(np.median(known)),
+        kl_99=float(np.quantile(known, 0.99)),
+        largest_kl=float(known.max()),
+        agreement=float(agreed[finite].mean()),
+        not_finite=float(1 - finite.mean()),
+    )
+
+
+def _size(model: Model) -> tuple[int, int]:
+    """Tokens in the vocabulary, and the most in a sequence."""
+    record = model.manifest.model
+    if record is None:
+        raise RequestError(f"{model.path}: not a language model; there are no tokens to predict")
+    return record.vocab_size, record.max_sequence_length
+
+
+def _chunk(model: Model) -> int:
+    record = model.manifest.model
+    assert record is not None
+    return record.prefill_chunk
