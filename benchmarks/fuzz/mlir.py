@@ -14,6 +14,8 @@ from fuzz.sides import Operand, Sides
 from fuzz.writer import DYNAMIC, Value, Writer, affine
 
 Constants = Mapping[str, npt.NDArray[np.int8]]
+#: What is a weight of a program, by the names of operands.py.
+WEIGHTS = ("rhs", "rhs_scale", "gate", "gate_scale")
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,14 @@ class Function:
     arguments: tuple[str, ...]
 
 
-def function(program: Program, name: str, constants: Constants) -> Function:
-    """The function `name` that computes a program."""
-    writer = Writer(name, constants)
+def function(
+    program: Program, name: str, constants: Constants, *, parameters: bool = False
+) -> Function:
+    """The function `name` that computes a program.
+
+    parameters: weights that are no constants are named parameters and no arguments.
+    """
+    writer = Writer(name, constants, WEIGHTS if parameters else ())
     results = _Builder(program, writer, name).results()
     arguments = tuple(each.name[1:] for each in writer.arguments)
     return Function(writer.text(results), arguments)

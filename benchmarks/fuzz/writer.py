@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from mxc.dialects.manifest import SCOPE
 
 #: A size that comes with the call.
 DYNAMIC = -1
@@ -39,11 +41,18 @@ Read = tuple[Value, str]
 class Writer:
     """A function that is written from its first operation to its last.
 
-    sizes: of each loop by its letter. `constants` are arguments whose values the program holds.
+    sizes: of each loop by its letter. `constants` are arguments whose values the program holds,
+    `parameters` those that are named parameters.
     """
 
-    def __init__(self, name: str, constants: Mapping[str, npt.NDArray[np.int8]]) -> None:
-        self._name, self._constants = name, constants
+    def __init__(
+        self,
+        name: str,
+        constants: Mapping[str, npt.NDArray[np.int8]],
+        parameters: Collection[str] = (),
+    ) -> None:
+        self._name, self._constants, self._parameters = name, constants, parameters
+        self._globals: list[str] = []
         self.arguments: list[Value] = []
         self._lines: list[str] = []
         self._count = 0
@@ -56,17 +65,25 @@ class Writer:
         kinds = ", ".join(each.type for each in results)
         names = ", ".join(each.name for each in results)
         body = "\n".join(f"  {line}" for line in self._lines)
-        return (
+        return "".join(self._globals) + (
             f"func.func @{self._name}({given}) -> ({kinds}) {{\n{body}\n"
             f"  return {names} : {kinds}\n}}\n"
         )
 
     def argument(self, name: str, shape: Sequence[int], element: str) -> Value:
-        """An argument, or the constant in its place."""
+        """An argument, or the constant or the parameter in its place."""
         if name in self._constants:
             digits = self._constants[name].tobytes().hex().upper()
             kind = tensor_type(shape, element)
             return self.value(f'arith.constant dense<"0x{digits}"> : {kind}', shape, element)
+        if name in self._parameters:
+            kind, symbol = tensor_type(shape, element), f"{self._name}_{name}"
+            self._globals.append(
+                f"util.global private @{symbol} = "
+                f'#flow.parameter.named<"{SCOPE}"::"{symbol}"> : {kind}\n'
+            )
+            load = f"util.global.load immutable @{symbol} : {kind}"
+            return self.value(load, shape, element)
         found = Value(f"%{name}", tuple(shape), element)
         self.arguments.append(found)
         if DYNAMIC in found.shape and not self._rows:

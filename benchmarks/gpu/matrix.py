@@ -1,11 +1,12 @@
 """The coverage matrix: what each case of contraction becomes on each GPU, and what it misses.
 
     python benchmarks/gpu/matrix.py [--target gfx950] [--filter REGEX] [--jobs 2] [--json]
-                                    [--output FILE] [--compare FILE] [--list]
+                                    [--output FILE [--resume]] [--compare FILE] [--list]
 
-Each case (matrix_cases.py) is one program that goes the compiler's own road, in a worker process,
-and is judged by its report. Nothing runs. At the end: how many cases meet each bar. `--output`
-keeps the rows; `--compare` with such a file prints what has changed since. The exit status is 1
+Each case (matrix_cases.py) is one program that mxc compiles, in a worker process, and that is
+judged by its report. Nothing runs. At the end: how many cases meet each bar. `--output` writes each
+row as soon as it is known, one line of JSON; with `--resume` the rows that the file has already are
+not measured again. `--compare` with such a file prints what has changed since. The exit status is 1
 where a case misses a bar.
 """
 
@@ -17,20 +18,27 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from matrix_cases import Case, cases
+from matrix_objects import ROWS, disagreements
+from matrix_objects import read as read_code
 from matrix_programs import program
 from matrix_rows import Row, counts, differences, misses, row
+from matrix_spellings import spelled, spelling_cases
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from mxc.compiler.steps import Request
+from mxc.compiler.report import Report
+from mxc.compiler.steps import Compiled, Request
 from mxc.compiler.worker import compile_program
 from mxc.dialects.errors import MxcError
 from mxc.dialects.targets import GPUS, Target, target
+from mxc.runtime.simulator.code.processors import PROCESSORS
 
 _KINDS = {"scaled matrix": "scaled", "matrix": "matrix", "dot product": "dot",
           "multiply-add": "fma", "none": "none"}  # fmt: skip
@@ -43,6 +51,17 @@ _HEADINGS = (
 )
 
 
+#: Names of a case and of a target.
+Key = tuple[str, str]
+
+
+def every_case() -> list[Case]:
+    """All of them; names are unique."""
+    found = [*cases(), *spelling_cases()]
+    assert len({case.name for case in found}) == len(found)
+    return found
+
+
 def measure(case: Case, record: Target) -> Row:
     """Compile one case. A refusal is a row too."""
     start = time.perf_counter()
@@ -50,13 +69,14 @@ def measure(case: Case, record: Target) -> Row:
         with tempfile.TemporaryDirectory(prefix="mxc-matrix-") as folder:
             compiled = compile_program(
                 Request(
-                    program=program(case),
+                    program=spelled(case.spelled) if case.spelled else program(case),
                     place=case.name,
                     target=record.name,
                     module=Path(folder) / "module.vmfb",
                     parameters=True,
                 )
             )
+            objects = _disagreements(case, record, compiled, Path(folder) / "module.vmfb")
     except (MxcError, RuntimeError, ValueError) as error:
         return Row(
             name=case.name,
@@ -65,7 +85,25 @@ def measure(case: Case, record: Target) -> Row:
             seconds=round(time.perf_counter() - start, 2),
             failed=_reason(error),
         )
-    return row(case, record, compiled.report, time.perf_counter() - start)
+    found = row(case, record, compiled.report, time.perf_counter() - start)
+    return replace(found, disagreements=objects)
+
+
+def _disagreements(case: Case, record: Target, compiled: Compiled, file: Path) -> list[str]:
+    """What the report says otherwise than the module; nothing where we cannot decode machine code.
+
+    Groups of rows that come with the call choose kernels: the module is called with few and many.
+    """
+    if record.name not in {each.name for each in PROCESSORS.values()}:
+        return []
+    ((name, function),) = compiled.functions.items()
+    rows = ROWS if case.m < 0 else (case.m,)
+    modules = [read_code(file, function, name, count) for count in rows]
+    report = Report.from_dict(compiled.report)
+    return disagreements(
+        report, modules, record, alone=case.contracts and not case.does_more,
+        gathers=bool(case.experts),
+    )  # fmt: skip
 
 
 def _reason(error: Exception) -> str:
@@ -78,7 +116,8 @@ def _reason(error: Exception) -> str:
 def line(case: Case, found: Row, record: Target) -> str:
     """One row of the table."""
     missed = misses(case, found, record)
-    said = "; ".join(missed) + (f" [{found.fallback or found.failed}]" if missed else "")
+    why = "; ".join([found.fallback or found.failed, *found.disagreements[:2]]).strip("; ")
+    said = "; ".join(missed) + (f" [{why}]" if missed else "")
     share = "" if found.matrix_share is None else f"{found.matrix_share:.2f}"
     wide = "" if found.load_bytes is None else f"{found.load_bytes:.1f}"
     moved = "" if found.moved is None else f"{found.moved:.2f}"
@@ -91,13 +130,20 @@ def line(case: Case, found: Row, record: Target) -> str:
     ).rstrip()
 
 
-def run(chosen: Sequence[tuple[Case, Target]], jobs: int, bar: Progress) -> Iterator[Row]:
-    """Rows in the order of the cases, as they are done."""
+def run(
+    chosen: Sequence[tuple[Case, Target]], known: Mapping[Key, Row], jobs: int, bar: Progress
+) -> Iterator[Row]:
+    """Rows in the order of the cases, as they are done; those of `known` are not measured."""
     task = bar.add_task("compiling", total=len(chosen))
+
+    def found(pair: tuple[Case, Target]) -> Row:
+        case, record = pair
+        return known.get((case.name, record.name)) or measure(case, record)
+
     with ThreadPoolExecutor(jobs) as pool:
-        for found in pool.map(lambda pair: measure(*pair), chosen):
+        for one in pool.map(found, chosen):
             bar.advance(task)
-            yield found
+            yield one
 
 
 def show_counts(pairs: Sequence[tuple[Case, Row]], record: Target) -> None:
@@ -107,9 +153,20 @@ def show_counts(pairs: Sequence[tuple[Case, Row]], record: Target) -> None:
         print(f"  {name:<48} {met:>5} of {concerned:<5}{'' if met == concerned else 'MISSED'}")
 
 
+@contextmanager
+def _scratch() -> Iterator[None]:
+    """A folder for temporary files that goes away: a refusal leaves its IR there."""
+    with tempfile.TemporaryDirectory(prefix="mxc-matrix-") as folder:
+        usual, tempfile.tempdir = tempfile.tempdir, folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = usual
+
+
 def read(file: Path) -> list[Row]:
     """The rows that `--output` has written."""
-    return [Row(**each) for each in json.loads(file.read_text())]
+    return [Row(**json.loads(line)) for line in file.read_text().splitlines()]
 
 
 def parse() -> argparse.Namespace:
@@ -119,7 +176,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--filter", default="", help="a regular expression over names of cases")
     parser.add_argument("--jobs", type=int, default=1, help="compilations at once")
     parser.add_argument("--json", action="store_true", help="print the rows for programs")
-    parser.add_argument("--output", type=Path, help="write the rows to this file")
+    parser.add_argument("--output", type=Path, help="write the rows to this file, one a line")
+    parser.add_argument("--resume", action="store_true", help="keep the rows that it has")
     parser.add_argument("--compare", type=Path, help="a file of --output to compare with")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     return parser.parse_args()
@@ -127,7 +185,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parse()
-    wanted = [case for case in cases() if re.search(arguments.filter, case.name)]
+    wanted = [case for case in every_case() if re.search(arguments.filter, case.name)]
     if arguments.list:
         print("\n".join(case.name for case in wanted))
         return 0
@@ -136,23 +194,26 @@ def main() -> int:
     records = [target(name) for name in arguments.target or ["gfx950"]]
     chosen = [(case, record) for record in records for case in wanted]
     before = read(arguments.compare) if arguments.compare else []
+    output = arguments.output
+    kept = read(output) if arguments.resume and output and output.exists() else []
+    known = {(one.name, one.target): one for one in kept}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TimeRemainingColumn())  # fmt: skip
     rows: list[Row] = []
     if not arguments.json:
         print(_HEADINGS)
     with (
-        # A refusal leaves its IR in the folder for temporary files: not of each case, please.
-        tempfile.TemporaryDirectory(prefix="mxc-matrix-") as temporary,
+        _scratch(),
         Progress(*columns, console=Console(stderr=True), transient=True) as bar,
+        output.open("a" if known else "w") if output else nullcontext() as file,
     ):
-        tempfile.tempdir = temporary
-        for (case, record), found in zip(chosen, run(chosen, arguments.jobs, bar), strict=True):
-            rows.append(found)
+        found = run(chosen, known, arguments.jobs, bar)
+        for (case, record), one in zip(chosen, found, strict=True):
+            rows.append(one)
+            if file is not None and (one.name, one.target) not in known:
+                print(json.dumps(one.to_dict()), file=file, flush=True)
             if not arguments.json:
-                print(line(case, found, record), flush=True)
-    if arguments.output:
-        arguments.output.write_text(json.dumps([one.to_dict() for one in rows], indent=1) + "\n")
+                print(line(case, one, record), flush=True)
     if arguments.json:
         print(json.dumps([one.to_dict() for one in rows]))
     else:

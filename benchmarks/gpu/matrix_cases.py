@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from fuzz.description import Program
 
 #: How the program is written: as builders write it; rank-2 operands with `floordiv` maps; both
 #: sides dequantised to tensors and then multiplied; only the weight dequantised; no contraction.
@@ -23,6 +26,7 @@ SHORT = {
     "e4m3": "mxfp8e4m3",
     "e5m2": "mxfp8e5m2",
     "nvf4": "nvfp4",
+    "int8": "mxint8",
 }
 FLOATS = ("bf16", "f16", "f32")
 _ELEMENTS = ("f4", "f6e2m3", "f6e3m2", "e4m3", "e5m2")
@@ -35,7 +39,8 @@ class Case:
     block: elements a scale, 0 for the format's own. batch: leading dimension of both sides, with
     `shared` of the activations only. experts, choices: weights are gathered by expert for m tokens
     that choose so many each. between: element type of what a materialising form writes. source:
-    the type from which the activations are quantised first. epilogue: what follows.
+    the type from which the activations are quantised first. epilogue: what follows. spelled: the
+    program in the words of others (matrix_spellings.py), which says all of this and more.
     """
 
     name: str
@@ -54,6 +59,7 @@ class Case:
     between: str = ""
     source: str = ""
     epilogue: Literal["", "bias_silu", "gelu", "gelu_tanh", "relu", "bf16", "f16", "quantise"] = ""
+    spelled: Program | None = None
 
     @property
     def contracts(self) -> bool:
@@ -69,14 +75,43 @@ class Case:
     def scales_fit(self) -> bool:
         """Whether scaled instructions compute it: E8M0 scales for 32 elements at least, and what is
         dequantised first loses nothing (f16 lacks most scales, bf16 the least values of 8 bits)."""
-        whole = self.block != 16 and "nvf4" not in (self.lhs, self.rhs)
+        sides = (self.lhs, self.rhs)
+        whole = self.block != 16 and "nvf4" not in sides and "int8" not in sides
         wide = "e4m3" in (self.lhs, self.rhs) or "e5m2" in (self.lhs, self.rhs)
         return whole and self.between != "f16" and not (self.between == "bf16" and wide)
 
     @property
     def kernels_wanted(self) -> int:
-        """One for a contraction with its epilogue, one more where activations are quantised."""
-        return 2 if self.source else 1
+        """One for a contraction with its epilogue, one more where activations are quantised, and
+        for another product, before or behind it."""
+        more = self.spelled
+        products = more is not None and (more.before + (more.ending in ("gate", "after")))
+        return 1 + bool(self.source) + products
+
+    @property
+    def result_bytes(self) -> float:
+        """Of an element of the result."""
+        ends = self.epilogue or (self.spelled.ending if self.spelled else "")
+        if ends == "quantise":
+            return (4 if self.lhs == "f4" else 8) / 8 + 1 / 32
+        return 2 if ends in ("bf16", "f16") else 4
+
+    @property
+    def does_more(self) -> bool:
+        """Whether there is something beside one contraction and its epilogue."""
+        more = self.spelled
+        beside = ("twice", "quantize", "gate", "after")
+        return more is not None and (more.before or more.ending in beside)
+
+    @property
+    def moves_more(self) -> bool:
+        """Whether it reads or writes more than both operands and one result."""
+        more = self.spelled
+        return more is not None and (
+            self.does_more
+            or more.accumulator == "argument"
+            or any(each.startswith("residual") for each in more.epilogue)
+        )
 
     @property
     def group_rows(self) -> tuple[int, int]:
@@ -130,8 +165,8 @@ _MODEL_PAIRS = (("f4", "f4"), ("e4m3", "f4"), ("e4m3", "e4m3"), ("bf16", "f4"))
 
 
 def cases() -> list[Case]:
-    """All of them; names are unique."""
-    found = [
+    """Those in our own words."""
+    return [
         *_pairs(),
         *_weight_only(),
         *_shapes(),
@@ -141,8 +176,6 @@ def cases() -> list[Case]:
         *_alone(),
         *_models(),
     ]
-    assert len({case.name for case in found}) == len(found)
-    return found
 
 
 def _pairs() -> Iterator[Case]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from matrix_cases import SHORT, Case
@@ -21,6 +21,8 @@ from mxc.dialects.targets import KINDS, Target
 MATRIX_ROWS = 16
 #: Bytes that a decode kernel may read, of the packed minimum.
 _MOST_BYTES = 1.05
+#: Bytes of any kernel, of the minimum: below it the report leaves something out.
+_FEWEST_BYTES = 0.995
 #: Rows up to which memory decides.
 _MEMORY_ROWS = 256
 _WIDE_FLOATS = {"bf16": 16, "f16": 16, "f32": 32}
@@ -35,7 +37,8 @@ class Row:
     kernels, spills, scratch_bytes, transient_bytes: of the whole program; packed: no weight goes
     through memory in another form; bytes_moved: of `bytes_minimum`, None where dynamic;
     load_bytes: a lane, of a load in the hot loop; bytes_in_flight: of a unit there, None where
-    there is no loop and all is asked for at once; matrix_share: of the issue model.
+    there is no loop and all is asked for at once; matrix_share: of the issue model; disagreements:
+    what the report says otherwise than the module (matrix_objects.py).
     """
 
     name: str
@@ -60,6 +63,7 @@ class Row:
     matrix_share: float | None = None
     bound_by: str = ""
     fallback: str = ""
+    disagreements: list[str] = field(default_factory=list)
 
     @property
     def moved(self) -> float | None:
@@ -77,24 +81,27 @@ class Row:
 
 def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -> Row:
     """Read a case's report.json."""
-    kernels = {each.name: each for each in Report.from_dict(report).kernels}
-    products = report["matmuls"]
+    read = Report.from_dict(report)
+    kernels = {each.name: each for each in read.kernels}
+    # Beside a product of packed operands there may be one of floats, before or behind it.
+    packed = [each for each in read.matmuls if not {each.lhs, each.rhs} <= _WIDE_FLOATS.keys()]
+    products = packed or list(read.matmuls)
     product = products[0] if products else None
-    named = product["kernel"] if product else ""
-    own = sorted((called_as(name)[1], name) for name in kernels if called_as(name)[0] == named)
+    named = {each.kernel for each in products}
+    own = sorted((called_as(name)[1], name) for name in kernels if called_as(name)[0] in named)
     cases = [kernels[name] for _, name in own]
     if not cases and kernels:
         cases = [max(kernels.values(), key=lambda kernel: sum(kernel.instructions.values()))]
     main = cases[-1] if cases else None
     loop = main.hot_loop if main else None
-    fallback = (product["fallback"] or "") if product else ""
+    fallback = "; ".join(dict.fromkeys(each.fallback for each in products if each.fallback))
     return Row(
         name=case.name,
         group=case.group,
         target=target.name,
         seconds=round(seconds, 2),
         kind=_worst_kind(cases, target),
-        instruction=product["lowering"] if product else "",
+        instruction=product.lowering if product else "",
         kernels=report["dispatches"],
         spills=sum(kernel.spills for kernel in kernels.values()),
         scratch_bytes=sum(kernel.scratch_bytes for kernel in kernels.values()),
@@ -102,8 +109,8 @@ def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -
         lds_bytes=(main.lds_bytes or 0) if main else 0,
         waves=main.occupancy.waves_per_simd if main and main.occupancy else 0,
         transient_bytes=report["transient_bytes"],
-        packed=not report["findings"] and "goes through memory" not in fallback,
-        bytes_moved=product["bytes_moved"] if product else None,
+        packed=not read.findings and "goes through memory" not in fallback,
+        bytes_moved=product.bytes_moved if product else None,
         bytes_minimum=_minimum(case),
         load_bytes=loop.load_bytes if loop else None,
         bytes_in_flight=loop.bytes_in_flight if loop and loop.is_loop else None,
@@ -121,16 +128,18 @@ def _worst_kind(cases: Sequence[Kernel], target: Target) -> str:
 
 
 def _minimum(case: Case) -> int | None:
-    """Bytes of packed activations, weights, scales and an f32 result, each once.
+    """Bytes of packed activations, weights, scales and the result, each once.
 
     Of experts, those that the groups of rows can choose. Worked out from the case and not read
     from the report: a report that leaves out traffic shall not look good.
     """
-    if case.m < 0 or not case.contracts:
+    if case.m < 0 or not case.contracts or case.moves_more:
         return None
     groups, rows = case.group_rows if case.experts else (case.batch or 1, case.m)
     weights = min(groups, case.experts) if case.experts else 1 if case.shared else groups
-    total = weights * case.n * _row_bytes(case.rhs, case) + groups * rows * case.n * 4
+    total = (
+        weights * case.n * _row_bytes(case.rhs, case) + groups * rows * case.n * case.result_bytes
+    )
     return math.ceil(total + groups * rows * _row_bytes(case.source or case.lhs, case))
 
 
@@ -187,8 +196,13 @@ BARS = (
     ),
     Bar(
         f"M < {MATRIX_ROWS}: at most {_MOST_BYTES} of the minimal bytes",
-        lambda case: case.contracts and 0 < case.m < MATRIX_ROWS,
+        lambda case: case.contracts and 0 < case.m < MATRIX_ROWS and not case.moves_more,
         lambda case, found, target: found.moved is not None and found.moved <= _MOST_BYTES,
+    ),
+    Bar(
+        "no fewer than the minimal bytes",
+        lambda case: case.contracts and case.m > 0 and not case.moves_more,
+        lambda case, found, target: found.moved is not None and found.moved >= _FEWEST_BYTES,
     ),
     Bar(
         f"M {MATRIX_ROWS} to {_MEMORY_ROWS}: bytes in flight for the bandwidth",
@@ -196,6 +210,11 @@ BARS = (
         _in_flight,
     ),
     Bar("no fallback", lambda case: case.contracts, lambda case, found, target: not found.fallback),
+    Bar(
+        "report and code object agree",
+        lambda case: True,
+        lambda case, found, target: not found.disagreements,
+    ),
 )
 
 
@@ -231,12 +250,12 @@ def differences(before: Sequence[Row], after: Sequence[Row]) -> list[str]:
         known = old.get((new.name, new.target))
         if known is None:
             continue
-        for field, rising in _COMPARED.items():
-            was, now = getattr(known, field), getattr(new, field)
+        for name, rising in _COMPARED.items():
+            was, now = getattr(known, name), getattr(new, name)
             if was == now:
                 continue
             verdict = ""
             if rising is not None and was is not None and now is not None:
                 verdict = " better" if (now > was) == rising else " worse"
-            lines.append(f"{new.target} {new.name}: {field} {was!r} -> {now!r}{verdict}")
+            lines.append(f"{new.target} {new.name}: {name} {was!r} -> {now!r}{verdict}")
     return lines

@@ -137,6 +137,12 @@ def test_each_bar_can_be_missed(name: str, given: dict[str, Any], missed: str) -
     assert only.startswith(missed)
 
 
+def test_fewer_bytes_than_the_minimum_are_missed_traffic() -> None:
+    case, what = BY_NAME["shape f4 M8"], report()
+    (only,) = misses(case, row(case, GFX950, what, 1.0), GFX950)
+    assert only.startswith("no fewer")
+
+
 @pytest.mark.parametrize(
     ("name", "given"),
     [
@@ -148,6 +154,7 @@ def test_each_bar_can_be_missed(name: str, given: dict[str, Any], missed: str) -
 )
 def test_bytes_in_flight_are_enough(name: str, given: dict[str, Any]) -> None:
     case, what = BY_NAME[name], report(kernels=[kernel(hot_loop=given)])
+    what["matmuls"][0]["bytes_moved"] = 99_000_000
     assert misses(case, row(case, GFX950, what, 1.0), GFX950) == []
 
 
@@ -187,10 +194,10 @@ def test_the_matrix_as_a_command(tmp_path: Path) -> None:
     one = start(GPU / "matrix.py", "--filter", "^shape f4 M16 N16 K128$", "--output", file)
     assert "gfx950: 1 cases" in one.stdout, one.stderr
     assert "1 of 1" in one.stdout
-    (kept,) = json.loads(file.read_text())
+    kept = json.loads(file.read_text())
     assert (kept["name"], kept["kernels"]) == ("shape f4 M16 N16 K128", 1)
     kept["kernels"] = 5
-    file.write_text(json.dumps([kept]))
+    file.write_text(json.dumps(kept) + "\n")
     words = ("--filter", "^shape f4 M16 N16 K128$", "--compare", file)
     assert "kernels 5 -> 1 better" in start(GPU / "matrix.py", *words).stdout
     nothing = start(GPU / "matrix.py", "--filter", "no such case")

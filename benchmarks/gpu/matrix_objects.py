@@ -1,0 +1,296 @@
+"""Code objects beside the report: what a compiled module holds and does, read from its bytes.
+
+The report is written from the program and from the assembly of its kernels. Here the module itself
+is read: kernels are decoded from machine code, their registers and memory are those of the
+metadata that the loader uses, and the host program runs with functions that note what is
+dispatched, on which buffers, and compute nothing. `disagreements` are what the report says
+otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mxc.compiler.report import Report
+from mxc.compiler.report.assembly import Kernel as Reported
+from mxc.dialects.kernel_names import called_as
+from mxc.dialects.manifest import Function
+from mxc.dialects.targets import Target
+from mxc.runtime.arrays import DTYPES
+from mxc.runtime.simulator.code import elf
+from mxc.runtime.simulator.code.code_object import metadata_kernels, read_kernels
+from mxc.runtime.simulator.code.decode import decode
+from mxc.runtime.simulator.code.msgpack import unpack
+from mxc.runtime.simulator.host.hal import Buffer, Device, View
+from mxc.runtime.simulator.host.vm import Machine
+from mxc.runtime.simulator.host.vm_module import read_executable, read_module
+
+#: Encodings that are no other instruction, and padding, which assembly text has as a directive.
+_SUFFIX = re.compile(r"_(e32|e64|e64_dpp|dpp|sdwa)$")
+_PADDING = ("s_nop", "s_code_end")
+#: What decides: multiplications, conversions of blocks, and what moves bytes. The assembly is what
+#: LLVM makes of a copy of the module, whose operands have their uses in another order: of other
+#: instructions a few more or less.
+_EXACT = re.compile(r"v_(s?mfma|dot|cvt_scale)|ds_|buffer_|global_|flat_|scratch_|s_barrier")
+_SHARE = 0.02
+#: Rows of a call whose program takes any number of them, as many as `few`, `some`, `many` are.
+ROWS = (1, 64, 4096)
+#: Bytes of a parameter: address space that is never touched.
+_PARAMETER = 1 << 34
+
+
+@dataclass(frozen=True)
+class CodeKernel:
+    """A kernel as a code object has it: bytes of LDS and scratch, registers, spilled registers, and
+    how often each instruction stands in it."""
+
+    lds_bytes: int
+    scratch_bytes: int
+    vgpr: int
+    spills: int
+    instructions: Counter[str]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A dispatch of the host program: its kernel, and the bytes of the buffers that it is given,
+    those once that it is given under two names."""
+
+    kernel: str
+    bytes: int
+
+
+@dataclass
+class Module:
+    """What was found in a module: its kernels, and the dispatches of loading it and of one call.
+
+    A call of known sizes is recorded when the module is loaded.
+    """
+
+    kernels: dict[str, CodeKernel] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+
+
+def read(file: Path, function: Function, name: str, rows: int = 1) -> Module:
+    """The module of `file`, of which `name` is called once; `rows` for a dynamic size."""
+    found = Module()
+    machine = Machine(read_module(file), _Recorder(found).functions())
+    arguments = [
+        _argument(tuple(rows if size is None or size < 0 else size for size in kind.shape),
+                  kind.dtype)
+        for kind in function.inputs
+    ]  # fmt: skip
+    machine.call(name, *arguments)
+    return found
+
+
+def _argument(shape: tuple[int, ...], dtype: str) -> View:
+    size = int(np.prod(shape, dtype=np.int64)) * DTYPES[dtype].itemsize
+    return View(_untouched(size), shape, 0, 1)
+
+
+def _untouched(size: int) -> Buffer:
+    """Memory that nobody reads or writes, and that the system never gives."""
+    return Buffer(np.empty(max(size, 1), np.uint8), 0, size)
+
+
+def _parameters(*arguments: Any) -> list[Buffer]:
+    """A buffer for each span of bytes that is asked for."""
+    return [_untouched(_PARAMETER) for _ in range(len(arguments[8]) // 8)]
+
+
+class _Recorder(Device):
+    """A device that notes what is dispatched."""
+
+    def __init__(self, found: Module) -> None:
+        super().__init__()
+        self.found = found
+
+    def functions(self) -> dict[str, Any]:
+        nothing = dict.fromkeys(
+            (
+                "hal.buffer_view.assert", "hal.command_buffer.fill_buffer",
+                "hal.command_buffer.copy_buffer", "hal.command_buffer.update_buffer",
+                "hal.device.queue.fill", "hal.device.queue.copy", "hal.device.queue.read",
+                "hal.device.queue.update", "io_parameters.gather",
+            ),
+            lambda *_: None,
+        )  # fmt: skip
+        return super().functions() | nothing | {
+            "hal.allocator.allocate": lambda *a: _untouched(a[4]),
+            "hal.device.queue.alloca": lambda *a: _untouched(a[7]),
+            "hal.executable.create": lambda _d, _a, _f, data, _c: self._executable(data),
+            "hal.executable.lookup.function": lambda names, name: names.index(bytes(name).decode()),
+            "hal.command_buffer.dispatch": self._note,
+            "io_parameters.load": _parameters,
+        }  # fmt: skip
+
+    def _executable(self, data: memoryview) -> list[str]:
+        objects, functions = read_executable(data)
+        for code in objects:
+            self.found.kernels |= _kernels(code)
+        return list(functions)
+
+    def _note(self, _commands: Any, names: Sequence[str], function: int, *rest: Any) -> None:
+        parts: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for _, slot, buffer, offset, length in rest[-1]:
+            parts.setdefault((slot, id(buffer)), []).append((offset, offset + length))
+        self.found.calls.append(Call(names[function], sum(map(_covered, parts.values()))))
+
+
+def _covered(spans: list[tuple[int, int]]) -> int:
+    """How many places are in any of the spans."""
+    total, done = 0, 0
+    for first, end in sorted(spans):
+        total += max(0, end - max(first, done))
+        done = max(done, end)
+    return total
+
+
+def _kernels(code: bytes) -> dict[str, CodeKernel]:
+    stated = metadata_kernels(unpack(elf.note(code, elf.read_sections(code))))
+    known = read_kernels(code)
+    entries = sorted(kernel.descriptor.entry for kernel in known.values())
+    found = {}
+    for name, kernel in known.items():
+        fields = stated[name]
+        assert isinstance(fields, Mapping)
+        number = entries.index(kernel.descriptor.entry) + 1
+        end = kernel.address + len(kernel.code)
+        stop = entries[number] if number < len(entries) else end
+        found[name] = CodeKernel(
+            lds_bytes=kernel.descriptor.lds_bytes,
+            scratch_bytes=kernel.descriptor.scratch_bytes,
+            vgpr=_int(fields, ".vgpr_count"),
+            spills=_int(fields, ".vgpr_spill_count") + _int(fields, ".sgpr_spill_count"),
+            instructions=_decoded(kernel.code, kernel.descriptor.entry, stop, kernel.address),
+        )
+    return found
+
+
+def _int(fields: Mapping[Any, Any], key: str) -> int:
+    value = fields[key]
+    assert isinstance(value, int)
+    return value
+
+
+def _decoded(code: bytes, entry: int, stop: int, base: int) -> Counter[str]:
+    """Instructions from `entry` on, padding left out."""
+    found: Counter[str] = Counter()
+    at = entry
+    while at < stop:
+        one = decode(code, at - base, at)
+        at += one.size
+        found[_plain(one.name)] += 1
+    return Counter({name: count for name, count in found.items() if name not in _PADDING})
+
+
+def _plain(name: str) -> str:
+    return _SUFFIX.sub("", name)
+
+
+def disagreements(
+    report: Report, modules: Sequence[Module], target: Target, *, alone: bool, gathers: bool
+) -> list[str]:
+    """What a report says of a program otherwise than its module, called with different rows.
+
+    alone: all that the program does is one contraction with its epilogue. gathers: kernels read
+    parts of their buffers alone, so that their sizes say nothing of bytes.
+    """
+    kernels = {name: each for module in modules for name, each in module.kernels.items()}
+    found = []
+    stated = {kernel.name: kernel for kernel in report.kernels}
+    for name in sorted(kernels.keys() ^ stated.keys()):
+        found.append(f"@{name} is only in the {'module' if name in kernels else 'report'}")
+    for name in kernels.keys() & stated.keys():
+        found += [f"@{name}: {text}" for text in _kernel(stated[name], kernels[name])]
+    found += _products(report, kernels, target)
+    for module in modules:
+        found += _calls(report, module, alone, gathers)
+    return list(dict.fromkeys(found))
+
+
+def _kernel(stated: Reported, real: CodeKernel) -> list[str]:
+    counts: Counter[str] = Counter()
+    for name, count in stated.instructions.items():
+        counts[_plain(name)] += count
+    counts = Counter({name: count for name, count in counts.items() if name not in _PADDING})
+    pairs = [
+        ("bytes of LDS", stated.lds_bytes, real.lds_bytes),
+        ("bytes of scratch", stated.scratch_bytes, real.scratch_bytes),
+        ("registers", stated.vgpr, real.vgpr),
+        ("spilled registers", stated.spills, real.spills),
+        *((name, counts[name], real.instructions[name])
+          for name in sorted(counts.keys() | real.instructions.keys()) if _EXACT.match(name)),
+    ]  # fmt: skip
+    found = [f"{what}: {said} in the report, {is_} in the code"
+             for what, said, is_ in pairs if said != is_]  # fmt: skip
+    others = sum(
+        abs(counts[name] - real.instructions[name])
+        for name in counts.keys() | real.instructions.keys() if not _EXACT.match(name)
+    )  # fmt: skip
+    if others > max(2, _SHARE * real.instructions.total()):
+        found.append(f"{others} other instructions of {real.instructions.total()} differ")
+    scratch = sum(count for name, count in real.instructions.items() if name.startswith("scratch_"))
+    if scratch and not (stated.spills or stated.scratch_bytes):
+        found.append(f"{scratch} accesses of scratch, none in the report")
+    return found
+
+
+def _products(report: Report, kernels: Mapping[str, CodeKernel], target: Target) -> list[str]:
+    """Contractions and the kernels that multiply: each of one is said to be of the other."""
+    found = []
+    named = {operation.kernel for operation in report.operations}
+    products = {matmul.kernel for matmul in report.matmuls}
+    for name, kernel in kernels.items():
+        matrix = [
+            each for each in kernel.instructions
+            if (m := target.multiplier(each)) is not None and "matrix" in m.kind
+        ]  # fmt: skip
+        base = called_as(name)[0]
+        if matrix and base not in products:
+            found.append(f"@{name} has {matrix[0]}, and no contraction of the report is in it")
+        if base not in named:
+            found.append(f"@{name} is no operation of the report")
+    for matmul in report.matmuls:
+        own = [each for name, each in kernels.items() if called_as(name)[0] == matmul.kernel]
+        if not own:
+            found.append(f"{matmul.name}: its kernel @{matmul.kernel} is not in the module")
+        for part in matmul.lowering.replace(",", " +").split(" + "):
+            if part in ("not found", "no multiplication"):
+                continue
+            if not any(_plain(part) in each.instructions for each in own):
+                found.append(f"{matmul.name}: no {part} in @{matmul.kernel}")
+    return found
+
+
+def _calls(report: Report, module: Module, alone: bool, gathers: bool) -> list[str]:
+    found = []
+    count = len(module.calls)
+    if count != report.dispatches:
+        found.append(f"{report.dispatches} dispatches in the report, {count} in the host program")
+    kernels = sum(matmul.kernels for matmul in report.matmuls)
+    if alone and kernels != count:
+        found.append(f"{kernels} kernels of the contraction, {count} dispatches")
+    moved = [operation.bytes_moved for operation in report.operations]
+    known = [size for size in moved if size is not None]
+    total = sum(call.bytes for call in module.calls)
+    if len(known) == len(moved) and not gathers and not _fits(sum(known), module):
+        found.append(f"{sum(known)} bytes moved in the report, buffers of {total}")
+    return found
+
+
+def _fits(said: int, module: Module) -> bool:
+    """Whether so many bytes are in the buffers, which are padded to whole tiles and words.
+
+    Where there are several kernels, what lies side by side is one buffer for each of them.
+    """
+    real = sum(call.bytes for call in module.calls)
+    return said <= real * 1.02 + 64 and (len(module.calls) > 1 or said >= real * 0.98 - 64)
