@@ -29,9 +29,11 @@ where there are few rows of activations.
 
 Leaves alone: plain weights that are no parameter; parameters that something else reads too; blocks
 that are neither 16 nor a multiple of 32, and 16 elements of 6 bits, or any that are no parameter; K
-that is no multiple of 16; accumulators other than zero; a batch without gathered experts, and one
-gathered expert, which MLIR makes a slice; pairs of formats that the instruction set has no dot
-product for.
+that is no multiple of 16; accumulators other than zero; one gathered expert, which MLIR makes a
+slice; pairs of formats that the instruction set has no dot product for.
+
+Where the program rounds what it dequantises to f16, elements are rounded so in registers, and
+multiplied as f32.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, epilogue
 from mxc.passes.kernels.extents import Size, named, product, quotient, value_of
 from mxc.passes.kernels.quantised import quantised_result
-from mxc.passes.kernels.reshapes import as_tensor, packed_as, reshape, sizes_of
+from mxc.passes.kernels.reshapes import as_tensor, packed_as, reshape, scalars_of, sizes_of
 from mxc.passes.kernels.sources import BLOCK, Source
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 from mxc.passes.rewriting.worklist import Worklist
@@ -133,9 +135,10 @@ def _kind(isa: Isa, call: Call) -> Kind | Reason:
     where both are exact in it, else f32."""
     source, elements = call.lhs.source, call.elements
     possible: list[Kind] = []
-    if source.is_integer and "quads" in elements.kinds:
+    whole = not source.to and not call.rounded
+    if whole and source.is_integer and "quads" in elements.kinds:
         possible.append("quads")
-    if source.format != "f32" and "pairs" in elements.kinds:
+    if whole and source.format not in ("f32", "f16") and "pairs" in elements.kinds:
         possible.append("pairs")
     possible.append("floats")
     found = [kind for kind in possible if kind in isa.kinds and isa.decodes(elements.bits, kind)]
@@ -161,13 +164,15 @@ class _Kernels:
         elements, source = call.elements, call.lhs.source
         blocks = call.depth // elements.block
         quads = kind == "quads"
-        weights = Weights(elements, kind, call.scales)
+        weights = Weights(elements, kind, call.scales, call.rounded)
         if call.tensors:
-            weights = RowWeights(elements, kind, call.scales, call.columns, blocks)
+            weights = RowWeights(
+                elements, kind, call.scales, call.rounded, rows=call.columns, blocks=blocks
+            )
         prepared = Prepared(
             kind,
             # The scale of a row brings in what integers are worth.
-            scaled=source.scale is not None or quads,
+            scaled=(source.scale is not None and not source.to) or quads,
             order=tuple(tuple(step) for step in elements.order(kind)),
             unit=source.unit if quads else 1.0,
             offset=elements.offset(self._isa) if quads else 0,
@@ -183,6 +188,7 @@ class _Kernels:
             routed,
             call.lhs.share,
             rows_a_workgroup(prepared, call.rows, blocks, shape.rows),
+            own=call.experts > 0 and call.ids is None,
         )
         # Where sums wait in the result, there is nothing to finish yet.
         after = epilogue(call.op, PANEL) if not shape.staged_blocks else NOTHING
@@ -192,8 +198,7 @@ class _Kernels:
         out = None if made is None else Rounding(made.format, made.recipe)
         gemm = Gemm(self._isa, weights, prepared, rows, call.columns, blocks, shape, after, out)
         with ir.InsertionPoint(call.op), call.op.location:
-            # Of its dimensions these may be dynamic.
-            scalars = sizes_of(call.op.results[0])
+            scalars = _scalars(call)
             operands = [self._prepare(call, Prepare(source, prepared, rows.sources, blocks))]
             if call.ids is not None:
                 operands.append(self._route(call) if routed else call.ids)
@@ -221,7 +226,8 @@ class _Kernels:
     def _prepare(self, call: Call, kernel: Prepare) -> ir.Value:
         """The prepared activations, where no earlier call has them."""
         tensors = call.lhs.tensors
-        own = not call.lhs.source.is_float and call.lhs.source.scales == "own"
+        read = call.lhs.source
+        own = not read.is_float and read.scales == "own" and not read.to
         found = quantiser(*tensors) if own else None
         if found is not None and kernel.prepared.block == call.lhs.source.block == BLOCK:
             kernel, tensors = dataclasses.replace(kernel, quantiser=found[0]), found[1]
@@ -255,9 +261,14 @@ class _Kernels:
         return name if out is None else f"{name}_as_{out.name}"
 
 
+def _scalars(call: Call) -> list[ir.Value]:
+    """Groups and rows that come with the call, at the insertion point."""
+    return scalars_of(call.op.results[0], call.groups, call.rows)
+
+
 def _extent(call: Call) -> tuple[Size, Size]:
     """Groups and rows of a call, at the insertion point."""
-    given = iter(sizes_of(call.op.results[0]))
+    given = iter(_scalars(call))
     groups, rows = (next(given) if size is None else size for size in (call.groups, call.rows))
     return groups, rows
 
@@ -265,7 +276,9 @@ def _extent(call: Call) -> tuple[Size, Size]:
 def _name(call: Call, routed: bool) -> str:
     name = f"mxc_{re.sub(_NO_NAME, '_', call.format)}_{call.lhs.source.name}"
     name += f"_{named(call.groups)}x{named(call.rows)}x{call.columns}x{call.depth}"
-    name += f"_of_{call.experts}" if call.experts else ""
+    if call.experts:
+        name += f"_of_{call.experts}" if call.ids is not None else "_each"
+    name += f"_to_{call.rounded}" if call.rounded else ""
     name += "_in_rows" if call.tensors else ""
     name += "_sorted" if routed else ""
     return name + (f"_share_{call.lhs.share}" if call.lhs.share > 1 else "")

@@ -756,15 +756,13 @@ func.func @half_weight(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 
 // -----
 
-// f16 activations.
+// f16 activations are multiplied as f32.
+// CHECK: stream.executable private @mxc_prepare_f16_floats
+// BASE: stream.executable private @mxc_prepare_f16_floats
 // CHECK-LABEL: func.func @half_activations(
-// CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "activations are f16; kernels take f32 and bf16"}
-// CHECK-NOT: mxc.layout
-// BASE-LABEL: func.func @half_activations(
-// BASE-NOT: flow.dispatch
-// BASE: linalg.generic
-// BASE-NOT: mxc.layout
+// CHECK: flow.dispatch @mxc_prepare_f16_floats
+// CHECK: flow.dispatch @mxc_bf16_f16_1x2x20x64
+// CHECK-NOT: linalg.generic
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
 func.func @half_activations(%x: tensor<2x64xf16>) -> tensor<2x20xf32> {
   %0 = util.global.load immutable @w : tensor<20x64xbf16>
@@ -973,15 +971,14 @@ func.func @blocks_of_8(%x: tensor<2x4x8xf32>) -> tensor<2x20xf32> {
 
 // -----
 
-// A batch whose weights are not gathered.
+// A batch whose weights are not gathered: each group has its own.
+// CHECK: stream.executable private @mxc_mxfp4_f32_3x2x20x64_each
+// BASE: stream.executable private @mxc_mxfp4_f32_3x2x20x64_each
+// CHECK: util.global private @w {{.*}}mxc.layout = "panel16x4"{{.*}} : tensor<3x2x2x4x64xi8>
 // CHECK-LABEL: func.func @batch(
-// CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "it has a batch, and its weights are not gathered by ids of experts"}
-// CHECK-NOT: mxc.layout
-// BASE-LABEL: func.func @batch(
-// BASE-NOT: flow.dispatch
-// BASE: linalg.generic
-// BASE-NOT: mxc.layout
+// CHECK: flow.dispatch @mxc_prepare_f32
+// CHECK: flow.dispatch @mxc_mxfp4_f32_3x2x20x64_each
+// CHECK-NOT: linalg.generic
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<3x20x2x16xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<3x20x2xi8>
 func.func @batch(%x: tensor<3x2x2x32xf32>) -> tensor<3x2x20xf32> {
@@ -1079,4 +1076,68 @@ func.func @in_a_row(%x: tensor<2x2x32xf32>) -> (tensor<2x20xf32>, tensor<2x20xf3
     linalg.yield %q : f32
   } -> tensor<2x20xf32>
   func.return %y, %ny, %2 : tensor<2x20xf32>, tensor<2x20xf32>, tensor<20x2xi8>
+}
+
+// -----
+
+// A batch, of a size that comes with the call, over one weight: its rows are those of one product.
+// CHECK: stream.executable private @mxc_mxfp4_f32_1xDx20x64 {
+// BASE: stream.executable private @mxc_mxfp4_f32_1xDx20x64 {
+// CHECK-LABEL: func.func @rows_in_a_batch(
+// CHECK: %[[D:.*]] = tensor.dim %arg0
+// CHECK: %[[R:.*]] = arith.muli %[[D]], %c3
+// CHECK: flow.dispatch @mxc_mxfp4_f32_1xDx20x64{{.*}}[%[[R]]]
+// CHECK-NOT: linalg.generic
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x16xi8>
+util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x2xi8>
+func.func @rows_in_a_batch(%x: tensor<?x3x2x32xf32>) -> tensor<?x3x20xf32> {
+  %0 = util.global.load immutable @w : tensor<20x2x16xi8>
+  %1 = flow.tensor.bitcast %0 : tensor<20x2x16xi8> -> tensor<20x2x32xf4E2M1FN>
+  %2 = util.global.load immutable @s : tensor<20x2xi8>
+  %3 = flow.tensor.bitcast %2 : tensor<20x2xi8> -> tensor<20x2xf8E8M0FNU>
+  %z = arith.constant 0.0 : f32
+  %c0 = arith.constant 0 : index
+  %d = tensor.dim %x, %c0 : tensor<?x3x2x32xf32>
+  %e = tensor.empty(%d) : tensor<?x3x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<?x3x20xf32>) -> tensor<?x3x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(g, m, n, k, b) -> (g, m, k, b)>, affine_map<(g, m, n, k, b) -> (n, k, b)>, affine_map<(g, m, n, k, b) -> (n, k)>, affine_map<(g, m, n, k, b) -> (g, m, n)>], iterator_types = ["parallel", "parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %1, %3 : tensor<?x3x2x32xf32>, tensor<20x2x32xf4E2M1FN>, tensor<20x2xf8E8M0FNU>) outs(%acc : tensor<?x3x20xf32>) {
+  ^bb0(%a: f32, %w: f4E2M1FN, %s: f8E8M0FNU, %o: f32):
+    %v = arith.scaling_extf %w, %s : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %v : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<?x3x20xf32>
+  func.return %y : tensor<?x3x20xf32>
+}
+
+// -----
+
+// What is rounded to f16 before it is multiplied is rounded so in registers.
+// CHECK: stream.executable private @mxc_mxfp8e4m3_f32_1x2x20x64_to_f16 {
+// CHECK: arith.truncf %{{.*}} : vector<16xf32> to vector<16xf16>
+// BASE: stream.executable private @mxc_mxfp8e4m3_f32_1x2x20x64_to_f16 {
+// CHECK-LABEL: func.func @rounded(
+// CHECK-NOT: linalg.generic
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x32xi8>
+util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x2xi8>
+func.func @rounded(%x: tensor<2x2x32xf32>) -> tensor<2x20xf32> {
+  %0 = util.global.load immutable @w : tensor<20x2x32xi8>
+  %1 = flow.tensor.bitcast %0 : tensor<20x2x32xi8> -> tensor<20x2x32xf8E4M3FN>
+  %2 = util.global.load immutable @s : tensor<20x2xi8>
+  %3 = flow.tensor.bitcast %2 : tensor<20x2xi8> -> tensor<20x2xf8E8M0FNU>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %1, %3 : tensor<2x2x32xf32>, tensor<20x2x32xf8E4M3FN>, tensor<20x2xf8E8M0FNU>) outs(%acc : tensor<2x20xf32>) {
+  ^bb0(%a: f32, %w: f8E4M3FN, %s: f8E8M0FNU, %o: f32):
+    %v = arith.scaling_extf %w, %s : f8E4M3FN, f8E8M0FNU to f32
+    %h = arith.truncf %v : f32 to f16
+    %f = arith.extf %h : f16 to f32
+    %p = arith.mulf %a, %f : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<2x20xf32>
+  func.return %y : tensor<2x20xf32>
 }

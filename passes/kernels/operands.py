@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 from iree.compiler import ir
 
@@ -62,20 +62,22 @@ def operand(
     scales: ir.Value | None,
     depth: int,
     formats: Mapping[tuple[str, str], Format] = _FORMATS,
-    floats: Sequence[Format] = ("f32", "bf16"),
+    floats: Sequence[Format] = ("f32", "bf16", "f16"),
     *,
     ones: bool = False,
+    to: str = "",
 ) -> Operand | Reason:
     """The activations of a contraction over `depth`, or why no kernel takes them.
 
     `formats`: those that a kernel takes, by the types of their elements and scales. `floats`: those
-    without scales that it takes. `ones`: scales that are all one need not be in memory.
+    without scales that it takes. `ones`: scales that are all one need not be in memory. `to`: the
+    type to which the program rounds their values, "" where it does not.
     """
     kind = str(element_of(elements))
     row_bits = depth * _width(elements)
     if scales is None:
         if kind not in floats:
-            return Reason(f"activations are {kind}; kernels take {' and '.join(floats)}")
+            return Reason(f"activations are {kind}; kernels take {', '.join(floats)}")
         value, rounded, share = _look_through(elements, row_bits, as_bytes=False)
         format = next(format for format in floats if format == kind)
         return Operand(Source(format, rounded), (value,), share)
@@ -89,12 +91,13 @@ def operand(
     scale_bits = depth // block * _width(scales)
     value, _, share = _look_through(elements, row_bits, as_bytes=True)
     if ones and has_scales_of_one(scales):
-        return Operand(Source(quantised, block=block, scales="one"), (value,), share)
+        return Operand(Source(quantised, block=block, scales="one", to=to), (value,), share)
     wide = isinstance(element_of(scales), ir.F32Type)
     factor, _, scale_share = _look_through(scales, scale_bits, as_bytes=not wide)
     if share != scale_share:
         value, factor, share = elements, scales, 1
-    source = Source(quantised, block=block, scales="f32" if wide and kind != "i8" else "own")
+    scale: Literal["own", "f32"] = "f32" if wide and kind != "i8" else "own"
+    source = Source(quantised, block=block, scales=scale, to=to)
     return Operand(source, (value, factor), share)
 
 

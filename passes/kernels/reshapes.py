@@ -13,7 +13,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, flow, tensor
 
 from mxc.dialects.generic import constant, element_of, shape_of
-from mxc.passes.kernels.extents import Buffer, dynamic_of
+from mxc.passes.kernels.extents import Buffer, Size, dynamic_of, product, value_of
 from mxc.passes.kernels.values import producer
 
 
@@ -27,6 +27,20 @@ def sizes_of(value: ir.Value) -> list[ir.Value]:
         return list(op.operands)
     axes = [axis for axis, size in enumerate(shape_of(value)) if size < 0]
     return [tensor.dim(value, constant(axis, ir.IndexType.get())) for axis in axes]
+
+
+def scalars_of(value: ir.Value, groups: int | None, rows: int | None) -> list[ir.Value]:
+    """The index values of `groups` and `rows` of a product, of those that are None.
+
+    value: its result, [rows, columns] or [groups, rows, columns]; of one group these are its rows.
+    """
+    sizes = iter(sizes_of(value))
+    *given, own, _ = [next(sizes) if size < 0 else size for size in shape_of(value)]
+    count: Size = given[0] if given else 1
+    if groups == 1:
+        count, own = 1, product(count, own)
+    pairs = ((groups, count), (rows, own))
+    return [value_of(found) for known, found in pairs if known is None]
 
 
 def reshape(value: ir.Value, sizes: Sequence[int], dynamic: Sequence[ir.Value] = ()) -> ir.Value:

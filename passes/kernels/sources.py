@@ -56,13 +56,15 @@ class Source:
     """`format` of the activations. `rounded`: they are f32 in memory, and bf16 by meaning.
 
     `block`: elements that share a scale, where they have one. `scales`: of the type that the format
-    has, f32, or all one and not in memory.
+    has, f32, or all one and not in memory. `to`: the type to which elements under their scales are
+    rounded, "" where they are not.
     """
 
     format: Format
     rounded: bool = False
     block: int = BLOCK
     scales: Literal["own", "f32", "one"] = "own"
+    to: str = ""
 
     @property
     def name(self) -> str:
@@ -72,7 +74,8 @@ class Source:
         known = FORMATS.get(self.format)
         usual = BLOCK if known is None else known.block
         name = self.format if self.scales == "own" else f"{self.format}_by_{self.scales}"
-        return name if self.block == usual or self.scales == "one" else f"{name}x{self.block}"
+        name += f"x{self.block}" if self.block != usual and self.scales != "one" else ""
+        return f"{name}_to_{self.to}" if self.to else name
 
     @property
     def is_float(self) -> bool:

@@ -21,7 +21,7 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 BLOCK = 32
-FLOATS = {"bf16": ml_dtypes.bfloat16, "f32": np.float32, "bf16r": np.float32}
+FLOATS = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "bf16r": np.float32}
 #: Elements under scales; int8 and mxint8 are integers.
 ELEMENTS = {
     "mxfp4": ml_dtypes.float4_e2m1fn,

@@ -3,7 +3,7 @@
     mxfp4 int8 12x1x40x64 of 5 share 4
 
 is the format of the weights and of the activations, groups x rows x columns x depth, the experts
-that groups choose from, and how many consecutive rows have the same activations. "bf16r" are f32
+that groups choose from ("each" where every group has its own), and how many consecutive rows have the same activations. "bf16r" are f32
 activations that the program rounds to bf16; "mxfp4/64" has a scale for 64 elements instead of 32,
 on both sides; "?" are groups or rows that come with the call; what ends in "plus" is added to a
 residual [rows, columns] and a bias [columns]; weights that are "given" are no parameters but come
@@ -41,7 +41,7 @@ Ids = NDArray[np.int32] | None
 U = 2.0**-24
 BLOCK = 32
 
-FLOATS = {"bf16": ml_dtypes.bfloat16, "f32": np.float32}
+FLOATS = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
 #: Activations without scales.
 PLAIN = (*FLOATS, "bf16r")
 #: Bits of an element; others have eight.
@@ -62,6 +62,7 @@ MLIR = {
     "mxfp8e4m3": ir.Float8E4M3FNType,
     "mxfp8e5m2": ir.Float8E5M2Type,
     "bf16": ir.BF16Type,
+    "f16": ir.F16Type,
     "f32": ir.F32Type,
 }
 #: Formats whose elements are integers of a byte, times this unit; who multiplies those exactly.
@@ -86,21 +87,24 @@ class Case:
     block: int = BLOCK
     plus: bool = False
     given: bool = False
+    each: bool = False
 
     @staticmethod
     def parse(name: str) -> "Case":
         found = re.fullmatch(
             r"(\w+)(?:/(\d+))? (\w+) ([\d?]+)x([\d?]+)x(\d+)x(\d+)"
-            r"(?: of (\d+))?(?: share (\d+))?( plus)?( given)?",
+            r"(?: of (\d+)|( each))?(?: share (\d+))?( plus)?( given)?",
             name,
         )
         assert found is not None, name
-        weight, block, activation, *numbers, experts, share, plus, given = found.groups()
+        weight, block, activation, *numbers, experts, each, share, plus, given = found.groups()
         numbers = [number.replace("?", "-1") for number in numbers]
+        experts = numbers[0] if each else experts
         sizes = [*map(int, numbers), int(experts or 0), int(share or 1)]
         halved = weight == "nvfp4" or sizes[3] % BLOCK
         size = int(block or (16 if halved else BLOCK))
-        return Case(name, weight, activation, *sizes, size, plus is not None, given is not None)
+        flags = (flag is not None for flag in (plus, given, each))
+        return Case(name, weight, activation, *sizes, size, *flags)
 
     @property
     def blocks(self) -> int:
@@ -114,6 +118,11 @@ class Case:
     @property
     def is_dynamic(self) -> bool:
         return self.groups * self.rows < 0
+
+    @property
+    def chooses(self) -> bool:
+        """Whether ids say which expert a group has."""
+        return self.experts > 0 and not self.each
 
     @property
     def in_bytes(self) -> bool:
@@ -156,6 +165,8 @@ class Case:
 
     def ids(self, seed: int = 0) -> NDArray[np.int32]:
         """An expert for each group: some twice, some never where there are enough."""
+        if self.each:
+            return np.arange(self.groups, dtype=np.int32)
         rng = np.random.default_rng([seed, self.groups, self.experts])
         return rng.integers(0, max(self.experts, 1), self.groups).astype(np.int32)
 
@@ -227,7 +238,7 @@ def body(case: Case, parameters: Parameters) -> Callable[..., ir.Value]:
             elements = unpack(elements, ir.IntegerType.get_signless(4))
         if in_bytes:
             scales = unpack(scales, SCALES[case.weight].get())
-        if case.experts:
+        if case.chooses:
             elements, scales = (gather(value, arguments[0]) for value in (elements, scales))
         y = scaled_contraction(
             x, elements, lhs_scale=scale, rhs_scale=scales, batch=len(lead), name=case.name
@@ -258,7 +269,7 @@ def program(cases: Sequence[Case]) -> bytes:
                     kinds.append(ir.RankedTensorType.get(shape, ir.F32Type.get()))
                 else:
                     kinds.append(ir.RankedTensorType.get(shape, i8))
-                if case.experts:
+                if case.chooses:
                     count = lead[0] if case.is_dynamic else case.groups
                     kinds.append(ir.RankedTensorType.get([count], i32))
                 if case.plus:

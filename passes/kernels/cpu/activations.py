@@ -22,6 +22,7 @@ from mxc.passes.kernels.cpu.quantise.blocks import BlockQuantiser
 from mxc.passes.kernels.cpu.scales import Scales
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, named, quotient_up, value_of
+from mxc.passes.kernels.narrow_floats import rounded
 from mxc.passes.kernels.sources import BLOCK, Source
 from mxc.passes.kernels.vectors import (
     bitcast,
@@ -183,6 +184,8 @@ class Prepare:
             scale = splat(1.0, f32(), 1)
             if self._scales is not None:
                 scale = self._scale(self._scales, scales[0], row, block)
+        if self.source.to:
+            values = self._scaled(values, scale)
         kind = ir.VectorType(values.type).element_type
         order = [k for step in self.prepared.order for k in step]
         ordered = vector.shuffle(values, values, order)
@@ -202,6 +205,11 @@ class Prepare:
             start = vector.broadcast(of(i32(), 1), total)
             start = arith.muli(start, splat(-self.prepared.offset, i32(), 1))
             vector.store(start, result, [row, block, index(self.prepared.start_at)])
+
+    def _scaled(self, values: ir.Value, scale: ir.Value) -> ir.Value:
+        """f32 elements under the scale of their block, rounded as the source says."""
+        every = vector.broadcast(values.type, vector.extract(scale, [], [0]))
+        return rounded(arith.mulf(values, every), ir.Type.parse(self.source.to))
 
     def _scale(self, scales: Scales, source: ir.Value, row: ir.Value, block: ir.Value) -> ir.Value:
         """The f32 scale of a block, of one lane."""

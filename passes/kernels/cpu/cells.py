@@ -14,7 +14,7 @@ from mxc.passes.kernels.cpu.quantise.output import BlockTile
 from mxc.passes.kernels.cpu.rows import Span
 from mxc.passes.kernels.cpu.weights import PANEL, Column
 from mxc.passes.kernels.finish import Finish, Place
-from mxc.passes.kernels.narrow_floats import narrowed
+from mxc.passes.kernels.narrow_floats import narrowed, rounded
 from mxc.passes.kernels.vectors import bitcast, broadcast, f32, i1, i8, index, load, loop, of, splat
 
 if TYPE_CHECKING:
@@ -138,7 +138,15 @@ class Cells:
         if gemm.tile.prefetch:
             self._prefetch(block)
         steps = [gemm.weights.steps(gemm.isa, elements, c, block) for c in self.columns]
-        yield from zip(*steps, strict=True)
+        if not gemm.weights.rounded:
+            yield from zip(*steps, strict=True)
+            return
+        scales, kind = self._scales(block), ir.Type.parse(gemm.weights.rounded)
+        for decoded in zip(*steps, strict=True):
+            yield [
+                rounded(arith.mulf(register, scale), kind)
+                for register, scale in zip(decoded, scales, strict=True)
+            ]
 
     def _scales(self, block: ir.Value) -> Sequence[ir.Value]:
         """The f32 scales of a block, for each column; none where it has none."""
@@ -179,7 +187,7 @@ class Cells:
         room = max(1, (gemm.isa.registers - OTHERS) // cells)
         # Of sorted rows the height of the tile depends on other rows, and no sum may.
         split = 1 if gemm.rows.sorted else min(MAX_SPLIT, -(-gemm.isa.chains(kind) // cells), room)
-        scaled = gemm.weights.scaled or gemm.prepared.scaled
+        scaled = gemm.weights.scales_sums or gemm.prepared.scaled
         nothing, none = splat(0.0, f32(), lanes), zero(kind, lanes)
         each = 1 if scaled else split
         carried = [nothing] * (cells * each)
@@ -257,7 +265,8 @@ class Cells:
                 if gemm.weights.kind == "quads":
                     total = arith.sitofp(of(f32(), lanes), total)
                 # The scale of the weight last: see `Prepared`.
-                *first, last = [*by_row, *by_column[j : j + 1]]
+                late = by_column[j : j + 1] if gemm.weights.scales_sums else []
+                *first, last = [*by_row, *late]
                 for scale in first:
                     total = arith.mulf(total, scale)
                 found.append(gemm.isa.multiply_add(total, last, totals[cell]))

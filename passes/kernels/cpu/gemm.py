@@ -208,4 +208,6 @@ class Gemm:
         """Memory for the decoded weights of some blocks: it stays in the cache nearest."""
         place, lanes = [self.tile.staged_blocks, self.tile.columns], self.isa.lanes
         elements = scratch([*place, self.weights.step_count, 4 * lanes], i8())
-        return Stage(elements, scratch([*place, lanes], f32()) if self.weights.scaled else None)
+        return Stage(
+            elements, scratch([*place, lanes], f32()) if self.weights.scales_sums else None
+        )

@@ -28,7 +28,9 @@ class Call:
     `parameters`: names of the elements and of the scales, if any, where they are some; `tensors`
     are both where they are not. `chain`: the operations between them and the contraction.
     `elements`, `scales`: what the weights are; `format` is what they are called. `experts`: 0 where
-    there is one weight for all rows. `groups`, `rows`: None where they come with the call.
+    there is one weight for all rows; without `ids` each group has its own. `groups`, `rows`: None
+    where they come with the call. `rounded`: the type to which values of the weights are rounded
+    before they are multiplied, "" where they are not.
     """
 
     op: ir.Operation
@@ -45,18 +47,19 @@ class Call:
     columns: int
     depth: int
     experts: int
+    rounded: str = ""
 
 
 def match(op: ir.Operation) -> Call | Reason:
     """The call that computes `op`, or why no kernel does."""
-    scaled = match_scaled_contraction(op)
+    scaled = match_scaled_contraction(op, rounded=True)
     if not isinstance(scaled, Reason):
         return _match_scaled(scaled)
     return scaled if is_scaled_reduction(op) else _match_dense(op)
 
 
 def _match_scaled(found: ScaledContraction) -> Call | Reason:
-    if not found.is_canonical or found.rhs_scale is None:
+    if not (found.is_canonical or any(found.rounded)) or found.rhs_scale is None:
         return Reason("its operands, loops or body are not in canonical order")
     if not (found.is_row_major and len(found.maps[0].results) == len(found.batch) + 3):
         return Reason("an operand has its dimensions in another order than batch, row, block")
@@ -68,7 +71,9 @@ def _match_scaled(found: ScaledContraction) -> Call | Reason:
         return of
     if len(found.batch) > 1:
         return Reason(f"it has {len(found.batch)} batch dimensions; kernels take one")
-    lhs = operand(found.lhs, found.lhs_scale, found.k, ones=True)
+    # bf16 has the exponents of f32: what it rounds are subnormal numbers, which CPUs take for zero.
+    left, right = (each if each == "f16" else "" for each in found.rounded)
+    lhs = operand(found.lhs, found.lhs_scale, found.k, ones=True, to=left)
     if isinstance(lhs, Reason):
         return lhs
     if not is_zero(found.acc):
@@ -86,12 +91,19 @@ def _match_scaled(found: ScaledContraction) -> Call | Reason:
         return Reason("of elements and scales of the weights only one is a parameter")
     if not names and of.bits == _PLANES:
         return Reason(f"weights of {of.type} are no parameter, which alone can be packed in planes")
-    if bool(found.batch) != (elements.ids is not None):
-        return Reason(
-            "it has a batch, and its weights are not gathered by ids of experts"
-            if found.batch
-            else "its weights are gathered, and it has no batch"
-        )
+    groups: int | None = _size((found.batch or (1,))[0])
+    rows = _size(found.m)
+    experts = elements.experts
+    if len(found.maps[1].results) == _RANK:
+        if elements.ids is not None:
+            return Reason("its weights are gathered, and it has no batch")
+        # One weight for all: their rows are those of one product.
+        rows = None if groups is None or rows is None else groups * rows
+        groups = 1
+    elif elements.ids is None:
+        if groups is None:
+            return Reason("each group has weights of its own, and their number comes with the call")
+        experts = groups
     return Call(
         op=found.op,
         lhs=lhs,
@@ -102,11 +114,12 @@ def _match_scaled(found: ScaledContraction) -> Call | Reason:
         elements=of,
         scales=kind if scales in parts else None,
         format=block_name(of.type, kind.type, kind.block) if scales in parts else of.type,
-        groups=_size(found.batch[0]) if found.batch else 1,
-        rows=_size(found.m),
+        groups=groups,
+        rows=rows,
         columns=found.n,
         depth=found.k,
-        experts=elements.experts,
+        experts=experts,
+        rounded=right,
     )
 
 
@@ -129,8 +142,8 @@ def _match_dense(op: ir.Operation) -> Call | Reason:
         return Reason(
             f"its weights are {found.rhs.element} in a parameter of {element_of(weight.tensor)}"
         )
-    by_expert = weight.ids is not None
-    wanted = ((0, 1, 3), (0, 2, 3)) if by_expert else ((0, 2), (1, 2))
+    grouped = weight.ids is not None or len(found.rhs.dims) == _RANK
+    wanted = ((0, 1, 3), (0, 2, 3)) if grouped else ((0, 2), (1, 2))
     if (found.lhs.dims, found.rhs.dims) != wanted:
         return Reason("an operand has its dimensions in another order than batch, row, K")
     # `read` describes any product of two factors; here it must be the plain one, summed in f32.
@@ -154,11 +167,11 @@ def _match_dense(op: ir.Operation) -> Call | Reason:
         elements=of,
         scales=None,
         format=of.type,
-        groups=_size(found.batch) if by_expert else 1,
+        groups=_size(found.batch) if grouped else 1,
         rows=_size(found.m),
         columns=found.n,
         depth=found.k,
-        experts=weight.experts,
+        experts=weight.experts if weight.ids is not None or not grouped else found.batch,
     )
 
 
@@ -183,11 +196,14 @@ def _elements(type: ir.Type, block: int) -> Elements | Reason:
     return replace(found, block=block)
 
 
+#: Dimensions of rows of blocks, without a batch.
+_RANK = 3
+
 #: Bits of elements that lie in planes, for which a block is 32.
 _PLANES = 6
 
 
-def _size(known: int) -> Size:
+def _size(known: int) -> int | None:
     """None where it is not."""
     return known if known >= 0 else None
 

@@ -1,6 +1,7 @@
 """Which rows of the activations a workgroup multiplies, and by which expert.
 
 all       every row by the one weight
+own       `rows` rows a group, group g by expert g
 chosen    `rows` rows a group, group g by expert ids[g]
 sorted    row p by expert ids[p], and the rows of an expert together: routes.py has sorted them
 
@@ -45,8 +46,9 @@ class Span:
 class Rows:
     """`groups` groups of `rows` rows; `experts`: 0 where there is one weight for all.
 
-    `sorted`: groups of one row, which the kernel takes expert by expert. `share`: so many
-    consecutive rows of the result have the same activations.
+    `sorted`: groups of one row, which the kernel takes expert by expert. `own`: nothing chooses,
+    there are as many experts as groups. `share`: so many consecutive rows of the result have the
+    same activations.
     """
 
     groups: Size
@@ -55,6 +57,7 @@ class Rows:
     sorted: bool = False
     share: int = 1
     rows_a_workgroup: int = 1 << 30
+    own: bool = False
 
     @property
     def scalars(self) -> int:
@@ -87,7 +90,7 @@ class Rows:
     @property
     def buffers(self) -> list[Buffer]:
         """What chooses experts, if anything does."""
-        if not self.experts:
+        if not self.experts or self.own:
             return []
         return [
             Buffer([plus(self.experts + 1, self.groups) if self.sorted else self.groups], i32())
@@ -106,7 +109,7 @@ class Rows:
                 group,
                 lambda row: _read(choice, arith.addi(first, row)),
             )
-        expert = None
+        expert = group if self.own else None
         if choice is not None:
             # An id outside of the experts would read outside of the weights: it is the last one.
             expert = arith.minui(_read(choice, group), index(self.experts - 1))

@@ -35,11 +35,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Weights:
-    """Elements that meet activations as `kind`, under scales or none."""
+    """Elements that meet activations as `kind`, under scales or none.
+
+    `rounded`: the type to which each element is rounded under its scale, "" where the scales
+    multiply the sums of blocks.
+    """
 
     elements: Elements
     kind: Kind
     scales: Scales | None = None
+    rounded: str = ""
 
     @property
     def packed(self) -> bool:
@@ -50,6 +55,11 @@ class Weights:
     def scaled(self) -> bool:
         """Whether its blocks have scales."""
         return self.scales is not None
+
+    @property
+    def scales_sums(self) -> bool:
+        """Whether the scales multiply the sums of blocks, and not each element."""
+        return self.scaled and not self.rounded
 
     @property
     def unit(self) -> float:

@@ -15,13 +15,12 @@ from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.matrix_units import GFX950, MatrixUnit
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
-from mxc.passes.kernels.extents import Size, product, value_of
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.operands import Operand, operand
-from mxc.passes.kernels.reshapes import sizes_of
+from mxc.passes.kernels.reshapes import scalars_of
 from mxc.passes.kernels.sources import Format
 from mxc.passes.kernels.values import is_zero, producer
 
@@ -52,14 +51,7 @@ class Call:
 
     def scalars(self) -> list[ir.Value]:
         """The values of `groups` and `rows`, of those that are None, at the insertion point."""
-        value = self.op.operands[len(self.op.operands) - 1]
-        sizes = iter(sizes_of(value))
-        *groups, rows, _ = [next(sizes) if size < 0 else size for size in shape_of(value)]
-        count: Size = groups[0] if groups else 1
-        if self.groups == 1:
-            count, rows = 1, product(count, rows)
-        found = {"groups": count, "rows": rows}
-        return [value_of(found[name]) for name in found if getattr(self, name) is None]
+        return scalars_of(self.op.results[0], self.groups, self.rows)
 
     @property
     def formats(self) -> tuple[str, str]:

@@ -44,7 +44,7 @@ class Loaded:
         arguments = list(x.arrays)
         if case.experts and case.is_dynamic:
             arguments = [array[:, None] for array in arguments]
-        if case.experts:
+        if case.chooses:
             arguments.append(case.ids() if ids is None else ids)
         if residual is not None:
             arguments.append(residual)

@@ -14,6 +14,8 @@ CASES = (
     "int8 int8 1x2x15x96 given",
     "mxfp4 bf16 12x1x33x64 of 5 given",
     "mxfp8e4m3 bf16 3x4x33x64 of 2 given",
+    "mxfp4 bf16 3x4x33x64 each given",
+    "mxfp4 f16 1x5x17x64 given",
 )
 each_case = pytest.mark.parametrize("case", CASES)
 

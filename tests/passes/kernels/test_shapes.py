@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 WEIGHTS = ("mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2", "mxint8", "bf16", "f32")
-ACTIVATIONS = ("f32", "bf16", "bf16r", "int8", "mxfp4", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
+ACTIVATIONS = ("f32", "bf16", "bf16r", "f16", "int8", "mxfp4", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
 
 
 @st.composite
@@ -17,7 +17,8 @@ def cases(draw):
         activation = draw(st.sampled_from(ACTIVATIONS[:3]))
     elif draw(st.booleans()):
         experts = draw(st.integers(1, 5))
-        groups, of = draw(st.integers(2, 14)), f" of {experts}"
+        groups = draw(st.integers(2, 14))
+        of = draw(st.sampled_from([f" of {experts}", " each"]))
         # Groups of one row are sorted where there are some.
         rows = 1 if draw(st.booleans()) else draw(st.integers(1, 6))
     divisors = [n for n in range(1, 6) if groups * rows % n == 0]
