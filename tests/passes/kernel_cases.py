@@ -3,7 +3,8 @@
     mxfp4 int8 12x1x40x64 of 5 share 4
 
 is the format of the weights and of the activations, groups x rows x columns x depth, the experts
-that groups choose from ("each" where every group has its own), and how many consecutive rows have the same activations. "bf16r" are f32
+that groups choose from ("each" where every group has its own), and how many consecutive rows have
+the same activations. "bf16r" are f32
 activations that the program rounds to bf16; "mxfp4/64" has a scale for 64 elements instead of 32,
 on both sides; "?" are groups or rows that come with the call; what ends in "plus" is added to a
 residual [rows, columns] and a bias [columns]; weights that are "given" are no parameters but come
