@@ -158,11 +158,14 @@ class Decoder:
         if not self.tied or head:
             yield matrix(HEAD, vocabulary, hidden, [EMBEDDING if self.tied else HEAD])
 
-    def generated(self, capacity: int) -> dict[str, NDArray[np.float32]]:
-        """The parameters that are computed, not read: rope tables f32 [capacity, R], .."""
+    def generated(self, capacity: int, length: int) -> dict[str, NDArray[np.float32]]:
+        """The parameters that are computed, not read: rope tables f32 [capacity, R], ..
+
+        `length`: tokens of the longest sequence.
+        """
         found = dict(self.heads.generated())
         for number, rope in enumerate(self.ropes):
-            arrays = tables(rope, self.heads.depth, capacity)
+            arrays = tables(rope, self.heads.depth, capacity, length)
             found |= dict(zip(_rope_keys(number), arrays, strict=True))
         return found
 

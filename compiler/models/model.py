@@ -29,6 +29,7 @@ from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.configs.gguf import unsaid
 from mxc.compiler.models.configs.gguf_rope import DIVISORS
+from mxc.compiler.models.configs.longrope import LongropeScaling
 from mxc.compiler.models.decoder import Builder, Decoder
 from mxc.compiler.models.fused_layers import split_fused
 from mxc.compiler.models.gguf import read_gguf_decoder
@@ -113,7 +114,8 @@ class Model:
         return records
 
     def _generated(self) -> dict[str, NDArray[np.float32]]:
-        return self.decoder.generated(self.options.capacity)
+        options = self.options
+        return self.decoder.generated(options.capacity, options.max_sequence_length)
 
     def record(self) -> ModelRecord:
         """What generation needs to know."""
@@ -167,7 +169,13 @@ def open_model(
         dense = Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))
     bound, left = bind(decoder, source, dense, gpu=gpu)
     unread = describe_unread(decoder, left, source.quantisation.cache, options.floats)
-    notes = (*read.notes, *notes, *_float_scales(bound, source.quantisation), *unread)
+    notes = (
+        *read.notes,
+        *notes,
+        *_longrope(decoder, options),
+        *_float_scales(bound, source.quantisation),
+        *unread,
+    )
     return Model(place, decoder, bound, eos_tokens, options, notes, read.texts)
 
 
@@ -233,6 +241,24 @@ def _float_scales(bound: Sequence[Bound], quantisation: Quantisation) -> list[st
             what = "; ".join([*found, *([so] if declared else [])])
             notes.append(f"{len(names)} weights are {format} in the checkpoint: {what}")
     return notes
+
+
+def _longrope(decoder: Decoder, options: Options) -> list[str]:
+    """Which of its rotary frequencies a model has that has those for short and for long texts."""
+    scalings = [r.scaling for r in decoder.ropes if isinstance(r.scaling, LongropeScaling)]
+    if not scalings:
+        return []
+    original, length = scalings[0].original_max_position_embeddings, options.max_sequence_length
+    if length <= original:
+        return [
+            f"rotary positions are those of the model's short factors: sequences hold up to "
+            f"{length} tokens, and the long ones begin behind {original}"
+        ]
+    return [
+        f"rotary positions are those of the model's long factors, since sequences may hold "
+        f"{length} tokens; transformers takes the short ones while there are at most {original}: "
+        f"--max-sequence-length {original} gives these"
+    ]
 
 
 def _eos_tokens(place: Path, decoder: Decoder) -> tuple[int, ...]:

@@ -85,11 +85,38 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
     np.testing.assert_allclose(sin[0], 0)
 
 
+LONGROPE = {"type": "su", "original_max_position_embeddings": 16, "factor": 4.0,
+            "long_factor": [1.0, 2.0], "short_factor": [1.0, 1.0]}  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [4096, 4097])
+def test_longrope_of_phi_4_mini(length: int) -> None:
+    """As microsoft/Phi-4-mini-instruct has the fields, with other factors."""
+    raw = {
+        "hidden_size": 3072, "num_attention_heads": 24, "max_position_embeddings": 131072,
+        "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
+        "rope_theta": 10000.0,
+    }  # fmt: skip
+    factors = {"short_factor": [1 + n / 99 for n in range(48)], "long_factor": [*range(1, 49)]}
+    raw["rope_scaling"] = factors | {"type": "longrope"}
+    found = read_rope(Fields(raw, "config.json"), fraction=1.0)
+    theirs, factor = ROPE_INIT_FUNCTIONS["longrope"](transformers.Phi3Config(**raw), "cpu", length)
+    np.testing.assert_allclose(frequencies(found, 96, length), theirs.numpy(), rtol=3e-7)
+    cos, _ = tables(found, 128, 3, length)
+    np.testing.assert_allclose(cos[2], factor * np.cos(2 * theirs.double().numpy()), rtol=2e-6)
+
+
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic' is not"),
-        ({"rope_scaling": {"type": "longrope"}}, "type 'longrope' is not supported; .*'llama3'"),
+        ({"rope_scaling": {"type": "longrope"}}, "original_max_position_embeddings is missing"),
+        ({"rope_scaling": LONGROPE | {"long_factor": [1.0, 0]}}, "wanted a list of positive numb"),
+        (
+            {"rope_scaling": LONGROPE | {"short_factor": None}},
+            "list of .* short_factor, found None",
+        ),
+        ({"rope_scaling": LONGROPE, "original_max_position_embeddings": 5}, "wanted the 16 of"),
         (
             {"rope_scaling": {"type": "linear", "rope_type": "yarn"}},
             "wanted the 'yarn' of rope_typ",
@@ -127,7 +154,7 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
 )
 def test_ropes_that_are_refused(raw: Config, said: str) -> None:
     with pytest.raises(CheckpointError, match=said):
-        read_rope(Fields(raw, "config.json"))
+        read_rope(Fields({"max_position_embeddings": 64} | raw, "config.json"))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Source: transformers' models/phi3 (5.23).
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
 from mxc.compiler.models.blocks.rope import read_rope
 from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.longrope import LongropeScaling, require_pairs
 from mxc.compiler.models.decoder import Decoder, Layer
 
 
@@ -17,5 +18,7 @@ def phi3(c: Fields) -> Decoder:
     attention = self_attention(
         c, shared=c.size("num_attention_heads"), fused=True, rope=rope, window=window
     )
+    if isinstance(rope.scaling, LongropeScaling):
+        require_pairs(rope.scaling, rope.rotated(attention.depth) // 2, "config.json")
     layer = Layer(attention=attention, mlp=mlp(c, fused=True))
     return decoder(c, "phi3", [layer] * c.size("num_hidden_layers"))

@@ -3,7 +3,8 @@
 Sources: transformers' modeling_rope_utils.py (5.23) and, of YaRN, Peng et al., "YaRN" (arXiv
 2309.00071): frequencies below `beta_slow` turns over the original context are divided by the
 factor, those above `beta_fast` kept, with a linear ramp between; cos and sin carry the attention
-factor. Llama 3.1 does alike with other borders and a ramp over the wavelengths.
+factor. Llama 3.1 does alike with other borders and a ramp over the wavelengths. LongRoPE divides
+each frequency by a number of its own, of two lists of them: by how long sequences may be.
 
 The tables are computed here, once, and packed with the weights: the program has no cosine, whose
 error at large angles differs from target to target.
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.longrope import LongropeScaling, read_longrope
 from mxc.compiler.models.configs.yarn import YarnScaling, read_yarn
 
 
@@ -49,7 +51,7 @@ class Divisors:
 #: Names of the two kinds of layers in `layer_types`.
 SLIDING, FULL = "sliding_attention", "full_attention"
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling | Divisors
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | LongropeScaling | Divisors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,7 @@ def read_rope(
     if part > 1 or (fraction is None and part != 1):
         wanted = "1 (whole heads)" if fraction is None else "at most 1"
         raise fields.refuse("partial_rotary_factor", wanted, part)
-    scaling = None if rope is None else _read_scaling(rope)
+    scaling = None if rope is None else _read_scaling(rope, fields)
     return Rope(theta=base, scaling=scaling, fraction=part, interleaved=interleaved)
 
 
@@ -121,7 +123,7 @@ def read_ropes(
     for kind in theta:
         inner = new.inner(kind)
         base = theta[kind] if inner is None else inner.number("rope_theta", theta[kind])
-        scaling = None if inner is None else _read_scaling(inner)
+        scaling = None if inner is None else _read_scaling(inner, fields)
         found[kind] = Rope(theta=base, scaling=scaling)
     new.finish()
     return {kind: found[kind] for kind in kinds}
@@ -137,11 +139,12 @@ def _agreed(fields: Fields, rope: Fields, key: str, outer: float) -> float:
     return inner
 
 
-def _read_scaling(rope: Fields) -> Scaling | None:
+def _read_scaling(rope: Fields, outer: Fields) -> Scaling | None:
     if rope.raw("type") is not None and rope.raw("rope_type") not in (None, rope.raw("type")):
         raise rope.refuse("type", f"the {rope.raw('rope_type')!r} of rope_type", rope.raw("type"))
     key = "type" if rope.raw("rope_type") is None else "rope_type"
-    kind = rope.known(key, ("default", "linear", "llama3", "yarn", "mrope"))
+    known = ("default", "linear", "llama3", "yarn", "longrope", "su", "mrope")
+    kind = rope.known(key, known)
     # Which of the positions in time, height and width a frequency turns with: of text, in which
     # they are the same, they are plain positions (transformers' models/qwen3_vl).
     _ = rope.raw("mrope_section"), rope.raw("mrope_interleaved")
@@ -163,15 +166,17 @@ def _read_scaling(rope: Fields) -> Scaling | None:
             )
     elif kind == "yarn":
         scaling = read_yarn(rope)
+    elif kind in ("longrope", "su"):  # its first name
+        scaling = read_longrope(rope, outer)
     rope.finish()
     return scaling
 
 
-def frequencies(rope: Rope, dims: int) -> NDArray[np.float32]:
+def frequencies(rope: Rope, dims: int, length: int = 0) -> NDArray[np.float32]:
     """Angular frequencies, radians a token, of `dims` rotated elements: f32 [dims / 2].
 
-    In f32, in the order in which the reference computes: the last bit of a frequency is multiplied
-    by the position.
+    `length`: tokens of the longest sequence, by which LongRoPE chooses. In f32, in the order in
+    which the reference computes: the last bit of a frequency is multiplied by the position.
     """
     exponents = np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims)
     wavelengths = np.power(np.float32(rope.theta), exponents)
@@ -182,6 +187,10 @@ def frequencies(rope: Rope, dims: int) -> NDArray[np.float32]:
         case Divisors(numbers=numbers):
             divisors: NDArray[np.float32] = np.array(numbers, np.float32)
             return plain / divisors
+        case LongropeScaling() as scaling:
+            wavelengths = np.array(scaling.divisors(length), np.float32) * wavelengths
+            scaled: NDArray[np.float32] = np.float32(1.0) / wavelengths
+            return scaled
         case Llama3Scaling() as scaling:
             return _llama3(scaling, plain)
         case YarnScaling() as scaling:
@@ -238,16 +247,17 @@ def _yarn(
 
 
 def tables(
-    rope: Rope, head_dim: int, positions: int
+    rope: Rope, head_dim: int, positions: int, length: int = 0
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(cos, sin) of every position times every frequency: f32 [positions, R] each.
 
-    R is half of the elements that are rotated.
+    R is half of the elements that are rotated; `length` as in `frequencies`.
     """
     angles = np.arange(positions, dtype=np.float32)[:, None]
-    angles = angles * frequencies(rope, rope.rotated(head_dim))
+    angles = angles * frequencies(rope, rope.rotated(head_dim), length)
     # float64 inside, so that the table is the correctly rounded value on every machine.
     wide = angles.astype(np.float64)
-    scaling = rope.scaling
-    factor = np.float32(scaling.attention_factor if isinstance(scaling, YarnScaling) else 1.0)
+    scaling, factor = rope.scaling, np.float32(1.0)
+    if isinstance(scaling, YarnScaling | LongropeScaling):
+        factor = np.float32(scaling.attention_factor)
     return np.cos(wide).astype(np.float32) * factor, np.sin(wide).astype(np.float32) * factor

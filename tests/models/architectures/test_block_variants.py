@@ -45,6 +45,22 @@ BY_KIND = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
 
+
+def longrope(original: int) -> dict[str, Any]:
+    """As in Phi-4-mini: six pairs of 16 dimensions are rotated, each with factors of its own."""
+    return {
+        "original_max_position_embeddings": original,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 1e4,
+            "partial_rotary_factor": 0.75,
+            "original_max_position_embeddings": original,
+            "long_factor": [1.0, 1.1, 1.7, 3.5, 9.0, 20.0],
+            "short_factor": [1.0, 1.0, 1.02, 1.1, 1.3, 1.5],
+        },
+    }
+
+
 CONFIGS: dict[str, tuple[Any, dict[str, str]]] = {
     "cohere2": (t.Cohere2Config(**TWO, **SLIDING), MLP),
     "ernie4_5": (t.Ernie4_5Config(**ONE, head_dim=32), MLP),
@@ -111,6 +127,9 @@ CONFIGS: dict[str, tuple[Any, dict[str, str]]] = {
         ),
         {"qkv_proj": "mxfp4", "o_proj": "mxfp4"},
     ),
+    # Sequences are longer than the original context, and are not.
+    "phi3_long": (t.Phi3Config(**ONE, **longrope(16)), {"qkv_proj": "mxfp4"}),
+    "phi3_short": (t.Phi3Config(**ONE, **longrope(29)), {"qkv_proj": "mxfp4"}),
     "qwen2_moe": (
         t.Qwen2MoeConfig(
             **ONE,
@@ -128,6 +147,7 @@ CONFIGS: dict[str, tuple[Any, dict[str, str]]] = {
     "smollm3": (t.SmolLM3Config(**TWO, no_rope_layers=[1, 0]), MLP),
     "starcoder2": (t.Starcoder2Config(**ONE), {"c_fc": "mxfp4"}),
 }
+
 
 CASES = {name: (config, torch.bfloat16, formats) for name, (config, formats) in CONFIGS.items()}
 
