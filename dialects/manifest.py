@@ -22,7 +22,11 @@ from mxc.dialects.schema import SchemaError, read_record
 SCHEMA = 1
 SCHEMA_OF_LEVELS = 2
 #: Fields that manifests of schema 1 may lack, because they came later.
-_LATER = ("activation_recipe", "levels")
+_LATER = (
+    "activation_recipe",
+    "levels",
+    *(f"model.{key}" for key in ("states", "bytes_per_token", "bytes_per_sequence")),
+)
 
 MANIFEST = "manifest.json"
 MODULE = "module.vmfb"
@@ -146,13 +150,19 @@ def batch_function(size: int) -> str:
 class ModelRecord:
     """What generation needs to know of a language model.
 
-    Functions of the artifact (T = prefill_chunk, V = vocab_size, C = cache shape):
-    prefill(tokens i32 [T], position i32, cache C) -> (hidden [T, hidden_size] f32, cache C);
-    decode(tokens i32 [1], position i32, cache C) -> (logits f32 [1, V], cache C);
+    Functions of the artifact (T = prefill_chunk, V = vocab_size, M = memory: the cache, then the
+    states, each a tensor):
+    prefill(tokens i32 [T], position i32, M) -> (hidden [T, hidden_size] f32, M), with states
+    prefill(tokens, position, count i32, M), where `count` of the T are tokens of the sequence;
+    decode(tokens i32 [1], position i32, M) -> (logits f32 [1, V], M);
     logits(hidden [T, hidden_size]) -> f32 [T, V];
     logits_row(hidden [T, hidden_size], row i32) -> f32 [1, V];
-    for each N of `batches`, ascending, decode_batch_N(tokens i32 [N], N positions i32, N caches C)
-    -> (logits f32 [N, V], N caches C).
+    for each N of `batches`, ascending, decode_batch_N(tokens i32 [N], N positions i32, N times M)
+    -> (logits f32 [N, V], N times M).
+
+    `states`: what a sequence keeps beside its cache, by name; it does not grow with the sequence.
+    `bytes_per_token` is what each token takes of the cache, `bytes_per_sequence` what a sequence
+    has whatever its length: the states.
     """
 
     architecture: str
@@ -164,6 +174,14 @@ class ModelRecord:
     bos_token: int | None = None
     pad_token: int | None = None
     batches: tuple[int, ...] = ()
+    states: dict[str, TensorType] = field(default_factory=dict)
+    bytes_per_token: int = 0
+    bytes_per_sequence: int = 0
+
+    @property
+    def memory(self) -> tuple[TensorType, ...]:
+        """What a sequence keeps from call to call."""
+        return (self.cache, *self.states.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +275,8 @@ class Manifest:
                     raise SchemaError(f"{side}.{name}.bytes: {file.bytes} is negative")
         if self.model is not None:
             _check_shape(self.model.cache.shape, "model.cache.shape")
+            for name, state in self.model.states.items():
+                _check_shape(state.shape, f"model.states.{name}.shape")
             for key in ("vocab_size", "max_sequence_length", "prefill_chunk"):
                 if getattr(self.model, key) < 1:
                     raise SchemaError(f"model.{key}: wants at least 1")

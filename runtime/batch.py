@@ -1,14 +1,14 @@
 """Several sequences decoded together: a token of each, in one call that reads the weights once.
 
 An artifact that was compiled for this has a function for each of its sizes. A call takes the
-smallest that is large enough, and rows that no sequence fills are of empty ones with scratch
-caches: they cost arithmetic, and weights of the experts that they happen to choose.
+smallest that is large enough, and rows that no sequence fills are of scratch ones, which stay
+empty: they cost arithmetic, and weights of the experts that they happen to choose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Batch:
     """Decodes sequences of one model together; which they are may change from call to call.
 
-    Not for several threads at a time: it has scratch caches of its own.
+    Not for several threads at a time: it has scratch sequences of its own.
     """
 
     def __init__(self, model: Model) -> None:
@@ -38,7 +38,7 @@ class Batch:
             )
         self._model = model
         self._record: ModelRecord = record
-        self._scratch: list[tuple[Any, NDArray[Any] | None]] = []
+        self._scratch: list[Sequence] = []
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -61,18 +61,18 @@ class Batch:
         size = next(size for size in self.sizes if size >= len(rows))
         empty = size - len(rows)
         while len(self._scratch) < empty:
-            device, lazily = self._model.device, self._model.runs_on_cpu
-            self._scratch.append(arrays.zeros(device, self._record.cache, lazily=lazily))
+            self._scratch.append(Sequence(self._model))
         padded = np.array(ids + [0] * empty, np.int32)
-        positions = [sequence.position for sequence in rows] + [0] * empty
-        caches = [sequence.cache for sequence in rows]
-        caches += [cache for cache, _ in self._scratch[:empty]]
+        every = [*rows, *self._scratch[:empty]]
+        memory = [buffer for sequence in every for buffer in sequence.memory]
+        positions = [sequence.position for sequence in every]
         fed = arrays.to_device(self._model.device, padded, "i32")
-        logits, *caches = self._model.invoke(batch_function(size), [fed, *positions, *caches])
-        for sequence, cache in zip(rows, caches, strict=False):
-            sequence.appended(1, cache)
-        for number, cache in enumerate(caches[len(rows) :]):
-            self._scratch[number] = (cache, self._scratch[number][1])
+        logits, *memory = self._model.invoke(batch_function(size), [fed, *positions, *memory])
+        kept = len(memory) // size
+        for number, sequence in enumerate(every):
+            # A row that no sequence fills stays at its first token.
+            written = 1 if number < len(rows) else 0
+            sequence.appended(written, memory[number * kept : (number + 1) * kept])
         return arrays.to_host(self._model.device, logits, "f32")[: len(rows)]
 
     def _check(self, sequences: list[Sequence], tokens: list[int]) -> None:

@@ -52,20 +52,25 @@ def check_model(manifest: Manifest, place: str) -> None:
     if model is None:
         return
     number = TensorType(shape=(), dtype="i32")
-    for name, tokens in (("prefill", model.prefill_chunk), ("decode", 1)):
+    counts = (number,) if model.states else ()
+    for name, tokens, numbers in (
+        ("prefill", model.prefill_chunk, (number, *counts)),
+        ("decode", 1, (number,)),
+    ):
         ids = TensorType(shape=(tokens,), dtype="i32")
         function = manifest.functions.get(name)
-        if function is None or function.inputs != (ids, number, model.cache):
+        if function is None or function.inputs != (ids, *numbers, *model.memory):
             raise _contradiction(place, f"model and function {name} disagree")
-        if len(function.outputs) != 2 or function.outputs[1] != model.cache:
-            raise _contradiction(place, f"function {name} does not return the cache")
+        if function.outputs[1:] != model.memory:
+            what = "cache and states" if model.states else "cache"
+            raise _contradiction(place, f"function {name} does not return the {what}")
     for size in model.batches:
-        name, caches = batch_function(size), (model.cache,) * size
+        name, memory = batch_function(size), model.memory * size
         function = manifest.functions.get(name)
         ids = TensorType(shape=(size,), dtype="i32")
-        if function is None or function.inputs != (ids, *(number,) * size, *caches):
+        if function is None or function.inputs != (ids, *(number,) * size, *memory):
             raise _contradiction(place, f"model and function {name} disagree")
-        if function.outputs != (_logits(size, model), *caches):
+        if function.outputs != (_logits(size, model), *memory):
             raise _contradiction(place, f"function {name} does not return what the model says")
     if manifest.functions["decode"].outputs[0] != _logits(1, model):
         raise _contradiction(place, f"vocab_size {model.vocab_size} is not that of decode")

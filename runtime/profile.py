@@ -136,11 +136,12 @@ def profile_model(model: Model, tokens: Sequence[int]) -> tuple[Profile, ...]:
     piece[: len(tokens[start : start + chunk])] = tokens[start : start + chunk]
     with tempfile.TemporaryDirectory(prefix="mxc-profile-") as folder:
         work = _Work(model, record, Path(folder))
-        prefill, results = work.profile("prefill", start, piece, sequence.cache)
-        row, _ = work.profile("logits_row", chunk - 1, None, results[0])
+        counts = [len(tokens[start : start + chunk])] if record.states else []
+        prefill, results = work.profile("prefill", [piece, start, *counts], sequence.memory)
+        row, _ = work.profile("logits_row", [results[0], chunk - 1])
         sequence.feed(tokens[start:], last_only=True)
         token = np.zeros(1, np.int32)
-        decode, _ = work.profile("decode", len(tokens), token, sequence.cache)
+        decode, _ = work.profile("decode", [token, len(tokens)], sequence.memory)
     return prefill, row, decode
 
 
@@ -151,22 +152,25 @@ class _Work:
     folder: Path
 
     def profile(
-        self, function: str, number: int, tokens: Any, buffer: Any
+        self, function: str, given: Sequence[Any], memory: Sequence[Any] = ()
     ) -> tuple[Profile, list[Any]]:
-        """The profile of function(tokens if any, number, buffer), or (buffer, number) without.
-
-        Also the results of the last call.
-        """
+        """The profile of function(*given, *memory), where `given` begins with tokens or a buffer,
+        and a position or a row follows; also the results of the last call."""
         device = self.model.device
-        kinds = self.model.functions[function].inputs
-        # A copy: the calls write to it, and the sequence goes on with its own.
-        mine = arrays.copy(device, buffer)
-        arguments: list[Any] = [mine, number]
-        inputs = [self._file(mine, kinds[0] if tokens is None else kinds[2]), str(number)]
-        if tokens is not None:
-            arguments = [arrays.to_device(device, tokens, "i32"), number, mine]
-            listed = " ".join(map(str, tokens.tolist()))
-            inputs = [f"{len(tokens)}xi32={listed}", str(number), inputs[0]]
+        first, number, *counts = given
+        # Copies: the calls write to them, and the sequence goes on with its own.
+        mine = [arrays.copy(device, buffer) for buffer in memory]
+        tokens = 1
+        if isinstance(first, np.ndarray):
+            listed, tokens = " ".join(map(str, first.tolist())), len(first)
+            inputs = [f"{tokens}xi32={listed}"]
+            arguments: list[Any] = [arrays.to_device(device, first, "i32")]
+        else:
+            inputs, arguments = [self._file(first, self._kinds(function)[0], 0)], [first]
+        inputs += map(str, (number, *counts))
+        for place, buffer in enumerate(mine, start=len(inputs)):
+            inputs.append(self._file(buffer, self._kinds(function)[place], place))
+        arguments += [number, *counts, *mine]
         fastest, results = float("inf"), []
         for _ in range(REPETITIONS + 1):
             begin = time.perf_counter()
@@ -178,7 +182,7 @@ class _Work:
             operations(self.model, function),
             function=function,
             position=number,
-            tokens=1 if tokens is None else len(tokens),
+            tokens=tokens,
             threads=self.model.threads,
             undisturbed=1e3 * fastest,
         ), results
@@ -192,9 +196,12 @@ class _Work:
             threads=model.threads,
         )
 
-    def _file(self, buffer: Any, kind: TensorType) -> str:
-        """Write a buffer for the tool; what is zero takes no space on disk."""
-        file = self.folder / "buffer.bin"
+    def _kinds(self, function: str) -> tuple[TensorType, ...]:
+        return self.model.functions[function].inputs
+
+    def _file(self, buffer: Any, kind: TensorType, place: int) -> str:
+        """Write the argument at a place for the tool; what is zero takes no space on disk."""
+        file = self.folder / f"buffer-{place}.bin"
         data = arrays.window(self.model.device, buffer).reshape(-1).view(np.uint8)
         with file.open("wb") as out:
             for at in range(0, data.size, _PIECE):

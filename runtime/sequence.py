@@ -1,9 +1,10 @@
-"""One sequence of tokens over a loaded model, with a KV cache of its own.
+"""One sequence of tokens over a loaded model, with a memory of its own: KV cache and states.
 
 Tokens go through `prefill` a chunk of T at a time; what is left goes through one padded chunk or,
 where it is short, through single `decode` steps. A padding token writes to the cache behind the
 last true token: no true token looks there (attention is causal), and the next one fed overwrites
-it, so the cache has T - 1 positions more than the longest sequence.
+it, so the cache has T - 1 positions more than the longest sequence. States of linear attention
+have no place behind the last token: where a model has some, `prefill` is told how many are true.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ class Sequence:
         self._model = model
         self._record: ModelRecord = record
         self._position = 0
-        self._new_cache()
+        self._new_memory()
 
-    def _new_cache(self) -> None:
-        # The memory is freed with the sequence and not before: see arrays.zeros.
-        self._cache, self._memory = arrays.zeros(
-            self._model.device, self._record.cache, lazily=self._model.runs_on_cpu
-        )
+    def _new_memory(self) -> None:
+        device, lazily = self._model.device, self._model.runs_on_cpu
+        made = [arrays.zeros(device, each, lazily=lazily) for each in self._record.memory]
+        self._memory = [buffer for buffer, _ in made]
+        # What is under them is freed with the sequence and not before: see arrays.zeros.
+        self._pages = [pages for _, pages in made]
 
     @property
     def model(self) -> Model:
@@ -66,7 +68,12 @@ class Sequence:
     @property
     def cache(self) -> Any:
         """The KV cache on the device, an iree.runtime.HalBufferView; the next feed writes to it."""
-        return self._cache
+        return self._memory[0]
+
+    @property
+    def memory(self) -> tuple[Any, ...]:
+        """All that the next feed writes to: the KV cache, then the states, in their order."""
+        return tuple(self._memory)
 
     @property
     def room(self) -> int:
@@ -97,17 +104,18 @@ class Sequence:
         return np.concatenate(rows[-1:] if last_only else rows)
 
     def reset(self) -> None:
-        """Forget all tokens, and the cache: NaN that stayed in it would reach a masked sum."""
+        """Forget all tokens, and the memory: NaN that stayed in it would reach a masked sum."""
         self._position = 0
-        self._new_cache()
+        self._new_memory()
 
     def fork(self) -> Sequence:
-        """A second sequence that continues from here with its own copy of the cache."""
+        """A second sequence that continues from here with its own copy of the memory."""
         other = Sequence.__new__(Sequence)
         other._model = self._model
         other._record = self._record
         other._position = self._position
-        other._cache, other._memory = arrays.copy(self._model.device, self._cache), None
+        other._memory = [arrays.copy(self._model.device, each) for each in self._memory]
+        other._pages = []
         return other
 
     def checked(self, tokens: Iterable[int]) -> NDArray[np.int32]:
@@ -137,27 +145,28 @@ class Sequence:
             )
         return given.astype(np.int32)
 
-    def appended(self, count: int, cache: Any) -> None:
-        """Note that a call wrote `count` tokens to the cache, which it returned as `cache`."""
+    def appended(self, count: int, memory: Iterable[Any]) -> None:
+        """Note that a call wrote `count` tokens to the memory, which it returned as `memory`."""
         self._position += count
-        self._cache = cache
+        self._memory = list(memory)
 
     def _prefill(self, ids: NDArray[np.int32]) -> Any:
         """Feed up to one chunk; the hidden states of all its T rows stay on the device."""
         padded = np.zeros(self._record.prefill_chunk, np.int32)
         padded[: len(ids)] = ids
-        hidden, cache = self._run("prefill", padded)
-        self.appended(len(ids), cache)
+        counts = [len(ids)] if self._record.states else []
+        hidden, *memory = self._run("prefill", padded, *counts)
+        self.appended(len(ids), memory)
         return hidden
 
     def _decode(self, token: np.int32) -> NDArray[np.float32]:
-        logits, cache = self._run("decode", np.array([token], np.int32))
-        self.appended(1, cache)
+        logits, *memory = self._run("decode", np.array([token], np.int32))
+        self.appended(1, memory)
         return self._rows(logits)
 
-    def _run(self, function: str, ids: NDArray[np.int32]) -> list[Any]:
+    def _run(self, function: str, ids: NDArray[np.int32], *counts: int) -> list[Any]:
         tokens = arrays.to_device(self._model.device, ids, "i32")
-        return self._model.invoke(function, [tokens, self._position, self._cache])
+        return self._model.invoke(function, [tokens, self._position, *counts, *self._memory])
 
     def _host(self, function: str, arguments: list[Any]) -> NDArray[np.float32]:
         (logits,) = self._model.invoke(function, arguments)

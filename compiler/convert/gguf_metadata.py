@@ -115,7 +115,7 @@ def _shape(decoder: Decoder, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _layers(decoder: Decoder, architecture: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    windows = [layer.attention.window for layer in decoder.layers]
+    windows = [None if each is None else each.window for each in decoder.attentions]
     if widths := {window for window in windows if window is not None}:
         found["attention.sliding_window"] = min(widths)
         if architecture != "llama":  # which says it of all layers
@@ -198,7 +198,7 @@ def _fields(wanted: Any, found: Any, name: str) -> Iterator[tuple[str, object, o
 
 def _computed_otherwise(decoder: Decoder, architecture: str) -> Iterator[str]:
     """What llama.cpp makes of the file that the file does not say."""
-    widths = [w for layer in decoder.layers if (w := layer.attention.window) is not None]
+    widths = [each.window for each in decoder.attentions if each and each.window is not None]
     if widths and architecture != "gpt-oss":
         yield (
             f"llama.cpp reads no sliding window of {architecture}: beyond {min(widths)} tokens its "

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler.models.blocks import attention
 from mxc.compiler.models.blocks.activations import Activations
+from mxc.compiler.models.blocks.gated_delta_net import GatedDeltaNet
 from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import FeedForward, FormatOf, Mlp
 from mxc.compiler.models.blocks.norms import Norm
@@ -29,7 +30,7 @@ from mxc.compiler.models.blocks.primitives import (
     soft_cap,
 )
 from mxc.compiler.models.blocks.rope import Rope, tables
-from mxc.compiler.models.blocks.scope import Scope, Span, State
+from mxc.compiler.models.blocks.scope import Memory, Scope, Span, State
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.blocks.weights import Formats, Weights
 from mxc.compiler.models.options import Options
@@ -72,13 +73,15 @@ POST_NORMS = LayerNorms(
 class Layer:
     """One layer: x + attention(norm(x)), then x + mlp(norm(x)).
 
-    `mlp_name`: of the MLP in the checkpoint. `parallel`: x + attention(norm(x)) + mlp(norm(x)) with
-    one norm. `residual`: what both parts are multiplied with before they are added.
+    `attention_name` and `mlp_name` are those of the checkpoint. `parallel`: x +
+    attention(norm(x)) + mlp(norm(x)) with one norm. `residual`: what both parts are multiplied
+    with before they are added.
     """
 
-    attention: SelfAttention
+    attention: SelfAttention | GatedDeltaNet
     mlp: Mlp | FeedForward | Mixture
     mlp_name: str = "mlp"
+    attention_name: str = "self_attn"
     norms: LayerNorms = PRE_NORMS
     parallel: bool = False
     residual: float = 1.0
@@ -86,7 +89,10 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """What an architecture makes of a config. All layers have the same heads.
+    """What an architecture makes of a config.
+
+    All layers with keys and values have the same heads, and there is one at least; all others have
+    the same states.
 
     `embedding_scale`: what embeddings are multiplied with. `logits_scale`: what logits are
     multiplied with; `logits_cap`: they become cap * tanh(logit / cap). `eos_tokens` are those of
@@ -113,13 +119,25 @@ class Decoder:
 
     @property
     def heads(self) -> SelfAttention:
-        """The attention of the first layer, whose heads are those of all."""
-        return self.layers[0].attention
+        """The attention of the first layer with keys and values, whose heads are those of all."""
+        return next(each for each in self.attentions if each is not None)
+
+    @property
+    def attentions(self) -> tuple[SelfAttention | None, ...]:
+        """The attention of each layer over keys and values; None where it keeps a state."""
+        every = (layer.attention for layer in self.layers)
+        return tuple(each if isinstance(each, SelfAttention) else None for each in every)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Of each layer, how many of its kind are before it: its place in cache or states."""
+        full = [each is not None for each in self.attentions]
+        return tuple(full[:number].count(kind) for number, kind in enumerate(full))
 
     @property
     def ropes(self) -> tuple[Rope, ...]:
         """The rotary positions of the layers, each once."""
-        found = (layer.attention.rope for layer in self.layers)
+        found = (each.rope for each in self.attentions if each is not None)
         return tuple(dict.fromkeys(rope for rope in found if rope is not None))
 
     @property
@@ -132,14 +150,26 @@ class Decoder:
         """The model with other rotary positions in all layers that have some."""
         layers = []
         for layer in self.layers:
-            rope = layer.attention.rope
-            attention = replace(layer.attention, rope=None if rope is None else change(rope))
+            attention = layer.attention
+            if isinstance(attention, SelfAttention) and attention.rope is not None:
+                attention = replace(attention, rope=change(attention.rope))
             layers.append(replace(layer, attention=attention))
         return replace(self, layers=tuple(layers))
 
     def cache_shape(self, capacity: int) -> tuple[int, int, int, int]:
-        """The cache of one sequence: [2 * layers, capacity, V, D]."""
-        return (2 * len(self.layers), capacity, self.heads.shared, self.heads.depth)
+        """The cache of one sequence: [2 * layers with keys and values, capacity, V, D]."""
+        layers = sum(each is not None for each in self.attentions)
+        return (2 * layers, capacity, self.heads.shared, self.heads.depth)
+
+    @property
+    def states(self) -> dict[str, tuple[int, ...]]:
+        """What a sequence keeps beside its cache: shapes of f32 [layers that have some, ..]."""
+        every = [
+            layer.attention.states
+            for layer in self.layers
+            if isinstance(layer.attention, GatedDeltaNet)
+        ]
+        return {name: (len(every), *shape) for name, shape in (every or [{}])[0].items()}
 
     def parameters(self, format_of: FormatOf, *, head: bool = False) -> Iterator[Parameter]:
         """What the program reads of the checkpoint, in the order of the model.
@@ -152,7 +182,7 @@ class Decoder:
             name = f"model.layers.{number}"
             for norm in layer.norms.names():
                 yield from self.norm.parameters(f"{name}.{norm}", hidden)
-            yield from layer.attention.parameters(f"{name}.self_attn", self.norm)
+            yield from layer.attention.parameters(f"{name}.{layer.attention_name}", self.norm)
             yield from layer.mlp.parameters(f"{name}.{layer.mlp_name}", format_of)
         yield from self.norm.parameters("model.norm", hidden)
         if not self.tied or head:
@@ -211,22 +241,26 @@ class Builder:
         chunk, batches = self._options.prefill_chunk, self._options.batches
         with self._context, ir.Location.name(self._decoder.architecture):
             i32 = ir.IntegerType.get_signless(32)
-            cache = self.cache_type()
+            memory = self._memory_types()
+            # Of a prompt's last chunk not all rows are tokens, which states must not see.
+            counts = [i32] * bool(self._decoder.states)
             hidden = ir.RankedTensorType.get([chunk, self._decoder.hidden_size], f32())
             tokens = {n: ir.RankedTensorType.get([n], i32) for n in (1, chunk, *batches)}
-            self._function("prefill", [tokens[chunk], i32, cache], self._layers)
-            self._function("decode", [tokens[1], i32, cache], self._decode)
+            self._function("prefill", [tokens[chunk], i32, *counts, *memory], self._prefill)
+            self._function("decode", [tokens[1], i32, *memory], self._decode)
             for size in batches:
-                kinds = [tokens[size], *[i32] * size, *[cache] * size]
+                kinds = [tokens[size], *[i32] * size, *memory * size]
                 self._function(batch_function(size), kinds, self._decode)
             self._function("logits", [hidden], lambda x: [self._head(x)])
             self._function("logits_row", [hidden, i32], self._head_of_row)
         return self._module
 
-    def cache_type(self) -> ir.Type:
-        """The cache of one sequence, of floats."""
+    def _memory_types(self) -> list[ir.Type]:
+        """What one sequence keeps: its cache, of floats, and its states."""
         shape = self._decoder.cache_shape(self._options.capacity)
-        return ir.RankedTensorType.get(list(shape), self._activations.float_type())
+        cache = ir.RankedTensorType.get(list(shape), self._activations.float_type())
+        states = self._decoder.states.values()
+        return [cache, *(ir.RankedTensorType.get(list(state), f32()) for state in states)]
 
     def _function(
         self, name: str, inputs: list[ir.Type], body: Callable[..., list[ir.Value]]
@@ -246,27 +280,47 @@ class Builder:
             ir.Operation.create("util.return", operands=results)
         kinds = [value.type for value in results]
         op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kinds))
-        # The cache is given to the program, which returns it: it is updated where it lies.
-        consumed = {"iree.abi.consume": ir.UnitAttr.get()}
+        # Memory is given to the program, which returns it: it is updated where it lies.
+        consumed, memory = {"iree.abi.consume": ir.UnitAttr.get()}, self._memory_types()
         op.attributes["arg_attrs"] = ir.ArrayAttr.get(
-            [ir.DictAttr.get(consumed if kind == self.cache_type() else {}) for kind in inputs]
+            [ir.DictAttr.get(consumed if kind in memory else {}) for kind in inputs]
         )
 
-    def _layers(self, tokens: ir.Value, *where: ir.Value) -> list[ir.Value]:
-        """tokens [T] of S sequences, T / S each; `where`: S positions, S caches."""
+    def _prefill(self, tokens: ir.Value, position: ir.Value, *rest: ir.Value) -> list[ir.Value]:
+        """A chunk; `rest`: how many of its rows are tokens where states ask for it, the memory."""
+        if not self._decoder.states:
+            return self._layers(tokens, position, *rest)
+        count, *memory = rest
+        rows = attention.index(shape_of(tokens)[0])
+        found = arith.index_cast(ir.IndexType.get(), count)
+        found = arith.minsi(arith.maxsi(found, attention.index(0)), rows)
+        return self._layers(tokens, position, *memory, rows=found)
+
+    def _layers(
+        self, tokens: ir.Value, *where: ir.Value, rows: ir.Value | None = None
+    ) -> list[ir.Value]:
+        """tokens [T] of S sequences, T / S each; `where`: S positions, then what each keeps.
+
+        `rows`: how many of the rows are tokens, an index; None: all.
+        """
         model = self._decoder
-        sequences = len(where) // 2
-        positions, caches = where[:sequences], list(where[sequences:])
+        kept = 1 + len(model.states)
+        sequences = len(where) // (1 + kept)
+        positions, given = where[:sequences], where[sequences:]
+        memories = [
+            Memory(given[start], list(given[start + 1 : start + kept]))
+            for start in range(0, len(given), kept)
+        ]
         count = shape_of(tokens)[0]
         zero = attention.hidden_zero()
         starts = [arith.index_cast(ir.IndexType.get(), position) for position in positions]
         spans = tuple(self._span(at, count // sequences) for at in starts)
-        state = State(count, zero, self._rotations(starts, count), spans)
+        state = State(count, zero, self._rotations(starts, count), spans, rows)
         x = embed(tokens, self._scope.weights.load(EMBEDDING, model.vocab_size, model.hidden_size))
         x = scale(x, model.embedding_scale)
         for number, layer in enumerate(model.layers):
-            x = self._layer(layer, x, number, state, caches)
-        return [x, *caches]
+            x = self._layer(layer, x, number, state, memories)
+        return [x, *(part for each in memories for part in (each.cache, *each.states))]
 
     def _rotations(
         self, starts: list[ir.Value], count: int
@@ -287,17 +341,18 @@ class Builder:
         return found
 
     def _layer(
-        self, layer: Layer, x: ir.Value, number: int, state: State, caches: list[ir.Value]
+        self, layer: Layer, x: ir.Value, number: int, state: State, memories: list[Memory]
     ) -> ir.Value:
-        """x [T, H] -> [T, H]; the caches in the list become those with the new keys and values."""
+        """x [T, H] -> [T, H]; the memories become those behind the tokens of this call."""
         name, norms = f"model.layers.{number}", layer.norms
 
         def norm(value: ir.Value, which: str | None) -> ir.Value:
             return value if which is None else self._scope.norm(value, f"{name}.{which}")
 
         normed = norm(x, norms.before_attention)
+        place = self._decoder.places[number]
         attended = layer.attention.build(
-            self._scope, normed, number, f"{name}.self_attn", state, caches
+            self._scope, normed, place, f"{name}.{layer.attention_name}", state, memories
         )
         y = add(x, scale(norm(attended, norms.after_attention), layer.residual))
         if not layer.parallel:
@@ -307,7 +362,7 @@ class Builder:
 
     def _span(self, position: ir.Value, rows: int) -> Span:
         capacity = self._options.capacity
-        widths = {layer.attention.window for layer in self._decoder.layers}
+        widths = {each.window for each in self._decoder.attentions if each is not None}
         windows: dict[int | None, attention.Window] = {}
         if None in widths:
             windows[None] = attention.full_window(position, rows)
@@ -316,8 +371,8 @@ class Builder:
         return Span(position, windows)
 
     def _decode(self, tokens: ir.Value, *where: ir.Value) -> list[ir.Value]:
-        hidden, *caches = self._layers(tokens, *where)
-        return [self._head(hidden), *caches]
+        hidden, *memory = self._layers(tokens, *where)
+        return [self._head(hidden), *memory]
 
     def _head(self, hidden: ir.Value) -> ir.Value:
         """hidden [T, H] -> logits [T, vocabulary]."""

@@ -17,6 +17,7 @@ from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPar
 from mxc.compiler.checkpoints.layers.patterns import FUSED
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.blocks.mlp import Mlp
+from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.decoder import Decoder
 from mxc.dialects.errors import CheckpointError
 
@@ -31,9 +32,11 @@ def split_fused(decoder: Decoder, source: Source) -> Source:
     asked = {rows.tensor for each in decoder.parameters(lambda name: None) for rows in each.rows}
     for number, layer in enumerate(decoder.layers):
         name, heads = f"model.layers.{number}", layer.attention
-        keys = heads.shared * heads.depth
         sizes: dict[str, tuple[int, ...]] = {}
-        sizes[f"{name}.self_attn.qkv_proj"] = (heads.heads * heads.depth, keys, keys)
+        if isinstance(heads, SelfAttention):
+            keys = heads.shared * heads.depth
+            queries = heads.heads * heads.depth * (2 if heads.gated else 1)
+            sizes[f"{name}.{layer.attention_name}.qkv_proj"] = (queries, keys, keys)
         if isinstance(layer.mlp, Mlp):
             sizes[f"{name}.{layer.mlp_name}.gate_up_proj"] = (layer.mlp.width, layer.mlp.width)
         for fused, rows in sizes.items():

@@ -10,6 +10,7 @@ import io
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,10 @@ from mxc.dialects.recipes import scale_recipe
 
 #: Files of a checkpoint that generation needs; the artifact gets copies.
 TEXT_FILES = (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE)
+
+
+#: Bytes of a number in memory, by its type.
+_BYTES = {"f32": 4, "bf16": 2}
 
 
 @dataclass(frozen=True)
@@ -120,12 +125,20 @@ class Model:
     def record(self) -> ModelRecord:
         """What generation needs to know."""
         decoder, o = self.decoder, self.options
+        shape = decoder.cache_shape(o.capacity)
+        cache = TensorType(shape=shape, dtype=o.floats)
+        states = {
+            name: TensorType(shape=state, dtype="f32") for name, state in decoder.states.items()
+        }
         return ModelRecord(
             architecture=decoder.architecture,
             vocab_size=decoder.vocab_size,
             max_sequence_length=o.max_sequence_length,
             prefill_chunk=o.prefill_chunk,
-            cache=TensorType(shape=decoder.cache_shape(o.capacity), dtype=o.floats),
+            cache=cache,
+            states=states,
+            bytes_per_token=prod(shape) // o.capacity * _BYTES[o.floats],
+            bytes_per_sequence=sum(prod(s.shape) * _BYTES[s.dtype] for s in states.values()),
             eos_tokens=self.eos_tokens,
             bos_token=decoder.bos_token,
             pad_token=decoder.pad_token,

@@ -145,7 +145,7 @@ def test_nan_stays_in_its_sequence(case, compiled) -> None:
         sequences = [model.sequence() for _ in range(3)]
         if poisoned:
             cache = np.full(model.manifest.model.cache.shape, np.nan, np.float32)
-            sequences[1].appended(5, arrays.to_device(model.device, cache, "f32"))
+            sequences[1].appended(5, [arrays.to_device(model.device, cache, "f32")])
         steps = [batch.feed(sequences, [step, step + 9, step + 5]) for step in range(STEPS)]
         return np.stack(steps, axis=1)
 

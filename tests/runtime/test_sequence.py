@@ -117,7 +117,7 @@ def test_reset_forgets_the_cache(model: Model) -> None:
     seq = model.sequence()
     seq.feed(TOKENS[:6])
     seq.reset()
-    cache = rt.DeviceArray(model.device, seq._cache).to_host()
+    cache = rt.DeviceArray(model.device, seq.cache).to_host()
     np.testing.assert_array_equal(cache, np.zeros_like(cache))
 
 
@@ -131,7 +131,7 @@ def test_cache_stays_in_place(model: Model) -> None:
     seq = model.sequence()
     from iree import runtime as rt
 
-    memory = rt.DeviceArray(model.device, seq._cache).to_host()
+    memory = rt.DeviceArray(model.device, seq.cache).to_host()
     seq.feed(TOKENS[:6])
     seq.feed(TOKENS[6:7])
     np.testing.assert_array_equal(memory[:7], np.float32(TOKENS[:7]))

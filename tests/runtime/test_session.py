@@ -340,7 +340,7 @@ def test_results_may_outlive_the_model_at_exit(toy_artifact: Path) -> None:
         "import sys; import numpy as np; from mxc.runtime import arrays, load\n"
         "model = load(sys.argv[1]); seq = model.sequence(); seq.feed([1, 2, 3, 4, 5, 6])\n"
         "tokens = arrays.to_device(model.device, np.zeros(4, np.int32), 'i32')\n"
-        "sys.kept = model.invoke('prefill', [tokens, 6, seq._cache])\n"
+        "sys.kept = model.invoke('prefill', [tokens, 6, seq.cache])\n"
         "print('end')\n"
     )
     out = subprocess.run(

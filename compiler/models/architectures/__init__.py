@@ -24,6 +24,7 @@ from mxc.compiler.models.architectures.qwen2 import qwen2
 from mxc.compiler.models.architectures.qwen2_moe import qwen2_moe
 from mxc.compiler.models.architectures.qwen3 import qwen3
 from mxc.compiler.models.architectures.qwen3_moe import qwen3_moe
+from mxc.compiler.models.architectures.qwen3_next import qwen3_5, qwen3_5_moe, qwen3_next
 from mxc.compiler.models.architectures.seed_oss import seed_oss
 from mxc.compiler.models.architectures.smollm3 import smollm3
 from mxc.compiler.models.architectures.starcoder2 import starcoder2
@@ -78,6 +79,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("qwen2_moe", "Qwen2MoeForCausalLM", _family(qwen2_moe)),
     Architecture("qwen3", "Qwen3ForCausalLM", _family(qwen3), ("qwen3_vl_text",)),
     Architecture("qwen3_moe", "Qwen3MoeForCausalLM", _family(qwen3_moe), ("qwen3_vl_moe_text",)),
+    Architecture("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", _family(qwen3_5_moe)),
+    Architecture("qwen3_5_text", "Qwen3_5ForCausalLM", _family(qwen3_5)),
+    Architecture("qwen3_next", "Qwen3NextForCausalLM", _family(qwen3_next)),
     Architecture("seed_oss", "SeedOssForCausalLM", _family(seed_oss)),
     Architecture("smollm3", "SmolLM3ForCausalLM", _family(smollm3)),
     Architecture("starcoder2", "Starcoder2ForCausalLM", _family(starcoder2)),

@@ -28,6 +28,7 @@ def self_attention(
     window: int | None = None,
     scale: float | None = None,
     cap: float | None = None,
+    gated: bool = False,
 ) -> SelfAttention:
     """Attention with grouped queries.
 
@@ -58,6 +59,7 @@ def self_attention(
         window=window,
         scale=scale,
         cap=cap,
+        gated=gated,
     )
 
 

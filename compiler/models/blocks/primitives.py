@@ -6,6 +6,8 @@ heads, G = Q / V, S keys. Values are f32 unless a line says otherwise; weights k
 checkpoint and are extended inside the contraction that reads them.
 """
 
+from collections.abc import Iterator, Sequence
+
 from iree.compiler import ir
 from iree.compiler.dialects import arith, flow, math, tensor
 
@@ -184,6 +186,16 @@ def joined(parts: list[ir.Value]) -> ir.Value:
     for number, part in enumerate(parts):
         whole = tensor.insert_slice(part, whole, [], [], [], [number, *zeros], [1, *rest], ones)
     return whole
+
+
+def by_sequence(values: Sequence[ir.Value], count: int) -> Iterator[tuple[ir.Value, ...]]:
+    """The rows of each of `count` sequences, of every value: all of one, else one each."""
+    if count == 1:
+        yield tuple(values)
+        return
+    for number in range(count):
+        place = constant(number, ir.IndexType.get())
+        yield tuple(rows_from(value, place, 1) for value in values)
 
 
 def bitcast(x: ir.Value, kind: ir.Type) -> ir.Value:

@@ -30,13 +30,28 @@ class State:
     """What the layers of one call share.
 
     `rotations`: the rows cos and sin [T, R] of its T rows, by the rotary positions of a layer. The
-    rows are those of the sequences one after the other, equally many of each in `spans`.
+    rows are those of the sequences one after the other, equally many of each in `spans`. `count`:
+    how many of the rows are tokens, an index; the others, behind them, fill up a chunk. None where
+    all are.
     """
 
     tokens: int
     zero: ir.Value
     rotations: Mapping[Rope, tuple[ir.Value, ir.Value]]
     spans: tuple[Span, ...]
+    count: ir.Value | None = None
+
+
+@dataclass
+class Memory:
+    """What a sequence keeps from call to call; a layer replaces what it has written to.
+
+    `cache`: keys and values, see attention.py. `states`: of a size that does not grow with the
+    sequence, see gated_delta_net.py.
+    """
+
+    cache: ir.Value
+    states: list[ir.Value]
 
 
 @dataclass(frozen=True)

@@ -11,23 +11,27 @@ from typing import Literal
 
 import numpy as np
 from iree.compiler import ir
+from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
 from mxc.compiler.models.blocks import attention
+from mxc.compiler.models.blocks.gates import sigmoid
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import Parameter, matrix, vector
 from mxc.compiler.models.blocks.primitives import (
+    by_sequence,
     collapse,
     columns_of,
     expand,
+    f32,
     joined,
     rotate,
-    rows_from,
+    slice_of,
 )
 from mxc.compiler.models.blocks.rope import Rope
-from mxc.compiler.models.blocks.scope import Scope, Span, State
+from mxc.compiler.models.blocks.scope import Memory, Scope, Span, State
 from mxc.dialects.attention import MASKED
-from mxc.dialects.generic import shape_of
+from mxc.dialects.generic import generic, shape_of
 
 #: The projections of the input, where they are tensors of their own.
 _INPUTS = ("q_proj", "k_proj", "v_proj")
@@ -45,7 +49,8 @@ class SelfAttention:
     normalized before they are rotated, each "head" by itself or "all" heads together. `sinks`: one
     more logit a head. `window`: the last keys that a query sees, itself included; None: all.
     `scale`: what scores are multiplied with, None for depth^-1/2; `cap`: scores become
-    cap * tanh(score / cap).
+    cap * tanh(score / cap). `gated`: what attention gives of each head is multiplied with the
+    sigmoid of a gate, whose rows stand behind those of the head's queries in q_proj (Qwen3-Next).
     """
 
     hidden: int
@@ -61,13 +66,15 @@ class SelfAttention:
     window: int | None = None
     scale: float | None = None
     cap: float | None = None
+    gated: bool = False
 
     def parameters(self, name: str, norm: Norm) -> Iterator[Parameter]:
         """What it reads, by names that begin with `name`; `norm` is the model's."""
         hidden = ("hidden_size", self.hidden)
         queries = ("num_attention_heads * head_dim", self.heads * self.depth)
         keys = ("num_key_value_heads * head_dim", self.shared * self.depth)
-        inputs = [("q_proj", queries), ("k_proj", keys), ("v_proj", keys)]
+        asked = queries if not self.gated else (f"2 * {queries[0]}", 2 * queries[1])
+        inputs = [("q_proj", asked), ("k_proj", keys), ("v_proj", keys)]
         if self.fused:
             total = sum(size for _, (_, size) in inputs)
             why = "(num_attention_heads + 2 * num_key_value_heads) * head_dim"
@@ -94,12 +101,24 @@ class SelfAttention:
         return {} if self.sinks else {NO_SINKS: np.full(shape, MASKED, np.float32)}
 
     def build(
-        self, scope: Scope, x: ir.Value, layer: int, name: str, state: State, caches: list[ir.Value]
+        self,
+        scope: Scope,
+        x: ir.Value,
+        layer: int,
+        name: str,
+        state: State,
+        memories: list[Memory],
     ) -> ir.Value:
-        """x [T, H] -> [T, H]; the caches in the list become those with the new keys and values."""
+        """x [T, H] -> [T, H]; the caches in memory become those with the new keys and values.
+
+        `layer` counts those that have keys and values.
+        """
         heads, shared, depth = self.heads, self.shared, self.depth
         weights = scope.weights
         q, k, v = self._projected(scope, x, name)
+        gate = None
+        if self.gated:
+            q, gate = self._queries_and_gate(q, name)
         if self.qk_norm is not None:
             q = self._normalized(scope, q, heads, f"{name}.q_norm")
             k = self._normalized(scope, k, shared, f"{name}.k_norm")
@@ -109,17 +128,24 @@ class SelfAttention:
             v = expand(v, [[0], [1, 2]], [state.tokens, shared, depth])
             group = heads // shared
             q = expand(q, [[0], [1, 2], [3]], [state.tokens, shared, group, depth])
-            k, v = (attention.as_cached(rows, caches[0]) for rows in (k, v))
+            k, v = (attention.as_cached(rows, memories[0].cache) for rows in (k, v))
             sinks = self._sinks(scope, name)
             mixed = joined(
                 [
-                    self._attend(part, sinks, layer, state.zero, span, caches, number)
-                    for number, (span, part) in enumerate(
-                        zip(state.spans, _parts((q, k, v), len(state.spans)), strict=True)
+                    self._attend(part, sinks, layer, state.zero, span, memory)
+                    for span, part, memory in zip(
+                        state.spans, by_sequence((q, k, v), len(state.spans)), memories, strict=True
                     )
                 ]
             )
             mixed = collapse(mixed, [[0], [1, 2, 3]])
+            if gate is not None:
+                mixed = generic(
+                    [(mixed, "m n"), (gate, "m n")],
+                    "m n",
+                    f32(),
+                    lambda a, b: arith.mulf(a, sigmoid(b)),
+                )
             prepared = weights.prepare(mixed, f"{output}.weight")
         return weights.linear(
             prepared,
@@ -131,7 +157,8 @@ class SelfAttention:
 
     def _projected(self, scope: Scope, x: ir.Value, name: str) -> list[ir.Value]:
         """Queries, keys and values of x [T, H]: [T, heads * D] each."""
-        widths = [count * self.depth for count in (self.heads, self.shared, self.shared)]
+        counts = (self.heads * (2 if self.gated else 1), self.shared, self.shared)
+        widths = [count * self.depth for count in counts]
         parts = {"qkv_proj": sum(widths)} if self.fused else dict(zip(_INPUTS, widths, strict=True))
         weights = scope.weights
         with ir.Location.name(name):
@@ -150,6 +177,14 @@ class SelfAttention:
             return found
         starts = [sum(widths[:number]) for number in range(len(widths))]
         return [columns_of(found[0], *each) for each in zip(starts, widths, strict=True)]
+
+    def _queries_and_gate(self, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
+        """Both of x [T, heads * 2 D], where they lie head by head: [T, heads * D] each."""
+        with ir.Location.name(name):
+            sizes = [shape_of(x)[0], self.heads, 2, self.depth]
+            x = expand(x, [[0], [1, 2, 3]], sizes)
+            queries, gate = (collapse(slice_of(x, 2, part), [[0], [1, 2]]) for part in range(2))
+        return queries, gate
 
     def _rotated(self, x: ir.Value, heads: int, state: State) -> ir.Value:
         """x [T, heads * D] with rotary positions, if there are any: [T, heads, D]."""
@@ -180,28 +215,18 @@ class SelfAttention:
         layer: int,
         zero: ir.Value,
         span: Span,
-        caches: list[ir.Value],
-        number: int,
+        memory: Memory,
     ) -> ir.Value:
-        """Attention of the queries, keys and values `rows` of the sequence of this number."""
+        """Attention of the queries, keys and values `rows` of the sequence with this memory."""
         queries, *new = rows
         window = span.windows[self.window]
         for entry, part in enumerate(new, start=2 * layer):
-            caches[number] = attention.write_cache(caches[number], entry, span.position, part)
+            memory.cache = attention.write_cache(memory.cache, entry, span.position, part)
         keys, values = (
-            attention.read_cache(caches[number], zero, entry, window)
+            attention.read_cache(memory.cache, zero, entry, window)
             for entry in (2 * layer, 2 * layer + 1)
         )
         scale = self.depth**-0.5 if self.scale is None else self.scale
         return attention.attend(
             queries, keys, values, sinks, span.position, window, scale, self.cap
         )
-
-
-def _parts(values: tuple[ir.Value, ...], count: int) -> Iterator[tuple[ir.Value, ...]]:
-    """The rows of each of `count` sequences, of every value."""
-    if count == 1:
-        yield values
-        return
-    for number in range(count):
-        yield tuple(rows_from(value, attention.index(number), 1) for value in values)

@@ -1,0 +1,121 @@
+"""Qwen3-Next, Qwen3.5 and Qwen3.6: three layers of four are gated delta nets.
+
+Attention in the others has an output gate and rotates a part of each head; every norm but that of
+the delta nets multiplies with one plus its weight. Qwen3.5 and 3.6 are published with a vision
+tower around them (blocks of both are the same). Sources: transformers' models/qwen3_next,
+models/qwen3_5 and models/qwen3_5_moe (5.23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
+from mxc.compiler.models.architectures.qwen3_moe import dense_layers
+from mxc.compiler.models.blocks.gated_delta_net import GatedDeltaNet
+from mxc.compiler.models.blocks.mixture import Mixture, Shared
+from mxc.compiler.models.blocks.mlp import Mlp
+from mxc.compiler.models.blocks.norms import Norm
+from mxc.compiler.models.blocks.rope import FULL, read_rope
+from mxc.compiler.models.blocks.routing import Routing
+from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.decoder import Decoder, Layer
+
+#: Layers without keys and values, in `layer_types`.
+LINEAR = "linear_attention"
+
+
+def qwen3_next(c: Fields) -> Decoder:
+    """The model of a config: experts in all layers or in some."""
+    step, alone = c.size("decoder_sparse_step", 1), dense_layers(c)
+    experts, dense = _experts(c, normalized=c.flag("norm_topk_prob", True)), mlp(c)
+
+    def mlp_of(number: int) -> Mlp | Mixture:
+        return dense if number in alone or (number + 1) % step else experts
+
+    return _hybrid(c, "qwen3_next", mlp_of, fused=True)
+
+
+def qwen3_5(c: Fields) -> Decoder:
+    """The dense model of a config."""
+    c.known("mlp_only_layers", ([],), [])
+    dense = mlp(c)
+    return _hybrid(c, "qwen3_5", lambda number: dense, fused=False)
+
+
+def qwen3_5_moe(c: Fields) -> Decoder:
+    """The model of a config with experts in every layer, whose shares add up to one."""
+    c.known("norm_topk_prob", (True,), True)
+    c.known("mlp_only_layers", ([],), [])
+    # Of layers without experts, which there are not.
+    c.inert("intermediate_size")
+    experts = _experts(c, normalized=True)
+    return _hybrid(c, "qwen3_5_moe", lambda number: experts, fused=False)
+
+
+def _experts(c: Fields, *, normalized: bool) -> Mixture:
+    shared = mlp(c, width_field="shared_expert_intermediate_size")
+    return Mixture(
+        hidden=c.size("hidden_size"),
+        width=c.size("moe_intermediate_size"),
+        experts=c.size("num_experts"),
+        choices=c.size("num_experts_per_tok"),
+        routing=Routing(normalized=normalized),
+        shared=Shared(mlp=shared, name="shared_expert", gate="shared_expert_gate"),
+        count_field="num_experts",
+        width_field="moe_intermediate_size",
+    )
+
+
+def _hybrid(
+    c: Fields, name: str, mlp_of: Callable[[int], Mlp | Mixture], *, fused: bool
+) -> Decoder:
+    """The model whose layer of each number has this MLP."""
+    bias, epsilon = c.flag("attention_bias", False), c.number("rms_norm_eps", 1e-6)
+    # What the architecture always is: published configs name it.
+    c.known("attn_output_gate", (True,), True)
+    c.known("output_gate_type", ("swish", "silu"), "swish")
+    c.known("mamba_ssm_dtype", ("float32",), "float32")
+    c.inert("mtp_use_dedicated_embeddings")
+    attention = self_attention(
+        c,
+        depth=256,
+        rope=read_rope(c, fraction=0.25),
+        input_bias=bias,
+        output_bias=bias,
+        qk_norm="head",
+        gated=True,
+    )
+    linear = GatedDeltaNet(
+        hidden=c.size("hidden_size"),
+        key_heads=c.size("linear_num_key_heads"),
+        value_heads=c.size("linear_num_value_heads"),
+        key_depth=c.size("linear_key_head_dim"),
+        value_depth=c.size("linear_value_head_dim"),
+        width=c.size("linear_conv_kernel_dim"),
+        epsilon=epsilon,
+        fused=fused,
+    )
+    if linear.value_heads % linear.key_heads:
+        wanted = f"a multiple of linear_num_key_heads = {linear.key_heads}"
+        raise c.refuse("linear_num_value_heads", wanted, linear.value_heads)
+    layers = [
+        Layer(attention=attention, mlp=mlp_of(number))
+        if kind == FULL
+        else Layer(attention=linear, attention_name="linear_attn", mlp=mlp_of(number))
+        for number, kind in enumerate(_kinds(c))
+    ]
+    return decoder(c, name, layers, norm=Norm(epsilon=epsilon, offset=1.0))
+
+
+def _kinds(c: Fields) -> list[str]:
+    """FULL or LINEAR for each layer; one at least has keys and values."""
+    count, types = c.size("num_hidden_layers"), c.raw("layer_types")
+    step = c.size("full_attention_interval", 4)
+    if types is None:
+        types = [LINEAR if (number + 1) % step else FULL for number in range(count)]
+    if not isinstance(types, list) or len(types) != count or not {*types} <= {LINEAR, FULL}:
+        raise c.refuse("layer_types", f"a list of {count} times {LINEAR} or {FULL}", types)
+    if FULL not in types:
+        raise c.refuse("layer_types", f"one {FULL} at least, as every published model has", types)
+    return types

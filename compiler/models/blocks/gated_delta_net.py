@@ -1,0 +1,267 @@
+"""Linear attention by the gated delta rule, behind a short convolution (Gated DeltaNet).
+
+    qkv, z, b, a = projections of x
+    q, k, v      = silu(convolution(qkv)); q and k of each head have length one, q times K^-1/2
+    g            = -exp(A_log) softplus(a + dt_bias)
+    o            = delta rule of q, k, v, sigmoid(b) and g
+    result       = out_proj(norm(o) silu(z))
+
+What a sequence keeps does not grow with it: the ring of the convolution, f32 [L, W, C], and the
+matrices of the delta rule, f32 [L, G, R, K, V], of L layers. Rows that are no tokens, which fill up
+a chunk, do not change it.
+
+Source: transformers' models/qwen3_next and models/qwen3_5 (5.23). Letters as in delta_rule.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math, tensor
+
+from mxc.compiler.models.blocks.delta_rule import Tokens, advance
+from mxc.compiler.models.blocks.gates import sigmoid
+from mxc.compiler.models.blocks.norms import Norm
+from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix, vector
+from mxc.compiler.models.blocks.primitives import (
+    by_sequence,
+    collapse,
+    columns_of,
+    expand,
+    f32,
+    joined,
+    to_f32,
+)
+from mxc.compiler.models.blocks.scope import Memory, Scope, State
+from mxc.compiler.models.blocks.short_convolution import convolve
+from mxc.dialects.generic import constant, generic, loop_index, shape_of
+
+#: Beside the sum of squares of a query or a key (transformers' l2norm).
+_SMALL = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedDeltaNet:
+    """`key_heads` heads of queries and keys, G, and `value_heads` = G R of values, R for each.
+
+    `key_depth` and `value_depth` are the sizes of their heads, K and V; `width` is W, how many
+    tokens the convolution sees; `epsilon` is that of the norm behind. `fused`: the projections are
+    two tensors, in_proj_qkvz and in_proj_ba, whose rows lie by heads of keys (Qwen3-Next).
+    """
+
+    hidden: int
+    key_heads: int
+    value_heads: int
+    key_depth: int
+    value_depth: int
+    width: int
+    epsilon: float
+    fused: bool = False
+
+    @property
+    def group(self) -> int:
+        """R."""
+        return self.value_heads // self.key_heads
+
+    @property
+    def states(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of what is kept of each layer, f32, by what it is."""
+        sizes = (self.key_heads, self.group, self.key_depth, self.value_depth)
+        return {"convolution": (self.width, sum(self._widths)), "delta_rule": sizes}
+
+    @property
+    def _widths(self) -> tuple[int, int, int]:
+        """Columns of all queries, keys and values."""
+        keys = self.key_heads * self.key_depth
+        return keys, keys, self.value_heads * self.value_depth
+
+    def parameters(self, name: str, norm: Norm) -> Iterator[Parameter]:
+        """What it reads, by names that begin with `name`; the norm behind is not the model's."""
+        hidden, heads = ("hidden_size", self.hidden), ("linear_num_value_heads", self.value_heads)
+        for part, (rows, quantisable) in self._projections().items():
+            key = f"{name}.{part}.weight"
+            yield matrix(key, rows, hidden, quantisable=quantisable)
+        mixed = ("columns of queries, keys and values", sum(self._widths))
+        key = f"{name}.conv1d.weight"
+        dims = (mixed, ("one", 1), ("linear_conv_kernel_dim", self.width))
+        shape = (mixed[1], self.width)
+        yield Parameter(key=key, shape=shape, rows=(Rows(tensor=key, dims=dims),))
+        yield vector(f"{name}.dt_bias", heads)
+        yield vector(f"{name}.A_log", heads)
+        depth = ("linear_value_head_dim", self.value_depth)
+        yield from self._norm.parameters(f"{name}.norm", depth)
+        values = ("linear_num_value_heads * linear_value_head_dim", self._widths[2])
+        yield matrix(f"{name}.out_proj.weight", hidden, values)
+
+    def build(
+        self,
+        scope: Scope,
+        x: ir.Value,
+        layer: int,
+        name: str,
+        state: State,
+        memories: list[Memory],
+    ) -> ir.Value:
+        """x [T, H] -> [T, H]; the states in memory become those behind the tokens of x.
+
+        `layer` counts those that have such states.
+        """
+        mixed, gate, rate, decay = self._projected(scope, x, name)
+        weights, count = scope.weights, len(state.spans)
+        with ir.Location.name(name):
+            beta = generic([(rate, "m h")], "m h", f32(), sigmoid)
+            g = self._decay(scope, decay, name)
+            at = arith.addi(state.zero, constant(layer, ir.IndexType.get()))
+            kernel = weights.load(f"{name}.conv1d.weight", sum(self._widths), self.width)
+            found = []
+            rows = by_sequence((mixed, beta, g), count)
+            for span, (own, rate, log), memory in zip(state.spans, rows, memories, strict=True):
+                own, memory.states[0] = convolve(
+                    own,
+                    kernel,
+                    memory.states[0],
+                    layer=at,
+                    position=span.position,
+                    count=state.count,
+                    activation=_silu,
+                )
+                tokens = self._tokens(own, rate, log, state.count)
+                read, memory.states[1] = advance(tokens, memory.states[1], at)
+                found.append(read)
+            rows = collapse(joined(found), [[0], [1, 2], [3]])
+            normed = self._norm.build(weights, rows, f"{name}.norm")
+            gate = expand(gate, [[0], [1, 2]], shape_of(normed))
+            loops = "m h k"
+            gated = generic(
+                [(normed, loops), (gate, loops)], loops, f32(), lambda a, z: arith.mulf(a, _silu(z))
+            )
+            output = f"{name}.out_proj"
+            prepared = weights.prepare(collapse(gated, [[0], [1, 2]]), f"{output}.weight")
+        shape = (self.hidden, self._widths[2])
+        return weights.linear(prepared, output, f"{output}.weight", shape)
+
+    @property
+    def _norm(self) -> Norm:
+        return Norm(epsilon=self.epsilon)
+
+    def _projections(self) -> dict[str, tuple[Dim, bool]]:
+        """The rows of each projection, and whether it may be quantised: rates may not."""
+        mixed, values = sum(self._widths), self._widths[2]
+        heads = ("linear_num_value_heads", self.value_heads)
+        if self.fused:
+            return {
+                "in_proj_qkvz": (("columns of queries, keys, values, gates", mixed + values), True),
+                "in_proj_ba": ((f"2 * {heads[0]}", 2 * heads[1]), False),
+            }
+        return {
+            "in_proj_qkv": (("columns of queries, keys, values", mixed), True),
+            "in_proj_z": ((f"{heads[0]} * linear_value_head_dim", values), True),
+            "in_proj_b": (heads, False),
+            "in_proj_a": (heads, False),
+        }
+
+    def _projected(self, scope: Scope, x: ir.Value, name: str) -> tuple[ir.Value, ...]:
+        """Queries, keys and values [T, C], gates [T, G R V], b and a [T, G R] of x [T, H]."""
+        weights, parts = scope.weights, self._projections()
+        with ir.Location.name(name):
+            prepared = weights.prepare(x, *(f"{name}.{part}.weight" for part in parts))
+        found = [
+            weights.linear(prepared, f"{name}.{part}", f"{name}.{part}.weight", (rows, self.hidden))
+            for part, ((_, rows), _) in parts.items()
+        ]
+        if not self.fused:
+            return tuple(found)
+        with ir.Location.name(name):
+            values = self.group * self.value_depth
+            mixed = self._by_heads(found[0], (self.key_depth, self.key_depth, values, values))
+            rates = self._by_heads(found[1], (self.group, self.group))
+            return _beside(mixed[:3]), mixed[3], *rates
+
+    def _by_heads(self, x: ir.Value, widths: tuple[int, ...]) -> list[ir.Value]:
+        """x [T, G * sum of widths], a head behind the other, as [T, G * width] of each width."""
+        tokens, start, found = shape_of(x)[0], 0, []
+        x = expand(x, [[0], [1, 2]], [tokens, self.key_heads, sum(widths)])
+        for width in widths:
+            sizes = [tokens, self.key_heads, width]
+            kind = ir.RankedTensorType.get(sizes, f32())
+            part = tensor.extract_slice(kind, x, [], [], [], [0, 0, start], sizes, [1, 1, 1])
+            found.append(collapse(part, [[0], [1, 2]]))
+            start += width
+        return found
+
+    def _decay(self, scope: Scope, a: ir.Value, name: str) -> ir.Value:
+        """g [T, G R] of a."""
+        shift, rate = (
+            scope.weights.load(f"{name}.{part}", self.value_heads) for part in ("dt_bias", "A_log")
+        )
+
+        def decay(x: ir.Value, b: ir.Value, log: ir.Value) -> ir.Value:
+            x = arith.addf(x, to_f32(b))
+            zero = constant(0.0, f32())
+            # log(1 + exp(x)), where neither end overflows.
+            small = math.log1p(math.exp(arith.negf(math.absf(x))))
+            soft = arith.addf(arith.maximumf(x, zero), small)
+            return arith.negf(arith.mulf(math.exp(to_f32(log)), soft))
+
+        return generic([(a, "m h"), (shift, "h"), (rate, "h")], "m h", f32(), decay)
+
+    def _tokens(self, x: ir.Value, beta: ir.Value, g: ir.Value, count: ir.Value | None) -> Tokens:
+        """What the delta rule sees of x [T, C], beta and g [T, G R]: zeros of what is no token."""
+        tokens, heads, group = shape_of(x)[0], self.key_heads, self.group
+        x, beta, g = (_only_tokens(each, count) for each in (x, beta, g))
+        starts = (0, self._widths[0], 2 * self._widths[0])
+        q, k, v = (columns_of(x, *each) for each in zip(starts, self._widths, strict=True))
+        q, k = (expand(each, [[0], [1, 2]], [tokens, heads, self.key_depth]) for each in (q, k))
+        beta, g = (expand(each, [[0], [1, 2]], [tokens, heads, group]) for each in (beta, g))
+        return Tokens(
+            queries=_of_length(q, self.key_depth**-0.5),
+            keys=_of_length(k, 1.0),
+            values=expand(v, [[0], [1, 2, 3]], [tokens, heads, group, self.value_depth]),
+            beta=beta,
+            g=g,
+        )
+
+
+def _silu(x: ir.Value) -> ir.Value:
+    return arith.mulf(x, sigmoid(x))
+
+
+def _of_length(x: ir.Value, length: float) -> ir.Value:
+    """Every row of x [T, G, K] times `length` over its own length."""
+    squares = generic(
+        [(x, "m g k")], "m g", f32(), lambda a, total: arith.addf(total, arith.mulf(a, a))
+    )
+
+    def scaled(a: ir.Value, total: ir.Value) -> ir.Value:
+        inverse = math.rsqrt(arith.addf(total, constant(_SMALL, f32())))
+        value = arith.mulf(a, inverse)
+        return value if length == 1.0 else arith.mulf(value, constant(length, f32()))
+
+    return generic([(x, "m g k"), (squares, "m g")], "m g k", f32(), scaled)
+
+
+def _only_tokens(x: ir.Value, count: ir.Value | None) -> ir.Value:
+    """x [T, N] with zeros in the rows from `count` on."""
+    if count is None or shape_of(x)[0] == 1:
+        return x
+    loops = "m n"
+
+    def kept(value: ir.Value) -> ir.Value:
+        here = arith.cmpi(arith.CmpIPredicate.slt, loop_index(loops, "m"), count)
+        return arith.select(here, value, constant(0.0, f32()))
+
+    return generic([(x, loops)], loops, f32(), kept)
+
+
+def _beside(parts: list[ir.Value]) -> ir.Value:
+    """Static parts [T, N] beside one another."""
+    tokens = shape_of(parts[0])[0]
+    total = sum(shape_of(part)[1] for part in parts)
+    whole, start = tensor.empty([tokens, total], f32()), 0
+    for part in parts:
+        sizes = shape_of(part)
+        whole = tensor.insert_slice(part, whole, [], [], [], [0, start], sizes, [1, 1])
+        start += sizes[1]
+    return whole
