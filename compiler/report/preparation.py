@@ -76,12 +76,12 @@ def preparation(
 def quantising(
     dispatch: Dispatch, weights: Weights, stores: dict[str, ir.Value]
 ) -> tuple[Dispatch, ...]:
-    """The kernels of ours that quantise, or order, what a kernel of ours reads, in no order."""
+    """The dispatches that quantise what a kernel of ours reads, or order it, in no order."""
     found: dict[Dispatch, None] = {}
     pending = dispatch.operands
     while pending:
         maker = _maker(pending.pop(), weights, stores)
-        if maker is not None and maker not in found and quantises(maker.op):
+        if maker is not None and maker not in found and _prepares(maker, weights):
             found[maker] = None
             pending += maker.operands
     return tuple(found)

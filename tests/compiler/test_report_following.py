@@ -1,4 +1,4 @@
-"""The report counts what finishes a result behind its kernel, and what is read of a cache."""
+"""The report counts what runs before and behind a kernel of ours, and what is read of a cache."""
 
 import pytest
 from iree.compiler import ir
@@ -100,8 +100,33 @@ util.func public @attention(%q: tensor<1x512xf32>, %c: {CACHE}) -> tensor<1x512x
   util.return %r : tensor<1x512xf32>
 }}
 """
+#: The scales [K / 32, N] of a weight, which one kernel writes in the order of another.
+SCALES = f"tensor<{K // 32}x{N}xi8>"
+REORDER = load("x", 0, SCALES)
+REORDER += f"""
+      %e = tensor.empty() : tensor<{N}x{K // 32}xi8>
+      %r = linalg.transpose ins(%x : {SCALES}) outs(%e : tensor<{N}x{K // 32}xi8>)
+        permutation = [1, 0]
+"""
+REORDER += (
+    f"iree_tensor_ext.dispatch.tensor.store %r, %a1, offsets = [0, 0], sizes = [{N}, {K // 32}], "
+    f"strides = [1, 1] : tensor<{N}x{K // 32}xi8> -> "
+    f"{DISPATCH}<writeonly:tensor<{N}x{K // 32}xi8>>"
+)
+REORDERED = f"""
+util.global private @scales = #flow.parameter.named<"model"::"scales"> : {SCALES}
+util.func public @reordered(%x: {OPERANDS[0]}, %w: {OPERANDS[1]}) -> {WHOLE} {{
+  %g = util.global.load immutable @scales : {SCALES}
+  %t = flow.dispatch @reorder::@reorder(%g) : ({SCALES}) -> tensor<{N}x{K // 32}xi8>
+  %s = flow.tensor.reshape %t : tensor<{N}x{K // 32}xi8> -> {OPERANDS[2]}
+  {PRODUCT}
+  util.return %p : {WHOLE}
+}}
+"""
 PROGRAM = "".join(
     [
+        executable("reorder", [SCALES, f"tensor<{N}x{K // 32}xi8>"], REORDER),
+        REORDERED,
         executable("product", [*OPERANDS, WHOLE], ""),
         executable("bias", [WHOLE, ROW, WHOLE], BIAS),
         executable("gate", [WHOLE, JOINED], GATE),
@@ -151,6 +176,13 @@ def test_a_bias_and_a_gate_behind_the_kernel(report: Report) -> None:
     assert found.kernels == 3
     assert found.bytes_minimum == ROWS + WEIGHTS + HALF
     assert found.bytes_moved == found.bytes_minimum + 4 * RESULT + 4 * N
+
+
+def test_scales_that_are_reordered_for_the_kernel(report: Report) -> None:
+    found = one(report, "reordered")
+    assert found.kernels == 2
+    assert found.bytes_minimum == ROWS + WEIGHTS + RESULT
+    assert found.bytes_moved == found.bytes_minimum + 2 * N * K // 32
 
 
 def test_attention_reads_its_own_keys_and_values(report: Report) -> None:
