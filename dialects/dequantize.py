@@ -218,6 +218,16 @@ _PRECISION = {
 }
 
 
+def loses_digits(element: ir.Type, scale: ir.Type, result: ir.Type) -> bool:
+    """Whether rounding to `result` changes a product within its range, subnormal numbers aside."""
+    if isinstance(scale, ir.F32Type):
+        return not isinstance(result, ir.F32Type)
+    digits, (limit, _) = _PRECISION[str(element)][0], _PRECISION[str(result)]
+    if not isinstance(scale, ir.Float8E8M0FNUType):
+        digits += _PRECISION[str(scale)][0]
+    return digits > limit
+
+
 def is_exact(element: ir.Type, scale: ir.Type, result: ir.Type) -> bool:
     """Whether every product of an element and a scale is the same number in `result` as in f32.
 

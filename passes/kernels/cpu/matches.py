@@ -8,6 +8,7 @@ from typing import get_args
 from iree.compiler import ir
 
 from mxc.dialects.contractions import block_name, is_scaled_reduction, read
+from mxc.dialects.dequantize import loses_digits
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.product import read_product
@@ -71,8 +72,8 @@ def _match_scaled(found: ScaledContraction) -> Call | Reason:
         return of
     if len(found.batch) > 1:
         return Reason(f"it has {len(found.batch)} batch dimensions; kernels take one")
-    # bf16 has the exponents of f32: what it rounds are subnormal numbers, which CPUs take for zero.
-    left, right = (each if each == "f16" else "" for each in found.rounded)
+    left = _rounded(found.rounded[0], found.lhs, found.lhs_scale)
+    right = _rounded(found.rounded[1], found.rhs, found.rhs_scale)
     lhs = operand(found.lhs, found.lhs_scale, found.k, ones=True, to=left)
     if isinstance(lhs, Reason):
         return lhs
@@ -121,6 +122,18 @@ def _match_scaled(found: ScaledContraction) -> Call | Reason:
         experts=experts,
         rounded=right,
     )
+
+
+def _rounded(to: str, elements: ir.Value, scales: ir.Value | None) -> str:
+    """The type to which a kernel rounds elements under their scales, "" where that is for nothing.
+
+    bf16 has the exponents of f32. Where it has the digits too it rounds subnormal numbers alone,
+    which CPUs take for zero.
+    """
+    if to != "bf16" or scales is None:
+        return to
+    kinds = element_of(elements), element_of(scales)
+    return to if loses_digits(*kinds, ir.BF16Type.get()) else ""
 
 
 def _match_dense(op: ir.Operation) -> Call | Reason:
