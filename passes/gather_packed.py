@@ -3,6 +3,8 @@
 A mixture of experts chooses its weights by number. A frontend that dequantises all experts and
 gathers the chosen ones writes all of them to memory for each token. Gathering the packed tensors
 reads only what was chosen, and leaves the dequantise beside the contraction that can take it in.
+An embedding is the same for rows; where it is written as an element of the table for each element
+of the result (tensor.extract), it becomes a gather first.
 
 before:
     %d = linalg.generic ins(%w, %s) { scaling_extf } -> tensor<ExNxKOx32xf32>
@@ -13,7 +15,7 @@ after:
     linalg.generic ins(%wt, %st) { scaling_extf } -> tensor<TxNxKOx32xf32>
 
 Leaves alone: gathers of anything that is not dequantised, along other dimensions than the first,
-and by index tensors of rank other than 1.
+and by index tensors of rank other than 1; lookups by several dimensions of dynamic size.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg, tensor
 
 from mxc.dialects.dequantize import iterators
-from mxc.dialects.indexing import dim_of, dims, indexing_maps, trace
+from mxc.dialects.indexing import dim_of, indexing_maps, trace
 from mxc.dialects.linalg_ext import GATHER
+from mxc.dialects.scalar_nodes import loops_of
 from mxc.passes.base import Pass
 from mxc.passes.fuse_dequantize import is_decoding
-from mxc.passes.rewriting.rebuild import discardable, replace, sweep
+from mxc.passes.rewriting.lookups import lookup_of
+from mxc.passes.rewriting.rebuild import discardable, linalg_operations, replace, sweep
 from mxc.passes.rewriting.worklist import Worklist
 
 
@@ -41,6 +45,11 @@ class GatherPacked(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Move every gather of a dequantised tensor to the packed tensors that it is made of."""
+        for op in linalg_operations(module):
+            found = lookup_of(op)
+            if found is not None and _is_decoded(found.table):
+                with ir.InsertionPoint(op), op.location:
+                    replace(op, found.gathered())
         for op in operations_named(module, GATHER):
             if chooses_rows(op):
                 with ir.InsertionPoint(op), op.location:
@@ -73,10 +82,17 @@ def chooses_rows(op: ir.Operation) -> bool:
 
 def _gather(value: ir.Value, ids: ir.Value) -> ir.Value | None:
     """`value` at `ids`, gathered where it is packed; None where it is not made of packed data."""
-    source, _ = trace(value, [ir.AffineConstantExpr.get(0)] * value.type.rank, [])
-    if isinstance(source, ir.BlockArgument) or not is_decoding(source.owner.operation):
-        return None
-    return _move(value, ids, source)
+    return _move(value, ids, _source(value)) if _is_decoded(value) else None
+
+
+def _source(value: ir.Value) -> ir.Value:
+    return trace(value, [ir.AffineConstantExpr.get(0)] * value.type.rank, [])[0]
+
+
+def _is_decoded(value: ir.Value) -> bool:
+    """Whether a tensor is made of packed data."""
+    source = _source(value)
+    return not isinstance(source, ir.BlockArgument) and is_decoding(source.owner.operation)
 
 
 def _move(value: ir.Value, ids: ir.Value, decoded: ir.Value) -> ir.Value | None:
@@ -94,11 +110,11 @@ def _move(value: ir.Value, ids: ir.Value, decoded: ir.Value) -> ir.Value | None:
     row = dim_of(maps[-1].results[0])
     inputs = []
     for operand, affine in zip(list(op.operands)[:-1], maps, strict=False):
-        loops = dims(affine)
-        if row not in loops and None not in loops:
+        if row not in loops_of(affine.results):
             inputs.append(operand)
             continue
-        if row is None or loops[0] != row or row in loops[1:] or None in loops:
+        first, *rest = affine.results
+        if dim_of(first) != row or row in loops_of(rest):
             return None
         chosen = _move(operand, ids, decoded) if value != decoded else None
         if value != decoded and chosen is None:

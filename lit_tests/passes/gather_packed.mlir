@@ -54,3 +54,44 @@ func.func @leaves_floats_alone(%x: tensor<5x8xf32>, %ids: tensor<2xi32>, %out: t
   %g = iree_linalg_ext.gather dimension_map = [0] ins(%x, %ids : tensor<5x8xf32>, tensor<2xi32>) outs(%out : tensor<2x8xf32>) -> tensor<2x8xf32>
   func.return %g : tensor<2x8xf32>
 }
+
+// -----
+
+// An embedding written as an element of the table for each element of the result, by clamped ids;
+// scales are found by a division.
+// CHECK-LABEL: @lookup
+// CHECK: %[[I:.*]] = linalg.generic {{.*}} ins(%arg2 : tensor<2x3xi64>) outs(%{{.*}} : tensor<2x3xi64>)
+// CHECK: arith.maxsi
+// CHECK: %[[F:.*]] = tensor.collapse_shape %[[I]] {{.*}} into tensor<6xi64>
+// CHECK: %[[W:.*]] = iree_linalg_ext.gather dimension_map = [0] ins(%arg0, %[[F]] : tensor<16x64xf4E2M1FN>, tensor<6xi64>)
+// CHECK: %[[S:.*]] = iree_linalg_ext.gather dimension_map = [0] ins(%arg1, %[[F]] : tensor<16x2xf8E8M0FNU>, tensor<6xi64>)
+// CHECK: %[[D:.*]] = linalg.generic {{.*}} ins(%[[W]], %[[S]] :
+// CHECK-NEXT: ^bb0
+// CHECK-NEXT: arith.scaling_extf
+// CHECK: tensor.expand_shape %[[D]] {{.*}} into tensor<2x3x64xf32>
+// CHECK-NOT: tensor.extract
+func.func @lookup(%w: tensor<16x64xf4E2M1FN>, %s: tensor<16x2xf8E8M0FNU>, %ids: tensor<2x3xi64>) -> tensor<2x3x64xf32> {
+  %e = tensor.empty() : tensor<16x64xf32>
+  %d = linalg.generic {
+      indexing_maps = [affine_map<(n, k) -> (n, k)>, affine_map<(n, k) -> (n, k floordiv 32)>, affine_map<(n, k) -> (n, k)>],
+      iterator_types = ["parallel", "parallel"]}
+      ins(%w, %s : tensor<16x64xf4E2M1FN>, tensor<16x2xf8E8M0FNU>) outs(%e : tensor<16x64xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f8E8M0FNU, %c: f32):
+    %y = arith.scaling_extf %a, %b : f4E2M1FN, f8E8M0FNU to f32
+    linalg.yield %y : f32
+  } -> tensor<16x64xf32>
+  %o = tensor.empty() : tensor<2x3x64xf32>
+  %l = linalg.generic {
+      indexing_maps = [affine_map<(b, t, k) -> (b, t)>, affine_map<(b, t, k) -> (b, t, k)>],
+      iterator_types = ["parallel", "parallel", "parallel"]}
+      ins(%ids : tensor<2x3xi64>) outs(%o : tensor<2x3x64xf32>) {
+  ^bb0(%i: i64, %c: f32):
+    %zero = arith.constant 0 : i64
+    %n = arith.maxsi %i, %zero : i64
+    %at = arith.index_cast %n : i64 to index
+    %k = linalg.index 2 : index
+    %v = tensor.extract %d[%at, %k] : tensor<16x64xf32>
+    linalg.yield %v : f32
+  } -> tensor<2x3x64xf32>
+  func.return %l : tensor<2x3x64xf32>
+}
