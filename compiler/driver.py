@@ -17,6 +17,7 @@ from iree.compiler import ir
 
 from mxc.compiler import iree
 from mxc.compiler.check_program import check_program
+from mxc.compiler.kernel_bodies import KernelBodies
 from mxc.compiler.pipelines import pipeline
 from mxc.compiler.report import build_report
 from mxc.compiler.signatures import require_no_parameters, signatures
@@ -116,10 +117,14 @@ def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) ->
     work.run_stages(None)
     panels = take_layouts(compiler.module)
     said = notes(compiler.module.operation)
+    bodies = KernelBodies()
+    bodies.take(compiler.module.operation)
     for phase in iree.PHASES:
         if phase == _TARGETS:
             _place_exports(compiler.module.operation)
         work.run_phase(phase)
+        if phase == _STREAM:
+            bodies.put_back(compiler.module.operation)
         work.run_stages(phase)
         if phase in (_FLOW, _STREAM):
             snapshots[phase] = compiler.module.operation.clone()

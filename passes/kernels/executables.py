@@ -217,6 +217,11 @@ def translation(threads: Threads | None) -> ir.Attribute:
     return ir.Attribute.parse(f"#iree_codegen.translation_info<pipeline = {_NO_PIPELINE}{given}>")
 
 
+def is_finished(translation: ir.Attribute) -> bool:
+    """Whether a body with this translation info is one of ours, to be taken as it is."""
+    return f"pipeline = {_NO_PIPELINE}" in str(translation)
+
+
 def workgroup(dimension: int) -> ir.Value:
     """The number of the workgroup that runs, along a dimension."""
     return ir.Operation.create(
