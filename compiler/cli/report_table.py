@@ -91,7 +91,7 @@ def render(report: Report, width: int = _LOG_WIDTH) -> Group:
     record = TARGETS.get(report.target)
     if record is not None and record.unverified:
         lines.append(Text(f"note: {record.unverified}"))
-    lines += [Text(line) for line in _troubles(report.kernels)]
+    lines += [Text(line) for line in _troubles(report.spilling)]
     return Group(table, *lines, Text(_totals(report)))
 
 
@@ -184,12 +184,9 @@ def _troubles(kernels: Sequence[Kernel]) -> list[str]:
     """
     same: Counter[tuple[str, str]] = Counter()
     for kernel in kernels:
-        if kernel.uses_scratch:
-            cost = (
-                f"{kernel.spills} spills, {kernel.scratch_bytes} bytes of scratch, "
-                f"{kernel.vgpr} VGPR"
-            )
-            same[_DISPATCH.sub("_dispatch_*", kernel.name), cost] += 1
+        vgpr = "" if kernel.vgpr is None else f", {kernel.vgpr} VGPR"
+        cost = f"{kernel.spilling}{vgpr}"
+        same[_DISPATCH.sub("_dispatch_*", kernel.name), cost] += 1
     return [
         f"{name}{f' ({count} kernels)' if count > 1 else ''}: {cost}"
         for (name, cost), count in same.items()

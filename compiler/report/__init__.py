@@ -125,8 +125,18 @@ class Report:
 
     @property
     def spilling(self) -> tuple[Kernel, ...]:
-        """Kernels whose registers are in memory, of whatever operation: `--strict` refuses them."""
-        return tuple(kernel for kernel in self.kernels if kernel.uses_scratch)
+        """Kernels whose registers are in memory, which `--strict` refuses.
+
+        Of a GPU of whatever operation; of a CPU those of contractions: that IREE's code for SSE
+        moves what it computes is nothing that a user could mend.
+        """
+        products = {matmul.kernel for matmul in self.matmuls}
+        return tuple(
+            kernel
+            for kernel in self.kernels
+            if kernel.uses_scratch
+            and (kernel.vgpr is not None or called_as(kernel.name)[0] in products)
+        )
 
     @property
     def fallbacks(self) -> tuple[Matmul, ...]:
@@ -215,10 +225,7 @@ def require_no_fallback(report: Report) -> None:
             f"{report.target}, which --strict refuses:\n" + "\n".join(lines)
         )
     if report.spilling:
-        where = [
-            f"{kernel.name} ({kernel.spills} spills, {kernel.scratch_bytes} bytes of scratch)"
-            for kernel in report.spilling
-        ]
+        where = [f"{kernel.name} ({kernel.spilling})" for kernel in report.spilling]
         parts.append(
             f"{len(where)} of {len(report.kernels)} kernels keep registers in memory, which "
             f"--strict refuses: {_listed(where)}"

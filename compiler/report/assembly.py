@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mxc.compiler.report.hot_loop import HotLoop, describe
+from mxc.compiler.report.stack_slots import StackMoves, stack_moves
 from mxc.dialects.compute_units import ComputeUnit, Occupancy
 
 # A name with characters that an assembler does not expect is quoted.
@@ -36,7 +37,8 @@ class Kernel:
     `scratch_bytes` is the fixed part of the stack frame. `instructions` maps mnemonics to how
     often they stand in the text, x86 vector ones with their width: "vfmadd231ps zmm".
     `vgpr` has accumulation registers in it where both are one file (gfx942, gfx950). `occupancy`
-    and `hot_loop` are there for a GPU that dialects/compute_units.py has.
+    and `hot_loop` are there for a GPU that dialects/compute_units.py has, `stack_moves` for a CPU
+    kernel that has some.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Kernel:
     workgroup_size: int | None = None
     occupancy: Occupancy | None = None
     hot_loop: HotLoop | None = None
+    stack_moves: StackMoves | None = None
 
     @property
     def uses_tiles(self) -> bool:
@@ -58,8 +61,21 @@ class Kernel:
 
     @property
     def uses_scratch(self) -> bool:
-        """Whether registers of a GPU kernel are in memory; on a CPU the stack is in the cache."""
-        return self.vgpr is not None and bool(self.spills or self.scratch_bytes)
+        """Whether registers are in memory: any of a GPU's; of a CPU's, whose stack is in the
+        cache, so many in a hot loop that it costs."""
+        if self.vgpr is None:
+            return self.stack_moves is not None and self.stack_moves.excessive
+        return bool(self.spills or self.scratch_bytes)
+
+    @property
+    def spilling(self) -> str:
+        """What is in memory, as a clause: "12 spills, 48 bytes of scratch"."""
+        if self.vgpr is not None:
+            return f"{self.spills} spills, {self.scratch_bytes} bytes of scratch"
+        if self.stack_moves is None:
+            return "no vector register on the stack in a hot loop"
+        moves, instructions = self.stack_moves.moves, self.stack_moves.instructions
+        return f"{moves} of {instructions} instructions of a loop move vectors to or from the stack"
 
 
 def parse(text: str, unit: ComputeUnit | None = None) -> list[Kernel]:
@@ -135,6 +151,7 @@ def _cpu_kernel(name: str, body: str) -> Kernel:
         instructions=_count(body, "#"),
         spills=len(_STACK_STORE.findall(body)),
         scratch_bytes=sum(int(size) for size in _FRAME.findall(body)),
+        stack_moves=stack_moves(body),
     )
 
 

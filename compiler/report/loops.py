@@ -1,8 +1,8 @@
-"""The hot loop of a GPU kernel, and what it is made of.
+"""The loops of a kernel, and what the hot one of a GPU is made of.
 
-A loop is what lies between a label and a branch back to it. The hot one is, of those that hold no
-other, the one with the most matrix instructions; where no loop has any, the one with the most
-loads. A kernel without a loop is taken as a whole.
+A loop is what lies between a label and a branch back to it. The hot one of a GPU is, of those that
+hold no other, the one with the most matrix instructions; where no loop has any, the one with the
+most loads. A kernel without a loop is taken as a whole.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _LABEL = re.compile(r"^(\.?\w+):")
-_INSTRUCTION = re.compile(r"^\s+([a-z]\w*)(?:\s+(.*))?$")
+_INSTRUCTION = re.compile(r"^\s+(?:\{\w+\}\s+)?([a-z][\w.]*)(?:\s+(.*))?$")
 _BRANCH = ("s_cbranch", "s_branch")
+#: Branches of x86-64 and of AArch64; their target stands last.
+_CPU_BRANCH = re.compile(r"j[a-z]+|b|b\.[a-z]+|cbn?z|tbn?z")
+_CPU_COMMENT = re.compile(r"\s#\s.*|//.*")
 
 #: What a line of a GPU kernel does, in the order in which a census lists it.
 KINDS = (
@@ -69,6 +72,18 @@ def hot_loop(body: str) -> Loop:
     return Loop(tuple(lines[first : last + 1]), first)
 
 
+def innermost_loops(body: str) -> list[tuple[Line, ...]]:
+    """The loops of a CPU kernel that hold no other, given the text of its function."""
+    lines, labels = _read(_CPU_COMMENT.sub("", body))
+    ends: dict[int, int] = {}
+    for number, line in enumerate(lines):
+        if _CPU_BRANCH.fullmatch(line.mnemonic):
+            _close(ends, labels.get(line.operands.rpartition(",")[2].strip()), number)
+    ranges = sorted(ends.items())
+    inner = [r for r in ranges if not any(_within(other, r) for other in ranges)]
+    return [tuple(lines[first : last + 1]) for first, last in inner]
+
+
 def _read(body: str) -> tuple[list[Line], dict[str, int]]:
     """Instructions in their order, and the number of the one that follows each label."""
     lines: list[Line] = []
@@ -95,10 +110,15 @@ def _ranges(lines: Sequence[Line], labels: dict[str, int]) -> list[tuple[int, in
     """First and last instruction of each loop; branches back to one label make one loop."""
     ends: dict[int, int] = {}
     for number, line in enumerate(lines):
-        target = labels.get(line.operands.strip()) if line.mnemonic.startswith(_BRANCH) else None
-        if target is not None and target <= number:
-            ends[target] = max(number, ends.get(target, number))
+        if line.mnemonic.startswith(_BRANCH):
+            _close(ends, labels.get(line.operands.strip()), number)
     return sorted(ends.items())
+
+
+def _close(ends: dict[int, int], target: int | None, number: int) -> None:
+    """The branch `number` to `target`: it ends a loop where it goes back."""
+    if target is not None and target <= number:
+        ends[target] = max(number, ends.get(target, number))
 
 
 def _within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
