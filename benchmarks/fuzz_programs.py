@@ -1,12 +1,14 @@
-"""Random programs with scaled contractions, compiled, run and compared with numpy.
+"""Random programs with scaled contractions through our passes, compared with numpy.
 
     python benchmarks/fuzz_programs.py [--count 10000] [--seed 0] [--first 0] [--target cpu]
     python benchmarks/fuzz_programs.py --program finding.json
 
-Each program is put together from pieces (fuzz/description.py). A wrong number, a trace, a crash, a
-hang, a refusal that is not ours, and a contraction without a kernel of ours and without a reason in
-the report are findings: each is made smaller and written, with its MLIR, to the folder --output.
-The exit status is 1 where there is one.
+Each program is put together from pieces (fuzz/description.py). Our stages run on all of them, and
+what is normalised is interpreted in numpy (fuzz/stages.py). One of every --whole programs, and each
+that calls a kernel of a form not seen before, is compiled by IREE and run too (fuzz/check.py). A
+wrong number, a trace, a crash, a hang, a refusal that is not ours, and a contraction without a
+kernel of ours and without a reason are findings: each is made smaller and written, with its MLIR,
+to the folder --output. The exit status is 1 where there is one.
 """
 
 from __future__ import annotations
@@ -16,17 +18,23 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from fuzz.check import Outcome, check
+from fuzz.check import Check, Outcome, check
 from fuzz.description import Program, read
 from fuzz.generate import FAMILY, programs
 from fuzz.mlir import function
 from fuzz.operands import constants
 from fuzz.shrink import smallest
+from fuzz.stages import Checked, check_stages
 
 #: Findings of a kind that are made smaller and written.
 MOST = 20
+#: Programs that are compiled together, at least.
+TOGETHER = 40
+#: Families after which a line says how far it is.
+STEP = 10
 
 
 def write(folder: Path, number: int, program: Program, outcome: Outcome) -> Path:
@@ -52,6 +60,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=10_000, help="programs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first program")
+    parser.add_argument("--whole", type=int, default=50, metavar="N",
+                        help="compile and run one of N; 1 for all, 0 for none")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after these")
     parser.add_argument("--target", default="cpu", help="a CPU target that this machine may run")
     parser.add_argument("--output", type=Path, default=Path("fuzz-findings"))
@@ -60,45 +70,102 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+class Run:
+    """What is found of programs, and the forms of kernels among them.
+
+    `whole`: one of so many programs is compiled and run, beside the first with each kernel.
+    """
+
+    def __init__(self, *, seed: int, target: str, whole: int, smaller: bool, output: Path) -> None:
+        self._seed, self._target, self._whole = seed, target, whole
+        self._smaller, self._output = smaller, output
+        self._kernels: set[str] = set()
+        self._waiting: list[tuple[int, Program]] = []
+        self.found: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.compiled = 0
+
+    def check(self, numbers: Sequence[int]) -> None:
+        """Check programs of these numbers; those to be compiled wait for others."""
+        several = programs(self._seed, numbers[0], len(numbers))
+        checked = check_stages(several, numbers, self._target)
+        for number, program, each in zip(numbers, several, checked, strict=True):
+            if self._is_whole(number, each):
+                self._waiting.append((number, program))
+            else:
+                self._record(number, program, each.outcome, only_stages)
+        if len(self._waiting) >= TOGETHER:
+            self.finish()
+
+    def finish(self) -> None:
+        """Compile and run the programs that wait."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        numbers, several = zip(*waiting, strict=True)
+        for number, program, outcome in zip(
+            numbers, several, check(several, numbers, self._target), strict=True
+        ):
+            self._record(number, program, outcome, check)
+        self.compiled += len(waiting)
+
+    def _is_whole(self, number: int, checked: Checked) -> bool:
+        if checked.outcome.is_finding or not self._whole:
+            return False
+        new = not checked.kernels <= self._kernels
+        self._kernels |= checked.kernels
+        return new or (number - self._seed) % self._whole == 0
+
+    def _record(self, number: int, program: Program, outcome: Outcome, again: Check) -> None:
+        self.found[outcome.kind] += 1
+        if not outcome.is_finding:
+            self.reasons[summary(outcome)] += 1
+            return
+        if self.found[outcome.kind] > MOST:
+            return
+        if self._smaller:
+            program, outcome = smallest(program, outcome, number, self._target, again)
+        place = write(self._output, number, program, outcome)
+        print(f"program {number}: {outcome.kind}: {outcome.why[:300]}; see {place}.json",
+              flush=True)  # fmt: skip
+
+    @property
+    def line(self) -> str:
+        """How many there are of each kind."""
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.found.most_common())
+        return f"{self.found.total():,} programs, {self.compiled:,} compiled: {kinds}"
+
+
+def only_stages(several: Sequence[Program], seeds: Sequence[int], target: str) -> list[Outcome]:
+    """What our stages make of programs."""
+    return [each.outcome for each in check_stages(several, seeds, target)]
+
+
 def main() -> int:
     chosen = parse()
     if chosen.program is not None:
-        (outcome,) = check([read(chosen.program.read_text())], [chosen.first], chosen.target)
+        program = read(chosen.program.read_text())
+        (outcome,) = only_stages([program], [chosen.first], chosen.target)
+        if not outcome.is_finding:
+            (outcome,) = check([program], [chosen.first], chosen.target)
         print(f"{outcome.kind}: {outcome.why}")
         return int(outcome.is_finding)
     start = time.perf_counter()
-    found: Counter[str] = Counter()
-    reasons: Counter[str] = Counter()
-    known: Counter[str] = Counter()
+    state = Run(seed=chosen.seed, target=chosen.target, whole=chosen.whole,
+                smaller=not chosen.keep, output=chosen.output)  # fmt: skip
     end = chosen.first + chosen.count
     for first in range(chosen.first, end, FAMILY):
-        if time.perf_counter() - start > chosen.seconds:
+        seconds = time.perf_counter() - start
+        if seconds > chosen.seconds:
             break
-        numbers = list(range(first, min(first + FAMILY, end)))
-        family = programs(chosen.seed, first, len(numbers))
-        for number, program, outcome in zip(
-            numbers, family, check(family, numbers, chosen.target), strict=True
-        ):
-            found[outcome.kind] += 1
-            if not outcome.is_finding:
-                reasons[summary(outcome)] += 1
-                continue
-            known[outcome.kind] += 1
-            if known[outcome.kind] > MOST:
-                continue
-            if not chosen.keep:
-                program, outcome = smallest(program, outcome, number, chosen.target)
-            place = write(chosen.output, number, program, outcome)
-            print(f"program {number}: {outcome.kind}: {outcome.why[:300]}; see {place}.json",
-                  flush=True)  # fmt: skip
-    done = sum(found.values())
-    for kind, count in found.most_common():
-        print(f"{kind:10} {count:>7,}")
-    for why, count in reasons.most_common(30):
+        state.check(range(first, min(first + FAMILY, end)))
+        if (first - chosen.first) // FAMILY % STEP == STEP - 1:
+            print(f"{state.line}; {time.perf_counter() - start:.0f} s", flush=True)
+    state.finish()
+    for why, count in state.reasons.most_common(30):
         print(f"  {count:>7,}  {why}")
-    seconds = time.perf_counter() - start
-    print(f"{done:,} programs in {seconds:.0f} s")
-    return int(any(Outcome(kind).is_finding for kind in found))
+    print(f"{state.line}; {time.perf_counter() - start:.0f} s")
+    return int(any(Outcome(kind).is_finding for kind in state.found))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ import json
 import multiprocessing
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,12 @@ from mxc.compiler.report import Report
 from mxc.dialects.manifest import REPORT
 from mxc.dialects.targets import target as target_record
 from mxc.passes.base import run
+
+Item = TypeVar("Item")
+#: What is done with programs, by their seeds and the target.
+Work = Callable[[Sequence[Program], Sequence[int], str], Sequence[Item | "Outcome"]]
+#: What becomes of programs, by their seeds and the target.
+Check = Callable[[Sequence[Program], Sequence[int], str], list["Outcome"]]
 
 #: Seconds that compiling and running may take: for all programs together, and for each.
 _SECONDS, _SECONDS_EACH = 240, 20
@@ -53,32 +59,41 @@ class Outcome:
 
 def check(programs: Sequence[Program], seeds: Sequence[int], target: str = "cpu") -> list[Outcome]:
     """What becomes of each program; seeds are those of their operands."""
-    found = _in_child(programs, seeds, target)
+    return apart(_checked, programs, seeds, target)
+
+
+def apart(
+    work: Work[Item], programs: Sequence[Program], seeds: Sequence[int], target: str
+) -> list[Item | Outcome]:
+    """What `work` gives for each program, in a child process.
+
+    Where it dies, hangs or fails for all of them, halves say which of them is at fault.
+    """
+    found = _in_child(work, programs, seeds, target)
     if isinstance(found, list):
         return found
     if len(programs) == 1:
         return [found]
-    # One of them is at fault: halves say which.
     middle = len(programs) // 2
     return [
-        *check(programs[:middle], seeds[:middle], target),
-        *check(programs[middle:], seeds[middle:], target),
+        *apart(work, programs[:middle], seeds[:middle], target),
+        *apart(work, programs[middle:], seeds[middle:], target),
     ]
 
 
 def _in_child(
-    programs: Sequence[Program], seeds: Sequence[int], target: str
-) -> list[Outcome] | Outcome:
+    work: Work[Item], programs: Sequence[Program], seeds: Sequence[int], target: str
+) -> list[Item | Outcome] | Outcome:
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
-    child = context.Process(target=_child, args=(there, programs, seeds, target))
+    child = context.Process(target=_child, args=(there, work, programs, seeds, target))
     child.start()
     there.close()
     limit = _SECONDS + _SECONDS_EACH * len(programs)
     try:
         if not here.poll(limit):
             return Outcome("hang", f"nothing after {limit} s")
-        found: list[Outcome] | Outcome = here.recv()
+        found: list[Item | Outcome] | Outcome = here.recv()
         return found
     except EOFError:
         child.join()
@@ -88,45 +103,48 @@ def _in_child(
         child.join()
 
 
-def _child(out: Connection, programs: Sequence[Program], seeds: Sequence[int], target: str) -> None:
+def _child(
+    out: Connection,
+    work: Work[Item],
+    programs: Sequence[Program],
+    seeds: Sequence[int],
+    target: str,
+) -> None:
     try:
-        with tempfile.TemporaryDirectory(prefix="mxc-fuzz-") as folder:
-            found: list[Outcome] | Outcome = _checked(programs, seeds, target, Path(folder))
+        found: Sequence[Item | Outcome] | Outcome = work(programs, seeds, target)
     except mxc.MxcError as error:
         # No place says whose it is.
-        found = _refused(error)
+        found = refused(error)
     except Exception:
         found = Outcome("trace", traceback.format_exc()[-1500:])
     out.send(found)
 
 
-def _refused(error: mxc.MxcError) -> Outcome:
+def refused(error: mxc.MxcError) -> Outcome:
+    """What a refusal is: a pass says why, and anything else is a finding."""
     died = "the compiler died" in str(error)
     ours = type(error).__name__ == "PassError"
     return Outcome("crash" if died else "refused" if ours else "rejected", str(error))
 
 
-def _checked(
-    programs: Sequence[Program], seeds: Sequence[int], target: str, folder: Path
-) -> list[Outcome] | Outcome:
+def _checked(programs: Sequence[Program], seeds: Sequence[int], target: str) -> list[Outcome]:
     functions = [
         function(program, f"f{number}", constants(program, seed))
         for number, (program, seed) in enumerate(zip(programs, seeds, strict=True))
     ]
-    refused = screened(functions, target)
-    left = [n for n in range(len(programs)) if n not in refused]
-    if left:
-        source = folder / "program.mlir"
-        source.write_text("".join(functions[n].text for n in left))
-        mxc.compile(source, target=target, output=folder / "program.mxc")
-        report = Report.from_dict(json.loads((folder / "program.mxc" / REPORT).read_text()))
-        device = "simulator" if target_record(target).is_gpu else "local-sync"
-        model = mxc.load(folder / "program.mxc", device=device)
-    return [
-        refused[n] if n in refused else
-        _compared(model, report, f"f{n}", functions[n], programs[n], seeds[n])
-        for n in range(len(programs))
-    ]  # fmt: skip
+    found = screened(functions, target)
+    left = [n for n in range(len(programs)) if n not in found]
+    with tempfile.TemporaryDirectory(prefix="mxc-fuzz-") as folder:
+        source, output = Path(folder, "program.mlir"), Path(folder, "program.mxc")
+        if left:
+            source.write_text("".join(functions[n].text for n in left))
+            mxc.compile(source, target=target, output=output)
+            report = Report.from_dict(json.loads((output / REPORT).read_text()))
+            device = "simulator" if target_record(target).is_gpu else "local-sync"
+            model = mxc.load(output, device=device)
+        for n in left:
+            found[n] = _compared(model, report, f"f{n}", functions[n], programs[n], seeds[n])
+    return [found[n] for n in range(len(programs))]
 
 
 def screened(functions: Sequence[Function], target: str) -> dict[int, Outcome]:
@@ -140,7 +158,7 @@ def screened(functions: Sequence[Function], target: str) -> dict[int, Outcome]:
             for stage in stages:
                 run(stage.passes, compiler.module)
         except mxc.MxcError as error:
-            found[number] = _refused(error)
+            found[number] = refused(error)
         except Exception:
             found[number] = Outcome("trace", traceback.format_exc()[-1500:])
     return found

@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from fuzz.check import Outcome, check
+from fuzz.check import Check, Outcome
 from fuzz.description import FORMATS, Program, Side, fault
 
 
-def smallest(program: Program, outcome: Outcome, seed: int, target: str) -> tuple[Program, Outcome]:
-    """A program without a piece that could be left out, and what is found of it."""
+def smallest(
+    program: Program, outcome: Outcome, seed: int, target: str, check: Check
+) -> tuple[Program, Outcome]:
+    """A program without a piece that could be left out, and what `check` finds of it."""
     changed = True
     while changed:
         changed = False

@@ -1,32 +1,48 @@
 """The first programs of the fuzz, and what the fuzz is made of."""
 
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
-from fuzz import shrink
+from fuzz import interpreter, stages
 from fuzz.bounded import exact, plus, product, rounded
-from fuzz.check import Outcome, check, difference
+from fuzz.check import Outcome, difference
 from fuzz.description import Program, Side, fault, read
 from fuzz.foreign import foreign
 from fuzz.generate import programs
-from fuzz.operands import PATTERNS, operands
+from fuzz.mlir import function
+from fuzz.operands import PATTERNS, chosen, constants, operands
 from fuzz.reference import computed, quantized_wrongly
+from fuzz.shrink import smallest
+from fuzz_programs import Run
+from iree.compiler import ir
 
-#: Programs of `benchmarks/fuzz_programs.py --seed 0`, and how many are compiled together.
-COUNT, TOGETHER = 60, 60
+from mxc.dialects.context import new_context
+from mxc.passes.base import Pass, Pipeline, Stage, run
+from mxc.passes.normalise import NORMALISE
+from mxc.passes.rewriting.rebuild import linalg_operations
+
+#: Programs of `benchmarks/fuzz_programs.py --seed 0`; of the first ones each form of a kernel is
+#: compiled and run.
+COUNT, COMPILED = 300, 100
 
 WEIGHT = Side(format="mxfp4", factor="scaling_extf", broadcast="blocks", style="inline")
 PLAIN = Program(lhs=Side(format="f32"), rhs=WEIGHT, m=2, n=16, k=64)
 
 
-@pytest.mark.parametrize("first", range(0, COUNT, TOGETHER))
-def test_the_first_programs(first: int) -> None:
-    chosen = programs(0, first, TOGETHER)
-    numbers = range(first, first + TOGETHER)
-    found = zip(numbers, chosen, check(chosen, list(numbers)), strict=True)
-    wrong = [f"{n}: {o.kind}: {o.why[:300]}: {p.json()}" for n, p, o in found if o.is_finding]
-    assert not wrong, "\n".join(wrong)
+@pytest.mark.parametrize(
+    ("first", "end", "whole"), [(0, COMPILED, COUNT), (COMPILED, COUNT, 0)]
+)  # fmt: skip
+def test_the_first_programs(first: int, end: int, whole: int, tmp_path: Path) -> None:
+    state = Run(seed=0, target="cpu", whole=whole, smaller=False, output=tmp_path)
+    state.check(range(first, end))
+    state.finish()
+    wrong = [place.read_text() for place in sorted(tmp_path.glob("*.mlir"))]
+    assert not wrong, "\n".join(text[:600] for text in wrong)
+    assert set(state.found) == {"kernel", "fallback", "refused"}
+    assert (state.compiled >= 10) == bool(whole)
 
 
 def test_programs_are_what_a_seed_says() -> None:
@@ -90,15 +106,53 @@ def test_quantized_results_are_compared_as_blocks() -> None:
     assert quantized_wrongly(y, codes, scales + 1).all()
 
 
-def test_a_finding_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(chosen: list[Program], seeds: list[int], target: str) -> list[Outcome]:
+def test_a_finding_is_made_smaller() -> None:
+    def found(chosen: Sequence[Program], seeds: Sequence[int], target: str) -> list[Outcome]:
         wrong = "square" in chosen[0].epilogue and chosen[0].k >= 64
         return [Outcome("wrong") if wrong else Outcome("kernel")]
 
-    monkeypatch.setattr(shrink, "check", found)
     large = dataclasses.replace(
         PLAIN, m=9, k=128, batch=2, epilogue=("silu", "square", "clamp"), swapped=True
     )
-    small, outcome = shrink.smallest(large, Outcome("wrong"), 0, "cpu")
+    small, outcome = smallest(large, Outcome("wrong"), 0, "cpu", found)
     assert outcome.kind == "wrong"
     assert (small.m, small.k, small.batch, small.epilogue) == (1, 64, 0, ("square",))
+
+
+def test_programs_compute_what_the_reference_does_before_any_pass() -> None:
+    with new_context():
+        for number, program in enumerate(programs(0, 0, 40)):
+            made = function(program, "main", constants(program, number))
+            module = ir.Module.parse(made.text)
+            run(("convert-elementwise-to-linalg",), module)
+            (main,) = module.body.operations
+            given = operands(program, "random", number)
+            results = interpreter.call(main.operation, chosen(given, made.arguments))
+            assert difference(program, results, computed(program, given)) == "", program.json()
+
+
+@pytest.mark.parametrize("change", ["", "arith.mulf %v, %v : f32", "arith.negf %v : f32"])
+def test_a_pass_that_changes_numbers_is_found(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a faulty pass may do to what is yielded; without it nothing is found."""
+    monkeypatch.setattr(stages, "pipeline", lambda target: Pipeline(target, (Stage(
+        "normalise", "", (*NORMALISE, _Wrong(change)) if change else NORMALISE),)))  # fmt: skip
+    (checked,) = stages._checked([PLAIN], [0], "cpu")
+    assert (checked.outcome.kind == "wrong") == bool(change), checked
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wrong(Pass):
+    """Does something to the last value of the last linalg operation."""
+
+    change: str
+    name = "mxc-wrong"
+
+    def run(self, module: ir.Operation) -> None:
+        """Change it."""
+        last = list(linalg_operations(module))[-1]
+        end = list(last.regions[0].blocks[0].operations)[-1].operation
+        with ir.InsertionPoint(end), end.location:
+            name, count = self.change.split()[0], self.change.count("%")
+            kind = [end.operands[0].type]
+            made = ir.Operation.create(name, kind, [end.operands[0]] * count)
+        end.operands[0] = made.result

@@ -1,0 +1,203 @@
+"""Programs on tensors, in numpy: what a function returns, operation by operation.
+
+It runs a program behind our passes, before any code generation, with the meaning that MLIR's
+documentation gives each operation: linalg over loops and indexing maps, arith and math element by
+element, reshapes of row-major tensors. Sums go in the order of the loops, each in its own type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from fuzz.scalars import computed, regrouped
+from iree.compiler import ir
+
+from mxc.dialects.dequantize import iterators
+from mxc.dialects.indexing import indexing_maps
+from mxc.dialects.scalar_operations import FLOATS, Array, bits_of
+from mxc.dialects.tensor_constants import constant_of, splat_number
+
+_Known = dict[ir.Value, Array]
+
+
+def call(function: ir.Operation, arguments: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+    """The results of a function of tensors, as numpy and ml_dtypes have their element types.
+
+    Raises NotImplementedError at an operation that is not known.
+    """
+    block = function.regions[0].blocks[0]
+    known: _Known = {}
+    for value, given in zip(block.arguments, arguments, strict=True):
+        whole = given.dtype.kind in "iu"
+        bits = given.view(f"u{given.dtype.itemsize}") if whole else given
+        known[value] = bits.astype(np.uint64 if whole else np.float64)
+    for view in block.operations:
+        op = view.operation
+        if op.name in ("func.return", "util.return"):
+            return [_native(known[value], value.type.element_type) for value in op.operands]
+        known[op.results[0]] = _result(op, known)
+    raise NotImplementedError("a function without a return")
+
+
+def _native(values: Array, kind: ir.Type) -> npt.NDArray[Any]:
+    if isinstance(kind, ir.FloatType):
+        return np.asarray(values.astype(FLOATS[str(kind)]))
+    return np.asarray(values.astype(f"u{max(8, bits_of(kind)) // 8}"))
+
+
+def _result(op: ir.Operation, known: _Known) -> Array:
+    kind = op.results[0].type
+    inputs = [known[value] for value in op.operands]
+    if op.name == "arith.constant":
+        return _constant(op)
+    if op.name == "tensor.dim":
+        return np.asarray(inputs[0].shape[int(inputs[1])], np.uint64)
+    if op.name == "tensor.empty":
+        return _unwritten(kind, inputs)
+    if op.name.startswith("linalg."):
+        return _Loops(op, known).result()
+    if op.name in ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"):
+        return inputs[0].reshape([size if size >= 0 else -1 for size in kind.shape])
+    if op.name in ("flow.tensor.bitcast", "tensor.bitcast"):
+        source = ir.RankedTensorType(op.operands[0].type).element_type
+        return regrouped(inputs[0], source, kind.element_type)
+    if isinstance(kind, ir.ShapedType):
+        raise NotImplementedError(f"no numpy for {op.name}")
+    return computed(op, inputs)
+
+
+def _constant(op: ir.Operation) -> Array:
+    kind = op.results[0].type
+    if isinstance(kind, ir.RankedTensorType):
+        found = constant_of(op.results[0])
+        if found is None:
+            raise NotImplementedError(f"no numpy for a constant of {kind}")
+        return found
+    number = splat_number(op.attributes["value"])
+    return np.asarray(number, np.float64 if isinstance(kind, ir.FloatType) else np.uint64)
+
+
+def _unwritten(kind: ir.RankedTensorType, sizes: Sequence[Array]) -> Array:
+    """A tensor that nothing has written: no number that a program may rely on."""
+    given = iter(sizes)
+    shape = [size if size >= 0 else int(next(given)) for size in kind.shape]
+    if isinstance(kind.element_type, ir.FloatType):
+        return np.full(shape, np.nan)
+    return np.full(shape, 0xA5, np.uint64)
+
+
+class _Loops:
+    """A linalg operation. The axes of its arrays are loops: those that sum first."""
+
+    def __init__(self, op: ir.Operation, known: _Known) -> None:
+        self._op, self._outer = op, known
+        self._maps = indexing_maps(op)
+        summed = ["reduction" in str(kind) for kind in iterators(op)]
+        sizes = self._sizes()
+        order = sorted(range(len(sizes)), key=lambda loop: not summed[loop])
+        self._shape = tuple(sizes[loop] for loop in order)
+        self._summed = sum(summed)
+        self._grid: list[Array] = [np.zeros(0)] * len(sizes)
+        for axis, loop in enumerate(order):
+            along = [1] * len(sizes)
+            along[axis] = sizes[loop]
+            self._grid[loop] = np.arange(sizes[loop]).reshape(along)
+
+    def _sizes(self) -> list[int]:
+        sizes = [1] * self._maps[-1].n_dims
+        for value, affine in zip(self._op.operands, self._maps, strict=True):
+            shape = self._outer[value].shape
+            for size, index in zip(shape, affine.results, strict=bool(shape)):
+                if isinstance(index, ir.AffineDimExpr):
+                    sizes[index.position] = size
+        return sizes
+
+    def result(self) -> Array:
+        """What it writes."""
+        block = self._op.regions[0].blocks[0]
+        *inputs, init = block.arguments
+        known: _Known = {
+            argument: self._read(argument.arg_number) for argument in inputs if list(argument.uses)
+        }
+        before = self._read(init.arg_number)
+        operations = [view.operation for view in block.operations]
+        # What depends on the accumulator is computed step by step, the rest at once.
+        late: list[ir.Operation] = []
+        behind = {init}
+        for op in operations[:-1]:
+            if any(value in behind for value in op.operands):
+                late.append(op)
+                behind.update(op.results)
+            else:
+                known[op.results[0]] = self._scalar(op, known)
+        (yielded,) = operations[-1].operands
+        total = before.reshape(before.shape[self._summed :])
+        steps = math.prod(self._shape[: self._summed])
+        if late or not self._summed:
+            needed = {value for op in late for value in op.operands} | {yielded}
+            rows = {value: self._steps(known[value]) for value in needed if value in known}
+            for step in range(steps):
+                at = {value: row[step] for value, row in rows.items()} | {init: total}
+                for op in late:
+                    at[op.results[0]] = self._scalar(op, at)
+                total = at[yielded] if yielded in at else self._lookup(yielded, at)
+        return self._written(total)
+
+    def _read(self, number: int) -> Array:
+        value = self._outer[self._op.operands[number]]
+        if not value.shape:
+            return value.reshape([1] * len(self._shape))
+        return np.asarray(value[self._places(number)])
+
+    def _places(self, number: int) -> tuple[Array, ...]:
+        return tuple(_index(each, self._grid) for each in self._maps[number].results)
+
+    def _steps(self, values: Array) -> Array:
+        """With one axis for all loops that sum."""
+        shape = self._shape[: self._summed] + values.shape[self._summed :]
+        return np.broadcast_to(values, shape).reshape(-1, *values.shape[self._summed :])
+
+    def _scalar(self, op: ir.Operation, known: _Known) -> Array:
+        if op.name == "linalg.index":
+            return self._grid[ir.IntegerAttr(op.attributes["dim"]).value].astype(np.uint64)
+        if op.name == "arith.constant":
+            return _constant(op)
+        if op.name == "tensor.extract":
+            table, *at = op.operands
+            places = tuple(self._lookup(value, known).astype(np.intp) for value in at)
+            return np.asarray(self._outer[table][places])
+        return computed(op, [self._lookup(value, known) for value in op.operands])
+
+    def _lookup(self, value: ir.Value, known: _Known) -> Array:
+        return known[value] if value in known else self._outer[value]
+
+    def _written(self, values: Array) -> Array:
+        last = len(self._maps) - 1
+        whole = np.array(self._outer[self._op.operands[last]])
+        places = self._places(last)
+        parallel = tuple(place.reshape(place.shape[self._summed :]) for place in places)
+        whole[parallel] = values
+        return whole
+
+
+def _index(expression: ir.AffineExpr, loops: Sequence[Array]) -> Array:
+    """The values of an affine expression over loops."""
+    expression = expression.maybe_downcast()
+    if isinstance(expression, ir.AffineDimExpr):
+        return loops[expression.position]
+    if isinstance(expression, ir.AffineConstantExpr):
+        return np.asarray(expression.value).reshape([1] * loops[0].ndim)
+    left, right = (_index(each, loops) for each in (expression.lhs, expression.rhs))
+    if isinstance(expression, ir.AffineAddExpr):
+        return left + right
+    if isinstance(expression, ir.AffineMulExpr):
+        return left * right
+    if isinstance(expression, ir.AffineModExpr):
+        return left % right
+    if isinstance(expression, ir.AffineFloorDivExpr):
+        return left // right
+    raise NotImplementedError(f"no numpy for {expression}")

@@ -1,0 +1,123 @@
+"""Run our own stages on programs, without IREE's code generation, and check what they leave.
+
+What is normalised is interpreted in numpy and compared with the reference. Behind the kernels each
+product of packed operands is a call of a kernel of ours, or carries the reason why it is none. The
+code of the kernels is not run: their signatures say which of them a run has seen.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fuzz import interpreter
+from fuzz.check import Outcome, apart, difference, refused
+from fuzz.description import Program
+from fuzz.mlir import Function, function
+from fuzz.operands import PATTERNS, chosen, constants, operands
+from fuzz.reference import computed
+from iree.compiler import ir
+
+import mxc
+from mxc.compiler.pipelines import pipeline
+from mxc.dialects.context import new_context
+from mxc.dialects.contractions import sums_elements
+from mxc.dialects.dispatches import walk
+from mxc.dialects.kernel_calls import read_call, read_reasons
+from mxc.passes.base import Stage, run
+
+#: Kernels are of the same code but for these parts of their names: the sizes.
+_SIZES = re.compile(r"\d+(x\d+)+|_\d+$")
+_PLAIN = ("f32", "bf16", "f16")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What became of a program in our stages; `kernels`: the signatures of those that it calls."""
+
+    outcome: Outcome
+    kernels: frozenset[str] = frozenset()
+
+
+def check_stages(
+    programs: Sequence[Program], seeds: Sequence[int], target: str = "cpu"
+) -> list[Checked]:
+    """What our stages make of each program; seeds are those of their operands."""
+    found = apart(_checked, programs, seeds, target)
+    return [Checked(each) if isinstance(each, Outcome) else each for each in found]
+
+
+def _checked(programs: Sequence[Program], seeds: Sequence[int], target: str) -> list[Checked]:
+    stages = [stage for stage in pipeline(target).stages if stage.phase is None]
+    with new_context():
+        return [
+            _check(program, seed, stages)
+            for program, seed in zip(programs, seeds, strict=True)
+        ]  # fmt: skip
+
+
+def _check(program: Program, seed: int, stages: Sequence[Stage]) -> Checked:
+    made = function(program, "main", constants(program, seed))
+    try:
+        module = ir.Module.parse(made.text)
+        normalise, *others = stages
+        run(normalise.passes, module)
+        wrong = _wrong(module, made, program, seed)
+        if wrong:
+            return Checked(Outcome("wrong", f"normalised, {wrong}"))
+        for stage in others:
+            run(stage.passes, module)
+        return _lowered(module.operation, program)
+    except mxc.MxcError as error:
+        return Checked(refused(error))
+    except Exception:
+        return Checked(Outcome("trace", traceback.format_exc()[-1500:]))
+
+
+def _wrong(module: ir.Module, made: Function, program: Program, seed: int) -> str:
+    """Where the normalised program computes other numbers than the reference; "" where it does
+    not."""
+    (main,) = (view.operation for view in module.body.operations)
+    for pattern in PATTERNS:
+        given = operands(program, pattern, seed)
+        results = interpreter.call(main, chosen(given, made.arguments))
+        wrong = difference(program, results, computed(program, given))
+        if wrong:
+            return f"{pattern}: {wrong}"
+    return ""
+
+
+def _lowered(module: ir.Operation, program: Program) -> Checked:
+    """Whether each product of packed operands is a kernel of ours, or has a reason."""
+    signatures, calls, reasons, silent = set(), [], [], 0
+    for view in module.regions[0].blocks[0].operations:
+        if view.operation.name == "stream.executable":
+            signatures.add(_signature(view.operation))
+            continue
+        for op in walk(view.operation):
+            call = read_call(op) if op.name == "flow.dispatch" else None
+            if call is not None:
+                calls += [call.kind] if call.rhs not in _PLAIN or call.lhs not in _PLAIN else []
+            elif sums_elements(op):
+                said = read_reasons(op.location)
+                reasons += said[:1]
+                silent += not said
+    wanted = 2 if program.ending == "gate" else 1
+    found = len(calls) + len(reasons)
+    if silent:
+        outcome = Outcome("silent", f"{silent} products without a kernel and without a reason")
+    elif found < wanted:
+        outcome = Outcome("unlisted", f"{found} products of packed operands are left")
+    elif reasons:
+        outcome = Outcome("fallback", "; ".join(dict.fromkeys(reasons)))
+    else:
+        outcome = Outcome("kernel", "; ".join(dict.fromkeys(calls)))
+    return Checked(outcome, frozenset(signatures))
+
+
+def _signature(executable: ir.Operation) -> str:
+    """The name of a kernel without its sizes, and which operations it consists of."""
+    name = _SIZES.sub("N", ir.StringAttr(executable.attributes["sym_name"]).value)
+    return f"{name}: {' '.join(sorted({op.name for op in walk(executable)}))}"
