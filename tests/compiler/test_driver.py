@@ -183,7 +183,9 @@ def test_the_host_is_named_as_llvm_names_it(
     (record,) = asked
     assert result.chip not in ("", "host")
     assert record.chip == result.chip
-    assert set(record.features) <= set(result.features)
+    # Tiles are left out of what a program needs that has no kernel with them.
+    without = {name for name in record.features if not name.startswith("amx-")}
+    assert without <= set(result.features)
     assert bool(record.features) == bool({"avx2", "neon"} & set(result.features))
 
 
