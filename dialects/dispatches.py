@@ -18,7 +18,7 @@ from iree.compiler import ir
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.locations import names
 
-LOAD = "iree_tensor_ext.dispatch.tensor.load"
+LOAD, STORE = (f"iree_tensor_ext.dispatch.tensor.{kind}" for kind in ("load", "store"))
 #: On a dispatch of a kernel whose body does not say it: the bytes that it reads of its first
 #: operands at most, -1 for all of them.
 READS = "mxc.reads"
@@ -111,9 +111,10 @@ def moved_bytes(dispatch: Dispatch) -> int | None:
     """Bytes that the dispatch reads and writes, each operand and result once; None if dynamic.
 
     An operand of which only a part is read counts that part: the rows that a gather takes, the
-    slice that a load with offsets takes, what `mark_reads` said.
+    slice that a load with offsets takes, what `mark_reads` said. A result that is an operand,
+    written where it lies, counts what is stored.
     """
-    written = [tensor_bytes(result.type) for result in dispatch.op.results]
+    written = [_written_bytes(dispatch, number) for number in range(len(dispatch.op.results))]
     read = [
         _read_bytes(dispatch, index, operand) for index, operand in enumerate(dispatch.operands)
     ]
@@ -165,6 +166,19 @@ def _read_bytes(dispatch: Dispatch, index: int, operand: ir.Value) -> int | None
             return whole
         total += taken
     return min(total, whole)
+
+
+def _written_bytes(dispatch: Dispatch, number: int) -> int | None:
+    whole = tensor_bytes(dispatch.op.results[number].type)
+    if "tied_operands" not in dispatch.op.attributes or whole is None:
+        return whole
+    tied = ir.IntegerAttr(ir.ArrayAttr(dispatch.op.attributes["tied_operands"])[number]).value
+    argument = None if tied < 0 else _argument(dispatch, tied)
+    if argument is None:
+        return whole
+    stores = [use.owner for use in argument.uses if use.owner.name == STORE]
+    parts = [tensor_bytes(store.operands[0].type) for store in stores]
+    return min(whole, sum(whole if part is None else part for part in parts)) if parts else whole
 
 
 def _taken_bytes(value: ir.Value) -> int | None:

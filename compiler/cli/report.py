@@ -38,7 +38,12 @@ def command(
 ) -> None:
     """Show how each contraction was lowered, and why where it fell back."""
     from mxc.compiler.cli.report_kernels import show_kernels
-    from mxc.compiler.cli.report_table import print_notes, show_report, table_console
+    from mxc.compiler.cli.report_table import (
+        print_memory,
+        print_notes,
+        show_report,
+        table_console,
+    )
     from mxc.compiler.report import Reports
     from mxc.dialects.manifest import read_manifest
     from mxc.runtime.integrity import check_files
@@ -59,6 +64,7 @@ def command(
         console = table_console()
         show_report(console, reports)
         show_kernels(console, reports, every=kernels)
+        print_memory(console, manifest.model)
         print_notes(console, manifest.notes)
     if strict and any(report.fallbacks or report.spilling for report in reports.levels.values()):
         raise typer.Exit(1)

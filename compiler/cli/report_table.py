@@ -14,6 +14,7 @@ from rich.text import Text
 
 from mxc.compiler.report import Matmul, Report, Reports
 from mxc.compiler.report.assembly import Kernel
+from mxc.dialects.manifest import ModelRecord
 from mxc.dialects.targets import TARGETS
 
 _DISPATCH = re.compile(r"_dispatch_\d+")
@@ -142,6 +143,17 @@ def _narrow(rows: Sequence[Row], notes: Sequence[str]) -> Table:
             Text(note, style="bold red"),
         )
     return table
+
+
+def print_memory(console: Console, model: ModelRecord | None) -> None:
+    """What a sequence takes beside the weights, of a language model; never folded."""
+    if model is None:
+        return
+    text = f"a sequence keeps {bytes_text(model.bytes_per_token)} a token (cache)"
+    if model.states:
+        names = ", ".join(model.states)
+        text += f", and {bytes_text(model.bytes_per_sequence)} whatever its length ({names})"
+    console.print(Text(text), soft_wrap=True)
 
 
 def print_notes(console: Console, notes: Sequence[str]) -> None:

@@ -99,9 +99,10 @@ def _describe_cache(
             )
     numbers = np.concatenate([_scale(tensor, decoder) for tensor in scales.values()])
     layers = len({layer for layer, _ in scales})
+    every = sum(each is not None for each in decoder.attentions)
     return (
         f"the checkpoint's key/value cache is {what}, with scales from {numbers.min():.4g} to "
-        f"{numbers.max():.4g} for {layers} layers of {len(decoder.layers)}: they are not used, "
+        f"{numbers.max():.4g} for {layers} layers of {every}: they are not used, "
         f"{ours}",
     )
 

@@ -21,7 +21,6 @@ from stored_weights import (
     Store,
     compressed_mxfp4,
     compressed_nvfp4,
-    fp8_of_rows,
     fp8_of_tensor,
     fp8_of_tiles,
     int4_of_groups,
@@ -77,7 +76,7 @@ _LAYER = "model.layers.{layer}.self_attn."
 _FP8_CACHE = rf"key/value cache is f8_e4m3.*{LAYERS} layers.*the cache of this program is f32"
 
 #: fp8 and int8 with a factor a row; the same and int4 with an f32 for each 32, 64 or 128 elements.
-_FP8_ROWS = ("f8E4M3FN", lambda k: k + 4)
+FP8_ROWS = ("f8E4M3FN", lambda k: k + 4)
 _INT8_ROWS = ("i8", lambda k: k + 4)
 _FP8_SQUARES = ("f8E4M3FN with f32 per 64", lambda k: k + k / 64 * 4)
 _INT4_GROUPS = ("i4 with f32 per 32", lambda k: k / 2 + k / 32 * 4)
@@ -90,21 +89,6 @@ _NVIDIA_LLAMA = modelopt(["lm_head"])
 _NVIDIA_MOE = modelopt(
     ["lm_head", *(f"model.layers.{n}.mlp.gate" for n in range(LAYERS))], cache=True
 )
-_NVIDIA_MIXED = modelopt(
-    ["lm_head"],
-    layers={
-        **{
-            f"model.layers.{n}.self_attn.{part}_proj": {"quant_algo": "FP8"}
-            for n in range(LAYERS)
-            for part in "qkvo"
-        },
-        **{
-            f"model.layers.{n}.mlp": {"quant_algo": "NVFP4", "group_size": 16}
-            for n in range(LAYERS)
-        },
-    },
-)
-
 #: By a short name.
 PUBLISHED: dict[str, Published] = {
     "amd-llama-mxfp4": Published(
@@ -151,20 +135,6 @@ PUBLISHED: dict[str, Published] = {
         # Scales that are 1 are not written.
         notes=(r"key/value cache is f8_e4m3, and has no scales",),
     ),
-    "nvidia-mixed": Published(
-        model="nvidia/Qwen3.5-397B-A17B-NVFP4-V2, its language model in the place of another",
-        config=QWEN3,
-        quantization=_NVIDIA_MIXED[1],
-        beside=_NVIDIA_MIXED[0],
-        stores={ATTENTION: fp8_of_tensor, MLP: modelopt_nvfp4},
-        extra=lambda plain: {
-            f"model.layers.{n}.self_attn.{part}_proj.{part}_scale": torch.tensor(0.03)
-            for n in range(LAYERS)
-            for part in "kv"
-        },
-        notes=(_FP8_CACHE, r"4 weights are f8_e4m3 .*: they do not meet activations in f8"),
-        packed={"self_attn": _FP8_ROWS},
-    ),
     "redhat-llama-nvfp4": Published(
         model="RedHatAI/Llama-3.3-70B-Instruct-NVFP4",
         config=LLAMA,
@@ -181,23 +151,6 @@ PUBLISHED: dict[str, Published] = {
         config=QWEN3,
         quantization=compressed({"nvfp4-pack-quantized": ["Linear"]}, ["lm_head"]),
         stores={LINEAR: compressed_nvfp4},
-    ),
-    "unsloth-mixed": Published(
-        model="unsloth/Qwen3.6-27B-NVFP4, its language model in the place of another",
-        config={**QWEN3, "unsloth_fixed": True},
-        quantization=compressed(
-            {
-                "float-quantized": [
-                    r"re:.*self_attn\.(q|k|v|o)_proj$",
-                    "lm_head",
-                    r"re:.*layers\.(62|63)\.mlp\.(gate|up|down)_proj$",
-                ],
-                "nvfp4-pack-quantized": [r"re:.*mlp\.(gate|up|down)_proj$"],
-            },
-            [],
-        ),
-        stores={f"{ATTENTION}|lm_head": fp8_of_rows, MLP: compressed_nvfp4},
-        packed={"self_attn|lm_head": _FP8_ROWS},
     ),
     "nm-qwen3-moe-mxfp4a16": Published(
         model="nm-testing/Qwen3-30B-A3B-MXFP4A16",
@@ -247,7 +200,7 @@ PUBLISHED: dict[str, Published] = {
         stores={r"(?!.*v_proj)" + f"(?:{LINEAR})": fp8_of_tiles},
         notes=(r"6 weights are f8_e4m3 .*: they do not meet activations in f8_e4m3",),
         # Of 128 x 128 elements, in rows of 128 those are a factor of the row.
-        packed={"self_attn.o_proj": _FP8_ROWS, "self_attn.q_proj|mlp": _FP8_SQUARES},
+        packed={"self_attn.o_proj": FP8_ROWS, "self_attn.q_proj|mlp": _FP8_SQUARES},
     ),
     "kimi-int4": Published(
         model="moonshotai/Kimi-K2-Thinking, with experts of Qwen3",
@@ -293,7 +246,7 @@ PUBLISHED: dict[str, Published] = {
         quantization=compressed({"float-quantized, static": ["Linear"]}, ["lm_head"]),
         stores={LINEAR: fp8_of_tensor},
         notes=(r"7 weights are f8_e4m3 .*: they do not meet activations in f8_e4m3",),
-        packed={"self_attn|mlp": _FP8_ROWS},
+        packed={"self_attn|mlp": FP8_ROWS},
     ),
     "qwen3-moe-fp8": Published(
         model="Qwen/Qwen3-30B-A3B-Instruct-2507-FP8",

@@ -43,8 +43,11 @@ def _turned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.mT if tensor.dim() == 2 else tensor
 
 
-def _apart(plain: Tensors) -> Tensors:
-    """Experts that are one tensor, [E, in, out], as layers of their own."""
+def _apart(plain: Tensors, model_type: str) -> Tensors:
+    """Experts that are one tensor as layers of their own.
+
+    Those of gpt-oss are [E, in, out], and gate and up stay one layer; else they are [E, out, in].
+    """
     found: Tensors = {}
     for name, tensor in plain.items():
         match = _EXPERTS.fullmatch(name)
@@ -52,17 +55,37 @@ def _apart(plain: Tensors) -> Tensors:
             found[name] = tensor
             continue
         for number, each in enumerate(tensor):
+            if model_type != "gpt_oss":
+                found |= _halves(f"{match['stem']}.{number}", match["part"], each)
+                continue
             layer = f"{match['stem']}.{number}.{match['part']}"
             found[f"{layer}.bias" if match["bias"] else f"{layer}.weight"] = _turned(each)
     return found
 
 
-def _together(values: Tensors, plain: Tensors) -> Tensors:
+def _halves(stem: str, part: str, weight: torch.Tensor) -> Tensors:
+    """Gate and up of an expert, or down."""
+    if part == "down_proj":
+        return {f"{stem}.down_proj.weight": weight}
+    gate, up = weight.chunk(2)
+    return {f"{stem}.gate_proj.weight": gate, f"{stem}.up_proj.weight": up}
+
+
+def _together(values: Tensors, plain: Tensors, model_type: str) -> Tensors:
     """The numbers of what `_apart` has taken apart."""
     found = {name: values[name] for name in plain if name in values}
     for name in plain.keys() - found.keys():
         match = _EXPERTS.fullmatch(name)
         assert match is not None
+        if model_type != "gpt_oss":
+            halves = ["gate_proj", "up_proj"] if match["part"] == "gate_up_proj" else ["down_proj"]
+            found[name] = torch.stack(
+                [
+                    torch.cat([values[f"{match['stem']}.{n}.{half}.weight"] for half in halves])
+                    for n in range(plain[name].shape[0])
+                ]
+            )
+            continue
         kind = "bias" if match["bias"] else "weight"
         parts = [
             _turned(values[f"{match['stem']}.{number}.{match['part']}.{kind}"])
@@ -79,7 +102,7 @@ def write_published(folder: Path, published: Published) -> None:
     plain = load_file(folder / "plain" / "model.safetensors")
     stored: Tensors = {}
     values: Tensors = {}
-    for name, weight in _apart(plain).items():
+    for name, weight in _apart(plain, config["model_type"]).items():
         module, _, part = name.rpartition(".")
         stores = (s for p, s in published.stores.items() if re.fullmatch(p, module))
         store = next(stores, None) if part == "weight" and weight.dim() == 2 else None
@@ -99,7 +122,7 @@ def write_published(folder: Path, published: Published) -> None:
     if published.beside is not None:
         text = json.dumps(published.beside)
         (folder / "checkpoint" / "hf_quant_config.json").write_text(text)
-    _write(folder / "reference", _together(values, plain), config)
+    _write(folder / "reference", _together(values, plain, config["model_type"]), config)
 
 
 def _write(folder: Path, tensors: Tensors, config: Json) -> None:
@@ -113,7 +136,7 @@ def reference_logits(folder: Path, tokens: list[int], dtype: torch.dtype) -> tor
     """transformers' logits [length, vocabulary] of the numbers of a checkpoint, in float64."""
     config = json.loads((folder / "reference" / "config.json").read_text())
     eager = {"attn_implementation": "eager"}
-    if "num_experts_per_tok" in config:
+    if "num_experts_per_tok" in config.get("text_config", config):
         eager["experts_implementation"] = "eager"
     model = _library(config).from_pretrained(folder / "reference", dtype=dtype, **eager)
     with torch.no_grad():

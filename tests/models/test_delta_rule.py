@@ -4,6 +4,7 @@ One program has a function for each number of tokens: one, a chunk that is not f
 chunks of which the last is not full.
 """
 
+import json
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import mxc
 from mxc.compiler.models.blocks.delta_rule import Tokens, advance
 from mxc.compiler.models.blocks.short_convolution import convolve
 from mxc.dialects.context import new_context
+from mxc.dialects.manifest import REPORT
 from mxc.runtime import Model
 
 COUNTS = (1, 5, 150)
@@ -113,6 +115,17 @@ def _check(model: Model, given: Arrays, tolerance: float = 2e-6) -> None:
     for found, wanted in zip((read, states[layer]), _wanted(given, layer), strict=True):
         assert np.abs(found - wanted).max() <= tolerance * max(1.0, np.abs(wanted).max())
     assert np.array_equal(states[0], given[-1][0])
+
+
+def test_a_step_reads_and_writes_the_state_of_its_layer_once(model: Model) -> None:
+    """One dispatch, whose bytes are those of one layer of the states, and a few rows."""
+    report = json.loads((model.path / REPORT).read_text())
+    moved = [each["bytes_moved"] for each in report["operations"] if each["function"] == "rule_1"]
+    state, rows = G * R * K * V, G * (2 * K + R * (2 * V + 2))
+    assert max(moved) <= 4 * (2 * state + rows) + 8
+    assert sum(moved) <= 4 * (2 * state + 3 * rows) + 8
+    (cost,) = (each for each in report["functions"] if each["name"] == "rule_1")
+    assert cost["transient_bytes"] <= 256
 
 
 @each_count

@@ -15,6 +15,7 @@ import torch
 from published_checkpoints import PUBLISHED, Published
 from published_configs import VOCABULARY
 from published_files import reference_logits, write_published
+from published_hybrids import HYBRIDS
 
 import mxc
 from mxc.compiler.artifact import Artifact
@@ -27,9 +28,12 @@ TOLERANCE, ROUNDING = 2e-5, 3
 LENGTH, CHUNK = 11, 1
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+EVERY = PUBLISHED | HYBRIDS
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_logits(name: str, tmp_path: Path) -> None:
-    published = PUBLISHED[name]
+    published = EVERY[name]
     write_published(tmp_path, published)
     artifact = mxc.compile(
         tmp_path / "checkpoint",

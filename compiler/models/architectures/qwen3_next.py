@@ -76,6 +76,7 @@ def _hybrid(
     c.known("attn_output_gate", (True,), True)
     c.known("output_gate_type", ("swish", "silu"), "swish")
     c.known("mamba_ssm_dtype", ("float32",), "float32")
+    c.known("use_sliding_window", (False,), False)
     c.inert("mtp_use_dedicated_embeddings")
     attention = self_attention(
         c,
