@@ -25,9 +25,10 @@ The number of rows, and of groups with experts of their choice, may come with ea
 workload of the dispatch and a scalar of the kernel.
 
 Weights in blocks that are no parameter lie in rows, and are read there (row_weights.py): slower
-where there are few rows of activations.
+where there are few rows of activations. So are parameters that something else reads too, an
+embedding or a product in other panels.
 
-Leaves alone: plain weights that are no parameter; parameters that something else reads too; blocks
+Leaves alone: plain weights that are no parameter, or that something else reads too; blocks
 that are neither 16 nor a multiple of 32, and 16 elements of 6 bits, or any that are no parameter; K
 that is no multiple of 16; accumulators other than zero; one gathered expert, which MLIR makes a
 slice; pairs of formats that the instruction set has no dot product for.
@@ -94,13 +95,13 @@ class LowerToCpuKernels(Pass):
         if self.isa not in ISAS:
             raise PassError(f"{self.name}: unknown isa {self.isa!r}; known: {', '.join(ISAS)}")
         isa = ISAS[self.isa]
-        calls = _with_weights_of_their_own(module, _calls(module, isa))
+        calls, shared = _with_weights_of_their_own(module, _calls(module, isa))
         kernels = _Kernels(module, isa)
         for op in Worklist(call.op for call in calls):
             # Matched anew: what an earlier kernel has computed is no longer where it was.
             again = match(op)
             assert not isinstance(again, Reason)
-            kernels.lower(again)
+            kernels.lower(_in_rows(again, shared))
         for name, (kind, layout) in kernels.relaid.items():
             _relay(module, name, kind, layout)
         sweep(module)
@@ -165,7 +166,7 @@ class _Kernels:
         blocks = call.depth // elements.block
         quads = kind == "quads"
         weights = Weights(elements, kind, call.scales, call.rounded)
-        if call.tensors:
+        if not call.parameters:
             weights = RowWeights(
                 elements, kind, call.scales, call.rounded, rows=call.columns, blocks=blocks
             )
@@ -210,7 +211,8 @@ class _Kernels:
                 kind_ = as_tensor(buffer.memref)
                 self.relaid[parameter] = (kind_, layout)
                 operands.append(_load(parameter, kind_))
-            operands += [*call.tensors, *(value for _, value in after.operands)]
+            operands += [] if call.parameters else call.tensors
+            operands += [*(value for _, value in after.operands)]
             name = self._name(call, routed, after, out)
             found = self._calls.dispatch(name, gemm, operands, scalars)
             stored = after.stores if out is None else out.format.name
@@ -279,7 +281,7 @@ def _name(call: Call, routed: bool) -> str:
     if call.experts:
         name += f"_of_{call.experts}" if call.ids is not None else "_each"
     name += f"_to_{call.rounded}" if call.rounded else ""
-    name += "_in_rows" if call.tensors else ""
+    name += "" if call.parameters else "_in_rows"
     name += "_sorted" if routed else ""
     return name + (f"_share_{call.lhs.share}" if call.lhs.share > 1 else "")
 
@@ -330,24 +332,43 @@ def _parameters(module: ir.Operation, names: set[str]) -> set[str]:
     }
 
 
-def _with_weights_of_their_own(module: ir.Operation, calls: list[Call]) -> list[Call]:
-    """The calls whose parameters no other operation reads; the others get the reason."""
+def _with_weights_of_their_own(
+    module: ir.Operation, calls: list[Call]
+) -> tuple[list[Call], set[str]]:
+    """The calls that kernels compute, and the parameters that they read in rows.
+
+    These are those that another operation reads, or a call in other panels. A call that cannot read
+    rows gets the reason.
+    """
     lowered = {op for call in calls for op in (call.op, *call.chain)}
-    wanted = {parameter for call in calls for parameter in call.parameters}
-    shared: set[str] = set()
+    layouts: dict[str, set[tuple[object, ...]]] = {}
+    for call in calls:
+        for name in call.parameters:
+            layouts.setdefault(name, set()).add(call.layout)
+    shared = {name for name, found in layouts.items() if len(found) > 1}
     for load in _loads(module):
         name = ir.FlatSymbolRefAttr(load.attributes["global"]).value
-        if name in wanted and not _read_only_by(load, lowered):
+        if name in layouts and not _read_only_by(load, lowered):
             shared.add(name)
+    # Elements are read in rows where their scales are, and then by all.
+    while any(shared & set(c.parameters) and not shared >= set(c.parameters) for c in calls):
+        shared |= {n for c in calls if shared & set(c.parameters) for n in c.parameters}
     kept = []
     for call in calls:
         read = [name for name in call.parameters if name in shared]
-        if read:
+        if read and not call.reads_rows:
             write_reason(call.op, Reason(f"its weights @{read[0]} are read by others, unpacked"))
         else:
             kept.append(call)
     # A call that stays makes its weights shared for those that would have gone.
-    return kept if len(kept) == len(calls) else _with_weights_of_their_own(module, kept)
+    if len(kept) < len(calls):
+        return _with_weights_of_their_own(module, kept)
+    return kept, shared
+
+
+def _in_rows(call: Call, shared: set[str]) -> Call:
+    """A call that reads shared parameters as they are."""
+    return dataclasses.replace(call, parameters=()) if shared & set(call.parameters) else call
 
 
 def _read_only_by(load: ir.Operation, lowered: set[ir.Operation]) -> bool:

@@ -586,15 +586,15 @@ func.func @tied(%x: tensor<2x64xbf16>, %i: index) -> (bf16, tensor<2x20xf32>) {
 
 // -----
 
-// Scales that go elsewhere too: the elements stay as well.
+// Scales that go elsewhere too: the elements stay as they are as well, and are read in rows.
+// CHECK: stream.executable private @mxc_mxfp4_f32_1x2x20x64_in_rows
+// BASE: stream.executable private @mxc_mxfp4_f32_1x2x20x64_in_rows
+// CHECK: util.global private @w = #flow
+// CHECK: util.global private @s = #flow
 // CHECK-LABEL: func.func @scales_elsewhere(
-// CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "its weights @s are read by others, unpacked"}
+// CHECK: flow.dispatch @mxc_mxfp4_f32_1x2x20x64_in_rows
+// CHECK-NOT: linalg.generic
 // CHECK-NOT: mxc.layout
-// BASE-LABEL: func.func @scales_elsewhere(
-// BASE-NOT: flow.dispatch
-// BASE: linalg.generic
-// BASE-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x16xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x2xi8>
 func.func @scales_elsewhere(%x: tensor<2x2x32xf32>) -> (tensor<2x20xf32>, tensor<20x2xi8>) {
@@ -1032,15 +1032,14 @@ func.func @bytes(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 
 // -----
 
-// Scales that go elsewhere keep their contraction, its elements keep another.
-// CHECK-LABEL: func.func @in_a_row(
-// CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "its weights @s are read by others, unpacked"}
+// Scales that go elsewhere keep the elements in rows, and these keep other scales so.
+// CHECK: stream.executable private @mxc_mxfp4_f32_1x2x20x64_in_rows
+// BASE: stream.executable private @mxc_mxfp4_f32_1x2x20x64_in_rows
 // CHECK-NOT: mxc.layout
-// BASE-LABEL: func.func @in_a_row(
-// BASE-NOT: flow.dispatch
-// BASE: linalg.generic
-// BASE-NOT: mxc.layout
+// CHECK-LABEL: func.func @in_a_row(
+// CHECK-COUNT-2: flow.dispatch @mxc_mxfp4_f32_1x2x20x64_in_rows
+// CHECK-NOT: linalg.generic
+// CHECK-NOT: mxc.layout
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x16xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x2xi8>
 util.global private @r = #flow.parameter.named<"model"::"r"> : tensor<20x2xi8>

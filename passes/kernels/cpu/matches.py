@@ -26,8 +26,9 @@ from mxc.passes.kernels.values import is_zero, producer
 class Call:
     """One contraction: groups x [rows, depth] times [columns, depth] of one of `experts`.
 
-    `parameters`: names of the elements and of the scales, if any, where they are some; `tensors`
-    are both where they are not. `chain`: the operations between them and the contraction.
+    `tensors`: the elements and the scales, if any; `parameters`: their names, where they are read
+    as panels, none where they are read in rows. `chain`: the operations between them and the
+    contraction.
     `elements`, `scales`: what the weights are; `format` is what they are called. `experts`: 0 where
     there is one weight for all rows; without `ids` each group has its own. `groups`, `rows`: None
     where they come with the call. `rounded`: the type to which values of the weights are rounded
@@ -49,6 +50,17 @@ class Call:
     depth: int
     experts: int
     rounded: str = ""
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """Equal for calls that read their parameters in the same panels."""
+        scale = None if self.scales is None else (self.scales.type, self.scales.block)
+        return self.experts, self.columns, self.depth, self.elements.block, scale
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether a kernel may read the weights in rows: packed ones, but for those in planes."""
+        return self.elements.bits in (4, 8)
 
 
 def match(op: ir.Operation) -> Call | Reason:
@@ -110,7 +122,7 @@ def _match_scaled(found: ScaledContraction) -> Call | Reason:
         lhs=lhs,
         ids=elements.ids,
         parameters=names,
-        tensors=() if names else tuple(each.tensor for each in parts),
+        tensors=tuple(each.tensor for each in parts),
         chain=tuple(op for each in parts for op in each.chain),
         elements=of,
         scales=kind if scales in parts else None,
@@ -175,7 +187,7 @@ def _match_dense(op: ir.Operation) -> Call | Reason:
         lhs=lhs,
         ids=weight.ids,
         parameters=(weight.parameter,),
-        tensors=(),
+        tensors=(weight.tensor,),
         chain=weight.chain,
         elements=of,
         scales=None,
