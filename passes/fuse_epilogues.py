@@ -13,6 +13,9 @@ after:
     %y = linalg.generic ins(%x, %w, %s) { scaling_extf, mulf, addf }
     %r = linalg.generic ins(%y, %y) { mulf %y, (divf 1, (addf 1, (exp (negf %y)))) }
 
+What follows a transpose of a product is computed before the transpose; scalars that a body has from
+outside are read as tensors.
+
 What is computed does not change by a bit.
 
 Leaves alone: results that something else than an elementwise operation of the same loops reads too,
@@ -21,6 +24,7 @@ and chains.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -28,19 +32,31 @@ from iree.compiler import ir
 from mxc.dialects.contractions import read
 from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.generic import element_of, empty, shape_of
-from mxc.dialects.indexing import dim_of, indexing_maps, loop_ranges, read_through, trace
+from mxc.dialects.indexing import (
+    dim_of,
+    indexing_maps,
+    loop_ranges,
+    read_through,
+    substitute,
+    trace,
+)
 from mxc.dialects.mixed_blocks import size_of
 from mxc.dialects.tensor_constants import constant_of
 from mxc.passes.base import Pass
+from mxc.passes.rewriting.captured import read_captured
+from mxc.passes.rewriting.generics import generic_like, yielded
 from mxc.passes.rewriting.rebuild import (
     Constant,
     Inlined,
     Read,
     Scalar,
+    clone_scalar,
     linalg_operations,
     rebuild,
+    replace,
     sweep,
 )
+from mxc.passes.rewriting.transposes import transposed
 from mxc.passes.rewriting.worklist import erase
 
 
@@ -60,7 +76,7 @@ class FuseEpilogues(Pass):
 
 def _follow(value: ir.Value) -> None:
     """Bring what reads `value` to a chain, as far as it is elementwise."""
-    while (users := _users(value)) is not None:
+    while (users := _users(_before_transpose(value))) is not None:
         for user in users:
             _detach(user)
         if len(users) == 1:
@@ -72,10 +88,60 @@ def _follow(value: ir.Value) -> None:
         _inline(joined)
 
 
+def _before_transpose(value: ir.Value) -> ir.Value:
+    """`value`; what follows a transpose of it element by element is computed before that."""
+    users = [use.owner.operation for use in value.uses]
+    if len(users) != 1 or users[0].name != "linalg.transpose":
+        return value
+    transpose = users[0]
+    result = transpose.results[0]
+    order = list(ir.DenseI64ArrayAttr(transpose.attributes["permutation"]))
+    stages = _users(result) or []
+    for user in stages:
+        names = [view.operation.name for view in user.regions[0].blocks[0].operations]
+        if user.name != "linalg.generic" or "linalg.index" in names:
+            return value
+    for user in stages:
+        _move(user, result, value, order)
+    if stages:
+        erase(transpose)
+    return value
+
+
+def _move(op: ir.Operation, result: ir.Value, value: ir.Value, order: list[int]) -> None:
+    """Let `op` read `value` instead of `result`, its transpose, and transpose what it gives."""
+    loops = [ir.AffineDimExpr.get(axis) for axis in order]
+    reads = []
+    for operand, affine in zip(list(op.operands)[:-1], indexing_maps(op), strict=False):
+        at = ir.AffineMap.get(len(loops), 0, [substitute(e, loops) for e in affine.results])
+        same = operand == result
+        reads.append(
+            Read(value, ir.AffineMap.get_identity(len(loops))) if same else Read(operand, at)
+        )
+    with ir.InsertionPoint(op), op.location:
+        init = empty(
+            [size_of(value, axis) for axis in range(len(order))], element_of(op.results[0])
+        )
+    block = op.regions[0].blocks[0]
+
+    def body(scalars: Sequence[ir.Value]) -> ir.Value:
+        at = dict(zip(block.arguments, scalars, strict=True))
+        return clone_scalar(yielded(op), at)
+
+    computed = generic_like(op, reads, init, body)
+    with ir.InsertionPoint(op), op.location:
+        replace(op, transposed(computed, order))
+
+
 def _users(value: ir.Value) -> list[ir.Operation] | None:
-    """The operations that read `value`, where all are elementwise over its loops; else None."""
+    """The operations that read `value`, where all are elementwise over its loops; else None.
+
+    Scalars that their bodies have from outside are read as tensors from then on.
+    """
     found = list(dict.fromkeys(use.owner.operation for use in value.uses))
-    return found if found and all(_is_stage(op, value) for op in found) else None
+    if not found or not all(_is_stage(op, value) for op in found):
+        return None
+    return [read_captured(op) for op in found]
 
 
 def _detach(op: ir.Operation) -> None:

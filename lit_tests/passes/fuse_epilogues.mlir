@@ -72,3 +72,58 @@ func.func @returned(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>, %acc: tensor<4x6xf
   %z = math.absf %y : tensor<4x6xf32>
   func.return %y, %z : tensor<4x6xf32>, tensor<4x6xf32>
 }
+
+// -----
+
+// A scalar from outside of the body is read as a tensor; what is computed of it is computed inside.
+// CHECK-LABEL: @captured
+// CHECK: %[[S:.*]] = tensor.extract_slice %arg4[%{{.*}}] [1] [1] : tensor<3xf32> to tensor<f32>
+// CHECK: %[[F:.*]] = tensor.from_elements %arg5 : tensor<f32>
+// CHECK: linalg.generic {{.*}} ins(%{{.*}}, %arg3, %[[S]], %[[F]] : tensor<4x6xf32>, tensor<f32>, tensor<f32>, tensor<f32>)
+// CHECK-NEXT: ^bb0(%[[A:.*]]: f32, %[[T:.*]]: f32, %[[E:.*]]: f32, %[[G:.*]]: f32, %{{.*}}: f32):
+// CHECK: math.sqrt %[[T]]
+func.func @captured(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>, %acc: tensor<4x6xf32>, %t: tensor<f32>, %three: tensor<3xf32>, %f: f32) -> tensor<4x6xf32> {
+  %y = linalg.matmul ins(%x, %w : tensor<4x8xf32>, tensor<8x6xf32>) outs(%acc : tensor<4x6xf32>) -> tensor<4x6xf32>
+  %whole = tensor.extract %t[] : tensor<f32>
+  %root = math.sqrt %whole : f32
+  %c2 = arith.constant 2 : index
+  %last = tensor.extract %three[%c2] : tensor<3xf32>
+  %e = tensor.empty() : tensor<4x6xf32>
+  %z = linalg.generic {indexing_maps = [affine_map<(m, n) -> (m, n)>, affine_map<(m, n) -> (m, n)>], iterator_types = ["parallel", "parallel"]}
+      ins(%y : tensor<4x6xf32>) outs(%e : tensor<4x6xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %p = arith.mulf %a, %root : f32
+    %q = arith.addf %p, %last : f32
+    %r = arith.maximumf %q, %f : f32
+    linalg.yield %r : f32
+  } -> tensor<4x6xf32>
+  func.return %z : tensor<4x6xf32>
+}
+
+// -----
+
+// What follows a transpose of a product: it is computed before, a bias of rows is one of columns.
+// CHECK: #[[COLUMN:.*]] = affine_map<(d0, d1) -> (d1)>
+// CHECK-LABEL: @transposed
+// CHECK: %[[Y:.*]] = linalg.matmul
+// CHECK: %[[R:.*]] = linalg.generic {indexing_maps = [{{.*}}, #[[COLUMN]], {{.*}}]{{.*}} ins(%[[Y]], %arg3 : tensor<4x6xf32>, tensor<6xf32>)
+// CHECK: arith.addf
+// CHECK: %[[Q:.*]] = linalg.generic {{.*}} ins(%[[R]] :
+// CHECK: arith.maximumf
+// CHECK: %[[T:.*]] = linalg.transpose ins(%[[Q]] : tensor<4x6xf32>) outs(%{{.*}} : tensor<6x4xf32>) permutation = [1, 0]
+// CHECK: return %[[T]]
+func.func @transposed(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>, %acc: tensor<4x6xf32>, %b: tensor<6xf32>) -> tensor<6x4xf32> {
+  %y = linalg.matmul ins(%x, %w : tensor<4x8xf32>, tensor<8x6xf32>) outs(%acc : tensor<4x6xf32>) -> tensor<4x6xf32>
+  %e = tensor.empty() : tensor<6x4xf32>
+  %t = linalg.transpose ins(%y : tensor<4x6xf32>) outs(%e : tensor<6x4xf32>) permutation = [1, 0]
+  %i = tensor.empty() : tensor<6x4xf32>
+  %z = linalg.generic {indexing_maps = [affine_map<(n, m) -> (n, m)>, affine_map<(n, m) -> (n)>, affine_map<(n, m) -> (n, m)>], iterator_types = ["parallel", "parallel"]}
+      ins(%t, %b : tensor<6x4xf32>, tensor<6xf32>) outs(%i : tensor<6x4xf32>) {
+  ^bb0(%a: f32, %c: f32, %o: f32):
+    %p = arith.addf %a, %c : f32
+    linalg.yield %p : f32
+  } -> tensor<6x4xf32>
+  %zero = arith.constant dense<0.0> : tensor<6x4xf32>
+  %r = arith.maximumf %z, %zero : tensor<6x4xf32>
+  func.return %r : tensor<6x4xf32>
+}

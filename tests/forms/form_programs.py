@@ -168,6 +168,13 @@ def weight_first(kind: str) -> str:
   %y = linalg.matmul ins(%w, %t : {w}, {t}) outs(%z1 : {y}) -> {y}"""
 
 
+def weight_first_relu(kind: str) -> str:
+    """What follows is computed in the kernel, before the result is transposed."""
+    y = f"tensor<{N}x{M}xf32>"
+    product = weight_first(kind).replace("%y =", "%y1 =")
+    return f"{product}\n  %y = arith.maximumf %y1, %z1 : {y}"
+
+
 CONTRACT = {
     "transpose_b": transpose_b,
     "transposed": transposed,
@@ -177,11 +184,12 @@ CONTRACT = {
     "vecmat": by_rows,
     "matvec": matvec,
     "weight_first": weight_first,
+    "weight_first_relu": weight_first_relu,
 }
 #: Contractions of the first row alone.
 ONE_ROW = ("vecmat", "matvec")
 #: Those whose result is [N, M].
-TRANSPOSED = ("weight_first",)
+TRANSPOSED = ("weight_first", "weight_first_relu")
 
 
 def function(form: Form) -> str:

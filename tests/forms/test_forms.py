@@ -27,6 +27,7 @@ FORMS = [
         Form("extract", "exp2", contract=each)
         for each in (
             *("transposed", "contract", "generic", "in_body", "vecmat", "matvec", "weight_first"),
+            "weight_first_relu",
         )
     ),
     Form("insert", "exp2", "broadcast", "bf16", "generic"),
@@ -84,4 +85,7 @@ def test_form(compiled: Any, form: Form) -> None:
     (found,) = model.call(form.name, given, packed, scales)
     wanted = x @ values.T
     wanted = wanted.T if form.contract in TRANSPOSED else wanted
+    if form.contract.endswith("relu"):
+        assert "_then_" in row["kernel"]
+        wanted = np.maximum(wanted, 0)
     np.testing.assert_array_equal(found, wanted[0] if form.contract in ONE_ROW else wanted)
