@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -64,6 +63,7 @@ from mxc.passes.kernels.cpu.routes import Routes
 from mxc.passes.kernels.cpu.row_weights import RowWeights
 from mxc.passes.kernels.cpu.rows import Rows
 from mxc.passes.kernels.cpu.schedule import rows_a_workgroup, tile
+from mxc.passes.kernels.cpu.shared_weights import in_rows, with_weights_of_their_own
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, epilogue
 from mxc.passes.kernels.extents import Size, named, product, quotient, value_of
@@ -95,13 +95,13 @@ class LowerToCpuKernels(Pass):
         if self.isa not in ISAS:
             raise PassError(f"{self.name}: unknown isa {self.isa!r}; known: {', '.join(ISAS)}")
         isa = ISAS[self.isa]
-        calls, shared = _with_weights_of_their_own(module, _calls(module, isa))
+        calls, shared = with_weights_of_their_own(module, _calls(module, isa))
         kernels = _Kernels(module, isa)
         for op in Worklist(call.op for call in calls):
             # Matched anew: what an earlier kernel has computed is no longer where it was.
             again = match(op)
             assert not isinstance(again, Reason)
-            kernels.lower(_in_rows(again, shared))
+            kernels.lower(in_rows(again, shared))
         for name, (kind, layout) in kernels.relaid.items():
             _relay(module, name, kind, layout)
         sweep(module)
@@ -330,71 +330,6 @@ def _parameters(module: ir.Operation, names: set[str]) -> set[str]:
         and "initial_value" in op.attributes
         and str(op.attributes["initial_value"]).startswith("#flow.parameter.named")
     }
-
-
-def _with_weights_of_their_own(
-    module: ir.Operation, calls: list[Call]
-) -> tuple[list[Call], set[str]]:
-    """The calls that kernels compute, and the parameters that they read in rows.
-
-    These are those that another operation reads, or a call in other panels. A call that cannot read
-    rows gets the reason.
-    """
-    lowered = {op for call in calls for op in (call.op, *call.chain)}
-    layouts: dict[str, set[tuple[object, ...]]] = {}
-    for call in calls:
-        for name in call.parameters:
-            layouts.setdefault(name, set()).add(call.layout)
-    shared = {name for name, found in layouts.items() if len(found) > 1}
-    for load in _loads(module):
-        name = ir.FlatSymbolRefAttr(load.attributes["global"]).value
-        if name in layouts and not _read_only_by(load, lowered):
-            shared.add(name)
-    # Elements are read in rows where their scales are, and then by all.
-    while any(shared & set(c.parameters) and not shared >= set(c.parameters) for c in calls):
-        shared |= {n for c in calls if shared & set(c.parameters) for n in c.parameters}
-    kept = []
-    for call in calls:
-        read = [name for name in call.parameters if name in shared]
-        if read and not call.reads_rows:
-            write_reason(call.op, Reason(f"its weights @{read[0]} are read by others, unpacked"))
-        else:
-            kept.append(call)
-    # A call that stays makes its weights shared for those that would have gone.
-    if len(kept) < len(calls):
-        return _with_weights_of_their_own(module, kept)
-    return kept, shared
-
-
-def _in_rows(call: Call, shared: set[str]) -> Call:
-    """A call that reads shared parameters as they are."""
-    return dataclasses.replace(call, parameters=()) if shared & set(call.parameters) else call
-
-
-def _read_only_by(load: ir.Operation, lowered: set[ir.Operation]) -> bool:
-    pending = [load]
-    while pending:
-        for use in pending.pop().results[0].uses:
-            user = use.owner.operation
-            if user not in lowered:
-                return False
-            if user.name != "linalg.generic":
-                pending.append(user)
-            elif use.operand_number == 0:
-                return False  # as the activations of a contraction
-    return True
-
-
-def _loads(module: ir.Operation) -> Iterable[ir.Operation]:
-    found: list[ir.Operation] = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "util.global.load":
-            found.append(op.operation)
-        return ir.WalkResult.ADVANCE
-
-    module.walk(visit)
-    return found
 
 
 def _relay(module: ir.Operation, name: str, kind: ir.Type, layout: str) -> None:
