@@ -32,10 +32,12 @@ from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.quantise_scalars import (
     MAGNITUDE,
     as_bits,
+    block_scale,
     element_code,
     i32,
     int8_element,
     int8_scale,
+    row_scale,
     scale_byte,
 )
 from mxc.dialects.recipes import ScaleRecipe, scale_recipe
@@ -45,6 +47,12 @@ BLOCK = 32
 
 #: What `quantise_mx` writes.
 MX_FORMATS = tuple(name for name, format in FORMATS.items() if format.scale == E8M0)
+
+#: What the operations of `quantise_nvfp4` are called, for which there are no kernels of ours.
+QUANTISING = "quantise"
+
+#: The E8M0 byte of the scale one.
+_ONE = 127
 
 #: Floats that are quantised as the f32 that they are exactly.
 _NARROW = ("bf16", "f16")
@@ -95,6 +103,41 @@ def quantise_mx(
         packed = tensor.collapse_shape(packed, codes, groups)
         return unpack(packed, ir.Type.parse(format.element.mlir)), _renamed(scales, E8M0.mlir)
     return _renamed(codes, format.element.mlir), _renamed(scales, E8M0.mlir)
+
+
+def quantise_nvfp4(x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """x f32 [.., K] -> f4E2M1FN [.., K / 16, 16], f8E4M3FN [.., K / 16] and f32 [..].
+
+    The second level of scales is of each row and not of the tensor: what a row becomes does not
+    depend on the rows beside it. Each row is, bit for bit, what nvfp4.py makes of it as a tensor;
+    the scale of one with a NaN or an Inf is NaN. Raises ValueError where x is not f32 or K not a
+    static multiple of 16.
+    """
+    format, f32, byte = FORMATS["nvfp4"], ir.F32Type.get(), _integer(8)
+    blocks = _blocks(x, [format.block])
+    with ir.Location.name(QUANTISING):
+        amax = _amax(blocks)
+        lead = _loops(amax)
+        rows = lead.rpartition(" ")[0]
+        most = generic([(amax, lead)], rows, _integer(32), arith.maxsi)
+        wholes = generic([(most, rows)], rows, f32, lambda bits: row_scale(bits, format))
+        codes = generic(
+            [(amax, lead), (wholes, rows)], lead, byte,
+            lambda bits, whole: arith.trunci(byte, block_scale(bits, whole, format)),
+        )  # fmt: skip
+        scales = _renamed(codes, format.scale.mlir)
+
+        def element(value: ir.Value, scale: ir.Value, whole: ir.Value) -> ir.Value:
+            unit = arith.divf(constant(1.0, f32), whole)
+            unit = arith.divf(unit, arith.extf(f32, scale))
+            scaled = as_bits(arith.mulf(value, unit))
+            one = i32(_ONE)
+            return arith.trunci(_integer(4), element_code(scaled, one, format.element))
+
+        inner = f"{lead} kb"
+        reads = [(blocks, inner), (scales, lead), (wholes, rows)]
+        elements = generic(reads, inner, _integer(4), element)
+    return _renamed(elements, format.element.mlir), scales, wholes
 
 
 def _codes(x: ir.Value, format: BlockFormat, recipe: ScaleRecipe) -> tuple[ir.Value, ir.Value]:

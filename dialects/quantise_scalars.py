@@ -11,8 +11,9 @@ import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.formats import E8M0, ElementFormat
+from mxc.dialects.formats import E8M0, BlockFormat, ElementFormat
 from mxc.dialects.generic import constant
+from mxc.dialects.nvfp4 import MIN_TENSOR_SCALE
 from mxc.dialects.recipes import MANTISSA, NAN_BYTE, ScaleRecipe, addend
 
 #: Bits of float32: Inf, all but the sign, a NaN.
@@ -119,6 +120,28 @@ def int8_element(value: ir.Value, scale: ir.Value) -> ir.Value:
     # Once more: else a compiler would take the subtraction in `steps` and the sign's for one, and
     # what is built would not be recognised by its form.
     return signed(arith.minsi(steps(magnitude, 1.0), like(bits, INT8_MAX)), bits)
+
+
+def row_scale(amax: ir.Value, format: BlockFormat) -> ir.Value:
+    """The scale f32 of a row of a format with two levels of scales, of the bits of its amax.
+
+    nvfp4.tensor_scale of the row; NaN where the row has an Inf or a NaN.
+    """
+    largest = float(format.scale.max * format.element.max)
+    least = like(amax, bits_of(MIN_TENSOR_SCALE))
+    scale = as_bits(arith.divf(as_float(amax), like(as_float(amax), largest)))
+    # Numbers above zero have the order of their bits.
+    scale = as_float(arith.maxsi(scale, least))
+    return arith.select(below(amax, INFINITY), scale, like(scale, np.nan))
+
+
+def block_scale(amax: ir.Value, whole: ir.Value, format: BlockFormat) -> ir.Value:
+    """The code of the scale of a block, of the bits of its amax and the f32 of its row: i32."""
+    peak = as_float(amax)
+    wanted = as_bits(arith.divf(arith.divf(peak, like(peak, format.element.max)), whole))
+    least, largest = (bits_of(float(n)) for n in (format.scale.min_normal, format.scale.max))
+    wanted = arith.maxsi(arith.minsi(wanted, like(amax, largest)), like(amax, least))
+    return element_code(wanted, like(amax, _BIAS), format.scale)
 
 
 def bits_of(value: float) -> int:

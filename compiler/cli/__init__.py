@@ -134,7 +134,8 @@ def _compile(
     activations: Annotated[
         str | None,
         typer.Option(
-            help="f32, bf16, i8, mxfp4, mxfp8 or mxint8: how activations meet weights.",
+            help="f32, bf16, i8, mxfp4, mxfp6, mxfp6e3m2, mxfp8, mxint8 or nvfp4: how activations "
+            "meet weights.",
             show_default="as the checkpoint's dense weights",
         ),
     ] = None,

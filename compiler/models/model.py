@@ -27,6 +27,7 @@ from mxc.compiler.checkpoints.files.safetensors import (
 from mxc.compiler.checkpoints.layers.quantisation import Activations, Quantisation
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
+from mxc.compiler.models.blocks.activations import NVFP4
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.configs.gguf import unsaid
 from mxc.compiler.models.configs.gguf_rope import DIVISORS
@@ -181,6 +182,7 @@ def open_model(
     if options.dense_format is not None and options.recipe is not None:
         dense = Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))
     bound, left = bind(decoder, source, dense, gpu=gpu)
+    _require_nvfp4(bound, options, place)
     unread = describe_unread(decoder, left, source.quantisation.cache, options.floats)
     notes = (
         *read.notes,
@@ -219,6 +221,18 @@ def _read(source: Source) -> _Read:
         texts=text_files(source.config, place),
         notes=unsaid(source.config),
     )
+
+
+def _require_nvfp4(bound: Sequence[Bound], options: Options, place: Path) -> None:
+    """Activations in nvfp4 meet weights in nvfp4 alone. Raises CheckpointError if there is none."""
+    block = FORMATS[NVFP4].block
+    if options.activations == NVFP4 and not any(
+        each.blocks is not None and each.blocks.block == block for each in bound
+    ):
+        raise CheckpointError(
+            f"--activations nvfp4: wanted weights in nvfp4, found none in {place}; two scales of a "
+            "product share their block, so choose the mode of its weights"
+        )
 
 
 def _plain_dtypes(source: Source) -> set[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mxc.compiler.checkpoints.canonical.tensor import UNSTATED
 from mxc.compiler.checkpoints.layers.quantisation import Activations
-from mxc.compiler.models.blocks.activations import FLOATS, MODES, MX
+from mxc.compiler.models.blocks.activations import FLOATS, MODES, MX, NVFP4
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import FORMATS, BlockFormat
 from mxc.dialects.recipes import ScaleRecipe, scale_recipe
@@ -149,6 +149,8 @@ def _declared(
     names = ", ".join(sorted(_name(each) for each in found))
     names += ", and of some weights none" if None in declared else ""
     says = f"the checkpoint's config says that activations are quantised to {names}"
+    if asked == NVFP4 and {each.format for each in found} == {NVFP4}:
+        return None, [f"{says}; here each row has one of its own, and those of the file are unread"]
     mode = next((mode for mode, (format, _) in MX.items() if format == found[0].format), None)
     if len(declared) > 1 or not found[0].dynamic or mode is None:
         what = "one format for all weights in blocks, with scales computed as the program runs"
@@ -192,12 +194,18 @@ def _quantised(mode: str, floats: str, dense: str | None, recipe: str | None) ->
     """What a mode that quantises leaves as it is."""
     if mode in FLOATS:
         return []
+    plain = "the router" if dense is not None else "dense weights (attention, router, LM head)"
+    also = "" if dense is not None else "; --quantize-dense quantises all but the router"
+    if mode == NVFP4:
+        return [
+            "activations are quantised to nvfp4, in blocks of 16 and with a float32 scale for each "
+            f"row, where they meet nvfp4 weights; MX weights, {plain} and the key/value cache see "
+            f"{floats}"
+        ]
     how = "int8 with a float32 scale"
     if mode in MX:
         format, usual = MX[mode]
         how = f"{format} with recipe {recipe or usual}"
-    plain = "the router" if dense is not None else "dense weights (attention, router, LM head)"
-    also = "" if dense is not None else "; --quantize-dense quantises all but the router"
     return [
         f"activations are quantised to {how}, in blocks of 32, where they meet MX weights; {plain} "
         f"and the key/value cache see {floats}{also}"

@@ -16,6 +16,7 @@ from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.dispatches import LOAD, Dispatch, owner, source, walk
 from mxc.dialects.kernel_calls import quantises
 from mxc.dialects.linalg_ext import GATHER
+from mxc.dialects.quantise import QUANTISING
 from mxc.passes.verify_packed_weights import Weights
 
 
@@ -102,7 +103,7 @@ def _maker(value: ir.Value, weights: Weights, stores: dict[str, ir.Value]) -> Di
 
 def _prepares(dispatch: Dispatch, weights: Weights) -> bool:
     """Whether a dispatch only writes a weight again, or quantises."""
-    if quantises(dispatch.op):
+    if quantises(dispatch.op) or QUANTISING in dispatch.names:
         return True
     if dispatch.body is None:
         return False

@@ -82,7 +82,12 @@ def test_dense_weights_have_a_recipe_that_is_said_or_asked_for() -> None:
         (65, None, None, "--max-sequence-length 65: .*max_position_embeddings is 64; give 1 to"),
         (32, 0, None, "--prefill-chunk 0: a sequence holds 32 tokens; give 1 to 32"),
         (32, 33, None, "--prefill-chunk 33: a sequence holds 32 tokens; give 1 to 32"),
-        (32, 8, "i4", "--activations i4: not supported; .* f32, bf16, i8, mxfp4, mxfp8, mxint8"),
+        (
+            32,
+            8,
+            "i4",
+            "--activations i4: not supported; .* f32, bf16, i8, .*, nvfp4",
+        ),
     ],
 )
 def test_refusals(length: int, chunk: int | None, activations: str | None, said: str) -> None:

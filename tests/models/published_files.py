@@ -132,13 +132,21 @@ def _write(folder: Path, tensors: Tensors, config: Json) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def reference_logits(folder: Path, tokens: list[int], dtype: torch.dtype) -> torch.Tensor:
-    """transformers' logits [length, vocabulary] of the numbers of a checkpoint, in float64."""
+def reference_model(folder: Path, dtype: torch.dtype) -> torch.nn.Module:
+    """transformers' model of the numbers of a checkpoint."""
     config = json.loads((folder / "reference" / "config.json").read_text())
     eager = {"attn_implementation": "eager"}
     if "num_experts_per_tok" in config.get("text_config", config):
         eager["experts_implementation"] = "eager"
-    model = _library(config).from_pretrained(folder / "reference", dtype=dtype, **eager)
+    model: torch.nn.Module = _library(config).from_pretrained(
+        folder / "reference", dtype=dtype, **eager
+    )
+    return model
+
+
+def reference_logits(folder: Path, tokens: list[int], dtype: torch.dtype) -> torch.Tensor:
+    """transformers' logits [length, vocabulary] of the numbers of a checkpoint, in float64."""
+    model = reference_model(folder, dtype)
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([tokens]), use_cache=False).logits
     return logits[0].double()

@@ -63,13 +63,15 @@ for _case in CASES.values():
 QUANTISED = {
     "i8": None,
     "mxfp4": None,
+    "mxfp6": None,
+    "mxfp6e3m2": None,
     "mxint8": "mxfp8",
     "mxfp8": "mxint8",
 }
 MODES: dict[str, dict[str, Any]] = CASES | {
     f"{mode}-{dense}": {
         "options": GptOssOptions(
-            num_hidden_layers=1, vocab_size=131, tie_word_embeddings=dense == "mxint8"
+            num_hidden_layers=1, vocab_size=131, tie_word_embeddings=mode == "mxfp8"
         ),
         "length": 32,
         "chunk": 7,
@@ -127,6 +129,8 @@ BLOCKS = {
     "bf16": (nearest, cut_off),
     "i8": (int8, mx("mxint8", "floor")),
     "mxfp4": (mx("mxfp4", "even"), mx("mxfp4", "floor")),
+    "mxfp6": (mx("mxfp6e2m3", "even"), mx("mxfp6e3m2", "even")),
+    "mxfp6e3m2": (mx("mxfp6e3m2", "even"), mx("mxfp6e2m3", "even")),
     "mxfp8": (mx("mxfp8e4m3", "rceil"), mx("mxfp8e5m2", "rceil")),
     "mxint8": (mx("mxint8", "rceil"), int8),
 }

@@ -1,4 +1,4 @@
-"""What contractions see of their activations: rounded, or quantised in blocks of 32.
+"""What contractions see of their activations: rounded, or quantised in blocks of 32 or 16.
 
 One tensor is prepared once and read by every contraction that shares it: Q, K and V, gate and up.
 MX weights meet the mode that was chosen. Plain weights meet floats in every mode: there is no
@@ -11,9 +11,9 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.compiler.models.blocks.primitives import expand, f32
-from mxc.dialects.formats import BlockFormat
+from mxc.dialects.formats import FORMATS, BlockFormat
 from mxc.dialects.generic import generic, shape_of
-from mxc.dialects.quantise import BLOCK, quantise_int8, quantise_mx
+from mxc.dialects.quantise import BLOCK, quantise_int8, quantise_mx, quantise_nvfp4
 from mxc.dialects.recipes import ScaleRecipe
 
 #: Modes in which nothing is quantised.
@@ -23,24 +23,36 @@ FLOATS = ("f32", "bf16")
 INT8 = "i8"
 
 #: MX modes: the format and the recipe of the scales. Of E2M1, EVEN loses least (0.3 dB less than
-#: FLOOR and RCEIL on normal numbers, and what Quark and aiter take); of the 8-bit formats, RCEIL,
-#: with which nothing saturates (e4m3: 0.9 dB less than FLOOR, 0.3 dB less than EVEN).
+#: FLOOR and RCEIL on normal numbers, and what Quark and aiter take), as of the 6-bit formats; of
+#: the 8-bit formats, RCEIL, with which nothing saturates (e4m3: 0.9 dB less than FLOOR, 0.3 dB less
+#: than EVEN).
 MX = {
     "mxfp4": ("mxfp4", ScaleRecipe.EVEN),
+    "mxfp6": ("mxfp6e2m3", ScaleRecipe.EVEN),
+    "mxfp6e3m2": ("mxfp6e3m2", ScaleRecipe.EVEN),
     "mxfp8": ("mxfp8e4m3", ScaleRecipe.RCEIL),
     "mxint8": ("mxint8", ScaleRecipe.RCEIL),
 }
 
+#: e2m1 in blocks of 16 under e4m3 scales, and a float32 for each row: what a token becomes depends
+#: on no other token of the call.
+NVFP4 = "nvfp4"
+
 #: All that `--activations` may be.
-MODES = (*FLOATS, INT8, *MX)
+MODES = (*FLOATS, INT8, *MX, NVFP4)
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Activations for weights in blocks: elements [.., KO, KB], scales [.., KO] where quantised."""
+    """Activations for weights in blocks: elements [.., KO, KB], scales [.., KO] where quantised.
+
+    `factors` f32 [..]: what products with a row are multiplied with, where it has a scale of its
+    own.
+    """
 
     elements: ir.Value
     scales: ir.Value | None
+    factors: ir.Value | None = None
 
 
 @dataclass(frozen=True)
@@ -70,8 +82,10 @@ class Activations:
     def blocks(self, x: ir.Value, format: BlockFormat) -> Blocks:
         """x f32 [.., K] as weights of `format` see it.
 
-        Quantised only for blocks of 32: two scales of a product share their block.
+        Quantised only in blocks of as many: two scales of a product share their block.
         """
+        if self.mode == NVFP4 and format.block == FORMATS[NVFP4].block:
+            return Blocks(*quantise_nvfp4(x))
         if format.block != BLOCK:
             return Blocks(in_blocks(self.round(x), format.block), None)
         if self.mode == INT8:

@@ -154,10 +154,11 @@ def group_by_expert(experts: ir.Value, expert_count: int, rows: int = GROUP_ROWS
 
 
 def group_rows(x: Blocks, groups: Groups) -> Blocks:
-    """Rows of x [T, KO, 32] as the groups want them: [G, B, KO, 32], and their scales."""
+    """Rows of x [T, KO, KB] as the groups want them: [G, B, KO, KB], and their scales."""
     rows = _repeated if groups.in_order else _rows
     scales = None if x.scales is None else rows(x.scales, groups)
-    return Blocks(rows(x.elements, groups), scales)
+    factors = None if x.factors is None else rows(x.factors, groups)
+    return Blocks(rows(x.elements, groups), scales, factors)
 
 
 def _repeated(x: ir.Value, groups: Groups) -> ir.Value:
@@ -165,9 +166,9 @@ def _repeated(x: ir.Value, groups: Groups) -> ir.Value:
     kind, choices = element_of(x), shape_of(groups.slot_of_pair)[1]
     packed = isinstance(kind, ir.FloatType) and kind.width < 16
     x = pack(x) if packed else x
-    inner = " ".join(f"k{axis}" for axis in range(1, len(shape_of(x))))
+    inner = "".join(f" k{axis}" for axis in range(1, len(shape_of(x))))
     rows = generic(
-        [(x, f"m {inner}")], f"m j {inner}", element_of(x), lambda e: e, sizes={"j": choices}
+        [(x, f"m{inner}")], f"m j{inner}", element_of(x), lambda e: e, sizes={"j": choices}
     )
     tokens, _, *rest = shape_of(rows)
     rows = collapse(rows, [[0, 1], *([axis + 2] for axis in range(len(rest)))])
@@ -230,6 +231,8 @@ def expert_linear(x: Blocks, groups: Groups, weight: ExpertWeight, name: str) ->
         y = scaled_contraction(
             x.elements, elements, lhs_scale=x.scales, rhs_scale=scales, batch=1, name=name
         )
+    if x.factors is not None:
+        y = generic([(y, "g m n"), (x.factors, "g m")], "g m n", f32(), arith.mulf)
     for numbers, operation in ((weight.factors, arith.mulf), (weight.bias, arith.addf)):
         if numbers is not None:
             y = _by_expert(y, groups, numbers, operation)

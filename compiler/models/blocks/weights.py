@@ -127,6 +127,8 @@ class Weights:
             y = scaled_contraction(
                 blocks.elements, elements, lhs_scale=blocks.scales, rhs_scale=scales, name=name
             )
+            if blocks.factors is not None:
+                y = generic([(y, "m n"), (blocks.factors, "m")], "m n", f32(), arith.mulf)
             factors = self.tensor_scales(key, shape[0])
             if factors is not None:
                 y = generic([(y, "m n"), (factors, "n")], "m n", f32(), arith.mulf)
