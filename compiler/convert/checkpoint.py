@@ -34,8 +34,8 @@ from mxc.compiler.convert.libraries import plan_modelopt, plan_torchao
 from mxc.compiler.convert.plan import Bytes, Plan, Written
 from mxc.compiler.leftovers import partial_folder
 from mxc.compiler.models.architectures import read_decoder
-from mxc.compiler.models.configs.gguf import published_config
-from mxc.compiler.models.configs.gguf_rope import DIVISORS
+from mxc.compiler.models.configs.gguf import published_config, stores_norms
+from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
 from mxc.compiler.packing.archive_file import archive_file
 from mxc.compiler.quantize.outputs import Tensor
 from mxc.compiler.quantize.write import layout
@@ -117,7 +117,7 @@ def _with_config(source: Source) -> Source:
     if source.dialect != GGUF:
         return source
     kept = source.config.get(CONFIG_KEY)
-    if not isinstance(kept, str):
+    if not isinstance(kept, str) or stores_norms(source.config):
         place = str(source.path)
         made, tensors = published_config(source.config, source.tensors, place)
         made.pop("quantization_config", None)
@@ -129,7 +129,7 @@ def _with_config(source: Source) -> Source:
     tensors = {
         name: _narrowed(tensor, dtypes.get(name), source)
         for name, tensor in source.tensors.items()
-        if name != DIVISORS  # which config.json says
+        if name not in (DIVISORS, *FACTORS)  # which config.json says
     }
     return replace(source, config=config, tensors=tensors)
 

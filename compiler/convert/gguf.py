@@ -27,7 +27,6 @@ from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.convert.experts import apart, published, together
 from mxc.compiler.convert.gguf_metadata import say
 from mxc.compiler.convert.plan import CHUNK, Bytes, Plan, Written, factors, number, refuse
-from mxc.compiler.models.configs.gguf_rope import DIVISORS
 from mxc.compiler.tokenizers.to_gguf import metadata as tokenizer
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import E4M3, E8M0
@@ -85,9 +84,12 @@ def plan_gguf(source: Source) -> Plan:
             wide = _WIDE.fullmatch(name) is not None and tensor.dtype in ("BF16", "F16")
             if wide:
                 narrowed[tensor.name] = tensor.dtype
+            if said.stored_norms and name.endswith("_norm.weight"):
+                values = tensor.values().reshape(-1) + np.float32(1)
+                written.append(number(name, values, values.shape))
+                continue
             written += _tensor(tensor, name, rows, wide=wide)
-    if said.divisors is not None:
-        written.append(number(DIVISORS, said.divisors, said.divisors.shape))
+    written += [number(name, values, values.shape) for name, values in said.rotary.items()]
     metadata = dict(said.metadata)
     metadata[CONFIG_KEY] = json.dumps(_without_quantisation(source.config))
     metadata[DTYPES_KEY] = json.dumps(narrowed)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,22 +29,24 @@ from mxc.compiler.models.blocks.rope import (
     divisors,
     frequencies,
 )
-from mxc.compiler.models.configs.gguf_rope import DIVISORS
+from mxc.compiler.models.configs.gguf import stores_norms
+from mxc.compiler.models.configs.gguf_kinds import KINDS
+from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
+from mxc.compiler.models.configs.longrope import LongropeScaling
 from mxc.compiler.models.configs.yarn import YarnScaling, yarn_attention
 from mxc.compiler.models.decoder import Decoder
 from mxc.compiler.models.gguf import read_gguf_decoder
 from mxc.dialects.errors import CheckpointError
 
 #: Architecture here -> general.architecture.
-_ARCHITECTURES = {
-    "llama": "llama",
-    "mistral": "llama",
-    "mixtral": "llama",
-    "qwen2": "qwen2",
-    "qwen3": "qwen3",
-    "qwen3_moe": "qwen3moe",
-    "gpt_oss": "gpt-oss",
-}
+_ARCHITECTURES = {kind.model_type: name for name, kind in KINDS.items()}
+_ARCHITECTURES |= {"mistral": "llama", "mixtral": "llama"}
+
+#: Of which llama.cpp reads divisors of rotary frequencies.
+_DIVIDED = ("llama", "granite", "smollm3")
+
+#: Of which llama.cpp takes the embedding as the head.
+_TIED = ("cohere2", "gemma2")
 
 #: Floats of a GGUF are float32: what is read back is equal within that, relative.
 _EQUAL = 1e-6
@@ -55,12 +57,17 @@ _BESIDE = ("architecture", "aliases", "eos_tokens", "bos_token", "pad_token")
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What a file says: `general.architecture` alone, all metadata, rotary divisors, notes."""
+    """What a file says: `general.architecture` alone, all metadata, notes.
+
+    `rotary`: what divides rotary frequencies, tensors by name. `stored_norms`: its norms have what
+    they multiply with, one more than transformers'.
+    """
 
     architecture: str
     metadata: Mapping[str, Any]
-    divisors: NDArray[np.float32] | None
+    rotary: Mapping[str, NDArray[np.float32]]
     notes: tuple[str, ...]
+    stored_norms: bool
 
 
 def say(config: Mapping[str, Any], tensors: Collection[str], place: str) -> Said:
@@ -75,15 +82,22 @@ def say(config: Mapping[str, Any], tensors: Collection[str], place: str) -> Said
             f"{place}: architecture {decoder.architecture} is not written as GGUF; wanted one of "
             f"{', '.join(_ARCHITECTURES)}; choose another dialect with --to"
         )
-    own = {**_shape(decoder, config), **_layers(decoder, architecture), **_rope(decoder.rope)}
+    own = {
+        **_shape(decoder, config),
+        **_layers(decoder, architecture),
+        **_ropes(decoder, architecture),
+        **_scales(decoder, architecture),
+    }
     metadata: dict[str, Any] = {"general.architecture": architecture}
     for key, value in own.items():
         rounded = float(np.float32(value)) if type(value) is float else value
         metadata[f"{architecture}.{key}"] = rounded
-    scaled = isinstance(decoder.rope.scaling, Llama3Scaling)
-    numbers = divisors(decoder.rope, decoder.heads.depth) if scaled else None
-    back = read_gguf_decoder(metadata, tensors, numbers, place)
-    for name, wanted, found in _differences(decoder, back):
+    rotary = _rotary(decoder)
+    back = read_gguf_decoder(metadata, tensors, rotary, place)
+    wanted_model = decoder
+    if stores_norms(metadata):
+        wanted_model = replace(decoder, norm=replace(decoder.norm, offset=0.0))
+    for name, wanted, found in _differences(wanted_model, back):
         raise CheckpointError(
             f"{place}: GGUF cannot say that {name} is {wanted!r}; a reader of the file would take "
             f"{found!r}; choose another dialect with --to"
@@ -91,13 +105,14 @@ def say(config: Mapping[str, Any], tensors: Collection[str], place: str) -> Said
     return Said(
         architecture=architecture,
         metadata=metadata,
-        divisors=numbers,
+        rotary=rotary,
         notes=tuple(_computed_otherwise(decoder, architecture)),
+        stored_norms=stores_norms(metadata),
     )
 
 
 def _shape(decoder: Decoder, config: Mapping[str, Any]) -> dict[str, Any]:
-    heads = decoder.heads
+    heads, norm = decoder.heads, "layer_norm" if decoder.norm.centered else "layer_norm_rms"
     return {
         "block_count": len(decoder.layers),
         "context_length": decoder.max_position_embeddings,
@@ -108,9 +123,55 @@ def _shape(decoder: Decoder, config: Mapping[str, Any]) -> dict[str, Any]:
         "attention.head_count_kv": heads.shared,
         "attention.key_length": heads.depth,
         "attention.value_length": heads.depth,
-        "attention.layer_norm_rms_epsilon": decoder.norm.epsilon,
-        "rope.dimension_count": heads.depth,
+        f"attention.{norm}_epsilon": decoder.norm.epsilon,
+        "rope.dimension_count": _main_rope(decoder).rotated(heads.depth),
     }
+
+
+def _main_rope(decoder: Decoder) -> Rope:
+    """The rotary positions of the layers that see everything, if they have some."""
+    full = (each.rope for each in decoder.attentions if each and each.window is None)
+    return next((rope for rope in full if rope is not None), decoder.ropes[0])
+
+
+def _rotary(decoder: Decoder) -> dict[str, NDArray[np.float32]]:
+    """What divides rotary frequencies, float32 [pairs], by the names of the tensors."""
+    rope = _main_rope(decoder)
+    match rope.scaling:
+        case Llama3Scaling():
+            return {DIVISORS: divisors(rope, decoder.heads.depth)}
+        case LongropeScaling(long=long, short=short):
+            lists = zip(FACTORS, (long, short), strict=True)
+            return {name: np.array(numbers, np.float32) for name, numbers in lists}
+    return {}
+
+
+def _scales(decoder: Decoder, architecture: str) -> dict[str, Any]:
+    """Factors and caps of scores, residuals, embeddings and logits."""
+    heads = decoder.heads
+    found: dict[str, Any] = {}
+    if architecture == "granite":
+        found |= {
+            "attention.scale": heads.scale,
+            "embedding_scale": decoder.embedding_scale,
+            "residual_scale": decoder.layers[0].residual,
+            "logit_scale": 1 / decoder.logits_scale,
+        }
+    if architecture == "cohere2":
+        found["logit_scale"] = decoder.logits_scale
+    if heads.cap is not None:
+        found["attn_logit_softcapping"] = heads.cap
+    if decoder.logits_cap is not None:
+        found["final_logit_softcapping"] = decoder.logits_cap
+    return found
+
+
+def _period(slides: Sequence[bool]) -> int | None:
+    """The P of layers of which the last of each P is full, the others slide; None for others."""
+    for period in range(1, len(slides) + 1):
+        if list(slides) == [layer % period < period - 1 for layer in range(len(slides))]:
+            return period
+    return None
 
 
 def _layers(decoder: Decoder, architecture: str) -> dict[str, Any]:
@@ -118,8 +179,9 @@ def _layers(decoder: Decoder, architecture: str) -> dict[str, Any]:
     windows = [None if each is None else each.window for each in decoder.attentions]
     if widths := {window for window in windows if window is not None}:
         found["attention.sliding_window"] = min(widths)
-        if architecture != "llama":  # which says it of all layers
-            found["attention.sliding_window_pattern"] = [w is not None for w in windows]
+        slides, usual = [w is not None for w in windows], KINDS[architecture].period
+        if usual != 0:  # which says it of all layers
+            found["attention.sliding_window_pattern"] = (usual and _period(slides)) or slides
     experts = next((layer.mlp for layer in decoder.layers if isinstance(layer.mlp, Mixture)), None)
     if experts is None:
         return found
@@ -131,11 +193,24 @@ def _layers(decoder: Decoder, architecture: str) -> dict[str, Any]:
     return found
 
 
+def _ropes(decoder: Decoder, architecture: str) -> dict[str, Any]:
+    main = _main_rope(decoder)
+    others = [rope for rope in decoder.ropes if rope != main]
+    found = _rope(main)
+    if "rope.freq_base_swa" in KINDS[architecture].fields and others:
+        found["rope.freq_base_swa"] = others[0].theta
+    return found
+
+
 def _rope(rope: Rope) -> dict[str, Any]:
     found: dict[str, Any] = {"rope.freq_base": rope.theta}
     match rope.scaling:
         case LinearScaling(factor=factor):
             found |= {"rope.scaling.type": "linear", "rope.scaling.factor": factor}
+        case LongropeScaling() as long:
+            context = long.original_max_position_embeddings
+            found["rope.scaling.original_context_length"] = context
+            found["rope.scaling.attn_factor"] = long.attention_factor
         case YarnScaling() as yarn:
             found |= {
                 "rope.scaling.type": "yarn",
@@ -155,26 +230,47 @@ def _rope(rope: Rope) -> dict[str, Any]:
 def _differences(wanted: Decoder, found: Decoder) -> Iterator[tuple[str, object, object]]:
     """Name and both values of each field that two models differ in."""
     depth = wanted.heads.depth
-    if not _same_rotation(wanted.rope, found.rope, depth):
-        different = list(_fields(wanted.rope, found.rope, "rope"))
-        yield from different or [("rope", wanted.rope, found.rope)]
+    if len(wanted.ropes) != len(found.ropes):
+        yield "rope", wanted.ropes, found.ropes
+        return
+    for own, other in zip(wanted.ropes, found.ropes, strict=True):
+        if not _same_rotation(own, other, depth):
+            different = list(_fields(own, other, "rope"))
+            yield from different or [("rope", own, other)]
     # A head that is a copy of the embedding is a tensor of its own in the file.
-    same = dataclasses.replace(found, tied=wanted.tied or found.tied)
-    same = same.with_rope(lambda _: wanted.rope)
+    same = replace(found, tied=wanted.tied or found.tied)
+    same = same.with_rope(dict(zip(found.ropes, wanted.ropes, strict=True)).__getitem__)
     yield from _fields(wanted, same, "")
 
 
 def _same_rotation(first: Rope, second: Rope, depth: int) -> bool:
     def attention_factor(rope: Rope) -> float:
-        return rope.scaling.attention_factor if isinstance(rope.scaling, YarnScaling) else 1.0
+        scaling = rope.scaling
+        if isinstance(scaling, YarnScaling | LongropeScaling):
+            return scaling.attention_factor
+        return 1.0
+
+    def context(rope: Rope) -> int:
+        scaling = rope.scaling
+        if isinstance(scaling, LongropeScaling):
+            return scaling.original_max_position_embeddings
+        return 0
 
     dims = first.rotated(depth)
     if (dims, first.interleaved) != (second.rotated(depth), second.interleaved):
         return False
-    turns, others = frequencies(first, dims), frequencies(second, dims)
+    if context(first) != context(second):
+        return False
     factors = attention_factor(first), attention_factor(second)
-    return np.allclose(turns, others, rtol=_EQUAL, atol=0) and math.isclose(
-        *factors, rel_tol=_EQUAL
+    # For short sequences and for long ones.
+    return math.isclose(*factors, rel_tol=_EQUAL) and all(
+        np.allclose(
+            frequencies(first, dims, length),
+            frequencies(second, dims, length),
+            rtol=_EQUAL,
+            atol=0,
+        )
+        for length in (0, context(first) + 1)
     )
 
 
@@ -199,18 +295,20 @@ def _fields(wanted: Any, found: Any, name: str) -> Iterator[tuple[str, object, o
 def _computed_otherwise(decoder: Decoder, architecture: str) -> Iterator[str]:
     """What llama.cpp makes of the file that the file does not say."""
     widths = [each.window for each in decoder.attentions if each and each.window is not None]
-    if widths and architecture != "gpt-oss":
+    if widths and not KINDS[architecture].slides:
         yield (
             f"llama.cpp reads no sliding window of {architecture}: beyond {min(widths)} tokens its "
             "logits are those of a model without one"
         )
-    yarn = decoder.rope.scaling
+    if not decoder.tied and architecture in _TIED:
+        yield f"llama.cpp reads no head of {architecture} but the embedding, and refuses the file"
+    yarn = _main_rope(decoder).scaling
     if isinstance(yarn, YarnScaling):
         if (yarn.beta_fast, yarn.beta_slow) != (32.0, 1.0):
             yield f"llama.cpp reads no beta_fast and beta_slow of {architecture}: it has 32 and 1"
         if not yarn.truncate:
             yield "llama.cpp rounds the dimensions between which YaRN mixes; the model does not"
-    if isinstance(yarn, Llama3Scaling) and architecture != "llama":
+    if isinstance(yarn, Llama3Scaling) and architecture not in _DIVIDED:
         yield f"llama.cpp knows no {DIVISORS} of {architecture}, and refuses the file"
     mixtures = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, Mixture)]
     if mixtures and any(isinstance(layer.mlp, Mlp) for layer in decoder.layers):

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from mxc.compiler.models.architectures import read_decoder
 from mxc.compiler.models.blocks.rope import Divisors, LinearScaling
-from mxc.compiler.models.configs.gguf import transformers_config
-from mxc.compiler.models.configs.gguf_rope import DIVISORS
+from mxc.compiler.models.configs.gguf import stores_norms, transformers_config
+from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS, longrope_scaling
 from mxc.compiler.models.decoder import Decoder
 from mxc.dialects.errors import CheckpointError
 
@@ -20,15 +20,22 @@ from mxc.dialects.errors import CheckpointError
 def read_gguf_decoder(
     metadata: Mapping[str, Any],
     tensors: Collection[str],
-    divisors: NDArray[np.float32] | None,
+    rotary: Mapping[str, NDArray[np.float32]],
     place: str,
 ) -> Decoder:
-    """The model that metadata, names of tensors and `rope_freqs.weight` describe.
+    """The model that metadata, names of tensors and what divides rotary frequencies describe.
 
-    Raises CheckpointError as transformers_config and read_decoder, and for divisors that are not
-    one for each rotary pair, or that stand beside YaRN.
+    `rotary`: the tensors of DIVISORS and FACTORS that are there. Raises CheckpointError as
+    transformers_config and read_decoder, and for divisors that are not one for each rotary pair, or
+    that stand beside YaRN.
     """
-    decoder = read_decoder(transformers_config(metadata, tensors, place), place)
+    config = transformers_config(metadata, {*tensors, *rotary}, place)
+    if factors := {name: rotary[name] for name in FACTORS if name in rotary}:
+        config["rope_scaling"] = longrope_scaling(factors, metadata, place)
+    decoder = read_decoder(config, place)
+    if stores_norms(metadata):
+        decoder = replace(decoder, norm=replace(decoder.norm, offset=0.0))
+    divisors = rotary.get(DIVISORS)
     if divisors is None:
         return decoder
     depth, scaling = decoder.heads.depth, decoder.rope.scaling

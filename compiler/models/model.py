@@ -30,7 +30,7 @@ from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
 from mxc.compiler.models.blocks.activations import NVFP4
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.configs.gguf import unsaid
-from mxc.compiler.models.configs.gguf_rope import DIVISORS
+from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
 from mxc.compiler.models.configs.longrope import LongropeScaling
 from mxc.compiler.models.decoder import Builder, Decoder
 from mxc.compiler.models.fused_layers import split_fused
@@ -211,10 +211,10 @@ def _read(source: Source) -> _Read:
         notes = (*model.notes, *head.notes)
         return _Read(decoder=head.decoder, source=head.source, texts={}, notes=notes)
     place = str(source.path)
-    found = source.tensors.get(DIVISORS)
-    divisors = None if found is None else found.values().reshape(-1)
-    decoder = read_gguf_decoder(source.config, source.tensors, divisors, place)
-    left = {name: tensor for name, tensor in source.tensors.items() if name != DIVISORS}
+    names = [name for name in (DIVISORS, *FACTORS) if name in source.tensors]
+    rotary = {name: source.tensors[name].values().reshape(-1) for name in names}
+    decoder = read_gguf_decoder(source.config, source.tensors, rotary, place)
+    left = {name: tensor for name, tensor in source.tensors.items() if name not in rotary}
     return _Read(
         decoder=decoder,
         source=replace(source, tensors=left),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mxc.compiler.models.configs.gguf import transformers_config
+from mxc.compiler.models.configs.gguf_rope import longrope_scaling
 from mxc.dialects.errors import CheckpointError
 
 LLAMA: dict[str, Any] = {
@@ -70,6 +71,48 @@ def test_what_the_file_does_not_say_is_refused() -> None:
         transformers_config(qwen2, (), "m.gguf")
     with pytest.raises(CheckpointError, match=r"rope_factors_long\.weight is a rotary factor"):
         transformers_config(LLAMA, ("rope_factors_long.weight",), "m.gguf")
+    with pytest.raises(CheckpointError, match=r"cohere2\.attention\.sliding_window is missing"):
+        transformers_config(of("cohere2"), (), "m.gguf")
+
+
+def of(kind: str, **changes: Any) -> dict[str, Any]:
+    """The metadata of another architecture."""
+    own = {key.replace("llama.", f"{kind}."): value for key, value in LLAMA.items()}
+    return own | {"general.architecture": kind} | changes
+
+
+def test_defaults_are_those_of_llama_cpp() -> None:
+    gemma2 = transformers_config(of("gemma2"), (), "m.gguf")
+    assert (gemma2["attn_logit_softcapping"], gemma2["final_logit_softcapping"]) == (50.0, 30.0)
+    assert (gemma2["sliding_window"], gemma2["layer_types"]) == (4096, ["sliding_attention"])
+    assert (gemma2["head_dim"], gemma2["query_pre_attn_scalar"], gemma2["rope_theta"]) == (
+        16,
+        16,
+        1e4,
+    )
+    sizes = {"gemma2.block_count": 46, "gemma2.attention.key_length": 128}
+    assert transformers_config(of("gemma2", **sizes), (), "m.gguf")["query_pre_attn_scalar"] == 16
+    # Half of a head is rotated.
+    glm4 = transformers_config(of("glm4", **{"glm4.rope.dimension_count": 8}), (), "m.gguf")
+    assert glm4["partial_rotary_factor"] == 0.5
+
+
+FACTORS = {name: np.ones(8, np.float32) for name in ("long", "short")}
+
+
+@pytest.mark.parametrize(
+    ("names", "own", "said"),
+    [
+        (("long",), {}, r"rope_factors_short\.weight is missing"),
+        (("long", "short"), {}, r"phi3\.rope\.scaling\.original_context_length is missing"),
+    ],
+)
+def test_longrope_that_is_incomplete(
+    names: tuple[str, ...], own: dict[str, Any], said: str
+) -> None:
+    factors = {f"rope_factors_{name}.weight": FACTORS[name] for name in names}
+    with pytest.raises(CheckpointError, match=said):
+        longrope_scaling(factors, of("phi3", **own), "m.gguf")
 
 
 @pytest.mark.parametrize(

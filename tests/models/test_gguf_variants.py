@@ -17,6 +17,7 @@ import torch
 import transformers
 from gguf.constants import MODEL_TENSORS, TENSOR_NAMES
 from safetensors.torch import save_file
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 import mxc
 from mxc.compiler.checkpoints.dialects import open_checkpoint
@@ -36,6 +37,9 @@ SMALL = {
     "num_key_value_heads": 2,
     "vocab_size": 139,
     "max_position_embeddings": 256,
+    "eos_token_id": 1,
+    "bos_token_id": 2,
+    "pad_token_id": 0,
 }
 TWO = SMALL | {"num_hidden_layers": 2}
 
@@ -45,6 +49,11 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 2e4, "factor": 8.0, "low_freq_fac
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 6.0,
         "original_max_position_embeddings": 16}  # fmt: skip
 MOE = {"head_dim": 32, "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+
+#: The first layer slides, the second sees everything.
+SLIDING = {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}
+#: What llama.cpp takes for the divisor of scores.
+GEMMA = {"query_pre_attn_scalar": 32}
 
 #: Name -> transformers' config, and what convert notes about llama.cpp.
 CASES: dict[str, tuple[Any, str | None]] = {
@@ -94,6 +103,64 @@ CASES: dict[str, tuple[Any, str | None]] = {
         ),
         "wants experts in every layer of qwen3moe",
     ),
+    "cohere2": (transformers.Cohere2Config(**TWO, **SLIDING, logit_scale=0.3), None),
+    "ernie4_5": (transformers.Ernie4_5Config(**SMALL, head_dim=32), None),
+    "gemma2": (transformers.Gemma2Config(**TWO, **SLIDING, head_dim=32, **GEMMA), None),
+    "gemma3": (
+        transformers.Gemma3TextConfig(
+            **TWO,
+            **SLIDING,
+            head_dim=32,
+            **GEMMA,
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "factor": 3.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+            },
+        ),
+        None,
+    ),
+    "glm4": (transformers.Glm4Config(**SMALL, head_dim=32, attention_bias=True), None),
+    "granite": (
+        transformers.GraniteConfig(
+            **SMALL,
+            attention_multiplier=0.2,
+            embedding_multiplier=3.0,
+            residual_multiplier=0.7,
+            logits_scaling=5.0,
+        ),
+        None,
+    ),
+    "olmo2": (transformers.Olmo2Config(**SMALL), None),
+    "phi3": (
+        transformers.Phi3Config(**SMALL, sliding_window=7),
+        "no sliding window of phi3",
+    ),
+    # Sequences are longer than the original context; three of four pairs are rotated.
+    "phi3-longrope": (
+        transformers.Phi3Config(
+            **SMALL,
+            original_max_position_embeddings=16,
+            rope_parameters={
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 0.75,
+                "original_max_position_embeddings": 16,
+                "long_factor": [1.0, 1.1, 1.7, 3.5, 9.0, 20.0],
+                "short_factor": [1.0, 1.0, 1.02, 1.1, 1.3, 1.5],
+            },
+        ),
+        None,
+    ),
+    "seed_oss": (transformers.SeedOssConfig(**SMALL, head_dim=32, attention_bias=True), None),
+    # The fourth layer has no rotary positions.
+    "smollm3": (
+        transformers.SmolLM3Config(**SMALL | {"num_hidden_layers": 4}),
+        None,
+    ),
+    "starcoder2": (
+        transformers.Starcoder2Config(**SMALL, sliding_window=6),
+        "no sliding window of starcoder2",
+    ),
 }
 
 
@@ -114,7 +181,10 @@ def write(folder: Path, config: Any) -> None:
 each = pytest.mark.parametrize("name", CASES)
 
 #: Those that are compiled: of the others, the same program is the same logits.
-COMPILED = [name for name in CASES if name not in ("yarn-mscale", "qwen2-unused-window")]
+STORED_NORMS = ("gemma2", "gemma3")
+FIRST = list(CASES)[: list(CASES).index("cohere2")]
+COMPILED = [name for name in FIRST if name not in ("yarn-mscale", "qwen2-unused-window")]
+COMPILED += [*STORED_NORMS, "granite", "phi3-longrope"]
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +234,7 @@ def test_logits(name: str, made: Made) -> None:
     assert np.abs(found - wanted).max() / np.sqrt(np.mean(wanted**2)) <= TOLERANCE
 
 
-@each
+@pytest.mark.parametrize("name", [name for name in CASES if name not in STORED_NORMS])
 def test_the_folder_is_the_same_model(name: str, made: Made) -> None:
     """The same program, the same bytes of weights; rotations within the rounding of a quotient."""
     folder, _ = made(name)
@@ -177,6 +247,23 @@ def test_the_folder_is_the_same_model(name: str, made: Made) -> None:
     assert tables[0].keys() == tables[1].keys()
     for key in tables[0]:
         assert np.abs(tables[0][key] - tables[1][key]).max() <= 2e-5
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "phi3", "starcoder2"])
+def test_transformers_reads_the_file(name: str, made: Made) -> None:
+    """Names, metadata and norms as its own reader of GGUF has them, of these architectures."""
+    folder, _ = made(name)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    read = load_gguf_checkpoint(str(folder / "m.gguf"), return_tensors=True, model_to_load=model)
+    config, stored = model.config.to_dict(), model.state_dict()
+    tied = {"lm_head.weight"} if config["tie_word_embeddings"] else set()
+    assert read["tensors"].keys() == stored.keys() - tied
+    for key, value in read["tensors"].items():
+        torch.testing.assert_close(value, stored[key], rtol=0, atol=2e-7)
+    rope = config["rope_parameters"]
+    config |= {"rope_theta": rope.get("full_attention", rope)["rope_theta"]}
+    for key, value in read["config"].items():
+        assert config[key] == (pytest.approx(value) if isinstance(value, float) else value), key
 
 
 @each
@@ -209,6 +296,14 @@ def test_what_llama_cpp_would_compute_is_said(name: str, made: Made) -> None:
             transformers.MixtralConfig(**SMALL, num_local_experts=2, hidden_act="gelu"),
             "hidden_act 'gelu' is not supported",
         ),
+        (
+            transformers.Gemma2Config(**TWO, **SLIDING, head_dim=32, query_pre_attn_scalar=24),
+            r"layers\[0\].attention.scale is 0.204.*; a reader of the file would take 0.176",
+        ),
+        (
+            transformers.Olmo3Config(**TWO, **SLIDING),
+            "architecture olmo3 is not written as GGUF; wanted one of .*olmo2",
+        ),
         (transformers.OPTConfig(), "architecture .*'opt' is not supported; supported: Cohere2"),
         (
             transformers.GptOssConfig(
@@ -229,3 +324,9 @@ def test_what_gguf_cannot_say(config: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=said):
         convert(tmp_path / "model", "gguf", tmp_path / "m.gguf")
     assert not (tmp_path / "m.gguf").exists()
+
+
+def test_norms_of_gemma_stay_in_the_file(made: Made, tmp_path: Path) -> None:
+    folder, _ = made("gemma2")
+    with pytest.raises(CheckpointError, match="norms of gemma2 have one added in a GGUF"):
+        convert(folder / "m.gguf", "compressed-tensors", tmp_path / "out")

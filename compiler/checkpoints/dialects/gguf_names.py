@@ -28,12 +28,18 @@ _QK_NORM = {
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
 }
-_DENSE = {
-    "ffn_norm": "post_attention_layernorm",
+_MLP = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_DENSE = {"ffn_norm": "post_attention_layernorm"} | _MLP
+_FUSED_MLP = {"ffn_up": "mlp.gate_up_proj", "ffn_down": "mlp.down_proj"}
+_POST_NORMS = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_GEMMA = _ATTENTION | _POST_NORMS | {"ffn_norm": "pre_feedforward_layernorm"} | _MLP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +69,47 @@ _QWEN_MOE = {
 #: `general.architecture` -> names. Mistral and Mixtral call themselves llama.
 ARCHITECTURES: Mapping[str, Names] = MappingProxyType(
     {
+        "cohere2": Names(layers=_ATTENTION | _MLP),
+        "ernie4_5": Names(layers=_ATTENTION | _DENSE),
+        "gemma2": Names(layers=_GEMMA),
+        "gemma3": Names(layers=_GEMMA | _QK_NORM),
+        "glm4": Names(
+            layers=_ATTENTION
+            | _FUSED_MLP
+            | {
+                "post_attention_norm": "post_self_attn_layernorm",
+                "ffn_norm": "post_attention_layernorm",
+                "post_ffw_norm": "post_mlp_layernorm",
+            }
+        ),
+        "granite": Names(layers=_ATTENTION | _DENSE, pairs=True),
+        "olmo2": Names(
+            layers={k: v for k, v in _ATTENTION.items() if k != "attn_norm"}
+            | _QK_NORM
+            | _POST_NORMS
+            | _MLP
+        ),
+        "phi3": Names(
+            layers={
+                "attn_norm": "input_layernorm",
+                "attn_qkv": "self_attn.qkv_proj",
+                "attn_output": "self_attn.o_proj",
+                "ffn_norm": "post_attention_layernorm",
+            }
+            | _FUSED_MLP
+        ),
+        "seed_oss": Names(
+            layers=_ATTENTION | {"post_attention_norm": "post_attention_layernorm"} | _MLP
+        ),
+        "smollm3": Names(layers=_ATTENTION | _DENSE, pairs=True),
+        "starcoder2": Names(
+            layers=_ATTENTION
+            | {
+                "ffn_norm": "post_attention_layernorm",
+                "ffn_up": "mlp.c_fc",
+                "ffn_down": "mlp.c_proj",
+            }
+        ),
         "llama": Names(
             layers=_ATTENTION | _DENSE | {"ffn_gate_inp": "block_sparse_moe.gate"},
             experts=_MIXTRAL,

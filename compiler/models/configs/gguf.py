@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
+from mxc.compiler.models.configs.gguf_kinds import KINDS, fixed
 from mxc.compiler.models.configs.gguf_rope import (
     DIVISORS,
     FACTORS,
     llama3_scaling,
+    longrope_scaling,
     rope_scaling,
 )
 from mxc.compiler.tokenizers.splits import MORE_ENDS, NORMALIZED, NORMALIZER_KEY
@@ -49,24 +51,12 @@ _OTHERS = (
     "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.finetuned",
 )  # fmt: skip
 
-#: general.architecture -> (architectures, model_type) of transformers. Mistral and Mixtral call
-#: themselves llama.
-_NAMES = {
-    "gpt-oss": ("GptOssForCausalLM", "gpt_oss"),
-    "llama": ("LlamaForCausalLM", "llama"),
-    "qwen2": ("Qwen2ForCausalLM", "qwen2"),
-    "qwen3": ("Qwen3ForCausalLM", "qwen3"),
-    "qwen3moe": ("Qwen3MoeForCausalLM", "qwen3_moe"),
-}
+#: What calls itself llama.
 _MISTRAL = ("MistralForCausalLM", "mistral")
 _MIXTRAL = ("MixtralForCausalLM", "mixtral")
 
 #: More are in no model.
 _MOST_LAYERS = 1 << 16
-
-#: The period of sliding layers where the file has no pattern: of each P layers the last is full,
-#: of 0 none is. Of the others a window alone does not say which layers slide.
-_PERIODS = {"gpt-oss": 2, "llama": 0}
 
 
 def transformers_config(
@@ -76,17 +66,19 @@ def transformers_config(
 
     Whether there are biases, a head beside the embedding, and experts in a layer is seen from the
     tensors: GGUF does not say it. Raises CheckpointError for an architecture or a key that is not
-    known, and for rotary factors of longrope.
+    known, and for rotary factors of longrope of one that has none.
     """
     kind = metadata.get("general.architecture")
-    if not isinstance(kind, str) or kind not in _NAMES:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise CheckpointError(
             f"{place}: general.architecture {kind!r} is not supported; supported: "
-            f"{', '.join(_NAMES)}"
+            f"{', '.join(KINDS)}"
         )
+    what = KINDS[kind]
+    fields = {**_FIELDS, **what.fields}
     own = {k.removeprefix(f"{kind}."): v for k, v in metadata.items() if k.startswith(f"{kind}.")}
     for key, value in own.items():
-        if key not in _FIELDS and key not in _OTHERS:
+        if key not in fields and key not in _OTHERS:
             raise CheckpointError(
                 f"{place}: metadata {kind}.{key} = {value!r} is not known, and might change what "
                 "the model computes"
@@ -96,35 +88,46 @@ def transformers_config(
                 f"{place}: metadata {kind}.{key} is an array of {len(value)}; only one value for "
                 "all layers is supported"
             )
-    if factors := [name for name in tensors if name in FACTORS]:
+    factors = [name for name in tensors if name in FACTORS]
+    if factors and not what.long:
         raise CheckpointError(
-            f"{place}: tensor {factors[0]} is a rotary factor of longrope, which is not supported"
+            f"{place}: tensor {factors[0]} is a rotary factor of longrope, which is not supported "
+            f"of {kind}"
         )
+    own = {**what.defaults, **own}
     windows = _windows(kind, own, place)
-    names = _NAMES[kind]
+    names = what.architecture, what.model_type
     if kind == "llama" and (windows or own.get("expert_count")):
         names = _MIXTRAL if own.get("expert_count") else _MISTRAL
-    config = {field: own[key] for key, field in _FIELDS.items() if own.get(key) is not None}
+    config = {field: own[key] for key, field in fields.items() if own.get(key) is not None}
     config |= {"architectures": [names[0]], "model_type": names[1]}
     config.setdefault("num_key_value_heads", config.get("num_attention_heads"))
+    # As llama.cpp has them; the architectures' own defaults differ.
+    config.setdefault("rope_theta", 10000.0)
+    config.setdefault("head_dim", _head_size(config))
     config["tie_word_embeddings"] = "lm_head.weight" not in tensors
     config |= _tokens(metadata, own, place)
     config |= _experts(kind, own, tensors, place)
     config |= windows
-    if kind in ("qwen3", "qwen3moe") or names[1] == "llama":
-        config["attention_bias"] = "model.layers.0.self_attn.q_proj.bias" in tensors
-    if names[1] == "llama":
-        config["mlp_bias"] = "model.layers.0.mlp.gate_proj.bias" in tensors
-    scaling = rope_scaling(own, place)
+    if names[0] == what.architecture:
+        for field, stem in what.biases.items():
+            config[field] = f"model.layers.0.{stem}.bias" in tensors
+    config |= fixed(kind, config)
+    scaling = {} if factors else rope_scaling(own, place)
     if kind == "gpt-oss":
         # Of its published configs; GGUF has no key for either.
         scaling["truncate"] = False
         config["quantization_config"] = {"quant_method": "mxfp4"}
-        config["attention_bias"] = "model.layers.0.self_attn.q_proj.bias" in tensors
     if scaling:
         config["rope_scaling"] = scaling
-    _check_heads(config, own, place)
+    _check_heads(config, own, place, partial=what.partial)
     return config
+
+
+def stores_norms(metadata: Mapping[str, Any]) -> bool:
+    """Whether norms of the file have what they multiply with, and transformers' that less one."""
+    kind = KINDS.get(str(metadata.get("general.architecture")))
+    return kind is not None and kind.stored_norms
 
 
 def published_config(
@@ -132,11 +135,18 @@ def published_config(
 ) -> tuple[dict[str, Any], dict[str, CanonicalTensor]]:
     """config.json of the model, and its tensors without those that config.json says.
 
-    Raises CheckpointError as transformers_config, and for divisors of rotary frequencies that are
-    no scaling of Llama 3.
+    Raises CheckpointError as transformers_config, for divisors of rotary frequencies that are
+    no scaling of Llama 3, and for norms that are stored otherwise than transformers has them.
     """
+    if stores_norms(metadata):
+        raise CheckpointError(
+            f"{place}: norms of {metadata['general.architecture']} have one added in a GGUF, which "
+            "rounds them: they cannot become those of transformers; compile the GGUF as it is"
+        )
     config = transformers_config(metadata, tensors, place)
-    left = {name: tensor for name, tensor in tensors.items() if name != DIVISORS}
+    left = {name: t for name, t in tensors.items() if name not in (DIVISORS, *FACTORS)}
+    if factors := {n: t.values().reshape(-1) for n, t in tensors.items() if n in FACTORS}:
+        config["rope_scaling"] = longrope_scaling(factors, metadata, place)
     if (divisors := tensors.get(DIVISORS)) is not None:
         config["rope_scaling"] = llama3_scaling(divisors.values().reshape(-1), config, place)
     return config, left
@@ -150,6 +160,11 @@ def unsaid(metadata: Mapping[str, Any]) -> tuple[str, ...]:
         notes.append(
             "the GGUF does not say truncate (of YaRN), swiglu_limit and swiglu_alpha: taken as in "
             "the published gpt-oss, false, 7 and 1.702"
+        )
+    if kind in ("gemma2", "gemma3"):
+        notes.append(
+            "the GGUF does not say query_pre_attn_scalar: it is that of llama.cpp, by the number "
+            "of layers"
         )
     if kind == "qwen3moe" and metadata.get("qwen3moe.expert_weights_norm") is None:
         notes.append(
@@ -196,8 +211,12 @@ def _windows(kind: str, own: Mapping[str, Any], place: str) -> dict[str, Any]:
     """The fields of config.json that say which layers slide; none where no layer does."""
     width, layers = own.get("attention.sliding_window"), _layers(own)
     if not width:
+        if KINDS[kind].by_layer and kind != "gpt-oss":
+            raise CheckpointError(
+                f"{place}: {kind}.attention.sliding_window is missing; fetch the file again"
+            )
         return {}
-    pattern = own.get(_PATTERN, _PERIODS.get(kind))
+    pattern = own.get(_PATTERN, KINDS[kind].period)
     if pattern is None:
         raise CheckpointError(
             f"{place}: {kind}.attention.sliding_window is {width} and no sliding_window_pattern "
@@ -214,7 +233,7 @@ def _windows(kind: str, own: Mapping[str, Any], place: str) -> dict[str, Any]:
             f"one for each of {layers} layers; the file is damaged: fetch it again"
         )
     types = ["sliding_attention" if each else "full_attention" for each in slides]
-    if kind == "gpt-oss":
+    if KINDS[kind].by_layer:
         return {"sliding_window": width, "layer_types": types}
     if not any(slides):
         return {}
@@ -262,12 +281,26 @@ def _experts(
     return found if width is None else found | {"intermediate_size": width}
 
 
-def _check_heads(config: Mapping[str, Any], own: Mapping[str, Any], place: str) -> None:
-    """All dimensions of a head are rotated, and values are as wide as keys."""
+def _head_size(config: Mapping[str, Any]) -> Any:
+    """The dimensions of a head; None where the architecture will refuse what is there."""
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
-    size = config.get("head_dim")
-    if size is None and type(width) is int and type(heads) is int and heads > 0:
-        size = width // heads
+    if config.get("head_dim") is not None:
+        return config["head_dim"]
+    return width // heads if type(width) is type(heads) is int and heads > 0 else None
+
+
+def _check_heads(
+    config: dict[str, Any], own: Mapping[str, Any], place: str, *, partial: bool
+) -> None:
+    """Values are as wide as keys; all dimensions of a head are rotated, or `partial` says how many.
+
+    The latter become a field of the config.
+    """
+    size = _head_size(config)
+    rotated = own.get("rope.dimension_count", size)
+    if partial and type(rotated) is type(size) is int and 0 < rotated <= size:
+        config["partial_rotary_factor"] = rotated / size
+        own = {**own, "rope.dimension_count": size}
     for key in ("attention.value_length", "rope.dimension_count"):
         if own.get(key, size) != size:
             raise CheckpointError(

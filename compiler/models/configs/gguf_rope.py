@@ -2,7 +2,7 @@
 
     linear, yarn  rope.scaling.* in the metadata
     llama3        rope_freqs.weight: what each frequency is divided by
-    longrope      rope_factors_long.weight, rope_factors_short.weight: not supported
+    longrope      rope_factors_long.weight, rope_factors_short.weight: the divisors of Phi-3
 
 Source: convert_hf_to_gguf.py; llama.cpp's src/llama-model.cpp (the keys and their defaults) and
 src/llama-context.cpp (what attn_factor multiplies).
@@ -99,6 +99,31 @@ def _attention_factor(own: Mapping[str, Any], factor: float, place: str) -> floa
             f"{times} times YaRN's own is {beside}; remove the one that is not meant"
         )
     return whole if whole is not None else beside
+
+
+def longrope_scaling(
+    factors: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, Any], place: str
+) -> dict[str, Any]:
+    """`rope_scaling` of config.json for divisors [pairs] of frequencies, by the names in FACTORS.
+
+    Raises CheckpointError where one of both lists or the original context is missing.
+    """
+    kind = metadata.get("general.architecture")
+    key = f"{kind}.rope.scaling.original_context_length"
+    if missing := [name for name in FACTORS if name not in factors]:
+        raise CheckpointError(f"{place}: tensor {missing[0]} is missing; fetch the file again")
+    if metadata.get(key) is None:
+        raise CheckpointError(f"{place}: metadata {key} is missing; fetch the file again")
+    own = {k.removeprefix(f"{kind}."): v for k, v in metadata.items()}
+    long, short = (factors[name].tolist() for name in FACTORS)
+    times = _number(own, "rope.scaling.attn_factor", place)
+    return {
+        "rope_type": "longrope",
+        "long_factor": long,
+        "short_factor": short,
+        "original_max_position_embeddings": metadata[key],
+        "attention_factor": 1.0 if times is None else times,
+    }
 
 
 def llama3_scaling(

@@ -114,7 +114,12 @@ def test_what_is_decoded_is_packed_like_what_is_stored(records, tmp_path, layout
     items = []
     for tensor in (coded, direct):
         parameter = Parameter(key=tensor.name, shape=(8, 64), rows=rows, layout=layout)
-        bound = Bound(parameter=parameter, tensors=(tensor,), format=tensor.format)
+        bound = Bound(
+            parameter=parameter,
+            tensors=(tensor,),
+            format=tensor.format,
+            blocks=tensor.block_format,
+        )
         items += pack_items(bound, {})
     pack(items, tmp_path / "w.irpa")
     archive = read_archive(tmp_path / "w.irpa")

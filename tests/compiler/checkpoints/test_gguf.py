@@ -21,13 +21,7 @@ from mxc.dialects.parameter_archive import read_archive
 
 RNG = np.random.default_rng(0)
 GGML = gguf.GGMLQuantizationType
-LIBRARY = {
-    "llama": gguf.MODEL_ARCH.LLAMA,
-    "qwen2": gguf.MODEL_ARCH.QWEN2,
-    "qwen3": gguf.MODEL_ARCH.QWEN3,
-    "qwen3moe": gguf.MODEL_ARCH.QWEN3MOE,
-    "gpt-oss": gguf.MODEL_ARCH.GPT_OSS,
-}
+LIBRARY = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 
 
 def write(path, architecture, tensors, **values):
@@ -69,6 +63,9 @@ def test_names_are_those_of_the_library(architecture):
         assert parameter(f"blk.3.{ggml}.weight", names) == name
         assert tensor(name, names) == f"blk.3.{ggml}.weight"
     for ggml, ours in (("token_embd", "model.embed_tokens"), ("output", "lm_head")):
+        if ggml == "output" and ggml not in spelled:
+            assert architecture in ("cohere2", "gemma2")  # whose head is the embedding
+            continue
         assert table.get_name(f"{ours}.weight", (".weight",)) == f"{ggml}.weight"
         assert parameter(f"{ggml}.weight", names) == f"{ours}.weight"
 
@@ -162,7 +159,12 @@ def test_what_is_woven_is_packed(gpt_oss, tmp_path, monkeypatch):
         experts=True,
         layout="gate-then-up",
     )
-    bound = Bound(parameter=parameter, tensors=(found,), format=found.format)
+    bound = Bound(
+        parameter=parameter,
+        tensors=(found,),
+        format=found.format,
+        blocks=found.block_format,
+    )
     packed = pack(pack_items(bound, {}), tmp_path / "w.irpa")
     entry = read_archive(tmp_path / "w.irpa")["w_blocks"]
     data = (tmp_path / "w.irpa").read_bytes()[entry.offset : entry.offset + entry.bytes]
