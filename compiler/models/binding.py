@@ -15,6 +15,7 @@ from mxc.compiler.models.blocks.parameters import Parameter, Rows
 from mxc.compiler.models.blocks.weights import ELEMENTS, Formats
 from mxc.compiler.models.decoder import Decoder
 from mxc.compiler.models.float_scales import packed_format
+from mxc.compiler.models.fused_layers import rows_of
 from mxc.dialects.errors import CheckpointError
 from mxc.dialects.formats import FORMATS, BlockFormat
 from mxc.dialects.reasons import Reason
@@ -158,7 +159,7 @@ def _tensor(parameter: Parameter, rows: Rows, source: Source) -> CanonicalTensor
             f"{tensor.elements.record.file} it is {_found(tensor)}; fetch the config.json that "
             "belongs to these weights"
         )
-    return tensor
+    return tensor if rows.taken is None else rows_of(tensor, *rows.taken)
 
 
 def _found(tensor: CanonicalTensor) -> str:

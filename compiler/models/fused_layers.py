@@ -60,13 +60,16 @@ def _parts(
         )
     found, first = {}, 0
     for name, count in zip(names, sizes, strict=True):
-        found[name] = _rows(tensor, first, count).renamed(name)
+        found[name] = rows_of(tensor, first, count).renamed(name)
         first += count
     return found
 
 
-def _rows(tensor: CanonicalTensor, first: int, count: int) -> CanonicalTensor:
-    """Rows of a matrix, or entries of a vector."""
+def rows_of(tensor: CanonicalTensor, first: int, count: int) -> CanonicalTensor:
+    """Rows of a matrix, or entries of a vector.
+
+    Raises CheckpointError where others have scales together with them.
+    """
     elements = tensor.elements
     if len(tensor.shape) == 1 and elements.rows != tensor.shape[0]:
         # The rows of a part are what can be picked.

@@ -266,7 +266,7 @@ def _float_scales(bound: Sequence[Bound], quantisation: Quantisation) -> list[st
         found = [f"{reason}, so that their numbers are packed as f32"] if reason else []
         if found or declared:
             what = "; ".join([*found, *([so] if declared else [])])
-            notes.append(f"{len(names)} weights are {format} in the checkpoint: {what}")
+            notes.append(f"{len({*names})} weights are {format} in the checkpoint: {what}")
     return notes
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, tensor
+from iree.compiler.dialects import arith, math
 
 from mxc.compiler.models.blocks.delta_rule import Tokens, advance
 from mxc.compiler.models.blocks.gates import sigmoid
@@ -47,8 +47,9 @@ class GatedDeltaNet:
     """`key_heads` heads of queries and keys, G, and `value_heads` = G R of values, R for each.
 
     `key_depth` and `value_depth` are the sizes of their heads, K and V; `width` is W, how many
-    tokens the convolution sees; `epsilon` is that of the norm behind. `fused`: the projections are
-    two tensors, in_proj_qkvz and in_proj_ba, whose rows lie by heads of keys (Qwen3-Next).
+    tokens the convolution sees; `epsilon` is that of the norm behind. `fused`: the checkpoint has
+    in_proj_qkvz and in_proj_ba, whose rows lie by heads of keys (Qwen3-Next); the program has each
+    projection as a weight of its own all the same.
     """
 
     hidden: int
@@ -80,9 +81,10 @@ class GatedDeltaNet:
     def parameters(self, name: str, norm: Norm) -> Iterator[Parameter]:
         """What it reads, by names that begin with `name`; the norm behind is not the model's."""
         hidden, heads = ("hidden_size", self.hidden), ("linear_num_value_heads", self.value_heads)
-        for part, (rows, quantisable) in self._projections().items():
+        for part, rows, quantisable in self._projections:
             key = f"{name}.{part}.weight"
-            yield matrix(key, rows, hidden, quantisable=quantisable)
+            found = self._fused_rows(name, part) if self.fused else None
+            yield matrix(key, rows, hidden, found or (), quantisable=quantisable)
         mixed = ("columns of queries, keys and values", sum(self._widths))
         key = f"{name}.conv1d.weight"
         dims = (mixed, ("one", 1), ("linear_conv_kernel_dim", self.width))
@@ -146,50 +148,54 @@ class GatedDeltaNet:
     def _norm(self) -> Norm:
         return Norm(epsilon=self.epsilon)
 
-    def _projections(self) -> dict[str, tuple[Dim, bool]]:
-        """The rows of each projection, and whether it may be quantised: rates may not."""
+    @property
+    def _projections(self) -> tuple[tuple[str, Dim, bool], ...]:
+        """Name and rows of each projection, and whether it may be quantised: rates may not."""
         mixed, values = sum(self._widths), self._widths[2]
         heads = ("linear_num_value_heads", self.value_heads)
-        if self.fused:
-            return {
-                "in_proj_qkvz": (("columns of queries, keys, values, gates", mixed + values), True),
-                "in_proj_ba": ((f"2 * {heads[0]}", 2 * heads[1]), False),
-            }
-        return {
-            "in_proj_qkv": (("columns of queries, keys, values", mixed), True),
-            "in_proj_z": ((f"{heads[0]} * linear_value_head_dim", values), True),
-            "in_proj_b": (heads, False),
-            "in_proj_a": (heads, False),
-        }
+        return (
+            ("in_proj_qkv", ("columns of queries, keys and values", mixed), True),
+            ("in_proj_z", (f"{heads[0]} * linear_value_head_dim", values), True),
+            ("in_proj_b", heads, False),
+            ("in_proj_a", heads, False),
+        )
+
+    def _fused_rows(self, name: str, part: str) -> tuple[Rows, ...]:
+        """The rows of a projection in the tensor that has those of several, head by head."""
+        values = self.group * self.value_depth
+        parts = {"q": self.key_depth, "k": self.key_depth, "v": values, "z": values}
+        tensor = "in_proj_qkvz"
+        if part in ("in_proj_b", "in_proj_a"):
+            parts, tensor = {"b": self.group, "a": self.group}, "in_proj_ba"
+        each = sum(parts.values())
+        dims = (
+            (
+                f"{self.key_heads} heads of {' + '.join(map(str, parts.values()))}",
+                each * self.key_heads,
+            ),
+            ("hidden_size", self.hidden),
+        )
+        starts = {letter: sum(list(parts.values())[:n]) for n, letter in enumerate(parts)}
+        return tuple(
+            Rows(
+                tensor=f"{name}.{tensor}.weight",
+                dims=dims,
+                taken=(head * each + starts[letter], parts[letter]),
+            )
+            for letter in part.removeprefix("in_proj_")
+            for head in range(self.key_heads)
+        )
 
     def _projected(self, scope: Scope, x: ir.Value, name: str) -> tuple[ir.Value, ...]:
         """Queries, keys and values [T, C], gates [T, G R V], b and a [T, G R] of x [T, H]."""
-        weights, parts = scope.weights, self._projections()
+        weights = scope.weights
+        rows = {f"{name}.{part}": size for part, (_, size), _ in self._projections}
         with ir.Location.name(name):
-            prepared = weights.prepare(x, *(f"{name}.{part}.weight" for part in parts))
-        found = [
-            weights.linear(prepared, f"{name}.{part}", f"{name}.{part}.weight", (rows, self.hidden))
-            for part, ((_, rows), _) in parts.items()
-        ]
-        if not self.fused:
-            return tuple(found)
-        with ir.Location.name(name):
-            values = self.group * self.value_depth
-            mixed = self._by_heads(found[0], (self.key_depth, self.key_depth, values, values))
-            rates = self._by_heads(found[1], (self.group, self.group))
-            return _beside(mixed[:3]), mixed[3], *rates
-
-    def _by_heads(self, x: ir.Value, widths: tuple[int, ...]) -> list[ir.Value]:
-        """x [T, G * sum of widths], a head behind the other, as [T, G * width] of each width."""
-        tokens, start, found = shape_of(x)[0], 0, []
-        x = expand(x, [[0], [1, 2]], [tokens, self.key_heads, sum(widths)])
-        for width in widths:
-            sizes = [tokens, self.key_heads, width]
-            kind = ir.RankedTensorType.get(sizes, f32())
-            part = tensor.extract_slice(kind, x, [], [], [], [0, 0, start], sizes, [1, 1, 1])
-            found.append(collapse(part, [[0], [1, 2]]))
-            start += width
-        return found
+            prepared = weights.prepare(x, *(f"{part}.weight" for part in rows))
+        return tuple(
+            weights.linear(prepared, part, f"{part}.weight", (size, self.hidden))
+            for part, size in rows.items()
+        )
 
     def _decay(self, scope: Scope, a: ir.Value, name: str) -> ir.Value:
         """g [T, G R] of a."""
@@ -253,15 +259,3 @@ def _only_tokens(x: ir.Value, count: ir.Value | None) -> ir.Value:
         return arith.select(here, value, constant(0.0, f32()))
 
     return generic([(x, loops)], loops, f32(), kept)
-
-
-def _beside(parts: list[ir.Value]) -> ir.Value:
-    """Static parts [T, N] beside one another."""
-    tokens = shape_of(parts[0])[0]
-    total = sum(shape_of(part)[1] for part in parts)
-    whole, start = tensor.empty([tokens, total], f32()), 0
-    for part in parts:
-        sizes = shape_of(part)
-        whole = tensor.insert_slice(part, whole, [], [], [], [0, start], sizes, [1, 1])
-        start += sizes[1]
-    return whole

@@ -18,15 +18,25 @@ Dim = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """All rows of a tensor of `dims`: a row is what the last dimension holds."""
+    """All rows of a tensor of `dims`: a row is what the last dimension holds.
+
+    `taken`: the first of those that are meant, and how many; None: all.
+    """
 
     tensor: str
     dims: tuple[Dim, ...]
+    taken: tuple[int, int] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
         """What config.json says that the shape of the tensor is."""
         return tuple(size for _, size in self.dims)
+
+    @property
+    def size(self) -> int:
+        """Elements of the rows that are meant."""
+        first, *rest = self.shape
+        return prod(rest) * (first if self.taken is None else self.taken[1])
 
     def describe(self) -> str:
         """The shape with the reason for each size: "[32 = hidden_size]"."""
@@ -52,7 +62,7 @@ class Parameter:
 
     def __post_init__(self) -> None:
         """Raise ValueError where the rows do not fill the shape."""
-        if sum(prod(rows.shape) for rows in self.rows) != prod(self.shape):
+        if sum(rows.size for rows in self.rows) != prod(self.shape):
             raise ValueError(f"{self.key}: {self.shape} is not what its rows come to")
 
 
@@ -69,9 +79,19 @@ def table(name: str, rows: Dim, columns: Dim) -> Parameter:
 
 
 def matrix(
-    key: str, rows: Dim, columns: Dim, tensors: Sequence[str] = (), *, quantisable: bool = True
+    key: str,
+    rows: Dim,
+    columns: Dim,
+    tensors: Sequence[str | Rows] = (),
+    *,
+    quantisable: bool = True,
 ) -> Parameter:
-    """Tensors [rows, columns] below one another; that named `key` where none is given."""
-    sources = tuple(Rows(tensor=name, dims=(rows, columns)) for name in tensors or (key,))
-    shape = (len(sources) * rows[1], columns[1])
+    """Tensors [rows, columns] below one another, or rows of tensors, which then are `rows` in all;
+    the tensor named `key` where none is given."""
+    dims = (rows, columns)
+    sources = tuple(
+        each if isinstance(each, Rows) else Rows(tensor=each, dims=dims)
+        for each in tensors or (key,)
+    )
+    shape = (sum(each.size for each in sources) // columns[1], columns[1])
     return Parameter(key=key, shape=shape, rows=sources, matrix=True, quantisable=quantisable)
