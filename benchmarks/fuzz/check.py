@@ -205,7 +205,7 @@ def _reported(report: Report, name: str, program: Program) -> Outcome:
     rows = [row for row in report.matmuls if row.function == name]
     packed = [row for row in rows if {"f32", "bf16", "f16"}.isdisjoint((row.rhs,))
               or {"f32", "bf16", "f16"}.isdisjoint((row.lhs,))]  # fmt: skip
-    wanted = 2 if program.ending == "gate" else 1
+    wanted = 2 if program.gated else 1
     if len(packed) < wanted:
         return Outcome("unlisted", f"{len(packed)} contractions of packed operands in the report")
     reasons = [row.fallback for row in packed if "mxc_" not in row.kernel]

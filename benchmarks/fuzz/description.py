@@ -20,12 +20,13 @@ FORMATS = {
     "mxfp8e5m2": ("f8E5M2", 8, "f8E8M0FNU", 32),
     "mxint8": ("i8", 8, "f8E8M0FNU", 32),
     "nvfp4": ("f4E2M1FN", 4, "f8E4M3FN", 16),
+    "fp8": ("f8E4M3FN", 8, "f32", 32),
 }
 FLOATS = ("f32", "bf16", "f16")
 
 #: How elements and scales become floats, how scales reach the elements, and where that happens.
-ELEMENTS = ("cast", "lookup")
-FACTORS = ("scaling_extf", "extf", "exp2", "powf", "shift")
+ELEMENTS = ("cast", "lookup", "high", "concat", "halves")
+FACTORS = ("scaling_extf", "extf", "exp2", "powf", "fpowi", "shift")
 BROADCASTS = ("floordiv", "blocks", "unit", "broadcast", "copy")
 #: In the contraction; by one operation; by one for each step, scales widened before or after they
 #: are broadcast; by arithmetic on whole tensors.
@@ -34,19 +35,20 @@ STYLES = ("inline", "fused", "stepwise", "late", "whole")
 KINDS = ("f32", "bf16", "f32>bf16", "f32>f16", "f16")
 LAYOUTS = ("nk", "kn")
 CONTRACTIONS = (
-    "generic", "matmul", "transposed", "contract", "matvec", "vecmat", "batch_matmul",
+    "generic", "matmul", "transposed", "contract", "matvec", "vecmat", "batch_matmul", "first",
 )  # fmt: skip
 #: Those before "splat" are spellings of zero.
 ACCUMULATORS = (
     "fill", "dense", "bitcast", "negative", "generic", "splat", "argument", "bias",
 )  # fmt: skip
 EPILOGUES = (
-    "bias_f32", "bias_bf16", "bias_f16", "residual_f32", "residual_bf16", "rows", "scalar",
+    "bias_f32", "bias_bf16", "bias_f16", "residual_f32", "residual_bf16", "residual_f16", "rows",
+    "scalar", "factor",
     "gelu_tanh", "gelu_erf", "silu", "relu_maximumf", "relu_maxnumf", "relu_select", "square",
     "clamp",
 )  # fmt: skip
 #: What may come last.
-ENDINGS = ("", "bf16", "f16", "twice", "gate", "after", "quantize")
+ENDINGS = ("", "bf16", "f16", "twice", "gate", "geglu", "after", "quantize")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,11 @@ class Program:
     before: bool = False
     swapped: bool = False
 
+    @property
+    def gated(self) -> bool:
+        """Whether there are two products."""
+        return self.ending in ("gate", "geglu")
+
     def json(self) -> str:
         """The fields that are not the defaults, as JSON that `read` takes."""
         return json.dumps(_record(self))
@@ -148,6 +155,8 @@ def fault(program: Program) -> str:
         (program.contraction in ("matvec", "vecmat") and (program.m != 1 or program.dynamic),
          "one row"),
         (program.contraction in ("matvec", "vecmat") and program.before, "one row after a product"),
+        (program.contraction == "first" and (program.dynamic or program.batch),
+         "a weight that stands first has rows of known number"),
         (program.contraction == "matvec" and program.rhs.layout != "nk", "matvec reads [n, k]"),
         (program.contraction == "vecmat" and program.rhs.layout != "kn", "vecmat reads [k, n]"),
         (program.contraction != "generic" and "inline" in (program.lhs.style, program.rhs.style),
@@ -183,24 +192,28 @@ def _side_fault(side: Side) -> str:
         return "" if side == Side(format=side.format) else "floats are not dequantized"
     element, bits, scale, _ = FORMATS[side.format]
     inline = side.style == "inline"
-    integers = side.factor in ("exp2", "powf", "shift")
+    lookup = side.elements != "cast"
+    integers = side.factor in ("exp2", "powf", "fpowi", "shift")
     rules = (
-        (side.elements == "lookup" and bits != 4, "a lookup has 16 values"),
-        (side.factor == "scaling_extf" and (side.elements == "lookup" or element == "i8"),
+        (lookup and bits != 4, "a lookup has 16 values"),
+        (side.factor == "scaling_extf" and (lookup or element == "i8"),
          "arith.scaling_extf reads elements"),
         (scale != "f8E8M0FNU" and side.factor != "extf", "a scale that is no exponent"),
         (side.kind == "f16" and scale == "f8E8M0FNU", "f16 lacks most scales"),
+        (scale == "f32" and (side.kind not in ("f32", "f32>bf16") or side.constant),
+         "a float scale multiplies in f32"),
+        (scale == "f32" and side.style == "whole", "arithmetic on tensors of floats"),
         (element == "i8" and side.kind not in ("f32", "f32>bf16"), "mxint8 is scaled in f32"),
-        (side.elements == "lookup" and (side.kind[:3] != "f32" or side.layout != "nk"),
+        (lookup and (side.kind[:3] != "f32" or side.layout != "nk"),
          "a lookup gives f32 along k"),
         (integers and side.kind[:3] != "f32", "an exponent becomes f32"),
-        (inline and (side.elements == "lookup" or integers), "decoded by an operation of its own"),
+        (inline and (lookup or integers), "decoded by an operation of its own"),
         (inline and side.broadcast not in ("floordiv", "blocks"), "scales are read in place"),
         (side.style in ("stepwise", "late") and side.factor == "scaling_extf",
          "arith.scaling_extf is one step"),
         (side.style in ("late", "whole") and side.broadcast not in ("broadcast", "copy"),
          "scales have the shape of the elements"),
-        (side.style == "whole" and (integers or element == "i8" or side.elements == "lookup"),
+        (side.style == "whole" and (integers or element == "i8" or lookup),
          "arithmetic on tensors of floats"),
     )  # fmt: skip
     return next((reason for wrong, reason in rules if wrong), "")

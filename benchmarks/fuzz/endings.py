@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzz.description import Program
-from fuzz.epilogues import Elementwise, silu, to_float
+from fuzz.epilogues import Elementwise, gelu_tanh, silu, to_float
 from fuzz.writer import Value, Writer
 
 #: Columns of the dense product that follows.
@@ -27,7 +27,8 @@ def ending(w: Writer, program: Program, y: Value, other: Value | None) -> list[V
         if other.element != "f32":
             kind = other.element
             other = each.apply(other, lambda a: to_float(w, a, kind, "f32"), [])
-        return [each.apply(y, lambda a, b: w.scalar(f"arith.mulf {silu(w, a)}, {b} : f32"),
+        gate = silu if program.ending == "gate" else gelu_tanh
+        return [each.apply(y, lambda a, b: w.scalar(f"arith.mulf {gate(w, a)}, {b} : f32"),
                            [(other, index)])]  # fmt: skip
     if program.ending == "after":
         return [_after(w, program, y, each)]

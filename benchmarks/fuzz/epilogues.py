@@ -86,6 +86,8 @@ def _one(each: Elementwise, y: Value, name: str, argument: str) -> Value:
     if what == "rows":
         rows = index.rpartition(" ")[0]
         return each.binary("arith.mulf", y, w.argument(argument, y.shape[:-1], "f32"), rows)
+    if name == "factor":
+        return each.binary("arith.mulf", y, w.argument(argument, [], "f32"), "")
     if name == "scalar":
         return each.with_number("arith.mulf", y, 0.7071067690849304)
     if name == "relu_select":

@@ -31,7 +31,7 @@ _ROWS = (1, 1, 1, 2, 3, 4, 5, 9)
 _COLUMNS = (16, 16, 16, 32, 7, 12, 20, 33)
 _BLOCKS = (1, 1, 1, 2, 2, 3)
 #: What weights are in: formats as often as they are met.
-_WEIGHTS = (*FORMATS, "mxfp4", "mxfp4", "mxfp8e4m3", "nvfp4")
+_WEIGHTS = (*FORMATS, "mxfp4", "mxfp4", "mxfp4", "mxfp8e4m3", "nvfp4")
 
 _Item = TypeVar("_Item")
 
@@ -110,7 +110,7 @@ def _side(rng: random.Random, name: str) -> Side:
     layout = _often(rng, LAYOUTS, 0.6)
     return Side(
         format=name,
-        elements=_often(rng, ELEMENTS, 0.6),
+        elements=_often(rng, ELEMENTS, 0.4),
         factor=rng.choice(FACTORS),
         broadcast=rng.choice(BROADCASTS),
         style=rng.choice(STYLES),

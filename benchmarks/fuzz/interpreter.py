@@ -62,6 +62,8 @@ def _result(op: ir.Operation, known: _Known) -> Array:
         return _Loops(op, known).result()
     if op.name in ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"):
         return inputs[0].reshape([size if size >= 0 else -1 for size in kind.shape])
+    if op.name == "tensor.concat":
+        return np.concatenate(inputs, ir.IntegerAttr(op.attributes["dim"]).value)
     if op.name in ("flow.tensor.bitcast", "tensor.bitcast"):
         source = ir.RankedTensorType(op.operands[0].type).element_type
         return regrouped(inputs[0], source, kind.element_type)

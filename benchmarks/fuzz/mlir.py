@@ -55,7 +55,7 @@ class _Builder:
         left = self._left()
         right = self.sides.side(program.rhs, "rhs", "n", program.n)
         y = finished(self.w, program, self._contraction(left, right, ""))
-        if program.ending == "gate":
+        if program.gated:
             other = self.sides.side(program.rhs, "gate", "n", program.n)
             return ending(self.w, program, y, self._contraction(left, other, "_gate"))
         return ending(self.w, program, y, None)
@@ -109,6 +109,8 @@ class _Builder:
             return self._generic(left, right, acc, location)
         (x, _), (weight, index) = left.reads[0], right.reads[0]
         read = index.split()
+        if program.contraction == "first":
+            return self._weight_first(x, weight, read[-2:] == ["n", "k"], acc)
         if flat:
             x = w.collapse(x, 0)
             ins = [x, weight] if program.contraction == "vecmat" else [weight, x]
@@ -126,6 +128,13 @@ class _Builder:
         name = {"transposed": "matmul"}.get(op, op)
         ins = [(x.name, x.type), (weight.name, weight.type)]
         return w.named(f"linalg.{name}", ins, acc, maps)
+
+    def _weight_first(self, x: Value, weight: Value, rows: bool, acc: Value) -> Value:
+        """weight [n, k] times x [k, m], and its accumulator, transposed."""
+        w = self.w
+        left = weight if rows else w.transpose(weight, [1, 0])
+        ins = [(v.name, v.type) for v in (left, w.transpose(x, [1, 0]))]
+        return w.transpose(w.named("linalg.matmul", ins, w.transpose(acc, [1, 0])), [1, 0])
 
     def _generic(self, left: Operand, right: Operand, acc: Value, location: str) -> Value:
         program, w = self.program, self.w

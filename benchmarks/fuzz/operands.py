@@ -28,7 +28,7 @@ def constants(program: Program, seed: int) -> dict[str, npt.NDArray[np.int8]]:
     if not program.rhs.constant:
         return {}
     rng = np.random.default_rng([seed, len(PATTERNS)])
-    names = ("rhs", "gate") if program.ending == "gate" else ("rhs",)
+    names = ("rhs", "gate") if program.gated else ("rhs",)
     found: dict[str, npt.NDArray[np.int8]] = {}
     for name in names:
         found |= _side(program, program.rhs, name, program.n, "random", rng)
@@ -47,7 +47,7 @@ def operands(program: Program, pattern: Pattern, seed: int) -> dict[str, Array]:
         found["lhs"] = _floats([*lead, m, k], program.lhs.format, pattern, rng)
         found["first"] = _floats([*lead, m, 16], "f32", pattern, rng)
         found["dense"] = _floats([16, k], "f32", pattern, rng)
-    names = ("rhs", "gate") if program.ending == "gate" else ("rhs",)
+    names = ("rhs", "gate") if program.gated else ("rhs",)
     for name in names:
         found |= _side(program, program.rhs, name, n, pattern, rng)
     whole = [n] if program.contraction in ("matvec", "vecmat") else [*lead, m, n]
@@ -57,7 +57,7 @@ def operands(program: Program, pattern: Pattern, seed: int) -> dict[str, Array]:
     found["after"] = _floats([n, 12], "f32", pattern, rng)
     for number, name in enumerate(program.epilogue):
         what, _, kind = name.partition("_")
-        shapes = {"bias": [n], "residual": [*lead, m, n], "rows": [*lead, m]}
+        shapes = {"bias": [n], "residual": [*lead, m, n], "rows": [*lead, m], "factor": []}
         if what in shapes:
             found[f"e{number}"] = _floats(shapes[what], kind or "f32", pattern, rng)
     return found | constants(program, seed)
@@ -93,15 +93,31 @@ def _side(
         codes[empty] = 0
         if scale == "f8E8M0FNU":
             bytes_[empty] = rng.choice([0, 127, 200], int(empty.sum()))
-    codes = codes.reshape(*lead, rows, program.k)
+    codes = _in_bytes(codes.reshape(*lead, rows, program.k), side.elements)
     if side.layout == "kn":
         codes = np.swapaxes(codes, -1, -2)
     if side.scales == "kn":
         bytes_ = np.swapaxes(bytes_, -1, -2)
-    return {name: _packed(codes, bits), f"{name}_scale": np.ascontiguousarray(bytes_).view(np.int8)}
+    return {name: _packed(codes, bits), f"{name}_scale": _stored(bytes_)}
+
+
+def _stored(scales: Array) -> Array:
+    whole = np.ascontiguousarray(scales)
+    return whole if whole.dtype == np.float32 else whole.view(np.int8)
+
+
+def _in_bytes(codes: Array, elements: str) -> Array:
+    """Codes along k in the order in which bytes hold them, the low nibble first."""
+    if elements == "high":
+        return codes.reshape(*codes.shape[:-1], -1, 2)[..., ::-1].reshape(codes.shape)
+    if elements == "halves":
+        return np.stack(np.split(codes, 2, axis=-1), axis=-1).reshape(codes.shape)
+    return codes
 
 
 def _scales(scale: str, shape: list[int], pattern: Pattern, rng: np.random.Generator) -> Array:
+    if scale == "f32":
+        return _floats(shape, "f32", pattern, rng)
     if scale != "f8E8M0FNU":
         # e4m3: positive ones, and one.
         bytes_ = rng.integers(40, 80, shape, np.uint8)

@@ -39,6 +39,8 @@ _LEAST_SCALE = 13
 
 def decoded(codes: Array, element: str) -> Floats:
     """The numbers that bytes are codes of, one code a byte."""
+    if element == "f32":
+        return codes.astype(np.float64)
     if element == "i8":
         return codes.view(np.int8).astype(np.float64) / 64
     return codes.view(np.uint8).view(_CODES[element]).astype(np.float64)
@@ -54,16 +56,26 @@ def unpacked(data: Array, bits: int) -> Array:
     return np.asarray(found)
 
 
+def _in_order(codes: Array, elements: str) -> Array:
+    """Codes of bytes in the order of k, which are read with the low nibble first."""
+    if elements == "high":
+        return codes.reshape(*codes.shape[:-1], -1, 2)[..., ::-1].reshape(codes.shape)
+    if elements == "halves":
+        return np.concatenate([codes[..., 0::2], codes[..., 1::2]], axis=-1)
+    return codes
+
+
 def dequantized(side: Side, data: Array, scales: Array) -> Bounded:
     """The values of a packed operand [.., rows, k] as its register has them."""
     element, bits, scale, block = FORMATS[side.format]
-    values = decoded(unpacked(data, bits), element)
+    values = decoded(_in_order(unpacked(data, bits), side.elements), element)
     factors = decoded(scales, scale)
     if side.layout == "kn":
         values = np.swapaxes(values, -1, -2)
     if side.scales == "kn":
         factors, scales = (np.swapaxes(x, -1, -2) for x in (factors, scales))
-    factors, codes = (np.repeat(x, block, axis=-1) for x in (factors, scales.view(np.uint8)))
+    whole = scales if scale == "f32" else scales.view(np.uint8)
+    factors, codes = (np.repeat(x, block, axis=-1) for x in (factors, whole))
     wide, _, narrow = side.kind.partition(">")
     # Products of codes have few digits: only the range can change them.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -72,13 +84,13 @@ def dequantized(side: Side, data: Array, scales: Array) -> Bounded:
     if scale == "f8E8M0FNU":
         size = np.where(np.isfinite(found.value), np.abs(found.value), 0.0)
         error = np.where(codes < _LEAST_SCALE, size, error)
-        if side.factor == "exp2":
+        if side.factor in ("exp2", "fpowi"):
             error = error + size * 2.0**-20
         if side.factor == "powf":
             # exp(x log 2), with the error of an exponent of up to 127.
             error = error + size * 2.0**-14
     found = Bounded(found.value, error)
-    if side.factor in ("exp2", "powf", "shift"):
+    if side.factor in ("exp2", "powf", "fpowi", "shift"):
         # The byte 255 is 2^128 there, which is infinite, and NaN as a scale.
         found = either(found, codes == 255)
     return rounded(found, narrow) if narrow else found
@@ -86,7 +98,9 @@ def dequantized(side: Side, data: Array, scales: Array) -> Bounded:
 
 def computed(program: Program, given: Mapping[str, Array]) -> list[Bounded]:
     """The results of a program."""
-    left = _in_range(program, given, _left(program, given))
+    left = _left(program, given)
+    if program.lhs.packed:
+        left = _in_range(program.lhs, left, given["lhs_scale"])
     y = _contracted(program, given, left, "rhs", "")
     for number, name in enumerate(program.epilogue):
         other = given.get(f"e{number}")
@@ -100,9 +114,10 @@ def computed(program: Program, given: Mapping[str, Array]) -> list[Bounded]:
         return [rounded(y, program.ending)]
     if program.ending == "twice":
         return [y, _silu(y)]
-    if program.ending == "gate":
+    if program.gated:
         other = _contracted(program, given, left, "gate", "_gate")
-        return [times(_silu(y), other)]
+        gate = _silu(y) if program.ending == "gate" else through(y, _gelu_tanh, 1.2)
+        return [times(gate, other)]
     if program.ending == "after":
         dense = exact(given["after"])
         return [product(y, dense, exact(np.zeros(dense.value.shape[-1])), "f32")]
@@ -139,16 +154,17 @@ def _left(program: Program, given: Mapping[str, Array]) -> Bounded:
     return rounded(x, side.format)
 
 
-def _in_range(program: Program, given: Mapping[str, Array], left: Bounded) -> Bounded:
-    """Blocks of activations beyond 2^107: CPU kernels apply the scale of the weight last, and say
-    so (docs/numerics.md)."""
-    _, _, scale, block = FORMATS.get(program.lhs.format, ("", 0, "", 1))
+def _in_range(side: Side, values: Bounded, scales: Array) -> Bounded:
+    """Blocks of what stands first beyond 2^107: CPU kernels apply the scale of the other side last,
+    and say so (docs/numerics.md)."""
+    _, _, scale, block = FORMATS.get(side.format, ("", 0, "", 1))
     if scale != "f8E8M0FNU":
-        return left
-    large = given["lhs_scale"].view(np.uint8) >= 127 + 107
-    size = np.abs(left.value).reshape(*large.shape, block)
+        return values
+    large = scales.view(np.uint8) >= 127 + 107
+    large = np.swapaxes(large, -1, -2) if side.scales == "kn" else large
+    size = np.abs(values.value).reshape(*large.shape, block)
     beyond = large & np.isfinite(size).all(-1) & (size > 0).any(-1)
-    return either(left, np.repeat(beyond, block, axis=-1))
+    return either(values, np.repeat(beyond, block, axis=-1))
 
 
 def _contracted(
@@ -159,7 +175,10 @@ def _contracted(
     suffix: str,
     addend: Array | None = None,
 ) -> Bounded:
-    right = dequantized(program.rhs, given[name], given[f"{name}_scale"]).transposed()
+    right = dequantized(program.rhs, given[name], given[f"{name}_scale"])
+    if program.contraction == "first":
+        right = _in_range(program.rhs, right, given[f"{name}_scale"])
+    right = right.transposed()
     start = np.zeros(program.n)
     if program.accumulator == "splat":
         start = start + 1.5
@@ -180,6 +199,9 @@ def _finished(y: Bounded, name: str, other: Array | None) -> Bounded:
     if what == "rows":
         assert other is not None
         return times(y, exact(other[..., None]))
+    if name == "factor":
+        assert other is not None
+        return times(y, exact(other))
     if name == "scalar":
         return times(y, exact(np.float32(0.7071067690849304)))
     if name == "relu_maxnumf":

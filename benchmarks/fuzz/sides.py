@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 from fuzz.description import FORMATS, Program, Side
 from fuzz.epilogues import to_float
+from fuzz.lookups import looked_up
 from fuzz.writer import Read, Value, Writer
-
-#: The values of e2m1, by code (OCP MX 1.0, 5.3.3).
-_E2M1 = "0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0"
 
 
 @dataclass(frozen=True)
@@ -44,11 +42,12 @@ class Sides:
         packed = [*self.lead, *shape[:-1], shape[-1] * bits // 8]
         data = w.argument(name, packed, "i8")
         blocks = [count, k // block] if side.scales == "nk" else [k // block, count]
-        scales = w.argument(f"{name}_scale", [*self.lead, *blocks], "i8")
-        if side.factor in ("extf", "scaling_extf"):
+        stored = "f32" if scale == "f32" else "i8"
+        scales = w.argument(f"{name}_scale", [*self.lead, *blocks], stored)
+        if side.factor in ("extf", "scaling_extf") and scale != stored:
             scales = w.bitcast(scales, scales.shape, scale)
-        if side.elements == "lookup":
-            elements = self._lookup(data, [*self.lead, *shape])
+        if side.elements != "cast":
+            elements = looked_up(w, side.elements, data)
         elif element == "i8":
             elements = data
         else:
@@ -159,30 +158,6 @@ class Sides:
         index, sizes = " ".join(loops), dict(zip(loops, value.shape, strict=True))
         return self.w.generic([(value, index)], index, kind, sizes, body)
 
-    def _lookup(self, data: Value, shape: list[int]) -> Value:
-        """Nibbles of bytes, the low one first, as values of a table: float32 in `shape`."""
-        w = self.w
-        negative = ", ".join(f"-{each}" for each in _E2M1.split(", "))
-        table = w.scalar(f"arith.constant dense<[{_E2M1}, {negative}]> : tensor<16xf32>")
-        loops = "abcd"[: len(data.shape)]
-        index, sizes = " ".join(loops), dict(zip(loops, data.shape, strict=True))
-
-        def body(byte: str) -> str:
-            half = w.scalar("linalg.index " + str(len(loops)) + " : index")
-            four = w.scalar("arith.constant 4 : i8")
-            mask = w.scalar("arith.constant 15 : i8")
-            place = w.scalar(f"arith.index_cast {half} : index to i8")
-            shift = w.scalar(f"arith.muli {place}, {four} : i8")
-            moved = w.scalar(f"arith.shrui {byte}, {shift} : i8")
-            nibble = w.scalar(f"arith.andi {moved}, {mask} : i8")
-            code = w.scalar(f"arith.index_castui {nibble} : i8 to index")
-            return w.scalar(f"tensor.extract {table}[{code}] : tensor<16xf32>")
-
-        halves = w.generic([(data, index)], f"{index} h", "f32", {**sizes, "h": 2}, body)
-        found = w.collapse(halves, len(data.shape) - 1)
-        assert found.shape == tuple(shape)
-        return found
-
     # Scalars.
 
     def _widened(self, e: str, element: str, kind: str) -> str:
@@ -203,9 +178,11 @@ class Sides:
             bits = w.scalar(f"arith.shli {number}, {w.scalar('arith.constant 23 : i32')} : i32")
             return w.scalar(f"arith.bitcast {bits} : i32 to f32")
         less = w.scalar(f"arith.subi {number}, {w.scalar('arith.constant 127 : i32')} : i32")
-        exponent = w.scalar(f"arith.sitofp {less} : i32 to f32")
         if side.factor == "exp2":
-            return w.scalar(f"math.exp2 {exponent} : f32")
+            return w.scalar(f"math.exp2 {w.scalar(f'arith.sitofp {less} : i32 to f32')} : f32")
+        if side.factor == "fpowi":
+            return w.scalar(f"math.fpowi {w.constant(2.0, 'f32')}, {less} : f32, i32")
+        exponent = w.scalar(f"arith.sitofp {less} : i32 to f32")
         return w.scalar(f"math.powf {w.constant(2.0, 'f32')}, {exponent} : f32")
 
     def _product(self, side: Side, e: str, s: str, element: str, scale: str, wide: str) -> str:

@@ -2,7 +2,7 @@
 
 What is normalised is interpreted in numpy and compared with the reference. Behind the kernels each
 product of packed operands is a call of a kernel of ours, or carries the reason why it is none. The
-code of the kernels is not run: their signatures say which of them a run has seen.
+code of the kernels is not run: their forms say which of them a run has seen.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from mxc.dialects.dispatches import walk
 from mxc.dialects.kernel_calls import read_call, read_reasons
 from mxc.passes.base import Stage, run
 
-#: Kernels are of the same code but for these parts of their names: the sizes.
-_SIZES = re.compile(r"\d+(x\d+)+|_\d+$")
+#: Parts of the names of kernels that are of one form: sizes, numbers of epilogues.
+_SIZES = re.compile(r"[\dD]+(x[\dD]+)+|_\d+$")
 _PLAIN = ("f32", "bf16", "f16")
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What became of a program in our stages; `kernels`: the signatures of those that it calls."""
+    """What became of a program in our stages; `kernels`: the forms of those that it calls."""
 
     outcome: Outcome
     kernels: frozenset[str] = frozenset()
@@ -91,10 +91,10 @@ def _wrong(module: ir.Module, made: Function, program: Program, seed: int) -> st
 
 def _lowered(module: ir.Operation, program: Program) -> Checked:
     """Whether each product of packed operands is a kernel of ours, or has a reason."""
-    signatures, calls, reasons, silent = set(), [], [], 0
+    forms, calls, reasons, silent = set(), [], [], 0
     for view in module.regions[0].blocks[0].operations:
         if view.operation.name == "stream.executable":
-            signatures.add(_signature(view.operation))
+            forms.add(_form(view.operation))
             continue
         for op in walk(view.operation):
             call = read_call(op) if op.name == "flow.dispatch" else None
@@ -104,7 +104,7 @@ def _lowered(module: ir.Operation, program: Program) -> Checked:
                 said = read_reasons(op.location)
                 reasons += said[:1]
                 silent += not said
-    wanted = 2 if program.ending == "gate" else 1
+    wanted = 2 if program.gated else 1
     found = len(calls) + len(reasons)
     if silent:
         outcome = Outcome("silent", f"{silent} products without a kernel and without a reason")
@@ -114,10 +114,9 @@ def _lowered(module: ir.Operation, program: Program) -> Checked:
         outcome = Outcome("fallback", "; ".join(dict.fromkeys(reasons)))
     else:
         outcome = Outcome("kernel", "; ".join(dict.fromkeys(calls)))
-    return Checked(outcome, frozenset(signatures))
+    return Checked(outcome, frozenset(forms))
 
 
-def _signature(executable: ir.Operation) -> str:
-    """The name of a kernel without its sizes, and which operations it consists of."""
-    name = _SIZES.sub("N", ir.StringAttr(executable.attributes["sym_name"]).value)
-    return f"{name}: {' '.join(sorted({op.name for op in walk(executable)}))}"
+def _form(executable: ir.Operation) -> str:
+    """The name of a kernel without its sizes: formats, roundings, order of the operands."""
+    return _SIZES.sub("N", ir.StringAttr(executable.attributes["sym_name"]).value)

@@ -170,6 +170,16 @@ class Writer:
             f"into {tensor_type(shape, value.element)}", shape, value.element,
         )  # fmt: skip
 
+    def concat(self, values: Sequence[Value], axis: int) -> Value:
+        """tensor.concat of values of one shape."""
+        first = values[0]
+        shape = [size * (len(values) if at == axis else 1) for at, size in enumerate(first.shape)]
+        names, kinds = (", ".join(each) for each in zip(*((v.name, v.type) for v in values),
+                                                        strict=True))  # fmt: skip
+        kind = tensor_type(shape, first.element)
+        return self.value(f"tensor.concat dim({axis}) {names} : ({kinds}) -> {kind}", shape,
+                          first.element)  # fmt: skip
+
     def generic(
         self, reads: Sequence[Read], out: str, element: str, sizes: Mapping[str, int],
         body: Callable[..., str], init: Value | None = None, location: str = "",
