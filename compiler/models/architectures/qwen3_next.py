@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
-from mxc.compiler.models.architectures.qwen3_moe import dense_layers
+from mxc.compiler.models.architectures.qwen_experts import experts, mlps
 from mxc.compiler.models.blocks.gated_delta_net import GatedDeltaNet
-from mxc.compiler.models.blocks.mixture import Mixture, Shared
+from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import FULL, read_rope
-from mxc.compiler.models.blocks.routing import Routing
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer
 
@@ -27,13 +26,8 @@ LINEAR = "linear_attention"
 
 def qwen3_next(c: Fields) -> Decoder:
     """The model of a config: experts in all layers or in some."""
-    step, alone = c.size("decoder_sparse_step", 1), dense_layers(c)
-    experts, dense = _experts(c, normalized=c.flag("norm_topk_prob", True)), mlp(c)
-
-    def mlp_of(number: int) -> Mlp | Mixture:
-        return dense if number in alone or (number + 1) % step else experts
-
-    return _hybrid(c, "qwen3_next", mlp_of, fused=True)
+    mixture = experts(c, normalized=c.flag("norm_topk_prob", True))
+    return _hybrid(c, "qwen3_next", mlps(c, mixture).__getitem__, fused=True)
 
 
 def qwen3_5(c: Fields) -> Decoder:
@@ -49,22 +43,8 @@ def qwen3_5_moe(c: Fields) -> Decoder:
     c.known("mlp_only_layers", ([],), [])
     # Of layers without experts, which there are not.
     c.inert("intermediate_size")
-    experts = _experts(c, normalized=True)
-    return _hybrid(c, "qwen3_5_moe", lambda number: experts, fused=False)
-
-
-def _experts(c: Fields, *, normalized: bool) -> Mixture:
-    shared = mlp(c, width_field="shared_expert_intermediate_size")
-    return Mixture(
-        hidden=c.size("hidden_size"),
-        width=c.size("moe_intermediate_size"),
-        experts=c.size("num_experts"),
-        choices=c.size("num_experts_per_tok"),
-        routing=Routing(normalized=normalized),
-        shared=Shared(mlp=shared, name="shared_expert", gate="shared_expert_gate"),
-        count_field="num_experts",
-        width_field="moe_intermediate_size",
-    )
+    mixture = experts(c, normalized=True)
+    return _hybrid(c, "qwen3_5_moe", lambda number: mixture, fused=False)
 
 
 def _hybrid(

@@ -1,0 +1,38 @@
+"""What Qwen's mixtures of experts have in common: the experts, and which layers have them."""
+
+from __future__ import annotations
+
+from mxc.compiler.models.architectures.family import mlp
+from mxc.compiler.models.blocks.mixture import Mixture, Shared
+from mxc.compiler.models.blocks.mlp import Mlp
+from mxc.compiler.models.blocks.routing import Routing
+from mxc.compiler.models.configs.fields import Fields
+
+
+def experts(c: Fields, *, normalized: bool, shared: bool = True) -> Mixture:
+    """The experts of a layer. `shared`: all tokens share one more MLP, by a gate."""
+    beside = None
+    if shared:
+        inner = mlp(c, width_field="shared_expert_intermediate_size")
+        beside = Shared(mlp=inner, name="shared_expert", gate="shared_expert_gate")
+    return Mixture(
+        hidden=c.size("hidden_size"),
+        width=c.size("moe_intermediate_size"),
+        experts=c.one_of("num_experts", "num_local_experts"),
+        choices=c.size("num_experts_per_tok"),
+        routing=Routing(normalized=normalized),
+        shared=beside,
+        count_field="num_experts",
+        width_field="moe_intermediate_size",
+    )
+
+
+def mlps(c: Fields, mixture: Mixture) -> list[Mlp | Mixture]:
+    """That of each layer: a mixture in each `decoder_sparse_step`-th, but in `mlp_only_layers`."""
+    dense, step, alone = mlp(c), c.size("decoder_sparse_step", 1), c.raw("mlp_only_layers") or []
+    if not isinstance(alone, list) or not all(type(number) is int for number in alone):
+        raise c.refuse("mlp_only_layers", "a list of layers", alone)
+    return [
+        dense if number in alone or (number + 1) % step else mixture
+        for number in range(c.size("num_hidden_layers"))
+    ]
