@@ -36,7 +36,8 @@ class KernelCall:
     """batch x [m, k] times [n, k] of one of `experts`; formats by name ("mxfp4", "bf16").
 
     `kind`: of the instruction that multiplies, one of `targets.KINDS`. `batch` and `m` are -1 where
-    they come with the call.
+    they come with the call. `choice`: why not by a better one that the machine has; empty where
+    it has none.
     """
 
     batch: int
@@ -48,6 +49,7 @@ class KernelCall:
     rhs: str
     out: str
     kind: Kind
+    choice: str = ""
 
     def write(self, dispatch: ir.Operation) -> None:
         """Put this on a dispatch."""
@@ -58,6 +60,7 @@ class KernelCall:
                 if isinstance(value, str)
                 else ir.IntegerAttr.get(i64, value)
                 for key, value in asdict(self).items()
+                if value != ""
             }
         )
 
@@ -67,7 +70,8 @@ def read_call(dispatch: ir.Operation) -> KernelCall | None:
     if ATTRIBUTE not in dispatch.attributes:
         return None
     given = ir.DictAttr(dispatch.attributes[ATTRIBUTE])
-    return KernelCall(**{field.name: given[field.name].value for field in fields(KernelCall)})
+    names = [field.name for field in fields(KernelCall) if field.name in given]
+    return KernelCall(**{name: given[name].value for name in names})
 
 
 def write_reason(op: ir.Operation, reason: Reason) -> None:

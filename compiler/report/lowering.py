@@ -120,9 +120,10 @@ def explain_own(kernels: Sequence[Kernel], target: Target, wanted: Kind) -> str 
 def choice_of(call: KernelCall, target: Target) -> str | None:
     """Why a kernel of ours does without an instruction that the CPU has; None where it does not."""
     exact_in_bf16 = "f32" not in (call.lhs, call.rhs)
+    found = [call.choice] if call.choice else []
     if call.kind == "multiply-add" and exact_in_bf16 and target.slow_bf16:
-        return f"taken as f32: {target.slow_bf16}"
-    return None
+        found.append(f"taken as f32: {target.slow_bf16}")
+    return "; ".join(found) or None
 
 
 def _no_scaled_matrix(

@@ -37,14 +37,17 @@ def dispatch(module: ir.Module) -> ir.Operation:
     return found
 
 
-def test_what_is_written_is_read_from_the_text() -> None:
+@pytest.mark.parametrize("choice", ["", "no tiles: 2 rows"])
+def test_what_is_written_is_read_from_the_text(choice: str) -> None:
+    call = replace(CALL, choice=choice)
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(program(3))
         assert read_call(dispatch(module)) is None
-        CALL.write(dispatch(module))
+        call.write(dispatch(module))
         again = ir.Module.parse(str(module))
         assert ATTRIBUTE in str(module)
-        assert read_call(dispatch(again)) == CALL
+        assert ("choice" in str(module)) == bool(choice)
+        assert read_call(dispatch(again)) == call
 
 
 @pytest.mark.parametrize(
