@@ -24,7 +24,7 @@ after:
 Leaves alone: attention in another form than dialects/attention.py builds; queries that are not
 f32; keys, values or sinks of other types than bf16, f16 and f32; keys and values that are no slices
 of static tensors, or slices at other keys than each other; head sizes that are no multiple of 16,
-or more than 128 with 16 lanes, 256 with 8, 512 with 4.
+or more than 256, 512 with 4 lanes. Of more than 128 elements, kernels have 8 lanes at most.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ from mxc.passes.kernels.attention.pieces import join_pieces, pieces_buffers
 from mxc.passes.kernels.attention.shape import MOST_STAGED, Attention, most_pieces
 from mxc.passes.kernels.caches import CacheSlice, lower_attention
 from mxc.passes.kernels.executables import executable
+
+#: Lanes of the kernels of long heads where registers have more.
+_FEW_LANES = 8
 
 #: Types that are extended to f32 exactly, on the way to the registers.
 _FLOATS = ("bf16", "f16", "f32")
@@ -70,6 +73,9 @@ def _shape(
         return Reason(f"queries are {found.queries.type}; kernels take f32 of static sizes")
     if element not in _FLOATS or sinks not in _FLOATS:
         return Reason(f"keys are {element}, sinks {sinks}; kernels take {', '.join(_FLOATS)}")
+    # Half the lanes stage half as many keys at once: long heads have room then.
+    if depth > MOST_STAGED // (2 * lanes * 4) and lanes > _FEW_LANES:
+        lanes = _FEW_LANES
     most = MOST_STAGED // (2 * lanes * 4)
     if depth % 16 or depth > most:
         return Reason(f"a head has {depth} elements; kernels take multiples of 16 up to {most}")

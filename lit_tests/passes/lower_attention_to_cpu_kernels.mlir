@@ -413,10 +413,13 @@ func.func @no_cache(%arg0: tensor<2x2x8x64xf32>, %arg1: tensor<16x2x64xbf16>, %a
 
 // -----
 
-// Heads of 256: eight lanes have room for a block of their keys, sixteen have not.
+// Heads of 256: eight lanes have room for a block of their keys, sixteen have not, and so eight are
+// taken of registers of sixteen too.
+// CHECK: math.fma {{.*}} : vector<8xf32>
+// CHECK-NOT: vector<16xf32>
 // CHECK-LABEL: func.func @wide(
-// CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK-NOT: linalg
+// CHECK: flow.dispatch
 // EIGHT-LABEL: func.func @wide(
 // EIGHT-NOT: linalg
 // EIGHT: flow.dispatch

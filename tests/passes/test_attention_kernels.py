@@ -35,7 +35,8 @@ each_target = pytest.mark.parametrize("name", TARGETS)
 #: One token over pieces of keys, with a group that is a tile, less than one and more than one; a
 #: window that is one workgroup a head; tiles of several tokens, of parts of one and of neither;
 #: several blocks of rows; head sizes of one register to eight, in pairs of bf16 or not; a tile of
-#: every rest of rows; values that are too many to copy, and heads for one workgroup.
+#: every rest of rows; values that are too many to copy, and heads for one workgroup; heads of so
+#: many elements that registers have eight lanes.
 CASES = [
     Case(1, 2, 8, 64, 700),
     Case(1, 1, 3, 80, 300, "f16"),
@@ -49,6 +50,8 @@ CASES = [
     Case(20, 1, 16, 64, 600),
     Case(9, 1, 4, 128, 40, "f32"),
     Case(1, 70, 1, 16, 300),
+    Case(1, 2, 6, 256, 300),
+    Case(11, 1, 8, 256, 90),
 ]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 

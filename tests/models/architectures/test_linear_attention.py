@@ -45,6 +45,9 @@ MIXERS = dict.fromkeys(
 )
 MLP = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), "nvfp4")
 
+#: Of the root mean square of all logits, as in conftest.py.
+TOLERANCE = 2e-5
+
 #: Gives what conftest.py builds of a case.
 Built = Callable[[str], Any]
 
@@ -71,6 +74,68 @@ def test_prefill(name: str, built: Built) -> None:
 @each
 def test_decode(name: str, built: Built) -> None:
     built(name).check_decode()
+
+
+@each
+def test_greedy(name: str, built: Built) -> None:
+    """The tokens that transformers chooses, whose decode keeps states of its own."""
+    case = built(name)
+    prompt, room = case.tokens[:7], len(case.tokens) - 7
+    reference = t.AutoModelForCausalLM.from_pretrained(
+        case.folder / "reference", dtype=torch.float32, attn_implementation="eager"
+    )
+    given = torch.tensor([prompt])
+    wanted = reference.generate(
+        given,
+        attention_mask=torch.ones_like(given),
+        max_new_tokens=room,
+        min_new_tokens=room,
+        do_sample=False,
+    )
+    sequence = case.model.sequence()
+    found, rows = list(prompt), sequence.feed(prompt)
+    for _ in range(room):
+        # transformers leaves out the end of a text, of which it wants a number of tokens.
+        row = rows[-1].copy()
+        row[case.case.config.eos_token_id] = float("-inf")
+        found.append(int(row.argmax()))
+        rows = sequence.feed(found[-1:])
+    assert found == wanted[0].tolist()
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_fork(name: str, built: Built) -> None:
+    """Each has states of its own, in decode and over padded chunks."""
+    case = built(name)
+    sequence = case.model.sequence()
+    sequence.feed(case.tokens[:13])
+    other = sequence.fork()
+    other.feed([5, 4, 3])
+    for first, last in ((13, 14), (14, len(case.tokens))):
+        found = sequence.feed(case.tokens[first:last])
+        assert case.deviation(found, slice(first, last)) <= 2 * TOLERANCE
+    again = case.model.sequence()
+    again.feed([*case.tokens[:13], 5, 4, 3])
+    followed = [each.feed([7])[0] for each in (other, again)]
+    assert abs(followed[0] - followed[1]).max() <= 1e-4 * abs(followed[1]).max()
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_states_are_those_of_the_manifest(name: str, built: Built) -> None:
+    """Two layers of which one keeps a state, the other keys and values; a reset forgets both."""
+    case = built(name)
+    model = case.model.manifest.model
+    assert {key: state.shape for key, state in model.states.items()} == {
+        "convolution": (1, 4, 2 * 32 + 128),
+        "delta_rule": (1, 2, 2, 16, 32),
+    }
+    assert model.cache.shape[0] == 2
+    assert model.bytes_per_token == 2 * 2 * 32 * 4
+    assert model.bytes_per_sequence == 4 * (4 * 192 + 4 * 16 * 32)
+    sequence = case.model.sequence()
+    sequence.feed(case.tokens[:9])
+    sequence.reset()
+    assert case.deviation(sequence.feed(case.tokens), slice(None)) <= TOLERANCE
 
 
 @pytest.mark.parametrize("name", BATCHED)
