@@ -13,11 +13,11 @@ from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.blocks.parameters import Parameter, Rows
 from mxc.compiler.models.blocks.weights import ELEMENTS, Formats
-from mxc.compiler.models.decoder import Decoder
+from mxc.compiler.models.decoder import EMBEDDING, Decoder
 from mxc.compiler.models.float_scales import packed_format
 from mxc.compiler.models.fused_layers import rows_of
 from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import FORMATS, BlockFormat
+from mxc.dialects.formats import F32, FORMATS, INT8, BlockFormat
 from mxc.dialects.reasons import Reason
 from mxc.dialects.recipes import ScaleRecipe
 
@@ -67,7 +67,10 @@ def bind(
         tensor = source.tensors.get(name)
         return None if tensor is None else tensor.format
 
-    parameters = list(decoder.parameters(format_of, head=dense is not None))
+    # A packed table is read row by row, a head in panels: tied ones are packed both ways.
+    table = source.tensors.get(EMBEDDING)
+    both = table is not None and not isinstance(_looked_up(table, gpu), Reason)
+    parameters = list(decoder.parameters(format_of, head=dense is not None or both))
     bound = tuple(_bind(each, source, dense, gpu) for each in parameters)
     used = {rows.tensor for each in parameters for rows in each.rows}
     left = {name: source.tensors[name] for name in sorted(source.tensors) if name not in used}
@@ -138,11 +141,21 @@ def _under_floats(
 ) -> BlockFormat | Reason:
     """How a kernel reads tensors with float scales, which are one weight, or why none does."""
     if not parameter.matrix:
-        return Reason("they are looked up")
+        return _looked_up(tensors[0], gpu)
     first, *others = (packed_format(tensor, gpu=gpu) for tensor in tensors)
     if any(other != first for other in others):
         return Reason("they are read as one weight, and their scales are for different blocks")
     return first
+
+
+def _looked_up(tensor: CanonicalTensor, gpu: bool) -> BlockFormat | Reason:
+    """How the rows of a table with float scales are looked up, or why they are not."""
+    if len(tensor.shape) != 2 or (tensor.scales is None and tensor.tensor_scale is None):
+        return Reason("they are no table under float scales")
+    found = packed_format(tensor, gpu=gpu)
+    if isinstance(found, Reason) or (found.element == INT8 and found.scale == F32):
+        return found
+    return Reason("they are looked up, which takes int8 in groups")
 
 
 def _tensor(parameter: Parameter, rows: Rows, source: Source) -> CanonicalTensor:

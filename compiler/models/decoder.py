@@ -22,7 +22,6 @@ from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import Parameter, matrix, table
 from mxc.compiler.models.blocks.primitives import (
     add,
-    embed,
     f32,
     rows_at,
     rows_from,
@@ -316,7 +315,7 @@ class Builder:
         starts = [arith.index_cast(ir.IndexType.get(), position) for position in positions]
         spans = tuple(self._span(at, count // sequences) for at in starts)
         state = State(count, zero, self._rotations(starts, count), spans, rows)
-        x = embed(tokens, self._scope.weights.load(EMBEDDING, model.vocab_size, model.hidden_size))
+        x = self._scope.weights.lookup(tokens, EMBEDDING, (model.vocab_size, model.hidden_size))
         x = scale(x, model.embedding_scale)
         for number, layer in enumerate(model.layers):
             x = self._layer(layer, x, number, state, memories)

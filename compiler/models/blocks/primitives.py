@@ -74,6 +74,20 @@ def embed(tokens: ir.Value, table: ir.Value) -> ir.Value:
     return generic([(tokens, "m")], "m h", f32(), row, sizes={"h": shape_of(table)[1]})
 
 
+def embed_integers(tokens: ir.Value, elements: ir.Value, scales: ir.Value) -> ir.Value:
+    """Rows `tokens` (i32 [T]) of int8 [vocabulary, KO, KB], by f32 [vocabulary, KO]: f32 [T, H]."""
+    _, blocks, size = shape_of(elements)
+
+    def row(token: ir.Value) -> ir.Value:
+        index = arith.index_cast(ir.IndexType.get(), token)
+        block, place = (loop_index("m k b", loop) for loop in "kb")
+        value = arith.sitofp(f32(), tensor.extract(elements, [index, block, place]))
+        return arith.mulf(value, tensor.extract(scales, [index, block]))
+
+    rows = generic([(tokens, "m")], "m k b", f32(), row, sizes={"k": blocks, "b": size})
+    return collapse(rows, [[0], [1, 2]])
+
+
 def rotate(
     x: ir.Value, heads: int, cos: ir.Value, sin: ir.Value, *, interleaved: bool = False
 ) -> ir.Value:

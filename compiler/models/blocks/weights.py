@@ -14,7 +14,13 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.compiler.models.blocks.activations import Activations, Blocks
-from mxc.compiler.models.blocks.primitives import add_bias, f32, linear
+from mxc.compiler.models.blocks.primitives import (
+    add_bias,
+    embed,
+    embed_integers,
+    f32,
+    linear,
+)
 from mxc.dialects.boundary import unpack
 from mxc.dialects.dequantize import is_byte
 from mxc.dialects.formats import BlockFormat
@@ -85,6 +91,13 @@ class Weights:
         if scale == f32():
             return elements, self._parameters.load(f"{key}{SCALES}", shape, scale)
         return elements, unpack(self._parameters.load(f"{key}{SCALES}", shape, i8), scale)
+
+    def lookup(self, tokens: ir.Value, key: str, shape: tuple[int, int]) -> ir.Value:
+        """Rows `tokens` (i32 [T]) of the parameter `key` [N, H] = `shape`: f32 [T, H]."""
+        format = self.format(key)
+        if format is None:
+            return embed(tokens, self.load(key, *shape))
+        return embed_integers(tokens, *self.blocked(key, format, shape[:1], shape[1]))
 
     def tensor_scales(self, key: str, *rows: int) -> ir.Value | None:
         """f32 [*rows]: the scale of the tensor that each row is of, where the format has one."""
