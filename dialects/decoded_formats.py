@@ -79,12 +79,16 @@ def decoding_of(tree: Tree, ranges: list[int | None]) -> Decoding | str | None:
         return None
     if rounded(np.zeros(()), kind) is None:
         return None
-    chosen = list(dict.fromkeys(_variables(tree)))
+    variables = dict.fromkeys(_variables(tree))
+    # A loop of one step adds nothing to a place.
+    fixed = [each for each in variables if bound(each, ranges) == 0]
+    chosen = [each for each in variables if each not in fixed]
     if len(chosen) > 1 or any(bound(each, ranges) != 1 for each in chosen):
         return "its elements depend on their place by more than the nibble of a byte"
     axes = {found[0]: 1, found[1]: 2}
     codes = {read: _codes(read, axis) for read, axis in axes.items()}
-    places = {chosen[0]: np.arange(2, dtype=np.uint64).reshape(2, 1, 1)} if chosen else {}
+    places = {each: np.zeros((1, 1, 1), np.uint64) for each in fixed}
+    places |= {each: np.arange(2, dtype=np.uint64).reshape(2, 1, 1) for each in chosen}
     values = _Table(codes, places).of(tree)
     if values is None:
         return "it is decoded by an operation that is not evaluated"
