@@ -29,6 +29,7 @@ from mxc.dialects.targets import Kind
 ATTRIBUTE = "mxc.contraction"
 QUANTISES = "mxc.quantises"
 _REASON = "reason"
+_DECODED = "decoded"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +75,14 @@ def read_call(dispatch: ir.Operation) -> KernelCall | None:
     return KernelCall(**{name: given[name].value for name in names})
 
 
-def write_reason(op: ir.Operation, reason: Reason) -> None:
-    """Say why no kernel computes a contraction. The first reason stays."""
+def write_reason(op: ir.Operation, reason: Reason, *, decoded: bool = False) -> None:
+    """Say why no kernel computes a contraction. The first reason stays.
+
+    `decoded`: it reads floats that were packed, and that another operation has decoded.
+    """
     if ATTRIBUTE not in op.attributes:
-        record = ir.DictAttr.get({_REASON: ir.StringAttr.get(reason.text)})
+        said: dict[str, ir.Attribute] = {_REASON: ir.StringAttr.get(reason.text)}
+        record = ir.DictAttr.get(said | ({_DECODED: ir.UnitAttr.get()} if decoded else {}))
         op.attributes[ATTRIBUTE] = record
         op.location = with_record(op.location, ATTRIBUTE, record)
 
@@ -85,6 +90,11 @@ def write_reason(op: ir.Operation, reason: Reason) -> None:
 def read_reasons(location: ir.Location) -> list[str]:
     """Why no kernel computes the contractions of a location."""
     return [str(ir.DictAttr(each)[_REASON].value) for each in records(location, ATTRIBUTE)]
+
+
+def reads_decoded(location: ir.Location) -> bool:
+    """Whether a contraction of a location reads what was packed, as `write_reason` was told."""
+    return any(_DECODED in ir.DictAttr(each) for each in records(location, ATTRIBUTE))
 
 
 def mark_quantises(dispatch: ir.Operation, format: str) -> None:

@@ -155,4 +155,4 @@ def _mark(op: ir.Operation, reasons: dict[ir.Value, str]) -> None:
         if isinstance(value.type, ir.RankedTensorType):
             source, _ = trace(value, [ir.AffineConstantExpr.get(0)] * value.type.rank, [])
             if source in reasons:
-                write_reason(op, Reason(reasons[source]))
+                write_reason(op, Reason(reasons[source]), decoded=True)

@@ -203,8 +203,8 @@ def difference(
 def _reported(report: Report, name: str, program: Program) -> Outcome:
     """Whether each contraction is in a kernel of ours, or has a reason."""
     rows = [row for row in report.matmuls if row.function == name]
-    packed = [row for row in rows if {"f32", "bf16", "f16"}.isdisjoint((row.rhs,))
-              or {"f32", "bf16", "f16"}.isdisjoint((row.lhs,))]  # fmt: skip
+    packed = [row for row in rows if not {row.lhs, row.rhs} <= {"f32", "bf16", "f16"}
+              or row.fallback]  # fmt: skip
     wanted = 2 if program.gated else 1
     if len(packed) < wanted:
         return Outcome("unlisted", f"{len(packed)} contractions of packed operands in the report")

@@ -25,7 +25,7 @@ from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.contractions import sums_elements
 from mxc.dialects.dispatches import walk
-from mxc.dialects.kernel_calls import read_call, read_reasons
+from mxc.dialects.kernel_calls import read_call, read_reasons, reads_decoded
 from mxc.passes.base import Stage, run
 
 #: Parts of the names of kernels that are of one form: sizes, numbers of epilogues.
@@ -100,7 +100,7 @@ def _lowered(module: ir.Operation, program: Program) -> Checked:
             call = read_call(op) if op.name == "flow.dispatch" else None
             if call is not None:
                 calls += [call.kind] if call.rhs not in _PLAIN or call.lhs not in _PLAIN else []
-            elif sums_elements(op):
+            elif sums_elements(op) or reads_decoded(op.location):
                 said = read_reasons(op.location)
                 reasons += said[:1]
                 silent += not said

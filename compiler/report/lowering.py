@@ -11,7 +11,7 @@ from mxc.compiler.report.assembly import Kernel
 from mxc.compiler.report.preparation import Preparation, is_narrow
 from mxc.dialects.contractions import Contraction, Side, format_name
 from mxc.dialects.dispatches import Dispatch, tensor_bytes
-from mxc.dialects.kernel_calls import KernelCall
+from mxc.dialects.kernel_calls import KernelCall, reads_decoded
 from mxc.dialects.targets import KINDS, Kind, Target
 
 #: Of a contraction that no pass has looked at.
@@ -56,9 +56,11 @@ def explain(
 ) -> str | None:
     """Why no kernel of ours computes a contraction of packed operands, and what IREE's lacks.
 
-    None for one of plain operands. `reason`: what the passes have said.
+    None for one of plain operands, unless they were packed and are decoded in an unknown way.
+    `reason`: what the passes have said.
     """
-    if not any(side.scale is not None or is_narrow(side.element) for side in (lhs, rhs)):
+    packed = any(side.scale is not None or is_narrow(side.element) for side in (lhs, rhs))
+    if not packed and not reads_decoded(contraction.op.location):
         return None
     stock = _explain_stock(contraction, lhs, rhs, block, prepared, kernel, target)
     why = f"no kernel of mxc computes it: {reason or NO_REASON}"

@@ -93,7 +93,7 @@ func.func @in_body(%x: tensor<4x64xf32>, %w: tensor<8x64xf8E5M2>, %s: tensor<8x2
 // One value of the table is wrong: it stays as it is, and the product says which.
 // CHECK-LABEL: @wrong_table
 // CHECK: tensor.extract
-// CHECK: linalg.matmul {{.*}}mxc.contraction = {reason = "it is decoded almost as mxfp8e4m3: code 1 under scale byte 1 is
+// CHECK: linalg.matmul {{.*}}mxc.contraction = {decoded, reason = "it is decoded almost as mxfp8e4m3: code 1 under scale byte 1 is
 func.func @wrong_table(%x: tensor<4x8xf32>, %codes: tensor<8x64xf8E4M3FN>, %scales: tensor<8x64xf8E8M0FNU>, %acc: tensor<4x64xf32>) -> tensor<4x64xf32> {
   %e = tensor.empty() : tensor<8x64xf32>
   %w = linalg.generic {
@@ -258,4 +258,48 @@ func.func @decoded_scales(%x: tensor<64xf32>, %codes: tensor<8x64xf8E4M3FN>, %sc
   } -> tensor<8x64xf32>
   %r = linalg.matvec ins(%w, %x : tensor<8x64xf32>, tensor<64xf32>) outs(%acc : tensor<8xf32>) -> tensor<8xf32>
   func.return %r : tensor<8xf32>
+}
+
+// -----
+
+// Halves of a row of one block, whose loop has one step.
+// CHECK-LABEL: @halves_of_one_block
+// CHECK: flow.tensor.bitcast %{{.*}} -> tensor<{{.*}}xf4E2M1FN>
+// CHECK: arith.scaling_extf
+// CHECK-NOT: tensor.concat
+func.func @halves_of_one_block(%bytes: tensor<8x16xi8>, %scales: tensor<8x1xf8E8M0FNU>) -> tensor<8x1x32xf32> {
+  %values = arith.constant dense<[0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]> : tensor<16xf32>
+  %e = tensor.empty() : tensor<8x16xf32>
+  %low = linalg.generic {
+      indexing_maps = [affine_map<(n, k) -> (n, k)>, affine_map<(n, k) -> (n, k)>], iterator_types = ["parallel", "parallel"]}
+      ins(%bytes : tensor<8x16xi8>) outs(%e : tensor<8x16xf32>) {
+  ^bb0(%byte: i8, %o: f32):
+    %mask = arith.constant 15 : i8
+    %bits = arith.andi %byte, %mask : i8
+    %code = arith.index_castui %bits : i8 to index
+    %value = tensor.extract %values[%code] : tensor<16xf32>
+    linalg.yield %value : f32
+  } -> tensor<8x16xf32>
+  %high = linalg.generic {
+      indexing_maps = [affine_map<(n, k) -> (n, k)>, affine_map<(n, k) -> (n, k)>], iterator_types = ["parallel", "parallel"]}
+      ins(%bytes : tensor<8x16xi8>) outs(%e : tensor<8x16xf32>) {
+  ^bb0(%byte: i8, %o: f32):
+    %four = arith.constant 4 : i8
+    %bits = arith.shrui %byte, %four : i8
+    %code = arith.index_castui %bits : i8 to index
+    %value = tensor.extract %values[%code] : tensor<16xf32>
+    linalg.yield %value : f32
+  } -> tensor<8x16xf32>
+  %both = tensor.concat dim(1) %low, %high : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x32xf32>
+  %blocks = tensor.expand_shape %both [[0], [1, 2]] output_shape [8, 1, 32] : tensor<8x32xf32> into tensor<8x1x32xf32>
+  %f = tensor.empty() : tensor<8x1x32xf32>
+  %w = linalg.generic {
+      indexing_maps = [affine_map<(n, o, i) -> (n, o, i)>, affine_map<(n, o, i) -> (n, o)>, affine_map<(n, o, i) -> (n, o, i)>], iterator_types = ["parallel", "parallel", "parallel"]}
+      ins(%blocks, %scales : tensor<8x1x32xf32>, tensor<8x1xf8E8M0FNU>) outs(%f : tensor<8x1x32xf32>) {
+  ^bb0(%value: f32, %scale: f8E8M0FNU, %o: f32):
+    %power = arith.extf %scale : f8E8M0FNU to f32
+    %y = arith.mulf %value, %power : f32
+    linalg.yield %y : f32
+  } -> tensor<8x1x32xf32>
+  func.return %w : tensor<8x1x32xf32>
 }

@@ -1,5 +1,6 @@
 // Dequantise and multiply: the stock compiler writes the wide weight. Then what is no contraction: a sum
-// of scaled elements, and a weighted sum of rows that an index chooses. Last a product of three factors.
+// of scaled elements, and a weighted sum of rows that an index chooses. Last a product of three factors,
+// and one of what was packed and is decoded in a way that is not known.
 util.func public @materialised(%x: tensor<16x512xf32>) -> tensor<16x256xf32> {
   %b = util.global.load immutable @w0 : tensor<256x16x16xi8>
   %c = util.global.load immutable @w0.s : tensor<256x16xi8>
@@ -71,4 +72,11 @@ util.func public @masked(%x: tensor<64xf32>, %w: tensor<16x64xf8E4M3FN>,
     linalg.yield %t : f32
   } -> tensor<16xf32> loc(fused<{mxc.contraction = {reason = "a mask"}}>["masked"])
   util.return %0 : tensor<16xf32>
+}
+util.func public @unknown(%x: tensor<16x64xf32>, %w: tensor<64x16xf32>) -> tensor<16x16xf32> {
+  %a = arith.constant dense<0.0> : tensor<16x16xf32>
+  %r = linalg.matmul ins(%x, %w : tensor<16x64xf32>, tensor<64x16xf32>)
+      outs(%a : tensor<16x16xf32>) -> tensor<16x16xf32>
+      loc(fused<{mxc.contraction = {decoded, reason = "a table"}}>["unknown"])
+  util.return %r : tensor<16x16xf32>
 }

@@ -226,6 +226,13 @@ def test_elements_with_a_float_for_each_are_listed_with_the_reason(gpu: Report) 
     assert one.fallback == f"{FELL_BACK}a mask"
 
 
+def test_plain_operands_that_were_packed_are_a_fallback(gpu: Report) -> None:
+    one = _one(gpu, "unknown")
+    assert (one.name, one.lhs, one.rhs) == ("unknown", "f32", "f32")
+    assert one.fallback is not None
+    assert one.fallback.startswith(f"{FELL_BACK}a table")
+
+
 def test_a_weight_that_is_dequantised_to_memory_is_found_behind_a_hoisted_global(
     gpu: Report,
 ) -> None:
@@ -250,9 +257,9 @@ def test_totals(gpu: Report) -> None:
     counts = {name: cost.dispatches for name, cost in costs.items()}
     assert counts == {
         "pair": 2, "decode": 1, "gathered": 3, "fused": 1, "many": 1, "materialised": 1,
-        "others": 2, "masked": 1, "initializer": 1,
+        "others": 2, "masked": 1, "unknown": 1, "initializer": 1,
     }  # fmt: skip
-    assert gpu.dispatches == 13
+    assert gpu.dispatches == 14
     copied = 4 * (WEIGHT + SCALES)
     assert costs["gathered"].transient_bytes == copied == gpu.transient_bytes
     assert costs["fused"].transient_bytes == 0
@@ -277,7 +284,7 @@ def test_strict_lists_each_reason_with_its_contractions(gpu: Report) -> None:
     with pytest.raises(CompileError) as caught:
         require_no_fallback(gpu)
     assert caught.value.phase == "report"
-    assert "9 of 9 contractions fell back on gfx950" in str(caught.value)
+    assert "10 of 10 contractions fell back on gfx950" in str(caught.value)
     assert "decode:layers.0.down, fused:experts.up" in str(caught.value)
     require_no_fallback(dataclasses.replace(gpu, matmuls=(), kernels=()))
 
