@@ -5,9 +5,9 @@ from IREE; its default tiles then promote whole rows of decoded weights to share
 does not fit at real sizes, and use scratch memory. Here a lane takes one column and some rows: it
 decodes a block of its own row of weights in registers, once for all those rows.
 
-One row of f32 times bf16 or f16 weights gets a schedule too, because IREE's own gives wrong numbers
-(rewriting/row_products.py), and two to eight rows of 16 bits where IREE dies of choosing one
-(rewriting/few_rows.py).
+One row of f32 times bf16 or f16 weights gets a schedule too, because IREE's own gives wrong
+numbers, and one of 16 bits where its own spills (rewriting/row_products.py); so do two to eight
+rows of 16 bits where IREE dies of choosing one (rewriting/few_rows.py).
 
 before:
     linalg.generic {..} ins(%x, %w, %s) outs(%zero) { scaling_extf, mulf, addf }

@@ -92,7 +92,29 @@ func.func @one_row_of_f32(%x: tensor<1x128xf32>, %w: tensor<64x128xbf16>, %acc: 
 
 // -----
 
-// Of equal widths IREE's schedule is right.
+// Of equal widths too where IREE's own schedule spills: few rows of weights, whose depth is ten times
+// what the lanes take at once.
+// CHECK: partial_reduction = [0, 512], {{.*}}thread = [0, 8], workgroup = [8, 0]
+// CHECK-LABEL: @one_row_of_bf16_that_spills
+// CHECK: linalg.generic {{.*}}ins(%{{.*}} : tensor<5120xbf16>, tensor<1024x5120xbf16>) {{.*}}compilation_info
+func.func @one_row_of_bf16_that_spills(%x: tensor<1x5120xbf16>, %w: tensor<1024x5120xbf16>, %acc: tensor<1x1024xf32>) -> tensor<1x1024xf32> {
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w : tensor<1x5120xbf16>, tensor<1024x5120xbf16>) outs(%acc : tensor<1x1024xf32>) {
+  ^bb0(%a: bf16, %b: bf16, %o: f32):
+    %l = arith.extf %a : bf16 to f32
+    %r = arith.extf %b : bf16 to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<1x1024xf32>
+  func.return %y : tensor<1x1024xf32>
+}
+
+// -----
+
+// Of equal widths IREE's schedule is right elsewhere.
 // CHECK-LABEL: @one_row_of_bf16
 // CHECK-NOT: collapse_shape
 // CHECK: linalg.generic

@@ -1,8 +1,12 @@
-"""One row of f32 times a matrix of bf16 or f16 weights on a GPU: the schedule that is right there.
+"""One row times a matrix of bf16 or f16 weights on a GPU: the schedule that is right there.
 
 IREE 3.13 gives a lane several elements of a row of weights; where the other operand is wider, the
 rows of a workgroup are added up and one of them is stored. With one element a lane each row has its
 own sum. Schedules are lost where loops of one iteration are dropped, so that these go here first.
+
+Of a row of the same type it takes 64 rows of weights for each workgroup where these are few and the
+depth is no power of two times what the lanes take at once: their sums do not fit the registers
+(1024 x 5120: 1.4 KB of scratch). Here they are as many as it takes elsewhere.
 """
 
 from __future__ import annotations
@@ -19,6 +23,10 @@ from mxc.passes.rewriting.rebuild import discardable, replace
 ATTRIBUTE = "compilation_info"
 #: Rows of weights that a workgroup takes at most, as IREE has it.
 _ROWS = 8
+#: Elements that a lane takes at once where both sides are of one type.
+_AT_ONCE = 8
+#: Up to how many rows of weights IREE takes them 64 at a time.
+_FEW = 4096
 _NARROW = ("bf16", "f16")
 
 
@@ -34,7 +42,8 @@ def schedule_row_product(op: ir.Operation, subgroup: int) -> bool:
     n, k = loops
     ranges = loop_ranges(op)
     columns, depth = ranges[n] or 0, ranges[k] or 0
-    if columns < 2 or depth % (2 * subgroup):
+    wide = any(_element(value) == "f32" for value in op.operands[:2])
+    if columns < 2 or depth % (2 * subgroup) or not (wide or _spills(columns, depth, subgroup)):
         return False
     kept = {n: 0, k: 1}
     maps = []
@@ -55,7 +64,7 @@ def schedule_row_product(op: ir.Operation, subgroup: int) -> bool:
         )
         for name in discardable(op):
             new.attributes[name] = op.attributes[name]
-        new.attributes[ATTRIBUTE] = _schedule(columns, subgroup)
+        new.attributes[ATTRIBUTE] = _schedule(columns, subgroup, 1 if wide else _AT_ONCE)
         op.regions[0].blocks[0].append_to(new.regions[0])
         whole = ir.RankedTensorType(op.results[0].type)
         result = (
@@ -74,7 +83,8 @@ def schedule_row_product(op: ir.Operation, subgroup: int) -> bool:
 
 
 def _loops(op: ir.Operation) -> tuple[int, int] | None:
-    """The loops n and k of f32 [.. k] times narrow [.. n, k]; all others have one iteration."""
+    """The loops n and k of f32 or narrow [.. k] times narrow [.. n, k]; all others have one
+    iteration."""
     if op.name != "linalg.generic" or ATTRIBUTE in op.attributes or len(op.operands) != 3:
         return None
     ranges, maps = loop_ranges(op), [dims(affine) for affine in indexing_maps(op)]
@@ -91,8 +101,19 @@ def _loops(op: ir.Operation) -> tuple[int, int] | None:
         return None
     if "reduction" not in kinds[k] or "reduction" in kinds[n]:
         return None
-    types = [str(ir.RankedTensorType(value.type).element_type) for value in op.operands]
-    return (n, k) if types[wide] == "f32" and types[narrow] in _NARROW else None
+    types = [_element(value) for value in op.operands]
+    known = types[narrow] in _NARROW and types[wide] in ("f32", types[narrow])
+    return (n, k) if known and types[2] == "f32" else None
+
+
+def _element(value: ir.Value) -> str:
+    return str(ir.RankedTensorType(value.type).element_type)
+
+
+def _spills(columns: int, depth: int, subgroup: int) -> bool:
+    """Whether IREE's own schedule of a row of the type of the weights takes scratch memory."""
+    steps, rest = divmod(depth, _AT_ONCE * subgroup)
+    return columns <= _FEW and columns % _ROWS == 0 and not rest and bool(steps & (steps - 1))
 
 
 def _without_ones(value: ir.Value, rank: int) -> ir.Value:
@@ -118,12 +139,12 @@ def _groups(sizes: Sequence[int]) -> ir.ArrayAttr:
     return ir.ArrayAttr.get([ir.ArrayAttr.get(group) for group in groups])
 
 
-def _schedule(columns: int, subgroup: int) -> ir.Attribute:
+def _schedule(columns: int, subgroup: int, lane: int) -> ir.Attribute:
     rows = next(rows for rows in (_ROWS, 4, 2, 1) if columns % rows == 0)
     return ir.Attribute.parse(
         "#iree_codegen.compilation_info<lowering_config = #iree_gpu.lowering_config<{"
-        f"lane_basis = [[1, {subgroup}], [0, 1]], partial_reduction = [0, {subgroup}], "
-        f"subgroup_basis = [[1, 1], [0, 1]], thread = [0, 1], workgroup = [{rows}, 0]}}>, "
+        f"lane_basis = [[1, {subgroup}], [0, 1]], partial_reduction = [0, {lane * subgroup}], "
+        f"subgroup_basis = [[1, 1], [0, 1]], thread = [0, {lane}], workgroup = [{rows}, 0]}}>, "
         "translation_info = #iree_codegen.translation_info<"
         "pipeline = #iree_gpu.pipeline<VectorDistribute> "
         f"workgroup_size = [{subgroup}, 1, 1] subgroup_size = {subgroup}>>"

@@ -166,3 +166,15 @@ def test_our_products_of_one_row_with_mixed_widths_are_right(
     (found,) = model.call("main", a.reshape(*batch, *a.shape), b.reshape(*batch, *b.shape))
     wanted = a.astype(np.float64) @ b.astype(np.float64).T
     np.testing.assert_allclose(found.reshape(1, columns), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_our_products_of_one_row_without_scratch_memory(tmp_path: Path) -> None:
+    """Few rows of weights, of a depth with which IREE's own schedule spills: --strict takes it."""
+    text = product(1, 256, 5120, "bf16", "bf16")
+    (tmp_path / "row.mlir").write_text(text)
+    output = tmp_path / "row.mxc"
+    mxc.compile(tmp_path / "row.mlir", target="gfx950", output=output, strict=True)
+    a, b = operands(1, 256, 5120, "bf16", "bf16")
+    (found,) = mxc.load(output, device="simulator").call("main", a, b)
+    wanted = a.astype(np.float64) @ b.astype(np.float64).T
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
