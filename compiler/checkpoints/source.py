@@ -20,6 +20,10 @@ from mxc.dialects.errors import CheckpointError
 
 __all__ = ["Source"]
 
+#: Where the config of a model that sees has that of the part that does.
+_VISION = "vision_config"
+#: How fields begin that stand beside those of its language model.
+_OTHERS = ("vision_", "image_", "video_", "architectures", "quantization_config")
 #: Where the config of a model that does more than language has that of its language model.
 _LANGUAGE_CONFIGS = ("text_config", "llm_config", "language_config")
 
@@ -54,7 +58,12 @@ class Source:
 def language_config(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
     """The config of the language model inside of another, and its key; None where it is not so."""
     found = ((key, config.get(key)) for key in _LANGUAGE_CONFIGS)
-    return next(((key, inner) for key, inner in found if isinstance(inner, dict)), None)
+    named = next(((key, inner) for key, inner in found if isinstance(inner, dict)), None)
+    if named is not None or not isinstance(config.get(_VISION), dict):
+        return named
+    # Older wrappers have the fields of the language model beside those of the one that sees.
+    fields = {k: v for k, v in config.items() if not k.startswith(_OTHERS)}
+    return f"beside {_VISION}", {**fields, "model_type": f"{config.get('model_type')}_text"}
 
 
 def by_name(tensors: list[CanonicalTensor], path: Path) -> Mapping[str, CanonicalTensor]:

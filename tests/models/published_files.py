@@ -1,5 +1,6 @@
 """Writes the checkpoints of published_checkpoints.py, and asks transformers for their logits."""
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -18,7 +19,7 @@ _EXPERTS = re.compile(r"(?P<stem>.*\.experts)\.(?P<part>gate_up_proj|down_proj)(
 def _library(config: Json) -> Any:
     return (
         transformers.AutoModelForImageTextToText
-        if "text_config" in config
+        if "vision_config" in config
         else transformers.AutoModelForCausalLM
     )
 
@@ -97,8 +98,9 @@ def _together(values: Tensors, plain: Tensors, model_type: str) -> Tensors:
 
 def write_published(folder: Path, published: Published) -> None:
     """`checkpoint`, as it is published, and `reference`, plain float32 numbers of the same."""
-    config = dict(published.config)
-    _random_model(config, published.dtype).save_pretrained(folder / "plain")
+    # transformers writes into the dictionaries that it is given.
+    config = copy.deepcopy(published.config)
+    _random_model(copy.deepcopy(config), published.dtype).save_pretrained(folder / "plain")
     plain = load_file(folder / "plain" / "model.safetensors")
     stored: Tensors = {}
     values: Tensors = {}

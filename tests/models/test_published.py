@@ -15,6 +15,7 @@ import torch
 from published_checkpoints import PUBLISHED, Published
 from published_configs import VOCABULARY
 from published_files import reference_logits, write_published
+from published_fused import FUSED
 from published_hybrids import HYBRIDS
 
 import mxc
@@ -28,7 +29,7 @@ TOLERANCE, ROUNDING = 2e-5, 3
 LENGTH, CHUNK = 11, 1
 
 
-EVERY = PUBLISHED | HYBRIDS
+EVERY = PUBLISHED | HYBRIDS | FUSED
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -13,6 +13,7 @@ from mxc.compiler.models.decoder import Decoder, Layer
 def phi3(c: Fields) -> Decoder:
     """The model of a config."""
     c.inert("original_max_position_embeddings", "embd_pdrop", "resid_pdrop")
+    c.known("attention_bias", (False,), False)
     window = c.raw("sliding_window") and c.size("sliding_window")
     rope = read_rope(c, fraction=1.0)
     attention = self_attention(

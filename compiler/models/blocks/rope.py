@@ -140,7 +140,9 @@ def _agreed(fields: Fields, rope: Fields, key: str, outer: float) -> float:
 
 
 def _read_scaling(rope: Fields, outer: Fields) -> Scaling | None:
-    if rope.raw("type") is not None and rope.raw("rope_type") not in (None, rope.raw("type")):
+    # transformers has "default" beside its older word "mrope".
+    same = (None, "default" if rope.raw("type") == "mrope" else rope.raw("type"), rope.raw("type"))
+    if rope.raw("type") is not None and rope.raw("rope_type") not in same:
         raise rope.refuse("type", f"the {rope.raw('rope_type')!r} of rope_type", rope.raw("type"))
     key = "type" if rope.raw("rope_type") is None else "rope_type"
     known = ("default", "linear", "llama3", "yarn", "longrope", "su", "mrope")
