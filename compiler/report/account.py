@@ -187,6 +187,9 @@ def _own(
     weights = min(call.batch, call.experts) * call.n * row_bytes(call.rhs, call.k)
     before, after = steps
     written = call.batch * call.m * row_bytes(call.out, call.n)
+    # Of a gated product half of the columns.
+    own = [tensor_bytes(result.type) for result in dispatch.op.results]
+    written = min(written, _sum(own) or written)
     for finish in after:
         written = min(written, tensor_bytes(finish.op.results[0].type) or written)
     dynamic = min(call.batch, call.m) < 0

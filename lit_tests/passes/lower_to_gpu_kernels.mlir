@@ -429,3 +429,45 @@ func.func @gated(%x: tensor<32x2x32xf4E2M1FN>, %xs: tensor<32x2xf8E8M0FNU>, %g: 
   } -> tensor<32x32xf32>
   func.return %y : tensor<32x32xf32>
 }
+
+// -----
+
+// Groups of four rows: the row of the bias is the number of the row of the result, divided by four.
+// CHECK: stream.executable private @mxc_mxfp4_mxfp4_3x4x32x64_of_5_then_0 {
+// CHECK: %[[C4:.*]] = arith.constant 4 : index
+// CHECK: %[[G:.*]] = arith.divui %{{.*}}, %[[C4]] : index
+// CHECK: memref.load %{{.*}}[%[[G]]] : memref<3xi32
+// CHECK: vector.load %{{.*}} : memref<5x32xf32, {{.*}}>, vector<4xf32>
+// CHECK-LABEL: func.func @groups_of_rows(
+// CHECK-NOT: linalg.generic
+// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_3x4x32x64_of_5_then_0
+func.func @groups_of_rows(%x: tensor<3x4x2x32xf4E2M1FN>, %xs: tensor<3x4x2xf8E8M0FNU>, %w: tensor<5x32x2x32xf4E2M1FN>, %s: tensor<5x32x2xf8E8M0FNU>, %bias: tensor<5x32xf32>, %ids: tensor<3xi32>) -> tensor<3x4x32xf32> {
+  %e0 = tensor.empty() : tensor<3x32x2x32xf4E2M1FN>
+  %g0 = iree_linalg_ext.gather dimension_map = [0] ins(%w, %ids : tensor<5x32x2x32xf4E2M1FN>, tensor<3xi32>) outs(%e0 : tensor<3x32x2x32xf4E2M1FN>) -> tensor<3x32x2x32xf4E2M1FN>
+  %e1 = tensor.empty() : tensor<3x32x2xf8E8M0FNU>
+  %g1 = iree_linalg_ext.gather dimension_map = [0] ins(%s, %ids : tensor<5x32x2xf8E8M0FNU>, tensor<3xi32>) outs(%e1 : tensor<3x32x2xf8E8M0FNU>) -> tensor<3x32x2xf8E8M0FNU>
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<3x4x32xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<3x4x32xf32>) -> tensor<3x4x32xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(e, m, n, k, b) -> (e, m, k, b)>, affine_map<(e, m, n, k, b) -> (e, n, k, b)>, affine_map<(e, m, n, k, b) -> (e, m, k)>, affine_map<(e, m, n, k, b) -> (e, n, k)>, affine_map<(e, m, n, k, b) -> (e, m, n)>],
+      iterator_types = ["parallel", "parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %g0, %xs, %g1 : tensor<3x4x2x32xf4E2M1FN>, tensor<3x32x2x32xf4E2M1FN>, tensor<3x4x2xf8E8M0FNU>, tensor<3x32x2xf8E8M0FNU>) outs(%acc : tensor<3x4x32xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f4E2M1FN, %as: f8E8M0FNU, %c: f8E8M0FNU, %o: f32):
+    %l = arith.scaling_extf %a, %as : f4E2M1FN, f8E8M0FNU to f32
+    %r = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<3x4x32xf32>
+  %e = tensor.empty() : tensor<3x4x32xf32>
+  %z = linalg.generic {indexing_maps = [affine_map<(p, i, n) -> (p, i, n)>, affine_map<(p, i, n) -> (p)>, affine_map<(p, i, n) -> (p, i, n)>], iterator_types = ["parallel", "parallel", "parallel"]} ins(%y, %ids : tensor<3x4x32xf32>, tensor<3xi32>) outs(%e : tensor<3x4x32xf32>) {
+  ^bb0(%t: f32, %id: i32, %o: f32):
+    %n = linalg.index 2 : index
+    %i = arith.index_cast %id : i32 to index
+    %v = tensor.extract %bias[%i, %n] : tensor<5x32xf32>
+    %r = arith.addf %t, %v : f32
+    linalg.yield %r : f32
+  } -> tensor<3x4x32xf32>
+  func.return %z : tensor<3x4x32xf32>
+}

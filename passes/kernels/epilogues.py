@@ -6,14 +6,15 @@
 
 becomes one kernel with the operands ids and bias, whose result is %g. A stage is one such generic;
 it may read, beside the totals, tensors of the result's shape (a residual), of its columns (a bias),
-of its rows (router weights), one number (a scale), and rows of a table by a number of the row (a
-bias an expert). A gated stage takes two columns half the width apart. Between stages the result may
-be reshaped; one that reads more than the result and numbers needs its columns. The last stage may
-leave bf16 or f16, which is then stored.
+of its rows (router weights) or of groups of them, one number (a scale), and rows of a table by a
+number of the row or the group (a bias an expert). A gated stage takes two columns half the width
+apart. Between stages the result may be reshaped; one that reads more than the result and numbers
+needs its columns. The last stage may leave bf16 or f16, which is then stored.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -25,8 +26,9 @@ from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dim_of, dims, indexing_maps
 from mxc.passes.kernels.extents import Size
 
-#: How an operand varies: with rows and columns, with one of them, or as a table of rows.
-Reach = Literal["total", "second", "cell", "column", "row", "scalar", "table"]
+#: How an operand varies: with rows and columns, with one of them, with groups of rows, or as a
+#: table of rows.
+Reach = Literal["total", "second", "cell", "column", "row", "group", "scalar", "table"]
 
 #: Operations of a body that mean the same on vectors.
 _ELEMENTWISE = ("arith.", "math.")
@@ -34,6 +36,8 @@ _ELEMENTWISE = ("arith.", "math.")
 #: Element types that an operand may have, and floats that a body may compute with.
 _TYPES = ("f32", "bf16", "f16", "i32")
 _FLOATS = ("f32", "bf16", "f16")
+#: Operands of which all columns of a row have the same element.
+_OF_ROWS = ("row", "group")
 #: What moves nothing.
 _RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
 
@@ -51,11 +55,13 @@ class Stage:
     """One elementwise generic over the totals; `gated`: over two columns half the width apart.
 
     `inputs`: one for each argument of its body but the last. `tables`: those that it extracts from.
+    `together`: rows of a group.
     """
 
     op: ir.Operation
     inputs: tuple[Input, ...]
     gated: bool
+    together: int = 1
 
     @property
     def tables(self) -> tuple[ir.Value, ...]:
@@ -98,7 +104,7 @@ class Epilogue:
             names = {v: f"%{i}" for i, v in enumerate(body.arguments)}
             names |= {table: f"table {places[table]}" for table in stage.tables}
             inputs = (None if i.tensor is None else places[i.tensor] for i in stage.inputs)
-            lines.append(str([*inputs, stage.gated]))
+            lines.append(str([*inputs, stage.gated, stage.together]))
             for number, view in enumerate(body.operations):
                 inner = view.operation
                 attributes = [str(inner.attributes[name]) for name in sorted(inner.attributes)]
@@ -210,10 +216,15 @@ def _stage(
             return None
         inputs.append(Input(reach, value))
     body = op.regions[0].blocks[0]
-    rows = {body.arguments[i] for i, given in enumerate(inputs) if given.reach == "row"}
+    rows = {body.arguments[i] for i, given in enumerate(inputs) if given.reach in _OF_ROWS}
     if list(body.arguments[len(inputs)].uses) or not _vectors(op, rank, rows):
         return None
-    return Stage(op, tuple(inputs), second is not None)
+    return Stage(op, tuple(inputs), second is not None, _together(inputs, shape))
+
+
+def _together(inputs: Sequence[Input], shape: list[int]) -> int:
+    """Rows of a group, where an operand varies with groups."""
+    return next((shape[-2] for given in inputs if given.reach == "group"), 1)
 
 
 def _reach(value: ir.Value, read: ir.AffineMap, shape: list[int]) -> Reach | None:
@@ -235,7 +246,10 @@ def _reach(value: ir.Value, read: ir.AffineMap, shape: list[int]) -> Reach | Non
     left_out = [axis for axis in range(rank - 1) if axis not in places]
     if places == rows and all(shape[axis] == 1 for axis in left_out):
         return "row"
-    return None
+    # The last dimension before the columns are the rows of a group.
+    others = [axis for axis in left_out if shape[axis] != 1]
+    known = min(shape_of(value), default=1) >= 0
+    return "group" if known and places == rows and others == [rank - 2] and shape[-2] > 1 else None
 
 
 def _vectors(op: ir.Operation, rank: int, rows: set[ir.Value]) -> bool:
@@ -301,5 +315,7 @@ def flat_shape(reach: Reach, value: ir.Value, rows: Size) -> list[Size]:
     shape: list[Size] = list(shape_of(value)) or [1]
     if reach == "table":
         return shape
+    if reach == "group":
+        return [math.prod(shape_of(value))]
     sizes: dict[str, list[Size]] = {"cell": [rows, shape[-1]], "row": [rows], "scalar": [1]}
     return sizes[reach] if reach in sizes else [shape[-1]]

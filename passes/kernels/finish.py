@@ -64,7 +64,7 @@ class Finish:
                 known[argument] = rounded(total, argument.type)
                 continue
             source = self.memrefs[given.reach, given.tensor]
-            known[argument] = widened(self._read(given.reach, source, place))
+            known[argument] = widened(self._read(given.reach, source, place, stage.together))
         for view in body.operations:
             op = view.operation
             if op.name == "linalg.yield":
@@ -92,7 +92,9 @@ class Finish:
     def _known(self, value: ir.Value, known: Mapping[ir.Value, ir.Value]) -> ir.Value:
         return known[value] if value in known else _constant(value)
 
-    def _read(self, reach: Reach, source: ir.Value, place: Place) -> ir.Value:
+    def _read(self, reach: Reach, source: ir.Value, place: Place, together: int) -> ir.Value:
+        if reach == "group":
+            return memref.LoadOp(source, [arith.divui(place.row, index(together))]).result
         if reach in ("row", "scalar"):
             return memref.LoadOp(source, [place.row if reach == "row" else index(0)]).result
         at = [place.row, place.column] if reach == "cell" else [place.column]

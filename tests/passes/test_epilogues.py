@@ -37,7 +37,10 @@ SHAPES = {
     "gate_of_a_ragged_half": (5, 40, 0),
     "chosen": (4, 64, 5),
     "sorted": (37, 96, 5),
+    "grouped": (18, 64, 5),
 }
+#: Rows of a group of one expert, where it is not one.
+TOGETHER = {"grouped": 3}
 
 
 def f32() -> ir.Type:
@@ -45,7 +48,7 @@ def f32() -> ir.Type:
 
 
 def contraction(name: str, parameters: Parameters, x: ir.Value, ids: ir.Value | None) -> ir.Value:
-    """x [M, DEPTH] times mxfp4 weights: [M, N], or [M, 1, N] by the experts of the rows."""
+    """x [M, DEPTH] times mxfp4 weights: [M, N], or [groups, rows, N] by the experts of groups."""
     rows, columns, experts = SHAPES[name]
     lead = [experts] if experts else []
     i8 = ir.IntegerType.get_signless(8)
@@ -55,7 +58,8 @@ def contraction(name: str, parameters: Parameters, x: ir.Value, ids: ir.Value | 
     scales = unpack(scales, ir.Float8E8M0FNUType.get())
     if ids is not None:
         weights, scales = gather(weights, ids), gather(scales, ids)
-    shape = [rows, *([1] if experts else []), DEPTH // 32, 32]
+    size = TOGETHER.get(name, 1)
+    shape = [rows // size, *([size] if experts else []), DEPTH // 32, 32]
     kind = ir.RankedTensorType.get(shape, f32())
     flat = tensor.collapse_shape(ir.RankedTensorType.get([rows * DEPTH], f32()), x, [[0, 1]])
     lhs = tensor.expand_shape(kind, flat, [list(range(len(shape)))], [], shape)
@@ -105,7 +109,7 @@ def build(name: str, parameters: Parameters) -> Callable[..., Any]:
     """The body of a function over x, then bias, residual, row weights and ids where it has them."""
 
     def body(x: ir.Value, *rest: ir.Value) -> Any:
-        if name in ("chosen", "sorted"):
+        if SHAPES[name][2]:
             ids, bias, weights = rest
             y = gated(expert_bias(contraction(name, parameters, x, ids), ids, bias))
             return generic(
@@ -127,7 +131,8 @@ def inputs(name: str) -> list[tuple[list[int], str]]:
     rows, columns, experts = SHAPES[name]
     found = [([rows, DEPTH], "f32")]
     if experts:
-        return [*found, ([rows], "i32"), ([experts, columns], "f32"), ([rows], "f32")]
+        groups = rows // TOGETHER.get(name, 1)
+        return [*found, ([groups], "i32"), ([experts, columns], "f32"), ([groups], "f32")]
     if not name.startswith("gate"):
         found.append(([columns], "bf16"))
     return [*found, ([rows, columns], "f32")] if name == "bias_and_residual" else found
@@ -197,10 +202,10 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, rt.Function
 def wanted(name: str, arguments: list[NDArray[Any]]) -> NDArray[np.float64]:
     x, *rest = (array.astype(np.float64) for array in arguments)
     values = weight(name)[2]
-    if name in ("chosen", "sorted"):
-        ids = arguments[1]
+    if SHAPES[name][2]:
+        ids, factors = (np.repeat(each, TOGETHER.get(name, 1)) for each in (arguments[1], rest[2]))
         y = np.einsum("mk,mnk->mn", x, values[ids]) + rest[1][ids]
-        return gate_of(y) * rest[2][:, None]
+        return gate_of(y) * factors[:, None]
     y = x @ values[0].T
     if name.startswith("gate"):
         return gate_of(y)
