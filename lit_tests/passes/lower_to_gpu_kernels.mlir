@@ -434,9 +434,8 @@ func.func @gated(%x: tensor<32x2x32xf4E2M1FN>, %xs: tensor<32x2xf8E8M0FNU>, %g: 
 
 // Groups of four rows: the row of the bias is the number of the row of the result, divided by four.
 // CHECK: stream.executable private @mxc_mxfp4_mxfp4_3x4x32x64_of_5_then_0 {
-// CHECK: %[[C4:.*]] = arith.constant 4 : index
-// CHECK: %[[G:.*]] = arith.divui %{{.*}}, %[[C4]] : index
-// CHECK: memref.load %{{.*}}[%[[G]]] : memref<3xi32
+// CHECK: %[[G:.*]] = arith.divui %{{.*}}, %c4{{.*}} : index
+// CHECK-NEXT: memref.load %{{.*}}[%[[G]]] : memref<3xi32
 // CHECK: vector.load %{{.*}} : memref<5x32xf32, {{.*}}>, vector<4xf32>
 // CHECK-LABEL: func.func @groups_of_rows(
 // CHECK-NOT: linalg.generic
