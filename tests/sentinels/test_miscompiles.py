@@ -1,5 +1,6 @@
 """Programs that stock IREE compiles without a word and gets wrong."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,4 +85,25 @@ def test_stores_of_six_bits_are_wrong(program: Program) -> None:
     assert not right, (
         "IREE fixed the writing of 6-bit elements: activations may be quantised to mxfp6 "
         "(MX_FORMATS in dialects/quantise.py)"
+    )
+
+
+def test_a_maximum_drops_nan_on_gpus(iree_compile: Callable[..., Any], tmp_path: Path) -> None:
+    result = iree_compile(
+        HERE / "maximum_of_nan.mlir",
+        tmp_path / "out.vmfb",
+        f"--iree-hal-dump-executable-intermediates-to={tmp_path}",
+        target=("--iree-hal-target-device=hip", "--iree-rocm-target=gfx950"),
+    )
+    assert result.returncode == 0, result.stderr
+    text = "".join(path.read_text() for path in tmp_path.glob("*.rocmasm"))
+    kernels = re.split(r"^(kept|dropped)_.*:$", text, flags=re.MULTILINE)
+    code = dict(zip(kernels[1::2], kernels[2::2], strict=True))
+    # gfx950 has v_maximum3_f32; other ways to keep NaN compare.
+    keeps = re.compile(r"v_maximum3_f32|v_pk_maximum3|v_cmp_[ou]_f32")
+    assert keeps.search(code["kept"]), "a comparison is the cure, and must stay one"
+    assert "v_max" in code["dropped"]
+    assert not keeps.search(code["dropped"]), (
+        "IREE no longer replaces maximumf and minimumf by operations that lose NaN: "
+        "mxc-propagate-nan can go"
     )

@@ -249,6 +249,12 @@ class _Workgroup:
     def arith_extf(self, op: ir.Operation, a: Array) -> list[Any]:
         return self._floats(op, lambda x: x.astype(np.float32), a)
 
+    def llvm_intr_maximum(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
+        return self._floats(op, np.maximum, a, b)
+
+    def llvm_intr_minimum(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
+        return self._floats(op, np.minimum, a, b)
+
     def arith_sitofp(self, op: ir.Operation, a: Array) -> list[Any]:
         return [raw_of(a.astype(np.uint8).view(np.int8).astype(np.float32))]
 

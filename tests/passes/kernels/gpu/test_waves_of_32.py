@@ -4,6 +4,8 @@ It has the layouts of their matrix instructions from documents (lane_interpreter
 fills a lane with something else is far off. What LLVM makes of it is not seen here.
 """
 
+import re
+
 import lane_interpreter
 import numpy as np
 import pytest
@@ -75,3 +77,29 @@ def test_a_nan_scale_is_nan_in_its_row_alone() -> None:
     rest = np.delete(np.arange(n), 5)
     wanted = left @ right[rest].T
     assert np.abs(found[:, rest] - wanted).max() < 1e-6 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("target", ["gfx1201", "gfx1250"])
+def test_a_clamp_keeps_nan(target: str) -> None:
+    rng = np.random.default_rng(4)
+    m, n, k = 4, 16, 96
+    x, s, left = operand(rng, (m, k), E4M3, (125, 129))
+    w, t, right = operand(rng, (n, k), F4, (125, 129))
+    t[5, 0] = 0xFF
+    text = re.sub(
+        r"return (%\S+) : (tensor<\S+>)",
+        r"""%least = arith.constant dense<-8.0> : \2
+      %most = arith.constant dense<64.0> : \2
+      %low = arith.maximumf \1, %least : \2
+      %clamped = arith.minimumf %low, %most : \2
+      return %clamped : \2""",
+        program(m, n, k, E4M3, F4),
+    )
+    found = run(target, text, [x, s, w, t], m, n)
+    assert np.isnan(found[:, 5]).all()
+    rest = np.delete(np.arange(n), 5)
+    wanted = left @ right[rest].T
+    assert (wanted < -8).any()
+    assert (wanted > 64).any()
+    bound = 1e-6 * np.abs(wanted).max()
+    assert np.abs(found[:, rest] - np.clip(wanted, -8, 64)).max() < bound
