@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iree.compiler import ir
-from iree.compiler.dialects import llvm
+from iree.compiler.dialects import arith, llvm
 
 #: The target feature that gives dot products of pairs of bf16.
 BF16 = "avx512bf16"
@@ -95,6 +95,47 @@ def permute_floats(table: ir.Value, indices: ir.Value) -> ir.Value:
     """
     name = "avx512.permvar.sf.512" if _size(table) == 16 else "avx2.permps"
     return _call(f"llvm.x86.{name}", table.type, [table, indices])
+
+
+def tile_zero() -> ir.Value:
+    """A tile of 16 rows of 64 bytes, all zero: tilezero. Needs amx-tile, as all tiles do."""
+    return _call("llvm.x86.tilezero.internal", tile(), _whole_tile())
+
+
+def tile_load(pointer: ir.Value, stride: ir.Value, *, streamed: bool = False) -> ir.Value:
+    """16 rows of 64 bytes from !llvm.ptr on, `stride` (i64) bytes apart: tileloadd.
+
+    `streamed`: tileloaddt1, for what is read once and would push other data out of the cache.
+    """
+    name = "llvm.x86.tileloaddt164.internal" if streamed else "llvm.x86.tileloadd64.internal"
+    return _call(name, tile(), [*_whole_tile(), pointer, stride])
+
+
+def tile_store(value: ir.Value, pointer: ir.Value, stride: ir.Value) -> None:
+    """16 rows of 64 bytes to !llvm.ptr, `stride` (i64) bytes apart: tilestored."""
+    operands = [*_whole_tile(), pointer, stride, value]
+    llvm.CallIntrinsicOp(None, "llvm.x86.tilestored64.internal", operands, [], [])
+
+
+def tile_dot_bf16(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    """acc[m, n] += sum over pairs p of a[m, 2p] b[p, 2n] + a[m, 2p + 1] b[p, 2n + 1]: tdpbf16ps.
+
+    Needs amx-bf16. Three different tiles, else it is an invalid instruction. Subnormal inputs and
+    results are zero (SDM, TDPBF16PS).
+    """
+    rows, bytes_ = _whole_tile()
+    return _call("llvm.x86.tdpbf16ps.internal", tile(), [rows, bytes_, bytes_, acc, a, b])
+
+
+def tile() -> ir.Type:
+    """The type of a tile register."""
+    return ir.Type.parse("!llvm.x86_amx")
+
+
+def _whole_tile() -> list[ir.Value]:
+    """Rows, and bytes of each."""
+    i16 = ir.IntegerType.get_signless(16)
+    return [arith.ConstantOp(i16, number).result for number in (16, 64)]
 
 
 def _size(vector: ir.Value) -> int:

@@ -49,14 +49,16 @@ from mxc.dialects.contractions import block_name, is_contraction
 from mxc.dialects.errors import PassError
 from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import KernelCall, mark_quantises, write_reason
-from mxc.dialects.parameters import LAYOUT
+from mxc.dialects.quantise import Quantisation
 from mxc.dialects.reasons import Reason
+from mxc.dialects.targets import Kind as InstructionKind
 from mxc.passes.base import Pass
 from mxc.passes.kernels.cpu.activations import Prepare, Prepared
 from mxc.passes.kernels.cpu.calls import Calls
 from mxc.passes.kernels.cpu.gemm import Gemm
 from mxc.passes.kernels.cpu.isa import ISAS, Isa, Kind
 from mxc.passes.kernels.cpu.matches import Call, match
+from mxc.passes.kernels.cpu.parameters import parameters_of, relay
 from mxc.passes.kernels.cpu.quantise.blocks import quantiser
 from mxc.passes.kernels.cpu.quantise.rounding import Rounding
 from mxc.passes.kernels.cpu.routes import Routes
@@ -64,6 +66,8 @@ from mxc.passes.kernels.cpu.row_weights import RowWeights
 from mxc.passes.kernels.cpu.rows import Rows
 from mxc.passes.kernels.cpu.schedule import rows_a_workgroup, tile
 from mxc.passes.kernels.cpu.shared_weights import in_rows, with_weights_of_their_own
+from mxc.passes.kernels.cpu.sorted_rows import SortedRows
+from mxc.passes.kernels.cpu.tiles import Tiles, padded, prepared_for_tiles
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, epilogue
 from mxc.passes.kernels.extents import Size, named, product, quotient, value_of
@@ -78,6 +82,13 @@ _NO_NAME = r"\W+"
 
 #: A size of a contraction that is not known, in its description.
 _DYNAMIC = -1
+
+#: How registers are multiplied.
+_KINDS: dict[Kind, InstructionKind] = {
+    "floats": "multiply-add",
+    "pairs": "dot product",
+    "quads": "dot product",
+}
 
 #: Rows of one expert each from which on they are taken expert by expert: fewer mostly differ.
 SORTED_ROWS = 8
@@ -103,7 +114,7 @@ class LowerToCpuKernels(Pass):
             assert not isinstance(again, Reason)
             kernels.lower(in_rows(again, shared))
         for name, (kind, layout) in kernels.relaid.items():
-            _relay(module, name, kind, layout)
+            relay(module, name, kind, layout)
         sweep(module)
 
 
@@ -118,7 +129,7 @@ def _calls(module: ir.Operation, isa: Isa) -> list[Call]:
         elif isinstance(fits, Reason) and is_contraction(op):
             write_reason(op, fits)
     wanted = {name for call in found for name in call.parameters}
-    named = _parameters(module, wanted)
+    named = parameters_of(module, wanted)
     kept = []
     for call in found:
         others = [name for name in call.parameters if name not in named]
@@ -160,6 +171,16 @@ class _Kernels:
 
     def lower(self, call: Call) -> None:
         """Replace the contraction by dispatches."""
+        many = not isinstance(call.groups, int) or call.groups >= SORTED_ROWS
+        routed = call.ids is not None and call.rows == 1 and many
+        prepared = prepared_for_tiles(self._isa, call, sorted=routed)
+        if isinstance(prepared, Reason):
+            self._lower_to_vectors(call, routed)
+        else:
+            self._lower_to_tiles(call, prepared, routed)
+
+    def _lower_to_vectors(self, call: Call, routed: bool) -> None:
+        """By dot products of registers: gemm.py."""
         kind = _kind(self._isa, call)
         assert not isinstance(kind, Reason)
         elements, source = call.elements, call.lhs.source
@@ -179,8 +200,6 @@ class _Kernels:
             offset=elements.offset(self._isa) if quads else 0,
             weight_unit=weights.unit,
         )
-        many = not isinstance(call.groups, int) or call.groups >= SORTED_ROWS
-        routed = call.ids is not None and call.rows == 1 and many
         shape = tile(self._isa, weights, call.rows, sorted=routed)
         rows = Rows(
             call.groups,
@@ -193,30 +212,63 @@ class _Kernels:
         )
         # Where sums wait in the result, there is nothing to finish yet.
         after = epilogue(call.op, PANEL) if not shape.staged_blocks else NOTHING
-        last = after.stages[-1].op if after.stages else call.op
-        quantised = not shape.staged_blocks and after.stores == "f32"
-        made = quantised_result(last.results[0]) if quantised else None
-        out = None if made is None else Rounding(made.format, made.recipe)
+        made, out = (None, None) if shape.staged_blocks else _blocks_of(call, after)
         gemm = Gemm(self._isa, weights, prepared, rows, call.columns, blocks, shape, after, out)
         with ir.InsertionPoint(call.op), call.op.location:
             scalars = _scalars(call)
             operands = [self._prepare(call, Prepare(source, prepared, rows.sources, blocks))]
             if call.ids is not None:
                 operands.append(self._route(call) if routed else call.ids)
+        name = self._name(call, routed, after, out)
+        self._dispatch(call, gemm, scalars, operands, name, made)
+
+    def _lower_to_tiles(self, call: Call, prepared: Prepared, routed: bool) -> None:
+        """By tiles: tiles.py."""
+        steps = call.depth // prepared.block
+        own = call.experts > 0 and call.ids is None
+        rows = Rows(call.groups, call.rows, call.experts, routed, call.lhs.share, own=own)
+        after = epilogue(call.op, PANEL)
+        made, out = _blocks_of(call, after)
+        weights = Weights(call.elements, "pairs", call.scales)
+        with ir.InsertionPoint(call.op), call.op.location:
+            scalars = _scalars(call)
+            prepare = Prepare(call.lhs.source, prepared, rows.sources, steps)
+            operands = [self._prepare(call, prepare)]
+            if routed:
+                sort = SortedRows(padded(prepared), rows, steps)
+                operands = [self._sort(call, sort, operands[0]), self._route(call)]
+            elif call.ids is not None:
+                operands.append(call.ids)
+        kernel = Tiles(weights, padded(prepared), rows, call.columns, steps, after, out)
+        name = f"{self._name(call, routed, after, out)}_tiles"
+        self._dispatch(call, kernel, scalars, operands, name, made)
+
+    def _dispatch(
+        self,
+        call: Call,
+        kernel: Gemm | Tiles,
+        scalars: list[ir.Value],
+        operands: list[ir.Value],
+        name: str,
+        made: Quantisation | None = None,
+    ) -> None:
+        """The call of a kernel on its first operands, its weights and what its epilogue reads,
+        instead of the contraction and all that it computes. `made`: blocks are its results."""
+        after = kernel.epilogue
+        last = after.stages[-1].op if after.stages else call.op
         with ir.InsertionPoint(last), call.op.location:
-            tensors = gemm.buffers[len(operands) :]
+            tensors = kernel.buffers[len(operands) :]
             for parameter, layout, buffer in zip(
-                call.parameters, weights.layouts, tensors, strict=False
+                call.parameters, kernel.weights.layouts, tensors, strict=False
             ):
                 kind_ = as_tensor(buffer.memref)
                 self.relaid[parameter] = (kind_, layout)
                 operands.append(_load(parameter, kind_))
             operands += [] if call.parameters else call.tensors
             operands += [*(value for _, value in after.operands)]
-            name = self._name(call, routed, after, out)
-            found = self._calls.dispatch(name, gemm, operands, scalars)
-            stored = after.stores if out is None else out.format.name
-            _described(call, stored, kind).write(found)
+            found = self._calls.dispatch(name, kernel, operands, scalars)
+            stored = after.stores if made is None else made.format.name
+            _described(call, stored, kernel).write(found)
             sizes = sizes_of(last.results[0])
             if made is None:
                 replace(last, reshape(found.results[0], shape_of(last.results[0]), sizes))
@@ -245,6 +297,16 @@ class _Kernels:
             self._prepared[key] = made.results[0]
         return self._prepared[key]
 
+    def _sort(self, call: Call, kernel: SortedRows, prepared: ir.Value) -> ir.Value:
+        """Prepared rows by expert, where no earlier call has them."""
+        operands = (prepared, self._route(call))
+        key = (kernel.name, operands)
+        if key not in self._prepared:
+            scalars = [value_of(_extent(call)[0])] if kernel.scalars else []
+            made = self._calls.dispatch(kernel.name, kernel, operands, scalars)
+            self._prepared[key] = made.results[0]
+        return self._prepared[key]
+
     def _route(self, call: Call) -> ir.Value:
         """The rows by expert, where no earlier call has them."""
         assert call.ids is not None
@@ -261,6 +323,13 @@ class _Kernels:
             number = self._epilogues.setdefault(after.signature, len(self._epilogues))
             name = f"{name}_then_{number}"
         return name if out is None else f"{name}_as_{out.name}"
+
+
+def _blocks_of(call: Call, after: Epilogue) -> tuple[Quantisation | None, Rounding | None]:
+    """What becomes of a result that is only quantised, and how."""
+    last = after.stages[-1].op if after.stages else call.op
+    made = quantised_result(last.results[0]) if after.stores == "f32" else None
+    return made, None if made is None else Rounding(made.format, made.recipe)
 
 
 def _scalars(call: Call) -> list[ir.Value]:
@@ -297,7 +366,7 @@ def _load(parameter: str, kind: ir.Type) -> ir.Value:
     ).result
 
 
-def _described(call: Call, out: str, kind: Kind) -> KernelCall:
+def _described(call: Call, out: str, kernel: Gemm | Tiles) -> KernelCall:
     return KernelCall(
         batch=_DYNAMIC if call.groups is None else call.groups,
         m=_DYNAMIC if call.rows is None else call.rows,
@@ -307,7 +376,7 @@ def _described(call: Call, out: str, kind: Kind) -> KernelCall:
         lhs=_format_of(call.lhs.source),
         rhs=call.format,
         out=out,
-        kind="multiply-add" if kind == "floats" else "dot product",
+        kind=_KINDS[kernel.weights.kind] if isinstance(kernel, Gemm) else "matrix",
     )
 
 
@@ -317,26 +386,3 @@ def _format_of(source: Source) -> str:
         return source.format
     element = source.element.mlir
     return element if source.scale is None else block_name(element, source.scale, source.block)
-
-
-def _parameters(module: ir.Operation, names: set[str]) -> set[str]:
-    """Those globals of `names` that are parameters for good: only they are packed by us."""
-    return {
-        name
-        for op in (view.operation for view in module.regions[0].blocks[0].operations)
-        if op.name == "util.global"
-        and (name := ir.StringAttr(op.attributes["sym_name"]).value) in names
-        and "is_mutable" not in op.attributes
-        and "initial_value" in op.attributes
-        and str(op.attributes["initial_value"]).startswith("#flow.parameter.named")
-    }
-
-
-def _relay(module: ir.Operation, name: str, kind: ir.Type, layout: str) -> None:
-    for view in module.regions[0].blocks[0].operations:
-        op = view.operation
-        if op.name == "util.global" and ir.StringAttr(op.attributes["sym_name"]).value == name:
-            source = str(op.attributes["initial_value"]).rpartition(" : ")[0]
-            op.attributes["type"] = ir.TypeAttr.get(kind)
-            op.attributes["initial_value"] = ir.Attribute.parse(f"{source} : {kind}")
-            op.attributes[LAYOUT] = ir.StringAttr.get(layout)

@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("compiler", "dialects", "passes", "runtime")
+PACKAGES = ("compiler", "dialects", "kernels", "passes", "runtime")
 FOLDERS = (*PACKAGES, "mxc", "tests", "lit_tests", "benchmarks")
 
 #: Imports go one way: a room of the tree and the rooms that it may import.
 MAY_IMPORT = {
     "dialects": {"dialects"},
-    "passes": {"passes", "dialects"},
-    "compiler": {"compiler", "passes", "dialects"},
+    "kernels": {"kernels", "dialects"},
+    "passes": {"passes", "kernels", "dialects"},
+    "compiler": {"compiler", "passes", "kernels", "dialects"},
     "runtime": {"runtime", "dialects"},
     "cli": {"cli", "compiler", "runtime", "passes", "dialects", "mxc"},
 }
@@ -188,8 +189,13 @@ def test_what_the_runtime_reaches_has_no_mlir() -> None:
     assert any(room(name) == "dialects" for name in reached)
 
 
-def test_runtime_is_imported_without_the_compiler() -> None:
+def test_runtime_and_interpreter_are_imported_without_the_compiler() -> None:
     names = sorted(name for name in modules() if room(name) == "runtime")
+    names += sorted(
+        name
+        for name in modules()
+        if room(name) == "kernels" and not name.startswith("mxc.kernels.lowering")
+    )
     program = WITHOUT_COMPILER + (
         "from importlib import import_module\n"
         "import mxc\n"

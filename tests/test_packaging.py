@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("mxc", "compiler", "dialects", "passes", "runtime")
+FOLDERS = ("mxc", "compiler", "dialects", "kernels", "passes", "runtime")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 

@@ -1,15 +1,15 @@
 // RUN: mxc opt %s --target cpu:znver5 --to normalise | filecheck %s --check-prefix=NORMALISE
 // RUN: mxc opt %s --target cpu:znver5 --to kernels | filecheck %s --check-prefix=KERNELS
 // RUN: mxc opt %s --target cpu:x86-64-v4 --to kernels | filecheck %s --check-prefix=V4
-// RUN: mxc opt %s --target cpu:sapphirerapids --to kernels | filecheck %s --check-prefix=V4
+// RUN: mxc opt %s --target cpu:sapphirerapids --to kernels | filecheck %s --check-prefix=AMX
 // RUN: mxc opt %s --target cpu:znver5 --to form-dispatches | filecheck %s --check-prefix=FORM
 // RUN: mxc opt %s --target cpu:znver5 --to lower | filecheck %s --check-prefix=LOWER
 // RUN: mxc opt %s --target cpu:x86-64-v3 --to lower | filecheck %s --check-prefix=LOWER
 // RUN: mxc opt %s --target cpu:x86-64-v2 --to kernels | filecheck %s --check-prefix=V2
 
 // Weights that are parameters, for bf16 and for f32 activations. Zen 5 has dot products of pairs for
-// the first; a CPU without vdpbf16ps, or whose vdpbf16ps is slower than multiply-add, takes both as
-// f32, from the same panels; one without AVX2 by operations that every CPU has.
+// the first; a CPU without vdpbf16ps takes both as f32, from the same panels; one without AVX2 by
+// operations that every CPU has. One with tiles takes both as bf16, an f32 as three of them.
 // KERNELS: "llvm.x86.avx512bf16.dpbf16ps.512"
 // KERNELS: util.global private @head.bf16 {mxc.layout = "panel16x4"}
 // KERNELS: util.global private @head.f32 {mxc.layout = "panel16x4"}
@@ -26,6 +26,14 @@
 // V4: flow.dispatch @mxc_bf16_bf16_1x4x8x64
 // V4: flow.dispatch @mxc_prepare_f32_floats0_
 // V4: flow.dispatch @mxc_bf16_f32_1x4x8x64
+// AMX-NOT: avx512bf16
+// AMX: "llvm.x86.tdpbf16ps.internal"
+// AMX: util.global private @head.bf16 {mxc.layout = "panel16x4"}
+// AMX: util.global private @head.f32 {mxc.layout = "panel16x4"}
+// AMX: flow.dispatch @mxc_prepare_bf16_pairs0_and31_
+// AMX: flow.dispatch @mxc_bf16_bf16_1x4x8x64_tiles
+// AMX: flow.dispatch @mxc_prepare_f32_pairs0_3planes_and31_
+// AMX: flow.dispatch @mxc_bf16_f32_1x4x8x64_tiles
 // V2-NOT: llvm.x86
 // V2: util.global private @head.bf16 {mxc.layout = "panel16x4"}
 // V2: flow.dispatch @mxc_prepare_bf16_floats0_

@@ -21,7 +21,7 @@ from mxc.passes.kernels.cpu.isa import Kind
 from mxc.passes.kernels.cpu.quantise.blocks import BlockQuantiser
 from mxc.passes.kernels.cpu.scales import Scales
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.extents import Buffer, Size, named, quotient_up, value_of
+from mxc.passes.kernels.extents import Buffer, Size, named, plus, quotient_up, value_of
 from mxc.passes.kernels.narrow_floats import rounded
 from mxc.passes.kernels.sources import BLOCK, Source
 from mxc.passes.kernels.vectors import (
@@ -50,7 +50,10 @@ class Prepared:
     """Rows as kernels of `kind` read them. `order`: the elements of each step; `unit`: what a one
     of the operands is worth; `offset`: what the weights have too much; `weight_unit`: what a one of
     the weights is worth, which the scales of the rows bring in: so nothing overflows on the way
-    under the largest scale of a weight that does not in the end."""
+    under the largest scale of a weight that does not in the end. `folded`: scales are multiplied
+    into the operands, which bf16 holds. `planes`: so many bf16 are an f32 together, the highest
+    first: the operands of one follow those of another. `padding`: rows behind the last one, which
+    are read and have no part in results."""
 
     kind: Kind
     scaled: bool
@@ -58,6 +61,9 @@ class Prepared:
     unit: float = 1.0
     offset: int = 0
     weight_unit: float = 1.0
+    folded: bool = False
+    planes: int = 1
+    padding: int = 0
 
     @property
     def block(self) -> int:
@@ -67,7 +73,7 @@ class Prepared:
     @property
     def steps(self) -> int:
         """Dwords of a block's operands."""
-        return self.block // _IN_A_DWORD[self.kind]
+        return self.block // _IN_A_DWORD[self.kind] * self.planes
 
     @property
     def dwords(self) -> int:
@@ -86,6 +92,7 @@ class Prepared:
 
     def buffer(self, rows: Size, blocks: int) -> Buffer:
         """Rows of so many blocks."""
+        rows = plus(rows, self.padding) if self.padding else rows
         return Buffer([rows, blocks | 1, self.dwords], i32())
 
 
@@ -106,6 +113,9 @@ class Prepare:
         order = "".join(f"{k:x}." for step in self.prepared.order[:3] for k in step)
         kind = f"{self.prepared.kind}{self.prepared.offset}"
         kind += f"u{1 / self.prepared.weight_unit:g}" if self.prepared.weight_unit != 1 else ""
+        kind += "_folded" if self.prepared.folded else ""
+        kind += f"_{self.prepared.planes}planes" if self.prepared.planes > 1 else ""
+        kind += f"_and{self.prepared.padding}" if self.prepared.padding else ""
         halved = f"by{self._size}_" if self._size != BLOCK else ""
         size = f"{named(self.rows)}x{self.blocks * self._size}"
         source = self.source.name if self.quantiser is None else self.quantiser.name
@@ -184,13 +194,16 @@ class Prepare:
             scale = splat(1.0, f32(), 1)
             if self._scales is not None:
                 scale = self._scale(self._scales, scales[0], row, block)
-        if self.source.to:
+        if self.source.to or self.prepared.folded:
             values = self._scaled(values, scale)
         kind = ir.VectorType(values.type).element_type
         order = [k for step in self.prepared.order for k in step]
-        ordered = vector.shuffle(values, values, order)
-        steps = self.prepared.steps
-        vector.store(bitcast(ordered, i32(), steps), result, [row, block, index(0)])
+        planes = [values] if self.prepared.planes == 1 else bf16_planes(values)
+        steps = self.prepared.steps // self.prepared.planes
+        for number, plane in enumerate(planes):
+            ordered = vector.shuffle(plane, plane, order)
+            at = [row, block, index(number * steps)]
+            vector.store(bitcast(ordered, i32(), steps), result, at)
         if self.prepared.scaled:
             worth = self.prepared.unit * self.prepared.weight_unit
             if worth != 1.0:
@@ -207,9 +220,15 @@ class Prepare:
             vector.store(start, result, [row, block, index(self.prepared.start_at)])
 
     def _scaled(self, values: ir.Value, scale: ir.Value) -> ir.Value:
-        """f32 elements under the scale of their block, rounded as the source says."""
-        every = vector.broadcast(values.type, vector.extract(scale, [], [0]))
-        return rounded(arith.mulf(values, every), ir.Type.parse(self.source.to))
+        """Elements under the scale of their block, rounded as the source says: f32, or bf16 that
+        holds them."""
+        wide = of(f32(), self._size)
+        values = values if values.type == wide else arith.extf(wide, values)
+        every = vector.broadcast(wide, vector.extract(scale, [], [0]))
+        found = arith.mulf(values, every)
+        if self.source.to:
+            found = rounded(found, ir.Type.parse(self.source.to))
+        return _narrow(found, self.prepared.kind)
 
     def _scale(self, scales: Scales, source: ir.Value, row: ir.Value, block: ir.Value) -> ir.Value:
         """The f32 scale of a block, of one lane."""
@@ -222,7 +241,7 @@ class Prepare:
         kind, source, size = self.prepared.kind, self.source, self._size
         if source.is_float:
             values = load(elements, at, source.memory, size)
-            if kind == "pairs":
+            if kind == "pairs" and self.prepared.planes == 1:
                 bf16 = of(ir.BF16Type.get(), size)
                 return values if values.type == bf16 else arith.truncf(bf16, values)
             if source.memory != f32():
@@ -266,6 +285,30 @@ def _sixes(raw: ir.Value) -> ir.Value:
     eight = splat(8, i32(), len(starts))
     both = arith.ori(low, arith.shli(high, eight))
     return arith.shrui(both, table(np.array([start % 8 for start in starts], np.int32), i32()))
+
+
+def bf16_planes(values: ir.Value) -> list[ir.Value]:
+    """f32 as three bf16 whose sum they are, the highest first: each the upper half of what is left.
+
+    Of infinities and NaN the others are zero, so that they add nothing to them.
+    """
+    (lanes,) = ir.VectorType(values.type).shape
+    upper, exponent = (splat(n, i32(), lanes) for n in (-65536, 0x7F800000))
+    nothing = splat(0.0, f32(), lanes)
+    bits = bitcast(values, i32(), lanes)
+    finite = arith.cmpi(arith.CmpIPredicate.ne, arith.andi(bits, exponent), exponent)
+    is_nan = arith.cmpf(arith.CmpFPredicate.UNO, values, values)
+    # The upper half of a NaN may be that of an infinity.
+    quiet = bitcast(arith.ori(bits, splat(0x400000, i32(), lanes)), f32(), lanes)
+    left = arith.select(is_nan, quiet, values)
+    found = []
+    for _ in range(3):
+        high = bitcast(arith.andi(bitcast(left, i32(), lanes), upper), f32(), lanes)
+        half = arith.shrui(bitcast(left, i32(), lanes), splat(16, i32(), lanes))
+        narrow = arith.trunci(of(i16(), lanes), half)
+        found.append(bitcast(narrow, ir.BF16Type.get(), lanes))
+        left = arith.select(finite, arith.subf(left, high), nothing)
+    return found
 
 
 def _narrow(values: ir.Value, kind: Kind) -> ir.Value:

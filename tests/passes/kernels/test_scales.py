@@ -4,6 +4,9 @@ Activations are rows of an identity matrix: each number of the result is one ele
 scale, alone. It is their product in f32, with two differences, since what multiplies block sums
 reads and writes subnormal numbers as zero: a result below 2^-126 is zero, and so is everything
 under scale byte 0, 2^-127. The scales of nvfp4 have a sign and subnormals, none of them one of f32.
+
+Kernels on tiles multiply sides that have their scales. One that is beyond f32 under its scale is
+infinite there, and times zero NaN: that is all that is asked of its column, or row.
 """
 
 import numpy as np
@@ -38,6 +41,24 @@ def program(kernels):
     return kernels(*CASES)
 
 
+def on_tiles(program, case):
+    """Whether the kernel of a case multiplies sides that have their scales."""
+    kernels = [row["kernel"] for row in program.compiled.report["matmuls"]]
+    found = [name for name in kernels if name.startswith(kernel_name(case))]
+    return bool(found) and all(name.endswith("_tiles") for name in found)
+
+
+def kernel_name(case):
+    """How the name of its kernel begins."""
+    return f"mxc_{case.weight}_{case.activation}_1x{case.rows}x{case.columns}x"
+
+
+def check(found, wanted, beyond, message):
+    """Equal but for what is next to a number beyond f32, which is not finite."""
+    np.testing.assert_array_equal(found[~beyond], wanted[~beyond], err_msg=message)
+    assert not np.isfinite(found[np.isinf(wanted) & beyond]).any()
+
+
 def ones(case, formats):
     """The identity [block, block] as activations of a case, by calls of ROWS rows."""
     for first in range(0, case.block, ROWS):
@@ -70,7 +91,8 @@ def test_every_code_under_every_scale(case, program, formats):
         wanted[np.abs(wanted) < SMALLEST] = 0
         wanted[scales == 0] = np.where(np.isfinite(wanted[scales == 0]), 0, np.nan)
         found = read_back(program.load({case.name: weight}), case, formats)
-        np.testing.assert_array_equal(found, wanted, err_msg=f"scales from {first}")
+        beyond = np.isinf(wanted).any(axis=1, keepdims=True) & on_tiles(program, case)
+        check(found, wanted, np.broadcast_to(beyond, wanted.shape), f"scales from {first}")
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("mxfp8")])
@@ -112,7 +134,8 @@ def test_scales_of_activations(case, program, kernels, formats):
     one = np.resize(np.eye(block), (1, COLUMNS, 1, block))
     weight = formats.side(case.weight, one)
     loaded = program.load({case.name: weight})
-    unit = kernels.units(case)
+    tiles = on_tiles(program, case)
+    unit = 1 if tiles else kernels.units(case)
     for first in range(0, 256, ROWS):
         at = slice(first, first + ROWS)
         x = formats.mx(case.activation, codes[at], scales[at])
@@ -124,7 +147,8 @@ def test_scales_of_activations(case, program, kernels, formats):
         wanted[lost[:, 0]] = 0
         wanted[np.abs(wanted) < SMALLEST] = 0
         found = loaded(case.name, x)[0][:, :block]
-        np.testing.assert_array_equal(found, wanted, err_msg=f"rows from {first}")
+        beyond = np.isinf(wanted).any(axis=1, keepdims=True) & tiles
+        check(found, wanted, np.broadcast_to(beyond, wanted.shape), f"rows from {first}")
 
 
 @pytest.mark.parametrize("activation", ["mxfp4", "mxint8", "int8"])

@@ -8,7 +8,7 @@ same packed panels: a register takes `lanes` columns of the 16 of a panel.
 from __future__ import annotations
 
 from mxc.dialects.targets import Target
-from mxc.passes.kernels.cpu.isa.amx import Amx
+from mxc.passes.kernels.cpu.isa.amx import Amx, Exponents
 from mxc.passes.kernels.cpu.isa.avx2 import Avx2
 from mxc.passes.kernels.cpu.isa.avx512 import Avx512
 from mxc.passes.kernels.cpu.isa.neon import Neon
@@ -17,8 +17,8 @@ from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa, Kind
 from mxc.passes.kernels.cpu.isa.registers import accumulator, halves, pair, zero
 
 __all__ = [
-    "AMX_FEATURES", "ISAS", "Amx", "Grain", "Isa", "Kind", "accumulator", "best_isa", "halves",
-    "pair", "zero",
+    "AMX_FEATURES", "ISAS", "Amx", "Exponents", "Grain", "Isa", "Kind", "accumulator", "best_isa",
+    "halves", "pair", "zero",
 ]  # fmt: skip
 
 #: The instruction sets by name.

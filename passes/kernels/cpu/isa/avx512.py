@@ -71,9 +71,13 @@ class Avx512(Isa):
             return x86_bytes.look_up(values, codes)
         return x86.permute_bytes(table(np.resize(values, 64), i8()), codes)
 
+    def pair_bits(self, element: ElementFormat) -> NDArray[np.int16]:
+        """The bf16 that a lookup finds for each code."""
+        return bfloat16_bits(element.values)
+
     def pairs_of_words(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
         """vpermw of a table that stands twice, or vpermi2w of one of 64."""
-        bits = bfloat16_bits(element.values)
+        bits = self.pair_bits(element)
         if bits.size == 16:
             found = x86.permute_words(table(np.tile(bits, 2), i16()), codes)
         else:
@@ -84,7 +88,7 @@ class Avx512(Isa):
     def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
         """vpermi2b gives the low and the high bytes by seven bits of the code; the eighth is the
         sign, or chooses between two tables."""
-        bits = bfloat16_bits(element.values).view(np.uint16)
+        bits = self.pair_bits(element).view(np.uint16)
         low, high = (bits & 0xFF).astype(np.uint8), (bits >> 8).astype(np.uint8)
         half = 128
         signed = np.array_equal(bits[:half] | 0x8000, bits[half:])

@@ -1,0 +1,1 @@
+"""The kernel language: what a kernel computes, how it is cut up, printed, interpreted, lowered."""

@@ -1,0 +1,115 @@
+"""The contraction on the tile unit of AMX (Intel): a schedule, step by step.
+
+A workgroup decodes a chunk of K of two panels of weights to bf16, once for all of its rows, into
+scratch that stays in the nearest cache. Then it multiplies tiles of 32 rows by 32 columns: two of
+A, two of B, four of sums, which wait in scratch while the next chunk is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mxc.kernels.contraction import Contraction
+from mxc.kernels.decode import BF16, STEP, decoder, panel_layout
+from mxc.kernels.language import Kernel
+from mxc.kernels.layout import Layout, layout
+from mxc.kernels.schedule import decode, keep, over, place, stage, use
+from mxc.kernels.tiles import TILE_C, tdpbf16ps, tile_a
+
+#: Rows and columns of a tile.
+TILE = 16
+#: Elements along K that are decoded at once: two panels of 256 are 16 KiB of bf16.
+CHUNK = 256
+#: Rows of a workgroup, at most: their sums are 16 KiB, and they stay in L2 while columns go by.
+ROWS = 128
+#: Columns of a workgroup.
+COLUMNS = 64
+#: Elements along K that weights are asked for ahead of their use.
+AHEAD = 512
+
+
+def steps(
+    contraction: Contraction, rows: int | None = None, pitch: int | None = None
+) -> Iterator[tuple[str, Kernel]]:
+    """The kernel after each step, with what the step does. `rows`: of a workgroup; `pitch`: steps
+    of K of a row of A in memory."""
+    kernel = contraction.kernel
+    yield "what is computed", kernel
+    scales = "SB" if contraction.scales is not None else None
+    kernel = decode(kernel, "B", scales, "W", BF16)
+    yield "weights become bf16, scales and all", kernel
+    kernel = _tiles(contraction, kernel, rows or most_rows(contraction))
+    yield "a chunk of weights for all rows", kernel
+    raw = panel_layout(contraction.weights.bits)
+    weights = raw.paired()
+    kernel = _places(contraction, kernel, raw, pitch)
+    yield "where everything lies", kernel
+    kernel = stage(kernel, "A", "a", "T+=", "tile", tile_a(weights))
+    kernel = stage(kernel, "W", "w", "T+=", "tile", weights)
+    yield "operands in tile registers", kernel
+    kernel = keep(kernel, "T", "t", ("k", STEP), "tile", TILE_C)
+    yield "sums too, along a chunk", kernel
+    atom = decoder(contraction.weights, contraction.scales, contraction.block)
+    kernel = use(kernel, "W=", atom, AHEAD)
+    yield "instructions", use(kernel, "t+=", tdpbf16ps(weights))
+
+
+def scheduled(
+    contraction: Contraction, rows: int | None = None, pitch: int | None = None
+) -> Kernel:
+    """The kernel after its last step."""
+    *_, (_, kernel) = steps(contraction, rows, pitch)
+    return kernel
+
+
+def _tiles(contraction: Contraction, kernel: Kernel, rows: int) -> Kernel:
+    every = "T=0 W= T+= Y="
+    halves, together = contraction.halves, contraction.together
+    width = _width(contraction)
+    kernel = over(kernel, "g", 1, every, grid=True)
+    kernel = over(kernel, "m", rows, every, grid=contraction.choice != "sorted")
+    kernel = over(kernel, "n", COLUMNS // halves, every, grid=True)
+    kernel = over(kernel, "n", width, every)
+    kernel = over(kernel, "m", TILE, "T=0")
+    kernel = over(kernel, "k", _chunk(contraction), "W= T+=")
+    for axis, by in (*((("h", 1),) if halves > 1 else ()), ("n", TILE), ("k", STEP)):
+        kernel = over(kernel, axis, by, "W=")
+    if width * halves > 2 * TILE:
+        kernel = over(kernel, "n", TILE, "T+=")
+    kernel = over(kernel, "m", 2 * TILE, "T+=", rest=TILE)
+    kernel = over(kernel, "k", STEP, "T+=")
+    if contraction.planes > 1:
+        kernel = over(kernel, "p", 1, "T+=")
+    return over(over(kernel, "m", TILE, "Y="), "n", together, "Y=")
+
+
+def _width(contraction: Contraction) -> int:
+    """Columns of the result that are computed at once: two panels of weights, or what is finished
+    together."""
+    return max(2 * TILE // contraction.halves, contraction.together)
+
+
+def _chunk(contraction: Contraction) -> int:
+    """Elements along K that are decoded at once, for scratch of the same size."""
+    return CHUNK * 2 * TILE // (_width(contraction) * contraction.halves)
+
+
+def most_rows(contraction: Contraction) -> int:
+    """Rows of a workgroup, for scratch of the same size: 32 KiB with the weights. Where columns are
+    finished together, they need some of that."""
+    rows = ROWS * 2 * TILE // (_width(contraction) * contraction.halves)
+    return rows if contraction.together == TILE else rows - TILE
+
+
+def _places(contraction: Contraction, kernel: Kernel, raw: Layout, pitch: int | None) -> Kernel:
+    weights = raw.paired()
+    # What lies in memory is padded to whole tiles, and has no part in results.
+    kernel = place(kernel, "B", "global", raw.in_memory())
+    if contraction.scales is not None:
+        kernel = place(kernel, "SB", "global", layout("n0 n1 n2 n3"))
+    order = Layout(item=(*weights.item, *weights.register))
+    wide = {} if pitch is None else {"k": pitch}
+    kernel = place(kernel, "A", "global", order, wide, {"m": "padded"})
+    kernel = place(kernel, "Y", "global", Layout(), guards={"m": "masked", "n": "masked"})
+    kernel = place(kernel, "W", "stack", weights, slots={"k": _chunk(contraction)})
+    return place(kernel, "T", "stack", TILE_C)

@@ -1,0 +1,155 @@
+"""Atoms that turn codes of weights into bf16 under their scales, in numpy as AVX-512 does it.
+
+A block of 32 elements of 16 columns is one tile of weights. The scale is a power of two (E8M0): it
+is subtracted from the exponent. The table of a lookup holds value * 2^top as the bits of a bf16,
+and 0x8000 for both zeros; a saturating subtraction of (most - scale byte) << 7 then gives
+
+    positive   the exponent goes down
+    negative   0x8000 + magnitude - difference: the same
+    zero       0x8000 is the least integer, and stays: -0, which adds nothing
+
+That is exact while no exponent leaves its range (`exact_scales`). Blocks with a scale byte outside
+of it, weights with codes of NaN, and scales of another type are multiplied as f32, whose upper half
+is the bf16: exact too, since a product of such a code and scale has at most 8 significant bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from mxc.dialects.formats import ElementFormat
+from mxc.kernels.language import Atom, Element, Numbers
+from mxc.kernels.layout import Layout, layout
+
+#: Elements along K of a tile of weights.
+STEP = 32
+
+#: Bits of a bf16 below its exponent, and the exponent of its largest numbers.
+_MANTISSA = 7
+_LARGEST = 254
+_BIAS = 127
+
+_F8E8M0, _F8E4M3 = "f8E8M0FNU", "f8E4M3FN"
+
+BF16 = Element("bf16", 16, ml_dtypes.bfloat16)
+F32 = Element("f32", 32, np.float32)
+I32 = Element("i32", 32, np.int32)
+
+
+@dataclass(frozen=True)
+class ExponentTable:
+    """How codes are looked up whose scale is subtracted from the exponent. `bits`: i16 of each
+    code; `most`: the scale byte at which nothing is subtracted; `least`: the least exact one."""
+
+    bits: Numbers
+    least: int
+    most: int
+
+    @staticmethod
+    def of(values: Numbers) -> ExponentTable | None:
+        """The table of values of codes; None where some are infinite or NaN."""
+        if not np.isfinite(values).all():
+            return None
+        magnitudes = np.abs(values[values != 0]).astype(np.float64)
+        low, high = (int(np.floor(np.log2(f(magnitudes)))) for f in (np.min, np.max))
+        top = _LARGEST - _BIAS - high
+        bits = np.ldexp(values.astype(np.float64), top).astype(ml_dtypes.bfloat16).view(np.int16)
+        bits = np.where(values == 0, np.int16(-(2**15)), bits)
+        most = top + _BIAS
+        return ExponentTable(bits, most - (low + top + _BIAS) + 1, most)
+
+
+def takes_exponents(scales: str, block: int) -> bool:
+    """Whether scales of this type, for so many elements, can be subtracted from exponents: powers
+    of two, the same for a whole step."""
+    return scales == _F8E8M0 and block % STEP == 0
+
+
+def exact_scales(values: Numbers) -> range:
+    """The E8M0 bytes under which every value of a code is a normal bf16, by the exponent alone."""
+    found = ExponentTable.of(values)
+    return range(0) if found is None else range(found.least, found.most + 1)
+
+
+def panel_layout(bits: int) -> Layout:
+    """Of the codes of 32 elements of 16 columns in memory ("panel16x4", 6 bits in planes): dwords
+    of a column, those of 16 columns side by side."""
+    inside = {4: 3, 6: 3, 8: 2, 16: 1}[bits]
+    low = " ".join(f"k{bit}" for bit in range(inside))
+    high = " ".join(f"k{bit}" for bit in range(inside, 5))
+    return layout(f"{low} | n0 n1 n2 n3 | {high}")
+
+
+def element_of(format: ElementFormat | None) -> Element:
+    """Codes of a format of weights; bf16 for None."""
+    if format is None:
+        return BF16
+    return Element(format.mlir, format.bits, np.uint8, format.values)
+
+
+def scale_element(type: str) -> Element:
+    """Scales by the name of their MLIR type, one byte each."""
+    every = np.arange(256, dtype=np.uint8)
+    if type == _F8E8M0:
+        # 2^-127 is subnormal, which the machine takes for zero.
+        values = (every.astype(np.uint32) << 23).view(np.float32)
+        values[255] = np.nan
+    elif type == _F8E4M3:
+        values = every.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    else:
+        raise ValueError(f"bf16 does not hold products with scales of {type}")
+    return Element(type, 8, np.uint8, values)
+
+
+def decoder(codes: Element, scales: Element | None, block: int = STEP) -> Atom:
+    """Codes [registers, 16, items] in dwords, scales of each block of the step [blocks, 16, 1] ->
+    bf16 [16, 16, 2]."""
+    raw = panel_layout(codes.bits)
+    table, parts = None, max(1, STEP // block)
+    if codes.values is not None and scales is not None and takes_exponents(scales.name, block):
+        table = ExponentTable.of(codes.values)
+
+    def run(out: Numbers, given: Numbers, *by: Numbers) -> Numbers:
+        ordered = _paired(given)
+        if codes.values is None:
+            return ordered
+        if table is not None and table.least <= by[0].min() and by[0].max() <= table.most:
+            less = (table.most - by[0].astype(np.int32)) << _MANTISSA
+            wide = table.bits[ordered].astype(np.int32) - less
+            return np.clip(wide, -(2**15), 2**15 - 1).astype(np.int16).view(ml_dtypes.bfloat16)
+        values = codes.values[ordered].astype(np.float32)
+        if scales is not None:
+            assert scales.values is not None
+            with np.errstate(over="ignore", invalid="ignore"):
+                factors = scales.values[by[0]].astype(np.float32)
+                values = values * np.repeat(factors, len(values) // parts, axis=0)
+        return _upper_half(values)
+
+    name = "look up"
+    if scales is not None:
+        name += ", subtract from the exponent" if table is not None else ", multiply"
+    if codes.values is None:
+        name = "move"
+    found = layout(f"| n0 n1 n2 n3 | {'k0' if parts > 1 else ''}")
+    operands = (raw, found) if scales is not None else (raw,)
+    return Atom(name, (raw.paired(), *operands), run)
+
+
+def _paired(raw: Numbers) -> Numbers:
+    """[dwords, 16, elements of a dword] -> [registers, 16, 2], by `Layout.paired`."""
+    dwords, lanes, items = raw.shape
+    shifts = items // 2
+    bits = shifts.bit_length() - 1
+    turns = [int(f"{t:0{bits}b}"[::-1], 2) if bits else 0 for t in range(shifts)]
+    halves = raw.reshape(dwords, lanes, 2, shifts)[..., turns]
+    return np.ascontiguousarray(halves.transpose(0, 3, 1, 2)).reshape(-1, lanes, 2)
+
+
+def _upper_half(values: Numbers) -> Numbers:
+    """f32 of at most 8 significant bits as bf16; subnormal numbers are zero."""
+    tiny = np.abs(values) < np.finfo(np.float32).tiny
+    values = np.where(tiny, np.copysign(np.float32(0), values), values)
+    return (values.view(np.uint32) >> 16).astype(np.uint16).view(ml_dtypes.bfloat16)

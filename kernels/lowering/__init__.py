@@ -1,0 +1,1 @@
+"""Kernels as MLIR: index arithmetic, the nest, tile registers."""

@@ -1,0 +1,101 @@
+"""Sums of index values with integer factors: coordinates and addresses while a nest is lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith
+
+from mxc.dialects.generic import constant
+
+
+@dataclass(frozen=True)
+class Index:
+    """`number` + the sum of factor * value. Folds constants; emits operations only where a value
+    is asked for, or where `//` does not come out even."""
+
+    number: int = 0
+    terms: Mapping[ir.Value, int] = field(default_factory=dict)
+
+    def __add__(self, other: Number) -> Index:
+        """The sum."""
+        if isinstance(other, int):
+            return Index(self.number + other, self.terms)
+        terms = dict(self.terms)
+        for value, factor in other.terms.items():
+            terms[value] = terms.get(value, 0) + factor
+        kept = {value: factor for value, factor in terms.items() if factor}
+        return Index(self.number + other.number, kept)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Number) -> Index:
+        """The difference."""
+        return self + other * -1
+
+    def __rsub__(self, other: int) -> Index:
+        """The difference of a number and this."""
+        return self * -1 + other
+
+    def __mul__(self, by: int) -> Index:
+        """The product."""
+        if not by:
+            return Index()
+        return Index(self.number * by, {value: factor * by for value, factor in self.terms.items()})
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, by: int) -> Index:
+        """The quotient, of what is not below zero."""
+        if by == 1:
+            return self
+        if any(factor % by for factor in self.terms.values()):
+            return of(arith.divui(value_of(self), constant(by, ir.IndexType.get())))
+        terms = {value: factor // by for value, factor in self.terms.items()}
+        return Index(self.number // by, terms)
+
+    def __mod__(self, by: int) -> int:
+        """The rest of the division, where it is known; ValueError where it is not."""
+        if any(factor % by for factor in self.terms.values()):
+            raise ValueError(f"a tile that begins inside of a fragment of {by}")
+        return self.number % by
+
+
+Number: TypeAlias = int | Index
+
+
+def of(value: int | ir.Value) -> Index:
+    """A number or an index value."""
+    return Index(value) if isinstance(value, int) else Index(0, {value: 1})
+
+
+def known(number: Number) -> int | None:
+    """The number, where it does not depend on values."""
+    if isinstance(number, int):
+        return number
+    return None if number.terms else number.number
+
+
+def value_of(number: Number) -> ir.Value:
+    """An index value, at the insertion point."""
+    index = ir.IndexType.get()
+    if isinstance(number, int):
+        return constant(number, index)
+    found: ir.Value | None = None
+    for value, factor in number.terms.items():
+        part = value if factor == 1 else arith.muli(value, constant(factor, index))
+        found = part if found is None else arith.addi(found, part)
+    if found is None:
+        return constant(number.number, index)
+    return arith.addi(found, constant(number.number, index)) if number.number else found
+
+
+def least(first: Number, second: Number) -> Number:
+    """The lesser of two, neither below zero."""
+    pair = [known(first), known(second)]
+    if pair[0] is not None and pair[1] is not None:
+        return min(pair[0], pair[1])
+    return of(arith.minui(value_of(first), value_of(second)))

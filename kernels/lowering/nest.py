@@ -1,0 +1,158 @@
+"""A scheduled kernel as MLIR, at the insertion point: one walk over its nest.
+
+Loops in a grid are workgroups. Serial loops carry the tile registers that are written within and
+live outside; a loop of one turn is gone. What is special to the weights (decode) and what follows
+on the sums (map) is emitted by `Emitters`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import scf
+
+from mxc.dialects.generic import constant
+from mxc.kernels.language import Body, Do, For, Kernel, statements
+from mxc.kernels.lowering.index import Number, known, of, value_of
+from mxc.kernels.lowering.places import At, Places, Tile
+from mxc.kernels.lowering.statements import Decode, Statements, Store
+
+#: The dimension of the workgroups along an axis.
+GRID = {"n": 0, "m": 1, "g": 2}
+
+
+@dataclass(frozen=True)
+class Emitters:
+    """`decode`: puts the registers of the tile of weights at coordinates, 64 bytes each, by their
+    numbers; so many elements along k behind them are asked for. `store`: finish and store sums f32
+    [lanes] of one row, from a column on: for each register of columns one of each half."""
+
+    decode: Decode
+    store: Store
+
+
+def lower(
+    kernel: Kernel,
+    memory: Mapping[str, ir.Value],
+    sizes: Mapping[str, int | ir.Value],
+    emitters: Emitters,
+) -> None:
+    """Build the body. `memory`: the memrefs of arrays of the program; `sizes`: of every axis, of
+    one in `spans` any number."""
+    places = Places(kernel, memory, sizes)
+    walk = _Walk(kernel, places, Statements(kernel, places, emitters.decode, emitters.store))
+    at: At = dict.fromkeys(kernel.sizes, 0)
+    full = {a for a, size in sizes.items() if isinstance(size, int) and a not in kernel.spans}
+    tile = {axis: size if isinstance(size, int) else 0 for axis, size in sizes.items()}
+    tile |= dict.fromkeys(kernel.spans, 0)
+    walk.block(kernel.body, Tile(at, tile, frozenset(full)))
+
+
+def workgroups(kernel: Kernel) -> dict[int, tuple[str, int]]:
+    """The loops in a grid: dimension -> axis and step."""
+    found = {}
+
+    def visit(body: Body) -> None:
+        for each in body:
+            if isinstance(each, For):
+                if each.kind == "grid":
+                    found[GRID[each.axis]] = each.axis, each.by
+                visit(each.body)
+
+    visit(kernel.body)
+    return found
+
+
+@dataclass
+class _Walk:
+    """One lowering."""
+
+    kernel: Kernel
+    places: Places
+    statements: Statements
+
+    def block(self, body: Body, tile: Tile) -> None:
+        """Everything in a body."""
+        held = self.kernel.held(body)
+        for array in held:
+            self.places.hold(array, tile)
+        for each in body:
+            if isinstance(each, Do):
+                self.statements.emit(each, tile)
+            elif each.kind == "grid":
+                self._workgroups(each, tile)
+            else:
+                self._loop(each, tile)
+        for array in held:
+            self.places.registers.pop(array.name, None)
+
+    def _workgroups(self, loop: For, tile: Tile) -> None:
+        size = self.places.static(loop.axis)
+        one = size is not None and size <= loop.by
+        start: Number = 0 if one else of(_workgroup(GRID[loop.axis])) * loop.by
+        self.block(loop.body, tile.cut(loop.axis, start, loop.by, self._even(loop)))
+
+    def _even(self, loop: For) -> bool:
+        """Whether no turn of a loop is ragged, wherever it begins."""
+        size = self.places.static(loop.axis)
+        return size is not None and size % loop.by == 0
+
+    def _loop(self, loop: For, tile: Tile) -> None:
+        left, start = self.places.left(loop.axis, tile), tile.at[loop.axis]
+        stop = left + start
+        whole = known(left)
+        even = self._even(loop) or (whole is not None and whole % loop.by == 0)
+        if not loop.rest:
+            self._turns(loop, tile, (start, stop, loop.by), even)
+            return
+        # Turns of whole width, then one where no more than `rest` is left.
+        behind = (left + (loop.by - loop.rest - 1)) // loop.by * loop.by + start
+        self._turns(loop, tile, (start, behind, loop.by), even)
+        self._turns(loop, tile, (behind, stop, loop.rest), False, once=True)
+
+    def _turns(
+        self,
+        loop: For,
+        tile: Tile,
+        span: tuple[Number, Number, int],
+        even: bool,
+        *,
+        once: bool = False,
+    ) -> None:
+        """The body from one coordinate to another, in steps; carries registers. `once`: there is
+        one turn, or none where the first coordinate is behind the other."""
+        start, stop, by = span
+        length = known(stop - start)
+        if length is not None and length <= by:
+            if length > 0:
+                self.block(loop.body, tile.cut(loop.axis, start, by, even))
+            return
+        registers = self.places.registers
+        names = {do.out for do in statements(loop.body)} & set(registers)
+        carried = [(name, key) for name in sorted(names) for key in registers[name]]
+        begun = [registers[name][key] for name, key in carried]
+        # Turns are counted: a coordinate is then surely a multiple of the step.
+        first, last, step = start, stop, by
+        if not once:
+            first, last, step = 0, (stop - start + (by - 1)) // by, 1
+        bounds = (value_of(first), value_of(last), constant(step, ir.IndexType.get()))
+        op = scf.ForOp(*bounds, begun)
+        with ir.InsertionPoint(op.body):
+            for (name, key), value in zip(carried, op.inner_iter_args, strict=True):
+                registers[name][key] = value
+            at = start if once else start + of(op.induction_variable) * by
+            self.block(loop.body, tile.cut(loop.axis, at, by, even))
+            scf.YieldOp([registers[name][key] for name, key in carried])
+        for (name, key), value in zip(carried, op.results, strict=True):
+            registers[name][key] = value
+
+
+def _workgroup(dimension: int) -> ir.Value:
+    """The number of the workgroup that runs, along a dimension."""
+    return ir.Operation.create(
+        "stream.dispatch.workgroup.id",
+        results=[ir.IndexType.get()],
+        attributes={"dimension": ir.IntegerAttr.get(ir.IndexType.get(), dimension)},
+    ).result

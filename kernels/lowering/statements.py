@@ -1,0 +1,129 @@
+"""Statements of a nest as MLIR: tiles to registers and back, dot products, decoding, finishing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from iree.compiler import ir
+from iree.compiler.dialects import scf, vector
+
+from mxc.dialects import x86
+from mxc.dialects.generic import constant
+from mxc.kernels.interpret import pieces
+from mxc.kernels.language import Do, Kernel
+from mxc.kernels.layout import Layout
+from mxc.kernels.lowering.index import of, value_of
+from mxc.kernels.lowering.memory import LINE, load_tile, row_stride, store_tile
+from mxc.kernels.lowering.places import At, Places, Tile
+
+#: Puts the registers of a tile of weights; finishes and stores sums: see `Emitters` of nest.py.
+Decode: TypeAlias = Callable[[At, int, Callable[[int, ir.Value], None]], None]
+Store: TypeAlias = Callable[[Sequence[Sequence[ir.Value]], ir.Value, ir.Value], None]
+
+
+@dataclass(frozen=True)
+class Statements:
+    """Emits the statements of a kernel; see `Emitters` of nest.py."""
+
+    kernel: Kernel
+    places: Places
+    decode: Decode
+    store: Store
+
+    def emit(self, do: Do, tile: Tile) -> None:
+        """One statement on a tile."""
+        if do.op == "map":
+            self._map(do, tile)
+            return
+        given = replace(do, op="copy") if do.op == "zero" else do
+        for offsets in pieces(self.kernel, given, tile.sizes):
+            at = tile.moved(offsets)
+            if do.op == "decode":
+                self._decode(do, at)
+            elif do.op == "dot":
+                self._dot(do, at)
+            else:
+                self._copy(do, at)
+
+    def _dot(self, do: Do, at: At) -> None:
+        places, names = self.places, (do.out, *do.ins)
+        sums, a, b = (places.registers[name][places.key(name, at)] for name in names)
+        places.registers[do.out][places.key(do.out, at)] = x86.tile_dot_bf16(sums, a, b)
+
+    def _decode(self, do: Do, at: At) -> None:
+        """The registers of a tile lie side by side, as the atom has them."""
+        array, places = self.kernel.arrays[do.out], self.places
+        if do.atom is None or array.layout != do.atom.layouts[0]:
+            raise ValueError(f"{do.out} does not lie as what decodes it writes it")
+        start = places.address(do.out, at)
+        here = {axis: places.coordinate(axis, at) for axis in {**at, **self.kernel.derived}}
+        raw = ir.VectorType.get([LINE], ir.IntegerType.get_signless(8))
+
+        def put(number: int, found: ir.Value) -> None:
+            place = value_of(start + number * LINE)
+            vector.store(vector.bitcast(raw, found), places.memory[do.out], [place])
+
+        self.decode(here, do.ahead, put)
+
+    def _copy(self, do: Do, at: At) -> None:
+        """Zeros, or tiles, between memory and registers."""
+        out, places = self.kernel.arrays[do.out], self.places
+        how = out.layout
+        if not do.ins:
+            value = x86.tile_zero()
+        else:
+            source = self.kernel.arrays[do.ins[0]]
+            how = out.layout if out.space == "tile" else source.layout
+            if source.space == "tile":
+                value = places.registers[source.name][places.key(source.name, at)]
+            else:
+                value = load_tile(
+                    places.pointer(source.name),
+                    places.address(source.name, at),
+                    self._stride(source.name, how),
+                    # What is in scratch is to stay in the nearest cache.
+                    streamed=source.space == "global",
+                )
+        if out.space == "tile":
+            places.registers[out.name][places.key(out.name, at)] = value
+        else:
+            place = places.address(out.name, at)
+            store_tile(value, places.pointer(out.name), place, self._stride(out.name, how))
+
+    def _stride(self, name: str, how: Layout) -> int:
+        return row_stride(self.kernel, self.kernel.arrays[name], self.places.region(name), how)
+
+    def _map(self, do: Do, tile: Tile) -> None:
+        """Row by row, of as many as there are: the registers of columns, one of each part."""
+        (name,) = do.ins
+        array, places, at = self.kernel.arrays[name], self.places, tile.at
+        lanes = 1 << len(array.layout.lane)
+        raw = ir.VectorType.get([4 * lanes], ir.IntegerType.get_signless(8))
+        sums = ir.VectorType.get([lanes], ir.F32Type.get())
+        zero, one = (constant(number, ir.IndexType.get()) for number in (0, 1))
+        rows = value_of(places.left("m", tile))
+        gated = "h" in array.axes
+        registers = [
+            [{"n": at["n"] + first, **({"h": half} if gated else {})} for half in range(1 + gated)]
+            for first in range(0, tile.sizes["n"], lanes)
+        ]
+        starts = [[places.address(name, {**at, **one}) for one in each] for each in registers]
+        next_row = int(array.address({a: int(a == "m") for a in array.axes}, places.region(name)))
+        op = scf.ForOp(zero, rows, one, [])
+        with ir.InsertionPoint(op.body):
+            row = of(op.induction_variable)
+            step = row * (next_row * array.element.bits // 8)
+            totals = [
+                [
+                    vector.bitcast(
+                        sums, vector.load(raw, places.memory[name], [value_of(step + start)])
+                    )
+                    for start in each
+                ]
+                for each in starts
+            ]
+            result = places.coordinate("y", {**at, "m": row + at["m"]})
+            self.store(totals, value_of(result), value_of(at["n"]))
+            scf.YieldOp([])

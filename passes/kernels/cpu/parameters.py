@@ -1,0 +1,31 @@
+"""The parameters of contractions: which may be packed, and the layout that a kernel gives them."""
+
+from __future__ import annotations
+
+from iree.compiler import ir
+
+from mxc.dialects.parameters import LAYOUT
+
+
+def parameters_of(module: ir.Operation, names: set[str]) -> set[str]:
+    """Those globals of `names` that are parameters for good: only they are packed by us."""
+    return {
+        name
+        for op in (view.operation for view in module.regions[0].blocks[0].operations)
+        if op.name == "util.global"
+        and (name := ir.StringAttr(op.attributes["sym_name"]).value) in names
+        and "is_mutable" not in op.attributes
+        and "initial_value" in op.attributes
+        and str(op.attributes["initial_value"]).startswith("#flow.parameter.named")
+    }
+
+
+def relay(module: ir.Operation, name: str, kind: ir.Type, layout: str) -> None:
+    """Give a parameter the type and the layout in which a kernel reads it."""
+    for view in module.regions[0].blocks[0].operations:
+        op = view.operation
+        if op.name == "util.global" and ir.StringAttr(op.attributes["sym_name"]).value == name:
+            source = str(op.attributes["initial_value"]).rpartition(" : ")[0]
+            op.attributes["type"] = ir.TypeAttr.get(kind)
+            op.attributes["initial_value"] = ir.Attribute.parse(f"{source} : {kind}")
+            op.attributes[LAYOUT] = ir.StringAttr.get(layout)

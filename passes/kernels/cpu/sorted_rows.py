@@ -1,0 +1,81 @@
+"""Prepared rows in the order of their experts: tiles are of rows that lie one after the other.
+
+    routes = .. 1 3 0 2 (the rows, expert by expert)    ->    prepared rows 1 3 0 2
+
+Rows behind the last one are not written. They are read as part of tiles, and no result is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref, scf, vector
+
+from mxc.passes.kernels.cpu.activations import Prepared
+from mxc.passes.kernels.cpu.rows import Rows
+from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import Buffer, Size, named, quotient_up, value_of
+from mxc.passes.kernels.vectors import i32, index, load, loop
+
+#: Dwords that are copied at once.
+_LANES = 16
+#: Rows of a workgroup.
+_ROWS = 8
+
+
+@dataclass(frozen=True)
+class SortedRows:
+    """The kernel that copies rows of so many blocks."""
+
+    prepared: Prepared
+    rows: Rows
+    blocks: int
+
+    @property
+    def name(self) -> str:
+        """The symbol of the kernel."""
+        size = f"{named(self.rows.groups)}x{self.blocks}x{self.prepared.dwords}"
+        return f"mxc_sorted_rows_{size}_of_{self.rows.experts}_share_{self.rows.share}"
+
+    @property
+    def scalars(self) -> int:
+        """How many index values come with each call."""
+        return self.rows.scalars
+
+    def given(self, scalars: Sequence[ir.Value]) -> SortedRows:
+        """This kernel for so many rows."""
+        return replace(self, rows=self.rows.given(scalars)) if self.scalars else self
+
+    @property
+    def workgroups(self) -> list[Size]:
+        """Along the rows."""
+        return [quotient_up(self.rows.groups, _ROWS)]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """Prepared rows, routes, the same rows sorted."""
+        unsorted = replace(self.prepared, padding=0)
+        return [
+            unsorted.buffer(self.rows.sources, self.blocks),
+            *self.rows.buffers,
+            self.prepared.buffer(self.rows.groups, self.blocks),
+        ]
+
+    def body(self, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        source, routes, result = buffers
+        first = arith.muli(workgroup(0), index(_ROWS))
+        last = arith.minui(arith.addi(first, index(_ROWS)), value_of(self.rows.groups))
+        with loop(first, last, index(1)) as (row, _, _):
+            at = arith.addi(row, index(self.rows.experts + 1))
+            number = memref.LoadOp(routes, [at]).result
+            own = arith.index_cast(ir.IndexType.get(), number)
+            own = self.rows.source(own)
+            with loop(index(0), index(self.blocks), index(1)) as (block, _, _):
+                for place in range(0, self.prepared.dwords, _LANES):
+                    value = load(source, [own, block, index(place)], i32(), _LANES)
+                    vector.store(value, result, [row, block, index(place)])
+                scf.YieldOp([])
+            scf.YieldOp([])

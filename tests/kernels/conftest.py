@@ -1,0 +1,162 @@
+"""Contractions with their data, for the interpreter of the kernel language: no IREE.
+
+What codes and scales mean is taken from ml_dtypes.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mxc.dialects.formats import block_format
+from mxc.kernels.contraction import Contraction
+from mxc.kernels.decode import element_of, scale_element
+from mxc.kernels.interpret import interpret, pack
+from mxc.kernels.language import Kernel
+
+Array = NDArray[Any]
+
+CODES = {
+    "mxfp4": ml_dtypes.float4_e2m1fn,
+    "nvfp4": ml_dtypes.float4_e2m1fn,
+    "mxfp6e2m3": ml_dtypes.float6_e2m3fn,
+    "mxfp6e3m2": ml_dtypes.float6_e3m2fn,
+    "mxfp8e4m3": ml_dtypes.float8_e4m3fn,
+    "mxfp8e5m2": ml_dtypes.float8_e5m2,
+}
+#: What results that nothing writes hold.
+UNTOUCHED = -7.0
+
+
+def values_of(format: str, codes: Array) -> Array:
+    """What codes mean."""
+    if format == "mxint8":
+        return codes.view(np.int8) / 64.0
+    return codes.view(CODES[format]).astype(np.float64)
+
+
+def factors_of(format: str, scales: Array) -> Array:
+    """What scale bytes mean."""
+    kind = ml_dtypes.float8_e4m3fn if format == "nvfp4" else ml_dtypes.float8_e8m0fnu
+    return scales.view(kind).astype(np.float64)
+
+
+@dataclass
+class Problem:
+    """A contraction, its weights and activations. `routes`: where the rows of each expert begin,
+    and the end, then the rows."""
+
+    contraction: Contraction
+    rows: int
+    x: Array
+    weights: Array
+    memory: dict[str, Array]
+    ids: Array
+    codes: Array | None = None
+    scales: Array | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def run(self, kernel: Kernel, pitch: int = 0) -> Array:
+        """Results [rows, columns] of a kernel, and UNTOUCHED behind them."""
+        c, arrays = self.contraction, kernel.arrays
+        sizes = {**kernel.sizes, **self.sizes, "r": self.rows + 31, "y": self.rows + 2}
+        sizes["e"] = max(1, c.experts)
+        a = arrays["A"]
+        memory = dict(self.memory)
+        # Behind the rows, and behind K of a row, is what must not matter.
+        memory["A"] = np.full(a.count(sizes), np.nan, a.element.numpy)
+        grid = np.ogrid[tuple(slice(n) for n in self.x.shape)]
+        memory["A"][a.address(dict(zip(a.axes, grid, strict=True)), sizes)] = self.x
+        given = self.weights if self.codes is None else self.codes
+        lead = () if c.experts else (0,)
+        halves = given.reshape(given.shape[0], c.halves, -1, given.shape[-1])
+        memory["B"] = pack(arrays["B"], _axes(halves, c)[lead], sizes)
+        if self.scales is not None:
+            split = self.scales.reshape(given.shape[0], c.halves, -1, self.scales.shape[-1])
+            memory["SB"] = pack(arrays["SB"], _axes(split, c)[lead], sizes)
+        width = arrays["Y"].fragments("n", c.columns)
+        memory["Y"] = np.full((self.rows + 2) * width, UNTOUCHED, np.float32)
+        finish = (lambda totals, at: totals[0] * 2 - totals[1]) if c.halves > 1 else None
+        interpret(kernel, memory, self.sizes, finish)
+        return memory["Y"].reshape(self.rows + 2, width)
+
+    @property
+    def wanted(self) -> Array:
+        """The same in float64."""
+        x = self.x.astype(np.float64)
+        x = x.sum(axis=2) if x.ndim == 3 else x
+        with np.errstate(invalid="ignore"):
+            found = np.einsum("rk,rnk->rn", x, self.weights[self.ids])
+        if self.contraction.choice == "sorted":
+            ordered = np.empty_like(found)
+            ordered[self.memory["ROUTES"][self.contraction.experts + 1 :]] = found
+            found = ordered
+        if self.contraction.halves > 1:
+            first, second = np.split(found, 2, axis=1)
+            return first * 2 - second
+        return found
+
+
+def _axes(array: Array, c: Contraction) -> Array:
+    """[expert, half, column, k] without the half where there is one."""
+    return array if c.halves > 1 else array[:, 0]
+
+
+def problem(
+    format: str, count: int, columns: int, depth: int, *, scales: tuple[int, int] = (115, 140),
+    planes: int = 1, seed: int = 0, block: int = 0, **more: Any,
+) -> Problem:  # fmt: skip
+    """Random data; `count`: rows, of each group where these are not sorted; `more`: of the
+    contraction."""
+    more = {"rows": None if more.get("choice") == "sorted" else count, **more}
+    rng = np.random.default_rng(seed)
+    experts, halves = more.get("experts", 0), more.get("halves", 1)
+    shape = (max(1, experts), halves * columns, depth)
+    codes = by = None
+    if format == "bf16":
+        weights = rng.normal(size=shape).astype(ml_dtypes.bfloat16)
+        contraction = Contraction(columns, depth, element_of(None), planes=planes, **more)
+    else:
+        known = block_format(format)
+        size = block or known.block
+        codes = rng.integers(0, 1 << known.element.bits, shape).astype(np.uint8)
+        codes = np.where(np.isfinite(values_of(format, codes)), codes, 1).astype(np.uint8)
+        least, most = (0, 126) if format == "nvfp4" else scales
+        by = rng.integers(least, most + 1, (*shape[:2], depth // size)).astype(np.uint8)
+        weights = values_of(format, codes) * np.repeat(factors_of(format, by), size, axis=2)
+        element, scale = element_of(known.element), scale_element(known.scale.mlir)
+        contraction = Contraction(columns, depth, element, scale, size, planes=planes, **more)
+    groups = 1 if not experts or more.get("choice") == "sorted" else more["groups"]
+    total = count * groups
+    x = rng.normal(size=(total, depth)).astype(np.float32)
+    if planes > 1:
+        parts = []
+        for _ in range(planes):
+            high = (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
+            parts.append(high)
+            x = x - high
+        x = np.stack(parts, axis=2)
+    x = x.astype(ml_dtypes.bfloat16)
+    memory: dict[str, Array] = {}
+    ids = np.zeros(total, np.int32)
+    choice = more.get("choice", "all")
+    if choice == "chosen":
+        memory["IDS"] = rng.integers(0, experts, groups).astype(np.int32)
+        ids = np.repeat(memory["IDS"], count)
+    elif choice == "own":
+        ids = np.repeat(np.arange(experts), count)
+    elif choice == "sorted":
+        ids = np.sort(rng.integers(0, experts, total)).astype(np.int32)
+        begins = np.searchsorted(ids, np.arange(experts + 1))
+        memory["ROUTES"] = np.concatenate([begins, rng.permutation(total)]).astype(np.int32)
+    sizes = {} if choice == "sorted" else {"m": count}
+    return Problem(contraction, total, x, weights.astype(np.float64), memory, ids, codes, by, sizes)
+
+
+@pytest.fixture(scope="session")
+def draw() -> Any:
+    """`problem`."""
+    return problem

@@ -1,0 +1,161 @@
+"""Kernels with one fault each, which the interpreter finds; without it the numbers are right."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mxc.kernels.amx import CHUNK, STEP, scheduled
+from mxc.kernels.decode import BF16
+from mxc.kernels.language import Body, Do, For, Kernel
+from mxc.kernels.layout import layout
+from mxc.kernels.schedule import Refused, decode, keep, over, stage
+from mxc.kernels.tiles import TILE_C
+
+ROWS, COLUMNS, DEPTH = 37, 40, 544
+
+
+def edited(kernel: Kernel, change: Callable[[Do | For], Body]) -> Kernel:
+    """The kernel with other statements or loops in place of some."""
+
+    def go(body: Body) -> Body:
+        found: list[Do | For] = []
+        for each in body:
+            for new in change(each):
+                found.append(replace(new, body=go(new.body)) if isinstance(new, For) else new)
+        return tuple(found)
+
+    return replace(kernel, body=go(kernel.body))
+
+
+def without(kernel: Kernel, label: str) -> Kernel:
+    """The kernel without a statement."""
+    return edited(
+        kernel, lambda each: () if isinstance(each, Do) and each.label == label else (each,)
+    )
+
+
+def in_order(kernel: Kernel) -> Kernel:
+    """Activations as they come, where the codes of weights are looked up in another order."""
+    plain = layout("k0 | k1 k2 k3 k4 | m0 m1 m2 m3")
+    return kernel.with_arrays(replace(kernel.arrays["a"], layout=plain))
+
+
+def one_slot(kernel: Kernel) -> Kernel:
+    """One slot of decoded weights for both panels: the second overwrites the first."""
+    return kernel.with_arrays(replace(kernel.arrays["W"], slots={"n": 16}))
+
+
+def overwritten_early(kernel: Kernel) -> Kernel:
+    """The next chunk is decoded before this one is multiplied."""
+
+    def change(each: Do | For) -> Body:
+        if isinstance(each, For) and (each.axis, each.by) == ("k", CHUNK):
+            decoded, multiplied = each.body
+            return (replace(each, body=(decoded,)), replace(each, body=(multiplied,)))
+        return (each,)
+
+    return edited(kernel, change)
+
+
+def not_stored(kernel: Kernel) -> Kernel:
+    """Sums of a chunk stay in registers."""
+    return edited(
+        kernel, lambda each: () if isinstance(each, Do) and each.label == "T=" else (each,)
+    )
+
+
+def not_begun(kernel: Kernel) -> Kernel:
+    """Sums begin with what is in scratch."""
+    return without(kernel, "T=0")
+
+
+def rows_too_many(kernel: Kernel) -> Kernel:
+    """The mask of rows is off by one."""
+    return replace(kernel, sizes={**kernel.sizes, "m": ROWS + 1})
+
+
+def rows_too_few(kernel: Kernel) -> Kernel:
+    """The other way round."""
+    return replace(kernel, sizes={**kernel.sizes, "m": ROWS - 1})
+
+
+def scale_of_the_next_block(kernel: Kernel) -> Kernel:
+    """A scale is taken to be for 64 elements."""
+    return kernel.with_arrays(replace(kernel.arrays["SB"], grain={"k": 64}))
+
+
+MUTATIONS = [
+    in_order,
+    one_slot,
+    overwritten_early,
+    not_stored,
+    not_begun,
+    rows_too_many,
+    rows_too_few,
+    scale_of_the_next_block,
+]
+
+
+def is_right(problem, kernel: Kernel) -> bool:
+    """Whether the kernel gives the numbers, and writes nothing else."""
+    problem.sizes = {}
+    try:
+        found = problem.run(kernel)
+    except IndexError:
+        return False
+    close = np.isclose(found[:ROWS, :COLUMNS], problem.wanted, rtol=1e-3, atol=1e-2 * SIZE)
+    return bool(close.all() and (found[ROWS:] == -7).all())
+
+
+#: About the size of a result.
+SIZE = 100.0
+
+
+@pytest.fixture(scope="module")
+def problem(draw):
+    return draw("mxfp4", ROWS, COLUMNS, DEPTH, scales=(125, 129))
+
+
+def test_the_kernel_is_right(problem) -> None:
+    assert is_right(problem, scheduled(problem.contraction))
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: each.__name__)
+def test_a_fault_is_found(problem, mutation) -> None:
+    assert not is_right(problem, mutation(scheduled(problem.contraction)))
+
+
+def test_steps_that_would_change_what_is_computed_are_refused(problem) -> None:
+    kernel = problem.contraction.kernel
+    with pytest.raises(Refused, match="T=0 within the sum over k"):
+        over(kernel, "k", 32, "T=0 T+=")
+    with pytest.raises(Refused, match="T\\+= stands between"):
+        over(kernel, "m", 32, "T=0 Y=")
+    with pytest.raises(Refused, match="no statement W="):
+        over(kernel, "k", 32, "W=")
+    with pytest.raises(Refused, match="wanted half"):
+        over(kernel, "m", 32, "T+=", rest=8)
+    cut = over(kernel, "m", 48, "T+=")
+    with pytest.raises(Refused, match="steps of 32 in a tile of 48"):
+        over(cut, "m", 32, "T+=")
+    with pytest.raises(Refused, match="no loop over k by 64"):
+        keep(over(kernel, "k", 32, "T+="), "T", "t", ("k", 64), "tile", TILE_C)
+
+
+def test_a_wrong_order_of_tiles_does_not_lower(problem) -> None:
+    """Rows of tiles have to be side by side: found when the addresses are derived."""
+    from mxc.kernels.lowering.memory import row_stride
+    from mxc.kernels.tiles import tile_a
+
+    kernel = decode(problem.contraction.kernel, "B", "SB", "W", BF16)
+    weights = layout("k2 | n0 n1 n2 n3 | k1 k0 k3 k4")
+    kernel = stage(kernel, "A", "a", "T+=", "tile", tile_a(weights))
+    array = replace(kernel.arrays["A"], layout=layout("k0 k1 k2 k3 k4"))
+    sizes = {"r": 64, "k": DEPTH}
+    with pytest.raises(ValueError, match="not side by side"):
+        row_stride(kernel, array, sizes, tile_a(weights))
+    right = replace(array, layout=layout("k2 k1 k0 k3 k4"))
+    assert row_stride(kernel, right, sizes, tile_a(weights)) == 2 * DEPTH
+    assert STEP == 32
