@@ -20,6 +20,7 @@ from published_hybrids import HYBRIDS
 
 import mxc
 from mxc.compiler.artifact import Artifact
+from mxc.compiler.models.model import open_model
 from mxc.dialects.manifest import REPORT, WEIGHTS
 from mxc.dialects.parameter_archive import read_archive
 
@@ -58,6 +59,39 @@ def test_logits(name: str, tmp_path: Path) -> None:
     bound = max(TOLERANCE, ROUNDING * float(np.abs(rounded - exact).max() / size))
     found = mxc.load(tmp_path / "model.mxc").sequence().feed(tokens)
     assert np.abs(found - exact).max() / size <= bound
+
+
+def test_factors_of_rows_on_gfx950(tmp_path: Path) -> None:
+    """int8 by row stays int8 there; the kernel counts 64ths of it."""
+    published, tokens = PUBLISHED["redhat-llama-w8a8"], [5, 77, 31]
+    write_published(tmp_path, published)
+    place = tmp_path / "model.mxc"
+    artifact = mxc.compile(
+        tmp_path / "checkpoint",
+        "gfx950",
+        place,
+        activations="f32",
+        max_sequence_length=4,
+        prefill_chunk=1,
+    )
+    formats = {name: weight.format for name, weight in artifact.manifest.weights.items()}
+    assert formats["model.layers.0.mlp.down_proj.weight"] == "i8"
+    wanted = reference_logits(tmp_path, tokens, torch.float64).numpy()
+    found = mxc.load(place, device="simulator").sequence().feed(tokens)
+    assert np.abs(found - wanted).max() / np.sqrt(np.mean(wanted**2)) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("qwen3-fp8", "no kernel for GPUs takes scales that differ along a row"),
+        ("kimi-int4", "no kernel for GPUs takes integers of 4 bits"),
+    ],
+)
+def test_what_no_kernel_of_gpus_reads_is_said(name: str, why: str, tmp_path: Path) -> None:
+    write_published(tmp_path, PUBLISHED[name])
+    model = open_model(tmp_path / "checkpoint", gpu=True)
+    assert any(f"{why}, so that their numbers are packed as f32" in note for note in model.notes)
 
 
 def assert_packed(artifact: Artifact, published: Published) -> None:
