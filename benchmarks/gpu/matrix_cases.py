@@ -85,7 +85,7 @@ class Case:
         """One for a contraction with its epilogue, one more where activations are quantised, and
         for another product, before or behind it."""
         more = self.spelled
-        products = more is not None and (more.before + (more.ending in ("gate", "after")))
+        products = more is not None and (more.before + (more.ending in ("gate", "geglu", "after")))
         return 1 + bool(self.source) + products
 
     @property
@@ -100,7 +100,7 @@ class Case:
     def does_more(self) -> bool:
         """Whether there is something beside one contraction and its epilogue."""
         more = self.spelled
-        beside = ("twice", "quantize", "gate", "after")
+        beside = ("twice", "quantize", "gate", "geglu", "after")
         return more is not None and (more.before or more.ending in beside)
 
     @property
