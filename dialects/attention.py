@@ -22,6 +22,7 @@ from iree.compiler.dialects import arith, math
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.generic import constant, generic, loop_index, shape_of
 from mxc.dialects.indexing import indexing_maps
+from mxc.dialects.reasons import Reason
 from mxc.dialects.scalar_pattern import Found, Pattern, match_scalar, number_of
 
 #: The least f32 that a softmax may meet: exp(it - anything finite) is exactly zero.
@@ -161,48 +162,70 @@ def _sums(start: str, step: str, size: int) -> list[Pattern]:
     return [step, ("arith.addi", start, step), ("arith.addi", step, start)]
 
 
-def match_attention(op: ir.Operation) -> MatchedAttention | None:
-    """The attention whose result `op` makes, as `attention` builds it, or None."""
+#: The contractions of attention: by keys, and by values.
+_PRODUCTS = 2
+#: Of an operation that divides no sum under weights by the sum of the weights.
+NO_ATTENTION = Reason("it is no attention")
+
+
+def match_attention(op: ir.Operation) -> MatchedAttention | Reason:
+    """The attention whose result `op` makes, as `attention` builds it, or why it is another one.
+
+    NO_ATTENTION where it is none.
+    """
     divide = _read(op, [_RESULT, _ROWS], _RESULT, [("arith.divf", "%0", "%1")])
     if divide is None:
-        return None
+        return NO_ATTENTION
     mixed, total = (_owner(value) for value in op.operands[:2])
-    mix = _read(mixed, [_SCORES, _KEYS], _RESULT, [_MIX])
     added = _read(total, [_SCORES], _ROWS, [("arith.addf", "%0", "%1")])
-    if mixed is None or total is None or mix is None or added is None:
-        return None
+    if mixed is None or total is None or added is None:
+        return NO_ATTENTION
+    if mixed.name != "linalg.generic" or total.operands[0] != mixed.operands[0]:
+        return NO_ATTENTION
+    mix = _read(mixed, [_SCORES, _KEYS], _RESULT, [_MIX])
+    zeros = [number_of(mix[name]) for name in ("zero", "nothing")] if mix is not None else []
+    if zeros != [0.0, 0.0] or not _starts_at_zero(mixed):
+        return Reason("the values are not summed from zero, without those of weight zero")
     weights, sink_weight = _owner(mixed.operands[0]), _owner(total.operands[1])
-    if total.operands[0] != mixed.operands[0] or not _starts_at_zero(mixed):
-        return None
     softened = _read(weights, [_SCORES, _ROWS], _SCORES, [_EXP])
+    if weights is None or softened is None:
+        return Reason("the weights are no exponentials of scores less one number for each row")
     sunk = _read(sink_weight, [_SINKS, _ROWS], _ROWS, [_EXP])
-    if weights is None or sink_weight is None or softened is None or sunk is None:
-        return None
+    if sink_weight is None or sunk is None:
+        return Reason("the sum of the weights does not start from the weight of a sink")
     scores, maximum = (_owner(value) for value in weights.operands[:2])
     # NaN comes through the sum of the weights, whatever the maximum is.
     largest: list[Pattern] = [(f"arith.{name}", "%0", "%1") for name in ("maxnumf", "maximumf")]
     highest = _read(maximum, [_SCORES], _ROWS, largest)
+    if maximum is None or highest is None:
+        return Reason("what is subtracted from the scores is not the largest of them")
     tokens, *_, keys = shape_of(weights.operands[0])
     mask = _read(scores, [_SCORES], _SCORES, _masks(tokens, keys))
-    if scores is None or maximum is None or highest is None or mask is None:
-        return None
+    if scores is None or mask is None:
+        return Reason(
+            "the scores are more than products times a number, seen by later positions or in a "
+            "window of them"
+        )
+    scale, masked = number_of(mask["scale"]), number_of(mask["masked"])
+    width = number_of(mask["width"]) if "width" in mask else None
+    if scale is None or masked is None or ("width" in mask and width is None):
+        return Reason("the scale, the width of the window or the score of what is unseen varies")
+    if masked > 0.99 * MASKED:
+        return Reason(f"what is unseen has the score {masked:g}, which is not below all others")
     products, floor = _owner(scores.operands[0]), _owner(maximum.operands[1])
     product = _read(products, [_RESULT, _KEYS], _SCORES, [_PRODUCT])
+    if products is None or product is None or not _starts_at_zero(products):
+        return Reason("the scores are no products of queries and keys that sum from zero")
     start = _read(floor, [_SINKS], _ROWS, ["~%0"])
-    if products is None or floor is None or product is None or start is None:
-        return None
+    if floor is None or start is None:
+        return Reason("the largest score does not start from a sink")
     same = (
         maximum.operands[0] == weights.operands[0]
         and sink_weight.operands[1] == weights.operands[1]
         and sink_weight.operands[0] == floor.operands[0]
     )
-    zeros = [number_of(mix[name]) for name in ("zero", "nothing")]
-    scale, masked = number_of(mask["scale"]), number_of(mask["masked"])
-    width = number_of(mask["width"]) if "width" in mask else None
-    if not same or zeros != [0.0, 0.0] or scale is None or not _starts_at_zero(products):
-        return None
-    if masked is None or masked > 0.99 * MASKED or ("width" in mask and width is None):
-        return None
+    if not same:
+        return Reason("scores, their largest and the sinks are not the same in all of its parts")
     return MatchedAttention(
         op=op,
         products=(products, mixed),
@@ -215,6 +238,17 @@ def match_attention(op: ir.Operation) -> MatchedAttention | None:
         width=None if width is None else int(width),
         scale=float(scale),
     )
+
+
+def products_of(op: ir.Operation) -> list[ir.Operation]:
+    """The contractions in what divides a sum under weights, as far as they are found."""
+    found: list[ir.Operation] = []
+    inner = _owner(op.operands[0])
+    while inner is not None and inner.name.startswith("linalg.") and len(found) < _PRODUCTS:
+        if any("reduction" in str(kind) for kind in iterators(inner)):
+            found.append(inner)
+        inner = _owner(inner.operands[0])
+    return found
 
 
 def _read(

@@ -225,10 +225,11 @@ func.func @decode(%arg0: tensor<1x2x8x64xf32>, %arg1: tensor<4x1024x2x64xbf16>, 
 
 // -----
 
-// Keys that come after a query: not what is meant by attention here.
+// Keys that come after a query: not what is meant by attention here. Both products say so.
 // CHECK-LABEL: func.func @anticausal(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic
+// CHECK: linalg.generic {{.*}}mxc.contraction = {reason = "the scores are more than products times a number, seen by later positions or in a window of them"}
+// CHECK: linalg.generic {{.*}}mxc.contraction = {reason = "the scores are more than products
 // EIGHT-LABEL: func.func @anticausal(
 // EIGHT-NOT: flow.dispatch
 #map = affine_map<(d0, d1, d2, d3, d4) -> (d0, d1, d2, d4)>

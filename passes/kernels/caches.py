@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.attention import MatchedAttention, match_attention
+from mxc.dialects.attention import NO_ATTENTION, MatchedAttention, match_attention, products_of
 from mxc.dialects.dispatches import element_bits, mark_reads
 from mxc.dialects.generic import constant, element_of, shape_of
 from mxc.dialects.kernel_calls import write_reason
@@ -94,15 +94,17 @@ def lower_attention(
     names: dict[K, str] = {}
     for op in linalg_operations(module):
         found = match_attention(op)
-        if found is None:
+        if isinstance(found, Reason):
+            if found != NO_ATTENTION:
+                _refuse(products_of(op), found)
             continue
         slices = _slices(found)
         if isinstance(slices, Reason):
-            _refuse(found, slices)
+            _refuse(found.products, slices)
             continue
         shape = kernel(found, slices)
         if isinstance(shape, Reason):
-            _refuse(found, shape)
+            _refuse(found.products, shape)
             continue
         if shape not in names:
             names[shape] = _name(shape, set(names.values()))
@@ -116,8 +118,8 @@ def lower_attention(
     sweep(module)
 
 
-def _refuse(found: MatchedAttention, reason: Reason) -> None:
-    for product in found.products:
+def _refuse(products: Sequence[ir.Operation], reason: Reason) -> None:
+    for product in products:
         write_reason(product, reason)
 
 
