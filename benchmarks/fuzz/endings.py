@@ -18,9 +18,7 @@ def ending(w: Writer, program: Program, y: Value, other: Value | None) -> list[V
     index = " ".join(each.loops)
     if program.ending in ("bf16", "f16"):
         kind = program.ending
-        sizes = dict(zip(each.loops, y.shape, strict=True))
-        return [w.generic([(y, index)], index, kind, sizes,
-                          lambda a: to_float(w, a, "f32", kind))]  # fmt: skip
+        return [w.each(y, kind, lambda a: to_float(w, a, "f32", kind))]
     if program.ending == "twice":
         return [y, each.apply(y, lambda a: silu(w, a), [])]
     if other is not None:

@@ -85,11 +85,7 @@ class _Builder:
         return {**found, **loops}
 
     def _cast(self, x: Value, kind: str) -> Value:
-        loops = "abcd"[: len(x.shape)]
-        sizes = dict(zip(loops, x.shape, strict=True))
-        index = " ".join(loops)
-        return self.w.generic([(x, index)], index, kind, sizes,
-                              lambda v: to_float(self.w, v, x.element, kind))  # fmt: skip
+        return self.w.each(x, kind, lambda v: to_float(self.w, v, x.element, kind))
 
     def _sum(self, a: str, b: str, acc: str, kind: str) -> str:
         a, b = (b, a) if self.program.swapped else (a, b)

@@ -152,11 +152,7 @@ class Sides:
 
     def _each(self, value: Value, body: Callable[[str], str], kind: str) -> Value:
         """An operation on each element; none where the type stays."""
-        if value.element == kind:
-            return value
-        loops = "abcd"[: len(value.shape)]
-        index, sizes = " ".join(loops), dict(zip(loops, value.shape, strict=True))
-        return self.w.generic([(value, index)], index, kind, sizes, body)
+        return value if value.element == kind else self.w.each(value, kind, body)
 
     # Scalars.
 

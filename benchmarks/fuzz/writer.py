@@ -180,6 +180,12 @@ class Writer:
         return self.value(f"tensor.concat dim({axis}) {names} : ({kinds}) -> {kind}", shape,
                           first.element)  # fmt: skip
 
+    def each(self, value: Value, kind: str, body: Callable[[str], str]) -> Value:
+        """linalg.generic that makes an element of each one."""
+        loops = "abcd"[: len(value.shape)]
+        index, sizes = " ".join(loops), dict(zip(loops, value.shape, strict=True))
+        return self.generic([(value, index)], index, kind, sizes, body)
+
     def generic(
         self, reads: Sequence[Read], out: str, element: str, sizes: Mapping[str, int],
         body: Callable[..., str], init: Value | None = None, location: str = "",
