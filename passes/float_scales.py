@@ -32,21 +32,8 @@ from mxc.dialects.generic import shape_of
 from mxc.dialects.indexing import loop_ranges, substitute
 from mxc.dialects.scalar_nodes import loops_of
 from mxc.passes.base import Pass
-from mxc.passes.hoist_scales import reads_elements
-from mxc.passes.rewriting.generics import (
-    generic_like,
-    is_product,
-    read_map,
-    yielded,
-)
-from mxc.passes.rewriting.rebuild import (
-    Read,
-    clone_scalar,
-    linalg_operations,
-    replace,
-    sums_floats,
-    sweep,
-)
+from mxc.passes.rewriting.generics import generic_like, is_product, read_map, yielded
+from mxc.passes.rewriting.rebuild import Read, clone_scalar, replace, sums_of_elements, sweep
 
 
 @dataclass(frozen=True)
@@ -57,8 +44,8 @@ class FloatScales(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite every contraction with a scale that is narrower or that rows share."""
-        for op in linalg_operations(module):
-            if op.name == "linalg.generic" and sums_floats(op) and reads_elements(op):
+        for op in sums_of_elements(module):
+            if op.name == "linalg.generic":
                 _rewrite(op)
         sweep(module)
 

@@ -29,8 +29,6 @@ from iree.compiler.dialects import arith, linalg, tensor
 
 from mxc.dialects.dequantize import (
     is_byte,
-    is_element,
-    is_integer,
     is_step,
     iterators,
 )
@@ -48,14 +46,7 @@ from mxc.passes.rewriting.generics import (
     read_map,
     yielded,
 )
-from mxc.passes.rewriting.rebuild import (
-    Read,
-    clone_scalar,
-    linalg_operations,
-    replace,
-    sums_floats,
-    sweep,
-)
+from mxc.passes.rewriting.rebuild import Read, clone_scalar, replace, sums_of_elements, sweep
 
 
 @dataclass(frozen=True)
@@ -66,16 +57,9 @@ class HoistScales(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite every sum of products with a factor that is the same for all of its terms."""
-        for op in linalg_operations(module):
-            if sums_floats(op) and reads_elements(op):
-                _hoist(op)
+        for op in sums_of_elements(module):
+            _hoist(op)
         sweep(module)
-
-
-def reads_elements(op: ir.Operation) -> bool:
-    """Whether an operation reads floats of at most 8 bits, or bytes, that are no scales."""
-    inputs = [v.type for v in list(op.operands)[:-1] if isinstance(v.type, ir.RankedTensorType)]
-    return any(is_element(kind.element_type) or is_integer(kind.element_type) for kind in inputs)
 
 
 def _hoist(op: ir.Operation) -> None:

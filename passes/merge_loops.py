@@ -30,8 +30,7 @@ from mxc.dialects.dequantize import iterators
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
 from mxc.passes.base import Pass
-from mxc.passes.hoist_scales import reads_elements
-from mxc.passes.rewriting.rebuild import discardable, linalg_operations, replace, sums_floats, sweep
+from mxc.passes.rewriting.rebuild import discardable, replace, sums_of_elements, sweep
 from mxc.passes.rewriting.split_loops import is_plain, reassociation, reshape
 
 
@@ -43,10 +42,9 @@ class MergeLoops(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite every contraction of elements with such loops."""
-        for op in linalg_operations(module):
-            if op.name != "linalg.generic" or not sums_floats(op) or not reads_elements(op):
-                continue
-            if all(is_plain(affine) for affine in indexing_maps(op)):
+        for op in sums_of_elements(module):
+            plain = all(is_plain(affine) for affine in indexing_maps(op))
+            if op.name == "linalg.generic" and plain:
                 groups = _groups(op)
                 if any(len(group) > 1 for group in groups):
                     _merge(op, groups)

@@ -34,7 +34,6 @@ from mxc.dialects.product import f32_operands
 from mxc.dialects.quantise import BLOCK
 from mxc.dialects.scalar_nodes import loops_of
 from mxc.passes.base import Pass
-from mxc.passes.hoist_scales import reads_elements
 from mxc.passes.rewriting.generics import (
     generic_like,
     read_map,
@@ -43,9 +42,8 @@ from mxc.passes.rewriting.generics import (
 from mxc.passes.rewriting.rebuild import (
     Read,
     clone_scalar,
-    linalg_operations,
     replace,
-    sums_floats,
+    sums_of_elements,
     sweep,
 )
 
@@ -58,8 +56,8 @@ class UnitScales(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite every product of which a side is an element that is only extended."""
-        for op in linalg_operations(module):
-            if op.name == "linalg.generic" and sums_floats(op) and reads_elements(op):
+        for op in sums_of_elements(module):
+            if op.name == "linalg.generic":
                 _rewrite(op)
         sweep(module)
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from iree.compiler import ir
 from iree.compiler.dialects import linalg, tensor
 
-from mxc.dialects.dequantize import iterators
+from mxc.dialects.dequantize import is_element, is_integer, iterators
 from mxc.dialects.generic import constant
 from mxc.dialects.indexing import indexing_maps, loop_ranges
 from mxc.dialects.linalg_ext import GATHER
@@ -73,6 +73,16 @@ def has_reduction(op: ir.Operation) -> bool:
 def sums_floats(op: ir.Operation) -> bool:
     """Whether `op` sums floats over a loop: the largest bits of blocks are integers."""
     return has_reduction(op) and isinstance(op.results[0].type.element_type, ir.FloatType)
+
+
+def sums_of_elements(root: ir.Operation) -> Iterator[ir.Operation]:
+    """The linalg operations under `root` that sum floats over elements of at most 8 bits, or bytes,
+    that are no scales."""
+    for op in linalg_operations(root):
+        kinds = [v.type for v in list(op.operands)[:-1] if isinstance(v.type, ir.RankedTensorType)]
+        elements = (kind.element_type for kind in kinds)
+        if sums_floats(op) and any(is_element(each) or is_integer(each) for each in elements):
+            yield op
 
 
 def rebuild(op: ir.Operation, inputs: Sequence[Scalar], *, split: bool = False) -> ir.Value | None:
