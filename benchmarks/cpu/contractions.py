@@ -30,7 +30,9 @@ MODES = ("f32", "bf16", "i8")
 Side = tuple[ir.Value, ir.Value | None]
 
 
-def contraction_program(mode: str, problem: Shape, chains: Mapping[int, int]) -> Program:
+def contraction_program(
+    mode: str, problem: Shape, chains: Mapping[int, int], target: str = "cpu"
+) -> Program:
     """Functions @one_M and @chain_M for each M of `chains`: f32 [M, k] -> f32 [M, n].
 
     @one_M multiplies with the weight w0; @chain_M with chains[M] weights w0, w1, ..: it carries
@@ -46,7 +48,7 @@ def contraction_program(mode: str, problem: Shape, chains: Mapping[int, int]) ->
                 body = _chain(mode, problem, m, count, parameters)
                 func.FuncOp.from_py_func(shape(m, problem.k, of=f32), name=name)(body)
 
-    return compile_build(build)
+    return compile_build(build, target)
 
 
 def load_rotation(program: Program, weights: Weights, copies: int, threads: int) -> Loaded:

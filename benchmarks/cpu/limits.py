@@ -26,6 +26,9 @@ from repetitions import Time, interleave
 from mxc.compiler import iree
 from mxc.dialects import x86
 from mxc.dialects.targets import target
+from mxc.kernels.lowering.index import of
+from mxc.kernels.lowering.memory import load_tile, pointer, store_tile
+from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.kernels.executables import dispatch, executable, workgroup
 from mxc.passes.kernels.vectors import (
     bitcast,
@@ -70,6 +73,7 @@ class Limits:
     vpdpbusd: float | None
     vdpbf16ps: float | None
     fma: float | None
+    tdpbf16ps: float | None
     dram_read: float
     dram_sustained: float = 0.0
 
@@ -102,6 +106,13 @@ INSTRUCTIONS = (
 )
 
 
+#: The dot product of tiles: multiply-adds of one, two operations each, and chains that registers
+#: leave room for beside two operands.
+TILES = "tdpbf16ps"
+_TILE_OPERATIONS = 2 * 16 * 16 * 32
+_TILE_CHAINS = 6
+
+
 class Machine:
     """The kernels of the limits, ready on a number of threads.
 
@@ -112,12 +123,15 @@ class Machine:
         """Compiles, and fills the memory that is read."""
         record = iree.resolve(target("cpu"))
         present = [each for each in INSTRUCTIONS if record.has_any((each.feature,))]
-        code = _code(tuple(present), (memory_mib << 20) // PIECE)
+        tiles = best_isa(record) == "amx-bf16"
+        code = _code(tuple(present), (memory_mib << 20) // PIECE, tiles)
         self.threads = threads
         self._memory = memory_mib << 20
         loaded = Loaded(code, {}, threads)
         seed = loaded.put(np.full(32, 3.0, np.float32))
         self.calls = {each.name: loaded.prepare(each.name, seed) for each in present}
+        if tiles:
+            self.calls[TILES] = loaded.prepare(TILES, seed)
         # Pages that are all alike could be one page.
         words = np.arange(self._memory // 4, dtype=np.int32).reshape(-1, PIECE // 64, 16)
         self.calls[READ] = loaded.prepare(READ, loaded.put(words))
@@ -125,7 +139,9 @@ class Machine:
     def rate(self, name: str, seconds: float) -> float:
         """1e9 operations, or bytes, a second of a call that took so long."""
         done = self._memory
-        if name != READ:
+        if name == TILES:
+            done = WORKGROUPS * TURNS // 16 * _TILE_CHAINS * _TILE_OPERATIONS
+        elif name != READ:
             (instruction,) = (each for each in INSTRUCTIONS if each.name == name)
             done = WORKGROUPS * TURNS * CHAINS * instruction.operations
         return done / seconds / 1e9
@@ -143,6 +159,7 @@ class Machine:
             vpdpbusd=rates.get("vpdpbusd"),
             vdpbf16ps=rates.get("vdpbf16ps"),
             fma=rates.get("fma"),
+            tdpbf16ps=rates.get(TILES),
             dram_read=rates[READ],
         )
 
@@ -156,13 +173,16 @@ class Machine:
 
 
 @functools.cache
-def _code(present: tuple[Instruction, ...], pieces: int) -> bytes:
-    return compile_build(lambda parameters: _build(present, pieces)).code
+def _code(present: tuple[Instruction, ...], pieces: int, tiles: bool) -> bytes:
+    return compile_build(lambda parameters: _build(present, pieces, tiles)).code
 
 
-def _build(present: tuple[Instruction, ...], pieces: int) -> None:
+def _build(present: tuple[Instruction, ...], pieces: int, tiles: bool) -> None:
     """One function for each instruction, and @read."""
     f32 = ir.F32Type.get()
+    if tiles:
+        kinds = [memref([32], f32), memref([WORKGROUPS, _TILE_CHAINS, 16], f32)]
+        _function(TILES, kinds, WORKGROUPS, _tiles)
     for each in present:
         kinds = [memref([32], f32), memref([WORKGROUPS, 16], f32)]
         _function(each.name, kinds, WORKGROUPS, _chains(each))
@@ -197,6 +217,17 @@ def _chains(instruction: Instruction) -> Callable[[ir.Value, ir.Value], None]:
         vector.store(total, result, [workgroup(0), index(0)])
 
     return body
+
+
+def _tiles(seed: ir.Value, result: ir.Value) -> None:
+    """Every row of a tile is the same 64 bytes; chains begin with different ones."""
+    start, bytes_ = pointer(seed), (0, 64, *range(4, 64, 4))
+    a, b, *chains = (load_tile(start, at, 0, streamed=False) for at in bytes_[: 2 + _TILE_CHAINS])
+    with loop(index(0), index(TURNS // 16), index(1), chains) as (_, sums, op):
+        scf.YieldOp([x86.tile_dot_bf16(total, a, b) for total in sums])
+    own = arith.muli(workgroup(0), index(_TILE_CHAINS * 64))
+    for number, total in enumerate(op.results):
+        store_tile(total, pointer(result), of(own) + 64 * number, 0)
 
 
 def _read(lines: int) -> Callable[[ir.Value, ir.Value], None]:
@@ -235,6 +266,7 @@ def show(limits: list[Limits]) -> None:
         "vpdpbusd, GOP/s": [each.vpdpbusd for each in limits],
         "vdpbf16ps, GFLOP/s": [each.vdpbf16ps for each in limits],
         "f32 fma, GFLOP/s": [each.fma for each in limits],
+        "tdpbf16ps, GFLOP/s": [each.tdpbf16ps for each in limits],
         "DRAM read, GB/s": [each.dram_read for each in limits],
         "median of the readings": [each.dram_sustained or None for each in limits],
     }

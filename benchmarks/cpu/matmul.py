@@ -21,7 +21,7 @@ from typing import Any
 
 from contractions import MODES, contraction_program, load_rotation
 from ggml import Ggml, PeerMissing, Rotation, version
-from limits import READ, Limits, Machine, numbers, show
+from limits import READ, TILES, Limits, Machine, numbers, show
 from peer import LARGEST_ERROR
 from problems import (
     COLD_BYTES,
@@ -43,7 +43,7 @@ from stock import Stock, measure_stock, show_stock
 ERRORS = {"f32": 1e-6, "bf16": 2.5e-3, "i8": LARGEST_ERROR}
 
 #: The instructions that may multiply in an activation mode.
-PEAKS = {"i8": ("vpdpbusd",), "bf16": ("vdpbf16ps", "fma"), "f32": ("fma",)}
+PEAKS = {"i8": ("vpdpbusd",), "bf16": ("tdpbf16ps", "vdpbf16ps", "fma"), "f32": ("fma",)}
 
 QUICK_SHAPES = (Shape(2880, 2880),)
 QUICK_ROWS = (1, 8, 128)
@@ -98,6 +98,7 @@ class Bench:
                         error=errors[mode],
                         peer_error=errors.get("peer"),
                         limit=self.machine.best_rate(limits_of(mode, m), times),
+                        tiles=TILES in self.machine.calls,
                     )
 
     def limits(self) -> Limits:

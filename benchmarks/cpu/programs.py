@@ -40,7 +40,7 @@ class Program:
     compiled: Compiled
 
 
-def compile_build(build: Build) -> Program:
+def compile_build(build: Build, target: str = "cpu") -> Program:
     """Compile what `build` writes. Raises CompileError, PassError."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
@@ -50,7 +50,7 @@ def compile_build(build: Build) -> Program:
     with tempfile.TemporaryDirectory(prefix="mxc-bench-") as folder:
         file = Path(folder) / "module.vmfb"
         request = Request(
-            program=text, place="benchmark", target="cpu", module=file, parameters=True
+            program=text, place="benchmark", target=target, module=file, parameters=True
         )
         compiled = compile_program(request)
         return Program(file.read_bytes(), compiled)

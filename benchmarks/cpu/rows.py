@@ -17,8 +17,10 @@ class Wanted:
     limit: float | None = None
 
 
-def wanted(mode: str, m: int) -> Wanted:
-    """What is wanted of a product of `m` rows."""
+def wanted(mode: str, m: int, *, tiles: bool = False) -> Wanted:
+    """What is wanted of a product of `m` rows; `tiles`: bf16 is multiplied by tiles of AMX."""
+    if tiles and mode == "bf16" and m >= 32:
+        return Wanted(peer=10, limit=0.6) if m >= 128 else Wanted(peer=1.5, limit=0.25)
     if mode == "f32":
         return Wanted(limit=0.7) if m >= 128 else Wanted()
     if m == 1:
@@ -33,7 +35,7 @@ class Row:
     """One product: seconds of ours and of the peer's, and the errors of both.
 
     `limit`: what this machine can do, 1e9 bytes a second where m is 1, else 1e9 operations; None
-    where the CPU has not the mode's instruction.
+    where the CPU has not the mode's instruction. `tiles`: it is that of tiles.
     """
 
     shape: Shape
@@ -44,6 +46,7 @@ class Row:
     error: float
     peer_error: float | None
     limit: float | None = None
+    tiles: bool = False
 
     @property
     def gflops(self) -> float:
@@ -67,7 +70,7 @@ class Row:
     @property
     def passes(self) -> bool | None:
         """Whether it is as wanted; None where nothing is, or where it cannot be said."""
-        want = wanted(self.mode, self.m)
+        want = wanted(self.mode, self.m, tiles=self.tiles)
         pairs = [(want.peer, self.of_peer), (want.limit, self.of_limit)]
         known = [found >= least for least, found in pairs if least is not None and found]
         missing = any(least is not None and found is None for least, found in pairs)
@@ -87,7 +90,7 @@ class Row:
             "gb_per_second": self.gb_per_second,
             "of_peer": self.of_peer,
             "of_limit": self.of_limit,
-            "wanted": asdict(wanted(self.mode, self.m)),
+            "wanted": asdict(wanted(self.mode, self.m, tiles=self.tiles)),
             "error": self.error,
             "peer_error": self.peer_error,
             "passes": self.passes,
@@ -102,7 +105,7 @@ HEADER = (
 
 def show_row(row: Row) -> None:
     """One line of the table."""
-    want = wanted(row.mode, row.m)
+    want = wanted(row.mode, row.m, tiles=row.tiles)
     verdict = {True: "pass", False: "FAIL", None: ""}[row.passes]
     print(
         f"{row.shape!s:>11}{row.m:5} {row.mode:<5}{1e3 * row.ours.least:9.3f}"

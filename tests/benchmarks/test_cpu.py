@@ -4,12 +4,14 @@ named where it is missing. What they measure is not looked at here."""
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tiles
 from contractions import exact_product
 from ggml import MISSING
 from problems import COLD_BYTES, SHAPES, Shape, Weights, draw_weights, relative_error
@@ -45,7 +47,8 @@ def test_limits(run: Run) -> None:
     assert result.returncode == 0, result.stderr
     (limits,) = json.loads(result.stdout)
     assert limits.pop("threads") == 1
-    assert set(limits) == {"vpdpbusd", "vdpbf16ps", "fma", "dram_read", "dram_sustained"}
+    instructions = {"vpdpbusd", "vdpbf16ps", "fma", "tdpbf16ps"}
+    assert set(limits) == instructions | {"dram_read", "dram_sustained"}
     assert limits["dram_read"] > 0
     # A multiply-add of 16 lanes, as often as a slow CPU can and no CPU does.
     assert limits["fma"] is None or 1 < limits["fma"] < 10_000
@@ -75,6 +78,31 @@ def test_products_are_measured_and_checked(run: Run) -> None:
         assert row["of_peer"] is None
         assert row["passes"] in ((None,) if mode == "f32" or m == 3 else (None, False))
     assert result.returncode == any(row["passes"] is False for row in rows.values())
+
+
+def test_tiles_are_measured_where_there_are_some(run: Run) -> None:
+    words = "--no-peer --shapes 48x32 --rows 1,20 --threads 1 --seconds 0.01 --cold-mib 0 --json"
+    result = run("tiles.py", *words.split())
+    assert (result.returncode, result.stderr) == (0, "")
+    if result.stdout.startswith("this machine has no tiles of AMX"):
+        return
+    rows = json.loads(result.stdout)["rows"]
+    assert [(row["m"], row["mode"]) for row in rows] == [
+        (m, mode) for m in (1, 20) for mode in ("bf16", "f32")
+    ]
+    for row in rows:
+        assert row["error"] < TYPES[row["mode"]]
+        assert min(row["ms"], row["vectors_ms"], row["peak"]) > 0
+        assert (row["peer_ms"], row["passes"]) == (None, None)
+
+
+def test_without_tiles_there_is_nothing_to_measure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tiles, "best_isa", lambda _: "avx512-bf16")
+    monkeypatch.setattr(sys, "argv", ["tiles.py"])
+    assert tiles.main() == 0
+    assert capsys.readouterr().out.startswith("this machine has no tiles of AMX")
 
 
 #: Activations in f32 and in bf16 are a factor of 2^16 apart.
