@@ -56,7 +56,7 @@ from mxc.passes.base import Pass
 from mxc.passes.kernels.cpu.activations import Prepare, Prepared
 from mxc.passes.kernels.cpu.calls import Calls
 from mxc.passes.kernels.cpu.gemm import Gemm
-from mxc.passes.kernels.cpu.isa import ISAS, Isa, Kind
+from mxc.passes.kernels.cpu.isa import ISAS, Amx, Isa, Kind
 from mxc.passes.kernels.cpu.matches import Call, match
 from mxc.passes.kernels.cpu.parameters import parameters_of, relay
 from mxc.passes.kernels.cpu.quantise.blocks import quantiser
@@ -175,12 +175,13 @@ class _Kernels:
         routed = call.ids is not None and call.rows == 1 and many
         prepared = prepared_for_tiles(self._isa, call, sorted=routed)
         if isinstance(prepared, Reason):
-            self._lower_to_vectors(call, routed)
+            has_tiles = isinstance(self._isa, Amx)
+            self._lower_to_vectors(call, routed, f"no tiles: {prepared.text}" * has_tiles)
         else:
             self._lower_to_tiles(call, prepared, routed)
 
-    def _lower_to_vectors(self, call: Call, routed: bool) -> None:
-        """By dot products of registers: gemm.py."""
+    def _lower_to_vectors(self, call: Call, routed: bool, choice: str) -> None:
+        """By dot products of registers: gemm.py. `choice`: why not by tiles that there are."""
         kind = _kind(self._isa, call)
         assert not isinstance(kind, Reason)
         elements, source = call.elements, call.lhs.source
@@ -220,7 +221,7 @@ class _Kernels:
             if call.ids is not None:
                 operands.append(self._route(call) if routed else call.ids)
         name = self._name(call, routed, after, out)
-        self._dispatch(call, gemm, scalars, operands, name, made)
+        self._dispatch(call, gemm, scalars, operands, name, made, choice)
 
     def _lower_to_tiles(self, call: Call, prepared: Prepared, routed: bool) -> None:
         """By tiles: tiles.py."""
@@ -251,6 +252,7 @@ class _Kernels:
         operands: list[ir.Value],
         name: str,
         made: Quantisation | None = None,
+        choice: str = "",
     ) -> None:
         """The call of a kernel on its first operands, its weights and what its epilogue reads,
         instead of the contraction and all that it computes. `made`: blocks are its results."""
@@ -268,7 +270,7 @@ class _Kernels:
             operands += [*(value for _, value in after.operands)]
             found = self._calls.dispatch(name, kernel, operands, scalars)
             stored = after.stores if made is None else made.format.name
-            _described(call, stored, kernel).write(found)
+            dataclasses.replace(_described(call, stored, kernel), choice=choice).write(found)
             sizes = sizes_of(last.results[0])
             if made is None:
                 replace(last, reshape(found.results[0], shape_of(last.results[0]), sizes))

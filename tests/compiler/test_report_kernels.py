@@ -180,27 +180,25 @@ def test_the_same_program_without_the_instructions(tmp_path: Path) -> None:
         assert "zmm" not in one.lowering
 
 
-def test_what_the_cpu_has_and_does_slowly(report: Report, tmp_path: Path) -> None:
-    """One row is multiplied as f32, and the report says why; several rows are tiles."""
-    slow = _report(tmp_path, "cpu:sapphirerapids")
-    for function in ("many", "logits"):
-        one = _one(slow, function)
-        assert "tdpbf16ps" in one.lowering
-        assert (one.fallback, one.choice) == (None, None)
-    one = _one(slow, "decode")
-    assert "vfmadd" in one.lowering
-    assert one.fallback is None
-    assert one.choice == (
+def test_what_the_cpu_has_and_is_not_used(report: Report, tmp_path: Path) -> None:
+    """Tiles for one row, and what is slower than f32: the report says why."""
+    found = _report(tmp_path, "cpu:sapphirerapids")
+    slow = (
         "taken as f32: vdpbf16ps makes 16 products per clock of a core here, multiply-add of f32 32"
     )
-    assert _one(report, "decode").choice is None
-    assert "vfmadd" not in _one(report, "decode").lowering
-    assert _one(slow, "quantised").lowering == _one(report, "quantised").lowering
-    assert _one(slow, "quantised").choice is None
-    require_no_fallback(slow)
+    one = _one(found, "decode")
+    assert one.choice == f"no tiles: M = 1; from 3 rows on they are faster; {slow}"
+    assert "vfmadd" in one.lowering
+    for function in ("many", "logits"):
+        assert "tdpbf16ps" in _one(found, function).lowering
+        assert _one(found, function).choice is None
+    assert _one(found, "quantised").lowering == _one(report, "quantised").lowering
+    assert _one(found, "quantised").choice == "no tiles: bf16 does not hold activations of int8"
+    assert all(_one(report, function).choice is None for function in ("decode", "quantised"))
+    require_no_fallback(found)
     text = Console(width=200, record=True, file=io.StringIO())
-    text.print(render(slow))
-    assert "decode:layers.0.up: taken as f32" in text.export_text()
+    text.print(render(found))
+    assert f"decode:layers.0.up: {one.choice}" in text.export_text()
 
 
 def test_every_dispatch_is_an_operation(report: Report) -> None:

@@ -51,7 +51,7 @@ def prepared_for_tiles(isa: Isa, call: Call, *, sorted: bool) -> Prepared | Reas
     if not isinstance(isa, Amx):
         return Reason("the instruction set has no tiles")
     if not sorted and isinstance(call.rows, int) and call.rows < LEAST_ROWS:
-        return Reason(f"{call.rows} rows; tiles take {LEAST_ROWS} or more")
+        return Reason(f"M = {call.rows}; from {LEAST_ROWS} rows on they are faster")
     if call.lhs.share > 1 and not sorted:
         return Reason("rows share activations, and tiles take rows that follow each other")
     if not call.parameters:
