@@ -38,11 +38,13 @@ def command(
     verify_diagnostics: bool = False,
     dump_ir: Path | None = None,
     phase_timeout: float | None = None,
+    print_kernels: bool = False,
 ) -> int:
     """Run the passes and write the programs that come out, to `output` or to standard output.
 
     `passes` is a spec (`mxc-a{x=1},canonicalize`); `target` and `to` name a pipeline and its last
     stage instead. The passes run in a worker process, each for at most `phase_timeout` seconds.
+    `print_kernels`: what is written are the kernels of the kernel language (docs/kernels.md).
     Returns the exit status: 1 where an expected refusal did not come as said. Raises MxcError on an
     unknown pass, target or stage, where a pass refuses the program, and where the worker dies.
     """
@@ -57,6 +59,7 @@ def command(
             to=to,
             dump_dir=None if dump_ir is None else dump_ir.absolute(),
             phase_timeout=timeout,
+            print_kernels=print_kernels,
         )
     )
     if verify_diagnostics:
@@ -159,6 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--verify-diagnostics", action="store_true")
     parser.add_argument("--dump-ir", type=Path)
     parser.add_argument("--phase-timeout", type=float)
+    parser.add_argument("--print-kernels", action="store_true")
     try:
         return command(**vars(parser.parse_args(arguments)))
     except MxcError as error:

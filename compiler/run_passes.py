@@ -13,6 +13,7 @@ from mxc.compiler.worker import placed
 from mxc.dialects.context import new_context
 from mxc.dialects.errors import PassError
 from mxc.dialects.locations import plain
+from mxc.kernels.printer import NEST
 from mxc.passes.base import Pass, run
 from mxc.passes.spec import parse
 
@@ -32,7 +33,7 @@ def run_here(request: OptRequest, tell: Tell) -> list[str | Refused]:
         if dump is not None and len(request.programs) > 1:
             dump /= str(number)
         try:
-            text, nothing = _run(program, line, chosen, dump, tell)
+            text, nothing = _run(program, line, chosen, dump, tell, request.print_kernels)
         except PassError as error:
             found.append(Refused(placed(str(error), request.place)))
             empty = False
@@ -69,9 +70,15 @@ def select(passes: str | None, target: str | None, to: str | None) -> tuple[Pass
 
 
 def _run(
-    program: str | bytes, line: int, passes: Sequence[Pass | str], dump: Path | None, tell: Tell
+    program: str | bytes,
+    line: int,
+    passes: Sequence[Pass | str],
+    dump: Path | None,
+    tell: Tell,
+    kernels: bool,
 ) -> tuple[str, bool]:
-    """Parse, run and print a program that begins after `line` lines; whether it held nothing."""
+    """Parse, run and print a program that begins after `line` lines, or its kernels; whether it
+    held nothing."""
     tell(Step(kind="road", name="the parser of MLIR"))
     try:
         with new_context():
@@ -85,7 +92,19 @@ def _run(
                 dump_dir=dump,
                 before_pass=lambda spec: tell(Step(kind="stage", name=spec)),
             )
-            return str(module), nothing
+            return _nests(module) if kernels else str(module), nothing
     except ir.MLIRError as error:
         found = "; ".join(f"{plain(d.location)}: {d.message}" for d in error.error_diagnostics)
         raise PassError(f"cannot parse the program: {found or error}") from error
+
+
+def _nests(module: ir.Module) -> str:
+    """The kernels of a program that are written in the kernel language, by the names of their
+    executables."""
+    found = []
+    for op in module.body.operations:
+        attributes = op.operation.attributes
+        if NEST in attributes:
+            name = ir.StringAttr(attributes["sym_name"]).value
+            found.append(f"// @{name}\n{ir.StringAttr(attributes[NEST]).value}")
+    return "\n".join(found)

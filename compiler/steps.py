@@ -53,8 +53,8 @@ class Request:
 class OptRequest:
     """Programs to run passes over: of each the lines before it, and its text or bytecode.
 
-    `passes`, `target` and `to` are the options of `mxc opt`; `place`, `dump_dir` and
-    `phase_timeout` as in Request.
+    `passes`, `target`, `to` and `print_kernels` are the options of `mxc opt`; `place`, `dump_dir`
+    and `phase_timeout` as in Request.
     """
 
     programs: tuple[tuple[int, str | bytes], ...]
@@ -64,6 +64,7 @@ class OptRequest:
     to: str | None = None
     dump_dir: Path | None = None
     phase_timeout: float = PHASE_TIMEOUT
+    print_kernels: bool = False
 
 
 @dataclass(frozen=True)

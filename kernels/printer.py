@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from mxc.kernels.language import Array, Body, Do, For, Kernel
 
+#: The attribute of an executable that has the text of its kernel.
+NEST = "mxc.nest"
+
 
 def printed(kernel: Kernel) -> str:
     """The lines of a kernel."""

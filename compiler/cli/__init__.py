@@ -296,6 +296,9 @@ def _opt(
     dump_ir: Annotated[
         Path | None, typer.Option(help="Write the IR after each pass to this folder.")
     ] = None,
+    print_kernels: Annotated[
+        bool, typer.Option("--print-kernels", help="Write the kernels as nests, not the IR.")
+    ] = False,
     phase_timeout: PhaseTimeout = None,
 ) -> None:
     """Run passes over a file of IR.
@@ -313,6 +316,7 @@ def _opt(
         split_input_file=split_input_file,
         verify_diagnostics=verify_diagnostics,
         dump_ir=dump_ir,
+        print_kernels=print_kernels,
         phase_timeout=phase_timeout,
     )
     raise typer.Exit(status)

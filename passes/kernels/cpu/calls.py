@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from iree.compiler import ir
 
+from mxc.kernels.language import Kernel as Nest
+from mxc.kernels.printer import NEST, printed
 from mxc.passes.kernels.executables import dispatch_all, executable
 from mxc.passes.kernels.extents import Buffer, Size, dynamic_of
 from mxc.passes.kernels.reshapes import as_buffer, as_tensor
@@ -39,6 +41,16 @@ class Kernel(Protocol):
         ...
 
 
+@runtime_checkable
+class Nested(Protocol):
+    """A kernel that is written in the kernel language."""
+
+    @property
+    def kernel(self) -> Nest:
+        """Its nest."""
+        ...
+
+
 class Calls:
     """The kernels of `module`."""
 
@@ -68,13 +80,13 @@ class Calls:
 
 
 def _build(name: str, kernel: Kernel) -> None:
-    """The executable @name."""
+    """The executable @name. One of the kernel language has its nest as text."""
 
     def body(*given: ir.Value) -> None:
         count = len(given) - kernel.scalars
         kernel.given(given[count:]).body(*given[:count])
 
-    executable(
+    made = executable(
         name,
         [buffer.memref for buffer in kernel.buffers],
         lambda scalars: kernel.given(scalars).workgroups,
@@ -82,3 +94,5 @@ def _build(name: str, kernel: Kernel) -> None:
         scalars=kernel.scalars,
         sizes=lambda scalars: dynamic_of(kernel.given(scalars).buffers),
     )
+    if isinstance(kernel, Nested):
+        made.attributes[NEST] = ir.StringAttr.get(printed(kernel.kernel))
