@@ -22,6 +22,8 @@ TILE = 16
 CHUNK = 256
 #: Rows of a workgroup, at most: their sums are 16 KiB, and they stay in L2 while columns go by.
 ROWS = 128
+#: Bytes of activations of a workgroup that stay in L2, of 2 MiB, while columns go by.
+ACTIVATIONS = 1280 << 10
 #: Columns of a workgroup.
 COLUMNS = 64
 #: Elements along K that weights are asked for ahead of their use.
@@ -98,7 +100,9 @@ def most_rows(contraction: Contraction) -> int:
     """Rows of a workgroup, for scratch of the same size: 32 KiB with the weights. Where columns are
     finished together, they need some of that."""
     rows = ROWS * 2 * TILE // (_width(contraction) * contraction.halves)
-    return rows if contraction.together == TILE else rows - TILE
+    rows = rows if contraction.together == TILE else rows - TILE
+    fitting = ACTIVATIONS // (2 * contraction.planes * contraction.depth) // TILE * TILE
+    return min(rows, max(fitting, 2 * TILE))
 
 
 def _places(contraction: Contraction, kernel: Kernel, raw: Layout, pitch: int | None) -> Kernel:
