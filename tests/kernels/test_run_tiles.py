@@ -1,20 +1,89 @@
-"""Programs whose contractions are tiles, on a CPU that has them; elsewhere the interpreter.
+"""A program on tiles where the CPU has them; elsewhere the interpreter alone, which says the same.
 
-What runs on tiles is compared with the interpreter to the bit: the order of all sums is that of the
-schedule. `test_where_there_are_no_tiles..` says what a machine without them checks.
+The interpreter adds in the order of the tile unit: results are the same to the bit.
 """
 
+from pathlib import Path
+
+import numpy as np
+import pytest
+from iree import runtime as rt
+from iree.compiler import ir
+from iree.compiler.dialects import func
+
+from mxc.compiler.driver import compile_here
 from mxc.compiler.iree import resolve
+from mxc.compiler.packing.panels import to_panels
+from mxc.compiler.steps import Request
+from mxc.dialects.boundary import unpack
+from mxc.dialects.context import new_context
+from mxc.dialects.formats import block_format
+from mxc.dialects.packing import pack_elements
+from mxc.dialects.parameters import SCOPE, Parameters
+from mxc.dialects.scaled import scaled_contraction
 from mxc.dialects.targets import target
-from mxc.passes.kernels.cpu.isa import AMX_FEATURES
+from mxc.dialects.tile_permission import TILES, refusal
+from mxc.kernels.amx import scheduled
+from mxc.runtime.device import open_device
 
-HOST = resolve(target("cpu"))
-HAS_TILES = set(HOST.features) >= AMX_FEATURES
+HAS_TILES = TILES in resolve(target("cpu")).features and refusal() is None
+CASES = {"mxfp4": (37, 40, 288), "mxfp8e4m3": (20, 17, 64), "mxint8": (3, 32, 320)}
 
-CASES = {
-    "mxfp4": (37, 40, 288),
-    "mxfp6e3m2": (20, 17, 64),
-    "mxfp8e4m3": (20, 17, 64),
-    "mxint8": (3, 32, 320),
-    "nvfp4": (33, 24, 96),
-}
+
+def program(format: str, rows: int, columns: int, depth: int) -> bytes:
+    known, of = block_format(format), ir.RankedTensorType.get
+    blocks = depth // known.block
+    with new_context(), ir.Location.unknown():
+        module, i8 = ir.Module.create(), ir.IntegerType.get_signless(8)
+        parameters = Parameters(module)
+
+        def main(x: ir.Value) -> ir.Value:
+            w = parameters.load("w", [columns, blocks, known.block_bytes], i8)
+            s = parameters.load("s", [columns, blocks], i8)
+            kind = ir.Type.parse(known.element.mlir)
+            w = w if kind == i8 else unpack(w, kind)
+            return scaled_contraction(x, w, rhs_scale=unpack(s, ir.Type.parse(known.scale.mlir)))
+
+        with ir.InsertionPoint(module.body):
+            shape = [rows, blocks, known.block]
+            func.FuncOp.from_py_func(of(shape, ir.BF16Type.get()), name="main")(main)
+        return str(module).encode()
+
+
+def run(folder: Path, format: str, problem) -> np.ndarray:
+    """What the compiled program computes."""
+    rows, columns, _ = CASES[format]
+    request = Request(
+        program=program(format, *CASES[format]), place="p", target="cpu",
+        module=folder / "m.vmfb", parameters=True,
+    )  # fmt: skip
+    made = compile_here(request, folder / "assembly", folder / "program", lambda step: None)
+    assert [row["kernel"].endswith("_tiles") for row in made.report["matmuls"]] == [True]
+    index = rt.ParameterIndex()
+    arrays = {"w": pack_elements(problem.codes[0], format), "s": problem.scales[0]}
+    for name, array in arrays.items():
+        flat = np.ascontiguousarray(array).reshape(-1)
+        panels = to_panels([flat], columns, flat.size // columns, made.panels[name])
+        index.add_buffer(name, np.concatenate([*panels]))
+    device, instance = open_device("local-task", 2, "test"), rt.VmInstance()
+    module = rt.VmModule.mmap(instance, str(folder / "m.vmfb"))
+    provider = index.create_provider(scope=SCOPE)
+    modules = [
+        rt.create_hal_module(instance, device),
+        rt.create_io_parameters_module(instance, provider),
+        module,
+    ]
+    context = rt.VmContext(instance, modules)
+    entry = rt.FunctionInvoker(context, device, module.lookup_function("main"))
+    x = problem.x.reshape(rows, -1, block_format(format).block)
+    return np.array(entry(x).to_host()).reshape(rows, columns)
+
+
+@pytest.mark.parametrize("format", CASES)
+def test_tiles_or_without_them_the_interpreter_alone(draw, tmp_path, format) -> None:
+    rows, columns, depth = CASES[format]
+    problem = draw(format, rows, columns, depth)
+    found = problem.run(scheduled(problem.contraction))[:rows, :columns]
+    np.testing.assert_allclose(found, problem.wanted, rtol=1e-3, atol=1e-5 * np.abs(found).max())
+    if HAS_TILES:
+        np.testing.assert_array_equal(run(tmp_path, format, problem), found)
