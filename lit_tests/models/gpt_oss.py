@@ -8,6 +8,7 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_
 from mxc.compiler.models.architectures.gpt_oss import decoder
 from mxc.compiler.models.decoder import Builder
 from mxc.compiler.models.options import Options
+from mxc.dialects.formats import FORMATS
 
 # Weights are parameters; of the packed ones nothing but their bytes is known here.
 # CHECK: util.global private @model.layers.0.mlp.experts.gate_up_proj_blocks = #flow.parameter.named<"model"::"model.layers.0.mlp.experts.gate_up_proj_blocks"> : tensor<4x128x2x16xi8>
@@ -54,9 +55,9 @@ def build(
     )
     model = decoder(config)
     formats = {
-        each.key: "mxfp4"
+        each.key: FORMATS["mxfp4"]
         if each.experts and each.matrix
-        else dense
+        else FORMATS[dense]
         if dense and each.quantisable
         else "bf16"
         for each in model.parameters(lambda name: None, head=dense is not None)
