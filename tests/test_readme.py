@@ -163,6 +163,19 @@ def test_files_that_are_named_are_there(document: Path) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, ROOT / "CHANGELOG.md"], ids=lambda path: path.name
+)
+def test_prose_fits_a_page(document: Path) -> None:
+    """A sentence a line, as far as 120 columns go; tables and blocks are as wide as they are."""
+    wide, fenced = [], False
+    for number, line in enumerate(document.read_text().splitlines(), 1):
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and not line.startswith("|") and len(line) > 120:
+            wide.append(f"{document.name}:{number}: {len(line)} columns")
+    assert not wide
+
+
 def fields_of(section: str) -> list[str]:
     """The first column of the tables under the heading `section` of docs/artifact.md."""
     text = (ROOT / "docs/artifact.md").read_text()
