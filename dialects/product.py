@@ -23,7 +23,7 @@ def read_product(op: ir.Operation, *, rounded: bool = False) -> tuple[Factor, Fa
     total = list(block.operations)[-1].operands[0]
     added = f32_operands(total, "arith.addf")
     if added is None:
-        return Reason("its body does not end in an f32 addition")
+        return _no_sum(total)
     acc = block.arguments[len(block.arguments) - 1]
     terms = [value for value in added if value != acc]
     product = f32_operands(terms[0], "arith.mulf") if len(terms) == 1 else None
@@ -39,6 +39,18 @@ def read_product(op: ir.Operation, *, rounded: bool = False) -> tuple[Factor, Fa
     if any(_is_of_each_element(op, factor) for factor in factors if factor):
         return Reason("a float is multiplied with each element, and is no scale of a block")
     return factors[0], factors[1]
+
+
+def _no_sum(total: ir.Value) -> Reason:
+    """Why what a body leaves is no f32 addition."""
+    value = total
+    if not isinstance(value, ir.BlockArgument) and value.owner.name == "arith.truncf":
+        value = value.owner.operands[0]
+    added = not isinstance(value, ir.BlockArgument) and value.owner.name == "arith.addf"
+    # What a loop leaves is what its next step adds to.
+    if added and not isinstance(total.type, ir.F32Type):
+        return Reason(f"it sums in {total.type}; kernels sum in f32")
+    return Reason("its body does not end in an f32 addition")
 
 
 def _is_of_each_element(op: ir.Operation, factor: Factor) -> bool:

@@ -9,7 +9,7 @@ before:
     linalg.generic ins(%x, %w, %s) outs(%acc : tensor<MxNxbf16>) { scaling_extf, .., addf : bf16 }
 after:
     linalg.generic {..} ins(%x, %w, %s) outs(%acc : tensor<MxNxbf16>)
-      attrs = {mxc.fallback = "its body does not end in an f32 addition"}
+      attrs = {mxc.fallback = "it sums in bf16; kernels sum in f32"}
 
 Leaves alone: canonical contractions, and dequantised tensors that no reduction reads.
 """

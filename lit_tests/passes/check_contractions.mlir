@@ -1,7 +1,7 @@
 // RUN: mxc opt %s --split-input-file --passes mxc-check-contractions | filecheck %s
 
 // CHECK-LABEL: @accumulates_in_bf16
-// CHECK: attrs = {mxc.contraction = {reason = "its body does not end in an f32 addition"}}
+// CHECK: attrs = {mxc.contraction = {reason = "it sums in bf16; kernels sum in f32"}}
 func.func @accumulates_in_bf16(%x: tensor<4x2x32xbf16>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xbf16>) -> tensor<4x8xbf16> {
   %r = linalg.generic {
       indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko)>, affine_map<(m, n, ko, kb) -> (m, n)>],

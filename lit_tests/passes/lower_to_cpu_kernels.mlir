@@ -815,7 +815,7 @@ func.func @from_one(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // A sum in bf16.
 // CHECK-LABEL: func.func @of_bf16(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "its body does not end in an f32 addition"}
+// CHECK: linalg.generic{{.*}}mxc.contraction = {reason = "it sums in bf16; kernels sum in f32"}
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @of_bf16(
 // BASE-NOT: flow.dispatch
