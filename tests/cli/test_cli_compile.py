@@ -41,7 +41,9 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_compile(given: dict[str, Any]) -> None:
     words = "compile in.d --target gfx950 -o out.mxc --max-sequence-length 64 --prefill-chunk 8"
     words += " --activations f32 --quantize-dense mxfp8 --recipe even"
-    words += " --weights none --strict --allow-nan-scales --force --dump-ir d --emit asm"
+    words += (
+        " --weights none --revision v2 --strict --allow-nan-scales --force --dump-ir d --emit asm"
+    )
     words += " --schedule s.json"
     assert CliRunner().invoke(app, [*words.split(), "--json"]).exit_code == 0
     assert given["cli.compile"] == (
@@ -56,6 +58,7 @@ def test_compile(given: dict[str, Any]) -> None:
             "recipe": "even",
             "batch": None,
             "weights": "none",
+            "revision": "v2",
             "strict": True,
             "allow_nan_scales": True,
             "force": True,
@@ -96,6 +99,7 @@ def test_inspect_opt_and_demo(given: dict[str, Any]) -> None:
         "verify_diagnostics": True,
         "dump_ir": None,
         "phase_timeout": None,
+        "print_kernels": False,
     }
     assert runner.invoke(app, ["demo", "--directory", "d"]).exit_code == 0
     assert given["cli.demo"] == ((Path("d"),), {})
@@ -109,15 +113,13 @@ BUSY = "\n".join(
   %i = linalg.fill ins(%z : f32) outs(%e : tensor<{n}x{n}xf32>) -> tensor<{n}x{n}xf32>
   %r = linalg.matmul ins(%a, %b : tensor<{n}x40xf32>, tensor<40x{n}xf32>)
     outs(%i : tensor<{n}x{n}xf32>) -> tensor<{n}x{n}xf32>
-  return %r : tensor<{n}x{n}xf32>
-}}"""
+  return %r : tensor<{n}x{n}xf32> }}"""
     for n in range(50, 90)
 )
 
 #: One row of f32 times mxfp4: no scaled matrix instruction takes it.
 WEIGHT_ONLY = """func.func @main(
-    %x: tensor<1x2x32xf32>, %b: tensor<64x2x16xi8>, %t: tensor<64x2xi8>)
-    -> tensor<1x64xf32> {
+    %x: tensor<1x2x32xf32>, %b: tensor<64x2x16xi8>, %t: tensor<64x2xi8>) -> tensor<1x64xf32> {
   %w = flow.tensor.bitcast %b : tensor<64x2x16xi8> -> tensor<64x2x32xf4E2M1FN>
   %s = flow.tensor.bitcast %t : tensor<64x2xi8> -> tensor<64x2xf8E8M0FNU>
   %z = arith.constant 0.0 : f32
@@ -136,8 +138,7 @@ WEIGHT_ONLY = """func.func @main(
     %u = arith.addf %o, %p : f32
     linalg.yield %u : f32
   } -> tensor<1x64xf32>
-  return %r : tensor<1x64xf32>
-}
+  return %r : tensor<1x64xf32> }
 
 func.func @scale(%x: tensor<f32>, %y: f32, %n: i32) -> (tensor<f32>, f32, i32) {
   %a = tensor.extract %x[] : tensor<f32>
