@@ -133,6 +133,8 @@ def _chosen(call: Call, gpu: Device) -> Schedules:
 
 def _may_stage(call: Call) -> bool:
     """Whether there is a ring for such operands."""
+    if call.sums_blocks:
+        return False
     return call.decoded is None or FloatRing.takes(call.left, call.right, call.decoded)
 
 

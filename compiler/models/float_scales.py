@@ -3,7 +3,8 @@
     fp8, a scale a tensor or a row      elements and a factor a row, which multiplies the result
     int8, a scale a tensor or a row     the same; as mxint8 elements count 64ths, in the factor
     fp8, int8 and int4 in groups,       elements and an f32 for each row and group; CPUs alone
-    fp8 in squares, Q8_0                have a kernel that multiplies sums of parts of a row
+    fp8 in squares, Q8_0                have a kernel that multiplies sums of parts of a row for all
+                                        of them, GPUs for fp8 in programs
 
 Bytes of a weight: those of its elements, 4 for a row, or 4 for a group of a row.
 """
@@ -38,7 +39,7 @@ def packed_format(tensor: CanonicalTensor, *, gpu: bool) -> BlockFormat | Reason
         return BlockFormat(element.mlir, element, tensor_scale=True, unit_scales=True)
     if gpu:
         kind = "integers of 4 bits" if element is INT4 else "scales that differ along a row"
-        return Reason(f"no kernel for GPUs takes {kind}")
+        return Reason(f"models for GPUs take no {kind}")
     # A square that is cut at the end of a row is read in smaller blocks.
     block = gcd(width, depth)
     if not fits(block):

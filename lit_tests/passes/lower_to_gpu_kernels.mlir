@@ -470,3 +470,35 @@ func.func @groups_of_rows(%x: tensor<3x4x2x32xf4E2M1FN>, %xs: tensor<3x4x2xf8E8M
   } -> tensor<3x4x32xf32>
   func.return %z : tensor<3x4x32xf32>
 }
+
+// -----
+
+// Scales in f32: an instruction multiplies blocks 4 x .. 4 x + 3 of a step, from zero, under scales of one, and its sum
+// is multiplied by the scale of the row and those of the four columns.
+// CHECK: stream.executable private @mxc_f8E4M3FN_by_f32x128_f8E4M3FN_by_f32x128_1x4x32x256 {
+// CHECK-DAG: %[[ZERO:.*]] = arith.constant dense<0.000000e+00> : vector<4xf32>
+// CHECK: %[[SUM:.*]] = amdgpu.scaled_mfma 16x16x128 (%{{.*}}[0] * %{{.*}}) * (%{{.*}}[0] * %{{.*}}) + %[[ZERO]]
+// CHECK: %[[FACTOR:.*]] = arith.mulf %{{.*}}, %{{.*}} : vector<4xf32>
+// CHECK: vector.fma %[[SUM]], %[[FACTOR]], %{{.*}} : vector<4xf32>
+// CHECK-LABEL: func.func @float_scales(
+// CHECK-NOT: linalg.generic
+// CHECK: flow.dispatch @mxc_f8E4M3FN_by_f32x128_f8E4M3FN_by_f32x128_1x4x32x256
+func.func @float_scales(%x: tensor<4x2x128xf8E4M3FN>, %xs: tensor<4x2xf32>, %w: tensor<32x2x128xf8E4M3FN>, %s: tensor<32x2xf32>) -> tensor<4x32xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<4x32xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<4x32xf32>) -> tensor<4x32xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %xs, %s : tensor<4x2x128xf8E4M3FN>, tensor<32x2x128xf8E4M3FN>, tensor<4x2xf32>, tensor<32x2xf32>) outs(%acc : tensor<4x32xf32>) {
+  ^bb0(%a: f8E4M3FN, %b: f8E4M3FN, %as: f32, %c: f32, %o: f32):
+    %l0 = arith.extf %a : f8E4M3FN to f32
+    %l = arith.mulf %l0, %as : f32
+    %r0 = arith.extf %b : f8E4M3FN to f32
+    %r = arith.mulf %r0, %c : f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x32xf32>
+  func.return %y : tensor<4x32xf32>
+}

@@ -84,8 +84,8 @@ def test_factors_of_rows_on_gfx950(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("qwen3-fp8", "no kernel for GPUs takes scales that differ along a row"),
-        ("kimi-int4", "no kernel for GPUs takes integers of 4 bits"),
+        ("qwen3-fp8", "models for GPUs take no scales that differ along a row"),
+        ("kimi-int4", "models for GPUs take no integers of 4 bits"),
     ],
 )
 def test_what_no_kernel_of_gpus_reads_is_said(name: str, why: str, tmp_path: Path) -> None:

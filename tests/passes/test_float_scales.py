@@ -1,4 +1,4 @@
-"""Products of 8-bit floats under float scales, compiled for this CPU: in a kernel, and right.
+"""Products of 8-bit floats under float scales, for this CPU and for GPUs: in a kernel, and right.
 
 The scopes are those of checkpoints: a tensor, a row, squares of 128 x 128, groups along K; inside
 the sum, as weights are dequantized, or behind it. Quantized by ml_dtypes, multiplied by numpy.
@@ -22,6 +22,7 @@ M, N, K = 2, 256, 256
 DTYPES = {
     "f32": np.dtype(np.float32),
     "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f16": np.dtype(np.float16),
     "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
     "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "f8E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
@@ -32,33 +33,36 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Side:
-    """Elements [rows, K] of a type, with scales of a shape read at `at`, of loops r and k."""
+    """Elements [rows, depth] of a type, with scales of a shape read at `at`, of loops r and k."""
 
     element: str
     rows: int
     scale: str = "f32"
     shape: tuple[int, ...] | None = None
     at: str = ""
+    depth: int = K
 
     @property
     def types(self) -> list[str]:
-        found = [f"tensor<{self.rows}x{K}x{self.element}>"]
+        found = [f"tensor<{self.rows}x{self.depth}x{self.element}>"]
         if self.shape is not None:
             found.append(f"tensor<{''.join(f'{n}x' for n in self.shape)}{self.scale}>")
         return found
 
     def arrays(self, rng: np.random.Generator) -> list[Array]:
-        values = rng.standard_normal((self.rows, K)) * 40
+        values = rng.standard_normal((self.rows, self.depth)) * 40
         found = [values.astype(DTYPES[self.element])]
         if self.shape is not None:
-            found.append(rng.uniform(0.01, 2, self.shape).astype(DTYPES[self.scale]))
+            powers = rng.integers(-50, 50, self.shape, endpoint=True)
+            scales = np.ldexp(rng.uniform(1, 2, self.shape), powers)
+            found.append(scales.astype(DTYPES[self.scale]))
         return found
 
     def values(self, elements: Array, scales: Array | None = None) -> Array:
         wide = elements.astype(np.float64)
         if scales is None:
             return wide
-        r, k = np.ogrid[: self.rows, :K]
+        r, k = np.ogrid[: self.rows, : self.depth]
         places = {"": (), "r": (r,), "r, k / 32": (r, k // 32), "r, k / 64": (r, k // 64)}
         places |= {"r, k / 128": (r, k // 128), "r / 128, k / 128": (r // 128, k // 128)}
         return wide * scales.astype(np.float64)[places[self.at]]
@@ -76,7 +80,7 @@ class Side:
             scales = f", affine_map<(r, k) -> ({at})>"
         inputs = ", ".join([f"%{name}", f"%{name}_scale"][: len(self.types)])
         arguments = ", ".join(["%a: " + self.element, "%b: " + self.scale][: len(self.types)])
-        result = f"tensor<{self.rows}x{K}xf32>"
+        result = f"tensor<{self.rows}x{self.depth}xf32>"
         return f"""
   %{name}_empty = tensor.empty() : {result}
   %{name}_values = linalg.generic {{
@@ -94,21 +98,22 @@ def program(name: str, x: Side, w: Side) -> str:
     types = [*x.types, *w.types]
     names = ["%x", "%x_scale"][: len(x.types)] + ["%w", "%w_scale"][: len(w.types)]
     arguments = ", ".join(f"{n}: {t}" for n, t in zip(names, types, strict=True))
-    plain = x.element in ("f32", "bf16")
-    left = f"%x : tensor<{M}x{K}x{x.element}>" if plain else f"%x_values : tensor<{M}x{K}xf32>"
+    plain = x.element in ("f32", "bf16", "f16")
+    shape = f"{x.rows}x{x.depth}"
+    left = f"%x : tensor<{shape}x{x.element}>" if plain else f"%x_values : tensor<{shape}xf32>"
     value, kind = left.split(" : ")
     return f"""
-func.func @{name}({arguments}) -> tensor<{M}x{w.rows}xf32> {{
+func.func @{name}({arguments}) -> tensor<{x.rows}x{w.rows}xf32> {{
   {"" if plain else x.decoded("x")}{w.decoded("w")}
   %zero = arith.constant 0.0 : f32
-  %empty = tensor.empty() : tensor<{M}x{w.rows}xf32>
-  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<{M}x{w.rows}xf32>)
-      -> tensor<{M}x{w.rows}xf32>
+  %empty = tensor.empty() : tensor<{x.rows}x{w.rows}xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<{x.rows}x{w.rows}xf32>)
+      -> tensor<{x.rows}x{w.rows}xf32>
   %y = linalg.matmul indexing_maps = [affine_map<(m, n, k) -> (m, k)>,
       affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>]
-      ins({value}, %w_values : {kind}, tensor<{w.rows}x{K}xf32>)
-      outs(%acc : tensor<{M}x{w.rows}xf32>) -> tensor<{M}x{w.rows}xf32>
-  return %y : tensor<{M}x{w.rows}xf32>
+      ins({value}, %w_values : {kind}, tensor<{w.rows}x{w.depth}xf32>)
+      outs(%acc : tensor<{x.rows}x{w.rows}xf32>) -> tensor<{x.rows}x{w.rows}xf32>
+  return %y : tensor<{x.rows}x{w.rows}xf32>
 }}"""
 
 
@@ -136,8 +141,10 @@ CASES: dict[str, tuple[Side, Side]] = {
 }
 
 
-def numbers_are_right(artifact: Path, name: str, device: str | None = None) -> None:
-    x, w = CASES[name]
+def numbers_are_right(
+    artifact: Path, name: str, device: str | None = None, sides: tuple[Side, Side] | None = None
+) -> None:
+    x, w = sides or CASES[name]
     rng = np.random.default_rng(sum(map(ord, name)))
     left, right = x.arrays(rng), w.arrays(rng)
     (found,) = mxc.load(artifact, device=device).call(name, *left, *right)
@@ -181,8 +188,71 @@ def test_on_gfx950_a_scale_of_rows_is_in_the_epilogue_of_scaled_mfma(tmp_path: P
     numbers_are_right(tmp_path / "p.mxc", name, "simulator")
 
 
-def test_on_gfx950_float_scales_of_blocks_are_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "p.mlir").write_text(program("deepseek", *CASES["deepseek"]))
+def on_gpus(rows: int, depth: int) -> dict[str, tuple[Side, Side]]:
+    """Scales that differ along K: of both sides, of one beside floats or one of powers of two."""
+    blocks = depth // 128
+    squares = {"shape": (2, blocks), "at": "r / 128, k / 128", "depth": depth}
+    groups = {"at": "r, k / 128", "depth": depth}
+    floats = {kind: Side(kind, rows, depth=depth) for kind in ("f32", "bf16", "f16")}
+    return {
+        "deepseek": (
+            Side("f8E4M3FN", rows, shape=(rows, blocks), **groups),
+            Side("f8E4M3FN", 256, **squares),
+        ),
+        "partial_squares": (floats["bf16"], Side("f8E4M3FN", 192, **squares)),
+        "columns_in_no_tile": (
+            floats["f32"],
+            Side("f8E4M3FN", 100, shape=(100, blocks), **groups),
+        ),
+        "e5m2": (floats["f16"], Side("f8E5M2", 64, shape=(64, blocks), **groups)),
+        "one_side": (
+            Side("f8E4M3FN", rows, shape=(rows,), at="r", depth=depth),
+            Side("f8E4M3FN", 256, **squares),
+        ),
+    }
+
+
+# Rows in no whole tile; K in no whole step, and in shares of several waves.
+@pytest.mark.parametrize(("rows", "depth"), [(37, 640), (1, 2176)])
+@pytest.mark.parametrize("name", on_gpus(1, 128))
+@pytest.mark.parametrize("target", ["gfx950", "gfx942"])
+def test_on_gpus_float_scales_of_blocks_multiply_sums(
+    target: str, name: str, rows: int, depth: int, tmp_path: Path
+) -> None:
+    x, w = on_gpus(rows, depth)[name]
+    (tmp_path / "p.mlir").write_text(program(name, x, w))
+    mxc.compile(tmp_path / "p.mlir", target=target, output=tmp_path / "p.mxc", strict=True)
+    row = rows_of(tmp_path / "p.mxc")[name]
+    assert (row["fallback"], row["kernels"]) == (None, 1)
+    scaled = target == "gfx950" and x.shape is not None
+    assert row["lowering"].startswith("v_mfma_scale_f32") == scaled
+    numbers_are_right(tmp_path / "p.mxc", name, "simulator", (x, w))
+
+
+@pytest.mark.parametrize(
+    ("instruction", "tiles", "waves"), [(16, [2, 4], [2, 2, 1]), (32, [1, 2], [1, 1, 3])]
+)
+@pytest.mark.parametrize("name", ["deepseek", "columns_in_no_tile"])
+def test_on_gpus_each_tile_has_its_own_factors(
+    name: str, instruction: int, tiles: list[int], waves: list[int], tmp_path: Path
+) -> None:
+    sides = on_gpus(37, 1664)[name]
+    (tmp_path / "p.mlir").write_text(program(name, *sides))
+    schedule = {"instruction": instruction, "tiles": tiles, "waves": waves}
+    (tmp_path / "s.json").write_text(json.dumps([{"schedule": schedule}]))
+    mxc.compile(
+        tmp_path / "p.mlir",
+        target="gfx950",
+        output=tmp_path / "p.mxc",
+        schedule=tmp_path / "s.json",
+        strict=True,
+    )
+    numbers_are_right(tmp_path / "p.mxc", name, "simulator", sides)
+
+
+def test_on_gfx950_float_scales_of_short_blocks_are_refused_by_name(tmp_path: Path) -> None:
+    name = "groups_of_64"
+    (tmp_path / "p.mlir").write_text(program(name, *CASES[name]))
     mxc.compile(tmp_path / "p.mlir", target="gfx950", output=tmp_path / "p.mxc")
-    fallback = rows_of(tmp_path / "p.mxc")["deepseek"]["fallback"]
-    assert "f8E4M3FN under scales of f32" in fallback
+    fallback = rows_of(tmp_path / "p.mxc")[name]["fallback"]
+    assert "an f32 scale is for 64 elements; kernels take multiples of 128" in fallback

@@ -9,7 +9,7 @@ from iree.compiler import ir
 
 from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.contractions import block_name
-from mxc.dialects.formats import E8M0, FORMATS, with_block
+from mxc.dialects.formats import E8M0, F32, FORMATS, BlockFormat, ElementFormat, with_block
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.matrix_units import GFX950, MatrixUnit
@@ -17,7 +17,7 @@ from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.operands import Operand, operand
 from mxc.passes.kernels.reshapes import scalars_of
@@ -54,6 +54,11 @@ class Call:
         return scalars_of(self.op.results[0], self.groups, self.rows)
 
     @property
+    def sums_blocks(self) -> bool:
+        """Whether sums of blocks along K are multiplied by f32 scales."""
+        return _sums(self.left, self.right)
+
+    @property
     def formats(self) -> tuple[str, str]:
         """The names of what is multiplied, as reports have them."""
         left = self.left
@@ -77,7 +82,9 @@ _ACTIVATIONS: dict[tuple[str, str], Format] = {
     (FORMATS[name].element.mlir, FORMATS[name].scale.mlir): name
     for name in get_args(Format)
     if name in FORMATS
-}
+} | {(element, F32.mlir): name for element, name in _FORMATS.items()}
+#: Rows of the instructions whose turn is the longest.
+_LEAST = 16
 #: Dimensions of rows of blocks, without a batch.
 _RANK = 3
 #: Activations without scales.
@@ -97,12 +104,14 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950) -> Call | Reason:
     lhs = operand(found.lhs, found.lhs_scale, found.k, _ACTIVATIONS, _FLOATS)
     if isinstance(lhs, Reason):
         return lhs
-    right = _side(found.rhs, rhs_scale, found.k, found.blocks[1])
+    right = _side(found.rhs, rhs_scale, found.k, found.blocks[1], unit)
     if isinstance(right, Reason):
         return right
-    left = _left(lhs, right.blocks, found)
+    left = _left(lhs, right.blocks, found, unit)
     if isinstance(left, Reason):
         return left
+    if any(found.rounded) and _sums(left, right):
+        return Reason("elements under f32 scales are rounded before they are multiplied")
     if not _is_multiplied(left, found.rounded):
         return Reason("one side is rounded to f16 and the other is not")
     elements, ids, experts = _chosen(found.rhs)
@@ -159,9 +168,13 @@ def _shape(found: ScaledContraction) -> tuple[int | None, int | None, ir.Value] 
     return groups, rows, found.rhs_scale
 
 
-def _side(elements: ir.Value, scales: ir.Value, k: int, block: int) -> Scaled | Reason:
+def _side(
+    elements: ir.Value, scales: ir.Value, k: int, block: int, unit: MatrixUnit
+) -> Scaled | Reason:
     """What a scaled side is, or why no lane reads it."""
     names = str(element_of(elements)), str(element_of(scales))
+    if names[0] in _FORMATS and names[1] == F32.mlir:
+        return _under_f32(FORMATS[_FORMATS[names[0]]].element, k, block, unit)
     known = [f for f in FORMATS.values() if (f.element.mlir, f.scale.mlir) == names]
     if not known:
         formats = sorted({f"{f.element.mlir} under {f.scale.mlir}" for f in FORMATS.values()})
@@ -178,15 +191,35 @@ def _side(elements: ir.Value, scales: ir.Value, k: int, block: int) -> Scaled | 
     return Scaled(with_block(known[0], block), k // BLOCK)
 
 
+def _under_f32(element: ElementFormat, k: int, block: int, unit: MatrixUnit) -> Scaled | Reason:
+    """A side whose scales are f32, or why no kernel multiplies sums by them."""
+    if not element.exponent or element.bits != 8:
+        return Reason(f"a side is {element.mlir} under f32; kernels take 8-bit floats under f32")
+    if unit.family != "mfma":
+        return Reason("kernels for wmma take no f32 scales that differ along a row")
+    turn = Instruction(_LEAST, unit).groups * BLOCK
+    if block <= 0 or block % turn:
+        return Reason(f"an f32 scale is for {block} elements; kernels take multiples of {turn}")
+    name = f"{element.mlir}_by_f32x{block}"
+    return Scaled(BlockFormat(name, element, block, F32), k // BLOCK)
+
+
+def _sums(left: Scaled | Floats, right: Scaled) -> bool:
+    """Whether f32 scales multiply sums."""
+    return right.multiplies_sums or (isinstance(left, Scaled) and left.multiplies_sums)
+
+
 def _name(side: Scaled) -> str:
     format = side.format
     return block_name(format.element.mlir, format.scale.mlir, format.block)
 
 
-def _left(lhs: Operand, blocks: int, found: ScaledContraction) -> Scaled | Floats | Reason:
+def _left(
+    lhs: Operand, blocks: int, found: ScaledContraction, unit: MatrixUnit
+) -> Scaled | Floats | Reason:
     if found.lhs_scale is None:
         return Floats.of(lhs.source, blocks)
-    return _side(found.lhs, found.lhs_scale, found.k, found.blocks[0])
+    return _side(found.lhs, found.lhs_scale, found.k, found.blocks[0], unit)
 
 
 def _is_multiplied(left: Scaled | Floats, rounded: tuple[str, str]) -> bool:
@@ -199,10 +232,11 @@ def _decoded(
     left: Scaled | Floats, right: Scaled, rounded: tuple[str, str], unit: MatrixUnit
 ) -> Register | None:
     """What both sides are in registers, None where scaled instructions take them."""
-    if "f16" in rounded or (unit.converts and not any(rounded) and _fits_f16(left, right)):
-        return "f16"
-    scaled = isinstance(left, Scaled) and left.is_whole and right.is_whole
-    return None if scaled and unit.takes(left.bits, right.bits) and not any(rounded) else "bf16"
+    whole = isinstance(left, Scaled) and left.is_whole and right.is_whole
+    if whole and unit.takes(left.bits, right.bits) and not any(rounded):
+        return None
+    f16 = "f16" in rounded or (unit.converts and not any(rounded) and _fits_f16(left, right))
+    return "f16" if f16 else "bf16"
 
 
 def _fits_f16(left: Scaled | Floats, right: Scaled) -> bool:

@@ -71,6 +71,12 @@ class Contraction(ABC):
         return 2 if self.after.gated else 1
 
     @property
+    def sums_blocks(self) -> bool:
+        """Whether sums of blocks along K are multiplied by f32 scales."""
+        left = isinstance(self.lhs, Scaled) and self.lhs.multiplies_sums
+        return left or self.rhs.multiplies_sums
+
+    @property
     def width(self) -> int:
         """Columns of the result."""
         return self.columns // self.halves

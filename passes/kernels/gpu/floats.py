@@ -78,7 +78,8 @@ class Floats:
 class FloatSide:
     """Rows of float activations, for the tiles of one wave: see ScaledSide.
 
-    In turn x of a step a lane of group g has all of block 4 g + x.
+    In turn x of a step a lane of group g has all of block 4 g + x; `in_turn`: of block
+    groups x + g.
     """
 
     kind: Floats
@@ -87,6 +88,7 @@ class FloatSide:
     buffer: ir.Value
     rows: tuple[ir.Value, ...]
     register: Register
+    in_turn: bool = False
 
     @property
     def _lanes(self) -> int:
@@ -96,14 +98,15 @@ class FloatSide:
     def load(self, step: ir.Value, *, masked: bool) -> Loaded:
         """Everything of one step. `masked`: blocks that the row does not have are zero."""
         kind = self.kind
-        own = plus(times(step, self.instruction.step), times(self.lane.group, TURNS))
+        first, stride = (TURNS, 1) if not self.in_turn else (1, self.instruction.groups)
+        own = plus(times(step, self.instruction.step), times(self.lane.group, first))
         found: Loaded = []
         for row in self.rows:
             start = times(plus(times(row, kind.blocks), own), kind.block_bytes)
             for turn in range(TURNS):
-                block = plus(own, turn)
-                for first in range(0, kind.block_bytes, _LOAD):
-                    at = plus(start, turn * kind.block_bytes + first)
+                block = plus(own, turn * stride)
+                for byte in range(0, kind.block_bytes, _LOAD):
+                    at = plus(start, turn * stride * kind.block_bytes + byte)
                     if masked:
                         at = arith.select(below(block, kind.blocks), at, index(BEYOND))
                     loaded = vector.load(of(i8(), _LOAD), self.buffer, [at])

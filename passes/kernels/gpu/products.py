@@ -1,7 +1,8 @@
-"""The two ways to multiply what was loaded: scaled matrix instructions, or those of bf16 and f16.
+"""The ways to multiply what was loaded: scaled matrix instructions, or those of bf16 and f16.
 
-Both keep their totals in the same lanes: the sides are swapped, so that a lane has a row of lhs and
-quads of consecutive columns.
+Under f32 scales either makes sums of blocks, which are scaled behind it. All keep their totals in
+the same lanes: the sides are swapped, so that a lane has a row of lhs and quads of consecutive
+columns.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import vector
+from iree.compiler.dialects import arith, vector
 
-from mxc.dialects.amdgpu import mfma, scaled_mfma, scaled_wmma, wmma
+from mxc.dialects.amdgpu import mfma, scaled_mfma, scaled_wmma, wmma, zeros
 from mxc.passes.kernels.gpu.floats import FloatSide
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, TURNS, Instruction
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledSide
@@ -28,16 +29,26 @@ class ScaledProduct:
 
     def multiply(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded) -> list[ir.Value]:
         """The totals, tile rows times tile columns, with a step added."""
+        for turn in range(self.turns):
+            totals = self.add(totals, lhs, rhs, turn)
+        return totals
+
+    @property
+    def turns(self) -> int:
+        """Of a step."""
+        return self.instruction.turns
+
+    def add(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded, turn: int) -> list[ir.Value]:
+        """The totals with a turn of the step added."""
         totals = list(totals)
         columns = range(len(self.rhs.rows))
-        for turn in range(self.instruction.turns):
-            right = [self.rhs.fragment(rhs, n, turn) for n in columns]
-            for m in range(len(self.lhs.rows)):
-                left = self.lhs.fragment(lhs, m, turn)
-                for n in columns:
-                    at = m * len(columns) + n
-                    scales = (self.rhs.scales(rhs, n), self.lhs.scales(lhs, m))
-                    totals[at] = self._multiply(right[n], left, totals[at], scales, turn)
+        right = [self.rhs.fragment(rhs, n, turn) for n in columns]
+        for m in range(len(self.lhs.rows)):
+            left = self.lhs.fragment(lhs, m, turn)
+            for n in columns:
+                at = m * len(columns) + n
+                scales = (self.rhs.scales(rhs, n), self.lhs.scales(lhs, m))
+                totals[at] = self._multiply(right[n], left, totals[at], scales, turn)
         return totals
 
     def _multiply(
@@ -60,17 +71,27 @@ class DecodedProduct:
 
     def multiply(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded) -> list[ir.Value]:
         """The totals, tile rows times tile columns, with a step added."""
+        for turn in range(self.turns):
+            totals = self.add(totals, lhs, rhs, turn)
+        return totals
+
+    @property
+    def turns(self) -> int:
+        """Of a step."""
+        return TURNS
+
+    def add(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded, turn: int) -> list[ir.Value]:
+        """The totals with a turn of the step added."""
         totals = list(totals)
         columns = range(len(self.rhs.rows))
-        for turn in range(TURNS):
-            right = [self._cut(self.rhs.floats(rhs, n, turn)) for n in columns]
-            for m in range(len(self.lhs.rows)):
-                left = self._left(lhs, m, turn)
-                for n in columns:
-                    at = m * len(columns) + n
-                    for fragment, parts in zip(right[n], left, strict=True):
-                        for part in reversed(parts):  # the least first
-                            totals[at] = self._multiply(fragment, part, totals[at])
+        right = [self._cut(self.rhs.floats(rhs, n, turn)) for n in columns]
+        for m in range(len(self.lhs.rows)):
+            left = self._left(lhs, m, turn)
+            for n in columns:
+                at = m * len(columns) + n
+                for fragment, parts in zip(right[n], left, strict=True):
+                    for part in reversed(parts):  # the least first
+                        totals[at] = self._multiply(fragment, part, totals[at])
         return totals
 
     def _left(self, loaded: Loaded, tile: int, turn: int) -> list[list[ir.Value]]:
@@ -100,3 +121,49 @@ class DecodedProduct:
         rows, unit = self.instruction.rows, self.instruction.unit
         multiply = {"mfma": mfma, "wmma": wmma}[unit.family]
         return multiply((rows, rows, self.instruction.form.depth), a, b, c)
+
+
+@dataclass(frozen=True)
+class SummedProduct:
+    """Sides of which one or both have f32 scales: each turn is a sum under one scale of each.
+
+    sum = product of the turn, from zero, and totals += sum * (scale of the row * of the column).
+    """
+
+    product: ScaledProduct | DecodedProduct
+
+    def multiply(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded) -> list[ir.Value]:
+        """The totals, tile rows times tile columns, with a step added."""
+        left, right = self.product.lhs, self.product.rhs
+        zero = [zeros(totals[0].type)] * len(totals)
+        for turn in range(self.product.turns):
+            sums = self.product.add(zero, lhs, rhs, turn)
+            rows = [self._factor(left, lhs, m, turn, sums[0].type) for m in range(len(left.rows))]
+            columns = [
+                self._factor(right, rhs, n, turn, sums[0].type) for n in range(len(right.rows))
+            ]
+            factors = [_times(row, column) for row in rows for column in columns]
+            totals = [
+                vector.fma(each, factor, total)
+                for each, factor, total in zip(sums, factors, totals, strict=True)
+            ]
+        return totals
+
+    def _factor(
+        self, side: FloatSide | ScaledSide, loaded: Loaded, tile: int, turn: int, kind: ir.Type
+    ) -> ir.Value | None:
+        """What a side multiplies the sums of a tile by; None where it has no f32 scales."""
+        if isinstance(side, FloatSide) or not side.kind.multiplies_sums:
+            return None
+        found = side.factor(loaded, tile, turn)
+        one = ir.VectorType(found.type).shape == [1]
+        return vector.broadcast(kind, vector.extract(found, [], [0])) if one else found
+
+
+def _times(row: ir.Value | None, column: ir.Value | None) -> ir.Value:
+    """The factor of a tile; one of both there is."""
+    if row is None or column is None:
+        found = column if row is None else row
+        assert found is not None
+        return found
+    return arith.mulf(row, column)

@@ -6,13 +6,13 @@ what a lane needs for one step along K, `Side.fragments` makes registers of the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND, joined
-from mxc.dialects.formats import E8M0, BlockFormat
+from mxc.dialects.formats import E8M0, F32, BlockFormat
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.decode import Register, decode
 from mxc.passes.kernels.gpu.decode_bits import decode_bits
@@ -27,10 +27,12 @@ from mxc.passes.kernels.gpu.lanes import (
     signed_below,
     times,
 )
-from mxc.passes.kernels.vectors import bitcast, i8, i32, index, of
+from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, of, splat
 
 #: What was loaded for one step: vectors, in an order of the side's own.
 Loaded = list[ir.Value]
+#: The E8M0 of 1.
+_ONE = 127
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,15 @@ class Scaled:
         return max(1, self.format.block // BLOCK)
 
     @property
+    def multiplies_sums(self) -> bool:
+        """Whether its scales are f32: no instruction takes them, so they multiply sums."""
+        return self.format.scale == F32
+
+    @property
     def is_whole(self) -> bool:
         """Whether scaled matrix instructions take it: floats, a power of two for 32 of them."""
-        return self.scales == 1 and self.format.scale == E8M0 and self.format.element.exponent > 0
+        powers = self.format.scale in (E8M0, F32)
+        return self.scales == 1 and powers and self.format.element.exponent > 0
 
     @property
     def block_bytes(self) -> int:
@@ -73,7 +81,8 @@ class Scaled:
     @property
     def row_sizes(self) -> tuple[int, ...]:
         """Bytes of a row's elements, and of its scales."""
-        return self.blocks * self.block_bytes, self.blocks * self.scales // self.shared
+        scales = self.blocks * self.scales // self.shared
+        return self.blocks * self.block_bytes, scales * self.format.scale.bits // 8
 
     def buffers(self, rows: Size) -> list[Buffer]:
         """The elements and the scales of so many rows."""
@@ -87,6 +96,9 @@ class ScaledSide:
     `buffers`: bounded memrefs of the elements and the scales; `rows`: the row that this lane has of
     each tile, somewhere inside. `decoded`: a lane takes whole blocks, which become floats of this
     type; else the fragments of scaled matrix instructions.
+
+    `factors`: rows of the f32 scales that this lane needs, of each tile. `in_turn`: a turn is over
+    consecutive blocks, one a lane group, so that its sum may be under one scale.
     """
 
     kind: Scaled
@@ -95,6 +107,8 @@ class ScaledSide:
     buffers: tuple[ir.Value, ir.Value]
     rows: tuple[ir.Value, ...]
     decoded: Register | None = None
+    factors: tuple[tuple[ir.Value, ...], ...] = ()
+    in_turn: bool = False
 
     @property
     def _in_order(self) -> bool:
@@ -124,23 +138,70 @@ class ScaledSide:
             for piece in self._pieces
         ]
         own = plus(first, times(group, TURNS))
-        for row in self.rows:
+        for tile, row in enumerate(self.rows):
             start = times(plus(times(row, kind.blocks), first), kind.block_bytes)
             for turn in range(self.turns):
-                blocks = turn * (TURNS if self._in_order else 1)
+                blocks = turn * self._stride
                 for piece, offset in zip(self._pieces, offsets, strict=True):
                     at = plus(plus(start, offset), blocks * kind.block_bytes)
                     if masked:
                         block = plus(plus(first, self._block(piece)), blocks)
                         at = arith.select(below(block, kind.blocks), at, index(BEYOND))
                     found.append(vector.load(of(i8(), piece.bytes), self.buffers[0], [at]))
-            found.append(self._scales(row, own, masked=masked))
+            if kind.multiplies_sums:
+                found.append(self._factors(tile, first, masked=masked))
+            elif self.in_turn:
+                found.append(self._scales_in_turn(row, plus(first, group), masked=masked))
+            else:
+                found.append(self._scales(row, own, masked=masked))
         return found
+
+    @property
+    def _stride(self) -> int:
+        """Blocks from one turn to the next."""
+        if self.in_turn:
+            return self.instruction.groups
+        return TURNS if self._in_order else 1
 
     def _block(self, piece: Piece) -> ir.Value:
         """The block of a step, for its first instruction, that a piece of this lane is of."""
         block = plus(divided(self.lane.group, piece.share), piece.first)
-        return times(block, 1 if self._in_order else TURNS)
+        return times(block, 1 if self._in_order or self.in_turn else TURNS)
+
+    def _factors(self, tile: int, first: ir.Value, *, masked: bool) -> ir.Value:
+        """The f32 of each turn, of all rows that the lane needs: f32 [rows x turns]."""
+        kind, stride = self.kind, self._stride
+        size = kind.format.scale.bits // 8
+        whole = not masked and kind.shared == stride
+        found = []
+        for row in self.factors[tile]:
+            start = times(row, kind.blocks // kind.shared)
+            for turn in range(1 if whole else self.turns):
+                block = plus(first, turn * stride)
+                at = times(plus(start, divided(block, kind.shared)), size)
+                if masked:
+                    at = arith.select(below(block, kind.blocks), at, index(BEYOND))
+                count = self.turns if whole else 1
+                loaded = vector.load(of(i8(), size * count), self.buffers[1], [at])
+                found.append(bitcast(loaded, f32(), count))
+        return joined(found)
+
+    def factor(self, loaded: Loaded, tile: int, turn: int) -> ir.Value:
+        """The f32 scales of a tile in a turn: f32 [rows that the lane needs]."""
+        found, rows = self._scale_bytes(loaded, tile), range(len(self.factors[tile]))
+        return vector.shuffle(found, found, [row * self.turns + turn for row in rows])
+
+    def _scales_in_turn(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
+        """The scales of a row in each turn, whose blocks are `own` and others a stride apart."""
+        kind, count = self.kind, self.kind.scales
+        start, found = times(row, kind.blocks // kind.shared), []
+        for turn in range(self.turns):
+            block = plus(own, turn * self._stride)
+            at = times(plus(start, divided(block, kind.shared)), count)
+            if masked:
+                at = arith.select(below(block, kind.blocks), at, index(BEYOND))
+            found.append(vector.load(of(i8(), count), self.buffers[1], [at]))
+        return joined(found)
 
     def _scales(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
         """The scales of blocks `own` and the next three of a row; zero where it has none.
@@ -204,20 +265,26 @@ class ScaledSide:
         return loaded[(tile + 1) * (self.turns * len(self._pieces) + 1) - 1]
 
     def scales(self, loaded: Loaded, tile: int) -> ir.Value:
-        """The scales of a tile for the instructions of the step."""
+        """The scales of a tile for the instructions of the step; 1 where they multiply sums."""
+        if self.kind.multiplies_sums:
+            return bitcast(splat(_ONE, i8(), TURNS), ir.Float8E8M0FNUType.get(), TURNS)
         return bitcast(self._scale_bytes(loaded, tile), ir.Float8E8M0FNUType.get(), TURNS)
 
     def floats(self, loaded: Loaded, tile: int, turn: int) -> list[ir.Value]:
         """The elements of a tile in a turn as floats: runs of 8 along K."""
         assert self.decoded is not None
-        count = self.kind.scales
-        own = vector.extract_strided_slice(
-            of(i8(), count), self._scale_bytes(loaded, tile), [turn * count], [count], [1]
-        )
+        format, count = self.kind.format, self.kind.scales
+        if self.kind.multiplies_sums:
+            format = replace(format, scale=E8M0)
+            own = splat(_ONE, i8(), 1)
+        else:
+            own = vector.extract_strided_slice(
+                of(i8(), count), self._scale_bytes(loaded, tile), [turn * count], [count], [1]
+            )
         block = self._bytes(loaded, tile, turn)
         if self.instruction.unit.converts:
-            return decode(block, own, self.kind.format, self.decoded)
-        return decode_bits(block, own, self.kind.format)
+            return decode(block, own, format, self.decoded)
+        return decode_bits(block, own, format)
 
 
 def clamped(row: ir.Value, rows: int) -> ir.Value:

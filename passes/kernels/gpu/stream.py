@@ -32,7 +32,7 @@ from mxc.passes.kernels.gpu.contraction import QUAD, Contraction, Given
 from mxc.passes.kernels.gpu.floats import Floats, FloatSide
 from mxc.passes.kernels.gpu.lanes import Lane, below, divided, lane_of, plus, rest, times
 from mxc.passes.kernels.gpu.output import Blocks, tiles_of
-from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct
+from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct, SummedProduct
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledSide, clamped
 from mxc.passes.kernels.vectors import f32, index, loop, of
 
@@ -96,8 +96,8 @@ class _Body:
             for column in self.columns
         ]
         lhs = self.given.lhs(self.first)
-        sides = self._sides(lhs, self.given.rhs, sources, tuple(starts))
-        self.lhs, self.rhs, self.product = sides
+        self.lhs, self.rhs = self._sides(lhs, self.given.rhs, sources, tuple(starts))
+        self.product = self._product()
 
     def _sides(
         self,
@@ -105,21 +105,40 @@ class _Body:
         rhs: list[ir.Value],
         rows: tuple[ir.Value, ...],
         columns: tuple[ir.Value, ...],
-    ) -> tuple[ScaledSide | FloatSide, ScaledSide, ScaledProduct | DecodedProduct]:
-        """Both sides, and how they are multiplied."""
-        at = self.instruction, self.lane
+    ) -> tuple[ScaledSide | FloatSide, ScaledSide]:
+        """Both sides."""
+        at, in_turn = (self.instruction, self.lane), self.kernel.sums_blocks
         kind, register = self.kernel.lhs, self.kernel.decoded
         buffers = (bounded(rhs[0]), bounded(rhs[1]))
-        right = ScaledSide(self.kernel.rhs, *at, buffers, columns, register)
-        left: ScaledSide | FloatSide
+        own = self._own_columns() if in_turn else ()
+        right = ScaledSide(self.kernel.rhs, *at, buffers, columns, register, own, in_turn)
         if isinstance(kind, Floats):
             assert register is not None
-            left = FloatSide(kind, *at, lhs[0], rows, register)
-            return left, right, DecodedProduct(self.instruction, left, right)
-        left = ScaledSide(kind, *at, (lhs[0], lhs[1]), rows, register)
-        if register is not None:
-            return left, right, DecodedProduct(self.instruction, left, right)
-        return left, right, ScaledProduct(self.instruction, left, right)
+            return FloatSide(kind, *at, lhs[0], rows, register, in_turn), right
+        each = tuple((row,) for row in rows)
+        return ScaledSide(kind, *at, (lhs[0], lhs[1]), rows, register, each, in_turn), right
+
+    def _own_columns(self) -> tuple[tuple[ir.Value, ...], ...]:
+        """The columns of the totals that this lane has, of each tile, in their order."""
+        width = self.kernel.width
+        return tuple(
+            tuple(
+                plus(clamped(plus(self._column(column, quad), at), width), half * width)
+                for quad in range(self.instruction.totals // QUAD)
+                for at in range(QUAD)
+            )
+            for half in range(self.halves)
+            for column in self.columns
+        )
+
+    def _product(self) -> ScaledProduct | DecodedProduct | SummedProduct:
+        """How the sides are multiplied."""
+        found: ScaledProduct | DecodedProduct
+        if isinstance(self.lhs, FloatSide) or self.kernel.decoded is not None:
+            found = DecodedProduct(self.instruction, self.lhs, self.rhs)
+        else:
+            found = ScaledProduct(self.instruction, self.lhs, self.rhs)
+        return SummedProduct(found) if self.kernel.sums_blocks else found
 
     def build(self) -> None:
         """The whole body."""
