@@ -82,7 +82,10 @@ def quantising(
     pending = dispatch.operands
     while pending:
         maker = _maker(pending.pop(), weights, stores)
-        if maker is not None and maker not in found and _prepares(maker, weights):
+        if maker is None or maker in found or not _prepares(maker, weights):
+            continue
+        # What reads anything else is no weight in another order: an embedding reads tokens.
+        if _quantises(maker) or all(map(weights.hold, maker.operands)):
             found[maker] = None
             pending += maker.operands
     return tuple(found)
@@ -103,16 +106,19 @@ def _maker(value: ir.Value, weights: Weights, stores: dict[str, ir.Value]) -> Di
 
 def _prepares(dispatch: Dispatch, weights: Weights) -> bool:
     """Whether a dispatch only writes a weight again, or quantises."""
+    if _quantises(dispatch):
+        return True
+    return dispatch.body is not None and all(map(weights.hold, dispatch.op.results))
+
+
+def _quantises(dispatch: Dispatch) -> bool:
     if quantises(dispatch.op) or QUANTISING in dispatch.names:
         return True
-    if dispatch.body is None:
-        return False
-    narrows = any(
+    return dispatch.body is not None and any(
         op.name == "arith.scaling_truncf"
         or (op.name == "arith.truncf" and is_packed_float(op.results[0].type))
         for op in walk(dispatch.body)
     )
-    return narrows or all(weights.hold(result) for result in dispatch.op.results)
 
 
 def _decodes(dispatch: Dispatch) -> bool:

@@ -123,8 +123,32 @@ util.func public @reordered(%x: {OPERANDS[0]}, %w: {OPERANDS[1]}) -> {WHOLE} {{
   util.return %p : {WHOLE}
 }}
 """
+#: A row of an embedding, which the kernel adds: data say which one.
+TABLE = f"tensor<9x{N}xf32>"
+LOOKUP = load("t", 1, "tensor<1xi32>")
+LOOKUP += f"""
+      %c0 = arith.constant 0 : index
+      %id = tensor.extract %t[%c0] : tensor<1xi32>
+      %at = arith.index_cast %id : i32 to index
+      %w = iree_tensor_ext.dispatch.tensor.load %a0, offsets = [%at, 0], sizes = [1, {N}],
+        strides = [1, 1] : {DISPATCH}<readonly:{TABLE}> -> {ROW}
+      iree_tensor_ext.dispatch.tensor.store %w, %a2, offsets = [0], sizes = [{N}], strides = [1]
+        : {ROW} -> {DISPATCH}<writeonly:{ROW}>
+"""
+EMBEDDED = f"""
+util.global private @table = #flow.parameter.named<"model"::"table"> : {TABLE}
+util.func public @embedded(%x: {OPERANDS[0]}, %w: {OPERANDS[1]}, %s: {OPERANDS[2]},
+    %t: tensor<1xi32>) -> {WHOLE} {{
+  %g = util.global.load immutable @table : {TABLE}
+  %r = flow.dispatch @lookup::@lookup(%g, %t) : ({TABLE}, tensor<1xi32>) -> {ROW}
+  {PRODUCT.replace("%s)", "%s, %r)").replace(f"{OPERANDS[2]})", f"{OPERANDS[2]}, {ROW})")}
+  util.return %p : {WHOLE}
+}}
+"""
 PROGRAM = "".join(
     [
+        executable("lookup", [TABLE, "tensor<1xi32>", ROW], LOOKUP),
+        EMBEDDED,
         executable("reorder", [SCALES, f"tensor<{N}x{K // 32}xi8>"], REORDER),
         REORDERED,
         executable("product", [*OPERANDS, WHOLE], ""),
@@ -183,6 +207,10 @@ def test_scales_that_are_reordered_for_the_kernel(report: Report) -> None:
     assert found.kernels == 2
     assert found.bytes_minimum == ROWS + WEIGHTS + RESULT
     assert found.bytes_moved == found.bytes_minimum + 2 * N * K // 32
+
+
+def test_an_embedding_is_no_weight_in_another_order(report: Report) -> None:
+    assert one(report, "embedded").kernels == 1
 
 
 def test_attention_reads_its_own_keys_and_values(report: Report) -> None:
