@@ -38,7 +38,8 @@ class KernelCall:
 
     `kind`: of the instruction that multiplies, one of `targets.KINDS`. `batch` and `m` are -1 where
     they come with the call. `choice`: why not by a better one that the machine has; empty where
-    it has none.
+    it has none. `unfused`: why the elementwise operation that follows, its subject, is left for
+    another kernel; empty where none follows.
     """
 
     batch: int
@@ -51,6 +52,7 @@ class KernelCall:
     out: str
     kind: Kind
     choice: str = ""
+    unfused: str = ""
 
     def write(self, dispatch: ir.Operation) -> None:
         """Put this on a dispatch."""

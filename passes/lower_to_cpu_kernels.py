@@ -69,7 +69,7 @@ from mxc.passes.kernels.cpu.shared_weights import in_rows, with_weights_of_their
 from mxc.passes.kernels.cpu.sorted_rows import SortedRows
 from mxc.passes.kernels.cpu.tiles import Tiles, padded, prepared_for_tiles
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
-from mxc.passes.kernels.epilogues import NOTHING, Epilogue, epilogue
+from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.extents import Size, named, product, quotient, value_of
 from mxc.passes.kernels.quantised import quantised_result
 from mxc.passes.kernels.reshapes import as_tensor, packed_as, reshape, scalars_of, sizes_of
@@ -89,6 +89,9 @@ _KINDS: dict[Kind, InstructionKind] = {
     "pairs": "dot product",
     "quads": "dot product",
 }
+
+#: Why nothing is computed on the sums of a kernel that decodes weights for all tiles of rows.
+_STAGED = Reason("it waits for sums that are kept in the result")
 
 #: Rows of one expert each from which on they are taken expert by expert: fewer mostly differ.
 SORTED_ROWS = 8
@@ -212,7 +215,9 @@ class _Kernels:
             own=call.experts > 0 and call.ids is None,
         )
         # Where sums wait in the result, there is nothing to finish yet.
-        after = epilogue(call.op, PANEL) if not shape.staged_blocks else NOTHING
+        after = epilogue(call.op, PANEL)
+        if shape.staged_blocks:
+            after = Epilogue((), _STAGED if after.stages else after.unfused)
         made, out = (None, None) if shape.staged_blocks else _blocks_of(call, after)
         gemm = Gemm(self._isa, weights, prepared, rows, call.columns, blocks, shape, after, out)
         with ir.InsertionPoint(call.op), call.op.location:
@@ -270,7 +275,9 @@ class _Kernels:
             operands += [*(value for _, value in after.operands)]
             found = self._calls.dispatch(name, kernel, operands, scalars)
             stored = after.stores if made is None else made.format.name
-            dataclasses.replace(_described(call, stored, kernel), choice=choice).write(found)
+            unfused = "" if after.unfused is None or made is not None else after.unfused.text
+            described = _described(call, stored, kernel)
+            dataclasses.replace(described, choice=choice, unfused=unfused).write(found)
             sizes = sizes_of(last.results[0])
             if made is None:
                 replace(last, reshape(found.results[0], shape_of(last.results[0]), sizes))

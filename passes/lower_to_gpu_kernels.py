@@ -32,6 +32,7 @@ zero; operands whose dimensions are in another order; weights of 2 GiB or more a
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -123,7 +124,8 @@ class _Kernels:
                 workload=scalars,
                 sizes=dynamic_of(buffers),
             )
-            _described(call, stored).write(made)
+            unfused = "" if after.unfused is None or blocks is not None else after.unfused.text
+            dataclasses.replace(_described(call, stored), unfused=unfused).write(made)
             sizes = sizes_of(last.results[0])
             if blocks is None:
                 replace(last, reshape(made.results[0], shape_of(last.results[0]), sizes))

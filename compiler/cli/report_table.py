@@ -88,6 +88,7 @@ def render(report: Report, width: int = _LOG_WIDTH) -> Group:
     lines = [Text(f"[{number}] {reason}") for reason, number in reasons.items()]
     lines += [Text(f"IREE's code generator: {line}") for line in _where(rows, _stock)]
     lines += [Text(line) for line in _where(rows, lambda one: one.choice)]
+    lines += [Text(f"what follows is another kernel: {line}") for line in _where(rows, _unfused)]
     lines += [Text(f"note: {finding}") for finding in report.findings]
     record = TARGETS.get(report.target)
     if record is not None and record.unverified:
@@ -208,6 +209,11 @@ def _troubles(kernels: Sequence[Kernel]) -> list[str]:
 def _stock(one: Matmul) -> str | None:
     """Why no kernel of mxc computes a contraction of plain operands."""
     return one.reason if one.fallback is None else None
+
+
+def _unfused(one: Matmul) -> str | None:
+    """Why what follows a contraction of several kernels is not computed in its own."""
+    return one.unfused if one.kernels > 1 else None
 
 
 def _where(rows: Sequence[Row], said: Callable[[Matmul], str | None]) -> list[str]:

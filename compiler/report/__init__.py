@@ -35,7 +35,8 @@ class Matmul:
     need. `reason` says why no kernel of ours computes it, None where one does. `fallback`: the same
     where an operand is packed, with what the kernel lacks; or what a kernel of ours lacks.
     `choice` says why a kernel of ours multiplies by an instruction that names less than the machine
-    has, None where it does not.
+    has, None where it does not. `unfused` says why the elementwise operation that follows, its
+    subject, is not computed in the kernel of ours, None where none follows.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Matmul:
     fallback: str | None
     reason: str | None = None
     choice: str | None = None
+    unfused: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -215,6 +215,7 @@ def _own(
         else weights + call.batch * call.m * row_bytes(call.lhs, call.k) + written,
         fallback=explain_own(kernels, target, call.kind),
         choice=choice_of(call, target),
+        unfused=call.unfused or None,
     )
 
 

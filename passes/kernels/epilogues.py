@@ -9,7 +9,8 @@ it may read, beside the totals, tensors of the result's shape (a residual), of i
 of its rows (router weights) or of groups of them, one number (a scale), and rows of a table by a
 number of the row or the group (a bias an expert). A gated stage takes two columns half the width
 apart. Between stages the result may be reshaped; one that reads more than the result and numbers
-needs its columns. The last stage may leave bf16 or f16, which is then stored.
+needs its columns. The last stage may leave bf16 or f16, which is then stored. Where the next
+operation is elementwise too and no stage, the epilogue has the reason.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from iree.compiler import ir
 from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dim_of, dims, indexing_maps
+from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.extents import Size
 
 #: How an operand varies: with rows and columns, with one of them, with groups of rows, or as a
@@ -54,30 +56,32 @@ class Input:
 class Stage:
     """One elementwise generic over the totals; `gated`: over two columns half the width apart.
 
-    `inputs`: one for each argument of its body but the last. `tables`: those that it extracts from.
+    `inputs`: one for each argument of its body but the last. `tables`: those that it takes rows of.
     `together`: rows of a group.
     """
 
     op: ir.Operation
     inputs: tuple[Input, ...]
+    tables: tuple[ir.Value, ...]
     gated: bool
     together: int = 1
 
-    @property
-    def tables(self) -> tuple[ir.Value, ...]:
-        """The tensors that the body takes rows of."""
-        found: dict[ir.Value, None] = {}
-        for inner in self.op.regions[0].blocks[0].operations:
-            if inner.operation.name == "tensor.extract":
-                found[inner.operation.operands[0]] = None
-        return tuple(found)
+
+@dataclass(frozen=True)
+class End:
+    """No elementwise operation follows, or others read the result too."""
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """The stages behind a contraction, in their order. At most one is gated."""
+    """The stages behind a contraction, in their order. At most one is gated.
+
+    `unfused`: why the elementwise operation that follows them, its subject, is not one; None where
+    none follows.
+    """
 
     stages: tuple[Stage, ...]
+    unfused: Reason | None = None
 
     @property
     def gated(self) -> bool:
@@ -138,88 +142,111 @@ def epilogue(op: ir.Operation, panel: int) -> Epilogue:
     """
     stages: list[Stage] = []
     last, width, gated = op, shape_of(op.results[0])[-1], False
-    while (stage := _next(last.results[0], width, 0 if gated else panel)) is not None:
+    while isinstance(stage := _next(last.results[0], width, 0 if gated else panel), Stage):
         stages.append(stage)
         last = stage.op
         if stage.gated:
             width, gated = width // 2, True
-    return Epilogue(tuple(stages))
+    return Epilogue(tuple(stages), stage if isinstance(stage, Reason) else None)
 
 
-def _next(value: ir.Value, width: int, panel: int) -> Stage | None:
-    """The stage that alone reads `value`, of `width` columns; `panel`: 0 where none may gate."""
+def _next(value: ir.Value, width: int, panel: int) -> Stage | End | Reason:
+    """The stage that alone reads `value`, of `width` columns; `panel`: 0 where none may gate.
+
+    The reason is that of an elementwise operation which is none.
+    """
     users = list(dict.fromkeys(use.owner.operation for use in value.uses))
     if len(users) == 1 and users[0].name in _RESHAPES:
         return _next(users[0].results[0], width, 0)
     if len(users) == 1:
         return _stage(users[0], width, value)
-    if panel and len(users) == 2 and all(user.name == "tensor.extract_slice" for user in users):
+    if len(users) == 2 and all(user.name == "tensor.extract_slice" for user in users):
         return _gated(value, users, panel)
-    return None
+    return End()
 
 
-def _gated(value: ir.Value, slices: Sequence[ir.Operation], panel: int) -> Stage | None:
+def _gated(value: ir.Value, slices: Sequence[ir.Operation], panel: int) -> Stage | End | Reason:
     width = shape_of(value)[-1]
     halves: dict[int, ir.Value] = {}
     for part in slices:
         offsets = list(ir.DenseI64ArrayAttr(part.attributes["static_offsets"]))
         wanted = [*shape_of(value)[:-1], width // 2]
-        if any(offsets[:-1]) or shape_of(part.results[0]) != wanted or width % (2 * panel):
-            return None
+        if any(offsets[:-1]) or shape_of(part.results[0]) != wanted:
+            return End()
         if any(stride != 1 for stride in ir.DenseI64ArrayAttr(part.attributes["static_strides"])):
-            return None
+            return End()
         halves[offsets[-1]] = part.results[0]
     users = [list(half.uses) for half in halves.values()]
     if set(halves) != {0, width // 2} or any(len(uses) != 1 for uses in users):
-        return None
+        return End()
     owners = [uses[0].owner.operation for uses in users]
     if owners[0] != owners[1]:
-        return None
-    return _stage(owners[0], width // 2, halves[0], halves[width // 2])
+        return End()
+    stage = _stage(owners[0], width // 2, halves[0], halves[width // 2])
+    if not isinstance(stage, Stage):
+        return stage
+    if not panel:
+        return Reason("it joins halves of the columns, behind a reshape or another gate")
+    if width % (2 * panel):
+        return Reason(f"it joins halves of {width // 2} columns, no multiple of {panel}")
+    return stage
 
 
 def _stage(
     op: ir.Operation, width: int, first: ir.Value, second: ir.Value | None = None
-) -> Stage | None:
-    """The generic `op` as a stage over `first` (and `second`), or None where it is none.
+) -> Stage | End | Reason:
+    """The generic `op` as a stage over `first` (and `second`), or why it is none.
 
-    `width`: columns of the result. Of a tensor of another last dimension, each element depends on
-    the same element alone.
+    `End` where it does not compute each element from the same element. `width`: columns of the
+    result. Of a tensor of another last dimension, each element depends on the same element alone.
     """
     if op.name != "linalg.generic" or len(op.results) != 1 or not is_elementwise(op):
-        return None
+        return End()
     shape = shape_of(first)
-    if shape_of(op.results[0]) != shape or str(element_of(op.results[0])) not in _FLOATS:
-        return None
     affine = indexing_maps(op)
     maps = [dims(each) for each in affine]
     rank = len(shape)
     whole = list(range(rank))
-    if list(maps[-1]) != whole:
-        return None
     totals = [first] if second is None else [first, second]
+    read = [places for v, places in zip(op.operands, maps, strict=True) if v in totals]
+    if shape_of(op.results[0]) != shape or any(list(each) != whole for each in [*read, maps[-1]]):
+        return End()
+    if str(element_of(op.results[0])) not in _FLOATS:
+        return Reason(f"its result is {element_of(op.results[0])}; kernels store f32, bf16 and f16")
     inputs = []
-    for value, read, places in zip(list(op.operands)[:-1], affine, maps, strict=False):
-        reach: Reach | None
-        if value in totals:
-            reach = "total" if value == first else "second"
-            if list(places) != whole:
-                return None
-            inputs.append(Input(reach, None))
-            continue
-        if not isinstance(value.type, ir.RankedTensorType):
-            return None
-        reach = _reach(value, read, shape)
-        if reach != "scalar" and shape[-1:] != [width]:
-            return None
-        if reach is None or str(element_of(value)) not in _TYPES:
-            return None
-        inputs.append(Input(reach, value))
+    for value, at in zip(list(op.operands)[:-1], affine, strict=False):
+        given = _input(value, at, shape, width, totals)
+        if isinstance(given, Reason):
+            return given
+        inputs.append(given)
     body = op.regions[0].blocks[0]
+    if list(body.arguments[len(inputs)].uses):
+        return Reason("it reads the tensor that it overwrites")
     rows = {body.arguments[i] for i, given in enumerate(inputs) if given.reach in _OF_ROWS}
-    if list(body.arguments[len(inputs)].uses) or not _vectors(op, rank, rows):
-        return None
-    return Stage(op, tuple(inputs), second is not None, _together(inputs, shape))
+    tables = _tables(op, rank, rows)
+    if isinstance(tables, Reason):
+        return tables
+    return Stage(op, tuple(inputs), tables, second is not None, _together(inputs, shape))
+
+
+def _input(
+    value: ir.Value, read: ir.AffineMap, shape: list[int], width: int, totals: Sequence[ir.Value]
+) -> Input | Reason:
+    """What a stage over tensors of `shape` reads so, or why it cannot."""
+    if value in totals:
+        return Input("total" if value == totals[0] else "second", None)
+    if not isinstance(value.type, ir.RankedTensorType):
+        return Reason(f"it reads {value.type}, which is no tensor")
+    reach = _reach(value, read, shape)
+    if reach != "scalar" and shape[-1:] != [width]:
+        return Reason(
+            f"it reads {value.type} behind a reshape that leaves no rows of {width} columns"
+        )
+    if reach is None:
+        return Reason(f"it reads {value.type} along neither columns nor rows of the result")
+    if str(element_of(value)) not in _TYPES:
+        return Reason(f"it reads {element_of(value)}; kernels read {', '.join(_TYPES)}")
+    return Input(reach, value)
 
 
 def _together(inputs: Sequence[Input], shape: list[int]) -> int:
@@ -252,12 +279,15 @@ def _reach(value: ir.Value, read: ir.AffineMap, shape: list[int]) -> Reach | Non
     return "group" if known and places == rows and others == [rank - 2] and shape[-2] > 1 else None
 
 
-def _vectors(op: ir.Operation, rank: int, rows: set[ir.Value]) -> bool:
-    """Whether a body is made of what is known on vectors; `rows`: what it has of the row alone.
+def _tables(op: ir.Operation, rank: int, rows: set[ir.Value]) -> tuple[ir.Value, ...] | Reason:
+    """The tensors that a body takes rows of, or what of it is not known on vectors.
+
+    `rows`: what it has of the row alone.
 
     Columns are numbered, and rows of tables chosen, only to extract from tables.
     """
     body = op.regions[0].blocks[0]
+    found: dict[ir.Value, None] = {}
     own = set(body.arguments) | {result for view in body.operations for result in view.results}
     for view in body.operations:
         inner = view.operation
@@ -265,24 +295,33 @@ def _vectors(op: ir.Operation, rank: int, rows: set[ir.Value]) -> bool:
             outside = value not in own
             tables = inner.name == "tensor.extract" and value == inner.operands[0]
             if outside and not tables and (_is_argument(value) or not _is_constant(value)):
-                return False
+                return Reason(f"{inner.name} in it reads a value from outside")
         if inner.name == "linalg.index":
             if ir.IntegerAttr(inner.attributes["dim"]).value != rank - 1:
-                return False
+                return Reason("it reads the number of a row")
             if any(use.owner.operation.name != "tensor.extract" for use in inner.results[0].uses):
-                return False
+                return Reason("it computes with the number of a column")
         elif inner.name == "tensor.extract":
-            table, *at = inner.operands
-            if len(at) != 2 or str(element_of(table)) not in _TYPES or min(shape_of(table)) < 0:
-                return False
-            number, column = (value.owner for value in at if not _is_argument(value))
-            if column.name != "linalg.index" or number.name != "arith.index_cast":
-                return False
-            if number.operands[0] not in rows:
-                return False
+            if not _is_row_of_table(inner, rows):
+                return Reason(f"it looks up elements of {inner.operands[0].type} one by one")
+            found[inner.operands[0]] = None
         elif inner.name != "linalg.yield" and not _is_known(inner):
-            return False
-    return True
+            kinds = ", ".join(dict.fromkeys(str(v.type) for v in [*inner.operands, *inner.results]))
+            return Reason(f"{inner.name} in it is not known on vectors of {kinds}")
+    return tuple(found)
+
+
+def _is_row_of_table(extract: ir.Operation, rows: set[ir.Value]) -> bool:
+    """Whether a lookup takes the column's element of a row whose number the result's row has."""
+    table, *at = extract.operands
+    if len(at) != 2 or str(element_of(table)) not in _TYPES or min(shape_of(table)) < 0:
+        return False
+    if any(map(_is_argument, at)):
+        return False
+    number, column = (value.owner for value in at)
+    if column.name != "linalg.index" or number.name != "arith.index_cast":
+        return False
+    return number.operands[0] in rows
 
 
 def _is_known(op: ir.Operation) -> bool:

@@ -1,8 +1,12 @@
 """The report counts what runs before and behind a kernel of ours, and what is read of a cache."""
 
+import io
+
 import pytest
 from iree.compiler import ir
+from rich.console import Console
 
+from mxc.compiler.cli.report_table import render
 from mxc.compiler.report import Matmul, Report, build_report
 from mxc.dialects.context import new_context
 from mxc.dialects.targets import target
@@ -77,6 +81,9 @@ PRODUCT = (
     f'n = {N}, k = {K}, experts = 1, lhs = "bf16", rhs = "mxfp4", out = "f32", kind = "matrix"}}}} '
     f": ({', '.join(OPERANDS)}) -> {WHOLE}\n"
 )
+#: The same, which says why the bias is not computed in it.
+WHY = "it looks up elements of tensor<5x128xf32> one by one"
+UNFUSED = PRODUCT.replace('kind = "matrix"', f'kind = "matrix", unfused = "{WHY}"')
 BIASED = f"%q = flow.dispatch @bias::@bias(%p, %b) : ({WHOLE}, {ROW}) -> {WHOLE}\n"
 GATED = f"%g = flow.dispatch @gate::@gate(%q) : ({WHOLE}) -> {JOINED}\n"
 SUMMED = f"%t = flow.dispatch @sum::@sum(%p, %p) : ({WHOLE}, {WHOLE}) -> tensor<{M}xf32>\n"
@@ -163,6 +170,8 @@ PROGRAM = "".join(
         function("gated", PRODUCT + BIASED + GATED, "g", JOINED),
         function("summed", PRODUCT + SUMMED, "t", f"tensor<{M}xf32>"),
         function("returned", PRODUCT + BIASED, "p", WHOLE),
+        function("unfused", UNFUSED + BIASED, "q", WHOLE),
+        function("unfused_alone", UNFUSED, "p", WHOLE),
         ATTENTION,
     ]
 )
@@ -200,6 +209,20 @@ def test_a_bias_and_a_gate_behind_the_kernel(report: Report) -> None:
     assert found.kernels == 3
     assert found.bytes_minimum == ROWS + WEIGHTS + HALF
     assert found.bytes_moved == found.bytes_minimum + 4 * RESULT + 4 * N
+
+
+def test_why_what_follows_is_another_kernel(report: Report) -> None:
+    """Said of a contraction of several kernels only: what no kernel computes costs nothing."""
+    assert {m.function: m.unfused for m in report.matmuls if m.unfused is not None} == {
+        "unfused": WHY,
+        "unfused_alone": WHY,
+    }
+    text = Console(width=200, record=True, file=io.StringIO())
+    text.print(render(report))
+    printed = text.export_text()
+    name = one(report, "unfused").name
+    assert f"what follows is another kernel: unfused:{name}: {WHY}" in printed
+    assert printed.count(WHY) == 1
 
 
 def test_scales_that_are_reordered_for_the_kernel(report: Report) -> None:

@@ -248,6 +248,7 @@ def test_epilogue(compiled: Any, name: str) -> None:
     (row,) = [row for row in report["matmuls"] if row["function"] == name]
     assert row["fallback"] is None
     assert row["kernel"].startswith("mxc_")
+    assert row["unfused"] is None
     rng = np.random.default_rng(9)
     x = rng.integers(-4, 5, (M, K)).astype(np.float32) / 4
     packed, scales, values = weights()
