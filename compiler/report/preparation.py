@@ -84,8 +84,8 @@ def quantising(
         maker = _maker(pending.pop(), weights, stores)
         if maker is None or maker in found or not _prepares(maker, weights):
             continue
-        # What reads anything else is no weight in another order: an embedding reads tokens.
-        if _quantises(maker) or all(map(weights.hold, maker.operands)):
+        # Rows that data choose are no weight in another order: an embedding, for one.
+        if _quantises(maker) or not any(map(weights.chosen, maker.op.results)):
             found[maker] = None
             pending += maker.operands
     return tuple(found)

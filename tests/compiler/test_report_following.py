@@ -133,13 +133,18 @@ util.func public @reordered(%x: {OPERANDS[0]}, %w: {OPERANDS[1]}) -> {WHOLE} {{
 #: A row of an embedding, which the kernel adds: data say which one.
 TABLE = f"tensor<9x{N}xf32>"
 LOOKUP = load("t", 1, "tensor<1xi32>")
+LOOKUP += load("w", 0, TABLE)
 LOOKUP += f"""
-      %c0 = arith.constant 0 : index
-      %id = tensor.extract %t[%c0] : tensor<1xi32>
-      %at = arith.index_cast %id : i32 to index
-      %w = iree_tensor_ext.dispatch.tensor.load %a0, offsets = [%at, 0], sizes = [1, {N}],
-        strides = [1, 1] : {DISPATCH}<readonly:{TABLE}> -> {ROW}
-      iree_tensor_ext.dispatch.tensor.store %w, %a2, offsets = [0], sizes = [{N}], strides = [1]
+      %e = tensor.empty() : {ROW}
+      %r = linalg.generic {{indexing_maps = [affine_map<(n) -> (0)>, affine_map<(n) -> (n)>],
+          iterator_types = ["parallel"]}} ins(%t : tensor<1xi32>) outs(%e : {ROW}) {{
+      ^bb0(%id: i32, %o: f32):
+        %at = arith.index_cast %id : i32 to index
+        %n = linalg.index 0 : index
+        %z = tensor.extract %w[%at, %n] : {TABLE}
+        linalg.yield %z : f32
+      }} -> {ROW}
+      iree_tensor_ext.dispatch.tensor.store %r, %a2, offsets = [0], sizes = [{N}], strides = [1]
         : {ROW} -> {DISPATCH}<writeonly:{ROW}>
 """
 EMBEDDED = f"""
