@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.errors import PassError
+from mxc.dialects.kernel_calls import read_reasons
 from mxc.dialects.locations import plain
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
@@ -91,8 +92,10 @@ def refuse_elements(op: ir.Operation, *, f8: bool = True) -> None:
                 plain(op.location),
             )
         if isinstance(element, ir.FloatType) and element.width == 6:
+            reasons = read_reasons(op.location)
+            ours = f"no kernel of mxc takes it ({reasons[0]}), and " if reasons else ""
             raise PassError(
-                f"reads {value.type}: no code generator can load elements of 6 bits yet; use a "
-                "format of 4 or 8 bits",
+                f"reads {value.type}: {ours}no code generator can load elements of 6 bits yet; use "
+                "a format of 4 or 8 bits",
                 plain(op.location),
             )

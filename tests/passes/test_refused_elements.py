@@ -1,0 +1,34 @@
+"""What neither a kernel of ours nor IREE reads is refused with the reason of both."""
+
+import pytest
+from iree.compiler import ir
+
+from mxc.dialects.context import new_context
+from mxc.dialects.errors import PassError
+from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.reasons import Reason
+from mxc.passes.set_cpu_schedule import refuse_elements
+
+PROGRAM = """
+func.func @main(%w: tensor<32xf6E3M2FN>, %out: tensor<32xf32>) -> tensor<32xf32> {
+  %r = linalg.generic {indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>],
+      iterator_types = ["parallel"]} ins(%w : tensor<32xf6E3M2FN>) outs(%out : tensor<32xf32>) {
+  ^bb0(%a: f6E3M2FN, %unused: f32):
+    %y = arith.extf %a : f6E3M2FN to f32
+    linalg.yield %y : f32
+  } -> tensor<32xf32>
+  return %r : tensor<32xf32>
+}
+"""
+
+
+def test_six_bits() -> None:
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(PROGRAM)
+        op = module.body.operations[0].operation.regions[0].blocks[0].operations[0].operation
+        with pytest.raises(PassError, match=r"reads tensor<32xf6E3M2FN>: no code generator"):
+            refuse_elements(op)
+        write_reason(op, Reason("its weights are no parameter"))
+        said = r"no kernel of mxc takes it \(its weights are no parameter\), and no code generator"
+        with pytest.raises(PassError, match=said):
+            refuse_elements(op)
