@@ -1,16 +1,13 @@
 """Epilogues whose bodies read a scalar from outside: of a tensor, computed, or an argument."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from form_artifacts import compile_forms
 from form_programs import MEET, W_MAPS
 from form_weights import ELEMENTS, KO, SCALES, TARGETS, K, M, N
-
-import mxc
 
 #: Name -> type of the argument, operations from %t to %factor, what is given where 4.0 is meant.
 FACTORS: dict[str, tuple[str, str, Any]] = {
@@ -53,13 +50,9 @@ func.func @{name}(%x: {x}, {given}) -> {y} {{{decoded}
 
 @pytest.fixture(scope="module", params=TARGETS)
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    source = folder / "captured.mlir"
-    source.write_text("\n".join(map(function, FACTORS)))
-    output = folder / "captured.mxc"
-    mxc.compile(source, target=request.param, output=output)
-    report = json.loads((output / "report.json").read_text())
-    return request.param, mxc.load(output, device=TARGETS[request.param][0]), report
+    return request.param, *compile_forms(
+        tmp_path_factory.mktemp(request.param), request.param, "\n".join(map(function, FACTORS))
+    )
 
 
 @pytest.mark.parametrize("name", FACTORS)

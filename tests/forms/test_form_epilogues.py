@@ -5,20 +5,17 @@ One line is one epilogue on every target: operations on whole tensors over %y [M
 all there are.
 """
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from form_artifacts import compile_forms
 from form_weights import TARGETS, elementwise
 from numpy.typing import NDArray
-
-import mxc
 
 M, N, K = 4, 16, 64
 Y = f"tensor<{M}x{N}xf32>"
@@ -222,13 +219,11 @@ func.func @{name}(%x: tensor<{M}x{K // 32}x32xf32>, %bytes: tensor<{N}x{K // 2}x
 @pytest.fixture(scope="module", params=TARGETS)
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The target, the loaded artifact, and the contractions and dispatches by function."""
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    source = folder / "epilogues.mlir"
-    source.write_text("\n".join(function(*each) for each in EPILOGUES.items()))
-    output = folder / "epilogues.mxc"
-    mxc.compile(source, target=request.param, output=output)
-    report = json.loads((output / "report.json").read_text())
-    return mxc.load(output, device=TARGETS[request.param][0]), report
+    return compile_forms(
+        tmp_path_factory.mktemp(request.param),
+        request.param,
+        "\n".join(function(*each) for each in EPILOGUES.items()),
+    )
 
 
 def weights() -> tuple[Array, Array, Array]:

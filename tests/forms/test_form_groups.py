@@ -1,19 +1,17 @@
 """Groups of rows of one expert each: its bias, chosen by the id of the group, and the gate are
 computed in the kernel of the product."""
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from form_artifacts import compile_forms
 from form_weights import TARGETS
 from iree.compiler import ir
 from iree.compiler.dialects import arith, func, tensor
 
-import mxc
 from mxc.compiler.models.blocks.gates import gated
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
@@ -67,13 +65,9 @@ def program() -> str:
 
 @pytest.fixture(scope="module", params=TARGETS)
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    source = folder / "groups.mlir"
-    source.write_text(program())
-    output = folder / "groups.mxc"
-    mxc.compile(source, target=request.param, output=output)
-    report = json.loads((output / "report.json").read_text())
-    return request.param, mxc.load(output, device=TARGETS[request.param][0]), report
+    return request.param, *compile_forms(
+        tmp_path_factory.mktemp(request.param), request.param, program()
+    )
 
 
 @pytest.mark.parametrize("name", CASES)

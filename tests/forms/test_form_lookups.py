@@ -1,17 +1,14 @@
 """A weight that is looked up by rows, an embedding, and multiplied, the head of a model tied to it:
 it stays packed in both."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from form_artifacts import compile_forms
 from form_programs import MEET, W_MAPS
 from form_weights import ELEMENTS, KO, SCALES, TARGETS, K, M, N
-
-import mxc
 
 W = f"tensor<{N}x{K}xf32>"
 #: Name -> the shape of the ids, their type, and how a row is taken.
@@ -73,13 +70,9 @@ func.func @{name}(%x: {x}, {given}, %ids: tensor<{sizes}x{kind}>) -> ({y}, {out}
 
 @pytest.fixture(scope="module", params=TARGETS)
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    source = folder / "lookups.mlir"
-    source.write_text("\n".join(map(function, LOOKUPS)))
-    output = folder / "lookups.mxc"
-    mxc.compile(source, target=request.param, output=output)
-    report = json.loads((output / "report.json").read_text())
-    return mxc.load(output, device=TARGETS[request.param][0]), report
+    return compile_forms(
+        tmp_path_factory.mktemp(request.param), request.param, "\n".join(map(function, LOOKUPS))
+    )
 
 
 @pytest.mark.parametrize("name", LOOKUPS)

@@ -5,16 +5,13 @@ large: f16 has none above 65504. CPUs take subnormal numbers of f32 and bf16 for
 have so many digits that every product is rounded; on gfx950 such a product has its reason.
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from form_artifacts import compile_forms
 from form_weights import TARGETS, parallel
-
-import mxc
 
 SCALES = ("f8E8M0FNU", "f32")
 M, N, K = 4, 16, 64
@@ -62,17 +59,13 @@ func.func @{kind}_{sides}_{scale}({given}, %w_bytes: tensor<{N}x{K}xi8>,
 
 @pytest.fixture(scope="module", params=TARGETS)
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    source = folder / "rounded.mlir"
-    source.write_text(
+    return request.param, *compile_forms(
+        tmp_path_factory.mktemp(request.param),
+        request.param,
         "\n".join(
             function(kind, sides, scale) for kind in KINDS for sides in (1, 2) for scale in SCALES
-        )
+        ),
     )
-    output = folder / "rounded.mxc"
-    mxc.compile(source, target=request.param, output=output)
-    report = json.loads((output / "report.json").read_text())
-    return request.param, mxc.load(output, device=TARGETS[request.param][0]), report
 
 
 @pytest.mark.parametrize("scale", SCALES)
