@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mxc.artifact.manifest import REPORT
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GPT_OSS_20B, write_gpt_oss
-from mxc.dialects.manifest import REPORT
 
 #: What the whole model may take for gfx950, in seconds.
 LIMIT = 60

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.inspect.statistics import statistics
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 #: Numbers that are at the edges of what headers may say.
 EDGES = (

@@ -23,12 +23,12 @@ from typing import Any
 import hostile_texts as texts
 import numpy as np
 
+from mxc.artifact.child import Channel, Child, Ended, Overdue
+from mxc.artifact.manifest import CHAT_TEMPLATE, MANIFEST, MODULE, REPORT, TOKENIZER, WEIGHTS
 from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel
 from mxc.compiler.report.hot_loop import HotLoop
-from mxc.dialects.child import Channel, Child, Ended, Overdue
-from mxc.dialects.compute_units import Occupancy
-from mxc.dialects.manifest import CHAT_TEMPLATE, MANIFEST, MODULE, REPORT, TOKENIZER, WEIGHTS
+from mxc.targets.compute_units import Occupancy
 
 #: Seconds that any command may take; only those that hang take longer.
 SECONDS = 60.0

@@ -21,7 +21,7 @@ import numpy as np
 from iree import runtime as rt
 from iree.compiler import tools
 
-from mxc.dialects.manifest import (
+from mxc.artifact.manifest import (
     MANIFEST,
     MODULE,
     WEIGHTS,

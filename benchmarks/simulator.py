@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from iree.compiler import tools
 
-from mxc.runtime.simulator.code.code_object import read_kernels
-from mxc.runtime.simulator.run.launch import launch
-from mxc.runtime.simulator.run.translate import Program
-from mxc.runtime.simulator.watch.sanitizer import Sanitizer
+from mxc.simulator.code.code_object import read_kernels
+from mxc.simulator.run.launch import launch
+from mxc.simulator.run.translate import Program
+from mxc.simulator.watch.sanitizer import Sanitizer
 
 #: Shape (m, n, k), workgroups, and the promise in seconds.
 CASES = (

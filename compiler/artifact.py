@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mxc.artifact.manifest import MANIFEST, FileRecord, Manifest
 from mxc.compiler.leftovers import partial_folder
-from mxc.dialects.errors import ArtifactError
-from mxc.dialects.manifest import MANIFEST, FileRecord, Manifest
+from mxc.errors import ArtifactError
 
 
 @dataclass(frozen=True)

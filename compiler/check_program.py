@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from iree.compiler import ir
 
+from mxc.artifact.manifest import LARGEST_TENSOR
 from mxc.dialects.dispatches import walk
-from mxc.dialects.errors import CompileError
 from mxc.dialects.locations import plain
-from mxc.dialects.manifest import LARGEST_TENSOR
+from mxc.errors import CompileError
 
 _FUNCTIONS = ("func.func", "util.func")
 _CALLS = ("func.call", "util.call")

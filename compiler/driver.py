@@ -24,8 +24,8 @@ from mxc.compiler.signatures import require_no_parameters, signatures
 from mxc.compiler.steps import Compiled, Request, Step
 from mxc.dialects.dispatches import walk
 from mxc.dialects.parameters import take_layouts
-from mxc.dialects.targets import Target, target
 from mxc.passes.base import dump, notes, run
+from mxc.targets.records import Target, target
 
 Tell = Callable[[Step], None]
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mxc.artifact.kernel_names import called_as, case_name
 from mxc.compiler.levels import compile_level, targets_of
 from mxc.compiler.report import Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel, bodies_of
 from mxc.compiler.report.loops import hot_loop, read_line
 from mxc.compiler.road import opened
 from mxc.compiler.steps import Progress, Recorder, Request, require_timeout
-from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.kernel_names import called_as, case_name
+from mxc.errors import ArtifactError, RequestError
 
 #: What `--emit` may be.
 KINDS = ("asm",)

@@ -19,10 +19,10 @@ from iree.compiler import ir
 from iree.compiler.api import Invocation, Output, Session, _initializeGlobalCL, ctypes_dl
 
 from mxc.dialects.context import prepare
-from mxc.dialects.errors import CompileError
 from mxc.dialects.locations import plain
-from mxc.dialects.targets import Target
-from mxc.dialects.tile_permission import TILES, refusal
+from mxc.errors import CompileError
+from mxc.targets.records import Target
+from mxc.targets.tile_permission import TILES, refusal
 
 #: IREE's phases in order. Before "flow" a program is tensors, then dispatches, then a stream of
 #: commands; "executable-targets" is where LLVM makes the kernels.

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from mxc.dialects.errors import ArtifactError
+from mxc.errors import ArtifactError
 
 #: Stands in the name of every such folder beside an output, with eight digits behind it.
 _PARTIAL = ".mxc-partial-"

@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mxc.artifact.manifest import MODULE, LevelRecord, TargetRecord, level_name
 from mxc.compiler.models.model import Model
 from mxc.compiler.packing.levels import archive_name, share
 from mxc.compiler.packing.pack import Packed, pack
 from mxc.compiler.packing.quantised import Loss
 from mxc.compiler.steps import Compiled, Progress, Recorder, Request, Step
 from mxc.compiler.worker import compile_program
-from mxc.dialects.errors import TargetError
-from mxc.dialects.manifest import MODULE, LevelRecord, TargetRecord, level_name
-from mxc.dialects.targets import Target
-from mxc.dialects.targets import target as target_record
+from mxc.errors import TargetError
+from mxc.targets.records import Target
+from mxc.targets.records import target as target_record
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mxc.compiler.steps import OptRequest, Refused, require_timeout
 from mxc.compiler.worker import run_passes
-from mxc.dialects.errors import MxcError, PassError
+from mxc.errors import MxcError, PassError
 
 #: The first bytes of MLIR bytecode (mlir/Bytecode/Encoding.h).
 _BYTECODE = b"ML\xefR"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from mxc.compiler import iree
-from mxc.dialects.devices import device
-from mxc.dialects.errors import TargetError
-from mxc.dialects.targets import Target
-from mxc.dialects.targets import target as target_record
+from mxc.errors import TargetError
 from mxc.passes.base import Pass, Pipeline, Stage
 from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
@@ -25,6 +22,9 @@ from mxc.passes.set_gpu_schedule import SetGpuSchedule
 from mxc.passes.split_kernels import SplitKernels
 from mxc.passes.verify_packed_weights import VerifyPackedWeights
 from mxc.passes.verify_transients import VerifyTransients
+from mxc.targets.devices import device
+from mxc.targets.records import Target
+from mxc.targets.records import target as target_record
 
 _NORMALISE = Stage(
     name="normalise",

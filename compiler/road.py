@@ -9,6 +9,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from mxc.artifact.manifest import (
+    MANIFEST,
+    REPORT,
+    SCHEMA,
+    SCHEMA_OF_LEVELS,
+    TOKENIZER,
+    FileRecord,
+    Manifest,
+    iree_version,
+    mxc_version,
+)
 from mxc.compiler.artifact import Artifact, record, writing
 from mxc.compiler.checkpoints.hub import located, origin
 from mxc.compiler.levels import (
@@ -28,18 +39,7 @@ from mxc.compiler.packing.quantised import describe_loss, loss_rows
 from mxc.compiler.report import Report, require_no_fallback
 from mxc.compiler.steps import Progress, Recorder, Request, require_timeout
 from mxc.compiler.tokenizers.check import check_texts
-from mxc.dialects.errors import ArtifactError, CheckpointError
-from mxc.dialects.manifest import (
-    MANIFEST,
-    REPORT,
-    SCHEMA,
-    SCHEMA_OF_LEVELS,
-    TOKENIZER,
-    FileRecord,
-    Manifest,
-    iree_version,
-    mxc_version,
-)
+from mxc.errors import ArtifactError, CheckpointError
 
 #: What a program may be in: MLIR as text or as bytecode.
 PROGRAMS = (".mlir", ".mlirbc")

@@ -11,8 +11,8 @@ from mxc.compiler.pipelines import pipeline
 from mxc.compiler.steps import OptRequest, Refused, Step
 from mxc.compiler.worker import placed
 from mxc.dialects.context import new_context
-from mxc.dialects.errors import PassError
 from mxc.dialects.locations import plain
+from mxc.errors import PassError
 from mxc.kernels.printer import NEST
 from mxc.passes.base import Pass, run
 from mxc.passes.spec import parse

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from iree.compiler import ir
 
-from mxc.dialects.errors import CompileError
-from mxc.dialects.manifest import Function, TensorType
+from mxc.artifact.manifest import Function, TensorType
+from mxc.errors import CompileError
 
 #: Element types that cross the boundary: what the runtime has a numpy type for.
 BOUNDARY = (

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mxc.dialects.errors import RequestError
-from mxc.dialects.manifest import Function
+from mxc.artifact.manifest import Function
+from mxc.errors import RequestError
 
 #: Seconds that a stage of ours or a phase of IREE may take: far more than the largest model needs.
 PHASE_TIMEOUT = 3600.0

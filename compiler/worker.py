@@ -24,11 +24,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mxc.artifact.child import Channel, Child, Ended, Overdue, limit_processor
 from mxc.compiler.leftovers import locked_folder, remove_leftovers
 from mxc.compiler.steps import Compiled, OptRequest, Refused, Request, Step
-from mxc.dialects.child import Channel, Child, Ended, Overdue, limit_processor
-from mxc.dialects.errors import CompileError, MxcError, PassError
-from mxc.dialects.targets import target
+from mxc.errors import CompileError, MxcError, PassError
+from mxc.targets.records import target
 
 OnStep = Callable[[Step], None]
 

@@ -1,1 +1,1 @@
-"""The words: formats, recipes, targets, and the IR shapes that the passes build and match."""
+"""What a program says: the shapes of IR that mxc builds and matches, and MLIR of its targets."""

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from iree.compiler import ir
 from iree.compiler.dialects import amdgpu, arith, rocdl, vector
 
-from mxc.dialects.formats import E2M3, ElementFormat
+from mxc.formats.formats import E2M3, ElementFormat
 
 #: s_setreg's name of MODE[23:23], FP16_OVFL: register 1, first bit 23, one bit.
 _FP16_OVFL = 1 | 23 << 6

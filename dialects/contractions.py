@@ -17,8 +17,8 @@ from iree.compiler import ir
 from iree.compiler.dialects import linalg
 
 from mxc.dialects.dispatches import owner, walk
-from mxc.dialects.formats import FORMATS
 from mxc.dialects.quantise import BLOCK
+from mxc.formats.formats import FORMATS
 
 _PRODUCTS = ("arith.mulf", "arith.muli")
 _SUMS = ("arith.addf", "arith.addi")

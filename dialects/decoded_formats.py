@@ -24,7 +24,6 @@ import numpy as np
 from iree.compiler import ir
 
 from mxc.dialects.dequantize import is_byte
-from mxc.dialects.formats import E8M0, FORMATS, BlockFormat
 from mxc.dialects.generic import shape_of
 from mxc.dialects.indexing import bound, plus, times
 from mxc.dialects.scalar_nodes import (
@@ -41,6 +40,7 @@ from mxc.dialects.scalar_nodes import (
     reads,
 )
 from mxc.dialects.scalar_operations import Array, bitcast, bits_of, decoded, evaluate, rounded
+from mxc.formats.formats import E8M0, FORMATS, BlockFormat
 
 #: Bits of codes and of scales.
 _WIDEST = 8

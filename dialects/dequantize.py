@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg
 
-from mxc.dialects.formats import INT8
 from mxc.dialects.generic import constant
+from mxc.formats.formats import INT8
 
 #: The weight of the lowest bit of an mxint8 element.
 INT8_STEP = 2.0**-INT8.mantissa

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from iree.compiler import ir
 
-from mxc.dialects.manifest import SCOPE
+from mxc.artifact.manifest import SCOPE
 
 #: On a `util.global`: the layout that the bytes of its parameter shall have, a StringAttr.
 LAYOUT = "mxc.layout"

@@ -25,8 +25,6 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, flow, linalg, tensor
 
 from mxc.dialects.boundary import unpack
-from mxc.dialects.errors import FormatError
-from mxc.dialects.formats import E8M0, FORMATS, BlockFormat, block_format
 from mxc.dialects.generic import constant, element_of, generic, shape_of
 from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.quantise_scalars import (
@@ -40,7 +38,9 @@ from mxc.dialects.quantise_scalars import (
     row_scale,
     scale_byte,
 )
-from mxc.dialects.recipes import ScaleRecipe, scale_recipe
+from mxc.errors import FormatError
+from mxc.formats.formats import E8M0, FORMATS, BlockFormat, block_format
+from mxc.formats.recipes import ScaleRecipe, scale_recipe
 
 #: Elements of a block of int8, as of every MX format.
 BLOCK = 32

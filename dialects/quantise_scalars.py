@@ -11,10 +11,10 @@ import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.formats import E8M0, BlockFormat, ElementFormat
 from mxc.dialects.generic import constant
-from mxc.dialects.nvfp4 import MIN_TENSOR_SCALE
-from mxc.dialects.recipes import MANTISSA, NAN_BYTE, ScaleRecipe, addend
+from mxc.formats.formats import E8M0, BlockFormat, ElementFormat
+from mxc.formats.nvfp4 import MIN_TENSOR_SCALE
+from mxc.formats.recipes import MANTISSA, NAN_BYTE, ScaleRecipe, addend
 
 #: Bits of float32: Inf, all but the sign, a NaN.
 INFINITY = 0xFF << MANTISSA

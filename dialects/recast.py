@@ -15,11 +15,11 @@ from iree.compiler import ir
 from iree.compiler.dialects import tensor
 
 from mxc.dialects.dequantize import extend, read_factor
-from mxc.dialects.formats import E8M0, FORMATS, BlockFormat
 from mxc.dialects.generic import element_of, generic, shape_of
 from mxc.dialects.indexing import dims, indexing_maps
 from mxc.dialects.quantise import quantise_mx
-from mxc.dialects.recipes import ScaleRecipe
+from mxc.formats.formats import E8M0, FORMATS, BlockFormat
+from mxc.formats.recipes import ScaleRecipe
 
 
 def mx_cast(

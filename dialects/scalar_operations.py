@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from iree.compiler import ir
 
-from mxc.dialects.rounding import round_to_odd
+from mxc.formats.rounding import round_to_odd
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from iree.compiler import ir
 
-from mxc.dialects.formats import BlockFormat
 from mxc.dialects.quantise import quantise_mx
-from mxc.dialects.recipes import ScaleRecipe
 from mxc.dialects.scaled import scaled_contraction
+from mxc.formats.formats import BlockFormat
+from mxc.formats.recipes import ScaleRecipe
 
 
 def scaled_matmul(

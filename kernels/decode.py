@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from mxc.dialects.formats import ElementFormat
+from mxc.formats.formats import ElementFormat
 from mxc.kernels.language import Atom, Element, Numbers
 from mxc.kernels.layout import Layout, layout
 

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mxc.compiler import compile
     from mxc.compiler.quantize.checkpoint import quantize_checkpoint
-    from mxc.dialects.errors import MxcError
-    from mxc.dialects.reference import Quantized, dequantize, quantize
-    from mxc.dialects.scale_spec import ScaleSpec
-    from mxc.dialects.scaled_tensor import Scaled, dequantize_scaled
-    from mxc.dialects.scaling import quantize_scaled
+    from mxc.errors import MxcError
+    from mxc.formats.reference import Quantized, dequantize, quantize
+    from mxc.formats.scale_spec import ScaleSpec
+    from mxc.formats.scaled_tensor import Scaled, dequantize_scaled
+    from mxc.formats.scaling import quantize_scaled
     from mxc.runtime import load
 
 _HOME = {
     "compile": "mxc.compiler",
     "load": "mxc.runtime",
-    "quantize": "mxc.dialects.reference",
-    "dequantize": "mxc.dialects.reference",
-    "Quantized": "mxc.dialects.reference",
+    "quantize": "mxc.formats.reference",
+    "dequantize": "mxc.formats.reference",
+    "Quantized": "mxc.formats.reference",
     "quantize_checkpoint": "mxc.compiler.quantize.checkpoint",
-    "quantize_scaled": "mxc.dialects.scaling",
-    "dequantize_scaled": "mxc.dialects.scaled_tensor",
-    "Scaled": "mxc.dialects.scaled_tensor",
-    "ScaleSpec": "mxc.dialects.scale_spec",
-    "MxcError": "mxc.dialects.errors",
+    "quantize_scaled": "mxc.formats.scaling",
+    "dequantize_scaled": "mxc.formats.scaled_tensor",
+    "Scaled": "mxc.formats.scaled_tensor",
+    "ScaleSpec": "mxc.formats.scale_spec",
+    "MxcError": "mxc.errors",
 }
 
 __all__ = [

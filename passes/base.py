@@ -20,8 +20,8 @@ from typing import ClassVar
 
 from iree.compiler import ir, passmanager
 
-from mxc.dialects.errors import PassError
 from mxc.dialects.locations import plain
+from mxc.errors import PassError
 from mxc.passes.rewriting import sanitizer
 
 #: Attribute of an operation that could not be given its intended form: a StringAttr, one sentence.

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.dequantize import is_element, is_scale_of
-from mxc.dialects.errors import PassError
 from mxc.dialects.indexing import trace
 from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import match_scaled_contraction
+from mxc.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.fuse_dequantize import is_decoding
 from mxc.passes.rewriting.rebuild import has_reduction, linalg_operations, sums_floats

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.errors import PassError
+from mxc.errors import PassError
 from mxc.passes.base import Pass
 
 #: Operations, or dialects of them, that carry tensors without a look at their elements.

@@ -31,10 +31,9 @@ from typing import Any
 from iree.compiler import ir
 
 from mxc.dialects.contractions import is_contraction
-from mxc.dialects.devices import Device, machine
-from mxc.dialects.errors import PassError
 from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.reasons import Reason
+from mxc.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import epilogue
 from mxc.passes.kernels.gpu.calls import Call, match
@@ -52,6 +51,7 @@ from mxc.passes.kernels.gpu.schedule import (
     write_schedules,
 )
 from mxc.passes.rewriting.rebuild import linalg_operations
+from mxc.targets.devices import Device, machine
 
 #: Groups that a product is taken to have where they come with each call.
 _GROUPS = 32
@@ -64,7 +64,7 @@ class ChooseGpuSchedule(Pass):
     """Write a schedule on each contraction that a kernel for GPUs computes.
 
     `file`: schedules of one's own, which go before the model's. `target`: the GPU, which must have
-    a device (dialects/devices.py).
+    a device (targets/devices.py).
     """
 
     name = "mxc-choose-gpu-schedule"

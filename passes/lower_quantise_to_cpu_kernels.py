@@ -25,11 +25,11 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.errors import PassError
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.kernel_calls import mark_quantises
 from mxc.dialects.quantise import Quantisation, match_quantisation, source_of
 from mxc.dialects.recast import match_dequantised, match_transposed
+from mxc.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.kernels.cpu.calls import Calls
 from mxc.passes.kernels.cpu.isa import ISAS, Isa

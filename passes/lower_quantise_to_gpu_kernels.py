@@ -27,10 +27,8 @@ from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 
-from mxc.dialects.devices import machine
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.kernel_calls import mark_quantises, write_reason
-from mxc.dialects.matrix_units import MatrixUnit
 from mxc.dialects.quantise import Quantisation, match_quantisation, source_of
 from mxc.dialects.reasons import Reason
 from mxc.dialects.recast import match_dequantised, match_transposed
@@ -43,6 +41,8 @@ from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.reshapes import as_tensor, packed_as, sizes_of
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
+from mxc.targets.devices import machine
+from mxc.targets.matrix_units import MatrixUnit
 
 
 @dataclass(frozen=True)

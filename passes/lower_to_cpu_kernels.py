@@ -46,12 +46,11 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.contractions import block_name, is_contraction
-from mxc.dialects.errors import PassError
 from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import KernelCall, mark_quantises, write_reason
 from mxc.dialects.quantise import Quantisation
 from mxc.dialects.reasons import Reason
-from mxc.dialects.targets import Kind as InstructionKind
+from mxc.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.kernels.cpu.activations import Prepare, Prepared
 from mxc.passes.kernels.cpu.calls import Calls
@@ -76,6 +75,7 @@ from mxc.passes.kernels.reshapes import as_tensor, packed_as, reshape, scalars_o
 from mxc.passes.kernels.sources import BLOCK, Source
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 from mxc.passes.rewriting.worklist import Worklist
+from mxc.targets.records import Kind as InstructionKind
 
 #: What cannot be part of a symbol.
 _NO_NAME = r"\W+"

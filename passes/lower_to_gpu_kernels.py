@@ -37,11 +37,10 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.devices import machine
-from mxc.dialects.errors import PassError
 from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import KernelCall
 from mxc.dialects.reasons import Reason
+from mxc.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.executables import dispatch_all, executable_of
@@ -58,6 +57,7 @@ from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, read_schedules
 from mxc.passes.kernels.gpu.stream import Stream
 from mxc.passes.kernels.reshapes import as_buffer, as_tensor, packed_as, reshape, sizes_of
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
+from mxc.targets.devices import machine
 
 #: A size of a contraction that is not known, in its description.
 _DYNAMIC = -1

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.errors import PassError
 from mxc.dialects.kernel_calls import read_reasons
 from mxc.dialects.locations import plain
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
+from mxc.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.rebuild import linalg_operations
 

@@ -15,7 +15,7 @@ from typing import get_type_hints
 from iree.compiler import ir
 
 from mxc.dialects.context import new_context
-from mxc.dialects.errors import PassError
+from mxc.errors import PassError
 from mxc.passes.base import LEAST, Pass, check_native
 
 _OURS = re.compile(r"(mxc-[a-z0-9-]*)(?:\{(.*)\})?", re.DOTALL)

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.artifact.kernel_names import case_name
 from mxc.dialects.dispatches import walk
-from mxc.dialects.kernel_names import case_name
 from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import CASES, TRANSLATION
 from mxc.passes.kernels.gpu.lanes import below

@@ -35,9 +35,9 @@ from mxc.dialects.dispatches import (
     tensor_bytes,
     walk,
 )
-from mxc.dialects.errors import PassError
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.locations import plain
+from mxc.errors import PassError
 from mxc.passes.base import FALLBACK, LEAST, Pass
 
 _ARITHMETIC = tuple(

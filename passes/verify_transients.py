@@ -23,8 +23,8 @@ from typing import ClassVar
 from iree.compiler import ir
 
 from mxc.dialects.dispatches import owner, walk
-from mxc.dialects.errors import PassError
 from mxc.dialects.locations import plain
+from mxc.errors import PassError
 from mxc.passes.base import FALLBACK, LEAST, Pass
 
 ALLOCATE = "stream.resource.alloca"

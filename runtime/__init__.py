@@ -1,4 +1,4 @@
-"""The drive: load an artifact, run it. Never imports the compiler.
+"""Load an artifact and run it. Never imports the compiler.
 
 `load` comes from mxc.runtime.session at its first use, so that what needs no IREE (the checks of
 an artifact, sampling, text) does not wait for it.

@@ -9,8 +9,8 @@ import numpy as np
 from iree import runtime as rt
 from numpy.typing import NDArray
 
-from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.manifest import TensorType
+from mxc.artifact.manifest import TensorType
+from mxc.errors import ArtifactError, RequestError
 
 Array = NDArray[Any]
 

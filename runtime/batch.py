@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.dialects.errors import RequestError
-from mxc.dialects.manifest import ModelRecord, batch_function
+from mxc.artifact.manifest import ModelRecord, batch_function
+from mxc.errors import RequestError
 from mxc.runtime import arrays
 from mxc.runtime.sequence import Sequence
 

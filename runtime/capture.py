@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mxc.dialects.errors import RequestError
-from mxc.dialects.manifest import SCOPE
+from mxc.artifact.manifest import SCOPE
+from mxc.errors import RequestError
 from mxc.runtime.device import topology
 
 

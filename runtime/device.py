@@ -14,7 +14,7 @@ from typing import Any
 from iree import runtime as rt
 from iree.runtime import _binding
 
-from mxc.dialects.errors import ArtifactError, RequestError
+from mxc.errors import ArtifactError, RequestError
 from mxc.runtime.machine import is_confined, usable_cores
 
 #: What IREE takes where nobody says anything: a driver that another makes shall not be ours.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.dialects.errors import RequestError
+from mxc.errors import RequestError
 
 if TYPE_CHECKING:
     from mxc.runtime.session import Model

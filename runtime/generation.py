@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mxc.dialects.errors import RequestError
+from mxc.errors import RequestError
 
 if TYPE_CHECKING:
     from mxc.runtime.sampling import Sampler

@@ -9,8 +9,7 @@ import hashlib
 import stat
 from pathlib import Path, PurePosixPath
 
-from mxc.dialects.errors import ArtifactError
-from mxc.dialects.manifest import (
+from mxc.artifact.manifest import (
     ARCHIVE,
     MANIFEST,
     FileRecord,
@@ -22,6 +21,7 @@ from mxc.dialects.manifest import (
     iree_version,
     mxc_version,
 )
+from mxc.errors import ArtifactError
 
 #: Of a cache [entries, positions, heads, head size].
 _CACHE_RANK = 4

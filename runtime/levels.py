@@ -7,10 +7,10 @@ is to ask for it. Imports no IREE: `mxc inspect` asks the same.
 
 from __future__ import annotations
 
-from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.manifest import Manifest
-from mxc.dialects.tile_permission import TILES
+from mxc.artifact.manifest import Manifest
+from mxc.errors import ArtifactError, RequestError
 from mxc.runtime.machine import obstacle, relevant
+from mxc.targets.tile_permission import TILES
 
 #: The drivers of IREE that run CPU code on this machine's own threads.
 CPU_DRIVERS = ("local-task", "local-sync")

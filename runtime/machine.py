@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from mxc.dialects.tile_permission import TILES, refusal
+from mxc.targets.tile_permission import TILES, refusal
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CPUS = Path("/sys/devices/system/cpu")

@@ -25,12 +25,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mxc.dialects.errors import RequestError
-from mxc.dialects.manifest import REPORT, ModelRecord, TensorType
-from mxc.dialects.tile_permission import TILES
+from mxc.artifact.manifest import REPORT, ModelRecord, TensorType
+from mxc.errors import RequestError
 from mxc.runtime import arrays
 from mxc.runtime.capture import Call, Dispatch, Program, capture
 from mxc.runtime.session import Model
+from mxc.targets.tile_permission import TILES
 
 #: Calls that are profiled, after one that reads the weights from disk.
 REPETITIONS = 7

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.dialects.errors import RequestError
+from mxc.errors import RequestError
 
 
 class Sampler:

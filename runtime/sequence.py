@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.dialects.errors import RequestError
-from mxc.dialects.manifest import ModelRecord
+from mxc.artifact.manifest import ModelRecord
+from mxc.errors import RequestError
 from mxc.runtime import arrays
 
 if TYPE_CHECKING:

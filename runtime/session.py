@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from iree import runtime as rt
 
-from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.manifest import SCOPE, Function, Manifest, TensorType, read_manifest
-from mxc.dialects.parameter_archive import read_archive
+from mxc.artifact.manifest import SCOPE, Function, Manifest, TensorType, read_manifest
+from mxc.artifact.parameter_archive import read_archive
+from mxc.errors import ArtifactError, RequestError
 from mxc.runtime import arrays
 from mxc.runtime.device import driver_of, open_device
 from mxc.runtime.integrity import check_files, check_model, check_version
@@ -57,7 +57,7 @@ def load(
     """
     folder = Path(path)
     if device == "simulator":
-        from mxc.runtime.simulator.session import load as simulated
+        from mxc.runtime.simulated import load as simulated
 
         return simulated(folder, verify=verify)
     manifest = read_manifest(folder)

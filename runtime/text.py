@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mxc.dialects.chat_template import ChatTemplate
-from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.manifest import TOKENIZER
-from mxc.dialects.text_files import open_tokenizer, read_text_files, telling_panics
+from mxc.artifact.chat_template import ChatTemplate
+from mxc.artifact.manifest import TOKENIZER
+from mxc.artifact.text_files import open_tokenizer, read_text_files, telling_panics
+from mxc.errors import ArtifactError, RequestError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

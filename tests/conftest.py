@@ -15,7 +15,7 @@ from iree import runtime as rt
 from iree.compiler import tools
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from mxc.dialects.manifest import (
+from mxc.artifact.manifest import (
     MANIFEST,
     MODULE,
     TOKENIZER,
@@ -29,7 +29,7 @@ from mxc.dialects.manifest import (
     iree_version,
     mxc_version,
 )
-from mxc.dialects.tile_permission import refusal
+from mxc.targets.tile_permission import refusal
 
 # Every worker has a core: torch's threads, one a core of each worker, would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

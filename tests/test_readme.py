@@ -19,13 +19,17 @@ from pathlib import Path
 
 import pytest
 
+from mxc.artifact import manifest
 from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel
-from mxc.dialects import manifest
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+#: Folders whose files a document names in backquotes.
+FOLDERS = [p.name for p in (ROOT / "mxc").iterdir() if p.is_symlink()]
+FOLDERS += ["tests", "lit_tests", "benchmarks", "docs"]
 
 #: What prepares a machine: these commands need the network or an hour, and are only looked at.
 PREPARATION = {"git", "cd", "make", "pip", "source"}
@@ -156,7 +160,8 @@ def test_files_that_are_named_are_there(document: Path) -> None:
     text = document.read_text()
     linked = [document.parent / target for target in re.findall(r"\]\(([^)#:]+)\)", text)]
     named = re.findall(
-        r"`((?:dialects|passes|compiler|runtime|tests|lit_tests|benchmarks|docs)/[\w/.-]*)`", text
+        r"`((?:artifact|dialects|formats|kernels|passes|compiler|runtime|simulator|targets|tests|lit_tests|benchmarks|docs)/[\w/.-]*)`",
+        text,
     )
     missing = [str(p) for p in [*linked, *(ROOT / name for name in named)] if not p.exists()]
     assert linked or named

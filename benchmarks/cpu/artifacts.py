@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.manifest import MANIFEST, REPORT
+from mxc.artifact.manifest import MANIFEST, REPORT
+from mxc.formats.formats import FORMATS
 
 #: The table of which a token reads one row.
 _EMBEDDING = "embed_tokens"

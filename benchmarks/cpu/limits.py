@@ -25,7 +25,6 @@ from repetitions import Time, interleave
 
 from mxc.compiler import iree
 from mxc.dialects import x86
-from mxc.dialects.targets import target
 from mxc.kernels.lowering.index import of
 from mxc.kernels.lowering.memory import load_tile, pointer, store_tile
 from mxc.passes.kernels.cpu.isa import best_isa
@@ -40,6 +39,7 @@ from mxc.passes.kernels.vectors import (
     prefetch,
     splat,
 )
+from mxc.targets.records import target
 
 #: Independent chains: more than latency times throughput of any of the instructions.
 CHAINS = 16

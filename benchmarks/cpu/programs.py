@@ -17,14 +17,14 @@ from iree import runtime as rt
 from iree.compiler import ir
 from numpy.typing import NDArray
 
+from mxc.artifact.manifest import SCOPE
 from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.steps import Compiled, Request
 from mxc.compiler.worker import compile_program
 from mxc.dialects.context import new_context
-from mxc.dialects.manifest import SCOPE
 from mxc.dialects.parameters import Parameters
-from mxc.dialects.tile_permission import refusal
 from mxc.runtime.device import open_device
+from mxc.targets.tile_permission import refusal
 
 Array = NDArray[Any]
 

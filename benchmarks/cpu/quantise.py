@@ -28,11 +28,11 @@ from stock import STOCK_FLAGS
 
 from mxc.dialects.boundary import pack
 from mxc.dialects.context import new_context
-from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import element_of
 from mxc.dialects.quantise import BLOCK, MX_FORMATS, quantise_mx
-from mxc.dialects.recipes import ScaleRecipe
-from mxc.dialects.reference import quantize
+from mxc.formats.formats import FORMATS
+from mxc.formats.recipes import ScaleRecipe
+from mxc.formats.reference import quantize
 from mxc.passes.kernels.executables import dispatch_all, executable, workgroup
 from mxc.passes.kernels.reshapes import as_tensor
 from mxc.passes.kernels.vectors import bitcast, i8, i32, index, load, loop, of, prefetch

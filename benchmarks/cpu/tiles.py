@@ -27,8 +27,8 @@ from problems import Shape, draw_activations, draw_weights, parse_shapes, relati
 from repetitions import Others, interleave
 
 from mxc.compiler import iree
-from mxc.dialects.targets import target
 from mxc.passes.kernels.cpu.isa import best_isa
+from mxc.targets.records import target
 
 #: A CPU whose kernels are those of AVX-512 that a machine with AMX has beside tiles.
 VECTORS = "cpu:icelake-server"

@@ -24,12 +24,12 @@ from fuzz.operands import PATTERNS, Pattern, chosen, constants, operands
 from fuzz.reference import computed, quantized_wrongly
 
 import mxc
+from mxc.artifact.manifest import REPORT
 from mxc.compiler import iree
 from mxc.compiler.pipelines import pipeline
 from mxc.compiler.report import Report
-from mxc.dialects.manifest import REPORT
-from mxc.dialects.targets import target as target_record
 from mxc.passes.base import run
+from mxc.targets.records import target as target_record
 
 Item = TypeVar("Item")
 #: What is done with programs, by their seeds and the target.

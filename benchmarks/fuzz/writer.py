@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mxc.dialects.manifest import SCOPE
+from mxc.artifact.manifest import SCOPE
 
 #: A size that comes with the call.
 DYNAMIC = -1

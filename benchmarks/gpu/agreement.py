@@ -31,8 +31,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 import mxc
-from mxc.runtime.simulator.session import SimulatedModel, load
-from mxc.runtime.simulator.watch.sanitizer import Sanitizer
+from mxc.runtime.simulated import SimulatedModel, load
+from mxc.simulator.watch.sanitizer import Sanitizer
 
 #: Cases of a program: what is compiled at once.
 _TOGETHER = 12

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from mxc.dialects.formats import FORMATS, BlockFormat, with_block
+from mxc.formats.formats import FORMATS, BlockFormat, with_block
 from mxc.passes.kernels.gpu.fragments import Instruction
 from mxc.passes.kernels.gpu.schedule import Schedule
 

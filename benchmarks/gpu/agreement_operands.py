@@ -7,7 +7,7 @@
     subnormals  no element but subnormal ones
     exact       few bits: all sums are exact in any order
 
-The reference is dialects/reference.py, whose values are f32, and numpy's product in float64. What
+The reference is formats/reference.py, whose values are f32, and numpy's product in float64. What
 scaled instructions multiply may also be the product of exact values, where f32 has infinities. What
 is left open is in docs/gpu.md, "What is computed".
 """
@@ -23,9 +23,9 @@ import numpy.typing as npt
 from agreement_cases import FLOATS, Case
 from agreement_programs import OUT, RECIPE, shapes
 
-from mxc.dialects.formats import E8M0, BlockFormat
-from mxc.dialects.packing import pack_elements
-from mxc.dialects.reference import Quantized, dequantize, quantize
+from mxc.formats.formats import E8M0, BlockFormat
+from mxc.formats.packing import pack_elements
+from mxc.formats.reference import Quantized, dequantize, quantize
 
 Pattern = Literal["random", "nan", "extremes", "specials", "subnormals", "exact"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)

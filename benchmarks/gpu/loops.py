@@ -24,7 +24,7 @@ from mxc.compiler.report.assembly import bodies_of, parse
 from mxc.compiler.report.issue_model import estimate
 from mxc.compiler.report.issue_steps import read_steps
 from mxc.compiler.report.loops import hot_loop
-from mxc.dialects.compute_units import ComputeUnit, compute_unit
+from mxc.targets.compute_units import ComputeUnit, compute_unit
 
 #: (LDS bytes a clock, clocks of memory) that the model is run with.
 SETTINGS = ((128, 1000), (128, 500), (128, 2000), (128, 3000), (256, 1000), (256, 2000))

@@ -36,9 +36,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mxc.compiler.report import Report
 from mxc.compiler.steps import Compiled, Request
 from mxc.compiler.worker import compile_program
-from mxc.dialects.errors import MxcError
-from mxc.dialects.targets import GPUS, Target, target
-from mxc.runtime.simulator.code.processors import PROCESSORS
+from mxc.errors import MxcError
+from mxc.simulator.code.processors import PROCESSORS
+from mxc.targets.records import GPUS, Target, target
 
 _KINDS = {"scaled matrix": "scaled", "matrix": "matrix", "dot product": "dot",
           "multiply-add": "fma", "none": "none"}  # fmt: skip

@@ -18,19 +18,19 @@ from typing import Any
 
 import numpy as np
 
+from mxc.artifact.kernel_names import called_as
+from mxc.artifact.manifest import Function
 from mxc.compiler.report import Report
 from mxc.compiler.report.assembly import Kernel as Reported
-from mxc.dialects.kernel_names import called_as
-from mxc.dialects.manifest import Function
-from mxc.dialects.targets import Target
 from mxc.runtime.arrays import DTYPES
-from mxc.runtime.simulator.code import elf
-from mxc.runtime.simulator.code.code_object import metadata_kernels, read_kernels
-from mxc.runtime.simulator.code.decode import decode
-from mxc.runtime.simulator.code.msgpack import unpack
-from mxc.runtime.simulator.host.hal import Buffer, Device, View
-from mxc.runtime.simulator.host.vm import Machine
-from mxc.runtime.simulator.host.vm_module import read_executable, read_module
+from mxc.simulator.code import elf
+from mxc.simulator.code.code_object import metadata_kernels, read_kernels
+from mxc.simulator.code.decode import decode
+from mxc.simulator.code.msgpack import unpack
+from mxc.simulator.host.hal import Buffer, Device, View
+from mxc.simulator.host.vm import Machine
+from mxc.simulator.host.vm_module import read_executable, read_module
+from mxc.targets.records import Target
 
 #: Encodings that are no other instruction, and padding, which assembly text has as a directive.
 _SUFFIX = re.compile(r"_(e32|e64|e64_dpp|dpp|sdwa)$")

@@ -15,12 +15,12 @@ from matrix_cases import SHORT, Case
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.dequantize import extend, is_byte
-from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import constant, element_of, fill, generic, shape_of
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.quantise import quantise_mx
 from mxc.dialects.scaled import contraction_into, scaled_contraction
+from mxc.formats.formats import FORMATS
 
 #: Elements [.., KO, KB] and their scales [.., KO]; no scales for plain numbers.
 Side = tuple[ir.Value, ir.Value | None]

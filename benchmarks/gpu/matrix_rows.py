@@ -9,13 +9,13 @@ from typing import Any
 
 from matrix_cases import SHORT, Case
 
+from mxc.artifact.kernel_names import called_as
 from mxc.compiler.report import Report
 from mxc.compiler.report.assembly import Kernel
 from mxc.compiler.report.lowering import best_kind
-from mxc.dialects.devices import device
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.kernel_names import called_as
-from mxc.dialects.targets import KINDS, Target
+from mxc.formats.formats import FORMATS
+from mxc.targets.devices import device
+from mxc.targets.records import KINDS, Target
 
 #: Instructions fill a matrix from so many rows on.
 MATRIX_ROWS = 16

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mxc.dialects.errors import CheckpointError, RequestError
+from mxc.errors import CheckpointError, RequestError
 
 __all__ = ["located", "origin"]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.layers.quantisation import Quantisation
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 __all__ = ["Source"]
 

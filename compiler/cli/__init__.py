@@ -15,11 +15,11 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from mxc.artifact.manifest import iree_version, mxc_version
 from mxc.compiler.cli import bench, catalogue, convert, eval, generate, quantize, report, run
 from mxc.compiler.cli.limits import PhaseTimeout
 from mxc.compiler.cli.repository import Revision
-from mxc.dialects.errors import MxcError
-from mxc.dialects.manifest import iree_version, mxc_version
+from mxc.errors import MxcError
 
 #: Exit status of a program that an interrupt ended (128 + SIGINT), as shells have it.
 INTERRUPTED = 130

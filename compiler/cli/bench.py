@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxc.compiler.cli.loading import load_model
-from mxc.dialects.errors import RequestError
+from mxc.errors import RequestError
 
 if TYPE_CHECKING:
     from rich.table import Table

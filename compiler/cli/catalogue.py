@@ -59,7 +59,7 @@ def command(
 
 def formats() -> list[dict[str, Any]]:
     """One row a block format."""
-    from mxc.dialects.formats import FORMATS
+    from mxc.formats.formats import FORMATS
 
     return [
         {
@@ -81,8 +81,8 @@ def recipes() -> list[dict[str, Any]]:
     """One row a scale recipe, with the scales that it chooses where recipes differ."""
     import numpy as np
 
-    from mxc.dialects.formats import E2M1, E8M0
-    from mxc.dialects.recipes import ScaleRecipe, scale_bytes
+    from mxc.formats.formats import E2M1, E8M0
+    from mxc.formats.recipes import ScaleRecipe, scale_bytes
 
     amax = np.array(_AMAX, np.float32)
     return [
@@ -97,7 +97,7 @@ def recipes() -> list[dict[str, Any]]:
 
 def targets() -> list[dict[str, Any]]:
     """One row a target."""
-    from mxc.dialects.targets import TARGETS
+    from mxc.targets.records import TARGETS
 
     return [
         {

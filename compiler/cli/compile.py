@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from mxc.artifact.manifest import REPORT
 from mxc.compiler import road
 from mxc.compiler.artifact import Artifact
 from mxc.compiler.checkpoints.hub import located
@@ -17,8 +18,7 @@ from mxc.compiler.cli.report_table import bytes_text, print_notes, show_report, 
 from mxc.compiler.cli.signals import ending_cleanly
 from mxc.compiler.emit import emit_assembly, require_kind, write
 from mxc.compiler.report import Reports
-from mxc.dialects.errors import RequestError
-from mxc.dialects.manifest import REPORT
+from mxc.errors import RequestError
 
 
 def command(

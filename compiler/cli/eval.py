@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mxc.artifact.manifest import MANIFEST
 from mxc.compiler.cli.repository import Revision
-from mxc.dialects.errors import RequestError
-from mxc.dialects.manifest import MANIFEST
+from mxc.errors import RequestError
 
 if TYPE_CHECKING:
     from mxc.runtime.evaluation import Evaluation

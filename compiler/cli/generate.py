@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mxc.artifact.manifest import TOKENIZER
 from mxc.compiler.cli.observation import Count, Observation, Sanitize, TraceFile, Wave
-from mxc.dialects.errors import RequestError
-from mxc.dialects.manifest import TOKENIZER
+from mxc.errors import RequestError
 
 if TYPE_CHECKING:
     from mxc.runtime.sampling import Sampler

@@ -10,9 +10,9 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from mxc.artifact.manifest import MANIFEST, read_manifest
 from mxc.compiler.inspect.compare import DIFFERENT, SAME_BYTES
 from mxc.compiler.inspect.contents import inspect, inspect_against
-from mxc.dialects.manifest import MANIFEST, read_manifest
 from mxc.runtime.levels import choose_level, obstacles
 
 #: What is said of the level that is taken where nobody names one.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from mxc.compiler.pipelines import pipeline
-from mxc.dialects.errors import TargetError
+from mxc.errors import TargetError
 from mxc.passes import PASSES
 from mxc.passes.base import Pass, option_text
 

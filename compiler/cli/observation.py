@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from mxc.compiler.cli.loading import load_model
-from mxc.dialects.errors import RequestError
+from mxc.errors import RequestError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from mxc.runtime.session import Model
-    from mxc.runtime.simulator.code.code_object import Kernel
-    from mxc.runtime.simulator.watch.count import Counter
-    from mxc.runtime.simulator.watch.observe import Observer
-    from mxc.runtime.simulator.watch.sanitizer import Sanitizer
-    from mxc.runtime.simulator.watch.trace import Trace
+    from mxc.simulator.code.code_object import Kernel
+    from mxc.simulator.watch.count import Counter
+    from mxc.simulator.watch.observe import Observer
+    from mxc.simulator.watch.sanitizer import Sanitizer
+    from mxc.simulator.watch.trace import Trace
 
 TraceFile = Annotated[
     Path | None,
@@ -103,7 +103,7 @@ class Observation:
                 "--trace, --count and --sanitize watch the simulator; "
                 f"they need --device simulator, got {device or 'no --device'}"
             )
-        from mxc.runtime.simulator.session import load as simulated
+        from mxc.runtime.simulated import load as simulated
 
         model = simulated(artifact, observe=self._observe)
         if self._trace is not None:
@@ -117,10 +117,10 @@ class Observation:
 
     def _observe(self, kernel: Kernel) -> Observer:
         """What watches the next dispatch."""
-        from mxc.runtime.simulator.watch.count import Counter
-        from mxc.runtime.simulator.watch.observe import Several
-        from mxc.runtime.simulator.watch.sanitizer import Sanitizer
-        from mxc.runtime.simulator.watch.trace import Trace
+        from mxc.simulator.watch.count import Counter
+        from mxc.simulator.watch.observe import Several
+        from mxc.simulator.watch.sanitizer import Sanitizer
+        from mxc.simulator.watch.trace import Trace
 
         chosen: list[Observer] = []
         if self._file is not None:

@@ -23,7 +23,7 @@ from rich.table import Table
 from mxc.compiler.cli.report_table import bytes_text, table_console
 from mxc.compiler.cli.repository import Revision
 from mxc.compiler.cli.signals import ending_cleanly
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 if TYPE_CHECKING:
     from mxc.compiler.quantize.checkpoint import Result

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.manifest import REPORT, read_json
+from mxc.artifact.manifest import REPORT, read_json
+from mxc.errors import ArtifactError, RequestError
 
 if TYPE_CHECKING:
     from mxc.compiler.report import Reports
@@ -37,6 +37,7 @@ def command(
     ] = False,
 ) -> None:
     """Show how each contraction was lowered, and why where it fell back."""
+    from mxc.artifact.manifest import read_manifest
     from mxc.compiler.cli.report_kernels import show_kernels
     from mxc.compiler.cli.report_table import (
         print_memory,
@@ -45,7 +46,6 @@ def command(
         table_console,
     )
     from mxc.compiler.report import Reports
-    from mxc.dialects.manifest import read_manifest
     from mxc.runtime.integrity import check_files
 
     manifest = read_manifest(artifact)

@@ -11,10 +11,10 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from mxc.artifact.kernel_names import called_as
 from mxc.compiler.cli.report_table import bytes_text
 from mxc.compiler.report import Matmul, Report, Reports
 from mxc.compiler.report.assembly import Kernel
-from mxc.dialects.kernel_names import called_as
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 #: Columns of the census: heading, and the kinds of `loops.KINDS` that are added up.

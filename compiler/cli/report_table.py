@@ -12,10 +12,10 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from mxc.artifact.manifest import ModelRecord
 from mxc.compiler.report import Matmul, Report, Reports
 from mxc.compiler.report.assembly import Kernel
-from mxc.dialects.manifest import ModelRecord
-from mxc.dialects.targets import TARGETS
+from mxc.targets.records import TARGETS
 
 _DISPATCH = re.compile(r"_dispatch_\d+")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxc.compiler.cli.observation import Count, Observation, Sanitize, TraceFile, Wave
-from mxc.dialects.errors import RequestError
+from mxc.errors import RequestError
 
 if TYPE_CHECKING:
-    from mxc.dialects.manifest import TensorType
+    from mxc.artifact.manifest import TensorType
 
 
 def command(

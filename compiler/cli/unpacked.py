@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mxc.dialects.errors import RequestError
-from mxc.dialects.formats import BlockFormat, block_format
-from mxc.dialects.packing import decode_elements, decode_scales
+from mxc.errors import RequestError
+from mxc.formats.formats import BlockFormat, block_format
+from mxc.formats.packing import decode_elements, decode_scales
 
 Array = npt.NDArray[Any]
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from mxc.artifact.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 from mxc.compiler.checkpoints.canonical.codecs import narrowed
 from mxc.compiler.checkpoints.canonical.stored import InRows, Stored, Woven
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
@@ -40,8 +41,7 @@ from mxc.compiler.packing.archive_file import archive_file
 from mxc.compiler.quantize.outputs import Tensor
 from mxc.compiler.quantize.write import layout
 from mxc.compiler.tokenizers.from_gguf import text_files
-from mxc.dialects.errors import CheckpointError, RequestError
-from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+from mxc.errors import CheckpointError, RequestError
 
 PLANS: Mapping[str, Callable[[Source], Plan]] = {
     "gpt-oss": plan_gpt_oss,

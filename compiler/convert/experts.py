@@ -22,7 +22,7 @@ from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
 from mxc.compiler.checkpoints.layers.experts import turned
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.convert.plan import Bytes, Written, part_of
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 _EACH = re.compile(
     r"(?P<stem>.*\.experts)\.(?P<expert>\d+)\.(?P<projection>\w+_proj)\.(?P<kind>weight|bias)"

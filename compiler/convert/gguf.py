@@ -28,9 +28,9 @@ from mxc.compiler.convert.experts import apart, published, together
 from mxc.compiler.convert.gguf_metadata import say
 from mxc.compiler.convert.plan import CHUNK, Bytes, Plan, Written, factors, number, refuse
 from mxc.compiler.tokenizers.to_gguf import metadata as tokenizer
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import E4M3, E8M0
-from mxc.dialects.packing import unpack_elements
+from mxc.errors import CheckpointError
+from mxc.formats.formats import E4M3, E8M0
+from mxc.formats.packing import unpack_elements
 
 #: ggml's types by name.
 BY_NAME = {kind.name: kind for kind in TYPES.values()}

@@ -11,7 +11,7 @@ from typing import Any
 from mxc.compiler.checkpoints.dialects.gguf_names import ARCHITECTURES
 from mxc.compiler.checkpoints.files.gguf import TYPES
 from mxc.compiler.convert.plan import Plan
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 _ALIGNMENT = 32
 _LONGEST_NAME = 63

@@ -36,7 +36,7 @@ from mxc.compiler.models.configs.longrope import LongropeScaling
 from mxc.compiler.models.configs.yarn import YarnScaling, yarn_attention
 from mxc.compiler.models.decoder import Decoder
 from mxc.compiler.models.gguf import read_gguf_decoder
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 #: Architecture here -> general.architecture.
 _ARCHITECTURES = {kind.model_type: name for name, kind in KINDS.items()}

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from mxc.artifact.manifest import BLOCKS, SCALES
 from mxc.compiler.checkpoints.canonical.tensor import UNSTATED, CanonicalTensor, Convention
 from mxc.compiler.checkpoints.layers.quantisation import Activations
 from mxc.compiler.checkpoints.source import Source
@@ -21,9 +22,8 @@ from mxc.compiler.convert.fp8 import (
 )
 from mxc.compiler.convert.plan import Plan, Written, factors, number, part_of, refuse
 from mxc.compiler.quantize.outputs import EIGHT_BITS, OUTPUTS, Output
-from mxc.dialects.formats import FORMATS, block_format
-from mxc.dialects.manifest import BLOCKS, SCALES
-from mxc.dialects.recipes import ScaleRecipe, scale_recipe
+from mxc.formats.formats import FORMATS, block_format
+from mxc.formats.recipes import ScaleRecipe, scale_recipe
 
 #: What scale_calculation_mode may say; Quark itself makes scales by all of them but rceil.
 _QUARK_RECIPES = tuple(ScaleRecipe)

@@ -16,8 +16,8 @@ from mxc.compiler.convert.fp8 import fp8_of, fp8_parts, modelopt_algorithm
 from mxc.compiler.convert.layers import config_of, kept_layers, unsaid, weights_of
 from mxc.compiler.convert.plan import Bytes, Plan, Written, factors, number, part_of, refuse
 from mxc.compiler.quantize.outputs import EIGHT_BITS, OUTPUTS
-from mxc.dialects.formats import block_format
-from mxc.dialects.packing import unpack_elements
+from mxc.formats.formats import block_format
+from mxc.formats.packing import unpack_elements
 
 #: dtype of config.json -> what torchao calls the dtype that a weight had.
 _DTYPES = ("bfloat16", "float16", "float32")

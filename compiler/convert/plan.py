@@ -17,9 +17,9 @@ from mxc.compiler.checkpoints.canonical.tensor import (
     TensorScale,
 )
 from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import E4M3
-from mxc.dialects.packing import decode_scales
+from mxc.errors import CheckpointError
+from mxc.formats.formats import E4M3
+from mxc.formats.packing import decode_scales
 
 Bytes = NDArray[np.uint8]
 

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mxc.artifact.manifest import BLOCKS, MANIFEST, SCALES, WEIGHTS, read_manifest
+from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, blocked, plain
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.files.safetensors import CONFIG, found_instead
 from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord
 from mxc.compiler.inspect.compare import compare
 from mxc.compiler.inspect.statistics import recipe_of, statistics
-from mxc.dialects.errors import CheckpointError, RequestError
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.manifest import BLOCKS, MANIFEST, SCALES, WEIGHTS, read_manifest
-from mxc.dialects.parameter_archive import read_archive
+from mxc.errors import CheckpointError, RequestError
+from mxc.formats.formats import FORMATS
 
 
 @dataclass(frozen=True, kw_only=True)

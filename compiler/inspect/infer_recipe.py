@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, Piece
-from mxc.dialects.formats import E8M0, BlockFormat
-from mxc.dialects.packing import unpack_elements
-from mxc.dialects.recipes import ScaleRecipe, scale_bytes
-from mxc.dialects.rounding import encode
+from mxc.formats.formats import E8M0, BlockFormat
+from mxc.formats.packing import unpack_elements
+from mxc.formats.recipes import ScaleRecipe, scale_bytes
+from mxc.formats.rounding import encode
 
 #: Magnitudes of one octave that stand for all.
 _SAMPLES = 1 << 14

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from mxc.compiler.checkpoints.canonical.tensor import UNSTATED, CanonicalTensor, Convention
 from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
 from mxc.compiler.inspect.infer_recipe import RecipeInference
-from mxc.dialects.formats import BlockFormat
-from mxc.dialects.packing import unpack_elements
+from mxc.formats.formats import BlockFormat
+from mxc.formats.packing import unpack_elements
 
 #: Bytes of elements that are looked at together.
 _CHUNK = 1 << 20

@@ -16,10 +16,10 @@ from mxc.compiler.models.blocks.weights import ELEMENTS, Formats
 from mxc.compiler.models.decoder import EMBEDDING, Decoder
 from mxc.compiler.models.float_scales import packed_format
 from mxc.compiler.models.fused_layers import rows_of
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import F32, FORMATS, INT8, BlockFormat
 from mxc.dialects.reasons import Reason
-from mxc.dialects.recipes import ScaleRecipe
+from mxc.errors import CheckpointError
+from mxc.formats.formats import F32, FORMATS, INT8, BlockFormat
+from mxc.formats.recipes import ScaleRecipe
 
 
 @dataclass(frozen=True, kw_only=True)

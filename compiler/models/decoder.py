@@ -13,6 +13,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
+from mxc.artifact.manifest import batch_function
 from mxc.compiler.models.blocks import attention
 from mxc.compiler.models.blocks.activations import Activations
 from mxc.compiler.models.blocks.gated_delta_net import GatedDeltaNet
@@ -35,9 +36,8 @@ from mxc.compiler.models.blocks.weights import Formats, Weights
 from mxc.compiler.models.options import Options
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import shape_of
-from mxc.dialects.manifest import batch_function
 from mxc.dialects.parameters import Parameters
-from mxc.dialects.recipes import scale_recipe
+from mxc.formats.recipes import scale_recipe
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 

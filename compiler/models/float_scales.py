@@ -15,8 +15,8 @@ from math import gcd
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.dialects.contractions import block_name
-from mxc.dialects.formats import E4M3, E5M2, F32, INT4, INT8, BlockFormat
 from mxc.dialects.reasons import Reason
+from mxc.formats.formats import E4M3, E5M2, F32, INT4, INT8, BlockFormat
 from mxc.passes.kernels.cpu.scales import fits
 from mxc.passes.kernels.sources import BLOCK
 

@@ -19,7 +19,7 @@ from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.decoder import Decoder
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 
 def split_fused(decoder: Decoder, source: Source) -> Source:

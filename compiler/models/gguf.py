@@ -14,7 +14,7 @@ from mxc.compiler.models.blocks.rope import Divisors, LinearScaling
 from mxc.compiler.models.configs.gguf import stores_norms, transformers_config
 from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS, longrope_scaling
 from mxc.compiler.models.decoder import Decoder
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 
 def read_gguf_decoder(

@@ -22,7 +22,7 @@ from mxc.compiler.checkpoints.files.safetensors import CONFIG
 from mxc.compiler.checkpoints.source import Source, language_config
 from mxc.compiler.models.architectures import read_decoder
 from mxc.compiler.models.decoder import EMBEDDING, HEAD, Decoder
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 _EMBEDDING, _HEAD = EMBEDDING.removeprefix("model."), "lm_head."
 

@@ -16,6 +16,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mxc.artifact.manifest import (
+    CHAT_TEMPLATE,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    ModelRecord,
+    TensorType,
+    WeightRecord,
+)
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.dialects.gguf import NAME as GGUF
 from mxc.compiler.checkpoints.files.safetensors import (
@@ -42,17 +50,9 @@ from mxc.compiler.models.unread import describe_unread
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.quantised import Loss
 from mxc.compiler.tokenizers.from_gguf import text_files
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.manifest import (
-    CHAT_TEMPLATE,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    ModelRecord,
-    TensorType,
-    WeightRecord,
-)
-from mxc.dialects.recipes import scale_recipe
+from mxc.errors import CheckpointError
+from mxc.formats.formats import FORMATS
+from mxc.formats.recipes import scale_recipe
 
 #: Files of a checkpoint that generation needs; the artifact gets copies.
 TEXT_FILES = (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE)

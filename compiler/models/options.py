@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from mxc.compiler.checkpoints.canonical.tensor import UNSTATED
 from mxc.compiler.checkpoints.layers.quantisation import Activations
 from mxc.compiler.models.blocks.activations import FLOATS, MODES, MX, NVFP4
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import FORMATS, BlockFormat
-from mxc.dialects.recipes import ScaleRecipe, scale_recipe
+from mxc.errors import CheckpointError
+from mxc.formats.formats import FORMATS, BlockFormat
+from mxc.formats.recipes import ScaleRecipe, scale_recipe
 
 #: What `--quantize-dense` may be -> the format, and the recipe of its scales unless another is
 #: asked for: the one with which nothing saturates.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mxc.artifact.manifest import BLOCKS, SCALES, WeightRecord
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.compiler.models.binding import Bound
@@ -17,8 +18,7 @@ from mxc.compiler.packing.float_scales import Nibbles, RowScales
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.quantised import Loss, Part, Quantised
 from mxc.compiler.packing.stacked import Numbers, Stacked
-from mxc.dialects.formats import F32, INT4, BlockFormat
-from mxc.dialects.manifest import BLOCKS, SCALES, WeightRecord
+from mxc.formats.formats import F32, INT4, BlockFormat
 
 #: How many tensors of one parameter the manifest names, before it says the first and the last.
 _NAMED = 4

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.layers.quantisation import Activations
 from mxc.compiler.models.decoder import Decoder
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 Tensors = Mapping[str, CanonicalTensor]
 

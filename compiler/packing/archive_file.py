@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.dialects.errors import ArtifactError
+from mxc.errors import ArtifactError
 
 
 class ArchiveFile:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mxc.artifact.manifest import ARCHIVE, WEIGHTS
 from mxc.compiler.packing.items import PackItem
-from mxc.dialects.manifest import ARCHIVE, WEIGHTS
 
 Levels = tuple[str, ...]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.packing.items import PackItem
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 #: E8M0 byte that is NaN (OCP MX 1.0, section 5.4.1).
 _NAN_SCALE = 0xFF

@@ -19,6 +19,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mxc.artifact.manifest import FileRecord
+from mxc.artifact.parameter_archive import ArchiveTensor, Layout, lay_out
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.compiler.packing import items as packing
 from mxc.compiler.packing.archive_file import ArchiveFile, archive_file
@@ -26,8 +28,6 @@ from mxc.compiler.packing.items import PackItem, Read, archive_bytes
 from mxc.compiler.packing.nan_scales import NanScale, NanSearch
 from mxc.compiler.packing.quantised import Loss
 from mxc.compiler.packing.streams import Digest, Shard
-from mxc.dialects.manifest import FileRecord
-from mxc.dialects.parameter_archive import ArchiveTensor, Layout, lay_out
 
 #: Called after every chunk: bytes done, bytes in all, name of the tensor.
 Progress = Callable[[int, int, str], None]

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mxc.artifact.manifest import BLOCKS
 from mxc.compiler.quantize.loss import Loss
 from mxc.compiler.quantize.rows import RowQuantizer
-from mxc.dialects.formats import BlockFormat
-from mxc.dialects.manifest import BLOCKS
-from mxc.dialects.recipes import ScaleRecipe
+from mxc.formats.formats import BlockFormat
+from mxc.formats.recipes import ScaleRecipe
 
 __all__ = ["Loss", "Part", "Quantised", "describe_loss", "loss_rows", "quantised_rows"]
 

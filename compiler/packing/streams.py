@@ -12,9 +12,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from mxc.artifact.manifest import FileRecord
 from mxc.compiler.checkpoints.files.tensors import read_exactly
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.manifest import FileRecord
+from mxc.errors import CheckpointError
 
 
 class Digest:

@@ -26,11 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.quantize.loss import Loss, sum_of_squares
-from mxc.dialects.errors import FormatError
-from mxc.dialects.formats import E8M0, BlockFormat
-from mxc.dialects.recipes import ScaleRecipe, scale_bytes
-from mxc.dialects.reference import dequantize, quantize
-from mxc.dialects.rounding import Ties, encode
+from mxc.errors import FormatError
+from mxc.formats.formats import E8M0, BlockFormat
+from mxc.formats.recipes import ScaleRecipe, scale_bytes
+from mxc.formats.reference import dequantize, quantize
+from mxc.formats.rounding import Ties, encode
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint16]

@@ -29,9 +29,9 @@ from mxc.compiler.quantize.outputs import output_dialect
 from mxc.compiler.quantize.plan import Item, plan
 from mxc.compiler.quantize.rows import RowQuantizer
 from mxc.compiler.quantize.write import Writer
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import block_format
-from mxc.dialects.rounding import tie_rule
+from mxc.errors import CheckpointError
+from mxc.formats.formats import block_format
+from mxc.formats.rounding import tie_rule
 
 #: Files that hold weights, which are not copied beside the new ones.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".index.json")

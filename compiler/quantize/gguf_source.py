@@ -23,8 +23,8 @@ from mxc.compiler.checkpoints.files.tensors import (
 from mxc.compiler.models.configs.gguf import published_config
 from mxc.compiler.packing.stacked import Numbers
 from mxc.compiler.tokenizers.from_gguf import text_files
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import FORMATS
+from mxc.errors import CheckpointError
+from mxc.formats.formats import FORMATS
 
 
 @dataclass(frozen=True)

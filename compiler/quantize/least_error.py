@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mxc.dialects.formats import BlockFormat
-from mxc.dialects.recipes import ScaleRecipe, scale_recipe
-from mxc.dialects.reference import chosen_recipe
+from mxc.formats.formats import BlockFormat
+from mxc.formats.recipes import ScaleRecipe, scale_recipe
+from mxc.formats.reference import chosen_recipe
 
 #: A scale with which nothing saturates is up to twice as coarse. e4m3 has range to spare, and its
 #: largest code is 1.75 of a binade: with `even` amax from 1.75 to 1.9375 still saturates.

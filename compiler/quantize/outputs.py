@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
-from mxc.dialects.errors import FormatError
-from mxc.dialects.formats import BlockFormat
-from mxc.dialects.recipes import ScaleRecipe
-from mxc.dialects.rounding import Ties
+from mxc.errors import FormatError
+from mxc.formats.formats import BlockFormat
+from mxc.formats.recipes import ScaleRecipe
+from mxc.formats.rounding import Ties
 
 #: How safetensors types elements of 8 bits; narrower ones are bytes.
 EIGHT_BITS = {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2", "int8": "I8"}

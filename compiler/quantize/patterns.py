@@ -11,8 +11,8 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from mxc.dialects.child import Channel, Child, Ended, Overdue, limit_processor
-from mxc.dialects.errors import FormatError
+from mxc.artifact.child import Channel, Child, Ended, Overdue, limit_processor
+from mxc.errors import FormatError
 
 #: What begins a regular expression.
 _REGEX = "re:"

@@ -10,8 +10,8 @@ from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
 from mxc.compiler.quantize.outputs import Output, Parts, Tensor
 from mxc.compiler.quantize.patterns import named_by
 from mxc.compiler.quantize.stacked import biases_of, experts, inputs_first, is_stack
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import BlockFormat
+from mxc.errors import CheckpointError
+from mxc.formats.formats import BlockFormat
 
 #: Left as they are unless --include names them: tables of which rows are looked up, the head, and
 #: routers, whose small differences decide which experts run.

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from mxc.compiler.quantize.blocks import BlockKernel, Bytes, peaks
 from mxc.compiler.quantize.loss import Loss, sum_of_squares
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import BlockFormat
-from mxc.dialects.nvfp4 import Tensor, tensor_scale
-from mxc.dialects.packing import decode_elements, decode_scales, pack_elements, unpack_elements
-from mxc.dialects.recipes import ScaleRecipe
-from mxc.dialects.reference import quantize
-from mxc.dialects.rounding import Ties, encode
+from mxc.errors import CheckpointError
+from mxc.formats.formats import BlockFormat
+from mxc.formats.nvfp4 import Tensor, tensor_scale
+from mxc.formats.packing import decode_elements, decode_scales, pack_elements, unpack_elements
+from mxc.formats.recipes import ScaleRecipe
+from mxc.formats.reference import quantize
+from mxc.formats.rounding import Ties, encode
 
 Values = NDArray[np.generic]
 

@@ -25,7 +25,7 @@ from mxc.compiler.checkpoints.files.tensors import (
     read_bytes,
 )
 from mxc.compiler.checkpoints.layers.experts import transposed_part, turned
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 _STACK = re.compile(
     r"(?P<stem>.*\bexperts)\.(?P<projection>(gate_up|gate|up|down)_proj)(?P<weight>\.weight)?"

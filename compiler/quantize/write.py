@@ -26,7 +26,7 @@ from mxc.compiler.quantize.loss import Loss
 from mxc.compiler.quantize.outputs import Parts, Tensor
 from mxc.compiler.quantize.plan import Item
 from mxc.compiler.quantize.rows import RowQuantizer
-from mxc.dialects.nvfp4 import Tensor as TensorScale
+from mxc.formats.nvfp4 import Tensor as TensorScale
 
 #: Bytes of a source tensor that one thread works on at a time.
 CHUNK = 8 << 20

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mxc.artifact.kernel_names import called_as
+from mxc.artifact.schema import SchemaError, read_record
 from mxc.compiler.report.assembly import Kernel
-from mxc.dialects.errors import ArtifactError, CompileError
-from mxc.dialects.kernel_names import called_as
-from mxc.dialects.schema import SchemaError, read_record
-from mxc.dialects.targets import Target
+from mxc.errors import ArtifactError, CompileError
+from mxc.targets.records import Target
 
 if TYPE_CHECKING:
     from iree.compiler import ir

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from iree.compiler import ir
 
+from mxc.artifact.kernel_names import called_as
 from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel, parse_all
 from mxc.compiler.report.following import following
@@ -27,7 +28,6 @@ from mxc.compiler.report.preparation import (
     quantising,
 )
 from mxc.dialects import kernel_calls
-from mxc.dialects.compute_units import compute_unit
 from mxc.dialects.contractions import (
     Contraction,
     Side,
@@ -46,12 +46,12 @@ from mxc.dialects.dispatches import (
     walk,
 )
 from mxc.dialects.kernel_calls import KernelCall, read_call, read_reasons
-from mxc.dialects.kernel_names import called_as
 from mxc.dialects.locations import names
-from mxc.dialects.targets import Target
 from mxc.passes import verify_packed_weights, verify_transients
 from mxc.passes.verify_packed_weights import Weights
 from mxc.passes.verify_transients import transients
+from mxc.targets.compute_units import compute_unit
+from mxc.targets.records import Target
 
 _NUMBER = re.compile(r"\d+")
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from mxc.compiler.report.issue_model import TURNS, Estimate, estimate
 from mxc.compiler.report.issue_steps import Step, lane_bytes, read_steps
 from mxc.compiler.report.loops import hot_loop
-from mxc.dialects.compute_units import ComputeUnit, Occupancy, compute_unit
+from mxc.targets.compute_units import ComputeUnit, Occupancy, compute_unit
 
 #: Steps that the model may take for a kernel with matrix instructions, 0.2 s, and for another one;
 #: of what is larger it runs fewer workgroups.

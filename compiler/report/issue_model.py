@@ -1,7 +1,7 @@
 """How long one turn of a hot loop takes on a compute unit: a model of issue and of shared pipes.
 
 It lives beside the report, which prints its figures for every artifact, because what it reads is
-the compiler's assembly. What it knows of the machine is in dialects/compute_units.py, with
+the compiler's assembly. What it knows of the machine is in targets/compute_units.py, with
 sources, where a pass that chooses schedules finds it too.
 
 What is modelled: the waves of the workgroups that share a unit, spread over its SIMDs; each wave
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mxc.compiler.report.issue_steps import Step
-from mxc.dialects.compute_units import ComputeUnit, Rates
+from mxc.targets.compute_units import ComputeUnit, Rates
 
 #: Turns after which time is taken, and until when: the first ones fill the pipes. No wave stops
 #: before all have got there. An even number between: waits may come in pairs.

@@ -12,7 +12,7 @@ from mxc.compiler.report.preparation import Preparation, is_narrow
 from mxc.dialects.contractions import Contraction, Side, format_name
 from mxc.dialects.dispatches import Dispatch, tensor_bytes
 from mxc.dialects.kernel_calls import KernelCall, reads_decoded
-from mxc.dialects.targets import KINDS, Kind, Target
+from mxc.targets.records import KINDS, Kind, Target
 
 #: Of a contraction that no pass has looked at.
 NO_REASON = "no pass has said why"

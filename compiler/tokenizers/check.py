@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mxc.dialects.chat_template import ChatTemplate, TemplateRefusal
-from mxc.dialects.child import Channel, Child, Ended, Overdue, limit_processor
-from mxc.dialects.errors import CheckpointError, MxcError
-from mxc.dialects.manifest import TOKENIZER, TOKENIZER_CONFIG
-from mxc.dialects.text_files import TextFiles, open_tokenizer, read_text_files, telling_panics
+from mxc.artifact.chat_template import ChatTemplate, TemplateRefusal
+from mxc.artifact.child import Channel, Child, Ended, Overdue, limit_processor
+from mxc.artifact.manifest import TOKENIZER, TOKENIZER_CONFIG
+from mxc.artifact.text_files import TextFiles, open_tokenizer, read_text_files, telling_panics
+from mxc.errors import CheckpointError, MxcError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -21,6 +21,7 @@ from tokenizers import (
     processors,
 )
 
+from mxc.artifact.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 from mxc.compiler.tokenizers import sentencepiece
 from mxc.compiler.tokenizers.sentencepiece import CONTROL, USER_DEFINED
 from mxc.compiler.tokenizers.splits import (
@@ -30,8 +31,7 @@ from mxc.compiler.tokenizers.splits import (
     SPLITS,
     WHOLE_WORDS,
 )
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+from mxc.errors import CheckpointError
 
 
 def text_files(metadata: Mapping[str, Any], place: str) -> dict[str, bytes]:

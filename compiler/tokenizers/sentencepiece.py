@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, normalizers
 
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 SPACE = "\u2581"
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mxc.artifact.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 from mxc.compiler.checkpoints.files.safetensors import GENERATION_CONFIG, read_json
 from mxc.compiler.tokenizers.sentencepiece import (
     BYTE,
@@ -23,8 +24,7 @@ from mxc.compiler.tokenizers.sentencepiece import (
     scores_of,
 )
 from mxc.compiler.tokenizers.splits import FORMS, MORE_ENDS, NORMALIZER_KEY, name_of
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+from mxc.errors import CheckpointError
 
 #: Metadata key -> the field of tokenizer_config.json with the token, of config.json its number.
 _NAMED = {

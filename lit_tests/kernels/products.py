@@ -16,12 +16,12 @@ from iree.compiler.dialects import func
 from mxc.compiler import iree
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
-from mxc.dialects.formats import block_format
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.scaled import scaled_contraction
-from mxc.dialects.targets import target
+from mxc.formats.formats import block_format
 from mxc.passes.base import run
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
+from mxc.targets.records import target
 
 # Of one row everything stays in registers. A tile of many has more sums than that leaves room for in
 # some formats: a few wait on the stack, once a block of hundreds of products. Codes of 8 bits are

@@ -15,12 +15,12 @@ from iree.compiler.dialects import func
 from mxc.compiler import iree
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
-from mxc.dialects.formats import block_format
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.scaled import scaled_contraction
-from mxc.dialects.targets import target
+from mxc.formats.formats import block_format
 from mxc.passes.base import run
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
+from mxc.targets.records import target
 
 # CHECK: mxfp4 bf16: loops of 4 tdpbf16ps, 4 loads of tiles, 0 stores of tiles; scales by subtraction
 # CHECK: mxfp4 f32: loops of 4 tdpbf16ps, 4 loads of tiles, 0 stores of tiles; scales by subtraction

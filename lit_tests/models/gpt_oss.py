@@ -8,7 +8,7 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_
 from mxc.compiler.models.architectures.gpt_oss import decoder
 from mxc.compiler.models.decoder import Builder
 from mxc.compiler.models.options import Options
-from mxc.dialects.formats import FORMATS
+from mxc.formats.formats import FORMATS
 
 # Weights are parameters; of the packed ones nothing but their bytes is known here.
 # CHECK: util.global private @model.layers.0.mlp.experts.gate_up_proj_blocks = #flow.parameter.named<"model"::"model.layers.0.mlp.experts.gate_up_proj_blocks"> : tensor<4x128x2x16xi8>

@@ -18,10 +18,10 @@ from typing import Literal, get_args
 from iree.compiler import ir
 
 from mxc.dialects.dequantize import is_elementwise
-from mxc.dialects.formats import E2M1, E4M3, E8M0, FORMATS
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps
 from mxc.dialects.reasons import Reason
+from mxc.formats.formats import E2M1, E4M3, E8M0, FORMATS
 from mxc.passes.kernels.sources import Format, Source
 from mxc.passes.kernels.values import is_filled
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from iree.compiler import ir
 
-from mxc.dialects.formats import (
+from mxc.formats.formats import (
     E4M3,
     E4M3FNUZ,
     E5M2FNUZ,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
-from mxc.dialects.errors import PassError
 from mxc.dialects.indexing import dim_of, plus, resolve, times
+from mxc.errors import PassError
 
 
 @dataclass(frozen=True)

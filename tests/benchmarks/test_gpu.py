@@ -20,13 +20,13 @@ from mxc.compiler.report import Matmul, Report
 from mxc.compiler.report.assembly import Kernel
 from mxc.compiler.report.hot_loop import HotLoop
 from mxc.compiler.report.loops import Line
-from mxc.dialects.compute_units import compute_unit
 from mxc.dialects.context import new_context
 from mxc.dialects.dispatches import walk
-from mxc.dialects.errors import FormatError
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import match_scaled_contraction
-from mxc.dialects.targets import target
+from mxc.errors import FormatError
+from mxc.targets.compute_units import compute_unit
+from mxc.targets.records import target
 
 GPU = Path(loops.__file__).parent
 GFX950 = target("gfx950")

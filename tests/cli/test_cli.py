@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mxc.compiler.cli import app
-from mxc.dialects.errors import MxcError
+from mxc.errors import MxcError
 
 COMMANDS = ["compile", "generate", "run", "bench", "report", "inspect", "opt", "list", "demo"]
 
@@ -69,7 +69,7 @@ def test_a_bug_of_ours_keeps_its_trace(monkeypatch: pytest.MonkeyPatch, tmp_path
     def broken(_: Path) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr("mxc.dialects.manifest.read_manifest", broken)
+    monkeypatch.setattr("mxc.artifact.manifest.read_manifest", broken)
     result = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert isinstance(result.exception, ZeroDivisionError)
 

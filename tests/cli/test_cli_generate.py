@@ -7,8 +7,8 @@ import pytest
 from tokenizers import Tokenizer, processors
 from typer.testing import CliRunner, Result
 
+from mxc.artifact.manifest import CHAT_TEMPLATE, REPORT, TOKENIZER, TOKENIZER_CONFIG
 from mxc.compiler.cli import app
-from mxc.dialects.manifest import CHAT_TEMPLATE, REPORT, TOKENIZER, TOKENIZER_CONFIG
 from mxc.runtime import load
 
 

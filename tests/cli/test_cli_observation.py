@@ -79,7 +79,7 @@ def test_findings_are_shown_and_refused(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel's waits are taken from it, so that it uses what it has not waited for."""
-    import mxc.runtime.simulator.watch.sanitizer as sanitizer
+    import mxc.simulator.watch.sanitizer as sanitizer
 
     monkeypatch.setattr(sanitizer, "waits", lambda _: (63, 7, 15))
     result = run(program, "--device", "simulator", "--sanitize", "--output", tmp_path / "y.npy")

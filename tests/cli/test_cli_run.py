@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from mxc.artifact.manifest import MODULE, REPORT
 from mxc.compiler.cli import app
 from mxc.compiler.report import FunctionCost, Matmul, Report
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.manifest import MODULE, REPORT
-from mxc.dialects.reference import Quantized, dequantize, quantize
-from mxc.dialects.targets import TARGETS
+from mxc.formats.formats import FORMATS
+from mxc.formats.reference import Quantized, dequantize, quantize
+from mxc.targets.records import TARGETS
 
 MATMUL = Matmul(
     name="layers.0.q",

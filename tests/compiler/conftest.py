@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mxc.dialects.formats import E8M0, block_format
+from mxc.formats.formats import E8M0, block_format
 
 TYPES = {
     "e2m1": "f4E2M1FN",

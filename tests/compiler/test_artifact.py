@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mxc.artifact.manifest import MANIFEST
 from mxc.compiler.artifact import record, writing
-from mxc.dialects.errors import ArtifactError
-from mxc.dialects.manifest import MANIFEST
+from mxc.errors import ArtifactError
 
 
 def fill(folder: Path, text: str) -> None:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from mxc.compiler.checkpoints.files.safetensors import read_checkpoint, read_header
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.models.model import open_model
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -9,7 +9,7 @@ from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.convert.checkpoint import convert
 from mxc.compiler.inspect.compare import compare
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 VECTORS = Path(__file__).parent / "checkpoints" / "vectors"
 

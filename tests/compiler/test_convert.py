@@ -16,8 +16,8 @@ from mxc.compiler.checkpoints.layers.quantisation import Activations
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.convert.checkpoint import convert
 from mxc.compiler.inspect.compare import compare
-from mxc.dialects.errors import CheckpointError, RequestError
-from mxc.dialects.formats import block_format
+from mxc.errors import CheckpointError, RequestError
+from mxc.formats.formats import block_format
 
 VECTORS = Path(__file__).parent / "checkpoints" / "vectors"
 RNG = np.random.default_rng(3)

@@ -18,7 +18,7 @@ from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.layers.quantisation import Activations
 from mxc.compiler.convert.checkpoint import convert
 from mxc.compiler.inspect.compare import compare
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 VECTORS = Path(__file__).parent / "checkpoints" / "vectors"
 LAYER = "model.layers.0.mlp.down_proj"

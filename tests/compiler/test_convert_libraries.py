@@ -20,7 +20,7 @@ from mxc.compiler.checkpoints.dialects.torchao import ELEMENTS
 from mxc.compiler.convert.checkpoint import convert
 from mxc.compiler.inspect.compare import compare
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 VECTORS = Path(__file__).parent / "checkpoints" / "vectors"
 NAME = "model.layers.0.mlp.down_proj.weight"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from iree import runtime as rt
 
+from mxc.artifact.manifest import Function, TensorType
 from mxc.compiler.driver import compile_here
 from mxc.compiler.report import Report
 from mxc.compiler.signatures import BOUNDARY, NUMBERS
 from mxc.compiler.steps import Compiled, Request, Step
-from mxc.dialects.errors import CompileError
-from mxc.dialects.manifest import Function, TensorType
+from mxc.errors import CompileError
 from mxc.runtime.arrays import DTYPES
 
 ADD = """func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {

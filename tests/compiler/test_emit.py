@@ -11,7 +11,7 @@ from mxc.compiler.emit import Listing, emit_assembly, listings, write
 from mxc.compiler.report import FunctionCost, Operation, Report
 from mxc.compiler.report.assembly import parse
 from mxc.compiler.report.loops import hot_loop
-from mxc.dialects.errors import ArtifactError
+from mxc.errors import ArtifactError
 
 #: One product under the builder's name.
 PROGRAM = """

@@ -11,15 +11,15 @@ import torch
 from safetensors.numpy import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+from mxc.artifact.manifest import FileRecord, Manifest, TargetRecord
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli.inspect import command
 from mxc.compiler.inspect.contents import inspect
 from mxc.compiler.models.model import open_model
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.pack import pack
-from mxc.dialects.errors import ArtifactError, CheckpointError
-from mxc.dialects.manifest import FileRecord, Manifest, TargetRecord
-from mxc.dialects.reference import dequantize, quantize
+from mxc.errors import ArtifactError, CheckpointError
+from mxc.formats.reference import dequantize, quantize
 
 STEM = "model.layers.0.mlp.experts.gate_up_proj"
 

@@ -12,7 +12,7 @@ from mxc.compiler.report.hot_loop import describe
 from mxc.compiler.report.issue_model import Estimate, estimate
 from mxc.compiler.report.issue_steps import Step, lane_bytes, read_steps
 from mxc.compiler.report.loops import Line, hot_loop
-from mxc.dialects.compute_units import ComputeUnit, Rates, compute_unit
+from mxc.targets.compute_units import ComputeUnit, Rates, compute_unit
 
 MATRIX = Step(pipe="matrix", clocks=16)
 VALU = Step(pipe="vector", clocks=4)

@@ -10,6 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import mxc
+from mxc.artifact.manifest import MANIFEST, MODULE, REPORT, WEIGHTS, Manifest
+from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler import levels
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli import app
@@ -17,9 +19,7 @@ from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.levels import archive_name, share
 from mxc.compiler.report import Matmul, Report
 from mxc.compiler.steps import Compiled, Progress, Request, Step
-from mxc.dialects.errors import CompileError, TargetError
-from mxc.dialects.manifest import MANIFEST, MODULE, REPORT, WEIGHTS, Manifest
-from mxc.dialects.parameter_archive import read_archive
+from mxc.errors import CompileError, TargetError
 
 PROGRAM = """
 func.func @main(%a: tensor<64xf32>, %b: tensor<64xf32>) -> tensor<64xf32> {

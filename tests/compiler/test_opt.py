@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mxc.compiler.opt import command, main
-from mxc.dialects.errors import PassError, TargetError
+from mxc.errors import PassError, TargetError
 
 TWO = """func.func @a(%x: f32) -> f32 {
   %c = arith.constant 0.0 : f32

@@ -3,7 +3,7 @@
 import pytest
 
 from mxc.compiler.models.options import Options, choose
-from mxc.dialects.errors import CheckpointError, FormatError
+from mxc.errors import CheckpointError, FormatError
 
 
 def plain(length: int, chunk: int, floats: str) -> Options:

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import GptOssForCausalLM, Mxfp4Config
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+from mxc.artifact.parameter_archive import ALIGNMENT, read_archive
 from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.models.model import Model, open_model
@@ -26,8 +27,7 @@ from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.nan_scales import NanScale
 from mxc.compiler.packing.pack import pack
 from mxc.compiler.packing.streams import Shard
-from mxc.dialects.errors import ArtifactError, CheckpointError
-from mxc.dialects.parameter_archive import ALIGNMENT, read_archive
+from mxc.errors import ArtifactError, CheckpointError
 
 GATE_UP = "model.layers.0.mlp.experts.gate_up_proj"
 DOWN = "model.layers.0.mlp.experts.down_proj"
@@ -297,7 +297,7 @@ from pathlib import Path
 import numpy as np
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.pack import pack
-from mxc.dialects.errors import ArtifactError
+from mxc.errors import ArtifactError
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     pack([PackItem(key="a", source=np.zeros(300_000, np.uint8))], Path(sys.argv[1]))

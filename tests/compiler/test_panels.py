@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.models.model import open_model
 from mxc.compiler.packing import items as packing
@@ -20,8 +21,7 @@ from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.nan_scales import NanScale
 from mxc.compiler.packing.pack import pack
 from mxc.compiler.packing.panels import PANEL, UNITS, panel_bytes, to_panels
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.parameter_archive import read_archive
+from mxc.errors import CheckpointError
 
 Bytes = NDArray[np.uint8]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mxc.artifact.parameter_archive import ALIGNMENT, read_archive
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.pack import pack
-from mxc.dialects.errors import ArtifactError
-from mxc.dialects.parameter_archive import ALIGNMENT, read_archive
+from mxc.errors import ArtifactError
 
 
 def archive(tmp_path: Path) -> Path:

@@ -16,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import mxc
+from mxc.artifact.manifest import REPORT
 from mxc.compiler import levels
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
@@ -28,11 +29,10 @@ from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.packing.quantised import Part, Quantised
 from mxc.compiler.report import Report
 from mxc.compiler.steps import Compiled, Request, Step
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import block_format
-from mxc.dialects.manifest import REPORT
-from mxc.dialects.recipes import ScaleRecipe
-from mxc.dialects.reference import dequantize, quantize
+from mxc.errors import CheckpointError
+from mxc.formats.formats import block_format
+from mxc.formats.recipes import ScaleRecipe
+from mxc.formats.reference import dequantize, quantize
 
 Q = "model.layers.0.self_attn.q_proj.weight"
 ROUTER = "model.layers.0.mlp.router.weight"

@@ -15,13 +15,13 @@ from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.contractions import contractions
 from mxc.dialects.dispatches import dispatches
-from mxc.dialects.errors import CompileError
 from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import scaled_contraction
-from mxc.dialects.targets import target
+from mxc.errors import CompileError
+from mxc.targets.records import target
 
 #: How the fallback of a contraction begins that IREE's code generator has.
 FELL_BACK = "no kernel of mxc computes it: "

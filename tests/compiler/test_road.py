@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 import mxc
+from mxc.artifact.manifest import MANIFEST, REPORT, TOKENIZER, WEIGHTS, Manifest
 from mxc.compiler import levels, road
 from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.report import Matmul, Report
 from mxc.compiler.steps import Compiled, Progress, Request, Step
-from mxc.dialects.errors import ArtifactError, CheckpointError, CompileError, TargetError
-from mxc.dialects.formats import block_format
-from mxc.dialects.manifest import MANIFEST, REPORT, TOKENIZER, WEIGHTS, Manifest
+from mxc.errors import ArtifactError, CheckpointError, CompileError, TargetError
+from mxc.formats.formats import block_format
 
 FALLEN = Matmul(
     name="q", function="main", batch=1, m=1, n=64, k=64, lhs="f32", rhs="mxfp4", out="f32",

@@ -8,7 +8,7 @@ from mxc.compiler.report import Matmul, Report, require_no_fallback
 from mxc.compiler.report.assembly import Kernel, parse
 from mxc.compiler.report.loops import innermost_loops
 from mxc.compiler.report.stack_slots import StackMoves, stack_moves
-from mxc.dialects.errors import CompileError
+from mxc.errors import CompileError
 
 #: Before, in and behind the inner of two loops; in it 3 of 12 instructions move spilled vectors.
 X86 = """

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
+from mxc.artifact.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 from mxc.compiler.tokenizers import check
 from mxc.compiler.tokenizers.check import check_texts
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+from mxc.errors import CheckpointError
 
 SOURCE = Path("the/checkpoint")
 

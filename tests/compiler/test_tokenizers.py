@@ -14,6 +14,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import (
     get_gguf_tokenizer,
 )
 
+from mxc.artifact.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.convert.checkpoint import convert
 from mxc.compiler.convert.gguf_header import header
@@ -22,8 +23,7 @@ from mxc.compiler.tokenizers.from_gguf import text_files
 from mxc.compiler.tokenizers.sentencepiece import SPACE
 from mxc.compiler.tokenizers.splits import NORMALIZER_KEY, SPLITS
 from mxc.compiler.tokenizers.to_gguf import metadata
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+from mxc.errors import CheckpointError
 
 TEXTS = (
     "Once upon a time there was a compiler.",

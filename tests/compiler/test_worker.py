@@ -18,7 +18,7 @@ from mxc.compiler.iree import PHASES
 from mxc.compiler.pipelines import pipeline
 from mxc.compiler.steps import Request, Step
 from mxc.compiler.worker import compile_program
-from mxc.dialects.errors import CompileError, PassError
+from mxc.errors import CompileError, PassError
 
 DOUBLE = """func.func @double(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = arith.addf %x, %x : tensor<4xf32>
@@ -104,12 +104,12 @@ def test_what_llvm_says_on_its_death_is_told(
 ) -> None:
     # No target of the table has such a name, so the worker is told of one that is not in it.
     start = (
-        "import sys; sys.path[:] = {path!r}; from mxc.dialects import targets\n"
+        "import sys; sys.path[:] = {path!r}; from mxc.targets import records\n"
         "from dataclasses import replace\n"
-        "targets.TARGETS['cpu'] = replace(targets.TARGETS['cpu:haswell'], chip='no-such-cpu')\n"
-        "from mxc.dialects.child import serve; serve()"
+        "records.TARGETS['cpu'] = replace(records.TARGETS['cpu:haswell'], chip='no-such-cpu')\n"
+        "from mxc.artifact.child import serve; serve()"
     )
-    monkeypatch.setattr("mxc.dialects.child._START", start)
+    monkeypatch.setattr("mxc.artifact.child._START", start)
     with pytest.raises(CompileError, match=r"the compiler died in .*: .*LLVM ERROR"):
         compile_program(request_of(DOUBLE))
 
@@ -117,7 +117,7 @@ def test_what_llvm_says_on_its_death_is_told(
 def test_a_worker_that_cannot_start(
     request_of: Callable[..., Request], temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mxc.dialects.child._START", "import no_such_module")
+    monkeypatch.setattr("mxc.artifact.child._START", "import no_such_module")
     with pytest.raises(CompileError, match=r"died in IREE start \(exit status 1\): ModuleNotFound"):
         compile_program(request_of(DOUBLE))
     assert not list(temporary.iterdir())
@@ -171,14 +171,14 @@ HANGS = (
     "    (folder / 'program.mlirbc').touch(); send(Step(kind='phase', name='input'))\n"
     "    time.sleep(60)\n"
     "worker._outcome = hang\n"
-    "from mxc.dialects.child import serve; serve()"
+    "from mxc.artifact.child import serve; serve()"
 )
 
 
 def test_a_phase_that_does_not_end(
     request_of: Callable[..., Request], temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mxc.dialects.child._START", HANGS)
+    monkeypatch.setattr("mxc.artifact.child._START", HANGS)
     request = replace(request_of(DOUBLE), phase_timeout=5.0)
     with pytest.raises(CompileError) as caught:
         compile_program(request)
@@ -233,12 +233,12 @@ def test_a_worker_that_hears_nothing_is_ended_with_what_it_started(
 ) -> None:
     start = (
         "import pickle, subprocess, sys, time; sys.path[:] = {path!r}\n"
-        "from mxc.compiler.steps import Step\nfrom mxc.dialects.child import Channel\n"
+        "from mxc.compiler.steps import Step\nfrom mxc.artifact.child import Channel\n"
         "linker = subprocess.Popen(['sleep', '60'], stdout=2)\n"
         "Channel().send(pickle.dumps(Step(kind='phase', name=str(linker.pid))))\n"
         "time.sleep(60)"
     )
-    monkeypatch.setattr("mxc.dialects.child._START", start)
+    monkeypatch.setattr("mxc.artifact.child._START", start)
     started: list[Path] = []
 
     def stop(step: Step) -> None:
@@ -265,9 +265,9 @@ def test_what_is_printed_in_the_worker_does_not_mix_with_its_messages(
         "    print('from Python', flush=True); os.write(1, b'from below')\n"
         "    return inner(*arguments)\n"
         "driver.compile_here = loud\n"
-        "from mxc.dialects.child import serve; serve()"
+        "from mxc.artifact.child import serve; serve()"
     )
-    monkeypatch.setattr("mxc.dialects.child._START", start)
+    monkeypatch.setattr("mxc.artifact.child._START", start)
     assert list(compile_program(request_of(DOUBLE)).functions) == ["double"]
 
 

@@ -5,8 +5,8 @@ from iree.compiler import ir
 
 from mxc.dialects.context import new_context
 from mxc.dialects.decoded_formats import Decoding, decoding_of
-from mxc.dialects.formats import FORMATS
 from mxc.dialects.scalar_trees import tree_of
+from mxc.formats.formats import FORMATS
 
 PROGRAM = """
 func.func @f(%codes: tensor<4x8xELEMENT>, %scales: tensor<4x8xSCALE>) -> tensor<4x8xKIND> {

@@ -13,9 +13,9 @@ from iree.compiler.dialects import func
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.dequantize import extend, is_exact, read_factor
-from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import generic
-from mxc.dialects.reference import Quantized, dequantize
+from mxc.formats.formats import FORMATS
+from mxc.formats.reference import Quantized, dequantize
 
 ELEMENTS = {
     "i8": np.int8,

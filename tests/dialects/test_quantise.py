@@ -11,7 +11,6 @@ from iree.compiler.dialects import func
 
 from mxc.dialects.boundary import pack
 from mxc.dialects.context import new_context
-from mxc.dialects.errors import FormatError
 from mxc.dialects.generic import element_of
 from mxc.dialects.quantise import (
     MX_FORMATS,
@@ -21,8 +20,9 @@ from mxc.dialects.quantise import (
     quantise_mx,
 )
 from mxc.dialects.quantise_scalars import INT8_MAX
-from mxc.dialects.recipes import ScaleRecipe
-from mxc.dialects.reference import quantize
+from mxc.errors import FormatError
+from mxc.formats.recipes import ScaleRecipe
+from mxc.formats.reference import quantize
 from mxc.passes.base import run
 from mxc.passes.rewriting.rebuild import linalg_operations
 

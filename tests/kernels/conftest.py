@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mxc.dialects.formats import block_format
+from mxc.formats.formats import block_format
 from mxc.kernels.contraction import Contraction
 from mxc.kernels.decode import element_of, scale_element
 from mxc.kernels.interpret import interpret, pack

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mxc.dialects.formats import block_format
+from mxc.formats.formats import block_format
 from mxc.kernels.amx import scheduled, steps
 from mxc.kernels.decode import decoder, element_of, exact_scales, panel_layout, scale_element
 from mxc.kernels.tiles import tdpbf16ps

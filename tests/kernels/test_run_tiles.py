@@ -17,14 +17,14 @@ from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.steps import Request
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
-from mxc.dialects.formats import block_format
-from mxc.dialects.packing import pack_elements
 from mxc.dialects.parameters import SCOPE, Parameters
 from mxc.dialects.scaled import scaled_contraction
-from mxc.dialects.targets import target
-from mxc.dialects.tile_permission import TILES, refusal
+from mxc.formats.formats import block_format
+from mxc.formats.packing import pack_elements
 from mxc.kernels.amx import scheduled
 from mxc.runtime.device import open_device
+from mxc.targets.records import target
+from mxc.targets.tile_permission import TILES, refusal
 
 HAS_TILES = TILES in resolve(target("cpu")).features and refusal() is None
 CASES = {"mxfp4": (37, 40, 288), "mxfp8e4m3": (20, 17, 64), "mxint8": (3, 32, 320)}

@@ -26,7 +26,7 @@ from transformers import GptOssForCausalLM, Mxfp4Config
 
 import mxc
 from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
-from mxc.dialects.reference import dequantize, quantize
+from mxc.formats.reference import dequantize, quantize
 from mxc.runtime import Model
 
 # published_*.py and stored_weights.py are no tests.

@@ -3,13 +3,13 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from mxc.artifact.manifest import BLOCKS, SCALES
 from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
 from mxc.compiler.models.model import Model
 from mxc.compiler.packing.items import PackItem, archive_bytes
 from mxc.compiler.packing.quantised import Loss
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.manifest import BLOCKS, SCALES
-from mxc.dialects.packing import decode_elements, decode_scales
+from mxc.formats.formats import FORMATS
+from mxc.formats.packing import decode_elements, decode_scales
 
 Numbers = dict[str, NDArray[np.float32]]
 

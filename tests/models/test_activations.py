@@ -36,7 +36,7 @@ from transformers import GptOssForCausalLM
 from transformers.models.gpt_oss import modeling_gpt_oss
 
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
-from mxc.dialects.reference import dequantize, quantize
+from mxc.formats.reference import dequantize, quantize
 
 CASES: dict[str, dict[str, Any]] = {
     "bf16-weights": {

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import mxc
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
 from mxc.compiler.cli import app
-from mxc.dialects.errors import ArtifactError, RequestError
+from mxc.errors import ArtifactError, RequestError
 from mxc.runtime import Model, arrays
 from mxc.runtime.integrity import check_model
 

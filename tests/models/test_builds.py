@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import mxc
+from mxc.artifact.manifest import MANIFEST, MODULE, WEIGHTS
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
-from mxc.dialects.manifest import MANIFEST, MODULE, WEIGHTS
 
 REPORT = "report.json"
 

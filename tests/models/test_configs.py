@@ -19,8 +19,8 @@ from mxc.compiler.models.blocks.rope import frequencies, read_rope, tables
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.model import open_model
 from mxc.compiler.models.options import choose
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.reference import quantize
+from mxc.errors import CheckpointError
+from mxc.formats.reference import quantize
 
 Config = dict[str, Any]
 

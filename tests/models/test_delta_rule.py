@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_gated_delta_rule
 
 import mxc
+from mxc.artifact.manifest import REPORT
 from mxc.compiler.models.blocks.delta_rule import Tokens, advance
 from mxc.compiler.models.blocks.short_convolution import convolve
 from mxc.dialects.context import new_context
-from mxc.dialects.manifest import REPORT
 from mxc.runtime import Model
 
 COUNTS = (1, 5, 150)

@@ -15,8 +15,8 @@ from packed_numbers import Numbers, numbers
 from safetensors.torch import load_file, save_file
 
 from mxc.compiler.models.model import open_model
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.reference import dequantize, quantize
+from mxc.errors import CheckpointError
+from mxc.formats.reference import dequantize, quantize
 
 VECTORS = Path(__file__).parents[1] / "compiler" / "checkpoints" / "vectors"
 

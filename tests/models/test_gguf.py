@@ -19,6 +19,7 @@ from safetensors.numpy import load_file as load_numpy
 from tokenizers import Tokenizer
 
 import mxc
+from mxc.artifact.manifest import CHAT_TEMPLATE, MANIFEST, TOKENIZER
 from mxc.compiler.checkpoints.files.tensors import TensorRecord, read_bytes
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.checkpoints.synthetic.tokenizer import write_tokenizer
@@ -26,8 +27,7 @@ from mxc.compiler.models.model import Model, open_model
 from mxc.compiler.packing.items import archive_bytes
 from mxc.compiler.packing.quantised import Loss
 from mxc.compiler.tokenizers.from_gguf import text_files
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.manifest import CHAT_TEMPLATE, MANIFEST, TOKENIZER
+from mxc.errors import CheckpointError
 
 #: Of the root mean square of all logits, as in test_logits.py.
 TOLERANCE = 2e-5

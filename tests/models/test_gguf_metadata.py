@@ -8,7 +8,7 @@ import pytest
 
 from mxc.compiler.models.configs.gguf import transformers_config
 from mxc.compiler.models.configs.gguf_rope import longrope_scaling
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 LLAMA: dict[str, Any] = {
     "general.architecture": "llama",

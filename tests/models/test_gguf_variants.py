@@ -24,7 +24,7 @@ from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.convert.checkpoint import Converted, convert
 from mxc.compiler.inspect.compare import compare_tensors
 from mxc.compiler.models.model import open_model
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 #: Of the root mean square of all logits, as in architectures/conftest.py. Tokens of a sequence.
 TOLERANCE, LENGTH = 2e-5, 29

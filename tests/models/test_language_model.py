@@ -20,7 +20,7 @@ from stored_weights import fp8_of_tiles, quark_mxfp4
 from mxc.compiler.checkpoints.synthetic.decoder import write_decoder
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.models.model import Model, open_model
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 Tensors = dict[str, torch.Tensor]
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import mxc
+from mxc.artifact.manifest import MODULE, WEIGHTS
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
-from mxc.dialects.manifest import MODULE, WEIGHTS
 
 OPTIONS = GptOssOptions(num_hidden_layers=1, vocab_size=96)
 TARGETS = ["cpu:x86-64-v3", "cpu"]

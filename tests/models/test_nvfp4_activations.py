@@ -21,8 +21,8 @@ from published_configs import VOCABULARY
 from published_files import reference_model, write_published
 
 import mxc
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.manifest import REPORT
+from mxc.artifact.manifest import REPORT
+from mxc.errors import CheckpointError
 
 TOLERANCE = 2e-5
 TOKENS = range(0, VOCABULARY - 9, 5)

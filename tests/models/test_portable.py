@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import mxc
+from mxc.artifact.manifest import REPORT
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
-from mxc.dialects.manifest import REPORT
 from mxc.runtime.machine import architecture
 
 #: CPUs whose instructions this one has, whatever it is: the oldest first.

@@ -19,10 +19,10 @@ from published_fused import FUSED
 from published_hybrids import HYBRIDS
 
 import mxc
+from mxc.artifact.manifest import REPORT, WEIGHTS
+from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.artifact import Artifact
 from mxc.compiler.models.model import open_model
-from mxc.dialects.manifest import REPORT, WEIGHTS
-from mxc.dialects.parameter_archive import read_archive
 
 #: Of the root mean square of all logits, or three times what transformers loses in float32.
 TOLERANCE, ROUNDING = 2e-5, 3

@@ -22,10 +22,10 @@ from mxc.compiler import iree
 from mxc.compiler.driver import compile_here
 from mxc.compiler.pipelines import pipeline
 from mxc.compiler.steps import Request
-from mxc.dialects.targets import target
 from mxc.passes.base import run
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
 from mxc.runtime.device import open_device
+from mxc.targets.records import target
 
 HOST = iree.resolve(target("cpu"))
 #: For this machine, and for the registers of AVX2 where they are not those of this machine.

@@ -7,7 +7,7 @@ import pytest
 from iree.compiler import ir
 
 from mxc.dialects.context import new_context
-from mxc.dialects.errors import PassError
+from mxc.errors import PassError
 from mxc.passes.base import Pass, Pipeline, Stage, Timing, run
 
 SOURCE = """

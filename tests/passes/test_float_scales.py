@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 import mxc
-from mxc.dialects.manifest import REPORT
+from mxc.artifact.manifest import REPORT
 
 Array = NDArray[Any]
 M, N, K = 2, 256, 256

@@ -25,12 +25,12 @@ from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.steps import Request
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
-from mxc.dialects.formats import block_format
-from mxc.dialects.packing import pack_elements
 from mxc.dialects.parameters import SCOPE, Parameters
 from mxc.dialects.scaled import scaled_contraction
-from mxc.dialects.targets import target
+from mxc.formats.formats import block_format
+from mxc.formats.packing import pack_elements
 from mxc.runtime.device import open_device
+from mxc.targets.records import target
 
 HOST = iree.resolve(target("cpu"))
 U = 2.0**-24

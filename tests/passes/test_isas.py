@@ -2,7 +2,7 @@
 
 Each word of an instruction set is a kernel of its own here, that reads a panel and writes what it
 made of it. All codes of all formats go through it, NaN and infinities too, at every place of a
-block; the values of codes are those of dialects/formats.py, which is compared with ml_dtypes.
+block; the values of codes are those of formats/formats.py, which is compared with ml_dtypes.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from mxc.compiler import iree
 from mxc.compiler.packing.panels import to_panels
 from mxc.dialects.context import new_context
-from mxc.dialects.formats import BlockFormat
-from mxc.dialects.packing import pack_elements
-from mxc.dialects.targets import TARGETS, target
+from mxc.formats.formats import BlockFormat
+from mxc.formats.packing import pack_elements
 from mxc.passes.kernels.cpu.elements import ELEMENTS, Codes, Elements
 from mxc.passes.kernels.cpu.isa import ISAS, Isa, Kind, best_isa
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
@@ -31,6 +30,7 @@ from mxc.passes.kernels.executables import dispatch, executable
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, load, loop
 from mxc.runtime.device import open_device
+from mxc.targets.records import TARGETS, target
 
 HOST = iree.resolve(target("cpu"))
 #: A CPU for each instruction set.

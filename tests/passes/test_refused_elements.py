@@ -4,9 +4,9 @@ import pytest
 from iree.compiler import ir
 
 from mxc.dialects.context import new_context
-from mxc.dialects.errors import PassError
 from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.reasons import Reason
+from mxc.errors import PassError
 from mxc.passes.set_cpu_schedule import refuse_elements
 
 PROGRAM = """

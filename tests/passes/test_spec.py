@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from iree.compiler import ir
 
-from mxc.dialects.errors import PassError
+from mxc.errors import PassError
 from mxc.passes import PASSES
 from mxc.passes.base import Pass
 from mxc.passes.spec import parse

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from mxc.compiler.quantize.blocks import BlockKernel
-from mxc.dialects.errors import FormatError
-from mxc.dialects.formats import E8M0, FORMATS
-from mxc.dialects.recipes import ScaleRecipe
-from mxc.dialects.reference import dequantize, quantize
-from mxc.dialects.rounding import Ties
+from mxc.errors import FormatError
+from mxc.formats.formats import E8M0, FORMATS
+from mxc.formats.recipes import ScaleRecipe
+from mxc.formats.reference import dequantize, quantize
+from mxc.formats.rounding import Ties
 
 MX = [name for name, format in FORMATS.items() if format.scale == E8M0]
 RULES = [*itertools.product(ScaleRecipe, Ties)]

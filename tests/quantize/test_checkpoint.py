@@ -11,9 +11,9 @@ from safetensors.numpy import load_file, save_file
 
 from mxc.compiler.quantize import write
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
-from mxc.dialects.errors import CheckpointError, FormatError
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.reference import dequantize, quantize
+from mxc.errors import CheckpointError, FormatError
+from mxc.formats.formats import FORMATS
+from mxc.formats.reference import dequantize, quantize
 
 DOWN = "model.layers.1.mlp.down_proj.weight"
 QUERY = "model.layers.0.self_attn.q_proj.weight"

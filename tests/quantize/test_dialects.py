@@ -21,7 +21,7 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_
 from mxc.compiler.models.model import open_model
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
 from mxc.compiler.quantize.outputs import OUTPUTS
-from mxc.dialects.reference import dequantize, quantize
+from mxc.formats.reference import dequantize, quantize
 
 DOWN = "model.layers.1.mlp.down_proj.weight"
 

@@ -15,8 +15,8 @@ from mxc.compiler.convert.checkpoint import convert
 from mxc.compiler.models.configs.gguf_rope import DIVISORS
 from mxc.compiler.models.model import open_model
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.reference import quantize
+from mxc.errors import CheckpointError
+from mxc.formats.reference import quantize
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
           "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # fmt: skip

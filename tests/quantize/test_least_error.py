@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from mxc.compiler.quantize.least_error import LEAST_ERROR, recipe_for
-from mxc.dialects.formats import FORMATS, block_format
-from mxc.dialects.recipes import ScaleRecipe
-from mxc.dialects.reference import dequantize, quantize
+from mxc.formats.formats import FORMATS, block_format
+from mxc.formats.recipes import ScaleRecipe
+from mxc.formats.reference import dequantize, quantize
 
 SHAPE = (128, 4096)
 RNG = np.random.default_rng(4)

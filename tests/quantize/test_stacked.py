@@ -17,8 +17,8 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_
 from mxc.compiler.inspect.compare import compare
 from mxc.compiler.models.model import open_model
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.reference import dequantize, quantize
+from mxc.errors import CheckpointError
+from mxc.formats.reference import dequantize, quantize
 
 EXPERTS, HIDDEN, WIDTH = 3, 64, 96
 STEM = "model.layers.0.mlp.experts"

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from mxc.compiler.cli import app
-from mxc.dialects.errors import RequestError
+from mxc.errors import RequestError
 from mxc.runtime import load
 from mxc.runtime.evaluation import evaluate, kl_divergence, log_softmax
 

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from iree import runtime as rt
 
-from mxc.dialects import tile_permission
-from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.manifest import (
+from mxc.artifact.manifest import (
     MANIFEST,
     MODULE,
     SCHEMA,
@@ -25,8 +23,10 @@ from mxc.dialects.manifest import (
     TargetRecord,
     WeightRecord,
 )
+from mxc.errors import ArtifactError, RequestError
 from mxc.runtime import load, machine
 from mxc.runtime.levels import choose_level, obstacles, passed_over
+from mxc.targets import tile_permission
 
 V2 = ("sse4.2",)
 V3 = (*V2, "avx2", "fma", "slow-3ops-lea")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxc.dialects.errors import RequestError
-from mxc.dialects.manifest import REPORT
+from mxc.artifact.manifest import REPORT
+from mxc.errors import RequestError
 from mxc.runtime import capture, load
 from mxc.runtime.capture import Call, Dispatch, Program, split
 from mxc.runtime.profile import OperationRow, divided, operations, profile_model, summarise

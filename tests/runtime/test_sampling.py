@@ -15,7 +15,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from mxc.dialects.errors import RequestError
+from mxc.errors import RequestError
 from mxc.runtime.sampling import Sampler
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mxc import runtime
-from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.manifest import Function, Manifest, ModelRecord, TargetRecord, TensorType
+from mxc.artifact.manifest import Function, Manifest, ModelRecord, TargetRecord, TensorType
+from mxc.errors import ArtifactError, RequestError
 from mxc.runtime import arrays, load
 from mxc.runtime.generation import generate
 from mxc.runtime.integrity import check_model

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.manifest import MANIFEST, MODULE, WEIGHTS, FileRecord, TargetRecord, TensorType
+from mxc.artifact.manifest import MANIFEST, MODULE, WEIGHTS, FileRecord, TargetRecord, TensorType
+from mxc.errors import ArtifactError, RequestError
 from mxc.runtime import load, machine, session
 
 
@@ -43,7 +43,7 @@ def test_a_fork_of_the_process_is_refused_and_does_not_hang(plain_artifact: Path
     program = (
         "import os, signal, sys\n"
         "import numpy as np\n"
-        "from mxc.dialects.errors import RequestError\n"
+        "from mxc.errors import RequestError\n"
         "from mxc.runtime import load\n"
         "model, a = load(sys.argv[1]), np.ones(4, np.float32)\n"
         "model.call('main', a, a)\n"
@@ -174,7 +174,7 @@ def test_weights_are_mapped_from_the_file(plain_artifact: Path) -> None:
 
 
 def test_module_that_asks_for_a_weight_that_is_not_there(plain_artifact: Path, rewrite) -> None:
-    from mxc.dialects.manifest import read_manifest
+    from mxc.artifact.manifest import read_manifest
 
     files = dict(read_manifest(plain_artifact).files)
     del files[WEIGHTS]

@@ -7,8 +7,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mxc.dialects.errors import ArtifactError, RequestError
-from mxc.dialects.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+from mxc.artifact.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+from mxc.errors import ArtifactError, RequestError
 from mxc.runtime.text import StopStrings, Text
 
 PROSE = (
@@ -138,7 +138,7 @@ LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% end
     ],
 )
 def test_templates_that_do_harm(folder: Path, monkeypatch, template: str, message: str) -> None:
-    monkeypatch.setattr("mxc.dialects.chat_template.SECONDS", 1.0 if template == LOOP else 10.0)
+    monkeypatch.setattr("mxc.artifact.chat_template.SECONDS", 1.0 if template == LOOP else 10.0)
     (folder / CHAT_TEMPLATE).write_text(template)
     text = Text.load(folder)
     with pytest.raises(RequestError, match=rf"{message}.*; use --raw") as refusal:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mxc.dialects.errors import RequestError
+from mxc.errors import RequestError
 from mxc.runtime import load, machine
 
 

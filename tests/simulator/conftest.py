@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from iree.compiler import tools
 
-from mxc.runtime.simulator.code.code_object import Kernel, read_kernels
+from mxc.simulator.code.code_object import Kernel, read_kernels
 
 FLAGS = (
     "--iree-hal-target-device=hip",

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 import mxc
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli import app
-from mxc.dialects.errors import RequestError
-from mxc.runtime.simulator.session import SimulatedModel, load
-from mxc.runtime.simulator.watch.sanitizer import Sanitizer
+from mxc.errors import RequestError
+from mxc.runtime.simulated import SimulatedModel, load
+from mxc.simulator.watch.sanitizer import Sanitizer
 
 PROGRAM = """
 func.func @main(%a: tensor<20x48xf32>, %b: tensor<24x48xf32>) -> (tensor<20x24xf32>, tensor<20xf32>)

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mxc.runtime.simulator.assembly.kernels import read_assembly
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.code.instruction import Instruction
-from mxc.runtime.simulator.code.text import text
-from mxc.runtime.simulator.errors import AssemblyError, SimulationError
-from mxc.runtime.simulator.run.translate import Program
-from mxc.runtime.simulator.simulate import load_kernels, simulate
-from mxc.runtime.simulator.watch.sanitizer import Sanitizer
-from mxc.runtime.simulator.watch.trace import Trace
+from mxc.simulator.assembly.kernels import read_assembly
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.instruction import Instruction
+from mxc.simulator.code.text import text
+from mxc.simulator.errors import AssemblyError, SimulationError
+from mxc.simulator.run.translate import Program
+from mxc.simulator.simulate import load_kernels, simulate
+from mxc.simulator.watch.sanitizer import Sanitizer
+from mxc.simulator.watch.trace import Trace
 
 Assemble = Callable[..., Kernel]
 SHAPES = [(16, 16, 128), (100, 96, 2880)]

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mxc.dialects.errors import RequestError
-from mxc.runtime.simulator.code.code_object import Argument, read_kernels
-from mxc.runtime.simulator.code.debug_lines import read_lines
-from mxc.runtime.simulator.code.elf import contents, read_sections
-from mxc.runtime.simulator.code.msgpack import unpack
-from mxc.runtime.simulator.errors import CodeObjectError, SimulationError
-from mxc.runtime.simulator.host.vm import Machine
-from mxc.runtime.simulator.host.vm_module import Code, HostModule, read_executable, read_module
-from mxc.runtime.simulator.run.launch import Binding, launch
-from mxc.runtime.simulator.run.translate import Program
-from mxc.runtime.simulator.simulate import load_kernels, simulate
+from mxc.errors import RequestError
+from mxc.simulator.code.code_object import Argument, read_kernels
+from mxc.simulator.code.debug_lines import read_lines
+from mxc.simulator.code.elf import contents, read_sections
+from mxc.simulator.code.msgpack import unpack
+from mxc.simulator.errors import CodeObjectError, SimulationError
+from mxc.simulator.host.vm import Machine
+from mxc.simulator.host.vm_module import Code, HostModule, read_executable, read_module
+from mxc.simulator.run.launch import Binding, launch
+from mxc.simulator.run.translate import Program
+from mxc.simulator.simulate import load_kernels, simulate
 
 SHAPE = (16, 16, 128)
 FUZZ = settings(

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mxc.runtime.simulator.code.decode import decode
-from mxc.runtime.simulator.code.instruction import Instruction
-from mxc.runtime.simulator.code.text import text
-from mxc.runtime.simulator.errors import SimulationError
+from mxc.simulator.code.decode import decode
+from mxc.simulator.code.instruction import Instruction
+from mxc.simulator.code.text import text
+from mxc.simulator.errors import SimulationError
 
 F4, E4 = "f4E2M1FN", "f8E4M3FN"
 
@@ -51,7 +51,7 @@ def test_text_is_the_assembly(
 
 
 def test_a_branch_goes_where_a_block_begins(scaled: Callable[..., Any]) -> None:
-    from mxc.runtime.simulator.run.translate import Program
+    from mxc.simulator.run.translate import Program
 
     program = Program(scaled(100, 96, 2880).kernel)
     targets = [b.target for b in program.blocks.values() if b.kind in ("branch", "jump")]

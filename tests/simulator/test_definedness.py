@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mxc.runtime.simulator.assembly.kernels import read_assembly
-from mxc.runtime.simulator.run.launch import launch
-from mxc.runtime.simulator.run.translate import Program
-from mxc.runtime.simulator.simulate import simulate
-from mxc.runtime.simulator.watch.sanitizer import Sanitizer
+from mxc.simulator.assembly.kernels import read_assembly
+from mxc.simulator.run.launch import launch
+from mxc.simulator.run.translate import Program
+from mxc.simulator.simulate import simulate
+from mxc.simulator.watch.sanitizer import Sanitizer
 
 CODE = """
   s_load_dwordx2 s[4:5], s[0:1], 0x0

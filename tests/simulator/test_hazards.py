@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from mxc.runtime.simulator.assembly.kernels import read_assembly
-from mxc.runtime.simulator.run.translate import Program
-from mxc.runtime.simulator.watch import hazards as module
-from mxc.runtime.simulator.watch.facts import Facts, Registers
-from mxc.runtime.simulator.watch.hazards import hazards
+from mxc.simulator.assembly.kernels import read_assembly
+from mxc.simulator.run.translate import Program
+from mxc.simulator.watch import hazards as module
+from mxc.simulator.watch.facts import Facts, Registers
+from mxc.simulator.watch.hazards import hazards
 
 F4 = "v_mfma_scale_f32_16x16x128_f8f6f4 v[0:3], v[8:11], v[16:19], v[0:3], v30, v31 cbsz:4 blgp:4"
 FAR = "v_mfma_f32_16x16x32_f16 v[0:3], v[32:35], v[36:39], {}"

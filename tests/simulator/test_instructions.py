@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.compute.floats import fused32, least, most
-from mxc.runtime.simulator.compute.numbers import encode, from_bfloat, to_bfloat, values
-from mxc.runtime.simulator.compute.salu import field, signed_field
-from mxc.runtime.simulator.errors import SimulationError
-from mxc.runtime.simulator.run.launch import launch
-from mxc.runtime.simulator.run.translate import Program
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.compute.floats import fused32, least, most
+from mxc.simulator.compute.numbers import encode, from_bfloat, to_bfloat, values
+from mxc.simulator.compute.salu import field, signed_field
+from mxc.simulator.errors import SimulationError
+from mxc.simulator.run.launch import launch
+from mxc.simulator.run.translate import Program
 
 Array = NDArray[Any]
 Assemble = Callable[..., Kernel]

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.errors import SimulationError
-from mxc.runtime.simulator.run.launch import launch
-from mxc.runtime.simulator.run.translate import Program
-from mxc.runtime.simulator.watch.sanitizer import Sanitizer
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.errors import SimulationError
+from mxc.simulator.run.launch import launch
+from mxc.simulator.run.translate import Program
+from mxc.simulator.watch.sanitizer import Sanitizer
 
 PROGRAM = """
 #layout = #hal.pipeline.layout<bindings = [#hal.pipeline.binding<storage_buffer>]>

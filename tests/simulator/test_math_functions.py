@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mxc
-from mxc.runtime.simulator.session import SimulatedModel
+from mxc.runtime.simulated import SimulatedModel
 
 UNARY = {
     **{name: getattr(np, name) for name in ("exp", "exp2", "expm1", "log", "log2", "log1p")},

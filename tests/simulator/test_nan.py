@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mxc
-from mxc.runtime.simulator.session import SimulatedModel
+from mxc.runtime.simulated import SimulatedModel
 
 TARGETS = ("gfx950", "gfx942")
 ROWS, COLUMNS = 20, 300

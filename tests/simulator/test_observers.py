@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.run.launch import launch
-from mxc.runtime.simulator.run.translate import Program
-from mxc.runtime.simulator.simulate import simulate
-from mxc.runtime.simulator.watch.count import Counter, Counts
-from mxc.runtime.simulator.watch.trace import Trace
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.run.launch import launch
+from mxc.simulator.run.translate import Program
+from mxc.simulator.simulate import simulate
+from mxc.simulator.watch.count import Counter, Counts
+from mxc.simulator.watch.trace import Trace
 
 Assemble = Callable[..., Kernel]
 STRIDED = """

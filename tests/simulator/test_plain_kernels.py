@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 import mxc
-from mxc.runtime.simulator.host.hal import Buffer, Device, View
-from mxc.runtime.simulator.host.vm import Machine
-from mxc.runtime.simulator.host.vm_module import read_module
-from mxc.runtime.simulator.run.translate import Program
+from mxc.simulator.host.hal import Buffer, Device, View
+from mxc.simulator.host.vm import Machine
+from mxc.simulator.host.vm_module import read_module
+from mxc.simulator.run.translate import Program
 
 Array = NDArray[Any]
 DTYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxc.runtime.simulator.assembly.kernels import read_assembly
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.code.text import text
-from mxc.runtime.simulator.errors import SimulationError
-from mxc.runtime.simulator.run.launch import launch
-from mxc.runtime.simulator.run.translate import Program
-from mxc.runtime.simulator.watch.sanitizer import Finding, Sanitizer
+from mxc.simulator.assembly.kernels import read_assembly
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.text import text
+from mxc.simulator.errors import SimulationError
+from mxc.simulator.run.launch import launch
+from mxc.simulator.run.translate import Program
+from mxc.simulator.watch.sanitizer import Finding, Sanitizer
 
 Assemble = Callable[..., Kernel]
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from mxc.runtime.simulator.simulate import simulate
-from mxc.runtime.simulator.watch.sanitizer import Finding, Sanitizer
+from mxc.simulator.simulate import simulate
+from mxc.simulator.watch.sanitizer import Finding, Sanitizer
 
 
 def kinds(findings: list[Finding]) -> set[str]:

@@ -1,6 +1,6 @@
 """The stock compiler's scaled matrix products on the simulator, against numpy.
 
-Elements and scales are decoded by `mxc.dialects.packing`, which has oracles of its own.
+Elements and scales are decoded by `mxc.formats.packing`, which has oracles of its own.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mxc.dialects.packing import decode_elements, decode_scales
-from mxc.runtime.simulator.run.launch import launch
-from mxc.runtime.simulator.run.translate import Program
-from mxc.runtime.simulator.simulate import simulate
+from mxc.formats.packing import decode_elements, decode_scales
+from mxc.simulator.run.launch import launch
+from mxc.simulator.run.translate import Program
+from mxc.simulator.simulate import simulate
 
 Array = NDArray[Any]
 F4, E4, E5 = "f4E2M1FN", "f8E4M3FN", "f8E5M2"

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mxc.runtime.simulator.errors import SimulationError
-from mxc.runtime.simulator.simulate import simulate
+from mxc.simulator.errors import SimulationError
+from mxc.simulator.simulate import simulate
 
 SELECT = """
   s_load_dwordx4 s[4:7], s[0:1], 0x0

@@ -28,9 +28,9 @@ from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize, per_tensor
 
 from mxc.compiler.quantize.outputs import OUTPUTS
 from mxc.compiler.quantize.rows import RowQuantizer
-from mxc.dialects.formats import E8M0, FORMATS
-from mxc.dialects.packing import unpack_elements
-from mxc.dialects.recipes import ScaleRecipe
+from mxc.formats.formats import E8M0, FORMATS
+from mxc.formats.packing import unpack_elements
+from mxc.formats.recipes import ScaleRecipe
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "quantisation.md"
 ML_DTYPES = {

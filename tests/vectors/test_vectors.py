@@ -14,19 +14,19 @@ from mxc.compiler import iree
 from mxc.compiler.quantize.blocks import BlockKernel
 from mxc.dialects.boundary import pack
 from mxc.dialects.context import new_context
-from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import element_of
-from mxc.dialects.nvfp4 import quantize_blocks, tensor_scale
-from mxc.dialects.packing import pack_elements, unpack_elements
 from mxc.dialects.quantise import MX_FORMATS, quantise_mx
-from mxc.dialects.recipes import ScaleRecipe
-from mxc.dialects.reference import Quantized, dequantize, quantize
-from mxc.dialects.rounding import Ties
-from mxc.dialects.targets import target
+from mxc.formats.formats import FORMATS
+from mxc.formats.nvfp4 import quantize_blocks, tensor_scale
+from mxc.formats.packing import pack_elements, unpack_elements
+from mxc.formats.recipes import ScaleRecipe
+from mxc.formats.reference import Quantized, dequantize, quantize
+from mxc.formats.rounding import Ties
 from mxc.passes.base import run
 from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
-from mxc.runtime.simulator.simulate import simulate
+from mxc.simulator.simulate import simulate
+from mxc.targets.records import target
 
 each_mx = pytest.mark.parametrize("name", ELEMENTS)
 each_recipe = pytest.mark.parametrize("recipe", RECIPES)

@@ -1,6 +1,6 @@
 """How rows of packed bytes lie in files, and how they become canonical rows.
 
-A canonical row is what dialects/packing.py says: elements along the block axis, the even one in
+A canonical row is what formats/packing.py says: elements along the block axis, the even one in
 the low nibble; a row of scales is one byte a block. Rows whose bytes lie apart only together
 (a tile of scales, say) are a group; a codec takes whole groups.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.dialects.packing import pack_elements
+from mxc.formats.packing import pack_elements
 
 #: Formats of four and of six bits: how codes are packed depends on nothing else.
 _FOUR, _SIX = "mxfp4", "mxfp6e2m3"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.canonical.codecs import PLAIN, Bytes, Codec
 from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord, read_bytes
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 #: Reads of a tensor of a file: the tensor, offset and size in its bytes.
 Raw = Callable[[TensorRecord, int, int], NDArray[np.uint8]]

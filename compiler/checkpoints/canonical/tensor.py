@@ -29,9 +29,9 @@ from mxc.compiler.checkpoints.canonical.stored import (
 )
 from mxc.compiler.checkpoints.canonical.transposed import Transposed
 from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord, read_bytes
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import FORMATS, BlockFormat
-from mxc.dialects.packing import decode_elements, decode_scales
+from mxc.errors import CheckpointError
+from mxc.formats.formats import FORMATS, BlockFormat
+from mxc.formats.packing import decode_elements, decode_scales
 
 #: What a recipe is called where the files do not say.
 UNSTATED = "unstated"

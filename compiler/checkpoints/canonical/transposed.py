@@ -10,7 +10,7 @@ import numpy as np
 from mxc.compiler.checkpoints.canonical.codecs import Bytes
 from mxc.compiler.checkpoints.canonical.stored import Decoded, InRows, Raw
 from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 
 @dataclass(frozen=True, kw_only=True)

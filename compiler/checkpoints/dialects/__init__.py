@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mxc.artifact.manifest import BLOCKS, SCALES
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, plain
 from mxc.compiler.checkpoints.dialects import (
     auto_round,
@@ -29,8 +30,7 @@ from mxc.compiler.checkpoints.files.tensors import Checkpoint
 from mxc.compiler.checkpoints.layers.experts import as_weight
 from mxc.compiler.checkpoints.layers.quantisation import Quantisation
 from mxc.compiler.checkpoints.source import Source, by_name, language_config
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.manifest import BLOCKS, SCALES
+from mxc.errors import CheckpointError
 
 #: Files that hold pickles: to load one is to run the program in it.
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")

@@ -28,9 +28,9 @@ from mxc.compiler.checkpoints.layers.quantisation import (
     Scheme,
     Syntax,
 )
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.recipes import ScaleRecipe
+from mxc.errors import CheckpointError
+from mxc.formats.formats import FORMATS
+from mxc.formats.recipes import ScaleRecipe
 
 METHOD = "auto-round"
 METHODS = (METHOD, "auto_round", "intel/auto-round")

@@ -40,8 +40,8 @@ from mxc.compiler.checkpoints.layers.weights import (
     nvfp4_weight,
     scaled_weight,
 )
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import FORMATS
+from mxc.errors import CheckpointError
+from mxc.formats.formats import FORMATS
 
 METHOD = "compressed-tensors"
 

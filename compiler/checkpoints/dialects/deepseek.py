@@ -25,7 +25,7 @@ from mxc.compiler.checkpoints.layers.quantisation import (
     excluding,
 )
 from mxc.compiler.checkpoints.layers.weights import mx_weight, scaled_weight
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 METHOD = "fp8"
 

@@ -39,8 +39,8 @@ from mxc.compiler.checkpoints.files.gguf import GgufFile, GgufTensor, read_gguf
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.compiler.checkpoints.layers.quantisation import Quantisation
 from mxc.compiler.checkpoints.source import Source, by_name
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import FORMATS
+from mxc.errors import CheckpointError
+from mxc.formats.formats import FORMATS
 
 NAME = "gguf"
 

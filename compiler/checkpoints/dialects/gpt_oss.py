@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mxc.artifact.manifest import BLOCKS, SCALES
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, blocked, plain
 from mxc.compiler.checkpoints.files.safetensors import CONFIG
 from mxc.compiler.checkpoints.files.tensors import Checkpoint
 from mxc.compiler.checkpoints.layers.modules import names, require
 from mxc.compiler.checkpoints.layers.quantisation import Quantisation, Scheme, Syntax, excluding
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.manifest import BLOCKS, SCALES
+from mxc.errors import CheckpointError
+from mxc.formats.formats import FORMATS
 
 METHOD = "mxfp4"
 _MXFP4 = FORMATS["mxfp4"]

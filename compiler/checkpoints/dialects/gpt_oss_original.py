@@ -18,7 +18,7 @@ from mxc.compiler.checkpoints.dialects.gpt_oss import METHOD, read
 from mxc.compiler.checkpoints.files.safetensors import CONFIG
 from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
 from mxc.compiler.checkpoints.layers.quantisation import Quantisation, Scheme
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 _BLOCKS, _SCALES = ".blocks", ".scales"
 

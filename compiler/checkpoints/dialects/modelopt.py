@@ -37,9 +37,9 @@ from mxc.compiler.checkpoints.layers.quantisation import (
     excluding,
 )
 from mxc.compiler.checkpoints.layers.weights import mx_weight, nvfp4_weight, scalar, scaled_weight
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.recipes import ScaleRecipe
+from mxc.errors import CheckpointError
+from mxc.formats.formats import FORMATS
+from mxc.formats.recipes import ScaleRecipe
 
 METHOD = "modelopt"
 QUANT_CONFIG = "hf_quant_config.json"

@@ -38,9 +38,9 @@ from mxc.compiler.checkpoints.layers.quantisation import (
     excluding,
 )
 from mxc.compiler.checkpoints.layers.weights import mx_weight, scaled_weight
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.recipes import ScaleRecipe
+from mxc.errors import CheckpointError
+from mxc.formats.formats import FORMATS
+from mxc.formats.recipes import ScaleRecipe
 
 METHOD = "quark"
 

@@ -20,9 +20,9 @@ from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord, rea
 from mxc.compiler.checkpoints.layers.modules import require
 from mxc.compiler.checkpoints.layers.quantisation import Activations, Quantisation, Scheme
 from mxc.compiler.checkpoints.layers.weights import scaled_weight
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.recipes import ScaleRecipe
+from mxc.errors import CheckpointError
+from mxc.formats.formats import FORMATS
+from mxc.formats.recipes import ScaleRecipe
 
 METHOD = "torchao"
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mxc.compiler.checkpoints.files.tensors import DTYPES, Checkpoint, TensorRecord
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 #: safetensors dtype name -> numpy dtype. The names are those of the format's own enum:
 #: https://github.com/huggingface/safetensors/blob/main/safetensors/src/tensor.rs (enum Dtype).

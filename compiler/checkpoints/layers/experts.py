@@ -18,7 +18,7 @@ from mxc.compiler.checkpoints.canonical.stored import count_rows
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.canonical.transposed import Transposed
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 #: `model_type` of those that have experts so, and how the tensors are named.
 _TURNED = ("gpt_oss",)

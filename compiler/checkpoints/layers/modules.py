@@ -14,7 +14,7 @@ from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, plain
 from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
 from mxc.compiler.checkpoints.layers.experts import STACKED, as_weight
 from mxc.compiler.checkpoints.layers.quantisation import Quantisation, Scheme
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 #: Dtypes of numbers that are not quantised.
 FLOATS = ("BF16", "F16", "F32", "F64")

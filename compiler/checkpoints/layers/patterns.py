@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from functools import cache
 
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 #: What a wrapper model puts before the names of the language model inside it.
 WRAPPERS = ("model.language_model.", "language_model.model.", "language_model.", "model.")

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from mxc.compiler.checkpoints.canonical.tensor import UNSTATED
 from mxc.compiler.checkpoints.layers.patterns import FUSED, Patterns, Syntax
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 __all__ = ["Activations", "Quantisation", "Rule", "Scheme", "Syntax", "excluding"]
 

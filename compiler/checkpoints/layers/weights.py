@@ -16,8 +16,8 @@ from mxc.compiler.checkpoints.canonical.tensor import (
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.compiler.checkpoints.layers.modules import matrix, require
 from mxc.compiler.checkpoints.layers.quantisation import Scheme
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import FORMATS, BlockFormat
+from mxc.errors import CheckpointError
+from mxc.formats.formats import FORMATS, BlockFormat
 
 #: How files type bytes of E8M0 scales.
 E8M0_DTYPES = ("U8", "F8_E8M0")

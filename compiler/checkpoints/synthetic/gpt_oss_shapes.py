@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mxc.compiler.models.configs.gpt_oss import GptOssConfig
-from mxc.dialects.formats import FORMATS
+from mxc.formats.formats import FORMATS
 
 BLOCK = FORMATS["mxfp4"].block
 

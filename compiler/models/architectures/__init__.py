@@ -31,7 +31,7 @@ from mxc.compiler.models.architectures.starcoder2 import starcoder2
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.configs.gpt_oss import parse as parse_gpt_oss
 from mxc.compiler.models.decoder import Decoder
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.compiler.models.blocks.primitives import expand, f32
-from mxc.dialects.formats import FORMATS, BlockFormat
 from mxc.dialects.generic import generic, shape_of
 from mxc.dialects.quantise import BLOCK, quantise_int8, quantise_mx, quantise_nvfp4
-from mxc.dialects.recipes import ScaleRecipe
+from mxc.formats.formats import FORMATS, BlockFormat
+from mxc.formats.recipes import ScaleRecipe
 
 #: Modes in which nothing is quantised.
 FLOATS = ("f32", "bf16")

@@ -18,8 +18,8 @@ from mxc.compiler.models.blocks.parameters import Parameter, Rows, matrix, vecto
 from mxc.compiler.models.blocks.primitives import add, collapse, f32
 from mxc.compiler.models.blocks.routing import CHOSEN, Routing
 from mxc.compiler.models.blocks.scope import Scope
-from mxc.dialects.errors import CheckpointError
 from mxc.dialects.generic import generic, shape_of
+from mxc.errors import CheckpointError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
+from mxc.artifact.manifest import BLOCKS, SCALES
 from mxc.compiler.models.blocks.activations import Activations, Blocks
 from mxc.compiler.models.blocks.primitives import (
     add_bias,
@@ -23,11 +24,10 @@ from mxc.compiler.models.blocks.primitives import (
 )
 from mxc.dialects.boundary import unpack
 from mxc.dialects.dequantize import is_byte
-from mxc.dialects.formats import BlockFormat
 from mxc.dialects.generic import fill, generic
-from mxc.dialects.manifest import BLOCKS, SCALES
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.scaled import scaled_contraction
+from mxc.formats.formats import BlockFormat
 
 #: Format of a plain weight -> MLIR element type of the parameter.
 ELEMENTS = {

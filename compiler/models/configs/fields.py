@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 #: Fields that say nothing about what the model computes: of training, of generation, of files and
 #: of transformers itself (PreTrainedConfig and the defaults of GenerationConfig, 5.23).

@@ -22,7 +22,7 @@ from mxc.compiler.models.configs.gguf_rope import (
     rope_scaling,
 )
 from mxc.compiler.tokenizers.splits import MORE_ENDS, NORMALIZED, NORMALIZER_KEY
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 #: Metadata key, without the architecture -> field of config.json.
 _FIELDS = {

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.models.configs.yarn import yarn_attention
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 #: The tensor of what each rotary frequency is divided by.
 DIVISORS = "rope_freqs.weight"

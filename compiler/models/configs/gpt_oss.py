@@ -11,7 +11,7 @@ from typing import Any
 
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.configs.yarn import YarnScaling, read_yarn
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 ARCHITECTURES = ("GptOssForCausalLM",)
 MODEL_TYPES = ("gpt_oss",)

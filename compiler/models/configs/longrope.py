@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mxc.compiler.models.configs.fields import Fields
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.formats import ElementFormat, Specials
+from mxc.formats.formats import ElementFormat, Specials
 from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat
 
 _MANTISSA = 23

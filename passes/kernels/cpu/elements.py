@@ -25,7 +25,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
-from mxc.dialects.formats import (
+from mxc.formats.formats import (
     E2M1,
     E2M3,
     E3M2,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.formats import E4M3
+from mxc.formats.formats import E4M3
 from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.sources import BLOCK, ScaleType
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, of, splat

@@ -9,12 +9,11 @@ from iree.compiler import ir
 
 from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.contractions import block_name
-from mxc.dialects.formats import E8M0, F32, FORMATS, BlockFormat, ElementFormat, with_block
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
-from mxc.dialects.matrix_units import GFX950, MatrixUnit
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
+from mxc.formats.formats import E8M0, F32, FORMATS, BlockFormat, ElementFormat, with_block
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction
@@ -23,6 +22,7 @@ from mxc.passes.kernels.operands import Operand, operand
 from mxc.passes.kernels.reshapes import scalars_of
 from mxc.passes.kernels.sources import Format
 from mxc.passes.kernels.values import is_zero, producer
+from mxc.targets.matrix_units import GFX950, MatrixUnit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from mxc.dialects.devices import MI355X, Device
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding
 from mxc.passes.kernels.gpu.fragments import TURNS, Instruction
 from mxc.passes.kernels.gpu.ring.row_scales import AT_ONCE
 from mxc.passes.kernels.gpu.ring.staged_scales import scale_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, PIECE, layout_bytes
 from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, Transport
+from mxc.targets.devices import MI355X, Device
 
 #: Waves along K of a stream, at most.
 _ALONG_K = (8, 4, 4, 4)

@@ -19,10 +19,10 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu_narrow import narrowed, saturate
-from mxc.dialects.formats import BlockFormat
 from mxc.dialects.quantise_scalars import MAGNITUDE, as_float, below, element_code, scale_byte
 from mxc.dialects.quantise_scalars import i32 as number
-from mxc.dialects.recipes import MANTISSA, NAN_BYTE, ScaleRecipe
+from mxc.formats.formats import BlockFormat
+from mxc.formats.recipes import MANTISSA, NAN_BYTE, ScaleRecipe
 from mxc.passes.kernels.vectors import bitcast, i32, splat
 
 #: The bits of 2^-127, the scale that the byte 0 is: a subnormal.

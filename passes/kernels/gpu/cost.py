@@ -8,7 +8,7 @@
 A turn is one instruction along K. What runs at once, and is asked for, follows from registers and
 LDS. Each byte of the operands comes from memory once: what several workgroups read is in a cache
 then, which the path to memory sees and memory does not. The figures are those of the records in
-dialects/compute_units.py and dialects/devices.py; like the issue model (compiler/report) this ranks
+targets/compute_units.py and targets/devices.py; like the issue model (compiler/report) this ranks
 schedules, it does not predict time.
 """
 
@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mxc.dialects.devices import Device
 from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS
 from mxc.passes.kernels.gpu.schedule import Schedule
+from mxc.targets.devices import Device
 
 #: Waves of a streaming kernel that a SIMD holds: what its registers allow, mostly.
 _STREAM_WAVES = 2

@@ -18,7 +18,7 @@ from typing import Literal
 from iree.compiler import ir
 from iree.compiler.dialects import arith, rocdl, vector
 
-from mxc.dialects.formats import E8M0, BlockFormat
+from mxc.formats.formats import E8M0, BlockFormat
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.vectors import bitcast, f32, i32, of
 

@@ -21,8 +21,8 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import permuted_bytes
-from mxc.dialects.formats import E2M1, E4M3, E8M0, BlockFormat, ElementFormat, Specials
 from mxc.dialects.quantise_scalars import i32 as number
+from mxc.formats.formats import E2M1, E4M3, E8M0, BlockFormat, ElementFormat, Specials
 from mxc.passes.kernels.gpu.decode import by_halves, power
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat, table

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mxc.dialects.matrix_units import GFX950, Form, MatrixUnit
+from mxc.targets.matrix_units import GFX950, Form, MatrixUnit
 
 #: Elements that share a scale.
 BLOCK = 32

@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 
 from iree.compiler import ir
 
-from mxc.dialects.errors import PassError
-from mxc.dialects.matrix_units import GFX950, MatrixUnit
+from mxc.errors import PassError
 from mxc.passes.kernels.gpu.fragments import Instruction
+from mxc.targets.matrix_units import GFX950, MatrixUnit
 
 Transport = Literal["stream", "ring"]
 

@@ -12,7 +12,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND, joined
-from mxc.dialects.formats import E8M0, F32, BlockFormat
+from mxc.formats.formats import E8M0, F32, BlockFormat
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.decode import Register, decode
 from mxc.passes.kernels.gpu.decode_bits import decode_bits

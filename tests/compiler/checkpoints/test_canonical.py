@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.checkpoints.canonical.codecs import tiles
 from mxc.compiler.checkpoints.canonical.tensor import TensorScale, blocked, plain
 from mxc.compiler.checkpoints.dialects import open_checkpoint
@@ -14,10 +15,9 @@ from mxc.compiler.models.binding import Bound
 from mxc.compiler.models.blocks.parameters import Parameter, Rows
 from mxc.compiler.models.packed import pack_items
 from mxc.compiler.packing.pack import pack
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import block_format
-from mxc.dialects.parameter_archive import read_archive
-from mxc.dialects.reference import Quantized, dequantize
+from mxc.errors import CheckpointError
+from mxc.formats.formats import block_format
+from mxc.formats.reference import Quantized, dequantize
 
 RNG = np.random.default_rng(0)
 

@@ -15,10 +15,10 @@ from mxc.compiler.cli import app
 from mxc.compiler.inspect.contents import inspect, inspect_against
 from mxc.compiler.inspect.infer_recipe import RecipeInference
 from mxc.compiler.inspect.statistics import recipe_of, statistics
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import block_format
-from mxc.dialects.recipes import ScaleRecipe
-from mxc.dialects.reference import dequantize, quantize
+from mxc.errors import CheckpointError
+from mxc.formats.formats import block_format
+from mxc.formats.recipes import ScaleRecipe
+from mxc.formats.reference import dequantize, quantize
 
 RNG = np.random.default_rng(11)
 

@@ -17,7 +17,7 @@ from mxc.compiler.checkpoints.layers.quantisation import (
     Syntax,
     excluding,
 )
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 RNG = np.random.default_rng(3)
 LAYER = "model.layers.0.mlp.down_proj"

@@ -13,8 +13,8 @@ from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.dialects.gpt_oss_original import recognises
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.inspect.compare import compare
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.formats import FORMATS
+from mxc.errors import CheckpointError
+from mxc.formats.formats import FORMATS
 
 RNG = np.random.default_rng(5)
 

@@ -12,7 +12,7 @@ from mxc.compiler.checkpoints.layers.quantisation import (
     Syntax,
     excluding,
 )
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 PLAIN = Scheme(format="mxfp4")
 

@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.inspect.statistics import recipe_of, statistics
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 FEW = settings(
     max_examples=100,

@@ -9,6 +9,7 @@ import gguf
 import numpy as np
 import pytest
 
+from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.dialects.gguf_names import ARCHITECTURES, parameter, tensor
 from mxc.compiler.checkpoints.files.gguf import read_gguf
@@ -16,8 +17,7 @@ from mxc.compiler.models.binding import Bound
 from mxc.compiler.models.blocks.parameters import Parameter, Rows
 from mxc.compiler.models.packed import pack_items
 from mxc.compiler.packing.pack import pack
-from mxc.dialects.errors import CheckpointError
-from mxc.dialects.parameter_archive import read_archive
+from mxc.errors import CheckpointError
 
 RNG = np.random.default_rng(0)
 GGML = gguf.GGMLQuantizationType

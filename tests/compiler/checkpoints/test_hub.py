@@ -19,7 +19,7 @@ from safetensors.numpy import save
 
 from mxc.compiler.checkpoints.hub import located, origin
 from mxc.compiler.inspect.contents import inspect
-from mxc.dialects.errors import CheckpointError, RequestError
+from mxc.errors import CheckpointError, RequestError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TENSOR = np.arange(64, dtype=np.float32).reshape(2, 32)

@@ -29,7 +29,7 @@ from mxc.compiler.checkpoints.canonical.tensor import Convention
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.layers.quantisation import Activations
 from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
-from mxc.dialects.errors import CheckpointError
+from mxc.errors import CheckpointError
 
 VECTORS = Path(__file__).parent / "vectors"
 X = torch.randn(48, 192, generator=torch.Generator().manual_seed(1)) * torch.exp2(

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 import mxc
-from mxc.dialects.reference import dequantize, quantize
+from mxc.formats.reference import dequantize, quantize
 from mxc.runtime import Model
 
 #: Tokens of a sequence; its chunks; how many sequences are decoded together.

@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from mxc.dialects.manifest import REPORT
+from mxc.artifact.manifest import REPORT
 
 SMALL = {
     "hidden_size": 64,

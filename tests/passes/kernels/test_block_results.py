@@ -20,17 +20,17 @@ from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.steps import Compiled, Request
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
-from mxc.dialects.formats import block_format
 from mxc.dialects.generic import element_of, generic
 from mxc.dialects.linalg_ext import gather
-from mxc.dialects.packing import pack_elements
 from mxc.dialects.parameters import SCOPE, Parameters
 from mxc.dialects.quantise import quantise_mx
-from mxc.dialects.recipes import ScaleRecipe
-from mxc.dialects.reference import quantize
 from mxc.dialects.scaled import scaled_contraction
-from mxc.dialects.targets import target
+from mxc.formats.formats import block_format
+from mxc.formats.packing import pack_elements
+from mxc.formats.recipes import ScaleRecipe
+from mxc.formats.reference import quantize
 from mxc.runtime.device import open_device
+from mxc.targets.records import target
 
 HOST = iree.resolve(target("cpu"))
 DEPTH, EXPERTS = 64, 3

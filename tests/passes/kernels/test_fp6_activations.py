@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mxc
-from mxc.dialects.manifest import REPORT
+from mxc.artifact.manifest import REPORT
 
 M, N, K = 3, 32, 128
 ELEMENTS = {"mxfp6e2m3": "f6E2M3FN", "mxfp6e3m2": "f6E3M2FN"}

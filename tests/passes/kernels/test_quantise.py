@@ -19,17 +19,17 @@ from iree.compiler.dialects import func
 from mxc.compiler import iree
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
-from mxc.dialects.formats import block_format
 from mxc.dialects.generic import element_of, generic
-from mxc.dialects.packing import pack_elements
 from mxc.dialects.quantise import quantise_mx
 from mxc.dialects.recast import mx_cast, transpose_requantise
-from mxc.dialects.recipes import ScaleRecipe, addend
-from mxc.dialects.reference import Quantized, dequantize, quantize
-from mxc.dialects.targets import target
+from mxc.formats.formats import block_format
+from mxc.formats.packing import pack_elements
+from mxc.formats.recipes import ScaleRecipe, addend
+from mxc.formats.reference import Quantized, dequantize, quantize
 from mxc.passes.base import run
 from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
+from mxc.targets.records import target
 
 HOST = iree.resolve(target("cpu"))
 #: The CPUs of the sets with 16, 8 and 4 lanes.

@@ -10,10 +10,10 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.runtime.simulator.code.instruction import Operand
-from mxc.runtime.simulator.compute.operations import Array
-from mxc.runtime.simulator.memory.spaces import Bytes, Memory
-from mxc.runtime.simulator.run.state import Waves
+from mxc.simulator.code.instruction import Operand
+from mxc.simulator.compute.operations import Array
+from mxc.simulator.memory.spaces import Bytes, Memory
+from mxc.simulator.run.state import Waves
 
 DTYPES: dict[str, Any] = {
     "fp8": ml_dtypes.float8_e4m3fn,

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from single import apply, fill, register
 
-from mxc.runtime.simulator.code.instruction import Instruction
-from mxc.runtime.simulator.code.words import OPCODES
-from mxc.runtime.simulator.run.state import Waves
+from mxc.simulator.code.instruction import Instruction
+from mxc.simulator.code.words import OPCODES
+from mxc.simulator.run.state import Waves
 
 Array = NDArray[Any]
 #: Bytes and whether they are signed.

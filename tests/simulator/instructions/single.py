@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.code.instruction import Instruction
-from mxc.runtime.simulator.compute.operations import Array
-from mxc.runtime.simulator.memory.spaces import Bytes, Memory
-from mxc.runtime.simulator.run.lines import Lines
-from mxc.runtime.simulator.run.state import Waves
-from mxc.runtime.simulator.run.translate import Program, instruction_lines
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.instruction import Instruction
+from mxc.simulator.compute.operations import Array
+from mxc.simulator.memory.spaces import Bytes, Memory
+from mxc.simulator.run.lines import Lines
+from mxc.simulator.run.state import Waves
+from mxc.simulator.run.translate import Program, instruction_lines
 
 Assemble = Callable[..., Kernel]
 #: Rounding to nearest even, denormals kept, NaN clamped to zero, IEEE.

@@ -11,13 +11,13 @@ from pcode_language import execute, program
 from pcode_values import make
 from single import apply, decoded, fill, register, waves
 
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.code.instruction import Instruction
-from mxc.runtime.simulator.code.words import OPCODES
-from mxc.runtime.simulator.compute.signatures import local_data, memory_widths
-from mxc.runtime.simulator.errors import SimulationError
-from mxc.runtime.simulator.memory.atomics import local_atomic, memory_atomic
-from mxc.runtime.simulator.run.state import Waves
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.instruction import Instruction
+from mxc.simulator.code.words import OPCODES
+from mxc.simulator.compute.signatures import local_data, memory_widths
+from mxc.simulator.errors import SimulationError
+from mxc.simulator.memory.atomics import local_atomic, memory_atomic
+from mxc.simulator.run.state import Waves
 
 Array = NDArray[Any]
 LOCAL = [n for n in OPCODES["DS"].values() if local_atomic(n)]

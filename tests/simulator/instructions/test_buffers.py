@@ -15,10 +15,10 @@ from memories import (
 )
 from single import apply, decoded, fill, register, waves
 
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.code.instruction import M0, Instruction
-from mxc.runtime.simulator.errors import SimulationError
-from mxc.runtime.simulator.run.operands import PRIVATE_BASE, SHARED_BASE
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.instruction import M0, Instruction
+from mxc.simulator.errors import SimulationError
+from mxc.simulator.run.operands import PRIVATE_BASE, SHARED_BASE
 
 #: Opcodes that this file tests with numbers.
 COVERS = frozenset((*BUFFER, *TO_LDS, *SCALAR))

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from single import apply, decoded, fill, register, waves
 
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.code.instruction import Instruction
-from mxc.runtime.simulator.compute.modes import FP16_OVFL
-from mxc.runtime.simulator.compute.numbers import encode_stochastic
-from mxc.runtime.simulator.compute.small import SMALL
-from mxc.runtime.simulator.errors import SimulationError
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.instruction import Instruction
+from mxc.simulator.compute.modes import FP16_OVFL
+from mxc.simulator.compute.numbers import encode_stochastic
+from mxc.simulator.compute.small import SMALL
+from mxc.simulator.errors import SimulationError
 
 Array = NDArray[Any]
 #: Opcodes that this file tests with numbers.

@@ -12,11 +12,11 @@ from runpy import run_path
 import pytest
 from single import MODE
 
-from mxc.runtime.simulator.code.decode import decode
-from mxc.runtime.simulator.code.words import OPCODES
-from mxc.runtime.simulator.errors import SimulationError
-from mxc.runtime.simulator.run.lines import Lines
-from mxc.runtime.simulator.run.translate import NOTHING, instruction_lines
+from mxc.simulator.code.decode import decode
+from mxc.simulator.code.words import OPCODES
+from mxc.simulator.errors import SimulationError
+from mxc.simulator.run.lines import Lines
+from mxc.simulator.run.translate import NOTHING, instruction_lines
 
 FILES = (
     *("test_atomics", "test_buffers", "test_conversions", "test_division", "test_lanes"),

@@ -11,8 +11,8 @@ from pcode_values import BITS, FLOAT
 from samples import held, put
 from single import apply, decoded, waves
 
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.code.instruction import VCC
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.instruction import VCC
 
 #: Opcodes that this file tests with numbers.
 COVERS = frozenset(f"v_div_{step}_f{width}" for step in ("scale", "fmas") for width in (32, 64))

@@ -8,11 +8,11 @@ import pytest
 from numpy.typing import NDArray
 from single import apply, decoded, fill, register, waves
 
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.code.instruction import EXEC, Instruction
-from mxc.runtime.simulator.code.words import OPCODES
-from mxc.runtime.simulator.compute.lanes import LANE_INSTRUCTIONS
-from mxc.runtime.simulator.run.state import Waves
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.instruction import EXEC, Instruction
+from mxc.simulator.code.words import OPCODES
+from mxc.simulator.compute.lanes import LANE_INSTRUCTIONS
+from mxc.simulator.run.state import Waves
 
 Array = NDArray[Any]
 LANE = np.arange(64)

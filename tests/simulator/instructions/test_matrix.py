@@ -26,10 +26,10 @@ from matrices import (
 )
 from numpy.typing import NDArray
 
-from mxc.runtime.simulator.code.instruction import Instruction, Operand
-from mxc.runtime.simulator.compute.mfma import mfma_step
-from mxc.runtime.simulator.compute.modes import FP16_OVFL
-from mxc.runtime.simulator.errors import SimulationError
+from mxc.simulator.code.instruction import Instruction, Operand
+from mxc.simulator.compute.mfma import mfma_step
+from mxc.simulator.compute.modes import FP16_OVFL
+from mxc.simulator.errors import SimulationError
 
 FORMS = ("fp8", "bf8", "fp6", "bf6", "fp4")
 SHAPES = [(16, 128), (32, 64)]

@@ -19,12 +19,12 @@ from matrices import (
 )
 from numpy.typing import NDArray
 
-from mxc.runtime.simulator.code.instruction import Instruction, Operand
-from mxc.runtime.simulator.code.words import OPCODES
-from mxc.runtime.simulator.compute.mfma import mfma_step
-from mxc.runtime.simulator.compute.sparse import smfmac_step
-from mxc.runtime.simulator.errors import SimulationError
-from mxc.runtime.simulator.run.state import Waves
+from mxc.simulator.code.instruction import Instruction, Operand
+from mxc.simulator.code.words import OPCODES
+from mxc.simulator.compute.mfma import mfma_step
+from mxc.simulator.compute.sparse import smfmac_step
+from mxc.simulator.errors import SimulationError
+from mxc.simulator.run.state import Waves
 
 DENSE = sorted(
     name

@@ -17,14 +17,14 @@ from pcode_values import BITS
 from samples import held, put, samples, vector_text
 from single import apply, decoded, fill, register, waves
 
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.code.instruction import Instruction
-from mxc.runtime.simulator.code.words import OPCODES
-from mxc.runtime.simulator.compute.modes import FP16_OVFL
-from mxc.runtime.simulator.compute.rounding import DIRECTED
-from mxc.runtime.simulator.compute.saturation import SATURATING
-from mxc.runtime.simulator.compute.signatures import VALU
-from mxc.runtime.simulator.errors import SimulationError
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.instruction import Instruction
+from mxc.simulator.code.words import OPCODES
+from mxc.simulator.compute.modes import FP16_OVFL
+from mxc.simulator.compute.rounding import DIRECTED
+from mxc.simulator.compute.saturation import SATURATING
+from mxc.simulator.compute.signatures import VALU
+from mxc.simulator.errors import SimulationError
 
 Array = NDArray[Any]
 NEAREST, UP, DOWN, ZERO = range(4)

@@ -16,12 +16,12 @@ from oracles import ORACLES
 from samples import held, put, samples, scalar_text, vector_text
 from single import apply, decoded, fill, register, waves
 
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.code.instruction import EXEC, Instruction
-from mxc.runtime.simulator.code.words import OPCODES
-from mxc.runtime.simulator.compute.dots import DOTS
-from mxc.runtime.simulator.compute.salu import SALU
-from mxc.runtime.simulator.compute.signatures import VALU
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.instruction import EXEC, Instruction
+from mxc.simulator.code.words import OPCODES
+from mxc.simulator.compute.dots import DOTS
+from mxc.simulator.compute.salu import SALU
+from mxc.simulator.compute.signatures import VALU
 
 Array = NDArray[Any]
 INEXACT = ("v_sin_f32", "v_cos_f32")

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from samples import samples
 from single import apply, decoded, fill, register, waves
 
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.code.instruction import Instruction, Operand
-from mxc.runtime.simulator.compute.packed import MIXED, PACKED16, PACKED32
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.instruction import Instruction, Operand
+from mxc.simulator.compute.packed import MIXED, PACKED16, PACKED32
 
 Array = NDArray[Any]
 #: Opcodes that this file tests with numbers.

@@ -12,9 +12,9 @@ import test_operations
 import test_packed
 from single import decoded
 
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.code.text import text
-from mxc.runtime.simulator.compute.packed import MIXED
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.text import text
+from mxc.simulator.compute.packed import MIXED
 
 MATRIX = (
     "v_mfma_f32_32x32x1_2b_f32 v[0:31], v32, v33, v[0:31] cbsz:1 abid:1 blgp:2",

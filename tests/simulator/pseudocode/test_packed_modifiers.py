@@ -21,12 +21,12 @@ from tinygrad.runtime.autogen.amd.cdna.enum import VOP3POp
 from tinygrad.runtime.autogen.amd.cdna.ins import VOP3P
 from tinygrad.runtime.autogen.amd.cdna.operands import OPERANDS
 
-from mxc.runtime.simulator.code.decode import decode
-from mxc.runtime.simulator.code.instruction import Instruction, Operand
-from mxc.runtime.simulator.errors import SimulationError
-from mxc.runtime.simulator.memory.spaces import Bytes, Memory
-from mxc.runtime.simulator.run.lines import Lines
-from mxc.runtime.simulator.run.state import Waves
+from mxc.simulator.code.decode import decode
+from mxc.simulator.code.instruction import Instruction, Operand
+from mxc.simulator.errors import SimulationError
+from mxc.simulator.memory.spaces import Bytes, Memory
+from mxc.simulator.run.lines import Lines
+from mxc.simulator.run.state import Waves
 
 MODE = 0x3F0
 RESULT, SOURCES = 32, (0, 4, 8)

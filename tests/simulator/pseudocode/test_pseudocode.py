@@ -12,15 +12,15 @@ from pcode_language import bits_of, execute, program
 from pcode_values import FLOAT, make
 from samples import held, put, samples, scalar_text, vector_text
 
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.code.instruction import VCC, Instruction
-from mxc.runtime.simulator.compute.operations import Operation
-from mxc.runtime.simulator.compute.salu import SALU
-from mxc.runtime.simulator.compute.signatures import VALU
-from mxc.runtime.simulator.memory.spaces import Bytes, Memory
-from mxc.runtime.simulator.run.lines import Lines
-from mxc.runtime.simulator.run.state import Waves
-from mxc.runtime.simulator.run.translate import Program
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.instruction import VCC, Instruction
+from mxc.simulator.compute.operations import Operation
+from mxc.simulator.compute.salu import SALU
+from mxc.simulator.compute.signatures import VALU
+from mxc.simulator.memory.spaces import Bytes, Memory
+from mxc.simulator.run.lines import Lines
+from mxc.simulator.run.state import Waves
+from mxc.simulator.run.translate import Program
 
 #: Rounding to nearest even, denormals kept.
 MODE = 0x3F0

@@ -7,7 +7,6 @@ same packed panels: a register takes `lanes` columns of the 16 of a panel.
 
 from __future__ import annotations
 
-from mxc.dialects.targets import Target
 from mxc.passes.kernels.cpu.isa.amx import Amx, Exponents
 from mxc.passes.kernels.cpu.isa.avx2 import Avx2
 from mxc.passes.kernels.cpu.isa.avx512 import Avx512
@@ -15,6 +14,7 @@ from mxc.passes.kernels.cpu.isa.neon import Neon
 from mxc.passes.kernels.cpu.isa.portable import Portable
 from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa, Kind
 from mxc.passes.kernels.cpu.isa.registers import accumulator, halves, pair, zero
+from mxc.targets.records import Target
 
 __all__ = [
     "AMX_FEATURES", "ISAS", "Amx", "Exponents", "Grain", "Isa", "Kind", "accumulator", "best_isa",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.dialects.formats import ElementFormat
+from mxc.formats.formats import ElementFormat
 from mxc.kernels.decode import ExponentTable
 from mxc.passes.kernels.cpu.isa.avx512 import Avx512
 
@@ -15,7 +15,7 @@ from mxc.passes.kernels.cpu.isa.avx512 import Avx512
 @dataclass(frozen=True)
 class Amx(Avx512):
     """AVX-512 multiplies one or two rows, bf16 as f32, and tiles more (cpu/tiles.py). On every
-    CPU with tiles that was measured `vdpbf16ps` is slower than multiply-add (dialects/cpus.py).
+    CPU with tiles that was measured `vdpbf16ps` is slower than multiply-add (targets/cpus.py).
 
     The operating system gives tiles to a process that asks for them; without permission their first
     instruction ends it.

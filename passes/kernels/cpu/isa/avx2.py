@@ -10,7 +10,7 @@ from iree.compiler.dialects import math
 from numpy.typing import NDArray
 
 from mxc.dialects import x86
-from mxc.dialects.formats import ElementFormat
+from mxc.formats.formats import ElementFormat
 from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.cpu.isa import x86_bytes
 from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa, Kind

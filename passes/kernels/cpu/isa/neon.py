@@ -10,7 +10,7 @@ from iree.compiler.dialects import arith, math, vector
 from numpy.typing import NDArray
 
 from mxc.dialects import aarch64
-from mxc.dialects.formats import ElementFormat
+from mxc.formats.formats import ElementFormat
 from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa, Kind
 from mxc.passes.kernels.cpu.isa.registers import bfloat16_bits

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.formats import ElementFormat
+from mxc.formats.formats import ElementFormat
 from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa, Kind
 

@@ -8,7 +8,7 @@ import numpy as np
 from iree.compiler import ir
 from numpy.typing import NDArray
 
-from mxc.dialects.formats import ElementFormat
+from mxc.formats.formats import ElementFormat
 
 #: How activations meet weights: as bf16 two a lane, as bytes four a lane, as f32 one a lane.
 Kind = Literal["pairs", "quads", "floats"]

@@ -19,7 +19,7 @@ from mxc.dialects.quantise_scalars import (
     int8_scale,
     like,
 )
-from mxc.dialects.recipes import MANTISSA, NAN_BYTE
+from mxc.formats.recipes import MANTISSA, NAN_BYTE
 from mxc.passes.kernels.cpu.quantise.rounding import Rounding
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.values import producer

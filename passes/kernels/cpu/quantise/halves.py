@@ -10,8 +10,8 @@ from __future__ import annotations
 from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
-from mxc.dialects.formats import ElementFormat
 from mxc.dialects.quantise_scalars import like
+from mxc.formats.formats import ElementFormat
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import bitcast, i8, i16, i32, of
 

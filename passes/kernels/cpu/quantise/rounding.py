@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
 
-from mxc.dialects.formats import BlockFormat
 from mxc.dialects.quantise_scalars import (
     MAGNITUDE,
     as_bits,
@@ -35,7 +34,8 @@ from mxc.dialects.quantise_scalars import (
     like,
     scale_byte,
 )
-from mxc.dialects.recipes import MANTISSA, ScaleRecipe
+from mxc.formats.formats import BlockFormat
+from mxc.formats.recipes import MANTISSA, ScaleRecipe
 
 _BIAS = 127
 _EXPONENT = 0xFF << MANTISSA

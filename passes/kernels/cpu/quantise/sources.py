@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
 
-from mxc.dialects.formats import FORMATS, BlockFormat, ElementFormat, Specials
 from mxc.dialects.quantise_scalars import INFINITY, MAGNITUDE, NAN, as_bits, as_float, like
-from mxc.dialects.recipes import MANTISSA, NAN_BYTE
+from mxc.formats.formats import FORMATS, BlockFormat, ElementFormat, Specials
+from mxc.formats.recipes import MANTISSA, NAN_BYTE
 from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.cpu.quantise.blocks import power_of
 from mxc.passes.kernels.cpu.quantise.halves import HALF, Halves, of_floats

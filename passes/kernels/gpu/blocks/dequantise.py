@@ -15,7 +15,7 @@ from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import thread
 from mxc.dialects.amdgpu_narrow import widened
-from mxc.dialects.formats import BlockFormat
+from mxc.formats.formats import BlockFormat
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.gpu.blocks.over_blocks import OverBlocks
 from mxc.passes.kernels.gpu.conversions import power_of

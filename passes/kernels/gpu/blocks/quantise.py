@@ -26,7 +26,7 @@ from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import BEYOND, no_reordering, thread
 from mxc.dialects.amdgpu_narrow import neighbour, widened
-from mxc.dialects.formats import FORMATS, BlockFormat
+from mxc.formats.formats import FORMATS, BlockFormat
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.gpu.blocks.over_blocks import OverBlocks
 from mxc.passes.kernels.gpu.conversions import Conversion, largest_of, power_of

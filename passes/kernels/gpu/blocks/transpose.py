@@ -17,7 +17,7 @@ from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import BEYOND, bounded, no_reordering, thread
 from mxc.dialects.amdgpu_narrow import widened_pair
-from mxc.dialects.formats import FORMATS, BlockFormat
+from mxc.formats.formats import FORMATS, BlockFormat
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size
 from mxc.passes.kernels.gpu.conversions import Conversion, power_of

@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import bounded, shared
-from mxc.dialects.devices import MI355X
-from mxc.dialects.formats import E8M0
+from mxc.formats.formats import E8M0
 from mxc.passes.kernels.gpu.contraction import Contraction, Given
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import Floats
@@ -42,6 +41,7 @@ from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout, StagedSide
 from mxc.passes.kernels.gpu.ring.tile import Tile
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.vectors import i8
+from mxc.targets.devices import MI355X
 
 #: Accumulation registers of a wave that is alone on its SIMD.
 _SUMS = 256

@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import bounded, shared
-from mxc.dialects.devices import MI355X
 from mxc.passes.kernels.gpu.contraction import Contraction, Given
 from mxc.passes.kernels.gpu.fragments import TURNS
 from mxc.passes.kernels.gpu.lanes import lane_of, plus
@@ -49,6 +48,7 @@ from mxc.passes.kernels.gpu.ring.tile import Tile
 from mxc.passes.kernels.gpu.ring.turns import sums
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.vectors import i8
+from mxc.targets.devices import MI355X
 
 #: Of the path to memory, what loads may take: with more of it waves would wait for each other.
 _PATH = 0.9

@@ -14,7 +14,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, rocdl, vector
 
 from mxc.dialects.quantise_scalars import i32 as integer
-from mxc.dialects.recipes import MANTISSA, NAN_BYTE
+from mxc.formats.recipes import MANTISSA, NAN_BYTE
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, of, splat

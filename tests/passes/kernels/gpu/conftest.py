@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pytest
 
 import mxc
-from mxc.runtime.simulator.code.code_object import Kernel
-from mxc.runtime.simulator.session import SimulatedModel, load
-from mxc.runtime.simulator.watch.sanitizer import Sanitizer
+from mxc.runtime.simulated import SimulatedModel, load
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.watch.sanitizer import Sanitizer
 
 sys.path.append(str(Path(__file__).parent))
 

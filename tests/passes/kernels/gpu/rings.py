@@ -1,6 +1,6 @@
 """Kernels that stage operands in LDS, alone: cases, and runs on the simulator against numpy.
 
-Elements and scales are decoded by `mxc.dialects.packing`, which has oracles of its own.
+Elements and scales are decoded by `mxc.formats.packing`, which has oracles of its own.
 """
 
 import re
@@ -19,9 +19,8 @@ from mxc.compiler.report.issue_model import estimate
 from mxc.compiler.report.issue_steps import read_steps
 from mxc.compiler.report.loops import Loop, hot_loop
 from mxc.dialects.context import new_context
-from mxc.dialects.devices import MI355X
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.packing import decode_elements, decode_scales
+from mxc.formats.formats import FORMATS
+from mxc.formats.packing import decode_elements, decode_scales
 from mxc.passes.kernels.executables import Threads, dispatch, executable_of
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
@@ -30,12 +29,13 @@ from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.reshapes import as_tensor
-from mxc.runtime.simulator.code.code_object import Kernel, read_kernels
-from mxc.runtime.simulator.run.launch import launch
-from mxc.runtime.simulator.run.translate import Program
-from mxc.runtime.simulator.watch.count import Counter
-from mxc.runtime.simulator.watch.observe import Several
-from mxc.runtime.simulator.watch.sanitizer import Sanitizer
+from mxc.simulator.code.code_object import Kernel, read_kernels
+from mxc.simulator.run.launch import launch
+from mxc.simulator.run.translate import Program
+from mxc.simulator.watch.count import Counter
+from mxc.simulator.watch.observe import Several
+from mxc.simulator.watch.sanitizer import Sanitizer
+from mxc.targets.devices import MI355X
 
 Doubles = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]

@@ -25,7 +25,7 @@ from attention_cases import (
 from numpy.typing import NDArray
 
 import mxc
-from mxc.dialects.manifest import REPORT
+from mxc.artifact.manifest import REPORT
 
 #: One token over pieces, with a window and without; tiles of several tokens and of parts of one;
 #: two tiles of rows; a tile and a part of one; several waves; heads of one fragment to eight; a

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from mxc.dialects.devices import MI355X
-from mxc.dialects.formats import FORMATS
+from mxc.formats.formats import FORMATS
 from mxc.passes.kernels.gpu.choice import candidates, choose, choose_by_rows
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding, workgroups
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.sides import Scaled
+from mxc.targets.devices import MI355X
 
 WIDTHS = [(4, 4), (8, 8), (8, 4), (4, 8), (6, 6), (8, 6), (6, 4)]
 FORMAT = {4: "mxfp4", 6: "mxfp6e2m3", 8: "mxfp8e4m3"}

@@ -12,10 +12,10 @@ from iree.compiler.dialects import arith, func
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.dequantize import extend
-from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import generic
-from mxc.dialects.packing import pack_elements
-from mxc.dialects.reference import Quantized, dequantize
+from mxc.formats.formats import FORMATS
+from mxc.formats.packing import pack_elements
+from mxc.formats.reference import Quantized, dequantize
 
 #: 4 and 8 bits are IREE's, which is right.
 NAMES = ("mxfp6e2m3", "mxfp6e3m2", "mxfp4", "mxfp8e4m3", "mxfp8e5m2")

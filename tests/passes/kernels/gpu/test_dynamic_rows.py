@@ -1,7 +1,7 @@
 """Products of a number of rows that comes with the call, by the whole road, on the simulator.
 
 One program has a function a case, and each is called with several numbers of rows. Elements are
-decoded by `mxc.dialects.packing`, which has oracles of its own; products are those of numpy.
+decoded by `mxc.formats.packing`, which has oracles of its own; products are those of numpy.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
-from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import constant, element_of, generic, shape_of
 from mxc.dialects.linalg_ext import gather
-from mxc.dialects.packing import decode_elements, decode_scales
 from mxc.dialects.quantise import quantise_mx
-from mxc.dialects.reference import dequantize, quantize
 from mxc.dialects.scaled import scaled_contraction
+from mxc.formats.formats import FORMATS
+from mxc.formats.packing import decode_elements, decode_scales
+from mxc.formats.reference import dequantize, quantize
 
 Array = NDArray[Any]
 F4, E2M3, E4M3, E5M2 = "mxfp4", "mxfp6e2m3", "mxfp8e4m3", "mxfp8e5m2"

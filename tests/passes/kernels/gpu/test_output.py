@@ -16,18 +16,18 @@ from iree.compiler.dialects import arith, func, tensor
 
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
-from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import element_of, generic, shape_of
-from mxc.dialects.packing import pack_elements
 from mxc.dialects.quantise import quantise_mx
-from mxc.dialects.reference import Quantized, dequantize, quantize
-from mxc.dialects.rounding import encode
 from mxc.dialects.scaled import scaled_contraction
 from mxc.dialects.scaled_matmul import scaled_matmul
+from mxc.formats.formats import FORMATS
+from mxc.formats.packing import pack_elements
+from mxc.formats.reference import Quantized, dequantize, quantize
+from mxc.formats.rounding import encode
 from mxc.passes.base import run
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.normalise import NORMALISE
-from mxc.runtime.simulator.run.translate import Program
+from mxc.simulator.run.translate import Program
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]

@@ -12,14 +12,14 @@ from iree.compiler.dialects import func
 
 from mxc.dialects.boundary import pack
 from mxc.dialects.context import new_context
-from mxc.dialects.formats import FORMATS, ElementFormat
 from mxc.dialects.generic import element_of
 from mxc.dialects.quantise import quantise_mx
-from mxc.dialects.recipes import ScaleRecipe, addend
-from mxc.dialects.reference import quantize
+from mxc.formats.formats import FORMATS, ElementFormat
+from mxc.formats.recipes import ScaleRecipe, addend
+from mxc.formats.reference import quantize
 from mxc.passes.base import run
 from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
-from mxc.runtime.simulator.run.translate import Program
+from mxc.simulator.run.translate import Program
 
 Array = npt.NDArray[np.generic]
 #: Those of scaled matrix instructions.

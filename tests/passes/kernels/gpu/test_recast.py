@@ -11,12 +11,12 @@ from iree.compiler.dialects import func
 
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
-from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import element_of, generic
-from mxc.dialects.packing import decode_elements
 from mxc.dialects.quantise import quantise_mx
 from mxc.dialects.recast import mx_cast, transpose_requantise
-from mxc.dialects.reference import Quantized, dequantize, quantize
+from mxc.formats.formats import FORMATS
+from mxc.formats.packing import decode_elements
+from mxc.formats.reference import Quantized, dequantize, quantize
 
 ROWS, DEPTH = 96, 3 * 32
 #: Between elements of all sizes, to as many bits and to fewer.

@@ -33,8 +33,8 @@ from mxc.dialects.scaled import scaled_contraction
 from mxc.passes.kernels.gpu.choice import choose
 from mxc.passes.kernels.gpu.cost import Problem
 from mxc.passes.kernels.gpu.ring.staging import Layout, Slice
-from mxc.runtime.simulator.run.launch import launch
-from mxc.runtime.simulator.run.translate import Program
+from mxc.simulator.run.launch import launch
+from mxc.simulator.run.translate import Program
 
 #: Every pair of widths and every element, each side straight to registers and in LDS; ends of rows
 #: and columns; K of whole and cut stages, halves of spans and spans, from one span to some in a

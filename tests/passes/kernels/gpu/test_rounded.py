@@ -15,12 +15,12 @@ from iree.compiler.dialects import arith, func, tensor
 
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
-from mxc.dialects.formats import FORMATS
 from mxc.dialects.generic import element_of, generic, shape_of
-from mxc.dialects.packing import pack_elements
-from mxc.dialects.reference import Quantized, dequantize
-from mxc.dialects.rounding import encode
 from mxc.dialects.scaled import scaled_contraction
+from mxc.formats.formats import FORMATS
+from mxc.formats.packing import pack_elements
+from mxc.formats.reference import Quantized, dequantize
+from mxc.formats.rounding import encode
 
 BF16 = ml_dtypes.bfloat16
 

@@ -1,6 +1,6 @@
 """Kernels that stream both sides, through the pass, on the simulator with its sanitizer.
 
-Elements and scales are decoded by `mxc.dialects.packing`, which has oracles of its own; products
+Elements and scales are decoded by `mxc.formats.packing`, which has oracles of its own; products
 are those of numpy in float64. Scales are random: with another block's scale a lane is far off.
 """
 
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 import mxc
 from mxc.dialects.context import new_context
-from mxc.dialects.errors import PassError
-from mxc.dialects.formats import FORMATS
-from mxc.dialects.packing import decode_elements, decode_scales
 from mxc.dialects.scaled import scaled_contraction
-from mxc.runtime.simulator.session import load
-from mxc.runtime.simulator.watch.sanitizer import Sanitizer
+from mxc.errors import PassError
+from mxc.formats.formats import FORMATS
+from mxc.formats.packing import decode_elements, decode_scales
+from mxc.runtime.simulated import load
+from mxc.simulator.watch.sanitizer import Sanitizer
 
 Array = NDArray[Any]
 F4, E2M3, E3M2, E4M3, E5M2 = "mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2"

@@ -14,7 +14,7 @@ from test_stream import E2M3, E3M2, E4M3, E5M2, F4, FLOATS, NVFP4, Array, operan
 
 from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
-from mxc.dialects.formats import FORMATS
+from mxc.formats.formats import FORMATS
 from mxc.passes import base
 
 CASES = [

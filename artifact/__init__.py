@@ -1,0 +1,1 @@
+"""What the folder of an artifact holds, written by the compiler and read by the runtime."""

@@ -1,0 +1,315 @@
+"""manifest.json: what an artifact says of itself. Written by the compiler, read by the runtime.
+
+Source of every field: the compiled program, the checkpoint and the options; nothing here is a
+wish. Imports no MLIR and no IREE, so that both sides may import it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mxc.artifact.schema import SchemaError, read_record
+from mxc.errors import ArtifactError
+
+#: Bumped when a reader of the old manifest would misread the new one: it has levels since 2. An
+#: artifact without levels is what it always was, and says 1.
+SCHEMA = 1
+SCHEMA_OF_LEVELS = 2
+#: Fields that manifests of schema 1 may lack, because they came later.
+_LATER = (
+    "activation_recipe",
+    "levels",
+    *(f"model.{key}" for key in ("states", "bytes_per_token", "bytes_per_sequence")),
+)
+
+MANIFEST = "manifest.json"
+MODULE = "module.vmfb"
+WEIGHTS = "weights.irpa"
+#: How the name of every parameter archive ends.
+ARCHIVE = ".irpa"
+REPORT = "report.json"
+TOKENIZER = "tokenizer.json"
+#: Names the special tokens that a chat template prints, and may hold the template itself.
+TOKENIZER_CONFIG = "tokenizer_config.json"
+CHAT_TEMPLATE = "chat_template.jinja"
+
+#: The scope of the parameters in WEIGHTS: `#flow.parameter.named<"model"::"key">` in a program.
+SCOPE = "model"
+
+#: The most elements of a tensor: with 8 bytes each, what 47 bits of a user's address can name.
+LARGEST_TENSOR = 1 << 44
+
+#: A weight in blocks is two tensors there, whose names are its own and these.
+BLOCKS, SCALES = "_blocks", "_scales"
+
+
+def mxc_version() -> str:
+    """The installed mxc, as the manifest states it."""
+    return metadata.version("mxc")
+
+
+def iree_version() -> str:
+    """The installed IREE, as the manifest states it; compiler and runtime are pinned together."""
+    return metadata.version("iree-base-runtime")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRecord:
+    """Size in bytes and SHA-256 (hex) of one file."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorType:
+    """Shape (-1 is dynamic) and MLIR element type ("f32", "bf16", "i32", "i8") at the boundary."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """One function that a caller may call, as its arguments and results cross the boundary."""
+
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetRecord:
+    """What the code was compiled for: "cpu" with LLVM CPU name and features, or a GPU chip.
+
+    `name` is the mxc target ("cpu", "cpu:znver4", "gfx950"); `device` the IREE runtime driver
+    ("local-task", "hip"); `features` the LLVM feature names that the code may use ("avx512f").
+    """
+
+    name: str
+    device: str
+    architecture: str
+    chip: str
+    features: tuple[str, ...] = ()
+
+
+def level_name(target: str) -> str:
+    """What a level is called: its target without the word "cpu:"."""
+    return target.removeprefix("cpu:")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelRecord:
+    """The program for one level of CPU features, where an artifact holds several.
+
+    `module` and `archives` name files of the artifact: the code, and where its parameters are.
+    `layouts` has the layout and the scale layout of the weights that this level reads in another
+    order than `Manifest.weights` says.
+    """
+
+    target: TargetRecord
+    module: str
+    archives: tuple[str, ...]
+    layouts: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightRecord:
+    """How one packed tensor is meant: the promise that bytes and recipe are explicit.
+
+    `shape` is the logical shape in elements; `format` a name of `mxc list formats` or a plain
+    dtype ("bf16"); `layout` names how the bytes of `source` were reordered ("identity" if not),
+    `scale_layout` those of its scales, where it has some. `recipe` is the scale recipe, "unstated"
+    where the checkpoint does not say. `sqnr` is signal to noise in dB of what was quantised while
+    it was packed.
+    """
+
+    source: str
+    shape: tuple[int, ...]
+    format: str
+    block: int | None = None
+    axis: int | None = None
+    nibble_order: str | None = None
+    recipe: str | None = None
+    layout: str = "identity"
+    scale_layout: str | None = None
+    sqnr: float | None = None
+
+
+def batch_function(size: int) -> str:
+    """The function that decodes one token of each of `size` sequences."""
+    return f"decode_batch_{size}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRecord:
+    """What generation needs to know of a language model.
+
+    Functions of the artifact (T = prefill_chunk, V = vocab_size, M = memory: the cache, then the
+    states, each a tensor):
+    prefill(tokens i32 [T], position i32, M) -> (hidden [T, hidden_size] f32, M), with states
+    prefill(tokens, position, count i32, M), where `count` of the T are tokens of the sequence;
+    decode(tokens i32 [1], position i32, M) -> (logits f32 [1, V], M);
+    logits(hidden [T, hidden_size]) -> f32 [T, V];
+    logits_row(hidden [T, hidden_size], row i32) -> f32 [1, V];
+    for each N of `batches`, ascending, decode_batch_N(tokens i32 [N], N positions i32, N times M)
+    -> (logits f32 [N, V], N times M).
+
+    `states`: what a sequence keeps beside its cache, by name; it does not grow with the sequence.
+    `bytes_per_token` is what each token takes of the cache, `bytes_per_sequence` what a sequence
+    has whatever its length: the states.
+    """
+
+    architecture: str
+    vocab_size: int
+    max_sequence_length: int
+    prefill_chunk: int
+    cache: TensorType
+    eos_tokens: tuple[int, ...] = ()
+    bos_token: int | None = None
+    pad_token: int | None = None
+    batches: tuple[int, ...] = ()
+    states: dict[str, TensorType] = field(default_factory=dict)
+    bytes_per_token: int = 0
+    bytes_per_sequence: int = 0
+
+    @property
+    def memory(self) -> tuple[TensorType, ...]:
+        """What a sequence keeps from call to call."""
+        return (self.cache, *self.states.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The whole of manifest.json.
+
+    `activations` is the mode in which activations meet MX weights, `activation_recipe` how their
+    scales are chosen where they are MX. With `levels`, `target` has the names of all of them, and
+    the features that each needs.
+    """
+
+    mxc_version: str
+    iree_version: str
+    target: TargetRecord
+    activations: str
+    functions: dict[str, Function]
+    files: dict[str, FileRecord]
+    weights: dict[str, WeightRecord] = field(default_factory=dict)
+    weights_present: bool = True
+    model: ModelRecord | None = None
+    source: dict[str, FileRecord] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    activation_recipe: str | None = None
+    levels: dict[str, LevelRecord] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @property
+    def every_level(self) -> dict[str, LevelRecord]:
+        """The levels by name; the one that is meant where the artifact lists none."""
+        archives = (WEIGHTS,) if WEIGHTS in self.files else ()
+        only = LevelRecord(target=self.target, module=MODULE, archives=archives)
+        return self.levels or {level_name(self.target.name): only}
+
+    def at(self, level: str) -> Manifest:
+        """What holds of one level: its target, and its layouts of the weights."""
+        chosen = self.every_level[level]
+        weights = dict(self.weights)
+        for name, (layout, scale_layout) in chosen.layouts.items():
+            weights[name] = replace(weights[name], layout=layout, scale_layout=scale_layout)
+        return replace(self, target=chosen.target, weights=weights)
+
+    def to_json(self) -> str:
+        """Text of manifest.json."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+    @staticmethod
+    def from_json(text: str, place: str) -> Manifest:
+        """Parse manifest.json; `place` names the file in errors.
+
+        Raises ArtifactError where it is not JSON, of another schema, where a key is missing,
+        unknown or of a wrong type, or where what it says contradicts itself.
+        """
+        raw = read_json(text, place)
+        found = raw.get("schema") if isinstance(raw, dict) else type(raw).__name__
+        if type(found) is not int or found not in (SCHEMA, SCHEMA_OF_LEVELS):
+            raise ArtifactError(
+                f"{place}: manifest schema {str(found)[:20]}, this mxc reads schemas {SCHEMA} and "
+                f"{SCHEMA_OF_LEVELS}; compile the artifact again with this version"
+            )
+        try:
+            manifest = read_record(Manifest, raw, optional=_LATER)
+            manifest._check()
+        except SchemaError as error:
+            wrote = str(raw.get("mxc_version"))[:20]
+            by = (
+                "" if wrote == mxc_version() else f" (of mxc {wrote}, installed is {mxc_version()})"
+            )
+            raise ArtifactError(
+                f"{place}: malformed manifest{by}: {error}; compile the artifact again"
+            ) from error
+        return manifest
+
+    def _check(self) -> None:
+        """Raise SchemaError where fields of the right types contradict each other."""
+        if bool(self.levels) != (self.schema == SCHEMA_OF_LEVELS):
+            raise SchemaError(f"levels: schema {self.schema} with {len(self.levels)} levels")
+        for name, level in self.levels.items():
+            for weight in level.layouts:
+                if weight not in self.weights:
+                    raise SchemaError(f"levels.{name}.layouts.{weight}: no such weight")
+        for name, function in self.functions.items():
+            for side, tensors in (("inputs", function.inputs), ("outputs", function.outputs)):
+                for index, tensor in enumerate(tensors):
+                    _check_shape(tensor.shape, f"functions.{name}.{side}[{index}].shape", least=-1)
+        for name, weight_record in self.weights.items():
+            _check_shape(weight_record.shape, f"weights.{name}.shape")
+        for side, files in (("files", self.files), ("source", self.source)):
+            for name, file in files.items():
+                if file.bytes < 0:
+                    raise SchemaError(f"{side}.{name}.bytes: {file.bytes} is negative")
+        if self.model is not None:
+            _check_shape(self.model.cache.shape, "model.cache.shape")
+            for name, state in self.model.states.items():
+                _check_shape(state.shape, f"model.states.{name}.shape")
+            for key in ("vocab_size", "max_sequence_length", "prefill_chunk"):
+                if getattr(self.model, key) < 1:
+                    raise SchemaError(f"model.{key}: wants at least 1")
+
+
+def _check_shape(shape: tuple[int, ...], key: str, least: int = 0) -> None:
+    """Raise SchemaError for an extent below `least`, and for a shape that no memory can hold."""
+    if any(extent < least for extent in shape):
+        raise SchemaError(f"{key}: wants extents of at least {least}, found {list(shape)}")
+    if math.prod(extent for extent in shape if extent > 0) > LARGEST_TENSOR:
+        raise SchemaError(f"{key}: more elements than {LARGEST_TENSOR}, found {list(shape)}")
+
+
+def read_json(text: str, place: str) -> Any:
+    """What the text of a JSON file of an artifact, `place`, holds. Raises ArtifactError."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{place}: not JSON ({error}); compile the artifact again") from error
+
+
+def read_manifest(path: Path) -> Manifest:
+    """manifest.json of the artifact folder `path`.
+
+    Raises ArtifactError where there is none, or it cannot be read.
+    """
+    file = path / MANIFEST
+    try:
+        if not path.exists():
+            raise ArtifactError(f"{path}: no such artifact")
+        if not file.is_file():
+            raise ArtifactError(f"{path}: not an artifact: it holds no {MANIFEST}")
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a path with a NUL
+        raise ArtifactError(f"{file}: cannot be read ({error})") from error
+    return Manifest.from_json(text, str(file))

@@ -1,0 +1,1 @@
+"""Numbers without MLIR: formats, scale recipes, rounding, packing, and the numpy reference."""

@@ -1,0 +1,169 @@
+"""Artifacts for gfx950 and gfx942 on the simulator: `load` gives a Model like any other.
+
+The host program runs as it is in the artifact (`vm.py`), every dispatch on the simulator. Buffers
+are those of a local device of IREE, so that what works with a model works with this one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mxc.artifact.manifest import Manifest, read_manifest
+from mxc.errors import ArtifactError, RequestError
+from mxc.runtime import arrays
+from mxc.runtime.device import open_device
+from mxc.runtime.integrity import check_files, check_model, check_version
+from mxc.runtime.levels import choose_level
+from mxc.runtime.session import Model, _Entry, load_parameters
+from mxc.simulator.code.processors import PROCESSORS
+from mxc.simulator.compute.operations import Array
+from mxc.simulator.errors import CodeObjectError
+from mxc.simulator.host.hal import Buffer, Device, Dispatch, Observe, View
+from mxc.simulator.host.vm import Machine
+from mxc.simulator.host.vm_module import HostModule, read_module
+
+#: The device URI that means this module.
+SIMULATOR = "simulator"
+_DENSE = 1
+
+
+def load(
+    path: str | os.PathLike[str], *, verify: bool = False, observe: Observe | None = None
+) -> SimulatedModel:
+    """Load an artifact that was compiled for gfx950 or gfx942, to run on this machine.
+
+    verify: as `mxc.load`. observe: asked before each dispatch for a Sanitizer, Counter or Trace
+    of it, or None. Raises ArtifactError as `mxc.load` does, and RequestError for an artifact of
+    another target.
+    """
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    place = str(folder)
+    check_version(manifest, place)
+    chips = [each.name for each in PROCESSORS.values()]
+    if manifest.target.name not in chips:
+        raise RequestError(
+            f"{place}: compiled for {manifest.target.name}; the simulator runs "
+            f"{' and '.join(chips)}, compile it with --target {chips[0]}"
+        )
+    if not manifest.weights_present:
+        raise ArtifactError(
+            f"{place}: compiled with --weights none: it can be inspected but not run; "
+            "compile it again with its weights"
+        )
+    level = choose_level(manifest, None, place)
+    check_model(manifest, place)
+    check_files(folder, manifest, verify=verify)
+    return SimulatedModel(folder, manifest, level, observe)
+
+
+class SimulatedModel(Model):
+    """A loaded artifact whose kernels run on the simulator."""
+
+    def __init__(self, path: Path, manifest: Manifest, level: str, observe: Observe | None) -> None:
+        """Map module and weights; `load` is the way to get here."""
+        self.path = path
+        self.manifest = manifest.at(level)
+        self.level = level
+        self.device = open_device("local-sync", 1, str(path))
+        self.threads = 1
+        self.uri = SIMULATOR
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        try:
+            module = read_module(self.module_file)
+            self._simulated = Device(_parameters(self.archives), observe)
+            self._machine = Machine(module, self._simulated.functions())
+        except CodeObjectError as error:
+            raise ArtifactError(
+                f"{self.module_file}: {error}; compile the artifact again"
+            ) from error
+        self._module = _Functions(module)
+        self._entries = self._find_entries()
+
+    @property
+    def dispatches(self) -> list[Dispatch]:
+        """The kernels that ran, in order."""
+        return self._simulated.dispatches
+
+    def invoke(self, name: str, arguments: Items[Any]) -> list[Any]:
+        """As Model.invoke: HalBufferViews and numbers, unchecked; buffers may change in place."""
+        entry = self._entry(name)
+        views = [a for a in arguments if not isinstance(a, int | float)]
+        with self._lock:
+            results = self._machine.call(name, *(map(self._inside, arguments)))
+        return [
+            self._outside(value, kind.dtype, views)
+            for value, kind in zip(results, entry.function.outputs, strict=True)
+        ]
+
+    def _find_entries(self) -> dict[str, _Entry]:
+        return {
+            name: _Entry(self._module, name, function, self.module_file)
+            for name, function in self.manifest.functions.items()
+        }
+
+    def _inside(self, value: Any) -> Any:
+        """What the host program sees of an argument: a window on the same memory."""
+        if isinstance(value, int | float):
+            return value
+        data = _memory(arrays.window(self.device, value))
+        return View(Buffer.over(data), tuple(value.shape), int(value.element_type), _DENSE)
+
+    def _outside(self, value: Any, dtype: str, given: list[Any]) -> Any:
+        """A HalBufferView of a result: the argument itself where it was updated in place."""
+        if not isinstance(value, View):
+            return value
+        data = value.buffer.bytes
+        for view in given:
+            held = _memory(arrays.window(self.device, view))
+            same = held.ctypes.data == data.ctypes.data and held.nbytes == data.nbytes
+            if same and tuple(view.shape) == value.shape:
+                return view
+        typed = np.frombuffer(data.tobytes(), arrays.DTYPES[dtype]).reshape(value.shape)
+        return arrays.to_device(self.device, typed, dtype)
+
+
+def _memory(window: Array) -> Array:
+    """The bytes of a window on a local device's buffer: what is written there is in the buffer."""
+    if not window.flags.writeable and window.size:
+        raise RequestError("a buffer that the local device does not let us write")
+    return window.reshape(-1).view(np.uint8)
+
+
+def _parameters(archives: Items[Path]) -> dict[str, Array]:
+    """The bytes of every parameter, mapped."""
+    found: dict[str, Array] = {}
+    for name, entry in load_parameters(archives).items():
+        if entry.is_file:
+            found[name] = np.frombuffer(entry.file_view, np.uint8)
+        else:
+            pattern = np.frombuffer(entry.splat_pattern, np.uint8)
+            found[name] = np.resize(pattern, entry.length)
+    return found
+
+
+@dataclass(frozen=True)
+class _Function:
+    """What Model wants to know of a function."""
+
+    reflection: dict[str, str]
+
+
+class _Functions:
+    """What Model wants to know of a module."""
+
+    def __init__(self, module: HostModule) -> None:
+        self._module = module
+
+    def lookup_function(self, name: str) -> _Function | None:
+        if name not in self._module.exports:
+            return None
+        return _Function(self._module.attributes.get(name, {}))

@@ -1,0 +1,161 @@
+"""Modifiers of assembly text: the words behind the operands, as the decoder keeps them."""
+
+from __future__ import annotations
+
+import re
+
+from mxc.simulator.assembly.operands import Reader
+
+#: Words that stand alone.
+_FLAGS = {
+    **dict.fromkeys(("offen", "idxen", "sc0", "sc1", "nt", "gds", "lds", "glc", "clamp"), 1),
+}
+#: Words with a number, and how many bits it has; a minus sign: it is signed.
+_NUMBERS = {
+    "offset0": 8,
+    "offset1": 8,
+    "cbsz": 3,
+    "abid": 4,
+    "blgp": 3,
+    "bitop3": 8,
+}
+_OFFSETS = {"SMEM": -21, "DS": 16, "FLAT": -13, "MUBUF": 12}
+_OUTPUT = {"mul:2": 1, "mul:4": 2, "div:2": 3}
+_SELECT = ("BYTE_0", "BYTE_1", "BYTE_2", "BYTE_3", "WORD_0", "WORD_1", "DWORD")
+_UNUSED = ("UNUSED_PAD", "UNUSED_SEXT", "UNUSED_PRESERVE")
+_MOVES = {"row_shl": 0x100, "row_shr": 0x110, "row_ror": 0x120, "row_newbcast": 0x150}
+_FIXED_MOVES = {
+    **{"wave_shl:1": 0x130, "wave_rol:1": 0x134, "wave_shr:1": 0x138, "wave_ror:1": 0x13C},
+    **{"row_mirror": 0x140, "row_half_mirror": 0x141, "row_bcast:15": 0x142, "row_bcast:31": 0x143},
+}
+_LISTS = ("op_sel", "op_sel_hi", "neg_lo", "neg_hi", "neg", "quad_perm")
+_HWREGS = {"HW_REG_MODE": 1, "HW_REG_STATUS": 2, "HW_REG_TRAPSTS": 3, "HW_REG_HW_ID": 4}
+_HWREGS |= {"HW_REG_GPR_ALLOC": 5, "HW_REG_LDS_ALLOC": 6, "HW_REG_IB_STS": 7}
+
+
+def is_modifier(word: str) -> bool:
+    """Whether a word is a modifier and no operand."""
+    key = word.partition(":")[0]
+    lone = word in _FLAGS or word in _OUTPUT or word in _FIXED_MOVES
+    return lone or (":" in word and re.fullmatch(r"[a-z]\w*", key) is not None)
+
+
+def read_modifiers(words: list[str], encoding: str, read: Reader) -> dict[str, int | list[int]]:
+    """The fields that words set: numbers, and lists of bits where the words have lists."""
+    found: dict[str, int | list[int]] = {}
+    for word in words:
+        for key, value in _one(word, encoding, read).items():
+            if key in found and key not in ("sdwa", "dpp"):
+                raise read.refuse(f"{key} is given twice")
+            found[key] = value
+    return found
+
+
+def _one(word: str, encoding: str, read: Reader) -> dict[str, int | list[int]]:
+    key, _, text = word.partition(":")
+    if word in _FLAGS:
+        return {word: 1}
+    if word in _OUTPUT:
+        return {"omod": _OUTPUT[word]}
+    if word in _FIXED_MOVES:
+        return {"dpp": 1, "dpp_ctrl": _FIXED_MOVES[word]}
+    if key in _MOVES and text:
+        return {"dpp": 1, "dpp_ctrl": _MOVES[key] + _ranged(key, text, 4, read)}
+    if key == "offset" and text.startswith("swizzle("):
+        return {"offset": _swizzle(text, read)}
+    if key == "offset" and encoding in _OFFSETS:
+        return {"offset": _ranged(key, text, _OFFSETS[encoding], read)}
+    if key in _NUMBERS and text:
+        return {key: _ranged(key, text, _NUMBERS[key], read)}
+    if key in _LISTS and text[:1] == "[" and text[-1:] == "]":
+        return _listed(key, [read.integer(part) for part in text[1:-1].split(",")], read)
+    if key in ("src0_sel", "src1_sel", "dst_sel") and text in _SELECT:
+        return {"sdwa": 1, key: _SELECT.index(text) ^ 6}
+    if key == "dst_unused" and text in _UNUSED:
+        return {"sdwa": 1, key: _UNUSED.index(text)}
+    if key in ("row_mask", "bank_mask") and text:
+        # The default, all, is kept as 0.
+        return {"dpp": 1, key: _ranged(key, text, 4, read) ^ 15}
+    if key == "bound_ctrl" and text in ("0", "1"):
+        # LLVM writes 0 for what it calls 1 elsewhere: both set the bit.
+        return {"dpp": 1, key: 1}
+    raise read.refuse(f"{word!r} is no modifier of it")
+
+
+def _ranged(key: str, text: str, bits: int, read: Reader) -> int:
+    value = read.integer(text)
+    low, high = (-(1 << -bits - 1), (1 << -bits - 1) - 1) if bits < 0 else (0, (1 << bits) - 1)
+    if not low <= value <= high:
+        raise read.refuse(f"{key} is {value}, wanted {low} to {high}")
+    return value
+
+
+def _listed(key: str, values: list[int], read: Reader) -> dict[str, int | list[int]]:
+    highest = 3 if key == "quad_perm" else 1
+    if len(values) > 4 or any(not 0 <= v <= highest for v in values):
+        raise read.refuse(f"{key}:{values}, wanted at most 4 numbers from 0 to {highest}")
+    if key != "quad_perm":
+        return {key: values}
+    if len(values) != 4:
+        raise read.refuse(f"quad_perm of {len(values)} lanes, wanted 4")
+    return {"dpp": 1, "dpp_ctrl": sum(v << 2 * n for n, v in enumerate(values))}
+
+
+def _swizzle(text: str, read: Reader) -> int:
+    """The pattern of ds_swizzle_b32: which lane of 32 (or of 4) each lane reads."""
+    kind, *rest = (part.strip().strip('"') for part in text[8:-1].split(","))
+    if kind == "BITMASK_PERM" and len(rest) == 1 and re.fullmatch("[01pi]{5}", rest[0]):
+        keep, put, flip = (
+            sum((c in ones) << 4 - n for n, c in enumerate(rest[0])) for ones in ("pi", "1", "i")
+        )
+        return keep | put << 5 | flip << 10
+    numbers = [read.integer(part) for part in rest]
+    if kind == "QUAD_PERM" and len(numbers) == 4 and all(0 <= n < 4 for n in numbers):
+        return 0x8000 | sum(n << 2 * at for at, n in enumerate(numbers))
+    size = numbers[0] if numbers else 0
+    if size in (2, 4, 8, 16, 32):
+        if kind == "BROADCAST" and len(numbers) == 2 and 0 <= numbers[1] < size:
+            return 32 - size | numbers[1] << 5
+        if kind == "SWAP" and len(numbers) == 1 and size < 32:
+            return 31 | size << 10
+        if kind == "REVERSE" and len(numbers) == 1:
+            return 31 | (size - 1) << 10
+    raise read.refuse(f"{text} is no pattern of lanes")
+
+
+def bits_of(values: list[int]) -> int:
+    """A list of bits as a number, the first one lowest."""
+    return sum(value << n for n, value in enumerate(values))
+
+
+def hardware_register(text: str, read: Reader) -> int:
+    """hwreg(NAME, first bit, bits) as s_setreg and s_getreg have it."""
+    match = re.fullmatch(r"hwreg\((.*)\)", text)
+    if match is None:
+        return read.integer(text) & 0xFFFF
+    name, *rest = (part.strip() for part in match[1].split(","))
+    number = _HWREGS.get(name)
+    number = read.integer(name) if number is None else number
+    first, size = (read.integer(part) for part in rest) if len(rest) == 2 else (0, 32)
+    if not (0 <= number < 64 and 0 <= first < 32 and 0 < size <= 32):
+        raise read.refuse(f"{text} is no hardware register")
+    return number | first << 6 | (size - 1) << 11
+
+
+def wait_counters(text: str, read: Reader) -> int:
+    """The operand of s_waitcnt; counters that are not named do not wait."""
+    counters = {"vmcnt": 63, "expcnt": 7, "lgkmcnt": 15}
+    most = dict(counters)
+    if not re.fullmatch(r"(\w+\([^()]*\)[\s,&]*)+", text):
+        return read.integer(text) & 0xFFFF
+    for name, value in re.findall(r"(\w+)\(([^()]*)\)", text):
+        saturates = name.endswith("_sat")
+        name = name.removesuffix("_sat")
+        if name not in counters:
+            raise read.refuse(f"no counter {name!r}; there are {', '.join(counters)}")
+        number = read.integer(value)
+        if number < 0 or (number > most[name] and not saturates):
+            raise read.refuse(f"{name}({number}), wanted 0 to {most[name]}")
+        counters[name] = min(number, most[name])
+    vector = counters["vmcnt"]
+    return vector & 15 | vector >> 4 << 14 | counters["expcnt"] << 4 | counters["lgkmcnt"] << 8

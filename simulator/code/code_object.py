@@ -1,0 +1,302 @@
+"""Code objects of gfx950 and gfx942: their kernels, and how each of them wants to be started.
+
+Sources: the LLVM documentation "User Guide for AMDGPU Backend", sections Code Object Metadata
+(the note), Kernel Descriptor (64 bytes a kernel) and Initial Kernel Execution State.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from mxc.simulator.code import elf
+from mxc.simulator.code.debug_lines import read_lines
+from mxc.simulator.code.decode import decode
+from mxc.simulator.code.instruction import Instruction
+from mxc.simulator.code.msgpack import Value, unpack
+from mxc.simulator.code.processors import GFX950, Processor
+from mxc.simulator.errors import CodeObjectError, SimulationError
+
+#: Work items of a workgroup in x, y and z.
+Workgroup: TypeAlias = tuple[int, int, int]
+#: What a work item has of scratch: 8 MiB for 64.
+LARGEST_SCRATCH = 128 * 1024
+_LARGEST_ARGUMENTS = 1 << 16
+#: What a kernel can ask to find in its first scalar registers, in their order, and how many each
+#: takes (LLVM, User Guide for AMDGPU Backend, SGPR Register Set Up Order).
+USER_SGPRS = {
+    "private_segment_buffer": 4,
+    "dispatch_ptr": 2,
+    "queue_ptr": 2,
+    "kernarg_segment_ptr": 2,
+    "dispatch_id": 2,
+    "flat_scratch_init": 2,
+    "private_segment_size": 1,
+}
+#: Of kernels without architected flat scratch, which gfx942 and gfx950 have.
+_NOT_HERE = ("private_segment_buffer", "flat_scratch_init")
+#: What is in no memory and has no number here: its registers are undefined.
+_UNDEFINED = ("queue_ptr", "dispatch_id")
+
+
+class Argument(NamedTuple):
+    """One entry of the kernel's argument segment: `kind` is the metadata's `.value_kind`."""
+
+    kind: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """The fields of a kernel descriptor that execution depends on.
+
+    `mode` is the initial MODE register; `first_agpr` the accumulation registers' place in the
+    unified register file; `user` the first register of each entry of USER_SGPRS that is asked for.
+    """
+
+    lds_bytes: int
+    scratch_bytes: int
+    kernarg_bytes: int
+    entry: int
+    vgprs: int
+    first_agpr: int
+    mode: int
+    user_sgprs: int
+    workgroup_ids: tuple[bool, bool, bool]
+    workitem_dimensions: int
+    user: Mapping[str, int]
+    preload_sgpr: int
+    preload_dwords: int
+    preload_offset: int
+    #: Whether 256 bytes stand before the code, for firmware that preloads nothing.
+    preload_prologue: bool = True
+
+    @property
+    def start(self) -> int:
+        """The address of the first instruction that executes."""
+        skipped = self.preload_dwords and self.preload_prologue
+        return self.entry + 256 if skipped else self.entry
+
+    @property
+    def undefined_sgprs(self) -> frozenset[int]:
+        """User registers that hold nothing here."""
+        asked = [(self.user[name], USER_SGPRS[name]) for name in _UNDEFINED if name in self.user]
+        return frozenset(n for first, count in asked for n in range(first, first + count))
+
+
+def user_places(wanted: Sequence[str]) -> tuple[dict[str, int], int]:
+    """The first register of each entry of USER_SGPRS that is wanted, and how many they take."""
+    places, at = {}, 0
+    for name, count in USER_SGPRS.items():
+        if name in wanted:
+            if name in _NOT_HERE:
+                raise CodeObjectError(
+                    f"asks for {name} in scalar registers, which the simulator does not provide"
+                )
+            places[name] = at
+            at += count
+    return places, at
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of a code object or of assembly text.
+
+    `workgroup` is the size in work items; `code` the whole text section, `address` its virtual
+    address, `descriptor.entry` that of the kernel. Of assembly text there is no code: `listing`
+    has the instructions by their addresses. lines: where an instruction comes from in a source
+    ("kernel.s:12"), by address, as far as that is known. image: what can be read at the addresses
+    of the code object, from 0. dynamic_lds: bytes of LDS beside those of the descriptor.
+    """
+
+    name: str
+    arguments: tuple[Argument, ...]
+    workgroup: Workgroup
+    descriptor: Descriptor
+    code: bytes
+    address: int
+    listing: Mapping[int, Instruction] | None = field(default=None, repr=False, compare=False)
+    lines: Mapping[int, str] = field(default_factory=dict, repr=False, compare=False)
+    processor: Processor = GFX950
+    image: bytes = field(default=b"", repr=False, compare=False)
+    dynamic_lds: int = 0
+
+    @property
+    def lds_bytes(self) -> int:
+        """Bytes of LDS of a workgroup. Raises SimulationError for more than there are."""
+        size = self.descriptor.lds_bytes + self.dynamic_lds
+        if self.dynamic_lds < 0 or size > self.processor.lds_bytes:
+            raise SimulationError(
+                f"{self.name}: {self.dynamic_lds} bytes of dynamic LDS beside "
+                f"{self.descriptor.lds_bytes}, at most {self.processor.lds_bytes} together"
+            )
+        return size
+
+    def fetch(self, address: int) -> Instruction:
+        """The instruction at an address. Raises SimulationError where there is none."""
+        if self.listing is not None:
+            if address not in self.listing:
+                raise SimulationError(f"{self.name}: no instruction at 0x{address:x}")
+            return self.listing[address]
+        at = address - self.address
+        if not 0 <= at < len(self.code) or at % 4:
+            raise SimulationError(f"{self.name}: execution leaves the code at 0x{address:x}")
+        i = decode(self.code, at, address)
+        if at + i.size > len(self.code):
+            raise SimulationError(f"{self.name}: the code ends within an instruction")
+        return i
+
+    def location(self, address: int) -> str:
+        """Kernel and address of an instruction, and its line in a source if that is known."""
+        line = self.lines.get(address)
+        return f"{self.name}, 0x{address:x}" + (f" ({line})" if line else "")
+
+
+def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str, Kernel]:
+    """The kernels of a code object (the bytes of an HSACO file), by name.
+
+    workgroup: the workgroup's size of kernels whose metadata does not state one. Raises
+    CodeObjectError for anything that is not a complete code object for gfx950 or gfx942.
+    """
+    sections = elf.read_sections(data)
+    processor = elf.processor(data)
+    symbols = elf.symbols(data, sections)
+    stated = metadata_kernels(unpack(elf.note(data, sections)))
+    lines = read_lines(
+        *(elf.contents(data, sections, f".debug_{name}") for name in ("line", "line_str", "str"))
+    )
+    image = elf.image(data, sections)
+    kernels: dict[str, Kernel] = {}
+    for name, entry in stated.items():
+        symbol = _string(entry, ".symbol")
+        if symbol not in symbols:
+            raise CodeObjectError(f"kernel {name}: no symbol {symbol!r} in the code object")
+        at = symbols[symbol]
+        descriptor = _descriptor(
+            elf.bytes_at(data, sections, at, 64, name), at, name, processor.lds_bytes
+        )
+        text = elf.section_of(sections, descriptor.entry, name)
+        if descriptor.entry % 4 or text.address % 4:
+            raise CodeObjectError(f"kernel {name}: its code is not aligned to 4 bytes")
+        kernels[name] = Kernel(
+            name=name,
+            arguments=metadata_arguments(entry),
+            workgroup=metadata_workgroup(entry, name, workgroup),
+            descriptor=descriptor,
+            code=data[text.offset : text.offset + text.size],
+            address=text.address,
+            lines=lines,
+            processor=processor,
+            image=image,
+        )
+    return kernels
+
+
+def metadata_kernels(metadata: Value) -> dict[str, Value]:
+    """The entry of each kernel in a code object's metadata, by name."""
+    kernels: dict[str, Value] = {}
+    for entry in _items(metadata, "amdhsa.kernels"):
+        name = _string(entry, ".name")
+        if name in kernels:
+            raise CodeObjectError(f"metadata: the kernel {name} for the second time")
+        kernels[name] = entry
+    if not kernels:
+        raise CodeObjectError("the code object holds no kernel")
+    return kernels
+
+
+def metadata_arguments(entry: Value) -> tuple[Argument, ...]:
+    """The arguments of a kernel."""
+    return tuple(
+        Argument(_string(item, ".value_kind"), _int(item, ".offset"), _int(item, ".size"))
+        for item in _items(entry, ".args", optional=True)
+    )
+
+
+def _descriptor(raw: bytes, address: int, name: str, largest_lds: int) -> Descriptor:
+    lds, scratch, kernarg, _, entry = struct.unpack_from("<IIIIq", raw)
+    rsrc3, rsrc1, rsrc2, properties, preload = struct.unpack_from("<IIIHH", raw, 44)
+    try:
+        places, fixed = user_places([n for i, n in enumerate(USER_SGPRS) if properties >> i & 1])
+    except CodeObjectError as error:
+        raise CodeObjectError(f"kernel {name}: {error}") from error
+    limits = (("LDS", lds, largest_lds), ("scratch", scratch, LARGEST_SCRATCH))
+    for what, size, most in (*limits, ("arguments", kernarg, _LARGEST_ARGUMENTS)):
+        if size > most:
+            raise CodeObjectError(f"kernel {name}: wants {size} bytes of {what}, at most {most}")
+    user = rsrc2 >> 1 & 31
+    if fixed + (preload & 127) > max(user, fixed):
+        raise CodeObjectError(
+            f"kernel {name}: preloads {preload & 127} scalar registers behind {fixed}, "
+            f"and has {user}"
+        )
+    return Descriptor(
+        lds_bytes=lds,
+        scratch_bytes=scratch,
+        kernarg_bytes=kernarg,
+        entry=address + entry,
+        vgprs=((rsrc1 & 63) + 1) * 8,
+        first_agpr=((rsrc3 & 63) + 1) * 4,
+        mode=rsrc1 >> 12 & 0xFF
+        | (rsrc1 >> 21 & 1) << 8
+        | (rsrc1 >> 23 & 1) << 9
+        | (rsrc1 >> 26 & 1) << 23,
+        user_sgprs=rsrc2 >> 1 & 31,
+        workgroup_ids=(bool(rsrc2 >> 7 & 1), bool(rsrc2 >> 8 & 1), bool(rsrc2 >> 9 & 1)),
+        workitem_dimensions=(rsrc2 >> 11 & 3) + 1,
+        user=places,
+        preload_sgpr=fixed,
+        preload_dwords=preload & 127,
+        preload_offset=preload >> 7,
+    )
+
+
+def metadata_workgroup(entry: Value, name: str, given: Workgroup | None) -> Workgroup:
+    """The size of a workgroup: what the metadata states, else what is given."""
+    stated = None if entry is None else _field(entry, ".reqd_workgroup_size", optional=True)
+    size = list(given) if stated is None and given is not None else stated
+    if size is None:
+        raise CodeObjectError(
+            f"kernel {name}: its metadata does not state a workgroup size; "
+            "give it as workgroup=(x, y, z)"
+        )
+    if given is not None and size != list(given):
+        raise CodeObjectError(f"kernel {name}: workgroup size {given}, its metadata has {size}")
+    if not (isinstance(size, list) and len(size) == 3):
+        raise CodeObjectError(f"kernel {name}: workgroup size {size!r}, wanted three numbers")
+    x, y, z = (item if isinstance(item, int) else 0 for item in size)
+    if min(x, y, z) < 1 or x * y * z > 1024:
+        raise CodeObjectError(f"kernel {name}: workgroup size {size}, wanted 1 to 1024 work items")
+    return x, y, z
+
+
+def _field(value: Value, key: str, *, optional: bool = False) -> Value:
+    if not isinstance(value, dict) or (key not in value and not optional):
+        raise CodeObjectError(f"metadata: no {key!r} where one was wanted")
+    return value.get(key)
+
+
+def _items(value: Value, key: str, *, optional: bool = False) -> list[Value]:
+    found = _field(value, key, optional=optional)
+    if found is None and optional:
+        return []
+    if not isinstance(found, list):
+        raise CodeObjectError(f"metadata: {key} is {found!r}, wanted a list")
+    return found
+
+
+def _string(value: Value, key: str) -> str:
+    found = _field(value, key)
+    if not isinstance(found, str):
+        raise CodeObjectError(f"metadata: {key} is {found!r}, wanted a string")
+    return found
+
+
+def _int(value: Value, key: str) -> int:
+    found = _field(value, key)
+    if not isinstance(found, int):
+        raise CodeObjectError(f"metadata: {key} is {found!r}, wanted a number")
+    return found

@@ -1,0 +1,381 @@
+"""The functions that a host program imports: buffers, command buffers, dispatches, parameters.
+
+They do at once what they are asked to do, in order; fences are there but never waited for. Source
+of the signatures: hal.imports.mlir and io_parameters.imports.mlir of IREE 3.13.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from mxc.errors import RequestError
+from mxc.simulator.code.code_object import Kernel, read_kernels
+from mxc.simulator.compute.operations import Array
+from mxc.simulator.errors import SimulationError
+from mxc.simulator.host.vm_module import read_executable
+from mxc.simulator.run.launch import Binding, launch
+from mxc.simulator.run.state import UNDEFINED
+from mxc.simulator.run.translate import Program
+from mxc.simulator.watch.observe import Observer
+
+#: What this device says it is.
+_ANSWERS = {"hal.device.id": "hip", "hal.executable.format": "rocm-hsaco-fb"}
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """`length` bytes from `offset` of an array of bytes."""
+
+    array: Array
+    offset: int
+    length: int
+
+    @classmethod
+    def over(cls, array: Array) -> Buffer:
+        """The whole of a contiguous array."""
+        flat = array.reshape(-1).view(np.uint8)
+        return cls(flat, 0, flat.size)
+
+    def part(self, offset: int, length: int) -> Buffer:
+        """A part of it; a length of -1 is all that is left."""
+        size = self.length - offset if length < 0 else length
+        if offset < 0 or size < 0 or offset + size > self.length:
+            raise SimulationError(
+                f"the host program wants {size} bytes at {offset} of a buffer of {self.length}"
+            )
+        return Buffer(self.array, self.offset + offset, size)
+
+    @property
+    def bytes(self) -> Array:
+        """Its bytes, a window."""
+        return self.array[self.offset : self.offset + self.length]
+
+
+@dataclass(frozen=True)
+class View:
+    """A buffer with a shape and an element type (IREE's number for it); `source` is its origin."""
+
+    buffer: Buffer
+    shape: tuple[int, ...]
+    element: int
+    encoding: int
+    source: Any = None
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """One kernel that ran: its name, workgroup count, and instructions stepped through."""
+
+    kernel: str
+    workgroups: tuple[int, int, int]
+    stepped: int
+
+
+class Observe(Protocol):
+    """Gives the observer of the next dispatch, or None."""
+
+    def __call__(self, kernel: Kernel) -> Observer | None:
+        """For a run of `kernel`."""
+
+
+@dataclass
+class Executable:
+    """Kernels of one executable; each is translated when it is first run."""
+
+    kernels: dict[str, Kernel]
+    names: list[str] = field(default_factory=list)
+    programs: dict[tuple[str, bool], Program] = field(default_factory=dict)
+
+    def program(self, name: str, observed: bool) -> Program:
+        """The translated kernel."""
+        if (name, observed) not in self.programs:
+            self.programs[name, observed] = Program(self.kernels[name], observed=observed)
+        return self.programs[name, observed]
+
+
+#: One recorded command: runs with the binding table of the submission.
+Command = Callable[[Sequence[Buffer]], None]
+
+
+class Device:
+    """The device that a host program sees. `dispatches` grows with every kernel that runs."""
+
+    def __init__(
+        self, parameters: Mapping[str, Array] | None = None, observe: Observe | None = None
+    ) -> None:
+        """parameters: bytes by name. observe: asked before each dispatch."""
+        self.parameters = parameters or {}
+        self.observe = observe
+        self.dispatches: list[Dispatch] = []
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """What a host program may import, by name."""
+        nothing: dict[str, Callable[..., Any]] = {
+            f"hal.{name}": lambda *_: None
+            for name in (
+                *("command_buffer.execution_barrier", "command_buffer.finalize"),
+                *("command_buffer.begin_debug_group", "command_buffer.end_debug_group"),
+                *("command_buffer.advise_buffer", "device.queue.dealloca"),
+                *("device.queue.barrier", "device.queue.flush", "fence.signal"),
+                *("buffer.allocation.preserve", "buffer_view.trace"),
+            )
+        }
+        zero: dict[str, Callable[..., Any]] = {
+            f"hal.{name}": lambda *_: 0
+            for name in (
+                *("fence.await", "fence.query"),
+                *("buffer.allocation.discard", "buffer.allocation.is_terminal"),
+            )
+        }
+        return {
+            **nothing,
+            **zero,
+            "hal.devices.count": lambda: 1,
+            "hal.devices.get": lambda _: self,
+            "hal.device.allocator": lambda _: self,
+            "hal.device.query.i64": _query,
+            "hal.fence.create": lambda *_: object(),
+            "hal.fence.join": lambda *_: object(),
+            "hal.fence.fail": _fail,
+            "hal.allocator.allocate": lambda *a: _allocate(a[4]),
+            "hal.allocator.import": lambda *a: _constant(a[5]).part(a[6], a[7]),
+            "hal.allocator.select": lambda _m, _u, _f, devices: devices[0],
+            "hal.device.queue.alloca": lambda *a: _allocate(a[7]),
+            "hal.device.queue.fill": lambda *a: _fill(a[4].part(a[5], a[6]), a[7], a[8]),
+            "hal.device.queue.copy": lambda *a: _copy(a[4].part(a[5], a[8]), a[6].part(a[7], a[8])),
+            # Constants that are read from the program as from a file.
+            "hal.ex.file.from_memory": lambda *a: _constant(a[3]).part(a[4], a[5]),
+            "hal.device.queue.read": lambda *a: _copy(a[4].part(a[5], a[8]), a[6].part(a[7], a[8])),
+            "hal.device.queue.update": lambda *a: _copy(
+                _constant(a[4]).part(a[5], a[8]), a[6].part(a[7], a[8])
+            ),
+            "hal.device.queue.execute": lambda *a: _submit(a[4], ()),
+            "hal.device.queue.execute.indirect": lambda *a: _submit(a[4], a[6]),
+            "hal.buffer.assert": _check_buffer,
+            "hal.buffer.length": lambda buffer: buffer.length,
+            "hal.buffer.load": _load,
+            "hal.buffer.store": _store,
+            "hal.buffer.subspan": lambda buffer, offset, length: buffer.part(offset, length),
+            "hal.buffer_view.create": lambda b, offset, length, element, encoding, shape: View(
+                b.part(offset, length), shape, element, encoding
+            ),
+            "hal.buffer_view.assert": _check_view,
+            "hal.buffer_view.buffer": lambda view: view.buffer,
+            "hal.buffer_view.dim": lambda view, n: view.shape[n],
+            "hal.buffer_view.rank": lambda view: len(view.shape),
+            "hal.buffer_view.element_type": lambda view: view.element,
+            "hal.buffer_view.encoding_type": lambda view: view.encoding,
+            "hal.executable.create": lambda _d, _a, _f, data, _c: _executable(data),
+            "hal.executable.lookup.function": _find,
+            "hal.command_buffer.create": lambda *_: [],
+            "hal.command_buffer.dispatch": self._dispatch,
+            "hal.command_buffer.fill_buffer": _record_fill,
+            "hal.command_buffer.copy_buffer": _record_copy,
+            "hal.command_buffer.update_buffer": _record_update,
+            "io_parameters.load": self._load_parameters,
+            "io_parameters.gather": self._gather_parameters,
+        }
+
+    def _dispatch(
+        self,
+        commands: list[Command],
+        executable: Executable,
+        function: int,
+        x: int,
+        y: int,
+        z: int,
+        _flags: int,
+        constants: tuple[int, ...],
+        bindings: tuple[tuple[int, int, Buffer | None, int, int], ...],
+    ) -> None:
+        name = executable.names[function]
+
+        def run(table: Sequence[Buffer]) -> None:
+            buffers = [
+                _slot(buffer, slot, table).part(offset, length)
+                for _, slot, buffer, offset, length in bindings
+            ]
+            parts = [Binding(b.array, b.offset, b.length) for b in buffers]
+            kernel = executable.kernels[name]
+            observer = self.observe(kernel) if self.observe else None
+            program = executable.program(name, bool(observer and observer.every_instruction))
+            stepped = launch(program, (x, y, z), parts, constants, observer=observer)
+            self.dispatches.append(Dispatch(name, (x, y, z), stepped))
+
+        commands.append(run)
+
+    def _named(
+        self, scope: memoryview, table: memoryview, text: memoryview, spans: memoryview
+    ) -> list[tuple[Array, int, int, int]]:
+        """For each span its parameter, and the offsets in it and in the buffer, and the length."""
+        found = []
+        for n, (offset, place, length) in enumerate(struct.iter_unpack("<QQQ", spans)):
+            start, size = struct.unpack_from("<II", table, 8 * n)
+            name = bytes(text[start : start + size]).decode()
+            if name not in self.parameters:
+                raise RequestError(f"no parameter {name!r} in scope {bytes(scope).decode()!r}")
+            found.append((self.parameters[name], offset, place, length))
+        return found
+
+    def _load_parameters(self, *a: Any) -> list[Buffer]:
+        return [
+            Buffer.over(data).part(offset, length)
+            for data, offset, _, length in self._named(a[4], a[8], a[9], a[10])
+        ]
+
+    def _gather_parameters(self, *a: Any) -> None:
+        for data, offset, place, length in self._named(a[4], a[6], a[7], a[8]):
+            _copy(Buffer.over(data).part(offset, length), a[5].part(place, length))
+
+
+def _query(_: Device, category: memoryview, key: memoryview) -> tuple[int, int]:
+    wanted = _ANSWERS.get(bytes(category).decode())
+    if wanted is None:
+        return 0, 0
+    return 1, int(fnmatch.fnmatch(wanted, bytes(key).decode()))
+
+
+def _fail(_: object, status: int) -> None:
+    raise RequestError(f"the program failed with status {status}")
+
+
+def _allocate(size: int) -> Buffer:
+    """Memory that nothing was written to holds no number to miss."""
+    if size < 0:
+        raise SimulationError(f"the host program wants a buffer of {size} bytes")
+    words = np.full((size + 3) // 4, UNDEFINED, np.uint32)
+    return Buffer(words.view(np.uint8), 0, size)
+
+
+def _constant(data: memoryview) -> Buffer:
+    return Buffer.over(np.frombuffer(data, np.uint8))
+
+
+def _slot(buffer: Buffer | None, slot: int, table: Sequence[Buffer]) -> Buffer:
+    return table[slot] if buffer is None else buffer
+
+
+def _submit(commands: list[Command] | None, table: tuple[tuple[Buffer, int, int], ...]) -> None:
+    bound = [
+        buffer if buffer is None else buffer.part(offset, length)
+        for buffer, offset, length in table
+    ]
+    for command in commands or ():
+        command(bound)
+
+
+def _fill(target: Buffer, pattern: int, length: int) -> None:
+    raw = (pattern & (1 << 8 * length) - 1).to_bytes(length, "little")
+    target.bytes[:] = np.resize(np.frombuffer(raw, np.uint8), target.length)
+
+
+def _copy(source: Buffer, target: Buffer) -> None:
+    target.bytes[:] = source.bytes
+
+
+def _record_fill(
+    commands: list[Command],
+    target: Buffer | None,
+    offset: int,
+    length: int,
+    slot: int,
+    pattern: int,
+    pattern_length: int,
+    _flags: int,
+) -> None:
+    commands.append(
+        lambda table: _fill(
+            _slot(target, slot, table).part(offset, length), pattern, pattern_length
+        )
+    )
+
+
+def _record_copy(
+    commands: list[Command],
+    source_slot: int,
+    target_slot: int,
+    source: Buffer | None,
+    source_offset: int,
+    target: Buffer | None,
+    target_offset: int,
+    length: int,
+    _flags: int,
+) -> None:
+    commands.append(
+        lambda table: _copy(
+            _slot(source, source_slot, table).part(source_offset, length),
+            _slot(target, target_slot, table).part(target_offset, length),
+        )
+    )
+
+
+def _record_update(
+    commands: list[Command],
+    source: memoryview,
+    source_offset: int,
+    target: Buffer | None,
+    target_offset: int,
+    length: int,
+    slot: int,
+    _flags: int,
+) -> None:
+    commands.append(
+        lambda table: _copy(
+            _constant(source).part(source_offset, length),
+            _slot(target, slot, table).part(target_offset, length),
+        )
+    )
+
+
+def _check_buffer(buffer: Buffer, message: memoryview, *rest: Any) -> None:
+    if buffer.length < rest[1]:
+        raise RequestError(
+            f"{bytes(message).decode()}: a buffer of {buffer.length} bytes, wanted {rest[1]}"
+        )
+
+
+def _check_view(
+    view: View, message: memoryview, element: int, _encoding: int, shape: tuple[int, ...]
+) -> None:
+    fits = len(view.shape) == len(shape) and all(
+        want in (-1, got) for want, got in zip(shape, view.shape, strict=True)
+    )
+    if not fits or view.element != element:
+        raise RequestError(
+            f"{bytes(message).decode()}: shape {view.shape} of type {view.element:#x}, "
+            f"wanted {shape} of type {element:#x}"
+        )
+
+
+def _load(buffer: Buffer, offset: int, length: int) -> int:
+    raw = bytes(buffer.part(offset, length).bytes)
+    return int.from_bytes(raw, "little", signed=True)
+
+
+def _store(value: int, buffer: Buffer, offset: int, length: int) -> None:
+    raw = (value & (1 << 8 * length) - 1).to_bytes(length, "little")
+    buffer.part(offset, length).bytes[:] = np.frombuffer(raw, np.uint8)
+
+
+def _executable(data: memoryview) -> Executable:
+    objects, functions = read_executable(data)
+    kernels = [read_kernels(code) for code in objects]
+    chosen = {}
+    for name, function in functions.items():
+        if name not in kernels[function.code]:
+            raise SimulationError(f"no kernel {name!r} in the code object of its executable")
+        chosen[name] = replace(kernels[function.code][name], dynamic_lds=function.dynamic_lds)
+    return Executable(chosen, list(functions))
+
+
+def _find(executable: Executable, name: memoryview) -> int:
+    wanted = bytes(name).decode()
+    if wanted not in executable.names:
+        raise SimulationError(f"no kernel {wanted!r} in the executable")
+    return executable.names.index(wanted)

@@ -1,0 +1,167 @@
+"""Memory: buffers at virtual addresses, and flat local memories (LDS, scratch).
+
+Buffers are used where they lie: simulated memory costs no memory of its own. Each has 64 GiB of
+address space to itself, so that an address computed wrongly meets no other buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mxc.simulator.compute.operations import Array
+from mxc.simulator.errors import SimulationError
+
+_SPACING = 36
+_FIRST = 1 << 8
+
+
+class Bytes:
+    """Bytes that can be gathered and scattered by index; `base` is the address of the first."""
+
+    def __init__(self, data: Array, base: int = 0) -> None:
+        """data: uint8, contiguous, of a length that divides by 4."""
+        self.bytes = data
+        self.words = data.view(np.uint32)
+        self.base = base
+        self.size = data.size
+
+    def load(self, index: Array, size: int) -> Array:
+        """uint32 [..., size // 4] at byte indices; [..., 1] for less than four bytes."""
+        if size >= 4 and not (np.bitwise_or.reduce(index, axis=None) & 3):
+            if size == 4:
+                return self.words.take(index >> 2)[..., None]
+            return np.asarray(self.words.take((index >> 2)[..., None] + np.arange(size // 4)))
+        raw = self.bytes.take(index[..., None] + np.arange(size))
+        if size >= 4:
+            return np.asarray(raw.view(np.uint32))
+        return np.asarray(raw.view(np.uint8 if size == 1 else np.uint16).astype(np.uint32))
+
+    def store(self, index: Array, values: Array, size: int) -> None:
+        """Store uint32 [..., size // 4] (or the low bytes of [..., 1]) at byte indices."""
+        if size >= 4 and not (np.bitwise_or.reduce(index, axis=None) & 3):
+            self.words[(index >> 2)[..., None] + np.arange(size // 4)] = values
+            return
+        raw = np.ascontiguousarray(values).view(np.uint8)
+        self.bytes[index[..., None] + np.arange(size)] = raw[..., :size]
+
+
+class Memory:
+    """What a kernel can address: its buffers and its arguments."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self._spaces: list[Bytes] = []
+        self._image: Bytes | None = None
+        self._copies: list[tuple[Array, Array]] = []
+
+    def add(self, data: Array, size: int | None = None) -> int:
+        """Make the bytes of an array addressable; gives the address of the first.
+
+        data: any contiguous array. What is stored is stored in it (`finish` is needed where its
+        length does not divide by 4, or it is not aligned). size: how many bytes are addressable,
+        by default all.
+        """
+        flat = data.reshape(-1).view(np.uint8)
+        used = flat
+        if flat.size % 4 or flat.ctypes.data % 4 or not flat.size:
+            used = np.zeros((flat.size + 7) // 4 * 4, np.uint8)
+            used[: flat.size] = flat
+            self._copies.append((flat, used))
+        base = (_FIRST + len(self._spaces)) << _SPACING
+        space = Bytes(used, base)
+        space.size = flat.size if size is None else size
+        self._spaces.append(space)
+        return base
+
+    def add_image(self, data: bytes) -> None:
+        """Make the bytes of a code object addressable, from address 0, for reading."""
+        raw = np.frombuffer(data + bytes(-len(data) % 4), np.uint8)
+        self._image = Bytes(raw)
+        self._image.size = len(data)
+
+    def _space(self, address: int) -> Bytes | None:
+        number = (address >> _SPACING) - _FIRST
+        if number == -_FIRST:
+            return self._image
+        return self._spaces[number] if 0 <= number < len(self._spaces) else None
+
+    def finish(self) -> None:
+        """Write back what could not be used in place."""
+        for flat, used in self._copies:
+            if flat.flags.writeable:
+                flat[:] = used[: flat.size]
+
+    def spans(self) -> Sequence[tuple[int, int]]:
+        """First and last address (exclusive) of everything that can be addressed."""
+        image = [self._image] if self._image else []
+        return [(s.base, s.base + s.size) for s in (*image, *self._spaces)]
+
+    def find(self, address: Array, size: int, what: str) -> tuple[Bytes, Array]:
+        """The one buffer that holds `size` bytes at all addresses, and the indices into it.
+
+        address: int64, not empty. Raises SimulationError where an address is in no buffer, or
+        lanes address more than one.
+        """
+        low, high = int(address.min()), int(address.max())
+        space = self._space(low)
+        if space is not None and high + size <= space.base + space.size:
+            return space, address - space.base
+        if low >> _SPACING != high >> _SPACING and self._valid(address, size):
+            raise _Mixed
+        bad = next(a for a in address.flat if not self._valid(np.array([a]), size))
+        raise SimulationError(
+            f"{what} of {size} bytes at 0x{int(bad):x}, outside of every buffer"
+            f"{self._near(int(bad))}"
+        )
+
+    def _valid(self, address: Array, size: int) -> bool:
+        inside = np.zeros(address.shape, bool)
+        for first, last in self.spans():
+            inside |= (address >= first) & (address + size <= last)
+        return bool(inside.all())
+
+    def _near(self, address: int) -> str:
+        number = (address >> _SPACING) - _FIRST
+        if 0 <= number < len(self._spaces):
+            space = self._spaces[number]
+            return f" (byte {address - space.base} of binding {number}, which has {space.size})"
+        return ""
+
+    def load(self, address: Array, size: int) -> Array:
+        """As Bytes.load, at virtual addresses."""
+        try:
+            space, index = self.find(address, size, "a load")
+        except _Mixed:
+            return self._each_load(address, size)
+        return space.load(index, size)
+
+    def store(self, address: Array, values: Array, size: int) -> None:
+        """As Bytes.store, at virtual addresses."""
+        try:
+            space, index = self.find(address, size, "a store")
+        except _Mixed:
+            for number in np.unique(address >> _SPACING):
+                here = address >> _SPACING == number
+                self.store(
+                    address[here],
+                    np.broadcast_to(values, (*address.shape, values.shape[-1]))[here],
+                    size,
+                )
+            return
+        if not space.bytes.flags.writeable:
+            what = "the code object" if space is self._image else "a buffer that is read-only"
+            raise SimulationError(f"a store of {size} bytes to {what}")
+        space.store(index, values, size)
+
+    def _each_load(self, address: Array, size: int) -> Array:
+        result = np.zeros((*address.shape, max(1, size // 4)), np.uint32)
+        for number in np.unique(address >> _SPACING):
+            here = address >> _SPACING == number
+            result[here] = self.load(address[here], size)
+        return result
+
+
+class _Mixed(Exception):
+    """Lanes address more than one buffer."""

@@ -1,0 +1,143 @@
+"""Run a program: workgroups in batches, all waves of a batch in lockstep.
+
+Waves that branch differently run one group after the other, the group at the lowest address
+first, so that they meet again where the paths join. A barrier lets waves go on when all waves of
+their workgroup have come to it or have ended.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+import numpy as np
+
+from mxc.simulator.code.instruction import EXEC, VCC
+from mxc.simulator.compute.operations import Array
+from mxc.simulator.errors import SimulationError
+from mxc.simulator.run.state import Waves
+from mxc.simulator.run.translate import Block, Program
+
+_RUNNING, _WAITING, _ENDED = 0, 1, 2
+_NEVER = 1 << 60
+
+
+def execute(
+    program: Program, w: Waves, *, limit: int, progress: Callable[[int], None] | None = None
+) -> int:
+    """Run all waves to their end; gives the number of instructions that were stepped through.
+
+    limit: the number of instructions after which the kernel counts as hanging. Raises
+    SimulationError with the place of the instruction that failed.
+    """
+    run = _Run(program, w, limit)
+    with np.errstate(all="ignore"):
+        run.all()
+    return run.stepped
+
+
+class _Run:
+    def __init__(self, program: Program, w: Waves, limit: int) -> None:
+        self.program, self.w, self.limit = program, w, limit
+        self.stepped = 0
+        self.state: Array = np.zeros(w.count, np.int8)
+        self.next: Array = np.zeros(w.count, np.int64)
+        self.next[:] = program.at_address(program.kernel.descriptor.start)
+
+    def all(self) -> None:
+        while True:
+            running = self.state == _RUNNING
+            if not running.any():
+                if not (self.state == _WAITING).any():
+                    return
+                self.release()
+                continue
+            place = int(self.next[running].min())
+            chosen = running & (self.next == place)
+            others = running & ~chosen
+            stop = int(self.next[others].min()) if others.any() else _NEVER
+            everyone = not others.any() and not (self.state == _WAITING).any()
+            self.w.alive = (self.state != _ENDED)[:, None]
+            self.w.select(None if everyone and self.w.alive.all() else chosen[:, None])
+            self.group(place, stop, chosen)
+
+    def group(self, place: int, stop: int, chosen: Array) -> None:
+        """Run the chosen waves until they differ, wait, end, or reach where others are."""
+        blocks = self.program.blocks
+        whole = bool(chosen.all())
+        while True:
+            block = blocks[place]
+            self.step(block)
+            place = block.follow
+            if block.kind == "jump":
+                place = block.target
+            elif block.kind == "branch":
+                taken = self.taken(block.condition)
+                if taken.size == 1 or whole:
+                    some, every = bool(taken.any()), bool(taken.all())
+                else:
+                    some, every = bool(taken[chosen].any()), bool(taken[chosen].all())
+                if every:
+                    place = block.target
+                elif some:
+                    self.next[chosen] = np.where(
+                        np.broadcast_to(taken, len(chosen)), block.target, place
+                    )[chosen]
+                    return
+            elif block.kind == "end":
+                self.state[chosen] = _ENDED
+                return
+            elif block.kind == "barrier":
+                self.state[chosen] = _WAITING
+                self.next[chosen] = place
+                if not whole:
+                    return
+                self.release()
+                continue
+            if place >= stop:
+                self.next[chosen] = place
+                return
+
+    def step(self, block: Block) -> None:
+        w = self.w
+        self.stepped += block.count
+        if self.stepped > self.limit:
+            raise SimulationError(
+                f"{self.program.place(block.first)}: more than {self.limit} instructions; "
+                "the kernel does not seem to end"
+            )
+        if w.observer is not None:
+            w.observer.block(w, block.first, block.count)
+        try:
+            block.run(w)
+        except SimulationError as error:
+            index = self.index_of(error, block)
+            raise SimulationError(f"{self.program.place(index)}: {error}") from error
+        except Exception as error:
+            index = self.index_of(error, block)
+            error.add_note(f"while simulating {self.program.place(index)}")
+            raise
+
+    def index_of(self, error: Exception, block: Block) -> int:
+        """The instruction in whose line of the generated program an error was raised."""
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == "<kernel>" and frame.lineno:
+                return self.program.instruction_at_line(frame.lineno)
+        return block.first
+
+    def taken(self, condition: str) -> Array:
+        """Whether each wave takes a branch: bool [waves] or [1]."""
+        w = self.w
+        if condition.startswith("scc"):
+            bit: Array = w.scc[:, 0]
+        else:
+            index = VCC if condition.startswith("vcc") else EXEC
+            bit = ((w.s[index] | w.s[index + 1]) != 0)[:, 0]
+        return ~bit if condition.endswith(("0", "execz", "vccz")) else bit
+
+    def release(self) -> None:
+        """All running waves have come to a barrier: let them go on."""
+        waiting = self.state == _WAITING
+        if self.w.observer is not None:
+            self.w.observer.barrier(self.w, waiting, self.next)
+        self.state[waiting] = _RUNNING

@@ -1,0 +1,223 @@
+"""Kernels to Python: each basic block becomes one function over the registers of all waves.
+
+An instruction that computes lane by lane becomes one line that applies its function (see
+`operations`) to its operands; every other one becomes a call of a closure made for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.instruction import Instruction, Operand
+from mxc.simulator.code.processors import refusal
+from mxc.simulator.code.text import branch_target, text
+from mxc.simulator.compute.lanes import lane_step
+from mxc.simulator.compute.mfma import mfma_step
+from mxc.simulator.compute.narrow import conversion_step
+from mxc.simulator.compute.sparse import smfmac_step
+from mxc.simulator.compute.special import special_step
+from mxc.simulator.errors import SimulationError
+from mxc.simulator.memory.buffers import buffer_step
+from mxc.simulator.memory.flat import flat_step
+from mxc.simulator.memory.local import local_step
+from mxc.simulator.memory.scalar_memory import scalar_step
+from mxc.simulator.run.lines import Lines
+from mxc.simulator.run.state import Waves
+
+_JUMPS = ("s_branch", "s_cbranch_")
+#: Instructions without effect on what is computed; s_waitcnt is one for the sanitizer only.
+NOTHING = frozenset(
+    (
+        *("s_nop", "s_waitcnt", "s_setprio", "s_sleep", "s_sethalt", "s_icache_inv", "v_nop"),
+        *("s_dcache_inv", "s_dcache_wb", "buffer_wbl2", "buffer_inv", "s_ttracedata"),
+        *("s_incperflevel", "s_decperflevel", "s_wakeup"),
+    )
+)
+
+
+_MEMORY = {"SMEM": scalar_step, "MUBUF": buffer_step, "FLAT": flat_step, "DS": local_step}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Instructions first .. first + count - 1; the last one is `end` if it is a branch.
+
+    kind: next, jump, branch, barrier or end. target: the index of the block where a taken branch
+    goes; follow: the index of the next block.
+    """
+
+    run: Callable[[Waves], None]
+    first: int
+    count: int
+    kind: str
+    condition: str
+    target: int
+    follow: int
+
+
+class Program:
+    """A translated kernel: instructions, and blocks by the index of their first instruction.
+
+    unmodelled: the instructions that raise when they are reached, by text.
+    """
+
+    def __init__(self, kernel: Kernel, *, observed: bool = False) -> None:
+        """Decode and translate; `observed` adds the calls before and after each instruction."""
+        self.kernel = kernel
+        self.instructions = _reachable(kernel)
+        self.unmodelled: list[str] = []
+        self._index = {i.address: n for n, i in enumerate(self.instructions)}
+        self._lines: list[int] = []
+        self._observed = observed
+        self.blocks = self._translate()
+
+    def at_address(self, address: int) -> int:
+        """The index of the instruction at an address."""
+        return self._index[address]
+
+    def instruction_at_line(self, line: int) -> int:
+        """The index of the instruction that a line of the generated program belongs to."""
+        return self._lines[min(line, len(self._lines)) - 1]
+
+    def place(self, index: int) -> str:
+        """Kernel, address and text of an instruction, for messages."""
+        i = self.instructions[index]
+        return f"{self.kernel.location(i.address)}: {text(i)}"
+
+    def _starts(self) -> list[int]:
+        starts = {0}
+        for n, i in enumerate(self.instructions):
+            if i.name.startswith(_JUMPS):
+                starts.add(self._index[branch_target(i)])
+            if _ends_block(i) or (
+                # Code that is not reached lies between: there is nothing to fall into.
+                n + 1 < len(self.instructions)
+                and self.instructions[n + 1].address != i.address + i.size
+            ):
+                starts.add(n + 1)
+        return sorted(s for s in starts if s < len(self.instructions))
+
+    def _translate(self) -> dict[int, Block]:
+        changes = any(i.name.startswith("s_setreg") for i in self.instructions)
+        lines = Lines(self.kernel.descriptor.mode, changes_mode=changes)
+        starts = self._starts()
+        source: list[str] = []
+        for first, follow in zip(starts, [*starts[1:], len(self.instructions)], strict=True):
+            self._add(source, first, f"def b{first}(w):")
+            self._add(source, first, " w.fragments.clear(); s, v, a = w.s, w.v, w.a")
+            for n in range(first, follow):
+                for line in self._one(lines, n):
+                    self._add(source, n, f" {line}")
+        space: dict[str, Any] = lines.names
+        exec(compile("\n".join(source), "<kernel>", "exec"), space)
+        return {
+            first: self._block(space[f"b{first}"], first, follow)
+            for first, follow in zip(starts, [*starts[1:], len(self.instructions)], strict=True)
+        }
+
+    def _add(self, source: list[str], index: int, line: str) -> None:
+        source.append(line)
+        self._lines.append(index)
+
+    def _one(self, lines: Lines, n: int) -> list[str]:
+        i = self.instructions[n]
+        body = self._body(lines, i)
+        if not self._observed:
+            return body
+        name = lines.bind(i)
+        return [
+            f"w.at = {n}; w.observer.before(w, {name})",
+            *body,
+            f"w.observer.after(w, {name})",
+        ]
+
+    def _body(self, lines: Lines, i: Instruction) -> list[str]:
+        if i.name in NOTHING or _ends_block(i):
+            return []
+        try:
+            if (reason := refusal(i.name, self.kernel.processor)) is not None:
+                raise SimulationError(reason)
+            return instruction_lines(lines, i)
+        except SimulationError as error:
+            self.unmodelled.append(text(i))
+            return [f"{lines.bind(_refusal(str(error)))}(w)"]
+
+    def _block(self, run: Callable[[Waves], None], first: int, follow: int) -> Block:
+        last = self.instructions[follow - 1]
+        target = self._index[branch_target(last)] if last.name.startswith(_JUMPS) else 0
+        kind, condition = "next", ""
+        if last.name == "s_branch":
+            kind = "jump"
+        elif last.name.startswith("s_cbranch_"):
+            kind, condition = "branch", last.name.removeprefix("s_cbranch_")
+        elif last.name == "s_endpgm":
+            kind = "end"
+        elif last.name == "s_barrier":
+            kind = "barrier"
+        return Block(run, first, follow - first, kind, condition, target, follow)
+
+
+def _ends_block(i: Instruction) -> bool:
+    return i.name.startswith(_JUMPS) or i.name in ("s_endpgm", "s_barrier")
+
+
+def _reachable(kernel: Kernel) -> list[Instruction]:
+    """The instructions that can be reached from the entry, by address."""
+    entry = kernel.descriptor.start
+    todo, found = [entry], {}
+    while todo:
+        address = todo.pop()
+        while address not in found:
+            i = kernel.fetch(address)
+            found[address] = i
+            if i.name.startswith(_JUMPS):
+                todo.append(branch_target(i))
+            if i.name in ("s_branch", "s_endpgm"):
+                break
+            address += i.size
+    ordered = sorted(found)
+    if ordered[0] != entry:
+        raise SimulationError(f"{kernel.name}: code before its entry is not modelled")
+    return [found[address] for address in ordered]
+
+
+def instruction_lines(lines: Lines, i: Instruction) -> list[str]:
+    """The lines of Python for an instruction; raises SimulationError where it is not modelled."""
+    found = lines.translate(i)
+    if found is not None:
+        return found
+    step = _step(i, lines)
+    if step is None:
+        raise SimulationError("the instruction is not modelled")
+    return [f"{lines.bind(step)}(w)"]
+
+
+def _step(i: Instruction, lines: Lines) -> Callable[[Waves], None] | None:
+    """The closure that executes an instruction; None where it is not modelled."""
+
+    def reader(operand: Operand) -> Callable[[Waves], Any]:
+        return lines.reader(operand)
+
+    memory_step = _MEMORY.get(i.encoding)
+    if memory_step is not None:
+        return lane_step(i, lambda n: reader(i.operands[n])) or memory_step(i, reader)
+    if i.has("dpp") or (i.has("sdwa") and not i.name.startswith("v_cvt_pk_f32_")):
+        return None
+    if i.name.startswith("v_smfmac_"):
+        return smfmac_step(i, lines.constant)
+    if i.name.startswith("v_mfma_"):
+        return mfma_step(i, lines.constant)
+    found = conversion_step(i, reader, lines.float_reader)
+    if found is not None:
+        return found
+    return lane_step(i, lambda n: reader(i.operands[n])) or special_step(i, reader)
+
+
+def _refusal(reason: str) -> Callable[[Waves], None]:
+    def refuse(_: Waves) -> None:
+        raise SimulationError(reason)
+
+    return refuse

@@ -1,0 +1,160 @@
+"""What the rules on wait states ask of an instruction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from mxc.simulator.code.instruction import M0, Instruction
+from mxc.simulator.code.processors import GFX950, Processor
+from mxc.simulator.watch.count import matrix_cycles
+from mxc.simulator.watch.uses import Register, use_of
+
+_TRANSCENDENTAL = ("v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_")
+Registers = frozenset[Register]
+M0_REGISTERS: Registers = frozenset((("s", M0),))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the rules ask of an instruction."""
+
+    i: Instruction
+    processor: Processor = GFX950
+
+    @cached_property
+    def reads(self) -> Registers:
+        """Registers that it reads."""
+        return use_of(self.i).reads
+
+    @cached_property
+    def writes(self) -> Registers:
+        """Registers that it writes."""
+        return use_of(self.i).writes
+
+    @cached_property
+    def matrix(self) -> bool:
+        """A product of matrices."""
+        return "mfma" in self.i.name or "smfmac" in self.i.name
+
+    @cached_property
+    def vector(self) -> bool:
+        """A vector instruction, products of matrices among them."""
+        return self.i.encoding.startswith("VOP")
+
+    @cached_property
+    def scalar(self) -> bool:
+        """A scalar instruction."""
+        return self.i.encoding.startswith("SOP")
+
+    @cached_property
+    def memory(self) -> bool:
+        """Vector memory."""
+        return self.i.encoding in ("MUBUF", "FLAT")
+
+    @cached_property
+    def dot(self) -> bool:
+        """A dot product of a lane."""
+        return self.i.name.startswith("v_dot")
+
+    @cached_property
+    def transcendental(self) -> bool:
+        """Of the unit for exponentials, roots and the like."""
+        return self.i.name.startswith(_TRANSCENDENTAL)
+
+    @cached_property
+    def passes(self) -> int:
+        """Passes of a matrix core, of four cycles each."""
+        return matrix_cycles(self.i) // 4
+
+    @cached_property
+    def more(self) -> int:
+        """Passes of the pipeline behind them: one more on gfx950 for all but the shortest."""
+        if not self.wide:
+            return 0
+        return 1 + (self.processor is GFX950 and self.passes != 2)
+
+    @cached_property
+    def double(self) -> bool:
+        """A product of matrices of float64."""
+        return self.matrix and self.i.name.endswith("_f64")
+
+    @cached_property
+    def wide(self) -> bool:
+        """A matrix core's own kind: not of f32 or f64 elements (LLVM calls the kind XDL)."""
+        return self.matrix and not self.i.name.endswith(("_f64", "_f32"))
+
+    @cached_property
+    def accumulated(self) -> Registers:
+        """The third operand of a matrix instruction."""
+        return frozenset(self.i.operands[2].registers()) if self.matrix else frozenset()
+
+    @cached_property
+    def multiplied(self) -> Registers:
+        """Its other operands."""
+        others = (*self.i.operands[:2], *self.i.operands[3:]) if self.matrix else ()
+        return frozenset(r for operand in others for r in operand.registers())
+
+    @cached_property
+    def part(self) -> bool:
+        """Whether it writes a part of its result's register, or may, as conversions to f4 do."""
+        i = self.i
+        if i.has("sdwa"):
+            return i.encoding != "VOPC" and i.has("dst_sel") ^ 6 != 6
+        if i.name.startswith("v_cvt_scalef32_sr_pk_fp4"):
+            return True
+        chosen = i.name.startswith(("v_cvt_sr_", "v_cvt_scalef32_sr_", "v_cvt_scalef32_pk_fp4"))
+        bytes_of = 12 if chosen else 8
+        return i.encoding == "VOP3" and bool(i.has("op_sel") & bytes_of)
+
+    @cached_property
+    def stored(self) -> Registers:
+        """The data of a store of more than 8 bytes, unless a register holds its offset."""
+        i = self.i
+        if not self.memory or ("_store_" not in i.name and "cmpswap_x2" not in i.name):
+            return frozenset()
+        data = i.operands[0 if i.encoding == "MUBUF" else 1]
+        held = i.encoding == "MUBUF" and i.operands[-1].is_register
+        return frozenset() if held or data.count <= 2 else frozenset(data.registers())
+
+    @cached_property
+    def selects(self) -> Registers:
+        """The scalar register that selects a lane."""
+        lane = self.i.name in ("v_readlane_b32", "v_writelane_b32")
+        return frozenset(self.i.operands[1].registers()) if lane else frozenset()
+
+    @cached_property
+    def reads_m0(self) -> bool:
+        """Whether M0 is an operand that is not interlocked."""
+        name = self.i.name
+        movrel = name.startswith(("s_movrel", "s_sendmsg")) or "addtid" in name
+        return (
+            movrel or bool(self.i.has("gds")) or (self.memory and bool(self.reads & M0_REGISTERS))
+        )
+
+    @cached_property
+    def register(self) -> int | None:
+        """The hardware register that s_getreg and s_setreg name."""
+        named = self.i.name.startswith(("s_setreg", "s_getreg"))
+        return self.i.has("hwreg") & 63 if named else None
+
+    @cached_property
+    def sets(self) -> bool:
+        """Whether it writes a hardware register."""
+        return self.i.name.startswith("s_setreg")
+
+    @cached_property
+    def asks_scalar(self) -> bool:
+        """Whether a scalar write before it may matter, though it is no vector instruction."""
+        return self.register is not None or self.reads_m0
+
+    @cached_property
+    def interesting(self) -> bool:
+        """Whether any rule begins with it."""
+        scalar = self.scalar and (self.sets or bool(self.writes & M0_REGISTERS))
+        return self.vector or scalar or bool(self.stored)
+
+    @cached_property
+    def wait_states(self) -> int:
+        """How many it counts for itself."""
+        return self.i.has("simm16") + 1 if self.i.name == "s_nop" else 1

@@ -1,0 +1,335 @@
+"""Finds what hardware does not report: races, missing waits, reads of what was never written.
+
+Findings name the instruction. What is looked for, and by which rule:
+
+wait       an instruction uses a register of a load that no s_waitcnt has waited for (vmcnt counts
+           vector memory in order; lgkmcnt counts LDS in order, scalar loads in no order, so that
+           only lgkmcnt(0) is sure of these)
+race       two waves of a workgroup access the same LDS byte, at least one writes, and the write was
+           not both waited for by its wave and followed by a barrier; or another wave has read the
+           byte since the last barrier. A write of the value that the byte has is none
+dma        a wave reads LDS that its own load to LDS fills and has not waited for
+undefined  a value computed from a register that was never written is stored, is an address, or
+           decides a branch or which lanes are active (compilers copy and mask out undefined values,
+           which is right); a byte of LDS that was never written is read
+bounds     LDS beyond the workgroup's allocation (addresses outside of every buffer are an error of
+           the simulator itself, with or without a sanitizer)
+alignment  an LDS or scratch address that is not a multiple of 4 bytes, or of the access where it is
+           smaller; global memory only with `Sanitizer(unaligned=True)`, as ROCm lets kernels access
+           it unaligned (LLVM: unaligned-access-mode)
+barrier    waves of a workgroup wait at different barriers
+hazard     fewer wait states between two instructions than hardware needs and does not insert itself
+           (hazards.py: results of matrix instructions, scalar registers that vector instructions
+           write, and others)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from mxc.simulator.code.instruction import EXEC, Instruction
+from mxc.simulator.code.text import text, waits
+from mxc.simulator.compute.operations import Array
+from mxc.simulator.run.state import Waves
+from mxc.simulator.run.translate import Program
+from mxc.simulator.watch.hazards import hazards
+from mxc.simulator.watch.observe import Observer
+from mxc.simulator.watch.shadow import Shadow
+from mxc.simulator.watch.uses import LOCAL, SCALAR, VECTOR, Register, Use, use_of
+
+_ALWAYS = frozenset(("s", n) for n in (EXEC, EXEC + 1))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`kind` is one of those above; `place` names kernel, address and instruction."""
+
+    kind: str
+    place: str
+    detail: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.kind}: {self.place}: {self.detail}"
+
+
+class _Count:
+    """One counter of each wave: how many operations were issued, and how many are done."""
+
+    def __init__(self, waves: int) -> None:
+        self.issued: Array = np.zeros(waves, np.int64)
+        self.done: Array = np.zeros(waves, np.int64)
+
+    def issue(self, active: Array) -> Array:
+        self.issued = self.issued + active
+        return self.issued
+
+    def wait(self, left: int, active: Array) -> None:
+        reached = np.maximum(self.done, self.issued - left)
+        self.done = np.where(active, reached, self.done)
+
+
+#: By program and address: found once, whoever watches.
+_USES: WeakKeyDictionary[Program, dict[int, Use]] = WeakKeyDictionary()
+_HAZARDS: WeakKeyDictionary[Program, dict[int, list[str]]] = WeakKeyDictionary()
+
+#: Scalars are kept in lanes of vector registers by these.
+_WRITE_LANE, _READ_LANE, _READ_FIRST = "v_writelane_b32", "v_readlane_b32", "v_readfirstlane_b32"
+_LANE = np.arange(64)[None]
+#: 64-bit sums of a product and an addend.
+_MULTIPLY_ADD = ("v_mad_u64_u32", "v_mad_i64_i32")
+
+
+class Sanitizer(Observer):
+    """Watches a run of a kernel, or several one after the other.
+
+    `findings` holds the first of each kind at each instruction; `counts` says how often each was
+    seen, by kind and place.
+    """
+
+    every_instruction = True
+
+    def __init__(self, *, unaligned: bool = False) -> None:
+        """With nothing found. unaligned: report unaligned global memory too."""
+        self.findings: list[Finding] = []
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self._unaligned = unaligned
+
+    def start(self, w: Waves, program: Program) -> None:
+        """A batch of workgroups begins."""
+        self._program = program
+        self._uses = _USES.setdefault(program, {})
+        if program not in _HAZARDS:
+            _HAZARDS[program] = hazards(program.instructions, program.kernel.processor)
+        self._hazards = _HAZARDS[program]
+        self._everyone: Array = np.ones(w.count, bool)
+        self._active = self._everyone
+        self._counts = {name: _Count(w.count) for name in (VECTOR, LOCAL, SCALAR)}
+        self._pending: dict[Register, list[tuple[str, Array]]] = {}
+        self._shadow = Shadow(w)
+        self._stores: list[tuple[str, Array, Array, int]] = []
+        d = program.kernel.descriptor
+        scalars = d.user_sgprs + sum(d.workgroup_ids)
+        given = {("s", n) for n in range(scalars) if n not in d.undefined_sgprs}
+        #: Registers that every wave has defined, and for others the waves that have, and their
+        #: lanes where they differ: bool [waves, 1 or 64].
+        self._full: set[Register] = given | {("v", 0)} | _ALWAYS
+        self._partly: dict[Register, Array] = {}
+        self._undefined: Array | None = None
+        self._undefined_lower: Array = self._everyone[:, None] & False
+
+    def before(self, w: Waves, i: Instruction) -> None:
+        """Check what the instruction reads."""
+        use = self._uses.get(i.address)
+        if use is None:
+            use = self._uses[i.address] = use_of(i)
+        self._active = self._everyone if w.active is None else w.active[:, 0]
+        if self._pending:
+            for register in self._pending.keys() & (use.reads | use.writes):
+                if register in use.reads or not self._in_order(use, register):
+                    self._check_pending(i, register)
+        for detail in self._hazards.get(i.address, ()):
+            self._report("hazard", i, detail)
+        self._undefined = None
+        if not use.reads <= self._full:
+            self._find_undefined(w, i, use)
+        if i.name == "s_waitcnt":
+            self._wait(i, w)
+
+    def _find_undefined(self, w: Waves, i: Instruction, use: Use) -> None:
+        """The waves and lanes in which an operand is undefined, and whether that matters here."""
+        active = self._active[:, None]
+        bad = lower = active & False
+        unread = _upper_addend(i)
+        # A register with scalars in some of its lanes is spilled as a whole.
+        spills = i.name.startswith("scratch_store")
+        for register in use.reads - self._full:
+            known = self._partly.get(register)
+            here = active if known is None else active & ~known
+            if i.name in (_READ_LANE, _READ_FIRST) and register in i.operands[0].registers():
+                here = np.take_along_axis(np.broadcast_to(here, w.shape), self._lane(w, i), 1)
+            if register in use.decides:
+                used = here.all(axis=1, keepdims=True) & w.lanes if spills else here & w.lanes
+                if used.any():
+                    self._report("undefined", i, f"{_name(register)} comes from what nobody wrote")
+                    self._full.add(register)
+                    continue
+            bad = bad | here
+            if register != unread:
+                lower = lower | here
+        self._undefined = bad if bad.any() else None
+        self._undefined_lower = lower
+
+    def _lane(self, w: Waves, i: Instruction) -> Array:
+        """The lane of each wave [waves, 1] that an instruction reads or writes."""
+        if i.name == _READ_FIRST:
+            first: Array = w.lanes.argmax(axis=1)[:, None]
+            return first
+        operand = i.operands[1]
+        number = w.s[operand.index] if operand.bank == "s" else np.array([[operand.index]])
+        return np.broadcast_to(number.astype(np.int64) & 63, (w.count, 1))
+
+    def after(self, w: Waves, i: Instruction) -> None:
+        """Note what the instruction wrote, and what it left outstanding."""
+        use = self._uses[i.address]
+        one = i.name == _WRITE_LANE
+        if self._undefined is not None or w.active is not None or one:
+            written: Array = self._active[:, None]
+            written = written & (self._lane(w, i) == _LANE) if one else written
+            for register in use.writes:
+                known = self._partly.get(register)
+                if register in self._full:
+                    known = self._everyone[:, None]
+                elif known is None:
+                    known = written & False
+                known = known | written
+                if self._undefined is not None:
+                    is_lower = register == _lower_result(i)
+                    bad: Array = self._undefined_lower if is_lower else self._undefined
+                    if register[0] != "v":
+                        # A scalar of lanes, a mask among them, is defined where all of them are.
+                        bad = np.asarray(bad.any(axis=1, keepdims=True))
+                    known = known & ~(bad & written)
+                self._full.discard(register)
+                self._partly[register] = known
+                if known.all():
+                    self._full.add(register)
+        else:
+            self._full |= use.writes
+        if not use.counters:
+            return
+        issued = [(name, self._counts[name].issue(self._active)) for name in use.counters]
+        if use.loads:
+            # Other waves wait for what they have loaded themselves, if anything.
+            mine = [(name, np.where(self._active, sequence, 0)) for name, sequence in issued]
+            for register in use.writes:
+                theirs = [
+                    (name, np.where(self._active, 0, sequence))
+                    for name, sequence in self._pending.get(register, [])
+                ]
+                self._pending[register] = [each for each in theirs if each[1].any()] + mine
+
+    def _in_order(self, use: Use, register: Register) -> bool:
+        """Whether a load writes a register behind all that are to write it: loads from memory come
+        back in order, those from LDS too (CDNA4 ISA guide, 4.4)."""
+        names = {name for name, _ in self._pending[register]}
+        return use.loads and names == set(use.counters) and names in ({VECTOR}, {LOCAL})
+
+    def _check_pending(self, i: Instruction, register: Register) -> None:
+        late = [sequence > self._counts[name].done for name, sequence in self._pending[register]]
+        if any((self._active & each).any() for each in late):
+            self._report("wait", i, f"{_name(register)} is loaded and no s_waitcnt waited for it")
+            del self._pending[register]
+
+    def _wait(self, i: Instruction, w: Waves) -> None:
+        vector, _, local = waits(i.has("simm16"))
+        counts = self._counts
+        counts[VECTOR].wait(vector, self._active)
+        # Scalar loads may be among those that are left: then LDS has done more, never less.
+        counts[LOCAL].wait(local, self._active)
+        if local == 0:
+            counts[SCALAR].wait(0, self._active)
+        self._pending = {
+            register: issued
+            for register, issued in self._pending.items()
+            if any((sequence > counts[name].done).any() for name, sequence in issued)
+        }
+        left = []
+        for name, sequence, places, size in self._stores:
+            done = (sequence <= counts[name].done) & (sequence > 0)
+            if done.any():
+                self._shadow.complete(w, places, size, done)
+            if not done.all():
+                left.append((name, np.where(done, 0, sequence), places, size))
+        self._stores = [entry for entry in left if entry[1].any()]
+
+    # Memory
+
+    def vector(
+        self, w: Waves, i: Instruction, address: Array, lanes: Array | None, size: int, store: bool
+    ) -> None:
+        """Alignment; bounds are the simulator's own errors."""
+        if not self._unaligned:
+            return
+        unit = min(size, 4) - 1
+        off = (address & unit) != 0
+        if (
+            off.any()
+            and (np.broadcast_to(off, w.shape) & (w.lanes if lanes is None else lanes)).any()
+        ):
+            self._report("alignment", i, f"an address is not a multiple of {unit + 1} bytes")
+
+    def scratch(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
+        """Alignment."""
+        unit = min(size, 4) - 1
+        if ((place & unit != 0) & w.lanes).any():
+            self._report("alignment", i, f"a scratch offset is not a multiple of {unit + 1} bytes")
+
+    def local(
+        self, w: Waves, i: Instruction, place: Array, size: int, stored: Array | None
+    ) -> None:
+        """Races, bounds and alignment of LDS."""
+        unit = min(size, 4) - 1
+        lanes: Array = w.lanes
+        outside = lanes & ((place < 0) | (place + size > w.lds_size))
+        if outside.any():
+            first = int(place[outside][0])
+            self._report(
+                "bounds", i, f"{size} bytes at {first} of {w.lds_size} that the workgroup has"
+            )
+            lanes = lanes & ~outside
+        if ((place & unit != 0) & lanes).any():
+            self._report("alignment", i, f"an LDS address is not a multiple of {unit + 1} bytes")
+        if not lanes.any():
+            return
+        if stored is None:
+            found = self._shadow.load(w, place, lanes, size)
+        else:
+            found = self._shadow.store(w, place, lanes, size, stored, direct=i.encoding != "DS")
+        for kind, detail in found:
+            self._report(kind, i, detail)
+        if stored is not None:
+            name = LOCAL if i.encoding == "DS" else VECTOR
+            sequence = self._counts[name].issued + self._active
+            places = np.where(lanes, place + w.lds_base, -1)
+            self._stores.append((name, np.where(self._active, sequence, 0), places, size))
+
+    def barrier(self, w: Waves, waiting: Array, places: Array) -> None:
+        """Every workgroup waits at one place, and what was stored before is seen after it."""
+        groups = w.workgroup[waiting]
+        at = places[waiting]
+        low = np.full(int(w.workgroup.max()) + 1, np.iinfo(np.int64).max)
+        high = np.full_like(low, -1)
+        np.minimum.at(low, groups, at)
+        np.maximum.at(high, groups, at)
+        if ((low < high) & (high >= 0)).any():
+            index = int(high[(low < high) & (high >= 0)][0]) - 1
+            i = self._program.instructions[index]
+            self._report("barrier", i, "waves of a workgroup wait at different barriers")
+        self._shadow.barrier(np.unique(groups))
+
+    def _report(self, kind: str, i: Instruction, detail: str) -> None:
+        place = f"{self._program.kernel.location(i.address)}: {text(i)}"
+        if not self.counts[kind, place]:
+            self.findings.append(Finding(kind, place, detail))
+        self.counts[kind, place] += 1
+
+
+def _name(register: Register) -> str:
+    return f"{register[0]}{register[1]}"
+
+
+def _upper_addend(i: Instruction) -> Register | None:
+    """What the lower half of a 64-bit multiply-add does not depend on. LLVM leaves it undefined
+    where it wants that half alone."""
+    if i.name not in _MULTIPLY_ADD or not i.operands[2].is_register:
+        return None
+    return (i.operands[2].bank, i.operands[2].index + 1)
+
+
+def _lower_result(i: Instruction) -> Register | None:
+    return (i.results[0].bank, i.results[0].index) if i.name in _MULTIPLY_ADD else None

@@ -1,0 +1,232 @@
+"""What is known of every byte of LDS: who wrote it and who read it, and since when that is seen.
+
+Each workgroup has an epoch, which a barrier ends. A store is seen by other waves from the epoch
+after the one in which its own wave waited for it. An access is kept as one number, the epoch above
+the wave; whole dwords have one, and a dword of which single bytes were written one for each byte.
+
+A store of the value that a byte has changes nothing, whoever wrote it: waves that store the same
+are no race, and each of them may read it as its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mxc.simulator.compute.operations import Array
+from mxc.simulator.run.state import Waves
+
+_SHIFT = 20
+_WAVE = (1 << _SHIFT) - 1
+#: Stands for several waves.
+_SEVERAL = _WAVE
+#: Epochs of stores that were not waited for: by LDS instructions, by loads to LDS.
+_PENDING, _PENDING_DIRECT = 1 << 30, (1 << 30) + 1
+
+_WRITES = "LDS that another wave writes, without a wait and a barrier between"
+_WRITES_TOO = "LDS that another wave writes too, without a barrier between"
+_READS = "LDS that another wave reads, without a barrier between"
+
+
+class Shadow:
+    """State of the LDS of all workgroups of a batch."""
+
+    def __init__(self, w: Waves) -> None:
+        """Nothing written."""
+        dwords = w.lds.size // 4 + 4
+        self.epoch: Array = np.ones(int(w.workgroup.max()) + 1, np.int64)
+        self.written: Array = np.zeros(dwords, np.int64)
+        self.written_bytes: Array = np.zeros((dwords, 4), np.int64)
+        self.split: Array = np.zeros(dwords, bool)
+        self.read: Array = np.zeros(dwords, np.int64)
+        self.read_bytes: Array = np.zeros((dwords, 4), np.int64)
+        self.bytes_are_read = False
+        self._memory = w.lds.bytes
+        self._waves = w.count // len(self.epoch)
+        #: For each byte the waves of the workgroup, a bit each, that stored the value that it has
+        #: where there are several; made when that happens first.
+        self._writers: Array | None = None
+
+    def barrier(self, workgroups: Array) -> None:
+        """These workgroups passed a barrier."""
+        self.epoch[workgroups] += 1
+
+    def load(self, w: Waves, place: Array, lanes: Array, size: int) -> Iterator[tuple[str, str]]:
+        """A read of `size` bytes; gives what is wrong with it."""
+        flat = (place + w.lds_base)[lanes]
+        wave, now = self._who(w, lanes)
+        if _whole(flat, size):
+            index = (flat >> 2)[:, None] + np.arange(size // 4)
+            own = self._is_writer(index[..., None] * 4 + np.arange(4), wave[..., None])
+            mine = np.all(own, axis=-1)
+            yield from _check_load(self.written[index], wave, now, self.split[index], mine)
+            if self.split[index].any():
+                yield from _check_load(
+                    self.written_bytes[index],
+                    wave[..., None],
+                    now[..., None],
+                    ~self.split[index][..., None],
+                    own,
+                )
+            _mark(self.read, index, wave, now)
+            return
+        index = flat[:, None] + np.arange(size)
+        split = self.split[index >> 2]
+        single = self.written_bytes.reshape(-1)[index]
+        keys = np.where(split, single, self.written[index >> 2])
+        own = self._is_writer(index, wave)
+        yield from _check_load(keys, wave, now, np.zeros((1, 1), bool), own)
+        _mark(self.read_bytes.reshape(-1), index, wave, now)
+        self.bytes_are_read = True
+
+    def store(
+        self, w: Waves, place: Array, lanes: Array, size: int, stored: Array, *, direct: bool
+    ) -> Iterator[tuple[str, str]]:
+        """A write of `size` bytes of `stored`; gives what is wrong with it."""
+        flat = (place + w.lds_base)[lanes]
+        wave, now = self._who(w, lanes)
+        key = ((_PENDING_DIRECT if direct else _PENDING) << _SHIFT) | wave
+        parts = flat[:, None] + np.arange(size)
+        words = np.broadcast_to(stored, (*w.shape, stored.shape[-1]))[lanes]
+        data = np.ascontiguousarray(words).view(np.uint8)[:, :size]
+        whole = _whole(flat, size)
+        index = (flat >> 2)[:, None] + np.arange(size // 4) if whole else parts
+        plain = whole and self._writers is None and not self.bytes_are_read
+        if (
+            not plain
+            or self.split[index].any()
+            or _others(self.written[index], wave, now).any()
+            or _others(self.read[index], wave, now).any()
+        ):
+            yield from self._conflicts(parts, wave, now, data)
+        if whole:
+            self.split[index] = False
+            target = self.written
+        else:
+            self._split(np.unique(index >> 2))
+            target = self.written_bytes.reshape(-1)
+        target[index] = key
+        if (target[index] != key).any():
+            yield from self._together(parts, wave, data)
+
+    def _conflicts(
+        self, parts: Array, wave: Array, now: Array, data: Array
+    ) -> Iterator[tuple[str, str]]:
+        """Other waves that access in this epoch the bytes `parts`, which become `data`."""
+        dwords = parts >> 2
+        single = self.written_bytes.reshape(-1)[parts]
+        keys = np.where(self.split[dwords], single, self.written[dwords])
+        late = _others(keys, wave, now)
+        read = _others(self.read[dwords], wave, now)
+        read |= _others(self.read_bytes.reshape(-1)[parts], wave, now)
+        changed = self._memory[parts] != data
+        if (late & changed).any():
+            yield "race", _WRITES_TOO
+        if (read & changed).any():
+            yield "race", _READS
+        again = late & ~changed
+        if self._writers is not None:
+            self._writers[parts[~again]] = 0
+        self._join(parts, keys & _WAVE, again)
+        self._join(parts, wave, again)
+
+    def _together(self, parts: Array, wave: Array, data: Array) -> Iterator[tuple[str, str]]:
+        """Waves that store at once, to bytes of which some are the same."""
+        waves = np.broadcast_to(wave, parts.shape).reshape(-1)
+        values = data.reshape(-1)
+        _, first, place = np.unique(parts, return_index=True, return_inverse=True)
+        place = place.reshape(-1)
+        several, differ = np.zeros((2, len(first)), bool)
+        several[place[waves != waves[first][place]]] = True
+        differ[place[values != values[first][place]]] = True
+        if (several & differ).any():
+            yield "race", "LDS that another wave writes at the same time"
+        self._join(parts, wave, (several & ~differ)[place].reshape(parts.shape))
+
+    def _join(self, parts: Array, waves: Array, where: Array) -> None:
+        """These waves too stored the values of the bytes `parts`."""
+        if not where.any():
+            return
+        if self._writers is None:
+            self._writers = np.zeros(self._memory.size, np.uint16)
+        bits = np.broadcast_to(1 << waves % self._waves, parts.shape).astype(np.uint16)
+        np.bitwise_or.at(self._writers, parts[where], bits[where])
+
+    def _is_writer(self, parts: Array, wave: Array) -> Array | bool:
+        """Where a wave is one of several that stored the value that is there."""
+        if self._writers is None:
+            return False
+        return np.asarray(self._writers[parts] >> wave % self._waves & 1, bool)
+
+    def complete(self, w: Waves, places: Array, size: int, waves: Array) -> None:
+        """Stores of some waves were waited for. places: flat bytes, -1 where there was none."""
+        lanes = (places >= 0) & waves[:, None]
+        if not lanes.any():
+            return
+        flat = places[lanes]
+        wave, now = self._who(w, lanes)
+        if _whole(flat, size):
+            index = (flat >> 2)[:, None] + np.arange(size // 4)
+            _seen(self.written, index, wave, now)
+            if self.split[index].any():
+                # Bytes were stored over it since: the others are of this store.
+                parts = (index[..., None] * 4 + np.arange(4)).reshape(len(index), -1)
+                _seen(self.written_bytes.reshape(-1), parts, wave, now)
+            return
+        _seen(self.written_bytes.reshape(-1), flat[:, None] + np.arange(size), wave, now)
+
+    def _split(self, dwords: Array) -> None:
+        """Keep what is known of these dwords byte by byte."""
+        whole = dwords[~self.split[dwords]]
+        self.written_bytes[whole] = self.written[whole][:, None]
+        self.split[whole] = True
+
+    def _who(self, w: Waves, lanes: Array) -> tuple[Array, Array]:
+        """Wave, and epoch in the place where it is kept, of each lane that accesses."""
+        rows = np.nonzero(lanes)[0]
+        return rows[:, None], (self.epoch[w.workgroup[rows]] << _SHIFT)[:, None]
+
+
+def _whole(flat: Array, size: int) -> bool:
+    return size >= 4 and not int(np.bitwise_or.reduce(flat)) & 3
+
+
+def _others(keys: Array, wave: Array, now: Array) -> Array:
+    """Which accesses are of this epoch, and of another wave."""
+    return np.asarray((keys >= now) & (keys & _WAVE != wave))
+
+
+def _check_load(
+    keys: Array, wave: Array, now: Array, skip: Array, writer: Array | bool
+) -> Iterator[tuple[str, str]]:
+    """writer: where the wave stored the value that is there, as others did."""
+    if ((keys == 0) & ~skip).any():
+        yield "undefined", "LDS that was never written"
+    late = keys >= now
+    if late.any():
+        late = late & ~skip
+        own = keys & _WAVE == wave
+        if (late & ~own & ~np.asarray(writer)).any():
+            yield "race", _WRITES
+        if (late & own & (keys >> _SHIFT == _PENDING_DIRECT)).any():
+            yield "dma", "LDS that a load of this wave fills, without a wait"
+
+
+def _mark(table: Array, index: Array, wave: Array, now: Array) -> None:
+    """Note a read: of one wave, or of several in this epoch."""
+    known = table[index]
+    shared = (known >= now) & (known != (now | wave))
+    key = np.where(shared, now | _SEVERAL, now | wave)
+    table[index] = key
+    # Lanes of several waves may read the same place at once.
+    lost = table[index] != key
+    if lost.any():
+        table[index[lost]] = np.broadcast_to(now | _SEVERAL, index.shape)[lost]
+
+
+def _seen(table: Array, index: Array, wave: Array, now: Array) -> None:
+    """Stores that are complete; another one may have come to the same place since."""
+    keys = table[index]
+    still = (keys & _WAVE == wave) & (keys >= _PENDING << _SHIFT)
+    table[index] = np.where(still, now | wave, keys)

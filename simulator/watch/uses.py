@@ -1,0 +1,95 @@
+"""Which registers an instruction reads and writes, and which counter it keeps waiting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mxc.simulator.code.instruction import EXEC, M0, VCC, Instruction
+from mxc.simulator.compute.packed import PACKED32, packed_reads
+from mxc.simulator.compute.salu import SALU
+from mxc.simulator.compute.signatures import VALU
+
+#: Bank and number; SCC is ("scc", 0).
+Register = tuple[str, int]
+EXECUTION = frozenset(("s", n) for n in (EXEC, EXEC + 1))
+CARRY = ("scc", 0)
+#: Counters: of vector memory, of LDS, and of scalar loads, which share lgkmcnt with LDS.
+VECTOR, LOCAL, SCALAR = "vmcnt", "lgkmcnt", "scalar"
+#: Both registers are read and written.
+EXCHANGES = ("v_swap_b32", "v_permlane16_swap_b32", "v_permlane32_swap_b32")
+#: The result keeps a part of what was in its register.
+_PARTIAL = ("v_mad_mixlo_f16", "v_mad_mixhi_f16")
+
+
+@dataclass(frozen=True)
+class Use:
+    """What an instruction does to registers and counters; `decides`: reads that must be defined.
+
+    counters: those that it raises. FLAT raises two, as it may go to LDS, and in no order there.
+    """
+
+    reads: frozenset[Register]
+    decides: frozenset[Register]
+    writes: frozenset[Register]
+    counters: tuple[str, ...]
+    loads: bool
+
+
+def use_of(i: Instruction) -> Use:
+    """Registers and counter of an instruction."""
+    reads = {r for operand in i.operands for r in operand.registers()}
+    if i.name in PACKED32:
+        reads = _chosen_halves(i)
+    writes = {r for result in i.results for r in result.registers()}
+    entry = SALU.get(i.name) or VALU.get(i.name)
+    if entry is not None:
+        reads |= writes if entry.tied else set()
+        reads |= {CARRY} if "c" in entry.ins else set()
+        writes |= {CARRY} if "c" in entry.outs else set()
+    if i.name.endswith("_saveexec_b64"):
+        writes |= {*EXECUTION, CARRY}
+    if i.name.startswith("v_cmpx"):
+        writes |= EXECUTION
+    if i.name in EXCHANGES:
+        reads = writes = reads | writes
+    if i.name in _PARTIAL or "smfmac" in i.name:
+        reads |= writes
+    if i.name.startswith("s_cbranch"):
+        reads |= (
+            {CARRY}
+            if "scc" in i.name
+            else {("s", VCC), ("s", VCC + 1)}
+            if "vcc" in i.name
+            else set()
+        )
+    if i.has("lds") or "_load_lds_" in i.name:
+        reads.add(("s", M0))
+    counters = _counters(i)
+    decides: set[Register] = set()
+    if i.name.startswith("s_cbranch") or writes & EXECUTION:
+        decides = reads
+    elif counters:
+        # The address; of global stores the data too. What is stored to LDS may be padding.
+        decides = set(i.operands[0].registers()) if i.encoding == "DS" and i.operands else reads
+    return Use(frozenset(reads), frozenset(decides), frozenset(writes), counters, bool(i.results))
+
+
+def _chosen_halves(i: Instruction) -> set[Register]:
+    """What a packed instruction reads of its pairs: it may take one register for both halves."""
+    found = set()
+    for half in (0, 1):
+        for n, upper in packed_reads(i, half):
+            operand = i.operands[n]
+            if operand.is_register:
+                found.add((operand.bank, operand.index + upper))
+    return found
+
+
+def _counters(i: Instruction) -> tuple[str, ...]:
+    if i.encoding == "SMEM":
+        return (SCALAR,)
+    if i.name.startswith("flat_"):
+        return (VECTOR, SCALAR)
+    if i.encoding in ("MUBUF", "FLAT"):
+        return (VECTOR,)
+    return (LOCAL,) if i.encoding == "DS" else ()

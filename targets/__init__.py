@@ -1,0 +1,1 @@
+"""Machines as frozen records: what one holds, its instructions, rates and their sources."""

@@ -1,0 +1,117 @@
+"""A child answers, or the parent learns how it ended; nothing of it stays."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import mxc
+from mxc.artifact.child import Channel, Child, Ended, Overdue, limit_processor
+
+
+def echo(channel: Channel, word: str) -> None:
+    print("what a library prints is no message")
+    while True:
+        channel.send(word.encode() + channel.receive())
+
+
+def take(channel: Channel) -> None:
+    channel.receive()
+    try:
+        data = bytearray(2 << 30)
+    except MemoryError:
+        channel.send(b"refused")
+    else:
+        channel.send(str(len(data)).encode())
+
+
+def hang(channel: Channel, seconds: str) -> None:
+    limit_processor(float(seconds))
+    channel.send(str(os.getpid()).encode())
+    while True:
+        pass
+
+
+def die(channel: Channel) -> None:
+    os.abort()
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def gone(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or "Z" in stat.read_text().split(")")[1]
+
+
+def test_messages_of_any_size() -> None:
+    child = Child("test_child:echo", "a")
+    for size in (0, 1, 1 << 22):
+        child.send(bytes(size))
+        assert child.receive(30) == b"a" + bytes(size)
+    child.end()
+    assert child.process.returncode is not None
+
+
+def test_the_package_is_found_where_only_a_hook_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an editable install: no entry of the parent's path holds the package."""
+    place = str(Path(mxc.__file__).parents[1])
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", place)])
+    child = Child("test_child:echo", "a")
+    child.send(b"b")
+    assert child.receive(30) == b"ab"
+    child.end()
+
+
+def test_memory_is_limited() -> None:
+    for memory, answer in ((512 << 20, b"refused"), (None, b"2147483648")):
+        child = Child("test_child:take", memory=memory)
+        child.send(b"")
+        assert child.receive(30) == answer
+
+
+def test_a_child_that_does_not_answer_is_ended() -> None:
+    child = Child("test_child:hang", "60")
+    pid = int(child.receive(30))
+    with pytest.raises(Overdue):
+        child.receive(0.1)
+    assert gone(pid)
+
+
+def test_a_child_that_dies() -> None:
+    with pytest.raises(Ended, match="killed by SIGABRT"):
+        Child("test_child:die").receive(30)
+    with pytest.raises(Ended, match="exit status 1"):
+        Child("no_such_module:f").receive(30)
+
+
+def test_a_child_goes_with_its_object() -> None:
+    child = Child("test_child:hang", "60")
+    pid = int(child.receive(30))
+    del child
+    assert gone(pid)
+
+
+def test_a_child_that_computes_ends_after_its_parent() -> None:
+    """Its parent is killed, and it never reads again: its processor time is limited."""
+    program = (
+        "import os, sys\nfrom mxc.artifact.child import Child\n"
+        "print(Child('test_child:hang', '0.5').receive(30).decode(), flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    deadline = time.monotonic() + 30
+    while not gone(int(found.stdout)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
