@@ -28,7 +28,7 @@ from mxc.artifact.manifest import CHAT_TEMPLATE, MANIFEST, MODULE, REPORT, TOKEN
 from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel
 from mxc.compiler.report.hot_loop import HotLoop
-from mxc.targets.compute_units import Occupancy
+from mxc.targets.compute_unit import Occupancy
 
 #: Seconds that any command may take; only those that hang take longer.
 SECONDS = 60.0

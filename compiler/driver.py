@@ -25,7 +25,7 @@ from mxc.compiler.steps import Compiled, Request, Step
 from mxc.dialects.dispatches import walk
 from mxc.dialects.parameters import take_layouts
 from mxc.passes.base import dump, notes, run
-from mxc.targets.records import Target, target
+from mxc.targets.target import Target, target
 
 Tell = Callable[[Step], None]
 

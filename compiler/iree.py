@@ -21,7 +21,7 @@ from iree.compiler.api import Invocation, Output, Session, _initializeGlobalCL, 
 from mxc.dialects.context import prepare
 from mxc.dialects.locations import plain
 from mxc.errors import CompileError
-from mxc.targets.records import Target
+from mxc.targets.target import Target
 from mxc.targets.tile_permission import TILES, refusal
 
 #: IREE's phases in order. Before "flow" a program is tensors, then dispatches, then a stream of

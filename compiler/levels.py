@@ -18,8 +18,8 @@ from mxc.compiler.packing.quantised import Loss
 from mxc.compiler.steps import Compiled, Progress, Recorder, Request, Step
 from mxc.compiler.worker import compile_program
 from mxc.errors import TargetError
-from mxc.targets.records import Target
-from mxc.targets.records import target as target_record
+from mxc.targets.target import Target
+from mxc.targets.target import target as target_record
 
 
 @dataclass(frozen=True, kw_only=True)

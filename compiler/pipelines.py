@@ -22,9 +22,8 @@ from mxc.passes.set_gpu_schedule import SetGpuSchedule
 from mxc.passes.split_kernels import SplitKernels
 from mxc.passes.verify_packed_weights import VerifyPackedWeights
 from mxc.passes.verify_transients import VerifyTransients
-from mxc.targets.devices import device
-from mxc.targets.records import Target
-from mxc.targets.records import target as target_record
+from mxc.targets.target import Target
+from mxc.targets.target import target as target_record
 
 _NORMALISE = Stage(
     name="normalise",
@@ -70,7 +69,7 @@ def pipeline(target: str, *, schedules: str = "") -> Pipeline:
     """
     record = iree.resolve(target_record(target))
     before = (_NORMALISE, *_kernels(record, schedules), _FORM_DISPATCHES, _lower(record))
-    after = (_SPLIT_KERNELS,) if device(record.name) is not None else ()
+    after = (_SPLIT_KERNELS,) if record.is_gpu else ()
     return Pipeline(record.name, (*before, _VERIFY_WEIGHTS, _VERIFY_TRANSIENTS, *after))
 
 
@@ -83,12 +82,12 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
     lanes = [n for n, feature in _F32_LANES if target.has_any((feature,))]
     if lanes:
         found.append(LowerAttentionToCpuKernels(lanes=lanes[0]))
-    machine = device(target.name)
-    if schedules and machine is None:
+    gpu = target.gpu
+    if schedules and gpu is None:
         raise TargetError(
             f"--schedule {schedules}: no kernel for {target.name} takes a schedule; leave it out"
         )
-    if machine is not None:
+    if gpu is not None:
         # What a product can quantise itself comes first.
         found += [
             ChooseGpuSchedule(file=schedules, target=target.name),
@@ -96,7 +95,7 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
         ]
         # What a quantisation reads as blocks is not dequantised first.
         found.append(LowerQuantiseToGpuKernels(target=target.name))
-        if machine.matrix.converts:
+        if gpu.matrix.converts:
             found += [LowerDequantiseToGpuKernels(), LowerAttentionToGpuKernels()]
     isa = best_isa(target)
     if isa is not None:
@@ -113,14 +112,15 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
 
 def _lower(target: Target) -> Stage:
     passes: tuple[Pass, ...] = (SetCpuSchedule(),)
-    if target.is_gpu:
-        matrix_rows = min((mma.m for mma in target.scaled_mma if mma.selected), default=0)
+    if target.gpu is not None:
+        selected = [each.m for each in target.scaled_instructions if each.selected]
+        matrix_rows = min(selected, default=0)
         schedule = SetGpuSchedule(
             # Where IREE decodes with integer operations, these take the registers of most rows.
             rows=8 if matrix_rows else 2,
-            subgroup=target.subgroup,
+            subgroup=target.gpu.unit.wave,
             matrix_rows=matrix_rows,
-            f8=target.extends_f8,
+            f8=target.gpu.extends_f8,
         )
         passes = (PropagateNan(), schedule)
     return Stage(

@@ -28,7 +28,7 @@ from mxc.artifact.child import Channel, Child, Ended, Overdue, limit_processor
 from mxc.compiler.leftovers import locked_folder, remove_leftovers
 from mxc.compiler.steps import Compiled, OptRequest, Refused, Request, Step
 from mxc.errors import CompileError, MxcError, PassError
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 OnStep = Callable[[Step], None]
 

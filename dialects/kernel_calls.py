@@ -24,7 +24,7 @@ from iree.compiler import ir
 from mxc.dialects.dispatches import tensor_bytes
 from mxc.dialects.locations import records, with_record
 from mxc.dialects.reasons import Reason
-from mxc.targets.records import Kind
+from mxc.targets.target import Kind
 
 ATTRIBUTE = "mxc.contraction"
 QUANTISES = "mxc.quantises"

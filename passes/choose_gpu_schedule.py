@@ -51,7 +51,8 @@ from mxc.passes.kernels.gpu.schedule import (
     write_schedules,
 )
 from mxc.passes.rewriting.rebuild import linalg_operations
-from mxc.targets.devices import Device, machine
+from mxc.targets.amd import known_gpu
+from mxc.targets.gpu import Gpu
 
 #: Groups that a product is taken to have where they come with each call.
 _GROUPS = 32
@@ -64,7 +65,7 @@ class ChooseGpuSchedule(Pass):
     """Write a schedule on each contraction that a kernel for GPUs computes.
 
     `file`: schedules of one's own, which go before the model's. `target`: the GPU, which must have
-    a device (targets/devices.py).
+    a record (targets/amd/).
     """
 
     name = "mxc-choose-gpu-schedule"
@@ -73,7 +74,7 @@ class ChooseGpuSchedule(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Choose for every contraction that has no schedule. PassError for an unknown target."""
-        gpu = machine(self.target)
+        gpu = known_gpu(self.target)
         given = _read(self.file) if self.file else []
         used = [False] * len(given)
         for op in linalg_operations(module):
@@ -102,7 +103,7 @@ class ChooseGpuSchedule(Pass):
                 )
 
 
-def _chosen(call: Call, gpu: Device) -> Schedules:
+def _chosen(call: Call, gpu: Gpu) -> Schedules:
     """The cheapest schedules that can compute the call with what follows it."""
     after = epilogue(call.op, 16)
     last = after.stages[-1].op if after.stages else call.op

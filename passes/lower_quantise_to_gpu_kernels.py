@@ -41,8 +41,8 @@ from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.reshapes import as_tensor, packed_as, sizes_of
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
-from mxc.targets.devices import machine
-from mxc.targets.matrix_units import MatrixUnit
+from mxc.targets.amd import known_gpu
+from mxc.targets.matrix_unit import MatrixUnit
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LowerQuantiseToGpuKernels(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Lower every quantisation that a kernel computes. PassError for an unknown target."""
-        unit = machine(self.target).matrix
+        unit = known_gpu(self.target).matrix
         built: set[str] = set()
         for op in linalg_operations(module):
             quantisation = match_quantisation(op)

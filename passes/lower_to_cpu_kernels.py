@@ -75,7 +75,7 @@ from mxc.passes.kernels.reshapes import as_tensor, packed_as, reshape, scalars_o
 from mxc.passes.kernels.sources import BLOCK, Source
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 from mxc.passes.rewriting.worklist import Worklist
-from mxc.targets.records import Kind as InstructionKind
+from mxc.targets.target import Kind as InstructionKind
 
 #: What cannot be part of a symbol.
 _NO_NAME = r"\W+"

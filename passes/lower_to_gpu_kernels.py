@@ -57,7 +57,7 @@ from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, read_schedules
 from mxc.passes.kernels.gpu.stream import Stream
 from mxc.passes.kernels.reshapes import as_buffer, as_tensor, packed_as, reshape, sizes_of
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
-from mxc.targets.devices import machine
+from mxc.targets.amd import known_gpu
 
 #: A size of a contraction that is not known, in its description.
 _DYNAMIC = -1
@@ -74,7 +74,7 @@ class LowerToGpuKernels(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Lower every contraction that has a schedule. PassError for a target without kernels."""
-        unit = machine(self.target).matrix
+        unit = known_gpu(self.target).matrix
         kernels = _Kernels(module)
         for op in linalg_operations(module):
             schedules = read_schedules(op, unit)

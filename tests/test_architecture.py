@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "kernels": {"kernels", "dialects", *_DATA},
     "passes": {"passes", "kernels", "dialects", *_DATA},
     "compiler": {"compiler", "passes", "kernels", "dialects", *_DATA},
-    "simulator": {"simulator", "errors"},
+    "simulator": {"simulator", "targets", "errors"},
     "runtime": {"runtime", "simulator", *_DATA},
     "cli": {"cli", "compiler", "runtime", "simulator", "passes", "dialects", "mxc", *_DATA},
 }

@@ -39,7 +39,7 @@ from mxc.passes.kernels.vectors import (
     prefetch,
     splat,
 )
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 #: Independent chains: more than latency times throughput of any of the instructions.
 CHAINS = 16

@@ -28,7 +28,7 @@ from repetitions import Others, interleave
 
 from mxc.compiler import iree
 from mxc.passes.kernels.cpu.isa import best_isa
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 #: A CPU whose kernels are those of AVX-512 that a machine with AMX has beside tiles.
 VECTORS = "cpu:icelake-server"

@@ -29,7 +29,7 @@ from mxc.compiler import iree
 from mxc.compiler.pipelines import pipeline
 from mxc.compiler.report import Report
 from mxc.passes.base import run
-from mxc.targets.records import target as target_record
+from mxc.targets.target import target as target_record
 
 Item = TypeVar("Item")
 #: What is done with programs, by their seeds and the target.

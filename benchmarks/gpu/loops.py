@@ -24,14 +24,16 @@ from mxc.compiler.report.assembly import bodies_of, parse
 from mxc.compiler.report.issue_model import estimate
 from mxc.compiler.report.issue_steps import read_steps
 from mxc.compiler.report.loops import hot_loop
-from mxc.targets.compute_units import ComputeUnit, compute_unit
+from mxc.targets.amd import gpu
+from mxc.targets.gpu import Gpu
 
 #: (LDS bytes a clock, clocks of memory) that the model is run with.
 SETTINGS = ((128, 1000), (128, 500), (128, 2000), (128, 3000), (256, 1000), (256, 2000))
 
 
-def measure(text: str, unit: ComputeUnit, command: str | None) -> list[dict[str, Any]]:
+def measure(text: str, target: Gpu, command: str | None) -> list[dict[str, Any]]:
     """A row for each kernel with a loop in one file of assembly."""
+    unit = target.unit
     bodies = bodies_of(text)
     rows = []
     for kernel in parse(text, unit):
@@ -45,11 +47,11 @@ def measure(text: str, unit: ComputeUnit, command: str | None) -> list[dict[str,
                 unit,
                 workgroup_size=kernel.workgroup_size or unit.wave,
                 workgroups=kernel.occupancy.workgroups,
-                rates=replace(unit.rates, lds_bytes=lds, memory_latency=latency),
+                rates=replace(unit.rates, lds_bytes_per_clock=lds, memory_latency=latency),
             )
             for lds, latency in SETTINGS
         ]
-        told = mca.share(command, loop.lines, unit.targets[0]) if command else None
+        told = mca.share(command, loop.lines, target.name) if command else None
         rows.append(
             {
                 "kernel": kernel.name,
@@ -95,10 +97,11 @@ def main() -> int:
     parser.add_argument("--mca", help="the command of llvm-mca, 20 or later")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    unit = compute_unit(arguments.target)
-    assert unit is not None
+    found = gpu(arguments.target)
+    assert found is not None
     command = mca.find(arguments.mca)
-    rows = [row for file in arguments.files for row in measure(file.read_text(), unit, command)]
+    texts = [file.read_text() for file in arguments.files]
+    rows = [row for text in texts for row in measure(text, found, command)]
     if arguments.json:
         print(json.dumps(rows))
     else:

@@ -30,7 +30,7 @@ from mxc.simulator.code.msgpack import unpack
 from mxc.simulator.host.hal import Buffer, Device, View
 from mxc.simulator.host.vm import Machine
 from mxc.simulator.host.vm_module import read_executable, read_module
-from mxc.targets.records import Target
+from mxc.targets.target import Target
 
 #: Encodings that are no other instruction, and padding, which assembly text has as a directive.
 _SUFFIX = re.compile(r"_(e32|e64|e64_dpp|dpp|sdwa)$")

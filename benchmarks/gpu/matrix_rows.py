@@ -14,8 +14,7 @@ from mxc.compiler.report import Report
 from mxc.compiler.report.assembly import Kernel
 from mxc.compiler.report.lowering import best_kind
 from mxc.formats.formats import FORMATS
-from mxc.targets.devices import device
-from mxc.targets.records import KINDS, Target
+from mxc.targets.target import KINDS, Target
 
 #: Instructions fill a matrix from so many rows on.
 MATRIX_ROWS = 16
@@ -161,7 +160,7 @@ class Bar:
 
 def _native(case: Case, found: Row, target: Target) -> bool:
     kinds = ["scaled matrix"]
-    if case.weight_only or not target.scaled_mma or not case.scales_fit:
+    if case.weight_only or not target.scaled_instructions or not case.scales_fit:
         kinds.append("matrix")
     return found.kind in kinds
 
@@ -170,7 +169,7 @@ def _in_flight(case: Case, found: Row, target: Target) -> bool:
     """Of a kernel without a loop nothing is left to be asked for; of other targets too little is
     known."""
     del case
-    own = device(target.name)
+    own = target.gpu
     if own is None or found.bytes_in_flight is None:
         return True
     return found.bytes_in_flight >= own.bytes_in_flight

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mxc.compiler.report.loops import Line
-from mxc.targets.compute_units import matrix_clocks
+from mxc.targets.mfma_clocks import matrix_clocks
 
 #: The first version that has a model of gfx950.
 FIRST = 20

@@ -97,14 +97,14 @@ def recipes() -> list[dict[str, Any]]:
 
 def targets() -> list[dict[str, Any]]:
     """One row a target."""
-    from mxc.targets.records import TARGETS
+    from mxc.targets.target import TARGETS
 
     return [
         {
             "name": name,
             "architecture": target.architecture,
             "best": target.multipliers[0].kind if target.is_gpu else "",
-            "scaled_instructions": [mma.instruction for mma in target.scaled_mma],
+            "scaled_instructions": [each.mnemonic for each in target.scaled_instructions],
             "features": list(target.features),
         }
         for name, target in TARGETS.items()

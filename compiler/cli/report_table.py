@@ -15,7 +15,7 @@ from rich.text import Text
 from mxc.artifact.manifest import ModelRecord
 from mxc.compiler.report import Matmul, Report, Reports
 from mxc.compiler.report.assembly import Kernel
-from mxc.targets.records import TARGETS
+from mxc.targets.target import TARGETS
 
 _DISPATCH = re.compile(r"_dispatch_\d+")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -91,8 +91,8 @@ def render(report: Report, width: int = _LOG_WIDTH) -> Group:
     lines += [Text(f"what follows is another kernel: {line}") for line in _where(rows, _unfused)]
     lines += [Text(f"note: {finding}") for finding in report.findings]
     record = TARGETS.get(report.target)
-    if record is not None and record.unverified:
-        lines.append(Text(f"note: {record.unverified}"))
+    if record is not None and record.gpu is not None and record.gpu.unverified:
+        lines.append(Text(f"note: {record.gpu.unverified}"))
     lines += [Text(line) for line in _troubles(report.spilling)]
     return Group(table, *lines, Text(_totals(report)))
 

@@ -15,7 +15,7 @@ from mxc.artifact.kernel_names import called_as
 from mxc.artifact.schema import SchemaError, read_record
 from mxc.compiler.report.assembly import Kernel
 from mxc.errors import ArtifactError, CompileError
-from mxc.targets.records import Target
+from mxc.targets.target import Target
 
 if TYPE_CHECKING:
     from iree.compiler import ir

@@ -50,8 +50,7 @@ from mxc.dialects.locations import names
 from mxc.passes import verify_packed_weights, verify_transients
 from mxc.passes.verify_packed_weights import Weights
 from mxc.passes.verify_transients import transients
-from mxc.targets.compute_units import compute_unit
-from mxc.targets.records import Target
+from mxc.targets.target import Target
 
 _NUMBER = re.compile(r"\d+")
 
@@ -68,7 +67,7 @@ def account(
     """The report of one compilation; the arguments are those of `report.build_report`."""
     every = dispatches(flow)
     weights, stores = Weights(every), hoisted_globals(flow)
-    kernels = parse_all(assembly, compute_unit(target.name))
+    kernels = parse_all(assembly, target.gpu.unit if target.gpu else None)
     cases: dict[str, list[Kernel]] = defaultdict(list)
     for symbol, each in kernels.items():
         cases[called_as(symbol)[0]].append(each)

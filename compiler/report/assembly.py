@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from mxc.compiler.report.hot_loop import HotLoop, describe
 from mxc.compiler.report.stack_slots import StackMoves, stack_moves
-from mxc.targets.compute_units import ComputeUnit, Occupancy
+from mxc.targets.compute_unit import ComputeUnit, Occupancy
 
 # A name with characters that an assembler does not expect is quoted.
 _FUNCTION = re.compile(r"^\s*\.type\s+\"?([^\",\s]+)\"?,\s*[@%]function\s*$", re.MULTILINE)
@@ -37,7 +37,7 @@ class Kernel:
     `scratch_bytes` is the fixed part of the stack frame. `instructions` maps mnemonics to how
     often they stand in the text, x86 vector ones with their width: "vfmadd231ps zmm".
     `vgpr` has accumulation registers in it where both are one file (gfx942, gfx950). `occupancy`
-    and `hot_loop` are there for a GPU that targets/compute_units.py has, `stack_moves` for a CPU
+    and `hot_loop` are there for a GPU that targets/amd/ has, `stack_moves` for a CPU
     kernel that has some.
     """
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from mxc.compiler.report.issue_model import TURNS, Estimate, estimate
 from mxc.compiler.report.issue_steps import Step, lane_bytes, read_steps
 from mxc.compiler.report.loops import hot_loop
-from mxc.targets.compute_units import ComputeUnit, Occupancy, compute_unit
+from mxc.targets.compute_unit import ComputeUnit, Occupancy
 
 #: Steps that the model may take for a kernel with matrix instructions, 0.2 s, and for another one;
 #: of what is larger it runs fewer workgroups.
@@ -62,7 +62,7 @@ def describe(body: str, unit: ComputeUnit, held: Occupancy, workgroup_size: int)
     waves = -(-workgroup_size // unit.wave)
     most = _MOST_STEPS if "matrix" in found.census else _MOST_OTHERS
     groups = max(1, min(held.workgroups, most // (len(steps) * waves * TURNS)))
-    model = _estimate(steps, unit.targets[0], workgroup_size, groups, not loop.is_loop)
+    model = _estimate(steps, unit, workgroup_size, groups, not loop.is_loop)
     return HotLoop(
         is_loop=loop.is_loop,
         instructions=found.instructions,
@@ -77,9 +77,7 @@ def describe(body: str, unit: ComputeUnit, held: Occupancy, workgroup_size: int)
 
 @lru_cache(maxsize=256)
 def _estimate(
-    steps: tuple[Step, ...], target: str, workgroup_size: int, groups: int, restart: bool
+    steps: tuple[Step, ...], unit: ComputeUnit, workgroup_size: int, groups: int, restart: bool
 ) -> Estimate:
     """The same kernel for many layers is modelled once."""
-    unit = compute_unit(target)
-    assert unit is not None
     return estimate(steps, unit, workgroup_size=workgroup_size, workgroups=groups, restart=restart)

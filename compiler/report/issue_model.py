@@ -1,7 +1,7 @@
 """How long one turn of a hot loop takes on a compute unit: a model of issue and of shared pipes.
 
 It lives beside the report, which prints its figures for every artifact, because what it reads is
-the compiler's assembly. What it knows of the machine is in targets/compute_units.py, with
+the compiler's assembly. What it knows of the machine is in targets/amd/, with
 sources, where a pass that chooses schedules finds it too.
 
 What is modelled: the waves of the workgroups that share a unit, spread over its SIMDs; each wave
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mxc.compiler.report.issue_steps import Step
-from mxc.targets.compute_units import ComputeUnit, Rates
+from mxc.targets.compute_unit import ComputeUnit, Rates
 
 #: Turns after which time is taken, and until when: the first ones fill the pipes. No wave stops
 #: before all have got there. An even number between: waits may come in pairs.
@@ -79,7 +79,7 @@ def estimate(
     """
     rates = rates or unit.rates
     if rates is None or not steps:
-        raise ValueError(f"{unit.targets}: no rates are known, or the loop is empty")
+        raise ValueError("no rates of the compute unit are known, or the loop is empty")
     waves = max(1, -(-workgroup_size // unit.wave))
     run = _Run(steps, unit, rates, waves, workgroups, lds_factor, restart)
     clocks = run.time()
@@ -157,9 +157,9 @@ class _Run:
         size = step.lane_bytes * self.lanes
         found: dict[str, float] = {}
         if step.pipe == "memory":
-            found["memory"] = size / self.rates.memory_bytes
+            found["memory"] = size / self.rates.memory_bytes_per_clock
         if step.pipe == "lds" or step.to_lds:
-            found["lds"] = size / self.rates.lds_bytes * self.lds_factor
+            found["lds"] = size / self.rates.lds_bytes_per_clock * self.lds_factor
         return found
 
     def time(self) -> float:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mxc.compiler.report.loops import Line
-from mxc.targets.compute_units import Rates, matrix_clocks
+from mxc.targets.compute_unit import Rates
+from mxc.targets.mfma_clocks import matrix_clocks
 
 Pipe = Literal["matrix", "vector", "scalar", "lds", "memory", "wait", "barrier", "nop"]
 _TRANSCENDENTAL = ("v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_")

@@ -12,7 +12,7 @@ from mxc.compiler.report.preparation import Preparation, is_narrow
 from mxc.dialects.contractions import Contraction, Side, format_name
 from mxc.dialects.dispatches import Dispatch, tensor_bytes
 from mxc.dialects.kernel_calls import KernelCall, reads_decoded
-from mxc.targets.records import KINDS, Kind, Target
+from mxc.targets.target import KINDS, Kind, Target
 
 #: Of a contraction that no pass has looked at.
 NO_REASON = "no pass has said why"
@@ -93,7 +93,7 @@ def _explain_stock(
     best = best_kind(kernel, target)
     if best == "scaled matrix":
         return None
-    if target.scaled_mma:
+    if target.scaled_instructions:
         return _no_scaled_matrix(contraction, lhs, rhs, block, target)
     if target.is_gpu and best != "matrix":
         return (
@@ -138,7 +138,7 @@ def _no_scaled_matrix(
             f"no scaled matrix instruction: lhs is {plain}, a weight-only contraction; the "
             "elements are decoded in registers"
         )
-    fitting = target.scaled_instructions(str(lhs.element), str(rhs.element), block)
+    fitting = target.scaled_for(str(lhs.element), str(rhs.element), block)
     if not fitting:
         return f"{target.name} has no scaled matrix instruction for {left} x {right}, block {block}"
     smallest = min(mma.m for mma in fitting)
@@ -149,13 +149,13 @@ def _no_scaled_matrix(
     if contraction.m < smallest:
         return (
             f"no scaled matrix instruction: M={contraction.m} fills {contraction.m} of the "
-            f"{smallest} rows of {fitting[0].instruction}"
+            f"{smallest} rows of {fitting[0].mnemonic}"
         )
     if lhs.element != rhs.element:
         return (
             f"no scaled matrix instruction: none was selected for the mixed pair {left} x {right}"
         )
-    return f"no scaled matrix instruction was selected although {fitting[0].instruction} fits"
+    return f"no scaled matrix instruction was selected although {fitting[0].mnemonic} fits"
 
 
 def _written(dispatch: Dispatch) -> int:

@@ -13,7 +13,7 @@ from mxc.dialects.attention import attention
 from mxc.dialects.context import new_context
 from mxc.passes.base import run
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 # Eight rows times two registers: of each step of D, the keys are loaded and the queries broadcast.
 # CHECK: AVX-512: 128 multiply-adds on zmm, 0 on other registers, 0 spills

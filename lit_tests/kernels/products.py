@@ -21,7 +21,7 @@ from mxc.dialects.scaled import scaled_contraction
 from mxc.formats.formats import block_format
 from mxc.passes.base import run
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 # Of one row everything stays in registers. A tile of many has more sums than that leaves room for in
 # some formats: a few wait on the stack, once a block of hundreds of products. Codes of 8 bits are

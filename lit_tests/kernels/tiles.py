@@ -20,7 +20,7 @@ from mxc.dialects.scaled import scaled_contraction
 from mxc.formats.formats import block_format
 from mxc.passes.base import run
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 # CHECK: mxfp4 bf16: loops of 4 tdpbf16ps, 4 loads of tiles, 0 stores of tiles; scales by subtraction
 # CHECK: mxfp4 f32: loops of 4 tdpbf16ps, 4 loads of tiles, 0 stores of tiles; scales by subtraction

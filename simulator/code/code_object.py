@@ -16,8 +16,9 @@ from mxc.simulator.code.debug_lines import read_lines
 from mxc.simulator.code.decode import decode
 from mxc.simulator.code.instruction import Instruction
 from mxc.simulator.code.msgpack import Value, unpack
-from mxc.simulator.code.processors import GFX950, Processor
 from mxc.simulator.errors import CodeObjectError, SimulationError
+from mxc.targets.amd import GFX950
+from mxc.targets.gpu import Gpu
 
 #: Work items of a workgroup in x, y and z.
 Workgroup: TypeAlias = tuple[int, int, int]
@@ -120,7 +121,7 @@ class Kernel:
     address: int
     listing: Mapping[int, Instruction] | None = field(default=None, repr=False, compare=False)
     lines: Mapping[int, str] = field(default_factory=dict, repr=False, compare=False)
-    processor: Processor = GFX950
+    processor: Gpu = GFX950
     image: bytes = field(default=b"", repr=False, compare=False)
     dynamic_lds: int = 0
 
@@ -128,10 +129,11 @@ class Kernel:
     def lds_bytes(self) -> int:
         """Bytes of LDS of a workgroup. Raises SimulationError for more than there are."""
         size = self.descriptor.lds_bytes + self.dynamic_lds
-        if self.dynamic_lds < 0 or size > self.processor.lds_bytes:
+        if self.dynamic_lds < 0 or size > self.processor.workgroup_lds_bytes:
             raise SimulationError(
                 f"{self.name}: {self.dynamic_lds} bytes of dynamic LDS beside "
-                f"{self.descriptor.lds_bytes}, at most {self.processor.lds_bytes} together"
+                f"{self.descriptor.lds_bytes}, together at most "
+                f"{self.processor.workgroup_lds_bytes}"
             )
         return size
 
@@ -176,7 +178,7 @@ def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str
             raise CodeObjectError(f"kernel {name}: no symbol {symbol!r} in the code object")
         at = symbols[symbol]
         descriptor = _descriptor(
-            elf.bytes_at(data, sections, at, 64, name), at, name, processor.lds_bytes
+            elf.bytes_at(data, sections, at, 64, name), at, name, processor.workgroup_lds_bytes
         )
         text = elf.section_of(sections, descriptor.entry, name)
         if descriptor.entry % 4 or text.address % 4:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from mxc.simulator.code.processors import PROCESSORS, Processor
+from mxc.simulator.code.processors import PROCESSORS
 from mxc.simulator.errors import CodeObjectError
+from mxc.targets.gpu import Gpu
 
 _EM_AMDGPU = 224
 _SHT_SYMTAB, _SHT_NOTE, _SHT_NOBITS, _SHT_DYNSYM = 2, 7, 8, 11
@@ -49,7 +50,7 @@ def read_sections(data: bytes) -> list[Section]:
     ]
 
 
-def processor(data: bytes) -> Processor:
+def processor(data: bytes) -> Gpu:
     """What a code object is for. Raises CodeObjectError for a file that does not run here."""
     if data[:6] != b"\x7fELF\x02\x01" or len(data) < 64:
         raise CodeObjectError("not a code object: wanted a 64-bit little-endian ELF file")

@@ -9,20 +9,12 @@ gfx950 has not, are not modelled. Source: LLVM, AMDGPU.td, FeatureISAVersion9_4_
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
+from mxc.targets.amd import GFX942, GFX950
+from mxc.targets.gpu import Gpu
 
-class Processor(NamedTuple):
-    """`lds_bytes`: of a workgroup, at most."""
-
-    name: str
-    lds_bytes: int
-
-
-GFX950 = Processor("gfx950", 160 * 1024)
-GFX942 = Processor("gfx942", 64 * 1024)
 #: By EF_AMDGPU_MACH, the low byte of e_flags.
-PROCESSORS = {0x4F: GFX950, 0x4C: GFX942}
+PROCESSORS = {each.elf_machine: each for each in (GFX950, GFX942)}
 
 _NEW = re.compile(
     r"""v_(cvt_(scalef32_|pk_b?f16_f32|sr_b?f16_f32|f32_bf16)|permlane\d\d_swap|bitop3_|ashr_pk_
@@ -35,7 +27,7 @@ _NEW = re.compile(
 _EIGHT_BITS = re.compile(r"_[fb][fp]8\b|_[fb][fp]8_")
 
 
-def refusal(name: str, processor: Processor) -> str | None:
+def refusal(name: str, processor: Gpu) -> str | None:
     """Why a processor does not execute an instruction, or None if it does."""
     if processor is GFX950:
         return None

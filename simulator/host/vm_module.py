@@ -97,7 +97,7 @@ def _module(root: Table, data: memoryview, end: int) -> HostModule:
     attributes = {
         name: {a.string(0): a.string(1) for a in signatures[n].tables(1)}
         for name, n in exports.items()
-        if n < len(signatures)
+        if 0 <= n < len(signatures)
     }
     outside = (end + 63) // 64 * 64
     constants = [_constant(segment, data, outside) for segment in root.tables(9)]

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mxc.simulator.code.instruction import M0, Instruction
-from mxc.simulator.code.processors import GFX950, Processor
 from mxc.simulator.watch.count import matrix_cycles
 from mxc.simulator.watch.uses import Register, use_of
+from mxc.targets.amd import GFX950
+from mxc.targets.gpu import Gpu
 
 _TRANSCENDENTAL = ("v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_")
 Registers = frozenset[Register]
@@ -20,7 +21,7 @@ class Facts:
     """What the rules ask of an instruction."""
 
     i: Instruction
-    processor: Processor = GFX950
+    processor: Gpu = GFX950
 
     @cached_property
     def reads(self) -> Registers:

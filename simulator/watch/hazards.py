@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mxc.simulator.code.instruction import VCC, Instruction
-from mxc.simulator.code.processors import GFX950, Processor
 from mxc.simulator.code.text import branch_target, text
 from mxc.simulator.watch.facts import M0_REGISTERS, Facts, Registers
 from mxc.simulator.watch.uses import EXECUTION
+from mxc.targets.amd import GFX950
+from mxc.targets.gpu import Gpu
 
 #: No rule looks back further, and none but those of matrix instructions further than 5.
 _FURTHEST, _WITHOUT_MATRIX = 20, 5
@@ -25,9 +26,7 @@ _SWAPS = ("v_permlane16_swap_b32", "v_permlane32_swap_b32")
 _MASK = frozenset((("s", VCC), ("s", VCC + 1)))
 
 
-def hazards(
-    instructions: Sequence[Instruction], processor: Processor = GFX950
-) -> dict[int, list[str]]:
+def hazards(instructions: Sequence[Instruction], processor: Gpu = GFX950) -> dict[int, list[str]]:
     """What is wrong, by the address of the instruction that comes too early.
 
     instructions: all that can be reached, by address.

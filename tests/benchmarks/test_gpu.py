@@ -25,8 +25,7 @@ from mxc.dialects.dispatches import walk
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import match_scaled_contraction
 from mxc.errors import FormatError
-from mxc.targets.compute_units import compute_unit
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 GPU = Path(loops.__file__).parent
 GFX950 = target("gfx950")
@@ -266,9 +265,8 @@ def test_an_old_llvm_mca_is_refused_and_none_is_no_fault(
 def test_loops_are_measured_from_assembly(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    unit = compute_unit("gfx950")
-    assert unit is not None
-    (found,) = loops.measure(ASSEMBLY, unit, mca_that_says(tmp_path, 22, "turns * 5"))
+    assert GFX950.gpu is not None
+    (found,) = loops.measure(ASSEMBLY, GFX950.gpu, mca_that_says(tmp_path, 22, "turns * 5"))
     assert found["census"] == {"matrix": 1, "nop": 1, "branch": 1}
     assert found["shares"] == [1.0] * len(loops.SETTINGS)
     assert found["mca"] == [0.8, 0.8]

@@ -32,7 +32,7 @@ from mxc.compiler.report.assembly import Kernel
 from mxc.compiler.steps import Request
 from mxc.compiler.worker import compile_program
 from mxc.dialects.context import new_context
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 GFX950 = target("gfx950")
 SIDE = Side(format="mxfp4", style="inline")

@@ -15,7 +15,7 @@ from mxc.compiler.cli import app
 from mxc.compiler.report import FunctionCost, Matmul, Report
 from mxc.formats.formats import FORMATS
 from mxc.formats.reference import Quantized, dequantize, quantize
-from mxc.targets.records import TARGETS
+from mxc.targets.target import TARGETS
 
 MATMUL = Matmul(
     name="layers.0.q",

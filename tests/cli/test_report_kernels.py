@@ -13,7 +13,7 @@ from mxc.compiler.cli.report_kernels import render_kernels
 from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel
 from mxc.compiler.report.hot_loop import HotLoop
-from mxc.targets.compute_units import Occupancy
+from mxc.targets.compute_unit import Occupancy
 
 LOOP = HotLoop(
     is_loop=True,

@@ -12,7 +12,8 @@ from mxc.compiler.report.hot_loop import describe
 from mxc.compiler.report.issue_model import Estimate, estimate
 from mxc.compiler.report.issue_steps import Step, lane_bytes, read_steps
 from mxc.compiler.report.loops import Line, hot_loop
-from mxc.targets.compute_units import ComputeUnit, Rates, compute_unit
+from mxc.targets.amd import GFX950
+from mxc.targets.compute_unit import ComputeUnit, Rates
 
 MATRIX = Step(pipe="matrix", clocks=16)
 VALU = Step(pipe="vector", clocks=4)
@@ -32,9 +33,7 @@ def wait(vm: int | None = None, lgkm: int | None = None) -> Step:
 
 @pytest.fixture(scope="module")
 def gfx950() -> ComputeUnit:
-    found = compute_unit("gfx950")
-    assert found is not None
-    return found
+    return GFX950.unit
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +219,7 @@ def test_the_stock_kernel_reaches_two_fifths_to_a_half(stock: str, gfx950: Compu
 
     assert share() == pytest.approx(0.41, abs=0.02)
     assert share(memory_latency=500) == pytest.approx(0.41, abs=0.02)
-    assert share(lds_bytes=256) == pytest.approx(0.51, abs=0.02)
+    assert share(lds_bytes_per_clock=256) == pytest.approx(0.51, abs=0.02)
     # A single buffer: what is asked for in a turn is waited for at its end.
     assert share(memory_latency=3000) == pytest.approx(0.33, abs=0.02)
 

@@ -21,7 +21,8 @@ from mxc.dialects.parameters import Parameters
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import scaled_contraction
 from mxc.errors import CompileError
-from mxc.targets.records import target
+from mxc.targets.amd import GFX950
+from mxc.targets.target import target
 
 #: How the fallback of a contraction begins that IREE's code generator has.
 FELL_BACK = "no kernel of mxc computes it: "
@@ -169,7 +170,7 @@ def test_equal_layers_share_a_kernel_and_keep_their_names(gpu: Report) -> None:
     assert kernel.vgpr is not None
     assert 16 <= kernel.vgpr <= 512
     assert kernel.lds_bytes is not None
-    assert 0 < kernel.lds_bytes <= target("gfx950").lds_bytes
+    assert 0 < kernel.lds_bytes <= GFX950.workgroup_lds_bytes
 
 
 def test_a_weight_only_row_is_a_fallback_that_says_so(gpu: Report) -> None:

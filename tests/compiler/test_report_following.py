@@ -9,7 +9,7 @@ from rich.console import Console
 from mxc.compiler.cli.report_table import render
 from mxc.compiler.report import Matmul, Report, build_report
 from mxc.dialects.context import new_context
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 M, N, K = 16, 128, 64
 DISPATCH = "!iree_tensor_ext.dispatch.tensor"

@@ -24,7 +24,7 @@ from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.quantise import quantise_mx
 from mxc.dialects.scaled import scaled_contraction
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 #: Columns of the result, the same in whole panels, depth.
 N, PADDED, K = 250, 256, 96

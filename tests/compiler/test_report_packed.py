@@ -7,7 +7,7 @@ from iree.compiler import ir, tools
 
 from mxc.compiler.report import Matmul, build_report
 from mxc.dialects.context import new_context
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 N, K = 64, 128
 WIDE = f"tensor<{N}x{K}xf32>"

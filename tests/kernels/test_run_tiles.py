@@ -23,7 +23,7 @@ from mxc.formats.formats import block_format
 from mxc.formats.packing import pack_elements
 from mxc.kernels.amx import scheduled
 from mxc.runtime.device import open_device
-from mxc.targets.records import target
+from mxc.targets.target import target
 from mxc.targets.tile_permission import TILES, refusal
 
 HAS_TILES = TILES in resolve(target("cpu")).features and refusal() is None

@@ -31,7 +31,7 @@ from mxc.dialects.generic import element_of, generic
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.scaled import scaled_contraction
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]

@@ -25,7 +25,7 @@ from mxc.compiler.steps import Request
 from mxc.passes.base import run
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
 from mxc.runtime.device import open_device
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 HOST = iree.resolve(target("cpu"))
 #: For this machine, and for the registers of AVX2 where they are not those of this machine.

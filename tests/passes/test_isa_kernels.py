@@ -30,7 +30,7 @@ from mxc.dialects.scaled import scaled_contraction
 from mxc.formats.formats import block_format
 from mxc.formats.packing import pack_elements
 from mxc.runtime.device import open_device
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 HOST = iree.resolve(target("cpu"))
 U = 2.0**-24

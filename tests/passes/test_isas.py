@@ -30,7 +30,7 @@ from mxc.passes.kernels.executables import dispatch, executable
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, load, loop
 from mxc.runtime.device import open_device
-from mxc.targets.records import TARGETS, target
+from mxc.targets.target import TARGETS, target
 
 HOST = iree.resolve(target("cpu"))
 #: A CPU for each instruction set.

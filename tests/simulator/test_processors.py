@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from mxc.simulator.code.code_object import read_kernels
-from mxc.simulator.code.processors import GFX942, GFX950, refusal
+from mxc.simulator.code.processors import refusal
 from mxc.simulator.code.words import OPCODES
 from mxc.simulator.errors import CodeObjectError
 from mxc.simulator.run.translate import Program
+from mxc.targets.amd import GFX942, GFX950
 
 #: Of our opcodes those that LLVM 22's disassembler knows for gfx950, and not for gfx942; but for
 #: v_cvt_scalef32_* and ds_read_*_tr_*, which all are of gfx950.

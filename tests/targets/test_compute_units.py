@@ -2,8 +2,9 @@
 
 import pytest
 
-from mxc.targets.compute_units import UNITS, ComputeUnit, compute_unit, matrix_clocks
-from mxc.targets.records import GPUS
+from mxc.targets.amd import known_gpu
+from mxc.targets.compute_unit import ComputeUnit
+from mxc.targets.mfma_clocks import matrix_clocks
 
 #: Waves a SIMD by registers a lane: what LLVM 22's llc prints as "Occupancy" of a kernel that uses
 #: the last of them.
@@ -21,16 +22,7 @@ LDS = {
 
 
 def unit(target: str) -> ComputeUnit:
-    found = compute_unit(target)
-    assert found is not None
-    return found
-
-
-def test_every_gpu_has_a_unit_and_a_cpu_has_none() -> None:
-    assert [unit(gpu.name).wave for gpu in GPUS] == [gpu.subgroup for gpu in GPUS]
-    assert {name for each in UNITS for name in each.targets} == {gpu.name for gpu in GPUS}
-    assert compute_unit("cpu") is None
-    assert all(unit(gpu.name).lds_bytes >= gpu.lds_bytes for gpu in GPUS)
+    return known_gpu(target).unit
 
 
 @pytest.mark.parametrize(

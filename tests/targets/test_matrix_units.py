@@ -1,35 +1,25 @@
-"""Matrix units and devices: records that agree with each other, and maps written out."""
+"""Matrix instructions of GPUs: clocks as the table has them, and maps written out."""
 
 import numpy as np
 import pytest
 
+from mxc.errors import PassError
 from mxc.passes.kernels.gpu.fragments import Instruction
-from mxc.targets.compute_units import compute_unit, matrix_clocks
-from mxc.targets.devices import DEVICES, device
-from mxc.targets.matrix_units import UNITS, matrix_unit
-from mxc.targets.records import target
+from mxc.targets.amd import GPUS, gpu, known_gpu
+from mxc.targets.mfma_clocks import matrix_clocks
 
 
-def test_each_device_has_a_unit_and_a_target() -> None:
-    assert [each.target for each in DEVICES] == [each.target for each in UNITS]
-    for each in DEVICES:
-        unit = compute_unit(each.target)
-        assert unit is not None
-        assert each.matrix.lanes == unit.wave == target(each.target).subgroup
-    assert device("cpu") is None
-    assert matrix_unit("gfx90a") is None
+def test_cpus_and_unknown_gpus_have_no_record() -> None:
+    assert gpu("cpu") is None
+    with pytest.raises(PassError, match="is for 'gfx90a'; there are some for gfx950"):
+        known_gpu("gfx90a")
 
 
 def test_clocks_are_those_of_the_table() -> None:
-    for unit in UNITS:
-        if unit.family != "mfma":
-            continue
-        for form in unit.forms:
-            found = matrix_clocks(f"v_mfma_f32_{form.rows}x{form.rows}x{form.depth}_bf16", "")
-            assert found == form.clocks
-        for form in unit.scaled_forms:
-            name = f"v_mfma_scale_f32_{form.rows}x{form.rows}x{form.depth}_f8f6f4"
-            assert matrix_clocks(name, "cbsz:4 blgp:4") == form.clocks
+    for each in GPUS:
+        if each.matrix.family == "mfma":
+            for instruction in each.matrix.instructions:
+                assert matrix_clocks(instruction.mnemonic, "cbsz:4 blgp:4") == instruction.clocks
 
 
 @pytest.mark.parametrize(
@@ -44,8 +34,7 @@ def test_clocks_are_those_of_the_table() -> None:
     ],
 )
 def test_rows_of_the_result(name: str, rows: int, wanted: object) -> None:
-    unit = matrix_unit(name)
-    assert unit is not None
+    unit = known_gpu(name).matrix
     instruction = Instruction(rows, unit)
     assert callable(wanted)
     lanes = np.arange(unit.lanes)
@@ -55,7 +44,6 @@ def test_rows_of_the_result(name: str, rows: int, wanted: object) -> None:
 
 
 def test_an_instruction_that_there_is_not() -> None:
-    unit = matrix_unit("gfx1201")
-    assert unit is not None
-    with pytest.raises(ValueError, match="gfx1201 has such instructions of 16 rows, not of 32"):
+    unit = known_gpu("gfx1201").matrix
+    with pytest.raises(ValueError, match="wmma has such instructions of 16 rows here, not of 32"):
         Instruction(32, unit)

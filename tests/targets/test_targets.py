@@ -10,8 +10,11 @@ import pytest
 from iree.compiler.dialects import iree_gpu, rocdl
 
 from mxc.errors import TargetError
+from mxc.targets.amd import GFX950, GPUS
 from mxc.targets.cpus import CPUS, KERNEL_FEATURES
-from mxc.targets.records import GPUS, TARGETS, Multiplier, ScaledMma, Target, target
+from mxc.targets.gpu import Gpu
+from mxc.targets.matrix_unit import MatrixInstruction, scaled
+from mxc.targets.target import TARGETS, Multiplier, target
 
 # The compiler says what a target is once it has resolved the device, a phase that costs 40 ms.
 ASK = """
@@ -84,19 +87,20 @@ def test_the_host_is_resolved_from_what_the_compiler_says() -> None:
     assert known is None or set(known.features) <= set(host.features)
 
 
-@pytest.mark.parametrize("record", GPUS, ids=lambda record: record.name)
-def test_gpu_numbers_are_the_compilers(record: Target) -> None:
-    assert record == target(record.name)
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+def test_gpu_numbers_are_the_compilers(gpu: Gpu) -> None:
+    record = target(gpu.name)
+    assert record.gpu is gpu
     answer = _ask([["--iree-hal-target-device=hip", f"--iree-rocm-target={record.chip}"]])
     line = json.loads(answer.stdout)
     sizes = re.search(r"subgroup_size_choices = \[([\d, ]+)\]", line)
     assert sizes is not None
-    assert record.subgroup in map(int, sizes[1].split(","))
-    assert f"max_workgroup_memory_bytes = {record.lds_bytes}," in line
+    assert gpu.unit.wave in map(int, sizes[1].split(","))
+    assert f"max_workgroup_memory_bytes = {gpu.workgroup_lds_bytes}," in line
     # IREE knows only pairs of one type and no WMMA, so it can confirm but not complete ours.
     for m, n, k, block in re.findall(r"MFMA_SCALE_F32_(\d+)x(\d+)x(\d+)_B(\d+)", line):
         shape = (int(m), int(n), int(k), int(block))
-        assert shape in [(s.m, s.n, s.k, s.block) for s in record.scaled_mma]
+        assert shape in [(*s.shape, s.block) for s in record.scaled_instructions]
     plain = {"MFMA": "v_mfma_", "WMMA": "v_wmma_", "WMMAR": "v_wmma_"}
     kinds = set(re.findall(r"<([A-Z]+)\d?_[A-Z]\w*_\d+x\d+", line))
     assert kinds
@@ -107,7 +111,7 @@ def test_gpu_numbers_are_the_compilers(record: Target) -> None:
 
 
 def test_every_scaled_instruction_is_an_operation_of_rocdl() -> None:
-    shapes = [mma.instruction for record in GPUS for mma in record.scaled_mma]
+    shapes = [each.mnemonic for gpu in GPUS for each in gpu.matrix.scaled]
     assert len(shapes) == 6
     for instruction in shapes:
         assert hasattr(rocdl, instruction.removeprefix("v_")), instruction
@@ -119,11 +123,11 @@ def test_every_scaled_instruction_is_an_operation_of_rocdl() -> None:
 
 def test_the_record_answers_what_is_native() -> None:
     gfx950, zen5 = target("gfx950"), target("cpu:znver5")
-    assert [s.k for s in gfx950.scaled_instructions("f4E2M1FN", "f8E5M2", 32)] == [128, 64]
-    assert gfx950.scaled_instructions("f4E2M1FN", "f4E2M1FN", 16) == ()
-    assert gfx950.scaled_instructions("f32", "f4E2M1FN", 32) == ()
-    assert len(target("gfx1250").scaled_instructions("f4E2M1FN", "f4E2M1FN", 16)) == 2
-    assert target("gfx942").scaled_mma == ()
+    assert [s.k for s in gfx950.scaled_for("f4E2M1FN", "f8E5M2", 32)] == [128, 64]
+    assert gfx950.scaled_for("f4E2M1FN", "f4E2M1FN", 16) == ()
+    assert gfx950.scaled_for("f32", "f4E2M1FN", 32) == ()
+    assert len(target("gfx1250").scaled_for("f4E2M1FN", "f4E2M1FN", 16)) == 2
+    assert target("gfx942").scaled_instructions == ()
     assert [d.prefix for d in zen5.dot_products][:2] == ["vdpbf16ps", "vpdpbusd"]
     assert [d.prefix for d in target("cpu:alderlake").dot_products][:1] == ["vpdpbusd"]
     assert [d.prefix for d in target("cpu:x86-64").dot_products] == []
@@ -164,22 +168,25 @@ def test_llvm_ends_the_process_for_an_unknown_name_which_is_why_the_table_is_the
 def test_records_refuse_to_contradict_themselves() -> None:
     good = target("gfx950")
     with pytest.raises(ValueError, match="number of blocks"):
-        ScaledMma(instruction="v_mfma_scale_f32_16x16x100_f8f6f4", m=16, n=16, k=100)
-    with pytest.raises(ValueError, match="another shape"):
-        ScaledMma(instruction="v_mfma_scale_f32_16x16x128_f8f6f4", m=32, n=32, k=64)
+        scaled("v_mfma_scale_f32_16x16x100_f8f6f4")
+    with pytest.raises(ValueError, match="has no shape"):
+        MatrixInstruction("v_mfma_f32_bf16")
     with pytest.raises(ValueError, match="unknown element type"):
-        dataclasses.replace(good.scaled_mma[0], lhs=("f32",))
-    with pytest.raises(ValueError, match="shared memory disagree"):
-        dataclasses.replace(good, lds_bytes=0)
-    with pytest.raises(ValueError, match="power of two"):
-        dataclasses.replace(good, subgroup=48)
+        dataclasses.replace(good.scaled_instructions[0], lhs=("f32",))
+    with pytest.raises(ValueError, match="record of a GPU disagree"):
+        dataclasses.replace(good, gpu=None)
+    with pytest.raises(ValueError, match="waves of 32 or 64"):
+        dataclasses.replace(GFX950, unit=dataclasses.replace(GFX950.unit, wave=32))
+    with pytest.raises(ValueError, match="more LDS than its compute unit"):
+        dataclasses.replace(GFX950, workgroup_lds_bytes=1 << 20)
+    with pytest.raises(ValueError, match="not positive"):
+        dataclasses.replace(GFX950, memory_bandwidth=0.0)
     with pytest.raises(ValueError, match="best first"):
         dataclasses.replace(good, multipliers=good.multipliers[::-1])
     with pytest.raises(ValueError, match="no multiplier stands for"):
         dataclasses.replace(good, multipliers=(Multiplier(prefix="v_fma", kind="multiply-add"),))
-    tiny = ScaledMma(instruction="v_mfma_scale_f32_4x4x64_f8f6f4", m=4, n=4, k=64)
-    with pytest.raises(ValueError, match="fill a subgroup"):
-        dataclasses.replace(good, scaled_mma=(tiny,))
+    with pytest.raises(ValueError, match="fill a wave"):
+        dataclasses.replace(GFX950.matrix, instructions=(scaled("v_mfma_scale_f32_4x4x64_f4"),))
     with pytest.raises(ValueError, match="no kernel looks at"):
         dataclasses.replace(target("cpu:haswell"), features=("tbm",))
     assert {chip for cpus in CPUS.values() for chip in cpus} == {

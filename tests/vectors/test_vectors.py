@@ -26,7 +26,7 @@ from mxc.passes.base import run
 from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
 from mxc.simulator.simulate import simulate
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 each_mx = pytest.mark.parametrize("name", ELEMENTS)
 each_recipe = pytest.mark.parametrize("recipe", RECIPES)

@@ -22,7 +22,8 @@ from mxc.passes.kernels.operands import Operand, operand
 from mxc.passes.kernels.reshapes import scalars_of
 from mxc.passes.kernels.sources import Format
 from mxc.passes.kernels.values import is_zero, producer
-from mxc.targets.matrix_units import GFX950, MatrixUnit
+from mxc.targets.amd import GFX950
+from mxc.targets.matrix_unit import MatrixUnit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,7 @@ _RANK = 3
 _FLOATS: tuple[Format, ...] = ("f32", "f16", "bf16")
 
 
-def match(op: ir.Operation, unit: MatrixUnit = GFX950) -> Call | Reason:
+def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Call | Reason:
     """The call that computes `op` by the instructions of `unit`, or why no kernel does."""
     # Without conversions what is decoded to bf16 is cut off, not rounded.
     found = match_scaled_contraction(op, rounded=unit.converts, mixed=True)

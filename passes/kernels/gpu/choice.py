@@ -13,7 +13,8 @@ from mxc.passes.kernels.gpu.ring.row_scales import AT_ONCE
 from mxc.passes.kernels.gpu.ring.staged_scales import scale_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, PIECE, layout_bytes
 from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, Transport
-from mxc.targets.devices import MI355X, Device
+from mxc.targets.amd import GFX950
+from mxc.targets.gpu import Gpu
 
 #: Waves along K of a stream, at most.
 _ALONG_K = (8, 4, 4, 4)
@@ -51,7 +52,7 @@ _SUMS = 256
 def choose(
     problem: Problem,
     *,
-    device: Device = MI355X,
+    device: Gpu = GFX950,
     transports: tuple[Transport, ...] = ("stream", "ring"),
 ) -> Schedule:
     """The cheapest schedule; of equals a stream, the one with the least padding, the first.
@@ -76,7 +77,7 @@ def choose(
 def choose_by_rows(
     problem: Problem,
     *,
-    device: Device = MI355X,
+    device: Gpu = GFX950,
     transports: tuple[Transport, ...] = ("stream", "ring"),
 ) -> Schedules:
     """Schedules for any number of rows, whatever those of the problem.
@@ -104,13 +105,13 @@ def choose_by_rows(
 
 
 def _is_cheaper(
-    problem: Problem, rows: int, schedule: Schedule, other: Schedule, device: Device
+    problem: Problem, rows: int, schedule: Schedule, other: Schedule, device: Gpu
 ) -> bool:
     own = replace(problem, rows=rows)
     return cost(own, schedule, device) < cost(own, other, device)
 
 
-def candidates(problem: Problem, device: Device = MI355X) -> Iterator[Schedule]:
+def candidates(problem: Problem, device: Gpu = GFX950) -> Iterator[Schedule]:
     """Schedules that compute a product."""
     yield from _streams(problem, device)
     if device.matrix.dma != PIECE:
@@ -137,7 +138,7 @@ def registers(problem: Problem, schedule: Schedule) -> int:
     return totals + 2 * m * (lhs + 1) + 2 * n * (rhs + 1)
 
 
-def _streams(problem: Problem, device: Device) -> Iterator[Schedule]:
+def _streams(problem: Problem, device: Gpu) -> Iterator[Schedule]:
     small = Instruction(16, device.matrix)
     steps = -(-problem.blocks // small.step)
     for tiles, most in enumerate(_ALONG_K, start=1):
@@ -154,7 +155,7 @@ def _along(steps: int, most: int) -> int:
     return min(range(most, most // 2, -1), key=lambda waves: -(-steps // waves) * waves)
 
 
-def _rings(problem: Problem, device: Device) -> Iterator[Schedule]:
+def _rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
     waves = device.unit.simds
     for direct, staged in product(_DIRECT, _STAGED):
         if direct * staged * INSTRUCTION.totals > _SUMS:
@@ -182,7 +183,7 @@ def _rings(problem: Problem, device: Device) -> Iterator[Schedule]:
                     break
 
 
-def _float_rings(problem: Problem, device: Device) -> Iterator[Schedule]:
+def _float_rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
     """A stage is one turn; there are as many as memory needs to answer, and one more."""
     waves, rates = (2, 2, 1), device.rates
     for m, n in product((4, 3, 2, 1), repeat=2):

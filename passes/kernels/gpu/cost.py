@@ -8,7 +8,7 @@
 A turn is one instruction along K. What runs at once, and is asked for, follows from registers and
 LDS. Each byte of the operands comes from memory once: what several workgroups read is in a cache
 then, which the path to memory sees and memory does not. The figures are those of the records in
-targets/compute_units.py and targets/devices.py; like the issue model (compiler/report) this ranks
+targets/amd/; like the issue model (compiler/report) this ranks
 schedules, it does not predict time.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS
 from mxc.passes.kernels.gpu.schedule import Schedule
-from mxc.targets.devices import Device
+from mxc.targets.gpu import Gpu
 
 #: Waves of a streaming kernel that a SIMD holds: what its registers allow, mostly.
 _STREAM_WAVES = 2
@@ -84,7 +84,7 @@ def padding(problem: Problem, schedule: Schedule) -> float:
     return 1 - problem.rows * problem.columns * problem.groups * problem.blocks / computed / along
 
 
-def cost(problem: Problem, schedule: Schedule, device: Device) -> float:
+def cost(problem: Problem, schedule: Schedule, device: Gpu) -> float:
     """Clocks of the device, estimated."""
     rates = device.rates
     count = workgroups(problem, schedule)
@@ -94,21 +94,21 @@ def cost(problem: Problem, schedule: Schedule, device: Device) -> float:
     rounds = -(-count // device.units)
     turns = -(-problem.blocks // (schedule.instruction.groups * schedule.waves[2]))
     start = rates.memory_latency + rates.lds_latency
-    result = schedule.rows * schedule.columns * _RESULT / rates.memory_bytes
+    result = schedule.rows * schedule.columns * _RESULT / rates.memory_bytes_per_clock
     busy = rounds * (turns * _turn(problem, schedule, device) + result) + start
     in_flight = min(at_once * _asked(problem, schedule), _bytes(problem))
     bandwidth = min(device.bytes_a_clock, in_flight / device.latency_clocks)
     return max(busy, _bytes(problem) / bandwidth + start)
 
 
-def _at_once(schedule: Schedule, device: Device) -> int:
+def _at_once(schedule: Schedule, device: Gpu) -> int:
     """Workgroups that a unit holds."""
     waves = schedule.threads // device.unit.wave
     limit = 1 if schedule.transport == "ring" else _STREAM_WAVES
     return max(1, limit * device.unit.simds // waves)
 
 
-def _turn(problem: Problem, schedule: Schedule, device: Device) -> float:
+def _turn(problem: Problem, schedule: Schedule, device: Gpu) -> float:
     """Clocks of a turn of one workgroup that has a unit to itself."""
     unit, rates = device.unit, device.rates
     m, n = schedule.tiles
@@ -126,14 +126,14 @@ def _turn(problem: Problem, schedule: Schedule, device: Device) -> float:
     matrix = clocks * -(-waves // unit.simds)
     fragments = waves * _side_bytes(problem, schedule, m, n)
     if schedule.transport == "stream":
-        return max(matrix, fragments / rates.memory_bytes)
+        return max(matrix, fragments / rates.memory_bytes_per_clock)
     down, right, _ = schedule.waves
     loaded = _side_bytes(problem, schedule, m * down, n * right)
     # A side that waves do not share goes to registers, the other one through LDS.
     own = (m if right > 1 else 0, n if down > 1 else 0)
     staged = waves * _side_bytes(problem, schedule, *own)
     staged += _side_bytes(problem, schedule, own[0] * down, own[1] * right)
-    shared = max(staged / rates.lds_bytes, loaded / rates.memory_bytes)
+    shared = max(staged / rates.lds_bytes_per_clock, loaded / rates.memory_bytes_per_clock)
     # What is asked for comes some stages later.
     late = rates.memory_latency / (schedule.turns * max(1, schedule.stages - 2))
     return max(matrix, shared / _SHARED, late)

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mxc.targets.matrix_units import GFX950, Form, MatrixUnit
+from mxc.targets.amd import GFX950
+from mxc.targets.matrix_unit import MatrixInstruction, MatrixUnit
 
 #: Elements that share a scale.
 BLOCK = 32
@@ -43,14 +44,14 @@ class Instruction:
     """
 
     rows: int
-    unit: MatrixUnit = field(default=GFX950, repr=False)
+    unit: MatrixUnit = field(default=GFX950.matrix, repr=False)
 
     def __post_init__(self) -> None:
         """Ask the unit."""
-        assert self.form.rows == self.rows
+        assert self.form.m == self.rows
 
     @property
-    def form(self) -> Form:
+    def form(self) -> MatrixInstruction:
         """That for bf16."""
         return self.unit.form(self.rows)
 
@@ -62,12 +63,12 @@ class Instruction:
     @property
     def fragment(self) -> int:
         """The bf16 that a lane gives to an instruction."""
-        return self.form.depth // self.groups
+        return self.form.k // self.groups
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """m, n, k of the scaled instruction."""
-        return self.rows, self.rows, self.unit.scaled_form(self.rows).depth
+        return self.rows, self.rows, self.unit.scaled_form(self.rows).k
 
     @property
     def turns(self) -> int:

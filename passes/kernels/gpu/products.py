@@ -120,7 +120,7 @@ class DecodedProduct:
     def _multiply(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         rows, unit = self.instruction.rows, self.instruction.unit
         multiply = {"mfma": mfma, "wmma": wmma}[unit.family]
-        return multiply((rows, rows, self.instruction.form.depth), a, b, c)
+        return multiply((rows, rows, self.instruction.form.k), a, b, c)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from iree.compiler import ir
 
 from mxc.errors import PassError
 from mxc.passes.kernels.gpu.fragments import Instruction
-from mxc.targets.matrix_units import GFX950, MatrixUnit
+from mxc.targets.amd import GFX950
+from mxc.targets.matrix_unit import MatrixUnit
 
 Transport = Literal["stream", "ring"]
 
@@ -92,7 +93,7 @@ def _fields(schedule: Schedule) -> dict[str, ir.Attribute]:
     return found
 
 
-def read_schedules(op: ir.Operation, unit: MatrixUnit = GFX950) -> Schedules | None:
+def read_schedules(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Schedules | None:
     """The schedules of a contraction, None where none was chosen. PassError where they are none."""
     if ATTRIBUTE not in op.attributes:
         return None
@@ -110,7 +111,7 @@ def read_schedules(op: ir.Operation, unit: MatrixUnit = GFX950) -> Schedules | N
 
 
 def schedules_of(
-    given: Sequence[Mapping[str, Any]], place: str, unit: MatrixUnit = GFX950
+    given: Sequence[Mapping[str, Any]], place: str, unit: MatrixUnit = GFX950.matrix
 ) -> Schedules:
     """Schedules from their fields, as JSON has them; all but the last say the rows they are for.
 
@@ -131,7 +132,9 @@ def schedules_of(
     return Schedules([schedule_of(fields, place, unit) for fields in plain], known)
 
 
-def schedule_of(fields: Mapping[str, Any], place: str, unit: MatrixUnit = GFX950) -> Schedule:
+def schedule_of(
+    fields: Mapping[str, Any], place: str, unit: MatrixUnit = GFX950.matrix
+) -> Schedule:
     """A schedule from its fields, as JSON has them, for the instructions of `unit`.
 
     PassError, with the place, where it is none, or the unit has no such instruction.
@@ -145,7 +148,7 @@ def schedule_of(fields: Mapping[str, Any], place: str, unit: MatrixUnit = GFX950
     rows, transport = fields.get("instruction"), fields.get("transport", "stream")
     tiles, waves = (tuple(fields.get(name, ())) for name in ("tiles", "waves"))
     counts = [*tiles, *waves, fields.get("stages", 0), fields.get("turns", 0)]
-    shapes = [form.rows for form in unit.forms]
+    shapes = [form.m for form in unit.forms]
     if (
         rows not in shapes
         or transport not in get_args(Transport)

@@ -30,7 +30,7 @@ from mxc.formats.packing import pack_elements
 from mxc.formats.recipes import ScaleRecipe
 from mxc.formats.reference import quantize
 from mxc.runtime.device import open_device
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 HOST = iree.resolve(target("cpu"))
 DEPTH, EXPERTS = 64, 3

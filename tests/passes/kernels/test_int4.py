@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mxc.compiler import iree
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 HOST = iree.resolve(target("cpu"))
 #: Lookups of words, bytes and dwords; arithmetic.

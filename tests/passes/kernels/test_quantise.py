@@ -29,7 +29,7 @@ from mxc.formats.reference import Quantized, dequantize, quantize
 from mxc.passes.base import run
 from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
-from mxc.targets.records import target
+from mxc.targets.target import target
 
 HOST = iree.resolve(target("cpu"))
 #: The CPUs of the sets with 16, 8 and 4 lanes.

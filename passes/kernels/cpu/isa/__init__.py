@@ -14,7 +14,7 @@ from mxc.passes.kernels.cpu.isa.neon import Neon
 from mxc.passes.kernels.cpu.isa.portable import Portable
 from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa, Kind
 from mxc.passes.kernels.cpu.isa.registers import accumulator, halves, pair, zero
-from mxc.targets.records import Target
+from mxc.targets.target import Target
 
 __all__ = [
     "AMX_FEATURES", "ISAS", "Amx", "Exponents", "Grain", "Isa", "Kind", "accumulator", "best_isa",

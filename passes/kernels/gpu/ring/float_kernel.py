@@ -41,7 +41,7 @@ from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout, StagedSide
 from mxc.passes.kernels.gpu.ring.tile import Tile
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.vectors import i8
-from mxc.targets.devices import MI355X
+from mxc.targets.amd import GFX950
 
 #: Accumulation registers of a wave that is alone on its SIMD.
 _SUMS = 256
@@ -58,7 +58,7 @@ class FloatRing(Contraction):
         super().__post_init__()
         schedule = self.schedule
         (m, n), (down, right, along) = schedule.tiles, schedule.waves
-        units = MI355X.unit
+        units = GFX950.unit
         if schedule.instruction != INSTRUCTION or along != 1 or down * right > units.simds:
             raise ValueError(f"{schedule}: a ring has tiles of 32, up to 4 waves, none along K")
         if m * n * INSTRUCTION.totals > _SUMS:

@@ -48,7 +48,7 @@ from mxc.passes.kernels.gpu.ring.tile import Tile
 from mxc.passes.kernels.gpu.ring.turns import sums
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.vectors import i8
-from mxc.targets.devices import MI355X
+from mxc.targets.amd import GFX950
 
 #: Of the path to memory, what loads may take: with more of it waves would wait for each other.
 _PATH = 0.9
@@ -73,7 +73,7 @@ class Ring(Contraction):
         super().__post_init__()
         schedule = self.schedule
         (m, n), waves = schedule.tiles, schedule.waves
-        units = MI355X.unit
+        units = GFX950.unit
         if schedule.instruction != INSTRUCTION or sorted(waves)[:2] != [1, 1] or waves[2] != 1:
             raise ValueError(f"{schedule}: a ring has tiles of 32, and waves in a row or a column")
         if not 2 <= schedule.threads // units.wave <= units.simds:
@@ -143,7 +143,7 @@ class Ring(Contraction):
         """
         m, n = self.schedule.tiles
         # Until the first of a stage is used, all of them may have to be there.
-        stages = _DIRECT_PATIENCE * MI355X.rates.memory_latency / self.stage_clocks + 1
+        stages = _DIRECT_PATIENCE * GFX950.rates.memory_latency / self.stage_clocks + 1
         stages = min(stages, self.schedule.stages - 1)
         room = _DIRECT_PIECES + (_SUMS - m * n * INSTRUCTION.totals) // _PIECE_REGISTERS
         return max(self._pieces, min(math.ceil(stages * self._pieces), room))
@@ -161,7 +161,7 @@ class Ring(Contraction):
     def _halves_ahead(self) -> int:
         """How many halves of a span direct scales are asked for before they are used."""
         half = TURNS * self.stage_clocks / self.schedule.turns
-        wanted = math.ceil(_PATIENCE * MI355X.rates.memory_latency / half)
+        wanted = math.ceil(_PATIENCE * GFX950.rates.memory_latency / half)
         return min(wanted, self._together * HALVES - 1)
 
     @property
@@ -176,9 +176,9 @@ class Ring(Contraction):
 
         All of it, if memory has time to answer then; else as little as the path to memory needs.
         """
-        rates, stage = MI355X.rates, self.stage_clocks
+        rates, stage = GFX950.rates, self.stage_clocks
         direct = self.layouts[0].rows * self.layouts[0].row_bytes
-        path = max(_PATH * rates.memory_bytes * stage - direct, self.slot_bytes)
+        path = max(_PATH * rates.memory_bytes_per_clock * stage - direct, self.slot_bytes)
         most = self.schedule.stages - 1 - _PATIENCE * rates.memory_latency / stage
         return min(1.0, max(self.slot_bytes / path, most))
 

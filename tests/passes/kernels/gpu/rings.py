@@ -35,7 +35,7 @@ from mxc.simulator.run.translate import Program
 from mxc.simulator.watch.count import Counter
 from mxc.simulator.watch.observe import Several
 from mxc.simulator.watch.sanitizer import Sanitizer
-from mxc.targets.devices import MI355X
+from mxc.targets.amd import GFX950
 
 Doubles = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
@@ -205,7 +205,7 @@ def loop_of(compiled: Compiled) -> tuple[Loop, float]:
     assert figure("agpr_count") >= 16 * m * n
     assert figure("vgpr_count") <= 512
     assert figure("vgpr_spill_count") == figure("private_segment_fixed_size") == 0
-    unit = MI355X.unit
+    unit = GFX950.unit
     assert unit.rates is not None
     loop = hot_loop(text)
     found = estimate(read_steps(loop.lines, unit.rates), unit, workgroup_size=256)

@@ -11,7 +11,7 @@ from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.sides import Scaled
-from mxc.targets.devices import MI355X
+from mxc.targets.amd import GFX950
 
 WIDTHS = [(4, 4), (8, 8), (8, 4), (4, 8), (6, 6), (8, 6), (6, 4)]
 FORMAT = {4: "mxfp4", 6: "mxfp6e2m3", 8: "mxfp8e4m3"}
@@ -41,7 +41,7 @@ def test_one_row_is_streamed_by_all_units(columns: int) -> None:
     problem = Problem(rows=1, columns=columns, blocks=128)
     found = choose(problem)
     assert (found.transport, found.tiles) == ("stream", (1, 1))
-    assert workgroups(problem, found) * found.threads // 64 >= 4 * MI355X.units
+    assert workgroups(problem, found) * found.threads // 64 >= 4 * GFX950.units
 
 
 @pytest.mark.parametrize("rows", [16, 32, 64, 128, 256])
@@ -49,8 +49,8 @@ def test_few_rows_keep_memory_busy(rows: int) -> None:
     """Weights of Llama 405B: the time is that of reading them, or of multiplying."""
     problem = Problem(rows=rows, columns=53248, blocks=512)
     bytes_of_weights = 53248 * 512 * 17
-    bound = bytes_of_weights / MI355X.bytes_a_clock
-    assert cost(problem, choose(problem), MI355X) < 1.25 * bound
+    bound = bytes_of_weights / GFX950.bytes_a_clock
+    assert cost(problem, choose(problem), GFX950) < 1.25 * bound
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_floats_of_many_rows_pass_through_a_ring(bits: tuple[int, int], parts: i
     assert max(m * n for each in rings for m, n in [each.tiles]) >= 12
     for each in rings:
         kernel = FloatRing(kinds[bits[0]], rhs, 1, 4096, 4096, 0, each, decoded="bf16")
-        assert kernel.lds_bytes <= MI355X.unit.lds_bytes
+        assert kernel.lds_bytes <= GFX950.unit.lds_bytes
         assert kernel.lhs.parts("bf16") == parts
 
 
@@ -79,8 +79,8 @@ def test_floats_of_many_rows_pass_through_a_ring(bits: tuple[int, int], parts: i
 def test_of_short_rows_the_result_is_what_costs(blocks: int, bits: tuple[int, int]) -> None:
     """4096 x 4096 floats are 8.4 us of memory, and the rest is little beside them."""
     problem = Problem(rows=4096, columns=4096, blocks=blocks, bits=bits)
-    store = 4096 * 4096 * 4 / MI355X.bytes_a_clock
-    assert cost(problem, choose(problem), MI355X) < 1.12 * store
+    store = 4096 * 4096 * 4 / GFX950.bytes_a_clock
+    assert cost(problem, choose(problem), GFX950) < 1.12 * store
 
 
 @pytest.mark.parametrize("rows", [1, 8, 15])
@@ -105,13 +105,13 @@ def test_a_few_schedules_do_for_any_number_of_rows(
     for rows in (1, 16, 40, 100, 200, 400, 1000, 2000, 4096, 8192):
         own = replace(problem, rows=rows)
         (schedule,) = chosen.only(rows).schedules
-        assert cost(own, schedule, MI355X) < 2 * cost(own, choose(own), MI355X)
+        assert cost(own, schedule, GFX950) < 2 * cost(own, choose(own), GFX950)
     for bound, few, more in zip(
         chosen.bounds, chosen.schedules, chosen.schedules[1:], strict=False
     ):
         below, above = (replace(problem, rows=rows) for rows in (bound - 1, bound))
-        assert cost(below, few, MI355X) <= cost(below, more, MI355X)
-        assert cost(above, more, MI355X) < cost(above, few, MI355X)
+        assert cost(below, few, GFX950) <= cost(below, more, GFX950)
+        assert cost(above, more, GFX950) < cost(above, few, GFX950)
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
@@ -123,7 +123,7 @@ def test_every_ring_fits(bits: tuple[int, int], halves: int) -> None:
     for each in rings:
         lhs, rhs = (Scaled(FORMATS[FORMAT[width]], 90) for width in bits)
         kernel = Ring(lhs, rhs, 1, 1000, 2880, 0, each)
-        assert kernel.lds_bytes <= MI355X.unit.lds_bytes
+        assert kernel.lds_bytes <= GFX950.unit.lds_bytes
         assert each.tiles[1] % halves == 0
         assert each.stages >= 2
         assert 0 < kernel.pace <= 1

@@ -1,0 +1,28 @@
+"""AMD GPUs that mxc compiles for: one file and one record each."""
+
+from __future__ import annotations
+
+from mxc.errors import PassError
+from mxc.targets.amd.gfx942 import GFX942
+from mxc.targets.amd.gfx950 import GFX950
+from mxc.targets.amd.gfx1201 import GFX1201
+from mxc.targets.amd.gfx1250 import GFX1250
+from mxc.targets.gpu import Gpu
+
+__all__ = ["GFX942", "GFX950", "GFX1201", "GFX1250", "GPUS", "gpu", "known_gpu"]
+
+GPUS = (GFX950, GFX942, GFX1250, GFX1201)
+
+
+def gpu(name: str) -> Gpu | None:
+    """The GPU that LLVM calls `name`; None for a CPU and for an unknown one."""
+    return next((each for each in GPUS if each.name == name), None)
+
+
+def known_gpu(name: str) -> Gpu:
+    """`gpu`. Raises PassError where there is none, for then no kernel of ours is for it."""
+    found = gpu(name)
+    if found is None:
+        known = ", ".join(each.name for each in GPUS)
+        raise PassError(f"no kernel of ours is for {name!r}; there are some for {known}")
+    return found

@@ -1,0 +1,52 @@
+"""gfx1250: AMD Instinct MI400 series.
+
+Bandwidth: AMD's announcement of the series (HBM4, 19.6 TB/s). No more is published: units, clock
+and latency are those of the MI355X, to rank schedules by. Instructions: LLVM VOP3PInstructions.td
+("scale" has blocks of 32, "scale16" of 16); clocks: LLVM SISchedule.td, GFX1250SpeedModel (XDL of
+two passes). Places of elements and scales: Triton's LinearLayoutConversions.cpp,
+wmmaDotOperandToLinearLayout and AMDWmmaEncodingAttr (version 3), and its tests. It has no 6 bits,
+and no other source of them was found: they are decoded.
+"""
+
+from mxc.targets.compute_unit import ComputeUnit
+from mxc.targets.gpu import Gpu
+from mxc.targets.matrix_unit import MatrixInstruction, MatrixUnit, scaled
+
+_F4 = ("f4E2M1FN",)
+
+GFX1250 = Gpu(
+    name="gfx1250",
+    product="AMD Instinct MI400 series",
+    units=256,
+    clock=2.4e9,
+    memory_bandwidth=19.6e12,
+    memory_latency=0.8e-6,
+    workgroup_lds_bytes=320 * 1024,
+    elf_machine=0x49,
+    decoders=("v_cvt_scale_",),
+    unit=ComputeUnit(
+        wave=32,
+        registers=1024,
+        register_granule=16,
+        waves=16,
+        lds_bytes=320 * 1024,
+        lds_granule=1024,
+    ),
+    matrix=MatrixUnit(
+        family="wmma",
+        lanes=32,
+        run=8,
+        instructions=(
+            MatrixInstruction("v_wmma_f32_16x16x32_bf16", 8),
+            scaled("v_wmma_scale_f32_16x16x128_f8f6f4", 8),
+            scaled("v_wmma_scale_f32_32x16x128_f4", elements=_F4),
+            scaled("v_wmma_scale16_f32_16x16x128_f8f6f4", block=16),
+            scaled("v_wmma_scale16_f32_32x16x128_f4", block=16, elements=_F4),
+        ),
+        scaled_bits=(4, 8),
+        source="Triton, LinearLayoutConversions.cpp; LLVM VOP3PInstructions.td",
+    ),
+    source="LLVM AMDGPU VOP3PInstructions.td, AMDGPUBaseInfo.cpp; IREE KnownTargets.cpp (gfx1250)",
+    unverified="code for gfx1250 was never executed: its kernels were, as IR, with the layouts "
+    "of matrix instructions that Triton has; no document of AMD's was found",
+)

@@ -1,0 +1,89 @@
+"""What a compute unit holds and how fast its pipes are.
+
+Sizes are in bytes, times in clocks of the unit, registers are counted per lane. Where the sources
+disagree the record has the slower figure, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Limit = Literal["registers", "LDS", "waves"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """How fast the pipes of one compute unit are.
+
+    issue: clocks between two instructions of one wave, and of one kind on one SIMD;
+    transcendental: clocks that a SIMD needs for a wave of v_exp, v_rcp, ..;
+    lds_bytes_per_clock, memory_bytes_per_clock: between LDS, or the L1 path, and the registers of
+    all SIMDs;
+    lds_latency, memory_latency: clocks from the end of the transfer to the data being there;
+    lds_queue, memory_queue: clocks by which a pipe may lag before issuing to it stalls;
+    barrier: clocks from the last wave's arrival to the first wave's going on;
+    """
+
+    issue: int = 4
+    transcendental: int = 16
+    lds_bytes_per_clock: int = 128
+    lds_latency: int = 64
+    lds_queue: int = 64
+    memory_bytes_per_clock: int = 64
+    memory_latency: int = 1000
+    memory_queue: int = 128
+    barrier: int = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occupancy:
+    """How many waves of a kernel one SIMD holds, how many workgroups the unit, and what limits."""
+
+    waves_per_simd: int
+    workgroups: int
+    limited_by: Limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeUnit:
+    """What the workgroups that share an LDS share: a compute unit, on RDNA a work-group processor.
+
+    wave: lanes per wave. registers: vector registers per lane that the waves of one SIMD share,
+    accumulation registers among them; a wave gets whole groups of `register_granule`. lds_bytes:
+    what its workgroups share, given out in pieces of `lds_granule`. `rates` is None where nothing
+    is known well enough.
+    """
+
+    wave: int
+    registers: int
+    register_granule: int
+    waves: int
+    lds_bytes: int
+    lds_granule: int
+    simds: int = 4
+    rates: Rates | None = None
+
+    def occupancy(self, *, registers: int, lds_bytes: int, workgroup_size: int) -> Occupancy:
+        """Of a kernel with so many registers a lane, LDS bytes a workgroup, and work-items.
+
+        A part of a workgroup does not run. A kernel that fits once always runs once.
+        """
+        waves = max(1, math.ceil(workgroup_size / self.wave))
+        granted = _up(max(1, registers), self.register_granule)
+        by_registers = min(self.waves, self.registers // granted) * self.simds // waves
+        by_lds = self.lds_bytes // _up(lds_bytes, self.lds_granule) if lds_bytes else None
+        groups = max(1, by_registers if by_lds is None else min(by_registers, by_lds))
+        limit: Limit = "waves" if by_registers * waves >= self.waves * self.simds else "registers"
+        if by_lds is not None and by_lds < by_registers:
+            limit = "LDS"
+        return Occupancy(
+            waves_per_simd=min(self.waves, math.ceil(groups * waves / self.simds)),
+            workgroups=groups,
+            limited_by=limit,
+        )
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
