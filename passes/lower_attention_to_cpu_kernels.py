@@ -23,8 +23,9 @@ after:
 
 Leaves alone: attention in another form than dialects/attention.py builds; queries that are not
 f32; keys, values or sinks of other types than bf16, f16 and f32; keys and values that are no slices
-of static tensors, or slices at other keys than each other; head sizes that are no multiple of 16,
-or more than 256, 512 with 4 lanes. Of more than 128 elements, kernels have 8 lanes at most.
+of static tensors, or slices at other keys than each other; keys and values of sizes that are no
+multiple of 16; keys of more than 576 elements, 1152 with 4 lanes. Of more than 144 elements,
+kernels have 8 lanes at most. Values may be the first elements of the rows that keys are.
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ from mxc.dialects.reasons import Reason
 from mxc.passes.base import Pass
 from mxc.passes.kernels.attention.kernel import attention
 from mxc.passes.kernels.attention.pieces import join_pieces, pieces_buffers
-from mxc.passes.kernels.attention.shape import MOST_STAGED, Attention, most_pieces
+from mxc.passes.kernels.attention.shape import (
+    KEY_REGISTERS,
+    MOST_STAGED,
+    Attention,
+    key_registers,
+    most_pieces,
+)
 from mxc.passes.kernels.caches import CacheSlice, lower_attention
 from mxc.passes.kernels.executables import executable
 
@@ -74,17 +81,21 @@ def _shape(
     if element not in _FLOATS or sinks not in _FLOATS:
         return Reason(f"keys are {element}, sinks {sinks}; kernels take {', '.join(_FLOATS)}")
     # Half the lanes stage half as many keys at once: long heads have room then.
-    if depth > MOST_STAGED // (2 * lanes * 4) and lanes > _FEW_LANES:
-        lanes = _FEW_LANES
-    most = MOST_STAGED // (2 * lanes * 4)
-    if depth % 16 or depth > most:
-        return Reason(f"a head has {depth} elements; kernels take multiples of 16 up to {most}")
+    if key_registers(depth, lanes) < KEY_REGISTERS:
+        lanes = min(lanes, _FEW_LANES)
+    mixed = shape_of(found.values)[-1]
+    if depth % 16 or mixed % 16 or not key_registers(depth, lanes):
+        most = MOST_STAGED // (4 * lanes)
+        return Reason(
+            f"keys have {depth} elements, values {mixed}; kernels take multiples of 16 up to {most}"
+        )
     most_keys = keys.size if isinstance(keys.size, int) else shape_of(keys.source)[-3]
     return Attention(
         tokens=tokens,
         heads=heads,
         group=group,
         depth=depth,
+        mixed=mixed,
         keys=tuple(shape_of(keys.source)),
         values=tuple(shape_of(values.source)),
         element=element,

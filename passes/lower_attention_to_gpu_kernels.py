@@ -23,8 +23,9 @@ after:
 
 Leaves alone: attention in another form than dialects/attention.py builds; queries that are not
 f32; keys, values or sinks of other types than bf16, f16 and f32; keys and values that are no slices
-of static tensors, or slices at other keys than each other; head sizes that are no multiple of 32,
-or more than 512 bytes of a key; entries of a cache of 2 GiB or more.
+of static tensors, or slices at other keys than each other; keys and values of sizes that are no
+multiple of 32; keys of more than 512 bytes, 1152 of bf16; entries of a cache of 2 GiB or more.
+Values may be the first elements of the rows that keys are.
 """
 
 from __future__ import annotations
@@ -43,15 +44,16 @@ from mxc.passes.kernels.caches import CacheSlice, lower_attention
 from mxc.passes.kernels.executables import Threads, executable
 from mxc.passes.kernels.gpu.attention.body import attention
 from mxc.passes.kernels.gpu.attention.join import join_pieces
-from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, Attention
+from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, HEAD_BYTES, Attention
 from mxc.passes.kernels.gpu.attention.softmax import SCALES
 from mxc.passes.kernels.gpu.lanes import LANES
 from mxc.passes.kernels.roundings import rounding_of
 
 #: Types that are sums of at most three bf16, with their bytes.
 _FLOATS = {"bf16": 2, "f16": 2, "f32": 4}
-#: Head sizes: fragments along D are of 32, and registers hold no keys of more bytes.
-_DEPTH_UNIT, _HEAD_BYTES = 32, 512
+#: Head sizes: fragments along D are of 32, and registers hold no keys of more bytes; of bf16, which
+#: is its own only part.
+_DEPTH_UNIT, _BF16_BYTES = 32, 1152
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,12 @@ def _shape(found: MatchedAttention, slices: tuple[CacheSlice, CacheSlice]) -> At
         return Reason(f"queries are {found.queries.type}; kernels take f32 of static sizes")
     if element not in _FLOATS or sinks not in _FLOATS:
         return Reason(f"keys are {element}, sinks {sinks}; kernels take {', '.join(_FLOATS)}")
-    longest = _HEAD_BYTES // _FLOATS[element]
-    if depth % _DEPTH_UNIT or depth > longest:
+    longest = (_BF16_BYTES if element == "bf16" else HEAD_BYTES) // _FLOATS[element]
+    mixed = shape_of(found.values)[-1]
+    if depth % _DEPTH_UNIT or mixed % _DEPTH_UNIT or max(depth, mixed) > longest:
         return Reason(
-            f"a head has {depth} elements of {element}; kernels take multiples of {_DEPTH_UNIT} up "
-            f"to {longest}"
+            f"keys have {depth} elements of {element}, values {mixed}; kernels take multiples of "
+            f"{_DEPTH_UNIT} up to {longest}"
         )
     least, most = SCALES
     if not least <= found.scale <= most:
@@ -87,7 +90,7 @@ def _shape(found: MatchedAttention, slices: tuple[CacheSlice, CacheSlice]) -> At
         (shape_of(each.source)[-3] + ahead) * math.prod(shape_of(each.source)[-2:])
         for each in (keys, values)
     )
-    size = max(entry * _FLOATS[element], 4 * tokens * heads * group * depth)
+    size = max(entry * _FLOATS[element], 4 * tokens * heads * group * max(depth, mixed))
     if size >= BEYOND:
         return Reason(f"keys or queries have {size} bytes; a buffer reaches less than {BEYOND}")
     return Attention(
@@ -95,6 +98,7 @@ def _shape(found: MatchedAttention, slices: tuple[CacheSlice, CacheSlice]) -> At
         heads=heads,
         group=group,
         depth=depth,
+        mixed=mixed,
         keys=tuple(shape_of(keys.source)),
         values=tuple(shape_of(values.source)),
         element=element,

@@ -50,6 +50,10 @@ class Kernel(Protocol):
         """Elements of a key."""
 
     @property
+    def mixed(self) -> int:
+        """Elements of a value."""
+
+    @property
     def keys(self) -> Sequence[int]:
         """Sizes of the memref that has the keys, [.., S, V, D]."""
 
@@ -125,6 +129,7 @@ def _refuse(products: Sequence[ir.Operation], reason: Reason) -> None:
 
 def _name(shape: Kernel, taken: set[str]) -> str:
     sizes = "x".join(str(n) for n in (shape.tokens, shape.heads, shape.group, shape.depth))
+    sizes += "" if shape.mixed == shape.depth else f"to{shape.mixed}"
     name = f"mxc_attention_{sizes}_{shape.element}_of_{shape.keys[-3]}"
     name += "" if shape.width is None else f"_near_{shape.width}"
     name += "" if shape.result == "f32" else f"_as_{shape.result}"
@@ -134,7 +139,7 @@ def _name(shape: Kernel, taken: set[str]) -> str:
 
 @dataclass(frozen=True)
 class CacheSlice:
-    """[size, V, D] of `source`: at `place`, from key `first`."""
+    """[size, V, D] of `source`: at `place`, from key `first`, of each row the first elements."""
 
     source: ir.Value
     place: list[ir.Value]
@@ -172,7 +177,7 @@ def _slice(value: ir.Value) -> CacheSlice | Reason:
         static = ir.DenseI64ArrayAttr(op.attributes[name])
         parts.append([next(values) if size == dynamic else size for size in static])
     offsets, sizes, strides = parts
-    whole = shape[-2:] == list(sizes[-2:]) and offsets[-2:] == [0, 0]
+    whole = shape[-2:-1] == sizes[-2:-1] and offsets[-2:] == [0, 0]
     one = all(size == 1 for size in (*sizes[:-3], *strides))
     if len(shape) < 3 or min(shape) < 0 or not whole or not one or len(shape_of(value)) != 3:
         return Reason(
@@ -234,7 +239,9 @@ def _call(
     operands = [found.queries, keys.source, values.source, found.sinks]
     operands += [position, first, size, piece, *keys.place, *values.place]
     wanted = ir.RankedTensorType.get(shape_of(found.op.results[0]), ir.Type.parse(shape.result))
-    read = [-1, _most_bytes(shape, keys), _most_bytes(shape, values)]
+    # Values that are part of the rows of keys are read with them.
+    same = (keys.source, keys.place) == (values.source, values.place)
+    read = [-1, _most_bytes(shape, keys), 0 if same else _most_bytes(shape, values)]
     if shape.pieces is None:
         made = dispatch(name, operands, wanted)
         mark_reads(made.owner.operation, read)

@@ -36,6 +36,7 @@ ENTRIES, KEYS, VALUES = 3, 2, 0
 class Case:
     """Queries [tokens, heads, group, depth] over a cache [ENTRIES, capacity, heads, depth].
 
+    `latent`: values are so many elements of the rows that keys are; 0: they are rows of their own.
     `size`: how many keys the slices have; 0: as many as the caller says. `rounded`: the result is
     one row of bf16 a token.
     """
@@ -50,17 +51,29 @@ class Case:
     width: int | None = None
     size: int = 0
     rounded: bool = False
+    latent: int = 0
 
     def __str__(self) -> str:
         sizes = f"{self.tokens}x{self.heads}x{self.group}x{self.depth}"
         window = "" if self.width is None else f"_near_{self.width}"
         size = f"_static_{self.size}" if self.size else ""
         size += "_as_bf16" if self.rounded else ""
+        size += f"_latent_{self.latent}" if self.latent else ""
         return f"{sizes}_{self.cache}_{self.sinks}_of_{self.capacity}{window}{size}"
 
     @property
     def scale(self) -> float:
         return self.depth**-0.5
+
+    @property
+    def mixed(self) -> int:
+        """Elements of a value."""
+        return self.latent or self.depth
+
+    @property
+    def values(self) -> int:
+        """The entry of the cache that has them."""
+        return KEYS if self.latent else VALUES
 
     @property
     def queries(self) -> tuple[int, ...]:
@@ -73,22 +86,24 @@ def build(case: Case) -> Callable[..., ir.Value]:
     def body(queries: ir.Value, cache: ir.Value, sinks: ir.Value, *numbers: ir.Value) -> ir.Value:
         position, first, size = (arith.index_cast(ir.IndexType.get(), n) for n in numbers)
         dynamic = ir.ShapedType.get_dynamic_size()
-        sizes = [case.size or dynamic, case.heads, case.depth]
-        kind = ir.RankedTensorType.get(sizes, ir.RankedTensorType(cache.type).element_type)
-        keys, values = (
-            tensor.extract_slice(
-                kind, cache, [first], [] if case.size else [size], [],
+        element = ir.RankedTensorType(cache.type).element_type
+
+        def part(entry: int, depth: int) -> ir.Value:
+            sizes = [case.size or dynamic, case.heads, depth]
+            return tensor.extract_slice(
+                ir.RankedTensorType.get(sizes, element),
+                cache, [first], [] if case.size else [size], [],
                 [entry, dynamic, 0, 0], [1, *sizes], [1] * 4,
-            )
-            for entry in (KEYS, VALUES)
-        )  # fmt: skip
+            )  # fmt: skip
+
+        keys, values = part(KEYS, case.depth), part(case.values, case.mixed)
         result = attention(
             queries, keys, values, sinks,
             position=position, first=first, width=case.width, scale=case.scale,
         )  # fmt: skip
         if not case.rounded:
             return result
-        rows = [case.tokens, case.heads * case.group * case.depth]
+        rows = [case.tokens, case.heads * case.group * case.mixed]
         kind = ir.RankedTensorType.get(rows, ir.F32Type.get())
         result = tensor.collapse_shape(kind, result, [[0], [1, 2, 3]])
         bf16 = ir.BF16Type.get()
@@ -165,7 +180,8 @@ def expected(case: Case, given: Inputs) -> tuple[Floats, float]:
     top = np.maximum(scores.max(axis=-1, keepdims=True), sinks)
     weights = np.exp(scores - top)
     total = weights.sum(axis=-1, keepdims=True) + np.exp(sinks - top)
-    values = np.where(seen.any(axis=0)[0, 0][:, None, None], cache[VALUES], 0)
+    values = cache[case.values, ..., : case.mixed]
+    values = np.where(seen.any(axis=0)[0, 0][:, None, None], values, 0)
     norms = [np.linalg.norm(x, axis=-1).max() for x in (queries, cache[KEYS])]
     allowed = 8 * U * (case.scale * norms[0] * norms[1] + 2) * np.abs(values).max()
     return np.einsum("mhgs,shd->mhgd", weights / total, values), allowed

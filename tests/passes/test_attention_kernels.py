@@ -36,7 +36,8 @@ each_target = pytest.mark.parametrize("name", TARGETS)
 #: window that is one workgroup a head; tiles of several tokens, of parts of one and of neither;
 #: several blocks of rows; head sizes of one register to eight, in pairs of bf16 or not; a tile of
 #: every rest of rows; values that are too many to copy, and heads for one workgroup; heads of so
-#: many elements that registers have eight lanes.
+#: many elements that registers have eight lanes; values that are the first elements of keys, of so
+#: many elements that a block is one register of keys.
 CASES = [
     Case(1, 2, 8, 64, 700),
     Case(1, 1, 3, 80, 300, "f16"),
@@ -52,7 +53,11 @@ CASES = [
     Case(1, 70, 1, 16, 300),
     Case(1, 2, 6, 256, 300),
     Case(11, 1, 8, 256, 90),
+    Case(1, 1, 12, 576, 300, latent=512),
+    Case(5, 2, 3, 48, 90, "f32", width=7, latent=32),
 ]
+#: Those whose values can be poisoned alone.
+APART = [case for case in CASES if not case.latent]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
@@ -161,14 +166,14 @@ def test_what_nobody_sees_may_be_anything(case: Case, name: str, loaded: Load) -
     assert hidden.any()
     clean = loaded(name).attend(case, given)
     given.cache[1] = np.nan
-    for entry in (KEYS, VALUES):
+    for entry in {KEYS, case.values}:
         given.cache[entry][hidden] = [[[np.inf], [np.nan]][entry == VALUES] * case.depth]
         given.cache[entry][hidden, :, ::3] = -np.inf
     np.testing.assert_array_equal(loaded(name).attend(case, given), clean)
 
 
 @each_target
-@pytest.mark.parametrize("case", [c for c in CASES if c.tokens > 1], ids=str)
+@pytest.mark.parametrize("case", [c for c in APART if c.tokens > 1], ids=str)
 @pytest.mark.parametrize("poison", [np.nan, np.inf], ids=str)
 def test_a_token_spoils_what_comes_after_it_alone(
     case: Case, poison: float, name: str, loaded: Load
@@ -192,7 +197,7 @@ def test_a_token_spoils_what_comes_after_it_alone(
 
 
 @each_target
-@each_case
+@pytest.mark.parametrize("case", APART, ids=str)
 def test_a_value_without_weight_is_not_there(case: Case, name: str, loaded: Load) -> None:
     """A key so far below the others that its weight is zero: its value may be infinite."""
     given = at_the_end(case)

@@ -58,7 +58,7 @@ def attention(shape: Attention, buffers: Sequence[ir.Value], scalars: Sequence[i
     f32, block_keys = ir.F32Type.get(), shape.block_keys
     copied = None
     if shape.copies_values:
-        copied = scratch([block_keys, shape.depth], shape.element_type())
+        copied = scratch([block_keys, shape.mixed], shape.element_type())
     memory = Memory(
         queries=queries,
         keys=Source(keys, places[:split]),

@@ -22,11 +22,14 @@ from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.exponential import exponential, greater
 from mxc.passes.kernels.vectors import broadcast, index, load, loop, splat
 
+#: Registers of a row that are summed at once.
+SUMS = 8
+
 
 def pieces_buffers(shape: Attention) -> list[ir.Type]:
     """Memrefs of what the first kernel left, the sinks, and the result."""
     f32 = ir.F32Type.get()
-    whole = [shape.tokens, shape.heads, shape.group, shape.depth]
+    whole = [shape.tokens, shape.heads, shape.group, shape.mixed]
     return [
         ir.MemRefType.get(shape.result_shape(), f32),
         shape.sinks_buffer(),
@@ -37,7 +40,7 @@ def pieces_buffers(shape: Attention) -> list[ir.Type]:
 def join_pieces(shape: Attention, buffers: Sequence[ir.Value], pieces: ir.Value) -> None:
     """Build the body at the insertion point; a workgroup has the query heads of a token."""
     parts, sinks, result = buffers
-    lanes, depth, f32 = shape.lanes, shape.depth, ir.F32Type.get()
+    lanes, depth, f32 = shape.lanes, shape.mixed, ir.F32Type.get()
     head, token = workgroup(0), workgroup(1)
     with loop(index(0), index(shape.group), index(1)) as (member, _, _):
         row = arith.addi(arith.muli(token, index(shape.group)), member)
@@ -50,17 +53,20 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value], pieces: ir.Value)
         with loop(index(0), pieces, index(1), [initial]) as (piece, (highest,), op):
             scf.YieldOp([greater(number(piece, 0), highest)])
         maximum = op.results[0]
-        columns = [index(at) for at in range(0, depth, lanes)]
-        zero = splat(0.0, f32, lanes)
-        start = [exponential(arith.subf(sink, maximum)), *[zero] * len(columns)]
-        with loop(index(0), pieces, index(1), start) as (piece, (total, *sums), op):
-            factor = exponential(arith.subf(number(piece, 0), maximum))
-            total = math.fma(number(piece, 1), factor, total)
-            for i, at in enumerate(columns):
-                part = load(parts, [piece, head, row, at], f32, lanes)
-                sums[i] = math.fma(part, factor, sums[i])
-            scf.YieldOp([total, *sums])
-        total, *sums = op.results
-        for at, mixed in zip(columns, sums, strict=True):
-            vector.store(arith.divf(mixed, total), result, [token, head, member, at])
+        zero, whole = splat(0.0, f32, lanes), depth // lanes
+        registers = max(n for n in range(1, SUMS + 1) if whole % n == 0)
+        start = [exponential(arith.subf(sink, maximum)), *[zero] * registers]
+        with loop(index(0), index(depth), index(registers * lanes)) as (first, _, _):
+            columns = [arith.addi(first, index(i * lanes)) for i in range(registers)]
+            with loop(index(0), pieces, index(1), start) as (piece, (total, *sums), op):
+                factor = exponential(arith.subf(number(piece, 0), maximum))
+                total = math.fma(number(piece, 1), factor, total)
+                for i, at in enumerate(columns):
+                    part = load(parts, [piece, head, row, at], f32, lanes)
+                    sums[i] = math.fma(part, factor, sums[i])
+                scf.YieldOp([total, *sums])
+            total, *sums = op.results
+            for at, mixed in zip(columns, sums, strict=True):
+                vector.store(arith.divf(mixed, total), result, [token, head, member, at])
+            scf.YieldOp([])
         scf.YieldOp([])

@@ -9,32 +9,34 @@ from iree.compiler import ir
 
 from mxc.passes.kernels.caches import PIECE_KEYS
 
-#: Registers of keys that a tile takes at once.
+#: Registers of keys that a tile takes at once, at most.
 KEY_REGISTERS = 2
 #: Rows of a workgroup. Staging a block of keys costs about as much as four rows over it.
 BLOCK_ROWS = 128
 #: Keys are shared out where there are fewer workgroups than this, until there are as many.
 ENOUGH_WORKGROUPS = 64
 #: Bytes of a workgroup's memory, which is its stack. IREE refuses more than 32 KiB in all: keys of
-#: a block in f32, values of a block, and maxima and totals of heads that a workgroup has together;
-#: those of the tiles of one head, and the weights, are 4 KiB at most.
-MOST_STAGED, MOST_COPIED, MOST_STATE = 16384, 12288, 8192
+#: a block in f32, these and values of a block, and maxima and totals of heads that a workgroup has
+#: together; those of the tiles of one head, and the weights, are 4 KiB at most.
+MOST_STAGED, MOST_COPIED, MOST_STATE = 18432, 28672, 8192
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
     """Sizes of one kernel, all static.
 
-    `keys` and `values` are the shapes of the memrefs they are read from, [.., S, V, D], `element`
-    their type, `sinks` the type of the sinks. Scores are multiplied by `scale`; `width` is the
-    sliding window in tokens. `pieces`: how many pieces the keys may come to, or None where a
-    workgroup goes over all keys of its rows.
+    A key has `depth` elements, a value `mixed`. `keys` and `values` are the shapes of the memrefs
+    they are read from, [.., S, V, D], of which a value is the first elements; `element` is their
+    type, `sinks` the type of the sinks. Scores are multiplied by `scale`; `width` is the sliding
+    window in tokens. `pieces`: how many pieces the keys may come to, or None where a workgroup goes
+    over all keys of its rows.
     """
 
     tokens: int
     heads: int
     group: int
     depth: int
+    mixed: int
     keys: tuple[int, ...]
     values: tuple[int, ...]
     element: str
@@ -72,13 +74,19 @@ class Attention:
     @property
     def block_keys(self) -> int:
         """Keys of a block."""
-        return KEY_REGISTERS * self.lanes
+        return self.key_registers * self.lanes
+
+    @property
+    def key_registers(self) -> int:
+        """Registers of keys that a tile takes at once."""
+        return key_registers(self.depth, self.lanes)
 
     @property
     def copies_values(self) -> bool:
         """Whether values are copied from the cache, where their lines displace each other."""
-        block = self.block_keys * self.depth * int(self.element_type().width) // 8
-        return self.rows > self.tile_rows and block <= MOST_COPIED
+        copied = self.block_keys * self.mixed * int(self.element_type().width) // 8
+        staged = self.block_keys * self.depth * 4
+        return self.rows > self.tile_rows and staged + copied <= MOST_COPIED
 
     @property
     def heads_a_workgroup(self) -> int:
@@ -100,10 +108,10 @@ class Attention:
         return ir.Type.parse(self.element)
 
     def result_shape(self) -> list[int]:
-        """[T, V, G, D]; or [pieces, V, T * G, D and a register] (see attention_pieces.py)."""
+        """[T, V, G, D]; or [pieces, V, T * G, D and a register] (see pieces.py)."""
         if self.pieces is None:
-            return [self.tokens, self.heads, self.group, self.depth]
-        return [self.pieces, self.heads, self.rows, self.depth + self.lanes]
+            return [self.tokens, self.heads, self.group, self.mixed]
+        return [self.pieces, self.heads, self.rows, self.mixed + self.lanes]
 
     def buffers(self) -> list[ir.Type]:
         """Memrefs of queries, keys, values, sinks and result."""
@@ -132,6 +140,11 @@ def most_pieces(tokens: int, heads: int, group: int, most_keys: int, lanes: int)
     workgroups = heads * -(-rows // BLOCK_ROWS) if rows > _tile_rows(lanes) else 1
     pieces = min(ENOUGH_WORKGROUPS // workgroups, -(-most_keys // PIECE_KEYS))
     return pieces if pieces > 1 else None
+
+
+def key_registers(depth: int, lanes: int) -> int:
+    """Registers of keys that are staged at once: as many as there is room for, 0 for none."""
+    return min(KEY_REGISTERS, MOST_STAGED // (4 * depth * lanes))
 
 
 def _tile_rows(lanes: int) -> int:

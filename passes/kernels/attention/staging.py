@@ -85,7 +85,7 @@ class Staging:
 
     def copy_values(self, start: ir.Value, end: ir.Value) -> None:
         """Copy values `start` .. `end` - 1, as they are."""
-        lanes, depth, kind = self.shape.lanes, self.shape.depth, self.shape.element_type()
+        lanes, depth, kind = self.shape.lanes, self.shape.mixed, self.shape.element_type()
         width = math.gcd(depth, lanes * 32 // kind.width)
         with loop(start, end, index(1)) as (key, _, _):
             ahead = arith.addi(key, index(AHEAD))

@@ -1,6 +1,6 @@
 """Some rows over one block of keys, all in registers: scores, softmax, values.
 
-scores:  two registers of keys a row; each element of the queries goes to all lanes
+scores:  one or two registers of keys a row; each element of the queries goes to all lanes
 softmax: the maximum and the total of each row are carried from block to block
 mix:     some registers along D a row; each weight goes to all lanes
 """
@@ -123,7 +123,7 @@ class Tile:
         vector.store(maximum, memory.maxima, [self._number, index(0)])
         vector.store(total, memory.totals, [self._number, index(0)])
         for i in range(self._count):
-            with loop(index(0), index(shape.depth), index(lanes)) as (at, _, _):
+            with loop(index(0), index(shape.mixed), index(lanes)) as (at, _, _):
                 vector.store(zero, memory.result, self._result(i, at))
                 scf.YieldOp([])
 
@@ -140,9 +140,9 @@ class Tile:
 
     def _scores(self, start: ir.Value) -> list[list[ir.Value]]:
         """[row][register of keys]."""
-        lanes, f32 = self._shape.lanes, ir.F32Type.get()
-        split = max(1, CHAINS // (KEY_REGISTERS * self._count))
-        zero = [splat(0.0, f32, lanes)] * (split * self._count * KEY_REGISTERS)
+        lanes, f32, registers = self._shape.lanes, ir.F32Type.get(), self._shape.key_registers
+        split = max(1, CHAINS // (registers * self._count))
+        zero = [splat(0.0, f32, lanes)] * (split * self._count * registers)
         with loop(index(0), index(self._shape.depth), index(UNROLL), zero) as (at, sums, op):
             if self._memory.copied is None:
                 self._ask_for_values(start, at)
@@ -150,22 +150,22 @@ class Tile:
                 here = arith.addi(at, index(step))
                 keys = [
                     load(self._memory.staged, [here, index(j * lanes)], f32, lanes)
-                    for j in range(KEY_REGISTERS)
+                    for j in range(registers)
                 ]
                 for i in range(self._count):
                     query = broadcast(self._memory.queries, self._query(i, here), lanes)
                     for j, key in enumerate(keys):
-                        chain = (step % split * self._count + i) * KEY_REGISTERS + j
+                        chain = (step % split * self._count + i) * registers + j
                         sums[chain] = math.fma(query, key, sums[chain])
             scf.YieldOp(sums)
-        size = self._count * KEY_REGISTERS
+        size = self._count * registers
         sums = list(op.results)
         for part in range(1, split):
             more = sums[part * size : (part + 1) * size]
             sums[:size] = [arith.addf(a, b) for a, b in zip(sums[:size], more, strict=True)]
         scale = splat(self._shape.scale, f32, lanes)
         sums = [arith.mulf(value, scale) for value in sums[:size]]
-        return [sums[i * KEY_REGISTERS : (i + 1) * KEY_REGISTERS] for i in range(self._count)]
+        return [sums[i * registers : (i + 1) * registers] for i in range(self._count)]
 
     def _mask(
         self, scores: list[list[ir.Value]], seen: Seen, start: ir.Value, behind: ir.Value
@@ -190,7 +190,8 @@ class Tile:
             return found
 
         flat = choose(arith.ori(late, early), masked, flat)
-        return [flat[i * KEY_REGISTERS : (i + 1) * KEY_REGISTERS] for i in range(self._count)]
+        registers = self._shape.key_registers
+        return [flat[i * registers : (i + 1) * registers] for i in range(self._count)]
 
     def _seen_keys(self, seen: Seen, token: ir.Value, start: ir.Value) -> list[ir.Value]:
         lanes = self._shape.lanes
@@ -199,7 +200,7 @@ class Tile:
             for bound in (seen.first(token), seen.behind(token))
         )
         masks = []
-        for j in range(KEY_REGISTERS):
+        for j in range(self._shape.key_registers):
             keys = table(np.arange(j * lanes, (j + 1) * lanes, dtype=np.int32), i32())
             before = arith.cmpi(arith.CmpIPredicate.slt, keys, behind)
             after = arith.cmpi(arith.CmpIPredicate.sge, keys, first)
@@ -230,7 +231,7 @@ class Tile:
 
     def _mix(self, start: ir.Value, first: ir.Value, behind: ir.Value) -> None:
         """Add weights times values of the keys `first` .. `behind` - 1 to the result."""
-        lanes, depth = self._shape.lanes, self._shape.depth
+        lanes, depth = self._shape.lanes, self._shape.mixed
         most = KEY_REGISTERS * self._shape.tile_rows // self._count
         registers = max(n for n in range(1, most + 1) if depth // lanes % n == 0)
         with loop(index(0), index(depth), index(registers * lanes)) as (at, _, _):
@@ -302,7 +303,7 @@ class Tile:
         first = arith.addi(start, arith.divui(arith.muli(at, index(keys)), index(depth)))
         for row in range(max(1, keys * UNROLL // depth)):
             key = arith.addi(first, index(row))
-            for column in range(0, depth, self._line):
+            for column in range(0, self._shape.mixed, self._line):
                 values = self._memory.values
                 prefetch(values.memref, values.at(key, self._head, index(column)))
 
@@ -320,7 +321,7 @@ class Tile:
 
     def finish(self) -> None:
         """Divide by the totals; a piece writes maximum and totals behind its rows instead."""
-        memory, lanes, depth = self._memory, self._shape.lanes, self._shape.depth
+        memory, lanes, depth = self._memory, self._shape.lanes, self._shape.mixed
         for i in range(self._count):
             lane = [self._number, index(i * self._lane)]
             total = broadcast(memory.totals, lane, lanes)

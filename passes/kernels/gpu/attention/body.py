@@ -20,6 +20,8 @@ What a row does not see has weight zero, and may be infinite or NaN: zero times 
 matrix instruction. So where a result is not finite at the end, the wave begins again with care:
 scores by f32 matrix instructions, values by multiply-adds that leave out what has no weight.
 
+Values of long keys are shared out in slices: each wave computes all scores, and sums one slice.
+
 Where rows are few, keys are shared out in pieces (caches.py); join.py puts them together.
 """
 
@@ -56,7 +58,7 @@ from mxc.passes.kernels.gpu.attention.softmax import (
     zero,
 )
 from mxc.passes.kernels.gpu.floats import bf16_parts
-from mxc.passes.kernels.gpu.lanes import below, plus, rest, times
+from mxc.passes.kernels.gpu.lanes import LANES, below, divided, plus, rest, times
 from mxc.passes.kernels.vectors import f32, i32, index, loop, of
 
 _BF16 = (TILE, TILE, BLOCK_KEYS)
@@ -79,7 +81,9 @@ class _Body:
         self.result = bounded(result)
         position, begin, size, piece_keys, *places = scalars
         split = len(shape.keys) - 3
-        self.head = workgroup(0)
+        slices = shape.slices
+        self.head, self.slice = divided(workgroup(0), slices), rest(workgroup(0), slices)
+        self.first = times(self.slice, shape.mixed // shape.slices)
         # The last rows see most keys: begun first, they do not make the others wait.
         block = arith.subi(index(shape.blocks - 1), workgroup(1))
         end = arith.addi(begin, size)
@@ -102,6 +106,7 @@ class _Body:
             entry(keys, places[:split]),
             entry(values, places[split:]),
             self.head,
+            self.first,
             lane,
         )
 
@@ -144,11 +149,12 @@ class _Body:
             [bf16_parts(part, _F32_PARTS) for part in operands.query(row)] for row in self.rows
         ]
         carried = [value for row in self.rows for value in self._start(row)]
-        keys = operands.load_keys(start)
-        with loop(start, behind, index(BLOCK_KEYS), [*carried, *keys]) as (at, given, op):
+        ahead = [] if self.shape.long else operands.load_keys(start)
+        with loop(start, behind, index(BLOCK_KEYS), [*carried, *ahead]) as (at, given, op):
             tiles, keys = self._each(given[: len(carried)]), given[len(carried) :]
-            values = operands.load_values(at)
-            ahead = operands.load_keys(plus(at, BLOCK_KEYS))
+            keys = keys or operands.load_keys(at)
+            values = [] if self.shape.long else operands.load_values(at)
+            ahead = [] if self.shape.long else operands.load_keys(plus(at, BLOCK_KEYS))
             scf.YieldOp([*self._block(keys, values, queries, tiles, at), *ahead])
         return list(op.results)[: len(carried)]
 
@@ -178,6 +184,7 @@ class _Body:
                 own = fragments[tile * chunks : (tile + 1) * chunks]
                 scores.append(_summed(own, query, zero(4)))
         scores = self._masked(scores, start)
+        values = values or operands.load_values(start)
         slots = [operands.parts(slot) for slot in operands.transposed(values)]
         found = []
         for tile, (maximum, total, *sums) in enumerate(tiles):
@@ -248,7 +255,7 @@ class _Body:
         nothing = arith.cmpf(arith.CmpFPredicate.OEQ, weight, number(0.0))
         columns = []
         for place in range(4):
-            at = times(plus(times(operands.group, 4), place), slots)
+            at = plus(self.first, times(plus(times(operands.group, 4), place), slots))
             kind = of(self.shape.element_type(), slots)
             values = vector.load(kind, operands.values, [key, self.head, at])
             columns.append(arith.select(nothing, zero(slots), extended(values)))
@@ -290,16 +297,18 @@ class _Body:
             else:
                 before = [self.piece, self.head, row.number]
                 tail = [maximum, total, number(0.0), number(0.0)]
-                last = scf.IfOp(arith.cmpi(arith.CmpIPredicate.eq, group, index(0)))
+                # One lane of a row, of one of its waves.
+                place_of = plus(times(self.slice, LANES), group)
+                last = scf.IfOp(arith.cmpi(arith.CmpIPredicate.eq, place_of, index(0)))
                 with ir.InsertionPoint(last.then_block):
                     both = vector.from_elements(of(f32(), 4), tail)
-                    vector.store(both, self.result, [*before, index(shape.depth)])
+                    vector.store(both, self.result, [*before, index(shape.mixed)])
                     scf.YieldOp([])
             for place in range(4):
                 # The slots of a row of the product lie side by side.
                 own = [vector.extract(mixed, [], [place]) for mixed in sums]
                 whole = vector.from_elements(of(f32(), shape.slots), own)
-                at = times(plus(times(group, 4), place), shape.slots)
+                at = plus(self.first, times(plus(times(group, 4), place), shape.slots))
                 if self.piece is None:
                     whole = rounded(whole, shape.result)
                 vector.store(whole, self.result, [*before, at])

@@ -37,7 +37,7 @@ from mxc.passes.kernels.vectors import f32, index, loop, of
 def join_pieces(shape: Attention, buffers: Sequence[ir.Value], pieces: ir.Value) -> None:
     """Build the body at the insertion point."""
     parts, sinks, result = bounded(buffers[0]), buffers[1], bounded(buffers[2])
-    quads = shape.depth // TAIL
+    quads = shape.mixed // TAIL
     own = plus(times(workgroup(0), LANES), thread())
     inside = scf.IfOp(below(own, shape.heads * shape.rows * quads))
     with ir.InsertionPoint(inside.then_block):
@@ -50,7 +50,7 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value], pieces: ir.Value)
         def load(piece: ir.Value, at: ir.Value) -> ir.Value:
             return vector.load(of(f32(), TAIL), parts, [piece, head, row, at])
 
-        behind = index(shape.depth)
+        behind = index(shape.mixed)
         highest = greatest(number(FLOOR), sink)
         with loop(index(0), pieces, index(1), [highest]) as (piece, (greater,), op):
             maximum = vector.extract(load(piece, behind), [], [0])

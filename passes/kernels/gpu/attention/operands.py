@@ -58,7 +58,8 @@ def row_of(shape: Attention, first: ir.Value, tile: int, lane: ir.Value) -> Row:
 class Operands:
     """What one wave reads. `keys`, `values`: bounded memrefs [S, V, D] of one entry of the cache.
 
-    `head`: the key/value head; `lane`: 0 .. 63.
+    `head`: the key/value head; `first`: the first element of a value that the wave has; `lane`: 0
+    .. 63.
     """
 
     shape: Attention
@@ -67,6 +68,7 @@ class Operands:
     keys: ir.Value
     values: ir.Value
     head: ir.Value
+    first: ir.Value
     lane: ir.Value
 
     @property
@@ -108,7 +110,7 @@ class Operands:
     def load_values(self, start: ir.Value) -> list[ir.Value]:
         """This lane's elements of D, for each of its eight keys: [slots]."""
         kind = of(self.shape.element_type(), self.shape.slots)
-        at = times(rest(self.lane, TILE), self.shape.slots)
+        at = plus(self.first, times(rest(self.lane, TILE), self.shape.slots))
         own = plus(start, times(self.group, 4))
         found = []
         for tile in range(BLOCK_KEYS // TILE):

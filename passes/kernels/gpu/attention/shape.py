@@ -19,6 +19,8 @@ FRAGMENT = 8
 #: Waves that keep the chip busy: keys are shared out until there are as many. An MI350 has 256
 #: compute units of four SIMDs.
 ENOUGH_WAVES = 1024
+#: Bytes of a key of which registers hold a block beside the next one.
+HEAD_BYTES = 512
 #: Numbers that a piece has behind the values of a row: its maximum and its total, then nothing.
 TAIL = 4
 
@@ -27,16 +29,18 @@ TAIL = 4
 class Attention:
     """Sizes of one kernel, all static.
 
-    `keys` and `values` are the shapes of the memrefs they are read from, [.., S, V, D], `element`
-    their type, `sinks` the type of the sinks. Scores are multiplied by `scale`; `width` is the
-    sliding window in tokens. `most_keys`: that a call may have. `result`: "f32", or "bf16" where it
-    is rounded.
+    A key has `depth` elements, a value `mixed`. `keys` and `values` are the shapes of the memrefs
+    they are read from, [.., S, V, D], of which a value is the first elements; `element` is their
+    type, `sinks` the type of the sinks. Scores are multiplied by `scale`; `width` is the sliding
+    window in tokens. `most_keys`: that a call may have. `result`: "f32", or "bf16" where it is
+    rounded.
     """
 
     tokens: int
     heads: int
     group: int
     depth: int
+    mixed: int
     keys: tuple[int, ...]
     values: tuple[int, ...]
     element: str
@@ -63,8 +67,18 @@ class Attention:
 
     @property
     def head_bytes(self) -> int:
-        """Of a key or a value."""
+        """Of a key."""
         return self.depth * int(self.element_type().width) // 8
+
+    @property
+    def long(self) -> bool:
+        """Whether registers have no room for keys of a block while those of another are used."""
+        return self.head_bytes > HEAD_BYTES
+
+    @property
+    def slices(self) -> int:
+        """Waves that share out the values of a row: all compute its scores, each sums a slice."""
+        return 2 if self.long and self.mixed % (4 * TILE) == 0 else 1
 
     @property
     def wave_rows(self) -> int:
@@ -83,8 +97,8 @@ class Attention:
 
     @property
     def slots(self) -> int:
-        """Elements of D that a lane has of a value."""
-        return self.depth // TILE
+        """Elements that a lane has of a value."""
+        return self.mixed // (TILE * self.slices)
 
     @property
     def parts(self) -> int:
@@ -94,13 +108,14 @@ class Attention:
     @property
     def pieces(self) -> int | None:
         """Into how many pieces the keys are cut at most; None: a wave goes over all keys."""
-        found = min(ENOUGH_WAVES // (self.heads * self.blocks), -(-self.most_keys // PIECE_KEYS))
+        heads = self.heads * self.slices
+        found = min(ENOUGH_WAVES // (heads * self.blocks), -(-self.most_keys // PIECE_KEYS))
         return found if found > 1 else None
 
     @property
     def workgroups(self) -> tuple[int | None, ...]:
-        """Along heads, blocks of rows and pieces of keys; None: as many as there are."""
-        return (self.heads, self.blocks, 1 if self.pieces is None else None)
+        """Along slices of heads, blocks of rows and pieces of keys; None: as many as there are."""
+        return (self.heads * self.slices, self.blocks, 1 if self.pieces is None else None)
 
     def element_type(self) -> ir.Type:
         """The MLIR type of keys and values."""
@@ -109,8 +124,8 @@ class Attention:
     def result_shape(self) -> list[int]:
         """[T, V, G, D]; or [pieces, V, T * G, D + TAIL]."""
         if self.pieces is None:
-            return [self.tokens, self.heads, self.group, self.depth]
-        return [self.pieces, self.heads, self.rows, self.depth + TAIL]
+            return [self.tokens, self.heads, self.group, self.mixed]
+        return [self.pieces, self.heads, self.rows, self.mixed + TAIL]
 
     def buffers(self) -> list[ir.Type]:
         """Memrefs of queries, keys, values, sinks and result."""
@@ -126,7 +141,7 @@ class Attention:
         return ir.MemRefType.get(self.result_shape(), f32())
 
     def _result_buffer(self) -> ir.Type:
-        whole = [self.tokens, self.heads, self.group, self.depth]
+        whole = [self.tokens, self.heads, self.group, self.mixed]
         return ir.MemRefType.get(whole, ir.Type.parse(self.result))
 
     def sinks_buffer(self) -> ir.Type:
@@ -145,4 +160,4 @@ class Attention:
     @property
     def joined_workgroups(self) -> tuple[int]:
         """Of the second kernel: a lane has four elements of a row."""
-        return (-(-self.heads * self.rows * (self.depth // 4) // LANES),)
+        return (-(-self.heads * self.rows * (self.mixed // 4) // LANES),)
