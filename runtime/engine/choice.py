@@ -1,0 +1,76 @@
+"""The next token of one request: log-probabilities, biases, penalties, grammar, then the draw."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.errors import RequestError
+from mxc.runtime.engine.request import Drawn, Grammar, Sampling
+from mxc.runtime.sampling import Sampler
+
+
+class Choice:
+    """Chooses the tokens of one request, and remembers them for the penalties."""
+
+    def __init__(self, sampling: Sampling, grammar: Grammar | None, vocabulary: int) -> None:
+        """Raises RequestError for options out of range, and for a biased token of no vocabulary."""
+        self._sampling = sampling
+        self._grammar = grammar
+        self._sampler = Sampler(
+            sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed
+        )
+        outside = [token for token in sampling.logit_bias if not 0 <= token < vocabulary]
+        if outside:
+            raise RequestError(
+                f"logit_bias names token {outside[0]}, which is outside of the vocabulary, "
+                f"0 to {vocabulary - 1}"
+            )
+        self._biased = np.array(list(sampling.logit_bias), np.int64)
+        self._bias = np.array(list(sampling.logit_bias.values()), np.float32)
+        self._counts: Counter[int] = Counter()
+        #: Whether the grammar's text is complete.
+        self.complete = False
+
+    def __call__(self, logits: NDArray[np.float32]) -> Drawn:
+        """Draw from `logits`, f32 [vocabulary]. Raises RequestError where they hold NaN."""
+        row = self._penalized(logits)
+        if self._grammar is not None:
+            allowed = self._grammar.allowed()
+            if not allowed.any():
+                raise RequestError("no token of the vocabulary continues the grammar")
+            row = np.where(allowed, row, np.float32(-np.inf))
+        token = self._sampler(row)
+        self._counts[token] += 1
+        if self._grammar is not None:
+            self.complete = not self._grammar.advance(token)
+        if self._sampling.top_logprobs is None:
+            return Drawn(token)
+        return _with_logprobs(logits, token, self._sampling.top_logprobs)
+
+    def _penalized(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        asked = self._sampling
+        penalties = bool(asked.presence_penalty or asked.frequency_penalty)
+        if not self._biased.size and not (penalties and self._counts):
+            return logits
+        row = logits.copy()
+        row[self._biased] += self._bias
+        if penalties and self._counts:
+            tokens = np.array(list(self._counts), np.int64)
+            times = np.array(list(self._counts.values()), np.float32)
+            row[tokens] -= asked.presence_penalty + asked.frequency_penalty * times
+        return row
+
+
+def _with_logprobs(logits: NDArray[np.float32], token: int, top: int) -> Drawn:
+    wide = logits.astype(np.float64)
+    wide -= wide.max()
+    wide -= np.log(np.exp(wide).sum())
+    likeliest: list[int] = []
+    if top:
+        found = np.argpartition(wide, -top)[-top:] if top < len(wide) else np.arange(len(wide))
+        # Of equal ones the smallest number first, as argmax has it.
+        likeliest = found[np.lexsort((found, -wide[found]))].tolist()
+    return Drawn(token, float(wide[token]), tuple((each, float(wide[each])) for each in likeliest))

@@ -1,0 +1,406 @@
+"""One thread that runs a model for many requests at a time.
+
+Each turn takes what was submitted and cancelled, asks the schedule for the next step, computes it,
+chooses a token for every sequence whose last known token was computed, and tells the listeners. A
+request gets the same tokens alone and in any company: a step's rows do not depend on each other,
+and each request has a random generator of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.errors import MxcError, RequestError
+from mxc.runtime.engine.choice import Choice
+from mxc.runtime.engine.pages import next_key, page_keys
+from mxc.runtime.engine.request import (
+    CANCELLED,
+    ERROR,
+    LENGTH,
+    STOP,
+    Outcome,
+    Request,
+)
+from mxc.runtime.engine.schedule import Chunk, StepLimits, Work, schedule
+from mxc.runtime.engine.sequences import PageStore, SequencePages, StoreCounts
+from mxc.runtime.steps import StepModel, StepPlan
+
+
+class QueueFull(RequestError):
+    """More requests wait than the engine was told to keep; try again later."""
+
+
+class EngineStopped(MxcError):
+    """The engine was closed, or a step of its model failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineCounts:
+    """What the engine has done and holds now; tokens of prompts are those that were computed."""
+
+    running: int
+    waiting: int
+    store: StoreCounts
+    steps: int
+    prompt_tokens: int
+    generated_tokens: int
+    cached_tokens: int
+    preemptions: int
+
+
+@dataclass(eq=False)
+class _Job:
+    """A request on its way."""
+
+    number: int
+    request: Request
+    choice: Choice
+    tokens: list[int]
+    keys: list[bytes]
+    submitted: float
+    computed: int = 0
+    pages: SequencePages | None = None
+    published: int = 0
+    generated: int = 0
+    cached: int = 0
+    started: float | None = None
+    first_token: float | None = None
+    cancelled: bool = False
+
+
+class Engine:
+    """Runs requests on a model until it is closed. Its methods may be called from any thread."""
+
+    def __init__(
+        self, model: StepModel, limits: StepLimits | None = None, queue: int = 1024
+    ) -> None:
+        """Start the thread. `queue`: how many requests may wait; more raise QueueFull."""
+        self.model = model
+        asked = limits or StepLimits()
+        self.limits = replace(
+            asked,
+            tokens=min(asked.tokens, model.rows),
+            sequences=min(asked.sequences, model.states or asked.sequences, model.rows),
+        )
+        self._queue = queue
+        self._store = PageStore(model, self.limits.tokens)
+        self._changed = threading.Condition()
+        self._inbox: list[_Job] = []
+        self._running: list[_Job] = []
+        self._waiting: list[_Job] = []
+        self._numbers = 0
+        self._closing = False
+        self._failure: BaseException | None = None
+        self._steps = self._computed = self._generated = self._cached = self._preemptions = 0
+        self._thread = threading.Thread(target=self._run, name="mxc-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a sequence: what the model takes, and what its pages hold."""
+        return self._store.longest
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the engine, where that was no `close`."""
+        return self._failure
+
+    @property
+    def counts(self) -> EngineCounts:
+        """What it has done so far."""
+        with self._changed:
+            return EngineCounts(
+                running=len(self._running),
+                waiting=len(self._waiting) + len(self._inbox),
+                store=self._store.counts,
+                steps=self._steps,
+                prompt_tokens=self._computed,
+                generated_tokens=self._generated,
+                cached_tokens=self._cached,
+                preemptions=self._preemptions,
+            )
+
+    def submit(self, request: Request) -> Handle:
+        """Queue a request; its listener is told what becomes of it.
+
+        Raises RequestError for a prompt or options that the model cannot take, QueueFull, and
+        EngineStopped.
+        """
+        prompt = self._checked(request)
+        choice = Choice(request.sampling, request.grammar, self.model.vocabulary)
+        keys = page_keys(prompt, self.model.page_size)
+        with self._changed:
+            if self._closing or self._failure is not None:
+                raise EngineStopped("the engine has stopped; it takes no more requests")
+            if len(self._waiting) + len(self._inbox) >= self._queue:
+                raise QueueFull(f"{self._queue} requests wait already; try again later")
+            self._numbers += 1
+            job = _Job(self._numbers, request, choice, prompt, keys, time.monotonic())
+            self._inbox.append(job)
+            self._changed.notify()
+        return Handle(self, job)
+
+    def close(self) -> None:
+        """Cancel what is on its way, and end the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def cancel(self, job: _Job) -> None:
+        """End a request; nothing where it has ended."""
+        with self._changed:
+            job.cancelled = True
+            self._changed.notify()
+
+    def _checked(self, request: Request) -> list[int]:
+        prompt, vocabulary = list(request.prompt), self.model.vocabulary
+        if not prompt:
+            raise RequestError("the prompt has no token; there is nothing to continue")
+        outside = next((token for token in prompt if not 0 <= token < vocabulary), None)
+        if outside is not None:
+            raise RequestError(
+                f"token {outside} of the prompt is outside of the vocabulary, 0 to {vocabulary - 1}"
+            )
+        if request.max_tokens < 1:
+            raise RequestError(
+                f"the number of new tokens must be at least 1, got {request.max_tokens}"
+            )
+        # The last token is never fed.
+        if len(prompt) + request.max_tokens - 1 > self.longest:
+            raise RequestError(
+                f"a prompt of {len(prompt)} tokens and {request.max_tokens} new ones are more than "
+                f"the {self.longest} tokens that a sequence may have"
+            )
+        return prompt
+
+    def _run(self) -> None:
+        try:
+            while self._wait():
+                self._turn()
+            error: BaseException = EngineStopped("the engine was closed")
+        except BaseException as failure:
+            # A step that failed leaves the pages in a state that nobody knows.
+            self._failure = error = failure
+        with self._changed:
+            self._closing = True
+            left = self._running + self._waiting + self._inbox
+            self._inbox = []
+        for job in left:
+            self._end(job, ERROR, error)
+
+    def _wait(self) -> bool:
+        """Wait until there is something to do, and take in what came; False once it is closed."""
+        with self._changed:
+            while not (self._inbox or self._running or self._waiting or self._closing):
+                self._changed.wait()
+            self._waiting += self._inbox
+            self._inbox = []
+            if self._closing:
+                return False
+        for job in [job for job in self._running + self._waiting if job.cancelled]:
+            self._end(job, CANCELLED)
+        return True
+
+    def _turn(self) -> None:
+        chosen = schedule(
+            [self._work(job) for job in self._running],
+            self._candidates(),
+            self._store.available,
+            self._store.limits,
+            self.limits,
+        )
+        for number in chosen.preempted:
+            self._preempt(number)
+        if not chosen.chunks:
+            return
+        known = {job.number: job for job in self._running + self._waiting}
+        chunks = [(known[chunk.number], chunk) for chunk in chosen.chunks]
+        # Pages that are shared are taken first: a new page may take the place of an unused one.
+        opened = [job.pages or self._admit(job) for job, _ in chunks]
+        for pages, (job, chunk) in zip(opened, chunks, strict=True):
+            self._store.extend(pages, job.computed + chunk.count)
+        logits = self.model.step(_plan(chunks, self.model))
+        self._steps += 1
+        row = 0
+        for job, chunk in chunks:
+            job.computed += chunk.count
+            if not job.generated:
+                self._computed += chunk.count
+            self._publish(job)
+            if job.computed == len(job.tokens):
+                self._draw(job, logits[row])
+                row += 1
+
+    def _work(self, job: _Job) -> Work:
+        assert job.pages is not None
+        return Work(
+            number=job.number,
+            tokens=len(job.tokens),
+            computed=job.computed,
+            unshared=self._store.unshared(job.pages),
+            unused=(0,) * len(self.model.kinds),
+        )
+
+    def _candidates(self) -> Iterator[Work]:
+        """Waiting requests, but those whose next page another one is computing right now."""
+        if not self._waiting:
+            return
+        soon = {key for job in self._running for key in job.keys[job.published :]}
+        for job in self._waiting:
+            keys = self._shareable(job)
+            found = self._store.match(keys)
+            if found < len(keys) and keys[found] in soon and not self.model.states:
+                continue
+            soon.update(keys[found:])
+            yield Work(
+                number=job.number,
+                tokens=len(job.tokens),
+                computed=found * self.model.page_size,
+                unshared=(0,) * len(self.model.kinds),
+                unused=self._store.unused(keys, found),
+            )
+
+    def _shareable(self, job: _Job) -> list[bytes]:
+        """Full pages that may be another's: the last token is always computed, for its logits."""
+        return job.keys[: (len(job.tokens) - 1) // self.model.page_size]
+
+    def _admit(self, job: _Job) -> SequencePages:
+        keys = self._shareable(job)
+        found = self._store.match(keys)
+        job.pages = self._store.open(keys, found)
+        job.published = found
+        job.computed = found * self.model.page_size
+        if job.started is None:
+            job.started = time.monotonic()
+            job.cached = job.computed
+            self._cached += job.cached
+        self._waiting.remove(job)
+        self._running.append(job)
+        self._running.sort(key=_number)
+        return job.pages
+
+    def _preempt(self, number: int) -> None:
+        job = next(job for job in self._running if job.number == number)
+        self._release(job)
+        self._running.remove(job)
+        self._waiting.append(job)
+        self._waiting.sort(key=_number)
+        self._preemptions += 1
+
+    def _publish(self, job: _Job) -> None:
+        """Make full pages known, and give back those that are behind every window."""
+        assert job.pages is not None
+        size = self.model.page_size
+        while (job.published + 1) * size <= job.computed:
+            at = job.published
+            if at == len(job.keys):
+                before = job.keys[-1] if job.keys else b""
+                job.keys.append(next_key(before, job.tokens[at * size : (at + 1) * size]))
+            self._store.publish(job.pages, at, job.keys[at])
+            job.published += 1
+        self._store.trim(job.pages, job.computed)
+
+    def _draw(self, job: _Job, logits: NDArray[np.float32]) -> None:
+        request = job.request
+        try:
+            drawn = job.choice(logits)
+            job.tokens.append(drawn.token)
+            job.generated += 1
+            self._generated += 1
+            if job.first_token is None:
+                job.first_token = time.monotonic()
+            reason = request.listener.drawn(drawn)
+        except Exception as error:  # of this request alone: the others go on
+            self._end(job, ERROR, error)
+            return
+        if reason is None and (drawn.token in request.ends or job.choice.complete):
+            reason = STOP
+        if reason is None and job.generated == request.max_tokens:
+            reason = LENGTH
+        if reason is not None:
+            self._end(job, reason)
+
+    def _release(self, job: _Job) -> None:
+        if job.pages is not None:
+            self._store.close(job.pages)
+        job.pages, job.computed, job.published = None, 0, 0
+
+    def _end(self, job: _Job, reason: str, error: BaseException | None = None) -> None:
+        self._release(job)
+        with self._changed:
+            for jobs in (self._running, self._waiting):
+                if job in jobs:
+                    jobs.remove(job)
+        job.request.listener.ended(
+            Outcome(
+                reason=reason,
+                prompt_tokens=len(job.request.prompt),
+                generated_tokens=job.generated,
+                cached_tokens=job.cached,
+                submitted=job.submitted,
+                started=job.started,
+                first_token=job.first_token,
+                ended=time.monotonic(),
+                error=error,
+            )
+        )
+
+
+class Handle:
+    """A request that was submitted."""
+
+    def __init__(self, engine: Engine, job: _Job) -> None:
+        """Engine.submit makes it."""
+        self._engine, self._job = engine, job
+
+    def cancel(self) -> None:
+        """End the request as soon as the step that runs is done; nothing where it has ended."""
+        self._engine.cancel(self._job)
+
+
+def _number(job: _Job) -> int:
+    return job.number
+
+
+def _plan(chunks: list[tuple[_Job, Chunk]], model: StepModel) -> StepPlan:
+    """The arrays of one step over some jobs, whose pages hold their places already."""
+    size, kinds = model.page_size, range(len(model.kinds))
+    longest = max(-(-(job.computed + chunk.count) // size) for job, chunk in chunks)
+    tokens: list[int] = []
+    positions: list[NDArray[np.int32]] = []
+    slots: list[list[NDArray[np.int32]]] = [[] for _ in kinds]
+    runs = np.zeros((len(chunks), 3), np.int32)
+    pages = [np.zeros((len(chunks), longest), np.int32) for _ in kinds]
+    rows: list[int] = []
+    states: list[int] = []
+    for index, (job, chunk) in enumerate(chunks):
+        assert job.pages is not None
+        start, end = job.computed, job.computed + chunk.count
+        runs[index] = len(tokens), chunk.count, start
+        at = np.arange(start, end, dtype=np.int32)
+        positions.append(at)
+        for kind in kinds:
+            held = np.asarray(job.pages.lists[kind], np.int32)
+            pages[kind][index, : len(held)] = held
+            slots[kind].append(held[at // size] * size + at % size)
+        tokens += job.tokens[start:end]
+        if job.pages.state is not None:
+            states.append(job.pages.state)
+        if end == len(job.tokens):
+            rows.append(len(tokens) - 1)
+    return StepPlan(
+        tokens=np.asarray(tokens, np.int32),
+        positions=np.concatenate(positions),
+        slots=tuple(np.concatenate(each) for each in slots),
+        runs=runs,
+        pages=tuple(pages),
+        rows=np.asarray(rows, np.int32),
+        states=np.asarray(states, np.int32),
+    )

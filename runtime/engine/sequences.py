@@ -1,0 +1,153 @@
+"""The pages of sequences, of each kind that a model has, and the prefixes that they share.
+
+Where layers see a sliding window, a sequence gives pages back that no later token sees; a prefix
+is then held where its last pages are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mxc.errors import RequestError
+from mxc.runtime.engine.pages import PageCounts, PagePool
+from mxc.runtime.engine.schedule import PageLimits
+from mxc.runtime.steps import StepModel
+
+
+@dataclass(eq=False)
+class SequencePages:
+    """`lists`: the page list of each kind. `first`: the first entry of it that is still held."""
+
+    lists: list[list[int]]
+    first: list[int]
+    state: int | None = None
+
+    def held(self, kind: int) -> list[int]:
+        """Its pages of a kind."""
+        return self.lists[kind][self.first[kind] :]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreCounts:
+    """Pages of each kind, and slots of recurrent states that are in use."""
+
+    pages: tuple[PageCounts, ...] = field(default_factory=tuple)
+    states_used: int = 0
+
+
+class PageStore:
+    """The pools of a model's pages and state slots."""
+
+    def __init__(self, model: StepModel, step_tokens: int) -> None:
+        """Everything is free. Raises RequestError where a window does not fit into its pool."""
+        self._kinds = model.kinds
+        self._size = size = model.page_size
+        self._pools = [PagePool(kind.pages) for kind in model.kinds]
+        self._stateful = bool(model.states)
+        self._states = model.states
+        self._free_states = list(reversed(range(model.states)))
+        most: list[int] = []
+        longest = model.context
+        for kind in model.kinds:
+            window = kind.window
+            if window is None or -(-window // size) + 2 > kind.pages:
+                longest = min(longest, kind.pages * size)
+            seen = longest if window is None else window + step_tokens
+            most.append(min(kind.pages, -(-seen // size) + 1))
+        if longest < 1:
+            raise RequestError("the model has no pages for its KV cache")
+        self.limits = PageLimits(page_size=size, most=tuple(most))
+        #: The most tokens that one sequence may have.
+        self.longest = longest
+
+    @property
+    def available(self) -> tuple[int, ...]:
+        """Pages that can be had, of each kind."""
+        return tuple(pool.available for pool in self._pools)
+
+    @property
+    def counts(self) -> StoreCounts:
+        """What is in use."""
+        return StoreCounts(
+            pages=tuple(pool.counts for pool in self._pools),
+            states_used=self._states - len(self._free_states),
+        )
+
+    def match(self, keys: Sequence[bytes]) -> int:
+        """How many full pages of a sequence that begins so need not be computed."""
+        if self._stateful:  # pages alone do not continue a sequence
+            return 0
+        count = 0
+        for key in keys:
+            if any(
+                kind.window is None and pool.find(key) is None
+                for kind, pool in zip(self._kinds, self._pools, strict=True)
+            ):
+                break
+            count += 1
+        while count and any(None in self._found(keys, kind, count) for kind in self._each):
+            count -= 1
+        return count
+
+    def unused(self, keys: Sequence[bytes], count: int) -> tuple[int, ...]:
+        """Of the first `count` pages, which `match` has found, those that nobody uses."""
+        return tuple(
+            self._pools[kind].unused(_known(self._found(keys, kind, count))) for kind in self._each
+        )
+
+    def unshared(self, pages: SequencePages) -> tuple[int, ...]:
+        """How many pages become available when a sequence gives back its own."""
+        return tuple(pool.unshared(pages.held(kind)) for kind, pool in enumerate(self._pools))
+
+    def open(self, keys: Sequence[bytes], count: int) -> SequencePages:
+        """A sequence that begins with the first `count` pages, which `match` has found."""
+        lists, first = [], []
+        for kind in self._each:
+            found = _known(self._found(keys, kind, count))
+            self._pools[kind].share(found)
+            gone = count - len(found)
+            lists.append([0] * gone + found)
+            first.append(gone)
+        state = self._free_states.pop() if self._stateful else None
+        return SequencePages(lists, first, state)
+
+    def extend(self, pages: SequencePages, tokens: int) -> None:
+        """Give a sequence the pages that it needs for `tokens` tokens."""
+        for pool, held in zip(self._pools, pages.lists, strict=True):
+            while len(held) * self._size < tokens:
+                held.append(pool.new())
+
+    def publish(self, pages: SequencePages, index: int, key: bytes) -> None:
+        """Note that page `index` of a sequence is full and holds what `key` says."""
+        for kind, pool in enumerate(self._pools):
+            if not self._stateful and index >= pages.first[kind]:
+                pool.publish(pages.lists[kind][index], key)
+
+    def trim(self, pages: SequencePages, computed: int) -> None:
+        """Give back the pages that no token behind the first `computed` ones sees."""
+        for number, kind in enumerate(self._kinds):
+            seen = kind.first_seen(computed) // self._size
+            gone = pages.lists[number][pages.first[number] : seen]
+            self._pools[number].release(gone)
+            pages.first[number] += len(gone)
+
+    def close(self, pages: SequencePages) -> None:
+        """Give back everything that a sequence has."""
+        for kind, pool in enumerate(self._pools):
+            pool.release(pages.held(kind))
+        if pages.state is not None:
+            self._free_states.append(pages.state)
+
+    @property
+    def _each(self) -> range:
+        return range(len(self._pools))
+
+    def _found(self, keys: Sequence[bytes], kind: int, count: int) -> list[int | None]:
+        """The pages of a kind that are needed to go on behind `count` full ones."""
+        first = self._kinds[kind].first_seen(count * self._size) // self._size
+        return [self._pools[kind].find(key) for key in keys[first:count]]
+
+
+def _known(pages: Sequence[int | None]) -> list[int]:
+    return [page for page in pages if page is not None]
