@@ -28,10 +28,10 @@ Weights in blocks that are no parameter lie in rows, and are read there (row_wei
 where there are few rows of activations. So are parameters that something else reads too, an
 embedding or a product in other panels.
 
-Leaves alone: plain weights that are no parameter, or that something else reads too; blocks
-that are neither 16 nor a multiple of 32, and 16 elements of 6 bits, or any that are no parameter; K
-that is no multiple of 16; accumulators other than zero; one gathered expert, which MLIR makes a
-slice; pairs of formats that the instruction set has no dot product for.
+Leaves alone: plain weights that are no parameter, or that something else reads too; blocks that are
+neither 16 nor a multiple of 32, and 16 elements of 6 bits; K that is no multiple of 16;
+accumulators other than zero; one gathered expert, which MLIR makes a slice; pairs of formats that
+the instruction set has no dot product for.
 
 Where the program rounds what it dequantises to f16, elements are rounded so in registers, and
 multiplied as f32.
@@ -187,7 +187,8 @@ class _Kernels:
         """By dot products of registers: gemm.py. `choice`: why not by tiles that there are."""
         kind = _kind(self._isa, call)
         assert not isinstance(kind, Reason)
-        elements, source = call.elements, call.lhs.source
+        source = call.lhs.source
+        elements = call.elements if call.parameters else call.elements.in_rows
         blocks = call.depth // elements.block
         quads = kind == "quads"
         weights = Weights(elements, kind, call.scales, call.rounded)

@@ -440,6 +440,33 @@ func.func @activations_in_bytes(%x: tensor<4x128xi8>) -> tensor<4x20xf32> {
 
 // -----
 
+// Blocks of 32 on one side and of 16 on the other.
+// CHECK-LABEL: func.func @mixed_blocks(
+// CHECK: flow.dispatch @mxc_nvfp4_mxfp8e4m3_1x4x32x512_in_rows
+// BASE-LABEL: func.func @mixed_blocks(
+// BASE: flow.dispatch @mxc_nvfp4_mxfp8e4m3_1x4x32x512_in_rows
+func.func @mixed_blocks(%x: tensor<4x16x2x16xf8E4M3FN>, %xs: tensor<4x16xf8E8M0FNU>, %w: tensor<32x16x2x16xf4E2M1FN>, %s: tensor<32x16x2xf8E4M3FN>) -> tensor<4x32xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<4x32xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<4x32xf32>) -> tensor<4x32xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, o, i, b) -> (m, o, i, b)>, affine_map<(m, n, o, i, b) -> (n, o, i, b)>, affine_map<(m, n, o, i, b) -> (m, o)>, affine_map<(m, n, o, i, b) -> (n, o, i)>, affine_map<(m, n, o, i, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction", "reduction"]}
+      ins(%x, %w, %xs, %s : tensor<4x16x2x16xf8E4M3FN>, tensor<32x16x2x16xf4E2M1FN>, tensor<4x16xf8E8M0FNU>, tensor<32x16x2xf8E4M3FN>) outs(%acc : tensor<4x32xf32>) {
+  ^bb0(%a: f8E4M3FN, %b: f4E2M1FN, %as: f8E8M0FNU, %c: f8E4M3FN, %o: f32):
+    %l = arith.scaling_extf %a, %as : f8E4M3FN, f8E8M0FNU to f32
+    %f = arith.extf %b : f4E2M1FN to f32
+    %g = arith.extf %c : f8E4M3FN to f32
+    %r = arith.mulf %f, %g : f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x32xf32>
+  func.return %y : tensor<4x32xf32>
+}
+
+// -----
+
 // A weight that the caller gives.
 // CHECK-LABEL: func.func @argument(
 // CHECK-NOT: flow.dispatch

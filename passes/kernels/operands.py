@@ -22,7 +22,7 @@ from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps
 from mxc.dialects.reasons import Reason
 from mxc.formats.formats import E2M1, E4M3, E8M0, FORMATS
-from mxc.passes.kernels.sources import Format, Source
+from mxc.passes.kernels.sources import BLOCK, Format, Source
 from mxc.passes.kernels.values import is_filled
 
 #: What moves nothing. So does a bitcast: elements of 4 bits are bytes outside of contractions.
@@ -64,14 +64,16 @@ def operand(
     formats: Mapping[tuple[str, str], Format] = _FORMATS,
     floats: Sequence[Format] = ("f32", "bf16", "f16"),
     *,
+    block: int = BLOCK,
     ones: bool = False,
     to: str = "",
 ) -> Operand | Reason:
     """The activations of a contraction over `depth`, or why no kernel takes them.
 
     `formats`: those that a kernel takes, by the types of their elements and scales. `floats`: those
-    without scales that it takes. `ones`: scales that are all one need not be in memory. `to`: the
-    type to which the program rounds their values, "" where it does not.
+    without scales that it takes. `block`: elements that share a scale, where they have one. `ones`:
+    scales that are all one need not be in memory. `to`: the type to which the program rounds their
+    values, "" where it does not.
     """
     kind = str(element_of(elements))
     row_bits = depth * _width(elements)
@@ -87,7 +89,6 @@ def operand(
         return Reason(
             f"activations are {kind} under scales of {element_of(scales)}; kernels take {known}"
         )
-    block = shape_of(elements)[-1]
     scale_bits = depth // block * _width(scales)
     value, _, share = _look_through(elements, row_bits, as_bytes=True)
     if ones and has_scales_of_one(scales):

@@ -4,12 +4,12 @@
 
 is the format of the weights and of the activations, groups x rows x columns x depth, the experts
 that groups choose from ("each" where every group has its own), and how many consecutive rows have
-the same activations. "bf16r" are f32
-activations that the program rounds to bf16; "mxfp4/64" has a scale for 64 elements instead of 32,
-on both sides; "?" are groups or rows that come with the call; what ends in "plus" is added to a
+the same activations. "bf16r" are f32 activations that the program rounds to bf16; "mxfp4/64" has a
+scale for 64 elements instead of 32, on both sides, and "mxfp8e4m3/32" of the activations one for 32
+on theirs; "?" are groups or rows that come with the call; what ends in "plus" is added to a
 residual [rows, columns] and a bias [columns]; weights that are "given" are no parameters but come
-with the call. Where the CPU has the instructions, contractions are
-kernels of ours; elsewhere they take the portable road and must give the same numbers.
+with the call. Where the CPU has the instructions, contractions are kernels of ours; elsewhere they
+take the portable road and must give the same numbers.
 """
 
 import re
@@ -89,27 +89,33 @@ class Case:
     plus: bool = False
     given: bool = False
     each: bool = False
+    row_block: int = BLOCK
 
     @staticmethod
     def parse(name: str) -> "Case":
         found = re.fullmatch(
-            r"(\w+)(?:/(\d+))? (\w+) ([\d?]+)x([\d?]+)x(\d+)x(\d+)"
+            r"(\w+)(?:/(\d+))? (\w+)(?:/(\d+))? ([\d?]+)x([\d?]+)x(\d+)x(\d+)"
             r"(?: of (\d+)|( each))?(?: share (\d+))?( plus)?( given)?",
             name,
         )
         assert found is not None, name
-        weight, block, activation, *numbers, experts, each, share, plus, given = found.groups()
+        weight, block, activation, own, *numbers, experts, each, share, plus, given = found.groups()
         numbers = [number.replace("?", "-1") for number in numbers]
         experts = numbers[0] if each else experts
         sizes = [*map(int, numbers), int(experts or 0), int(share or 1)]
         halved = weight == "nvfp4" or sizes[3] % BLOCK
         size = int(block or (16 if halved else BLOCK))
         flags = (flag is not None for flag in (plus, given, each))
-        return Case(name, weight, activation, *sizes, size, *flags)
+        return Case(name, weight, activation, *sizes, size, *flags, int(own or size))
 
     @property
     def blocks(self) -> int:
         return self.depth // self.block
+
+    @property
+    def row_blocks(self) -> int:
+        """Of a row of activations."""
+        return self.depth // self.row_block
 
     @property
     def source_rows(self) -> int:
@@ -146,11 +152,10 @@ class Case:
         """
         rng = np.random.default_rng([seed, len(self.name), self.rows, self.columns, self.depth])
         lead = [max(self.experts, 1), self.columns]
-        size = self.block
-        weight = formats.draw(rng, self.weight, [*lead, self.blocks], exact=exact, size=size)
-        x = formats.draw(
-            rng, self.activation, [self.source_rows, self.blocks], exact=exact, size=size
-        )
+        shape = [*lead, self.blocks]
+        weight = formats.draw(rng, self.weight, shape, exact=exact, size=self.block)
+        shape = [self.source_rows, self.row_blocks]
+        x = formats.draw(rng, self.activation, shape, exact=exact, size=self.row_block)
         if exact:
             self.require_exact(weight, x)
         return weight, x
@@ -260,12 +265,12 @@ def program(cases: Sequence[Case]) -> bytes:
                 # The groups of experts that come with the call have a row each.
                 lead = [case.source_rows] if not (case.experts and case.is_dynamic) else [-1, 1]
                 lead = [ir.ShapedType.get_dynamic_size() if n < 0 else n for n in lead]
-                shape = [*lead, case.blocks]
-                width = case.block * BITS.get(case.activation, 8) // 8
+                shape = [*lead, case.row_blocks]
+                width = case.row_block * BITS.get(case.activation, 8) // 8
                 kinds = [ir.RankedTensorType.get([*shape, width], i8)]
                 if case.activation in PLAIN:
                     kind = MLIR.get(case.activation, ir.F32Type).get()
-                    kinds = [ir.RankedTensorType.get([*shape, case.block], kind)]
+                    kinds = [ir.RankedTensorType.get([*shape, case.row_block], kind)]
                 elif case.activation not in SCALES:
                     kinds.append(ir.RankedTensorType.get(shape, ir.F32Type.get()))
                 else:

@@ -134,7 +134,7 @@ class Prepare:
     def _scales(self) -> Scales | None:
         """How the scales of the source are stored."""
         kind = self.source.scale
-        return None if kind is None else Scales(kind, self.source.block)
+        return None if kind is None else Scales(kind, self.source.block, self._size)
 
     @property
     def _rows_a_workgroup(self) -> int:

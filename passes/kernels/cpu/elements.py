@@ -19,6 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from iree.compiler import ir
@@ -77,6 +78,11 @@ class Elements(ABC):
     @abstractmethod
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
         """The register of every step, built when it is asked for."""
+
+    @property
+    def in_rows(self) -> Elements:
+        """The same elements where they lie as a checkpoint or a caller has them."""
+        return self
 
     def offset(self, isa: Isa) -> int:
         """What a quad has too much, in every element."""
@@ -202,6 +208,11 @@ class Sixes(Nibbles):
         return _join(_right(low, 4 * t), _right(high, place - 4))
 
     @property
+    def in_rows(self) -> Elements:
+        """A stream of bits."""
+        return SixesInRows(self.kinds, self.block, self.element)
+
+    @property
     def excess(self) -> int:
         """The largest magnitude of e2m3 in units: 7.5 * 8."""
         return 60
@@ -213,32 +224,54 @@ class Sixes(Nibbles):
 
 
 @dataclass(frozen=True)
+class SixesInRows(Sixes):
+    """Elements of 6 bits, a little-endian stream: element k has bits 6k to 6k + 5. Each 24 bits
+    become a dword, with an element in each byte."""
+
+    def order(self, kind: Kind) -> list[list[int]]:
+        """Of bytes."""
+        return _order_of_bytes(kind, self.block)
+
+    def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
+        """Lookups of the bytes."""
+        units = cache(raw)
+        for j in range(self.block // 4):
+            codes = self._spread(units, j)
+            if kind == "quads":
+                table = quads_of(self.element.values, self.unit, self.offset(isa))
+                yield isa.quads(table, codes)
+            else:
+                yield from _of_bytes(isa, kind, self.element, codes)
+
+    def _spread(self, raw: Raw, j: int) -> ir.Value:
+        """Codes 4j to 4j + 3 as bytes."""
+        unit, start = divmod(24 * j, 32)
+        bits = _right(_as(i32(), raw(unit)), start)
+        if start + 24 > 32:
+            bits = arith.ori(bits, _right(_as(i32(), raw(unit + 1)), start - 32))
+        (lanes,) = ir.VectorType(bits.type).shape
+        parts = [
+            arith.andi(_right(bits, -2 * b), splat(0x3F << 8 * b, i32(), lanes)) for b in range(4)
+        ]
+        return _as(i8(), arith.ori(arith.ori(parts[0], parts[1]), arith.ori(parts[2], parts[3])))
+
+
+@dataclass(frozen=True)
 class Bytes(Codes):
     """Elements of 8 bits: byte b of dword j is k = 4j + b."""
 
     def order(self, kind: Kind) -> list[list[int]]:
-        """Whole dwords; bytes 0, 2 and 1, 3; bytes in that order."""
-        if kind == "quads":
-            return [[4 * j + b for b in range(4)] for j in range(self.units)]
-        pairs = [[4 * j + p, 4 * j + 2 + p] for j in range(self.units) for p in range(2)]
-        return pairs if kind == "pairs" else [[k] for pair in pairs for k in pair]
+        """Of bytes."""
+        return _order_of_bytes(kind, self.block)
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
         """Quads: the sign bit turned over adds 128. Else a lookup of 256 codes, or arithmetic."""
-        element = self.element
         for j in range(self.units):
             if kind == "quads":
                 flip = splat(-128, i8(), 4 * isa.lanes)
                 yield raw(j) if isa.signed else arith.xori(raw(j), flip)
-            elif isa.grain(kind, element) == "bytes":
-                for both in isa.pairs_of_bytes(element, raw(j)):
-                    yield from _pair_as(kind, both, isa)
             else:
-                dwords = _as(i32(), raw(j))
-                for p in range(2):
-                    shifted = (_right(dwords, 8 * p + 16 * w) for w in range(2))
-                    two = [isa.floats_of_dwords(element, codes) for codes in shifted]
-                    yield from _floats_as(kind, two, isa)
+                yield from _of_bytes(isa, kind, self.element, raw(j))
 
     @property
     def excess(self) -> int:
@@ -306,6 +339,32 @@ def quads_of(values: NDArray[np.float32], unit: float, offset: int) -> NDArray[n
     if (found != np.clip(np.rint(found), low, high)).any():
         raise ValueError("bytes do not hold every value of the format")
     return found.astype(np.int16).astype(np.int8)
+
+
+def _order_of_bytes(kind: Kind, block: int) -> list[list[int]]:
+    """Elements in bytes: whole dwords; bytes 0, 2 and 1, 3; bytes in that order."""
+    dwords = range(block // 4)
+    if kind == "quads":
+        return [[4 * j + b for b in range(4)] for j in dwords]
+    pairs = [[4 * j + p, 4 * j + 2 + p] for j in dwords for p in range(2)]
+    return pairs if kind == "pairs" else [[k] for pair in pairs for k in pair]
+
+
+def _of_bytes(isa: Isa, kind: Kind, element: ElementFormat, codes: ir.Value) -> Iterator[ir.Value]:
+    """The registers of codes i8 [4 * lanes] in that order, as pairs or floats."""
+    grain = isa.grain(kind, element)
+    if grain == "bytes":
+        for both in isa.pairs_of_bytes(element, codes):
+            yield from _pair_as(kind, both, isa)
+        return
+    for p in range(2):
+        if grain == "words":
+            both = isa.pairs_of_words(element, _right(_as(i16(), codes), 8 * p))
+            yield from _pair_as(kind, both, isa)
+            continue
+        dwords = _as(i32(), codes)
+        two = [isa.floats_of_dwords(element, _right(dwords, 8 * p + 16 * w)) for w in range(2)]
+        yield from _floats_as(kind, two, isa)
 
 
 def _pair_as(kind: Kind, both: ir.Value, isa: Isa) -> Iterator[ir.Value]:

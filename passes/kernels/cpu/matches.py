@@ -58,25 +58,32 @@ class Call:
         return self.experts, self.columns, self.depth, self.elements.block, scale
 
     @property
+    def reads_panels(self) -> bool:
+        """Whether the weights may be packed: a block of elements in planes has 32."""
+        return self.elements.bits != _PLANES or self.elements.block == BLOCK
+
+    @property
     def reads_rows(self) -> bool:
-        """Whether a kernel may read the weights in rows: packed ones, but for those in planes."""
-        return self.elements.bits in (4, 8)
+        """Whether a kernel may read the weights in rows: packed ones."""
+        return self.elements.bits <= 8
 
 
 def match(op: ir.Operation) -> Call | Reason:
     """The call that computes `op`, or why no kernel does."""
-    scaled = match_scaled_contraction(op, rounded=True)
+    scaled = match_scaled_contraction(op, rounded=True, mixed=True)
     if not isinstance(scaled, Reason):
         return _match_scaled(scaled)
     return scaled if is_scaled_reduction(op) else _match_dense(op)
 
 
 def _match_scaled(found: ScaledContraction) -> Call | Reason:
-    if not (found.is_canonical or any(found.rounded)) or found.rhs_scale is None:
+    usual = found.is_canonical or found.loops.ki or any(found.rounded)
+    if not usual or found.rhs_scale is None:
         return Reason("its operands, loops or body are not in canonical order")
-    if not (found.is_row_major and len(found.maps[0].results) == len(found.batch) + 3):
+    rank = _RANK + len(found.loops.ki)
+    if not (found.is_row_major and len(found.maps[0].results) == len(found.batch) + rank):
         return Reason("an operand has its dimensions in another order than batch, row, block")
-    kind = _scales(element_of(found.rhs_scale), found.block)
+    kind = _scales(element_of(found.rhs_scale), *found.blocks)
     if isinstance(kind, Reason):
         return kind
     of = _elements(found.rhs_type, kind.step)
@@ -86,7 +93,8 @@ def _match_scaled(found: ScaledContraction) -> Call | Reason:
         return Reason(f"it has {len(found.batch)} batch dimensions; kernels take one")
     left = _rounded(found.rounded[0], found.lhs, found.lhs_scale)
     right = _rounded(found.rounded[1], found.rhs, found.rhs_scale)
-    lhs = operand(found.lhs, found.lhs_scale, found.k, ones=True, to=left)
+    block = found.blocks[0]
+    lhs = operand(found.lhs, found.lhs_scale, found.k, block=block, ones=True, to=left)
     if isinstance(lhs, Reason):
         return lhs
     if not is_zero(found.acc):
@@ -102,12 +110,10 @@ def _match_scaled(found: ScaledContraction) -> Call | Reason:
     names = tuple(each.parameter for each in parts if each.parameter is not None)
     if 0 < len(names) < len(parts):
         return Reason("of elements and scales of the weights only one is a parameter")
-    if not names and of.bits == _PLANES:
-        return Reason(f"weights of {of.type} are no parameter, which alone can be packed in planes")
     groups: int | None = _size((found.batch or (1,))[0])
     rows = _size(found.m)
     experts = elements.experts
-    if len(found.maps[1].results) == _RANK:
+    if len(found.maps[1].results) == rank:
         if elements.ids is not None:
             return Reason("its weights are gathered, and it has no batch")
         # One weight for all: their rows are those of one product.
@@ -200,15 +206,19 @@ def _match_dense(op: ir.Operation) -> Call | Reason:
     )
 
 
-def _scales(type: ir.Type, block: int) -> Scales | Reason:
-    """The scales of blocks of so many elements, or why no kernel takes them."""
+def _scales(type: ir.Type, lhs: int, rhs: int) -> Scales | Reason:
+    """The scales of weights, or why no kernel takes them; `lhs`, `rhs`: elements of a block of
+    activations and of weights."""
     known = next((each for each in get_args(ScaleType) if each == str(type)), None)
     if known is None:
         kernels = ", ".join(get_args(ScaleType))
         return Reason(f"scales of the weights are {type}; kernels take {kernels}")
-    if not fits(block):
-        return Reason(f"a scale is for {block} elements; kernels take 16 and multiples of {BLOCK}")
-    return Scales(known, block)
+    for block in (lhs, rhs):
+        if not fits(block):
+            return Reason(
+                f"a scale is for {block} elements; kernels take 16 and multiples of {BLOCK}"
+            )
+    return Scales(known, rhs, min(lhs, rhs, BLOCK))
 
 
 def _elements(type: ir.Type, block: int) -> Elements | Reason:
@@ -216,8 +226,6 @@ def _elements(type: ir.Type, block: int) -> Elements | Reason:
     found = ELEMENTS.get(str(type))
     if found is None:
         return Reason(f"weights are {type}; kernels take {', '.join(ELEMENTS)}")
-    if block != BLOCK and found.bits == _PLANES:
-        return Reason(f"weights of {type} have a scale for {block} elements; kernels take {BLOCK}")
     return replace(found, block=block)
 
 
@@ -246,10 +254,19 @@ class _Source:
 
 
 def _source(value: ir.Value) -> _Source | Reason:
-    """Follow gather and bitcast back to what `value` is read from: a parameter, or a tensor."""
+    """Follow blocks that are split, gather and bitcast back to what `value` is read from: a
+    parameter, or a tensor."""
     chain: list[ir.Operation] = []
     ids, experts = None, 0
     op = producer(value)
+    if (
+        op is not None
+        and op.name == "tensor.expand_shape"
+        and shape_of(op.results[0])[0] == shape_of(op.operands[0])[0]
+    ):
+        chain.append(op)
+        value = op.operands[0]
+        op = producer(value)
     if op is not None and op.name == GATHER:
         along = list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"]))
         if along != [0]:

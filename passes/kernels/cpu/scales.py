@@ -21,20 +21,17 @@ from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, of, splat
 
 @dataclass(frozen=True)
 class Scales:
-    """One scale of `type` for `block` elements along K: 16, or a multiple of 32."""
+    """One scale of `type` for `block` elements along K: 16, or a multiple of 32. `step`: elements
+    that a kernel takes at once, all under one scale of each side."""
 
     type: ScaleType
     block: int = BLOCK
+    step: int = BLOCK
 
     @property
     def memory(self) -> ir.Type:
         """What a scale is in memory."""
         return f32() if self.type == "f32" else i8()
-
-    @property
-    def step(self) -> int:
-        """Elements that a kernel takes at once: all are under one scale."""
-        return min(self.block, BLOCK)
 
     @property
     def steps(self) -> int:

@@ -21,8 +21,8 @@ def with_weights_of_their_own(
 ) -> tuple[list[Call], set[str]]:
     """The calls that kernels compute, and the parameters that they read in rows.
 
-    These are those that another operation reads, or a call in other panels. A call that cannot read
-    rows gets the reason.
+    These are those that another operation reads, or a call in other panels or in none. A call that
+    cannot read rows gets the reason.
     """
     lowered = {op for call in calls for op in (call.op, *call.chain)}
     layouts: dict[str, set[tuple[object, ...]]] = {}
@@ -30,6 +30,7 @@ def with_weights_of_their_own(
         for name in call.parameters:
             layouts.setdefault(name, set()).add(call.layout)
     shared = {name for name, found in layouts.items() if len(found) > 1}
+    shared |= {name for call in calls if not call.reads_panels for name in call.parameters}
     for load in _loads(module):
         name = ir.FlatSymbolRefAttr(load.attributes["global"]).value
         if name in layouts and not _read_only_by(load, lowered):

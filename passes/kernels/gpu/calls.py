@@ -102,7 +102,8 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Call | Reason:
     if isinstance(shape, Reason):
         return shape
     groups, rows, rhs_scale = shape
-    lhs = operand(found.lhs, found.lhs_scale, found.k, _ACTIVATIONS, _FLOATS)
+    block = found.blocks[0]
+    lhs = operand(found.lhs, found.lhs_scale, found.k, _ACTIVATIONS, _FLOATS, block=block)
     if isinstance(lhs, Reason):
         return lhs
     right = _side(found.rhs, rhs_scale, found.k, found.blocks[1], unit)

@@ -147,8 +147,9 @@ class Data:
         case = self.program.cases[name]
         rows, columns = self._factors(name, ids, x)
         if case.in_bytes:
-            split = [side.reshape(*side.shape[:-1], -1, case.block) for side in (rows, columns)]
-            terms, count = np.einsum("gmkb,gnkb->gmnk", *split), 2 * case.blocks
+            step = min(case.block, case.row_block)
+            split = [side.reshape(*side.shape[:-1], -1, step) for side in (rows, columns)]
+            terms, count = np.einsum("gmkb,gnkb->gmnk", *split), 2 * case.depth // step
             size = np.sqrt((terms**2).sum(axis=-1))
         else:
             size, count = np.sqrt(np.einsum("gmk,gnk->gmn", rows**2, columns**2)), case.depth

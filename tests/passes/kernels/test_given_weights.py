@@ -16,6 +16,12 @@ CASES = (
     "mxfp8e4m3 bf16 3x4x33x64 of 2 given",
     "mxfp4 bf16 3x4x33x64 each given",
     "mxfp4 f16 1x5x17x64 given",
+    "mxfp6e2m3 int8 1x7x33x96 given",
+    "mxfp6e2m3 bf16 1x1x17x64 given",
+    "mxfp6e3m2 mxfp6e3m2 3x9x33x64 of 2 given",
+    "mxfp6e3m2 f32 1x9x33x64 given",
+    "nvfp4 mxfp8e4m3/32 1x9x33x64 given",
+    "mxfp4/64 nvfp4/16 3x2x17x64 of 2 given",
 )
 each_case = pytest.mark.parametrize("case", CASES)
 
