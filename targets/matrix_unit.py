@@ -6,6 +6,7 @@ the result. What differs between GPUs:
 
     lanes       lanes per wave: 64 or 32
     k           elements along K per instruction: a lane holds k / groups elements of its row
+    replicated  lanes of all groups hold the same k elements of their row instead
     run         sum e of a lane is row  run groups (e / run) + run g + e % run  of the result
 
 Which elements along K a group has does not matter where each operand is read by the same map,
@@ -105,6 +106,7 @@ class MatrixUnit:
     run: int
     instructions: tuple[MatrixInstruction, ...]
     source: str
+    replicated: bool = False
     scaled_bits: tuple[int, ...] = ()
     converts: bool = False
     dma: int = 0

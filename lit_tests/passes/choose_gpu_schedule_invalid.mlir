@@ -14,7 +14,7 @@
 // OTHER: other.json: wanted a list of objects with a schedule and any of m, n, k, lhs, rhs, found {"m": 4}
 // BOUNDS: bounds.json: of several schedules all but the last want 'below', the number of rows from which on the next one goes, rising; found [None]
 // MISSING: missing.json: schedules cannot be read
-// TARGET: no kernel of ours is for 'gfx90a'; there are some for gfx950, gfx942, gfx1201, gfx1250
+// TARGET: no kernel of ours is for 'gfx90a'; there are some for gfx950, gfx942, gfx1250, gfx1201
 func.func @mixed_pair(%x: tensor<4x256x32xf8E4M3FN>, %xs: tensor<4x256xf8E8M0FNU>, %w: tensor<32x256x32xf4E2M1FN>, %s: tensor<32x256xf8E8M0FNU>) -> tensor<4x32xf32> {
   %zero = arith.constant 0.0 : f32
   %empty = tensor.empty() : tensor<4x32xf32>

@@ -1,5 +1,6 @@
 // RUN: mxc opt %s --target gfx942 --to kernels | filecheck %s --check-prefix=KERNELS
 // RUN: mxc opt %s --target gfx1201 --to kernels | filecheck %s --check-prefix=WMMA
+// RUN: mxc opt %s --target gfx1151 --to kernels | filecheck %s --check-prefix=TWICE
 // RUN: mxc opt %s --target gfx1250 --to kernels | filecheck %s --check-prefix=SCALED
 // RUN: mxc opt %s --target gfx942 --to form-dispatches | filecheck %s --check-prefix=FORM
 // RUN: mxc opt %s --target gfx942 --to lower | filecheck %s --check-prefix=LOWER
@@ -24,6 +25,11 @@
 // WMMA: amdgpu.wmma 16x16x16 %{{.*}} * %{{.*}} + %{{.*}} : vector<8xbf16>, vector<8xbf16>, vector<8xf32>
 // WMMA-NOT: scaled_wmma
 // WMMA-LABEL: @both_scaled(
+
+// Both halves of a wave have whole rows, and weights are given in the order that makes columns consecutive.
+// TWICE: workgroup_size = [32, 1, 1] subgroup_size = 32
+// TWICE: amdgpu.wmma 16x16x16 %{{.*}} * %{{.*}} + %{{.*}} : vector<16xbf16>, vector<16xbf16>, vector<8xf32>
+// TWICE-LABEL: @both_scaled(
 
 // An instruction that takes scales: two of a step of eight blocks, by the lanes of each group.
 // SCALED: amdgpu.scaled_wmma 16x16x128 (%{{.*}} * %{{.*}}) * (%{{.*}} * %{{.*}}) + %{{.*}} a_first_scale_lane = 0 b_first_scale_lane = 0 : vector<4xf8E8M0FNU>, vector<64xf8E4M3FN>, vector<4xf8E8M0FNU>, vector<64xf4E2M1FN>, vector<8xf32>

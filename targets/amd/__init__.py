@@ -5,13 +5,14 @@ from __future__ import annotations
 from mxc.errors import PassError
 from mxc.targets.amd.gfx942 import GFX942
 from mxc.targets.amd.gfx950 import GFX950
+from mxc.targets.amd.gfx1151 import GFX1151
 from mxc.targets.amd.gfx1201 import GFX1201
 from mxc.targets.amd.gfx1250 import GFX1250
 from mxc.targets.gpu import Gpu
 
-__all__ = ["GFX942", "GFX950", "GFX1201", "GFX1250", "GPUS", "gpu", "known_gpu"]
+__all__ = ["GFX942", "GFX950", "GFX1151", "GFX1201", "GFX1250", "GPUS", "gpu", "known_gpu"]
 
-GPUS = (GFX950, GFX942, GFX1250, GFX1201)
+GPUS = (GFX950, GFX942, GFX1250, GFX1201, GFX1151)
 
 
 def gpu(name: str) -> Gpu | None:

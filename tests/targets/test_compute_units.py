@@ -27,7 +27,13 @@ def unit(target: str) -> ComputeUnit:
 
 @pytest.mark.parametrize(
     ("target", "waves"),
-    [("gfx950", CDNA), ("gfx942", CDNA), ("gfx1201", RDNA4), ("gfx1250", GFX1250)],
+    [
+        ("gfx950", CDNA),
+        ("gfx942", CDNA),
+        ("gfx1151", RDNA4),
+        ("gfx1201", RDNA4),
+        ("gfx1250", GFX1250),
+    ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_registers_limit_waves_as_llvm_says(target: str, waves: dict[int, int]) -> None:

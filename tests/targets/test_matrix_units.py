@@ -31,6 +31,8 @@ def test_clocks_are_those_of_the_table() -> None:
         ("gfx950", 32, lambda lane, e: 8 * (e // 4) + 4 * (lane // 32) + e % 4),
         # RDNA4 ISA guide, 7.9: register e of lanes 0-15 is row e, of lanes 16-31 row e + 8.
         ("gfx1201", 16, lambda lane, e: e + 8 * (lane // 16)),
+        # RDNA3.5: row 2 e + lane / 16 of the instruction, which is given the same row of rhs.
+        ("gfx1151", 16, lambda lane, e: e + 8 * (lane // 16)),
     ],
 )
 def test_rows_of_the_result(name: str, rows: int, wanted: object) -> None:
@@ -39,7 +41,7 @@ def test_rows_of_the_result(name: str, rows: int, wanted: object) -> None:
     assert callable(wanted)
     lanes = np.arange(unit.lanes)
     for e in range(instruction.totals):
-        first = unit.run * (lanes // rows) + instruction.row(e // 4)
+        first = instruction.run * (lanes // rows) + instruction.row(e // 4)
         np.testing.assert_array_equal(first + e % 4, [wanted(lane, e) for lane in lanes])
 
 

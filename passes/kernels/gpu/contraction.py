@@ -18,15 +18,13 @@ from mxc.passes.kernels.finish import Finish, Place
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import below, divided, plus, times
 from mxc.passes.kernels.gpu.output import Blocks
 from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.vectors import f32, i32, index, of
-
-#: Totals of a tile that lie together in the result.
-QUAD = 4
 
 
 @dataclass(frozen=True)

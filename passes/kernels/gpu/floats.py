@@ -99,7 +99,7 @@ class FloatSide:
         """Everything of one step. `masked`: blocks that the row does not have are zero."""
         kind = self.kind
         first, stride = (TURNS, 1) if not self.in_turn else (1, self.instruction.groups)
-        own = plus(times(step, self.instruction.step), times(self.lane.group, first))
+        own = plus(times(step, self.instruction.step), times(self.lane.block, first))
         found: Loaded = []
         for row in self.rows:
             start = times(plus(times(row, kind.blocks), own), kind.block_bytes)

@@ -32,6 +32,8 @@ from mxc.targets.matrix_unit import MatrixInstruction, MatrixUnit
 BLOCK = 32
 #: Instructions of a step: the scales in a dword.
 TURNS = 4
+#: Consecutive sums of a lane that are stored at once.
+QUAD = 4
 #: Elements of a fragment of bf16 or f16: 16 bytes.
 FRAGMENT = 8
 
@@ -56,9 +58,14 @@ class Instruction:
         return self.unit.form(self.rows)
 
     @property
-    def groups(self) -> int:
-        """Lane groups, and blocks along K."""
+    def lane_groups(self) -> int:
+        """Groups of `rows` lanes, which have different rows of the result."""
         return self.unit.lanes // self.rows
+
+    @property
+    def groups(self) -> int:
+        """Lane groups with different blocks along K."""
+        return 1 if self.unit.replicated else self.lane_groups
 
     @property
     def fragment(self) -> int:
@@ -97,9 +104,21 @@ class Instruction:
 
     def row(self, quad: int) -> int:
         """Sums 4 quad .. 4 quad + 3 of a lane belong to rows run x group + this, and the next."""
-        run = self.unit.run
-        runs, rest = divmod(4 * quad, run)
-        return run * self.groups * runs + rest
+        runs, rest = divmod(4 * quad, self.run)
+        return self.run * self.lane_groups * runs + rest
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether consecutive rows of the result are in different lane groups.
+
+        Then the rows of an operand are given in another order, so that a lane has a run of them.
+        """
+        return self.unit.run < QUAD
+
+    @property
+    def run(self) -> int:
+        """Consecutive rows of the result that a lane has."""
+        return self.totals if self.interleaved else self.unit.run
 
 
 @dataclass(frozen=True)

@@ -63,10 +63,15 @@ def at_most(a: ir.Value, b: ir.Value | int) -> ir.Value:
 
 @dataclass(frozen=True)
 class Lane:
-    """`row` of its tile and `group` along K; `wave` of the workgroup, a scalar."""
+    """`row` of its tile of lhs, `column` of that of rhs, `block` along K of those of a turn.
+
+    `group`: which rows of the result it has; `wave` of the workgroup, a scalar.
+    """
 
     lane: ir.Value
     row: ir.Value
+    column: ir.Value
+    block: ir.Value
     group: ir.Value
     wave: ir.Value
 
@@ -76,9 +81,11 @@ def lane_of(instruction: Instruction) -> Lane:
     own = thread()
     lanes = instruction.unit.lanes
     lane = rest(own, lanes)
-    return Lane(
-        lane,
-        rest(lane, instruction.rows),
-        divided(lane, instruction.rows),
-        uniform(divided(own, lanes)),
-    )
+    row, group = rest(lane, instruction.rows), divided(lane, instruction.rows)
+    column = row
+    if instruction.interleaved:
+        # Row 2 e + g of the result is sum e of group g: it is given column 8 g + e.
+        count = instruction.lane_groups
+        column = plus(times(rest(row, count), instruction.run), divided(row, count))
+    block = index(0) if instruction.unit.replicated else group
+    return Lane(lane, row, column, block, group, uniform(divided(own, lanes)))

@@ -31,14 +31,11 @@ from mxc.dialects.quantise import Quantisation
 from mxc.dialects.quantise_scalars import i32 as number
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.conversions import Conversion
-from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction
+from mxc.passes.kernels.gpu.fragments import BLOCK, QUAD, Instruction
 from mxc.passes.kernels.gpu.lanes import Lane, divided, plus, rest, times
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.quantised import quantised_result
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, of
-
-#: Columns that a lane has in a row.
-_QUAD = 4
 
 
 def tiles_of(instruction: Instruction) -> int:
@@ -110,12 +107,12 @@ class Blocks:
     def _run(self, quads: Sequence[ir.Value]) -> ir.Value:
         """The consecutive columns of this lane, f32 [8] or [16]."""
         size, runs = self.instruction.rows, []
-        bits = [bitcast(quad, i32(), _QUAD) for quad in quads]
+        bits = [bitcast(quad, i32(), QUAD) for quad in quads]
         half = len(quads) // 2
         for first, second in zip(bits[:half], bits[half:], strict=True):
             pairs = [
                 swapped(vector.extract(first, [], [at]), vector.extract(second, [], [at]), size)
-                for at in range(_QUAD)
+                for at in range(QUAD)
             ]
             runs += [low for low, _ in pairs] + [high for _, high in pairs]
         whole = vector.from_elements(of(i32(), len(runs)), runs)

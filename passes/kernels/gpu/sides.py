@@ -127,7 +127,7 @@ class ScaledSide:
 
     def load(self, step: ir.Value, *, masked: bool) -> Loaded:
         """Everything of one step. `masked`: blocks that the row does not have are zero."""
-        kind, group = self.kind, self.lane.group
+        kind, group = self.kind, self.lane.block
         first = times(step, self.instruction.step)
         found: Loaded = []
         offsets = [
@@ -165,7 +165,7 @@ class ScaledSide:
 
     def _block(self, piece: Piece) -> ir.Value:
         """The block of a step, for its first instruction, that a piece of this lane is of."""
-        block = plus(divided(self.lane.group, piece.share), piece.first)
+        block = plus(divided(self.lane.block, piece.share), piece.first)
         return times(block, 1 if self._in_order or self.in_turn else TURNS)
 
     def _factors(self, tile: int, first: ir.Value, *, masked: bool) -> ir.Value:

@@ -28,8 +28,9 @@ from iree.compiler.dialects import arith, scf, vector
 
 from mxc.dialects.amdgpu import barrier, bounded, no_reordering, shared, zeros
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.gpu.contraction import QUAD, Contraction, Given
+from mxc.passes.kernels.gpu.contraction import Contraction, Given
 from mxc.passes.kernels.gpu.floats import Floats, FloatSide
+from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import Lane, below, divided, lane_of, plus, rest, times
 from mxc.passes.kernels.gpu.output import Blocks, tiles_of
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct, SummedProduct
@@ -91,7 +92,7 @@ class _Body:
         first = plus(times(workgroup(0), waves_n), wave_n)
         self.columns = [times(plus(times(first, across), tile), size) for tile in range(across)]
         starts = [
-            plus(clamped(plus(column, self.lane.row), kernel.width), half * kernel.width)
+            plus(clamped(plus(column, self.lane.column), kernel.width), half * kernel.width)
             for half in range(self.halves)
             for column in self.columns
         ]
@@ -275,5 +276,5 @@ class _Body:
 
     def _column(self, column: ir.Value, quad: int) -> ir.Value:
         """The first column of a quad of the tile that begins at `column`."""
-        run = self.instruction.unit.run
+        run = self.instruction.run
         return plus(column, plus(times(self.lane.group, run), self.instruction.row(quad)))

@@ -8,7 +8,8 @@ from iree.compiler.dialects import arith, scf
 from mxc.dialects.amdgpu import zeros
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import product, quotient_up, value_of
-from mxc.passes.kernels.gpu.contraction import QUAD, Contraction, Given
+from mxc.passes.kernels.gpu.contraction import Contraction, Given
+from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import Lane, at_most, below, divided, plus, rest, times
 from mxc.passes.kernels.gpu.output import Blocks
 from mxc.passes.kernels.vectors import f32, of

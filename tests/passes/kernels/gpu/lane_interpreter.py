@@ -5,10 +5,11 @@ is held as the bits of its elements. What a matrix instruction computes is writt
 documents, element by element of the matrices, and knows nothing of how a kernel fills its lanes:
 
     A, B    lane l has row (column) l % 16; where element i of its fragment is along K: `_ALONG_K`
-    C, D    lane l has column l % 16, and element i is row i + 8 (l / 16)
+    C, D    lane l has column l % 16, and element i is row i + 8 (l / 16); of gfx1151 2 i + l / 16
     scales  lane first + r has those of row r: byte b for elements 32 b .. 32 b + 31 along K
 
-Sources: AMD RDNA4 ISA guide, 7.9 (16x16x16); Triton, LinearLayoutConversions.cpp (gfx1250).
+Sources: AMD RDNA4 ISA guide, 7.9 (16x16x16); Triton, LinearLayoutConversions.cpp (gfx1250);
+AMD RDNA3.5 ISA guide, 7.9 (gfx1151: lanes l and l + 16 have all of the same row).
 """
 
 from __future__ import annotations
@@ -344,10 +345,13 @@ class _Workgroup:
     # Matrices.
 
     def _matrix(self, raw: Array, kind: ir.Type, width: int, depth: int) -> Array:
-        """The fragments of a wave as [16, depth]."""
+        """The fragments of a wave as [16, depth]. Two lanes that have whole rows have the same."""
         numbers = floats(raw, kind).astype(np.float64)
         lane, i = np.arange(WAVE)[:, None], np.arange(raw.shape[1])[None]
         whole = np.full((16, depth), np.nan)
+        if raw.shape[1] == depth:
+            np.testing.assert_array_equal(raw[:16], raw[16:])
+            return numbers[:16]
         whole[np.broadcast_to(lane % 16, numbers.shape), _ALONG_K[depth, width](i, lane // 16)] = (
             numbers
         )
@@ -370,7 +374,8 @@ class _Workgroup:
                 whole.append(matrix)
             product = whole[0] @ whole[1].T
             lane, i = np.arange(WAVE)[:, None], np.arange(8)[None]
-            part = product[i + 8 * (lane // 16), lane % 16]
+            twice = sides[0][0].shape[1] == depth
+            part = product[2 * i + lane // 16 if twice else i + 8 * (lane // 16), lane % 16]
             total = floats(c[wave], ir.F32Type.get()).astype(np.float64) + part
             result[wave] = raw_of(total.astype(np.float32))
         return [result]

@@ -1,4 +1,4 @@
-"""Kernels of gfx1201 and gfx1250, which the simulator does not execute, by an interpreter of MLIR.
+"""Kernels of GPUs that the simulator does not execute, by an interpreter of MLIR.
 
 It has the layouts of their matrix instructions from documents (lane_interpreter.py): a kernel that
 fills a lane with something else is far off. What LLVM makes of it is not seen here.
@@ -25,6 +25,10 @@ CASES = [
     ("gfx1201", 40, 33, 96, "bf16", E3M2),
     ("gfx1201", 4, 16, 288, "f32", F4),
     ("gfx1201", 2, 16, 96, "f16", NVFP4),
+    ("gfx1151", 5, 20, 544, F4, E2M3),
+    ("gfx1151", 40, 33, 96, "bf16", E3M2),
+    ("gfx1151", 4, 16, 288, "f32", F4),
+    ("gfx1151", 3, 18, 96, "f16", NVFP4),
     ("gfx1250", 5, 20, 544, F4, E4M3),
     ("gfx1250", 40, 33, 160, F4, F4),
     ("gfx1250", 3, 12, 288, E5M2, E4M3),
@@ -79,7 +83,7 @@ def test_a_nan_scale_is_nan_in_its_row_alone() -> None:
     assert np.abs(found[:, rest] - wanted).max() < 1e-6 * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize("target", ["gfx1201", "gfx1250"])
+@pytest.mark.parametrize("target", ["gfx1151", "gfx1201", "gfx1250"])
 def test_a_clamp_keeps_nan(target: str) -> None:
     rng = np.random.default_rng(4)
     m, n, k = 4, 16, 96
