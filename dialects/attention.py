@@ -8,8 +8,8 @@
     mixed    = sum of weights * values, over weights that are not zero
     result   = mixed / total                                   [T, V, G, D]
 
-T tokens of this call, V key/value heads, G query heads a key/value head, D head size, S keys. Values
-may have another size than keys, which the result then has too.
+T tokens of this call, V key/value heads, G query heads a key/value head, D head size, S keys.
+Values may have another size than keys, which the result then has too.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def attention(
 ) -> ir.Value:
     """softmax(scale * q k, with one more logit `sinks` a head) v: f32 [T, V, G, D].
 
-    queries [T, V, G, D] f32; keys [S, V, D]; values [S, V, D of the result]; sinks [V, G], floats. Query m stands at
-    position + m, key s at first + s (None: at s), both index values. A query sees the keys at or
+    queries [T, V, G, D] f32; keys [S, V, D]; values [S, V, D of the result]; sinks [V, G], floats.
+    Query m stands at position + m, key s at first + s (None: at s), both index values. A query sees the keys at or
     before it, and of these the last `width` (None: all). The sink takes part in the maximum and
     the sum, and has no value. `cap`: scores become cap * tanh(score / cap) before they are masked.
     """
