@@ -47,9 +47,10 @@ def attention(
     """softmax(scale * q k, with one more logit `sinks` a head) v: f32 [T, V, G, D].
 
     queries [T, V, G, D] f32; keys [S, V, D]; values [S, V, D of the result]; sinks [V, G], floats.
-    Query m stands at position + m, key s at first + s (None: at s), both index values. A query sees the keys at or
-    before it, and of these the last `width` (None: all). The sink takes part in the maximum and
-    the sum, and has no value. `cap`: scores become cap * tanh(score / cap) before they are masked.
+    Query m stands at position + m, key s at first + s (None: at s), both index values. A query sees
+    the keys at or before it, and of these the last `width` (None: all). The sink takes part in the
+    maximum and the sum, and has no value. `cap`: scores become cap * tanh(score / cap) before they
+    are masked.
     """
     f32 = ir.F32Type.get()
     products = generic(
