@@ -96,3 +96,19 @@ def loop(
     op = scf.ForOp(start, stop, step, list(carried))
     with ir.InsertionPoint(op.body):
         yield op.induction_variable, list(op.inner_iter_args), op
+
+
+def as_integers(element: ir.Type, value: ir.Value) -> ir.Value:
+    """The same bits as integers of another width."""
+    kind = ir.VectorType(value.type)
+    bits = kind.shape[0] * ir.IntegerType(kind.element_type).width
+    return bitcast(value, element, bits // ir.IntegerType(element).width)
+
+
+def shifted(value: ir.Value, bits: int) -> ir.Value:
+    """Shifted right by `bits`, to the left where they are negative."""
+    if not bits:
+        return value
+    kind = ir.VectorType(value.type)
+    by = splat(abs(bits), kind.element_type, kind.shape[0])
+    return arith.shrui(value, by) if bits > 0 else arith.shli(value, by)

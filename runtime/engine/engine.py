@@ -19,14 +19,7 @@ from numpy.typing import NDArray
 from mxc.errors import MxcError, RequestError
 from mxc.runtime.engine.choice import Choice
 from mxc.runtime.engine.pages import next_key, page_keys
-from mxc.runtime.engine.request import (
-    CANCELLED,
-    ERROR,
-    LENGTH,
-    STOP,
-    Outcome,
-    Request,
-)
+from mxc.runtime.engine.request import CANCELLED, ERROR, LENGTH, STOP, Outcome, Request
 from mxc.runtime.engine.schedule import Chunk, StepLimits, Work, schedule
 from mxc.runtime.engine.sequences import PageStore, SequencePages, StoreCounts
 from mxc.runtime.steps import StepModel, StepPlan

@@ -40,7 +40,7 @@ from mxc.formats.formats import (
 )
 from mxc.passes.kernels.cpu.isa import Isa, Kind, halves, pair
 from mxc.passes.kernels.sources import BLOCK
-from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, splat
+from mxc.passes.kernels.vectors import as_integers, bitcast, f32, i8, i16, i32, shifted, splat
 
 #: The nibbles of a word, low and high byte in turn, as a lookup of bytes gives them.
 _TURNS = (0, 2, 1, 3)
@@ -141,12 +141,12 @@ class Nibbles(Codes):
             if kind == "quads":
                 table = quads_of(element.values, self.unit, self.offset(isa))
                 for p in range(2):
-                    yield isa.quads(table, _as(i8(), self._codes(raw, j, p, i16())))
+                    yield isa.quads(table, as_integers(i8(), self._codes(raw, j, p, i16())))
                 continue
             grain = isa.grain(kind, element)
             if grain == "bytes":
                 for p in range(2):
-                    codes = _as(i8(), self._codes(raw, j, p, i16()))
+                    codes = as_integers(i8(), self._codes(raw, j, p, i16()))
                     for both in isa.pairs_of_bytes(element, codes):
                         yield from _pair_as(kind, both, isa)
                 continue
@@ -163,7 +163,7 @@ class Nibbles(Codes):
 
     def _codes(self, raw: Raw, j: int, t: int, width: ir.Type) -> ir.Value:
         """Nibble t and those above it of each i16 or i32 of dword j."""
-        return _right(_as(width, raw(j)), 4 * t)
+        return shifted(as_integers(width, raw(j)), 4 * t)
 
     @property
     def excess(self) -> int:
@@ -203,9 +203,9 @@ class Sixes(Nibbles):
 
     def _codes(self, raw: Raw, j: int, t: int, width: ir.Type) -> ir.Value:
         """The two planes joined."""
-        low, high = (_as(width, raw(unit)) for unit in (j, 4 + j // 2))
+        low, high = (as_integers(width, raw(unit)) for unit in (j, 4 + j // 2))
         place = 8 * (t // 2) + 4 * (j % 2) + 2 * (t % 2)
-        return _join(_right(low, 4 * t), _right(high, place - 4))
+        return _join(shifted(low, 4 * t), shifted(high, place - 4))
 
     @property
     def in_rows(self) -> Elements:
@@ -246,14 +246,16 @@ class SixesInRows(Sixes):
     def _spread(self, raw: Raw, j: int) -> ir.Value:
         """Codes 4j to 4j + 3 as bytes."""
         unit, start = divmod(24 * j, 32)
-        bits = _right(_as(i32(), raw(unit)), start)
+        bits = shifted(as_integers(i32(), raw(unit)), start)
         if start + 24 > 32:
-            bits = arith.ori(bits, _right(_as(i32(), raw(unit + 1)), start - 32))
+            bits = arith.ori(bits, shifted(as_integers(i32(), raw(unit + 1)), start - 32))
         (lanes,) = ir.VectorType(bits.type).shape
         parts = [
-            arith.andi(_right(bits, -2 * b), splat(0x3F << 8 * b, i32(), lanes)) for b in range(4)
+            arith.andi(shifted(bits, -2 * b), splat(0x3F << 8 * b, i32(), lanes)) for b in range(4)
         ]
-        return _as(i8(), arith.ori(arith.ori(parts[0], parts[1]), arith.ori(parts[2], parts[3])))
+        return as_integers(
+            i8(), arith.ori(arith.ori(parts[0], parts[1]), arith.ori(parts[2], parts[3]))
+        )
 
 
 @dataclass(frozen=True)
@@ -359,11 +361,11 @@ def _of_bytes(isa: Isa, kind: Kind, element: ElementFormat, codes: ir.Value) -> 
         return
     for p in range(2):
         if grain == "words":
-            both = isa.pairs_of_words(element, _right(_as(i16(), codes), 8 * p))
+            both = isa.pairs_of_words(element, shifted(as_integers(i16(), codes), 8 * p))
             yield from _pair_as(kind, both, isa)
             continue
-        dwords = _as(i32(), codes)
-        two = [isa.floats_of_dwords(element, _right(dwords, 8 * p + 16 * w)) for w in range(2)]
+        dwords = as_integers(i32(), codes)
+        two = [isa.floats_of_dwords(element, shifted(dwords, 8 * p + 16 * w)) for w in range(2)]
         yield from _floats_as(kind, two, isa)
 
 
@@ -375,22 +377,6 @@ def _pair_as(kind: Kind, both: ir.Value, isa: Isa) -> Iterator[ir.Value]:
 def _floats_as(kind: Kind, two: Sequence[ir.Value], isa: Isa) -> Iterator[ir.Value]:
     """Two registers of f32, or the one of pairs that they make."""
     yield from [pair(two[0], two[1], isa.lanes)] if kind == "pairs" else two
-
-
-def _as(element: ir.Type, value: ir.Value) -> ir.Value:
-    """The same bits as integers of another width."""
-    kind = ir.VectorType(value.type)
-    bits = kind.shape[0] * ir.IntegerType(kind.element_type).width
-    return bitcast(value, element, bits // ir.IntegerType(element).width)
-
-
-def _right(value: ir.Value, bits: int) -> ir.Value:
-    """Shifted right by `bits`, to the left where they are negative."""
-    if not bits:
-        return value
-    kind = ir.VectorType(value.type)
-    by = splat(abs(bits), kind.element_type, kind.shape[0])
-    return arith.shrui(value, by) if bits > 0 else arith.shli(value, by)
 
 
 def _join(low: ir.Value, high: ir.Value) -> ir.Value:
