@@ -10,22 +10,18 @@ canonical form; this module only describes, and returns None for what is no cont
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import linalg
 
+from mxc.dialects.contraction import OperandFormat
 from mxc.dialects.dispatches import owner, walk
-from mxc.dialects.quantise import BLOCK
-from mxc.formats.formats import FORMATS
 
 _PRODUCTS = ("arith.mulf", "arith.muli")
 _SUMS = ("arith.addf", "arith.addi")
 _CONSTANT = "arith.constant"
 
-#: The name of i8 elements with an f32 scale a block of 32.
-INT8 = "int8"
 # A factor that is looked up by an index is no element of the operand that holds the index.
 _NO_FACTOR = ("tensor.extract", "linalg.index")
 
@@ -44,10 +40,19 @@ class Side:
         """Type of the elements."""
         return ir.RankedTensorType(self.tensor.type).element_type
 
+    def format(self, block: int) -> OperandFormat:
+        """With so many elements a scale, where it has one."""
+        if self.scale is None:
+            return OperandFormat(str(self.element))
+        scale = str(ir.RankedTensorType(self.scale.type).element_type)
+        return OperandFormat(str(self.element), scale, block)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Contraction:
-    """`batch`, `m`, `n`, `k` are products of loop sizes, 1 where there is no loop, -1 if dynamic.
+class Product:
+    """The two factors that `op` multiplies and sums.
+
+    `batch`, `m`, `n`, `k` are products of loop sizes, 1 where there is no loop, -1 if dynamic.
 
     `block` is the number of elements along k that share a scale, 0 where nothing is scaled.
     """
@@ -62,45 +67,6 @@ class Contraction:
     block: int
 
 
-def format_name(side: Side, block: int) -> str:
-    """Name of the format of one side: "mxfp4", "nvfp4", or the plain MLIR type, "f32".
-
-    Elements of at most 8 bits that no scale of a known format goes with keep their MLIR name.
-    """
-    element = str(side.element)
-    if side.scale is None:
-        return element
-    return block_name(element, str(ir.RankedTensorType(side.scale.type).element_type), block)
-
-
-def block_name(element: str, scale: str, block: int) -> str:
-    """Name of the format of elements under a scale for `block` of them, all MLIR types."""
-    for known in FORMATS.values():
-        if (known.element.mlir, known.scale.mlir, known.block) == (element, scale, block):
-            return known.name
-    if (element, scale, block) == ("i8", "f32", BLOCK):
-        return INT8
-    return f"{element} with {scale} per {block}"
-
-
-def row_bytes(name: str, k: int) -> int:
-    """Bytes of k elements of the format that `format_name` calls so, with their scales."""
-    found = re.fullmatch(r"(\w+) with (\w+) per (\d+)", name)
-    if name in FORMATS:
-        return FORMATS[name].packed_bytes(k) + FORMATS[name].blocks(k)
-    if name == INT8:
-        return row_bytes(f"i8 with f32 per {BLOCK}", k)
-    if found is not None:
-        element, scale, block = found.groups()
-        return _bits(element) * k // 8 + _bits(scale) * (k // int(block)) // 8
-    return _bits(name) * k // 8
-
-
-def _bits(type: str) -> int:
-    """Width of an MLIR type, by its name."""
-    return int(re.findall(r"\d+", type)[0])
-
-
 def is_packed_float(element: ir.Type) -> bool:
     """Whether a type is a float of at most 8 bits that is not a scale."""
     return (
@@ -110,12 +76,12 @@ def is_packed_float(element: ir.Type) -> bool:
     )
 
 
-def contractions(root: ir.Operation) -> list[Contraction]:
+def contractions(root: ir.Operation) -> list[Product]:
     """Every contraction under `root`, in order."""
     return [found for op in walk(root) if (found := read(op)) is not None]
 
 
-def read(op: ir.Operation) -> Contraction | None:
+def read(op: ir.Operation) -> Product | None:
     """The contraction that `op` is, or None."""
     if not op.name.startswith("linalg.") or len(op.results) != 1 or len(op.regions) != 1:
         return None
@@ -138,7 +104,7 @@ def read(op: ir.Operation) -> Contraction | None:
     lhs, rhs = sides
     shared = (set(lhs.dims) & set(rhs.dims)) - reduced
     scaled = next((side for side in (rhs, lhs) if side.scale is not None), None)
-    return Contraction(
+    return Product(
         op=op,
         lhs=lhs,
         rhs=rhs,

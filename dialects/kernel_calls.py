@@ -1,80 +1,26 @@
-"""What a kernel of ours computes, written on the dispatch that calls it; or why none does.
+"""What is said of the operations that our kernels take the place of, beside `Contraction`.
 
-    flow.dispatch @k::@k(%x, %ids, %w, %s) {mxc.contraction = {
-        batch = 4, m = 1, n = 5760, k = 2880, experts = 32,
-        lhs = "bf16", rhs = "mxfp4", out = "f32"}} : ..
-
-The body of such a kernel is vectors and intrinsics: no operation of it says what is computed. The
-attribute survives IREE's phases up to flow, where the report reads it. So does `mxc.quantises` on a
-kernel that makes blocks for contractions, or puts them into their order.
-
-On a contraction that no kernel computes the same attribute has the reason:
+Of a contraction that no kernel computes the attribute `mxc.contraction` has the reason:
 
     linalg.generic {mxc.contraction = {reason = "the accumulator is not zero"}} ..
 
 and so has its location, because IREE builds some operations anew without their attributes.
+
+`mxc.quantises` is on a kernel that makes blocks for contractions, or puts them into their order.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-
 from iree.compiler import ir
 
+from mxc.dialects.contraction import ATTRIBUTE, Contraction
 from mxc.dialects.dispatches import tensor_bytes
 from mxc.dialects.locations import records, with_record
 from mxc.dialects.reasons import Reason
-from mxc.targets.target import Kind
 
-ATTRIBUTE = "mxc.contraction"
 QUANTISES = "mxc.quantises"
 _REASON = "reason"
 _DECODED = "decoded"
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelCall:
-    """batch x [m, k] times [n, k] of one of `experts`; formats by name ("mxfp4", "bf16").
-
-    `kind`: of the instruction that multiplies, one of `targets.KINDS`. `batch` and `m` are -1 where
-    they come with the call. `choice`: why not by a better one that the machine has; empty where
-    it has none. `unfused`: why the elementwise operation that follows, its subject, is left for
-    another kernel; empty where none follows.
-    """
-
-    batch: int
-    m: int
-    n: int
-    k: int
-    experts: int
-    lhs: str
-    rhs: str
-    out: str
-    kind: Kind
-    choice: str = ""
-    unfused: str = ""
-
-    def write(self, dispatch: ir.Operation) -> None:
-        """Put this on a dispatch."""
-        i64 = ir.IntegerType.get_signless(64)
-        dispatch.attributes[ATTRIBUTE] = ir.DictAttr.get(
-            {
-                key: ir.StringAttr.get(value)
-                if isinstance(value, str)
-                else ir.IntegerAttr.get(i64, value)
-                for key, value in asdict(self).items()
-                if value != ""
-            }
-        )
-
-
-def read_call(dispatch: ir.Operation) -> KernelCall | None:
-    """What stands on a dispatch, or None."""
-    if ATTRIBUTE not in dispatch.attributes:
-        return None
-    given = ir.DictAttr(dispatch.attributes[ATTRIBUTE])
-    names = [field.name for field in fields(KernelCall) if field.name in given]
-    return KernelCall(**{name: given[name].value for name in names})
 
 
 def write_reason(op: ir.Operation, reason: Reason, *, decoded: bool = False) -> None:
@@ -109,7 +55,7 @@ def quantises(dispatch: ir.Operation) -> bool:
     return QUANTISES in dispatch.attributes
 
 
-def moved_bytes(dispatch: ir.Operation, call: KernelCall) -> int | None:
+def moved_bytes(dispatch: ir.Operation, call: Contraction) -> int | None:
     """Bytes that a call reads and writes: of the weights, the experts that are chosen at most.
 
     None where its rows are dynamic.
@@ -120,7 +66,7 @@ def moved_bytes(dispatch: ir.Operation, call: KernelCall) -> int | None:
     tensors = [v for v in dispatch.operands if isinstance(v.type, ir.RankedTensorType)]
     values = [*tensors, *dispatch.results]
     total = 0
-    chosen = False
+    chosen, experts = False, max(call.experts, 1)
     for place, value in enumerate(values):
         size = tensor_bytes(value.type)
         if size is None:
@@ -128,12 +74,9 @@ def moved_bytes(dispatch: ir.Operation, call: KernelCall) -> int | None:
         kind = ir.RankedTensorType(value.type)
         count, shared = kind.shape[0] if kind.rank else 1, kind.rank > 1
         if not shared and chosen and place < len(tensors):
-            shared, count = (
-                count >= call.experts * call.n and not count % call.experts,
-                call.experts,
-            )
-        if call.experts > 1 and shared and count == call.experts:
-            size = size // call.experts * min(call.batch, call.experts)
+            shared, count = count >= experts * call.n and not count % experts, experts
+        if experts > 1 and shared and count == experts:
+            size = size // experts * call.weights
         chosen = chosen or str(kind.element_type) == "i32"
         total += size
     return total

@@ -30,6 +30,7 @@ from typing import Any
 
 from iree.compiler import ir
 
+from mxc.dialects.contraction import Contraction
 from mxc.dialects.contractions import is_contraction
 from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.reasons import Reason
@@ -85,7 +86,7 @@ class ChooseGpuSchedule(Pass):
                 if is_contraction(op):
                     write_reason(op, call)
                 continue
-            fitting = [n for n, entry in enumerate(given) if _fits(entry, call)]
+            fitting = [n for n, entry in enumerate(given) if _fits(entry, call.of)]
             if fitting:
                 used[fitting[0]] = True
                 entry = given[fitting[0]]
@@ -114,16 +115,16 @@ def _chosen(call: Call, gpu: Gpu) -> Schedules:
     if not _may_stage(call):
         transports = ("stream",)
     problem = Problem(
-        rows=1 if call.rows is None else call.rows,
-        columns=call.columns,
-        blocks=call.depth // BLOCK,
+        rows=1 if call.of.m is None else call.of.m,
+        columns=call.of.n,
+        blocks=call.of.k // BLOCK,
         bits=call.bits,
-        groups=_GROUPS if call.groups is None else call.groups,
+        groups=_GROUPS if call.of.batch is None else call.of.batch,
         halves=halves,
-        experts=call.experts,
+        experts=call.of.experts,
         parts=_parts(call),
     )
-    if call.rows is None:
+    if call.of.m is None:
         found = choose_by_rows(problem, device=gpu, transports=transports)
     else:
         found = Schedules([choose(problem, device=gpu, transports=transports)])
@@ -146,14 +147,8 @@ def _parts(call: Call) -> int:
     return call.left.parts(call.decoded) if isinstance(call.left, Floats) else 1
 
 
-def _fits(entry: Mapping[str, Any], call: Call) -> bool:
-    known = {
-        "m": call.rows,
-        "n": call.columns,
-        "k": call.depth,
-        "lhs": call.formats[0],
-        "rhs": call.formats[1],
-    }
+def _fits(entry: Mapping[str, Any], of: Contraction) -> bool:
+    known = {"m": of.m, "n": of.n, "k": of.k, "lhs": of.lhs.name, "rhs": of.rhs.name}
     return all(entry[key] == known[key] for key in _KEYS if key in entry)
 
 

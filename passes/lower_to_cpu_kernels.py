@@ -45,9 +45,10 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.contractions import block_name, is_contraction
+from mxc.dialects.contraction import OperandFormat
+from mxc.dialects.contractions import is_contraction
 from mxc.dialects.generic import shape_of
-from mxc.dialects.kernel_calls import KernelCall, mark_quantises, write_reason
+from mxc.dialects.kernel_calls import mark_quantises, write_reason
 from mxc.dialects.quantise import Quantisation
 from mxc.dialects.reasons import Reason
 from mxc.errors import PassError
@@ -69,19 +70,16 @@ from mxc.passes.kernels.cpu.sorted_rows import SortedRows
 from mxc.passes.kernels.cpu.tiles import Tiles, padded, prepared_for_tiles
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
-from mxc.passes.kernels.extents import Size, named, product, quotient, value_of
+from mxc.passes.kernels.extents import Size, product, quotient, value_of
 from mxc.passes.kernels.quantised import quantised_result
 from mxc.passes.kernels.reshapes import as_tensor, packed_as, reshape, scalars_of, sizes_of
-from mxc.passes.kernels.sources import BLOCK, Source
+from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 from mxc.passes.rewriting.worklist import Worklist
 from mxc.targets.target import Kind as InstructionKind
 
 #: What cannot be part of a symbol.
 _NO_NAME = r"\W+"
-
-#: A size of a contraction that is not known, in its description.
-_DYNAMIC = -1
 
 #: How registers are multiplied.
 _KINDS: dict[Kind, InstructionKind] = {
@@ -150,7 +148,7 @@ def _kind(isa: Isa, call: Call) -> Kind | Reason:
     where both are exact in it, else f32."""
     source, elements = call.lhs.source, call.elements
     possible: list[Kind] = []
-    whole = not source.to and not call.rounded
+    whole = not source.to and not call.of.rhs.rounded
     if whole and source.is_integer and "quads" in elements.kinds:
         possible.append("quads")
     if whole and source.format not in ("f32", "f16") and "pairs" in elements.kinds:
@@ -159,7 +157,8 @@ def _kind(isa: Isa, call: Call) -> Kind | Reason:
     found = [kind for kind in possible if kind in isa.kinds and isa.decodes(elements.bits, kind)]
     if found:
         return found[0]
-    return Reason(f"this instruction set has no dot product of {source.format} and {call.format}")
+    pair = f"{source.format} and {call.of.rhs.name}"
+    return Reason(f"this instruction set has no dot product of {pair}")
 
 
 class _Kernels:
@@ -174,8 +173,8 @@ class _Kernels:
 
     def lower(self, call: Call) -> None:
         """Replace the contraction by dispatches."""
-        many = not isinstance(call.groups, int) or call.groups >= SORTED_ROWS
-        routed = call.ids is not None and call.rows == 1 and many
+        many = call.of.batch is None or call.of.batch >= SORTED_ROWS
+        routed = call.ids is not None and call.of.m == 1 and many
         prepared = prepared_for_tiles(self._isa, call, sorted=routed)
         if isinstance(prepared, Reason):
             has_tiles = isinstance(self._isa, Amx)
@@ -189,12 +188,12 @@ class _Kernels:
         assert not isinstance(kind, Reason)
         source = call.lhs.source
         elements = call.elements if call.parameters else call.elements.in_rows
-        blocks = call.depth // elements.block
+        blocks = call.of.k // elements.block
         quads = kind == "quads"
-        weights = Weights(elements, kind, call.scales, call.rounded)
+        weights = Weights(elements, kind, call.scales, call.of.rhs.rounded)
         if not call.parameters:
             weights = RowWeights(
-                elements, kind, call.scales, call.rounded, rows=call.columns, blocks=blocks
+                elements, kind, call.scales, call.of.rhs.rounded, rows=call.of.n, blocks=blocks
             )
         prepared = Prepared(
             kind,
@@ -205,22 +204,22 @@ class _Kernels:
             offset=elements.offset(self._isa) if quads else 0,
             weight_unit=weights.unit,
         )
-        shape = tile(self._isa, weights, call.rows, sorted=routed)
+        shape = tile(self._isa, weights, call.of.m, sorted=routed)
         rows = Rows(
-            call.groups,
-            call.rows,
-            call.experts,
+            call.of.batch,
+            call.of.m,
+            call.of.experts,
             routed,
             call.lhs.share,
-            rows_a_workgroup(prepared, call.rows, blocks, shape.rows),
-            own=call.experts > 0 and call.ids is None,
+            rows_a_workgroup(prepared, call.of.m, blocks, shape.rows),
+            own=call.of.is_own,
         )
         # Where sums wait in the result, there is nothing to finish yet.
         after = epilogue(call.op, PANEL)
         if shape.staged_blocks:
             after = Epilogue((), _STAGED if after.stages else after.unfused)
         made, out = (None, None) if shape.staged_blocks else _blocks_of(call, after)
-        gemm = Gemm(self._isa, weights, prepared, rows, call.columns, blocks, shape, after, out)
+        gemm = Gemm(self._isa, weights, prepared, rows, call.of.n, blocks, shape, after, out)
         with ir.InsertionPoint(call.op), call.op.location:
             scalars = _scalars(call)
             operands = [self._prepare(call, Prepare(source, prepared, rows.sources, blocks))]
@@ -231,9 +230,10 @@ class _Kernels:
 
     def _lower_to_tiles(self, call: Call, prepared: Prepared, routed: bool) -> None:
         """By tiles: tiles.py."""
-        steps = call.depth // prepared.block
-        own = call.experts > 0 and call.ids is None
-        rows = Rows(call.groups, call.rows, call.experts, routed, call.lhs.share, own=own)
+        steps = call.of.k // prepared.block
+        rows = Rows(
+            call.of.batch, call.of.m, call.of.experts, routed, call.lhs.share, own=call.of.is_own
+        )
         after = epilogue(call.op, PANEL)
         made, out = _blocks_of(call, after)
         weights = Weights(call.elements, "pairs", call.scales)
@@ -246,7 +246,7 @@ class _Kernels:
                 operands = [self._sort(call, sort, operands[0]), self._route(call)]
             elif call.ids is not None:
                 operands.append(call.ids)
-        kernel = Tiles(weights, padded(prepared), rows, call.columns, steps, after, out)
+        kernel = Tiles(weights, padded(prepared), rows, call.of.n, steps, after, out)
         name = f"{self._name(call, routed, after, out)}_tiles"
         self._dispatch(call, kernel, scalars, operands, name, made)
 
@@ -275,10 +275,13 @@ class _Kernels:
             operands += [] if call.parameters else call.tensors
             operands += [*(value for _, value in after.operands)]
             found = self._calls.dispatch(name, kernel, operands, scalars)
-            stored = after.stores if made is None else made.format.name
-            unfused = "" if after.unfused is None or made is not None else after.unfused.text
-            described = _described(call, stored, kernel)
-            dataclasses.replace(described, choice=choice, unfused=unfused).write(found)
+            dataclasses.replace(
+                call.of,
+                out=OperandFormat(after.stores) if made is None else OperandFormat.of(made.format),
+                kind=_KINDS[kernel.weights.kind] if isinstance(kernel, Gemm) else "matrix",
+                choice=choice,
+                unfused="" if after.unfused is None or made is not None else after.unfused.text,
+            ).write(found)
             sizes = sizes_of(last.results[0])
             if made is None:
                 replace(last, reshape(found.results[0], shape_of(last.results[0]), sizes))
@@ -321,7 +324,7 @@ class _Kernels:
         """The rows by expert, where no earlier call has them."""
         assert call.ids is not None
         if call.ids not in self._routes:
-            kernel = Routes(call.groups, call.experts)
+            kernel = Routes(call.of.batch, call.of.experts)
             scalars = [value_of(_extent(call)[0])] if kernel.scalars else []
             made = self._calls.dispatch(kernel.name, kernel, [call.ids], scalars)
             self._routes[call.ids] = made.results[0]
@@ -344,22 +347,21 @@ def _blocks_of(call: Call, after: Epilogue) -> tuple[Quantisation | None, Roundi
 
 def _scalars(call: Call) -> list[ir.Value]:
     """Groups and rows that come with the call, at the insertion point."""
-    return scalars_of(call.op.results[0], call.groups, call.rows)
+    return scalars_of(call.op.results[0], call.of.batch, call.of.m)
 
 
 def _extent(call: Call) -> tuple[Size, Size]:
     """Groups and rows of a call, at the insertion point."""
     given = iter(_scalars(call))
-    groups, rows = (next(given) if size is None else size for size in (call.groups, call.rows))
+    sizes = (call.of.batch, call.of.m)
+    groups, rows = (next(given) if size is None else size for size in sizes)
     return groups, rows
 
 
 def _name(call: Call, routed: bool) -> str:
-    name = f"mxc_{re.sub(_NO_NAME, '_', call.format)}_{call.lhs.source.name}"
-    name += f"_{named(call.groups)}x{named(call.rows)}x{call.columns}x{call.depth}"
-    if call.experts:
-        name += f"_of_{call.experts}" if call.ids is not None else "_each"
-    name += f"_to_{call.rounded}" if call.rounded else ""
+    weights = re.sub(_NO_NAME, "_", call.of.rhs.name)
+    name = f"mxc_{weights}_{call.lhs.source.name}_{call.of.symbol}"
+    name += f"_to_{call.of.rhs.rounded}" if call.of.rhs.rounded else ""
     name += "" if call.parameters else "_in_rows"
     name += "_sorted" if routed else ""
     return name + (f"_share_{call.lhs.share}" if call.lhs.share > 1 else "")
@@ -374,25 +376,3 @@ def _load(parameter: str, kind: ir.Type) -> ir.Value:
             "is_immutable": ir.UnitAttr.get(),
         },
     ).result
-
-
-def _described(call: Call, out: str, kernel: Gemm | Tiles) -> KernelCall:
-    return KernelCall(
-        batch=_DYNAMIC if call.groups is None else call.groups,
-        m=_DYNAMIC if call.rows is None else call.rows,
-        n=call.columns,
-        k=call.depth,
-        experts=max(call.experts, 1),
-        lhs=_format_of(call.lhs.source),
-        rhs=call.format,
-        out=out,
-        kind=_KINDS[kernel.weights.kind] if isinstance(kernel, Gemm) else "matrix",
-    )
-
-
-def _format_of(source: Source) -> str:
-    """The name of the format of activations, as reports have it."""
-    if source.is_float:
-        return source.format
-    element = source.element.mlir
-    return element if source.scale is None else block_name(element, source.scale, source.block)

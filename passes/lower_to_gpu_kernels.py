@@ -37,8 +37,8 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.dialects.contraction import OperandFormat
 from mxc.dialects.generic import shape_of
-from mxc.dialects.kernel_calls import KernelCall
 from mxc.dialects.reasons import Reason
 from mxc.errors import PassError
 from mxc.passes.base import Pass
@@ -59,8 +59,6 @@ from mxc.passes.kernels.reshapes import as_buffer, as_tensor, packed_as, reshape
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 from mxc.targets.amd import known_gpu
 
-#: A size of a contraction that is not known, in its description.
-_DYNAMIC = -1
 #: What to do about a schedule that does not fit.
 _CURE = "leave the schedule to mxc-choose-gpu-schedule, or give another one"
 
@@ -95,7 +93,7 @@ class _Kernels:
 
     def lower(self, call: Call, chosen: Schedules) -> None:
         """Replace the contraction by a dispatch. Raises PassError for a schedule that cannot be."""
-        chosen = chosen if call.rows is None else chosen.only(call.rows)
+        chosen = chosen if call.of.m is None else chosen.only(call.of.m)
         after = epilogue(call.op, 16)
         last = after.stages[-1].op if after.stages else call.op
         converts = chosen.schedules[0].instruction.unit.converts
@@ -107,8 +105,7 @@ class _Kernels:
         except ValueError as error:
             raise PassError(f"{call.op.location}: {error}; {_CURE}") from error
         name = self._name(call, after) + (f"_as_{out.name}" if out is not None else "")
-        stored = after.stores if blocks is None else blocks.format.name
-        name += f"_as_{stored}" if blocks is None and stored != "f32" else ""
+        name += f"_as_{after.stores}" if blocks is None and after.stores != "f32" else ""
         kernel = ByRows(kernels, chosen.bounds)
         self._build(name, kernel)
         with ir.InsertionPoint(last), call.op.location:
@@ -124,8 +121,12 @@ class _Kernels:
                 workload=scalars,
                 sizes=dynamic_of(buffers),
             )
-            unfused = "" if after.unfused is None or blocks is not None else after.unfused.text
-            dataclasses.replace(_described(call, stored), unfused=unfused).write(made)
+            dataclasses.replace(
+                call.of,
+                out=OperandFormat(after.stores) if out is None else OperandFormat.of(out.format),
+                kind="scaled matrix" if call.decoded is None else "matrix",
+                unfused="" if after.unfused is None or blocks is not None else after.unfused.text,
+            ).write(made)
             sizes = sizes_of(last.results[0])
             if blocks is None:
                 replace(last, reshape(made.results[0], shape_of(last.results[0]), sizes))
@@ -140,10 +141,10 @@ class _Kernels:
         return _kind(call, schedule)(
             call.left,
             call.right,
-            groups=call.groups,
-            rows=call.rows,
-            columns=call.columns,
-            experts=call.experts,
+            groups=call.of.batch,
+            rows=call.of.m,
+            columns=call.of.n,
+            experts=call.of.experts,
             schedule=schedule,
             share=call.lhs.share,
             after=after,
@@ -163,10 +164,7 @@ class _Kernels:
         source, left = call.lhs.source, call.left
         name = f"mxc_{source.name if isinstance(left, Floats) else left.format.name}"
         name += f"_{call.right.format.name}" + ("_in_f16" if call.decoded == "f16" else "")
-        groups, rows = ("D" if size is None else size for size in (call.groups, call.rows))
-        name += f"_{groups}x{rows}x{call.columns}x{call.depth}"
-        if call.experts:
-            name += "_each" if call.ids is None else f"_of_{call.experts}"
+        name += f"_{call.of.symbol}"
         name += f"_share_{call.lhs.share}" if call.lhs.share > 1 else ""
         if not after.stages:
             return name
@@ -181,18 +179,3 @@ def _kind(call: Call, schedule: Schedule) -> type[Contraction]:
     if call.sums_blocks:
         raise ValueError("there is no ring for f32 scales that differ along a row")
     return FloatRing if isinstance(call.left, Floats) else Ring
-
-
-def _described(call: Call, result: str) -> KernelCall:
-    lhs, rhs = call.formats
-    return KernelCall(
-        batch=_DYNAMIC if call.groups is None else call.groups,
-        m=_DYNAMIC if call.rows is None else call.rows,
-        n=call.columns,
-        k=call.depth,
-        experts=max(call.experts, 1),
-        lhs=lhs,
-        rhs=rhs,
-        out=result,
-        kind="scaled matrix" if call.decoded is None else "matrix",
-    )

@@ -23,14 +23,14 @@ from iree.compiler import ir
 import mxc
 from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
+from mxc.dialects.contraction import read_contraction
 from mxc.dialects.contractions import sums_elements
 from mxc.dialects.dispatches import walk
-from mxc.dialects.kernel_calls import read_call, read_reasons, reads_decoded
+from mxc.dialects.kernel_calls import read_reasons, reads_decoded
 from mxc.passes.base import Stage, run
 
 #: Parts of the names of kernels that are of one form: sizes, numbers of epilogues.
 _SIZES = re.compile(r"[\dD]+(x[\dD]+)+|_\d+$")
-_PLAIN = ("f32", "bf16", "f16")
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ def _lowered(module: ir.Operation, program: Program) -> Checked:
             forms.add(_form(view.operation))
             continue
         for op in walk(view.operation):
-            call = read_call(op) if op.name == "flow.dispatch" else None
+            call = read_contraction(op) if op.name == "flow.dispatch" else None
             if call is not None:
-                calls += [call.kind] if call.rhs not in _PLAIN or call.lhs not in _PLAIN else []
+                calls += [call.kind] if call.rhs.is_packed or call.lhs.is_packed else []
             elif sums_elements(op) or reads_decoded(op.location):
                 said = read_reasons(op.location)
                 reasons += said[:1]

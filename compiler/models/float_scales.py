@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import gcd
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
-from mxc.dialects.contractions import block_name
+from mxc.dialects.contraction import OperandFormat
 from mxc.dialects.reasons import Reason
 from mxc.formats.formats import E4M3, E5M2, F32, INT4, INT8, BlockFormat
 from mxc.passes.kernels.cpu.scales import fits
@@ -46,4 +46,4 @@ def packed_format(tensor: CanonicalTensor, *, gpu: bool) -> BlockFormat | Reason
         return Reason(
             f"a scale is for {width} of {depth} elements; kernels take 16 and multiples of {BLOCK}"
         )
-    return BlockFormat(block_name(element.mlir, F32.mlir, block), element, block, F32)
+    return BlockFormat(OperandFormat(element.mlir, F32.mlir, block).name, element, block, F32)

@@ -28,12 +28,11 @@ from mxc.compiler.report.preparation import (
     quantising,
 )
 from mxc.dialects import kernel_calls
+from mxc.dialects.contraction import Contraction, read_contraction
 from mxc.dialects.contractions import (
-    Contraction,
+    Product,
     Side,
     contractions,
-    format_name,
-    row_bytes,
     sums,
     sums_elements,
 )
@@ -45,7 +44,7 @@ from mxc.dialects.dispatches import (
     tensor_bytes,
     walk,
 )
-from mxc.dialects.kernel_calls import KernelCall, read_call, read_reasons
+from mxc.dialects.kernel_calls import read_reasons
 from mxc.dialects.locations import names
 from mxc.passes import verify_packed_weights, verify_transients
 from mxc.passes.verify_packed_weights import Weights
@@ -56,9 +55,6 @@ _NUMBER = re.compile(r"\d+")
 
 #: Why there is no kernel for what no pass could read.
 _NO_CONTRACTION = "a sum of scaled elements that is no contraction of two tensors"
-
-#: Types that need no decoding.
-_PLAIN = ("f32", "f16", "bf16")
 
 
 def account(
@@ -77,7 +73,7 @@ def account(
     matmuls: list[Matmul] = []
     for dispatch in every:
         kernel = kernels.get(dispatch.entry)
-        call = read_call(dispatch.op)
+        call = read_contraction(dispatch.op)
         if call is not None:
             before = quantising(dispatch, weights, stores)
             after = following(dispatch, call.n, weights)
@@ -104,12 +100,12 @@ def account(
     )
 
 
-def _operation(dispatch: Dispatch, inside: list[Contraction], shared: bool) -> Operation:
-    call = read_call(dispatch.op)
+def _operation(dispatch: Dispatch, inside: list[Product], shared: bool) -> Operation:
+    call = read_contraction(dispatch.op)
     if call is not None:
         name = next(iter(dispatch.names), dispatch.entry)
         moved = kernel_calls.moved_bytes(dispatch.op, call)
-        sizes = [(call.batch, call.m, call.n, call.k)]
+        sizes = [(_size(call.batch), _size(call.m), call.n, call.k)]
     else:
         own = next(iter(dispatch.names), dispatch.entry)
         name = _name(dispatch, inside[0], shared) if inside else own
@@ -127,7 +123,7 @@ def _operation(dispatch: Dispatch, inside: list[Contraction], shared: bool) -> O
 
 def _matmul(
     dispatch: Dispatch,
-    contraction: Contraction,
+    contraction: Product,
     prepared: Preparation,
     after: Sequence[Dispatch],
     kernel: Kernel | None,
@@ -139,7 +135,8 @@ def _matmul(
     moved = _sum([moved_bytes(step) for step in steps])
     block = contraction.block or prepared.block
     lhs, rhs = prepared.lhs or contraction.lhs, prepared.rhs or contraction.rhs
-    packed = lhs.scale is not None or rhs.scale is not None
+    formats = lhs.format(block), rhs.format(block)
+    packed = any(format.scale for format in formats)
     reason = _reason(dispatch, contraction.op)
     return Matmul(
         name=_name(dispatch, contraction, shared),
@@ -148,15 +145,15 @@ def _matmul(
         m=contraction.m,
         n=contraction.n,
         k=contraction.k,
-        lhs=format_name(lhs, block),
-        rhs=format_name(rhs, block),
+        lhs=formats[0].name,
+        rhs=formats[1].name,
         out=str(ir.RankedTensorType(contraction.op.results[0].type).element_type),
         kernel=dispatch.entry,
         lowering="not found" if kernel is None else lowering_of(kernel, target, packed=packed),
         kernels=len(steps),
         bytes_moved=moved,
         bytes_minimum=_minimum(dispatch, contraction, (lhs, rhs), block, after),
-        fallback=explain(contraction, lhs, rhs, block, prepared, kernel, target, reason),
+        fallback=explain(contraction, formats, prepared, kernel, target, reason),
         reason=reason or NO_REASON,
     )
 
@@ -172,7 +169,7 @@ def _reason(dispatch: Dispatch, op: ir.Operation) -> str | None:
 
 def _own(
     dispatch: Dispatch,
-    call: KernelCall,
+    call: Contraction,
     steps: tuple[Sequence[Dispatch], Sequence[Dispatch]],
     kernels: Sequence[Kernel],
     target: Target,
@@ -182,40 +179,53 @@ def _own(
     `steps`: those that quantise what it reads, and those that finish its result; `kernels`: one,
     or those of which the rows of a call choose.
     """
-    packed = call.rhs not in _PLAIN
-    weights = min(call.batch, call.experts) * call.n * row_bytes(call.rhs, call.k)
     before, after = steps
-    written = call.batch * call.m * row_bytes(call.out, call.n)
-    # Of a gated product half of the columns.
-    own = [tensor_bytes(result.type) for result in dispatch.op.results]
-    written = min(written, _sum(own) or written)
-    for finish in after:
-        written = min(written, tensor_bytes(finish.op.results[0].type) or written)
-    dynamic = min(call.batch, call.m) < 0
-    found = [lowering_of(kernel, target, packed=packed) for kernel in kernels]
+    assert call.kind is not None
+    found = [lowering_of(kernel, target, packed=call.rhs.is_packed) for kernel in kernels]
     return Matmul(
         name=next(iter(dispatch.names), dispatch.entry),
         function=dispatch.function,
-        batch=call.batch,
-        m=call.m,
+        batch=_size(call.batch),
+        m=_size(call.m),
         n=call.n,
         k=call.k,
-        lhs=call.lhs,
-        rhs=call.rhs,
-        out=call.out,
+        lhs=call.lhs.name,
+        rhs=call.rhs.name,
+        out=call.out.name,
         kernel=dispatch.entry,
         lowering=", ".join(dict.fromkeys(found)) or "not found",
         kernels=1 + len(before) + len(after),
         bytes_moved=_sum(
             [kernel_calls.moved_bytes(dispatch.op, call), *map(moved_bytes, (*before, *after))]
         ),
-        bytes_minimum=None
-        if dynamic
-        else weights + call.batch * call.m * row_bytes(call.lhs, call.k) + written,
+        bytes_minimum=_least_bytes(dispatch, call, after),
         fallback=explain_own(kernels, target, call.kind),
         choice=choice_of(call, target),
         unfused=call.unfused or None,
     )
+
+
+def _least_bytes(dispatch: Dispatch, call: Contraction, after: Sequence[Dispatch]) -> int | None:
+    """Bytes of both packed factors and the output, each once."""
+    if call.batch is None or call.m is None:
+        return None
+    rows = call.batch * call.m
+    written = rows * call.out.row_bytes(call.n)
+    # Of a gated product half of the columns.
+    own = [tensor_bytes(result.type) for result in dispatch.op.results]
+    written = min(written, _sum(own) or written)
+    for finish in after:
+        written = min(written, tensor_bytes(finish.op.results[0].type) or written)
+    return (
+        call.weights * call.n * call.rhs.row_bytes(call.k)
+        + rows * call.lhs.row_bytes(call.k)
+        + written
+    )
+
+
+def _size(known: int | None) -> int:
+    """As a row of the report has it."""
+    return -1 if known is None else known
 
 
 def _sum(parts: Sequence[int | None]) -> int | None:
@@ -226,7 +236,7 @@ def _sum(parts: Sequence[int | None]) -> int | None:
 
 def _unread(
     every: list[Dispatch],
-    bodies: dict[str, list[Contraction]],
+    bodies: dict[str, list[Product]],
     kernels: dict[str, Kernel],
     target: Target,
 ) -> list[Matmul]:
@@ -268,7 +278,7 @@ def _unread(
     return found
 
 
-def _name(dispatch: Dispatch, contraction: Contraction, shared: bool) -> str:
+def _name(dispatch: Dispatch, contraction: Product, shared: bool) -> str:
     """The builder's name of the contraction.
 
     Equal executables are merged, so the body of one that several dispatches share carries the
@@ -283,7 +293,7 @@ def _name(dispatch: Dispatch, contraction: Contraction, shared: bool) -> str:
 
 def _minimum(
     dispatch: Dispatch,
-    contraction: Contraction,
+    contraction: Product,
     packed: tuple[Side, Side],
     block: int,
     after: Sequence[Dispatch],

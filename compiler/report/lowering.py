@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mxc.compiler.report.assembly import Kernel
-from mxc.compiler.report.preparation import Preparation, is_narrow
-from mxc.dialects.contractions import Contraction, Side, format_name
+from mxc.compiler.report.preparation import Preparation
+from mxc.dialects.contraction import Contraction, OperandFormat
+from mxc.dialects.contractions import Product
 from mxc.dialects.dispatches import Dispatch, tensor_bytes
-from mxc.dialects.kernel_calls import KernelCall, reads_decoded
+from mxc.dialects.kernel_calls import reads_decoded
 from mxc.targets.target import KINDS, Kind, Target
 
 #: Of a contraction that no pass has looked at.
@@ -45,10 +46,8 @@ def lowering_of(kernel: Kernel, target: Target, *, packed: bool) -> str:
 
 
 def explain(
-    contraction: Contraction,
-    lhs: Side,
-    rhs: Side,
-    block: int,
+    contraction: Product,
+    formats: tuple[OperandFormat, OperandFormat],
     prepared: Preparation,
     kernel: Kernel | None,
     target: Target,
@@ -59,19 +58,17 @@ def explain(
     None for one of plain operands, unless they were packed and are decoded in an unknown way.
     `reason`: what the passes have said.
     """
-    packed = any(side.scale is not None or is_narrow(side.element) for side in (lhs, rhs))
+    packed = any(format.is_packed for format in formats)
     if not packed and not reads_decoded(contraction.op.location):
         return None
-    stock = _explain_stock(contraction, lhs, rhs, block, prepared, kernel, target)
+    stock = _explain_stock(contraction, formats, prepared, kernel, target)
     why = f"no kernel of mxc computes it: {reason or NO_REASON}"
     return why if stock is None else f"{why}; {stock}"
 
 
 def _explain_stock(
-    contraction: Contraction,
-    lhs: Side,
-    rhs: Side,
-    block: int,
+    contraction: Product,
+    formats: tuple[OperandFormat, OperandFormat],
     prepared: Preparation,
     kernel: Kernel | None,
     target: Target,
@@ -94,7 +91,7 @@ def _explain_stock(
     if best == "scaled matrix":
         return None
     if target.scaled_instructions:
-        return _no_scaled_matrix(contraction, lhs, rhs, block, target)
+        return _no_scaled_matrix(contraction, *formats, target)
     if target.is_gpu and best != "matrix":
         return (
             f"{target.name} has no block-scaled instruction, and its matrix instructions are not "
@@ -119,9 +116,9 @@ def explain_own(kernels: Sequence[Kernel], target: Target, wanted: Kind) -> str 
     return None
 
 
-def choice_of(call: KernelCall, target: Target) -> str | None:
+def choice_of(call: Contraction, target: Target) -> str | None:
     """Why a kernel of ours does without an instruction that the CPU has; None where it does not."""
-    exact_in_bf16 = "f32" not in (call.lhs, call.rhs)
+    exact_in_bf16 = "f32" not in (call.lhs.element, call.rhs.element)
     found = [call.choice] if call.choice else []
     if call.kind == "multiply-add" and exact_in_bf16 and target.slow_bf16:
         found.append(f"taken as f32: {target.slow_bf16}")
@@ -129,18 +126,19 @@ def choice_of(call: KernelCall, target: Target) -> str | None:
 
 
 def _no_scaled_matrix(
-    contraction: Contraction, lhs: Side, rhs: Side, block: int, target: Target
+    contraction: Product, lhs: OperandFormat, rhs: OperandFormat, target: Target
 ) -> str:
-    left, right = format_name(lhs, block), format_name(rhs, block)
-    if lhs.scale is None or rhs.scale is None:
-        plain = left if lhs.scale is None else right
+    left, right = lhs.name, rhs.name
+    if not lhs.scale or not rhs.scale:
+        plain = right if lhs.scale else left
         return (
             f"no scaled matrix instruction: lhs is {plain}, a weight-only contraction; the "
             "elements are decoded in registers"
         )
-    fitting = target.scaled_for(str(lhs.element), str(rhs.element), block)
+    fitting = target.scaled_for(lhs.element, rhs.element, rhs.block)
     if not fitting:
-        return f"{target.name} has no scaled matrix instruction for {left} x {right}, block {block}"
+        pair = f"{left} x {right}, block {rhs.block}"
+        return f"{target.name} has no scaled matrix instruction for {pair}"
     smallest = min(mma.m for mma in fitting)
     sizes = {"M": contraction.m, "N": contraction.n, "K": contraction.k}
     dynamic = " and ".join(name for name, size in sizes.items() if size < 0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.contractions import Contraction, Side, is_packed_float
+from mxc.dialects.contractions import Product, Side, is_packed_float
 from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.dispatches import LOAD, Dispatch, owner, source, walk
 from mxc.dialects.kernel_calls import quantises
@@ -35,7 +35,7 @@ class Preparation:
 
 
 def preparation(
-    dispatch: Dispatch, contraction: Contraction, weights: Weights, stores: dict[str, ir.Value]
+    dispatch: Dispatch, contraction: Product, weights: Weights, stores: dict[str, ir.Value]
 ) -> Preparation:
     """Find the dispatches that only prepare operands of `contraction` in `dispatch`.
 

@@ -29,7 +29,7 @@ with new_context(), ir.Location.unknown():
         # CHECK-LABEL: func.func @product(
         # CHECK-NOT: linalg
         # CHECK: flow.dispatch @mxc_prepare_
-        # CHECK: %[[Y:.*]]:2 = flow.dispatch @mxc_mxfp4_bf16_1x3x64x64_as_mxfp8e4m3_even::{{.*}} {mxc.contraction = {{{.*}}out = "mxfp8e4m3"{{.*}}}} : {{.*}} -> (tensor<3x2x32xi8>, tensor<3x2xi8>)
+        # CHECK: %[[Y:.*]]:2 = flow.dispatch @mxc_mxfp4_bf16_1x3x64x64_as_mxfp8e4m3_even::{{.*}} {mxc.contraction = {{{.*}}out = {block = 32 : i64, element = f8E4M3FN, scale = f8E8M0FNU}{{.*}}}} : {{.*}} -> (tensor<3x2x32xi8>, tensor<3x2xi8>)
         # CHECK-NOT: linalg
         @func.FuncOp.from_py_func(x)
         def product(x: ir.Value) -> tuple[ir.Value, ir.Value]:

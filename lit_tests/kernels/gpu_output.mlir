@@ -22,7 +22,7 @@
 
 // CHECK-LABEL: func.func @blocks_out(
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_mxfp8e4m3_mxfp4_1x4x64x64_as_mxfp8e4m3_even::{{.*}} {mxc.contraction = {{{.*}}out = "mxfp8e4m3"{{.*}}}} : {{.*}} -> (tensor<64xi32>, tensor<8xi8>)
+// CHECK: flow.dispatch @mxc_mxfp8e4m3_mxfp4_1x4x64x64_as_mxfp8e4m3_even::{{.*}} {mxc.contraction = {{{.*}}out = {block = 32 : i64, element = f8E4M3FN, scale = f8E8M0FNU}{{.*}}}} : {{.*}} -> (tensor<64xi32>, tensor<8xi8>)
 // CHECK-NOT: linalg
 // CHECK: return %{{.*}}, %{{.*}} : tensor<4x2x32xf8E4M3FN>, tensor<4x2xf8E8M0FNU>
 #map = affine_map<(d0, d1, d2, d3) -> (d0, d2, d3)>

@@ -19,7 +19,7 @@
 // CHECK-NOT: iree_linalg_ext.gather
 // CHECK-NOT: linalg
 // CHECK: %[[P:.*]] = flow.dispatch @mxc_prepare_f32_floats0_{{.*}} : (tensor<12x2x32xf32>) -> tensor<12x3x32xi32>
-// CHECK: %[[Y:.*]] = flow.dispatch @mxc_mxfp4_f32_3x4x40x64_of_5::@mxc_mxfp4_f32_3x4x40x64_of_5(%[[P]], %arg1, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 3 : i64, experts = 5 : i64, k = 64 : i64, kind = "multiply-add", lhs = "f32", m = 4 : i64, n = 40 : i64, out = "f32", rhs = "mxfp4"}} : (tensor<12x3x32xi32>, tensor<3xi32>, tensor<5x3x2x4x64xi8>, tensor<5x3x2x16xi8>) -> tensor<12x40xf32>
+// CHECK: %[[Y:.*]] = flow.dispatch @mxc_mxfp4_f32_3x4x40x64_of_5::@mxc_mxfp4_f32_3x4x40x64_of_5(%[[P]], %arg1, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 3 : i64, chosen, experts = 5 : i64, k = 64 : i64, kind = "multiply-add", lhs = {element = f32}, m = 4 : i64, n = 40 : i64, out = {element = f32}, rhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}}} : (tensor<12x3x32xi32>, tensor<3xi32>, tensor<5x3x2x4x64xi8>, tensor<5x3x2x16xi8>) -> tensor<12x40xf32>
 // CHECK: tensor.expand_shape %{{.*}} : tensor<480xf32> into tensor<3x4x40xf32>
 // CHECK-NOT: linalg
 // CHECK: return
@@ -165,7 +165,7 @@ func.func @dense_pairs(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // CHECK-LABEL: func.func @gathered_plain(
 // CHECK-NOT: iree_linalg_ext.gather
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_bf16_bf16_3x4x20x64_of_5::@mxc_bf16_bf16_3x4x20x64_of_5(%{{.*}}, %arg1, %{{.*}}) {mxc.contraction = {batch = 3 : i64, experts = 5 : i64, k = 64 : i64, kind = "dot product", lhs = "bf16", m = 4 : i64, n = 20 : i64, out = "f32", rhs = "bf16"}}
+// CHECK: flow.dispatch @mxc_bf16_bf16_3x4x20x64_of_5::@mxc_bf16_bf16_3x4x20x64_of_5(%{{.*}}, %arg1, %{{.*}}) {mxc.contraction = {batch = 3 : i64, chosen, experts = 5 : i64, k = 64 : i64, kind = "dot product", lhs = {element = bf16}, m = 4 : i64, n = 20 : i64, out = {element = f32}, rhs = {element = bf16}}}
 // CHECK-NOT: linalg
 // CHECK: return
 // BASE-LABEL: func.func @gathered_plain(
@@ -657,7 +657,7 @@ func.func @scales_elsewhere(%x: tensor<2x2x32xf32>) -> (tensor<2x20xf32>, tensor
 // CHECK: %[[ROWS:.*]] = tensor.dim %arg1
 // CHECK: flow.dispatch @mxc_bf16_f32_1x2x20x64
 // CHECK: flow.dispatch @mxc_prepare_f32_floats0_{{.*}}Dx64[%[[ROWS]]]({{.*}}, %[[ROWS]]) : (tensor<?x2x32xf32>{%[[ROWS]]}, index) -> tensor<?x3x32xi32>{%[[ROWS]]}
-// CHECK: flow.dispatch @mxc_bf16_f32_1xDx20x64::@mxc_bf16_f32_1xDx20x64[%[[ROWS]]]({{.*}}, %[[ROWS]]) {mxc.contraction = {batch = 1 : i64, experts = 1 : i64, k = 64 : i64, kind = "multiply-add", lhs = "f32", m = -1 : i64,
+// CHECK: flow.dispatch @mxc_bf16_f32_1xDx20x64::@mxc_bf16_f32_1xDx20x64[%[[ROWS]]]({{.*}}, %[[ROWS]]) {mxc.contraction = {batch = 1 : i64, k = 64 : i64, kind = "multiply-add", lhs = {element = f32}, m = -1 : i64,
 // CHECK-NOT: linalg.generic
 // CHECK: return
 // BASE: stream.executable private @mxc_bf16_f32_1xDx20x64 {
@@ -932,7 +932,7 @@ func.func @more_than_a_product(%x: tensor<2x64xf32>) -> tensor<2x20xf32> {
 // CHECK-LABEL: func.func @nvfp4(
 // CHECK-NOT: linalg
 // CHECK: flow.dispatch @mxc_prepare_bf16_pairs0_by16_{{.*}} : (tensor<2x3x16xbf16>) -> tensor<2x3x8xi32>
-// CHECK: flow.dispatch @mxc_nvfp4_bf16_1x2x20x48::@mxc_nvfp4_bf16_1x2x20x48({{.*}} rhs = "nvfp4"
+// CHECK: flow.dispatch @mxc_nvfp4_bf16_1x2x20x48::@mxc_nvfp4_bf16_1x2x20x48({{.*}} rhs = {block = 16 : i64, element = f4E2M1FN, scale = f8E4M3FN}
 // CHECK-NOT: linalg
 // CHECK: return
 // BASE: stream.executable private @mxc_nvfp4_bf16_1x2x20x48 {

@@ -24,7 +24,7 @@
 // CHECK: vector.store {{.*}} memref<4x32xf32, strided<[32, 1], offset: ?>, #hal.descriptor_type<storage_buffer>>, vector<4xf32>
 // CHECK-LABEL: func.func @mixed_pair(
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_mxfp8e4m3_mxfp4_1x4x32x8192::@mxc_mxfp8e4m3_mxfp4_1x4x32x8192(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 1 : i64, experts = 1 : i64, k = 8192 : i64, kind = "scaled matrix", lhs = "mxfp8e4m3", m = 4 : i64, n = 32 : i64, out = "f32", rhs = "mxfp4"}} : (tensor<32768xi8>, tensor<1024xi8>, tensor<131072xi8>, tensor<8192xi8>) -> tensor<4x32xf32>
+// CHECK: flow.dispatch @mxc_mxfp8e4m3_mxfp4_1x4x32x8192::@mxc_mxfp8e4m3_mxfp4_1x4x32x8192(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 1 : i64, k = 8192 : i64, kind = "scaled matrix", lhs = {block = 32 : i64, element = f8E4M3FN, scale = f8E8M0FNU}, m = 4 : i64, n = 32 : i64, out = {element = f32}, rhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}}} : (tensor<32768xi8>, tensor<1024xi8>, tensor<131072xi8>, tensor<8192xi8>) -> tensor<4x32xf32>
 func.func @mixed_pair(%x: tensor<4x256x32xf8E4M3FN>, %xs: tensor<4x256xf8E8M0FNU>, %w: tensor<32x256x32xf4E2M1FN>, %s: tensor<32x256xf8E8M0FNU>) -> tensor<4x32xf32> {
   %zero = arith.constant 0.0 : f32
   %empty = tensor.empty() : tensor<4x32xf32>
@@ -179,7 +179,7 @@ func.func @nvfp4(%x: tensor<4x32x16xf32>, %w: tensor<32x32x16xf4E2M1FN>, %s: ten
 // CHECK-NOT: linalg
 // CHECK: %[[DIM:.*]] = tensor.dim %{{.*}}, %c0
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_1xDx32x512_then_0::@mxc_mxfp4_mxfp4_1xDx32x512_then_0[%[[DIM]]](%{{.*}}, %[[DIM]]) {mxc.contraction = {batch = 1 : i64, experts = 1 : i64, k = 512 : i64, kind = "scaled matrix", lhs = "mxfp4", m = -1 : i64, n = 32 : i64, out = "f32", rhs = "mxfp4"}} : (tensor<?xi8>{%{{.*}}}, {{.*}}, tensor<?x32xf32>{%[[DIM]]}, index) -> tensor<?x32xf32>{%[[DIM]]}
+// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_1xDx32x512_then_0::@mxc_mxfp4_mxfp4_1xDx32x512_then_0[%[[DIM]]](%{{.*}}, %[[DIM]]) {mxc.contraction = {batch = 1 : i64, k = 512 : i64, kind = "scaled matrix", lhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}, m = -1 : i64, n = 32 : i64, out = {element = f32}, rhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}}} : (tensor<?xi8>{%{{.*}}}, {{.*}}, tensor<?x32xf32>{%[[DIM]]}, index) -> tensor<?x32xf32>{%[[DIM]]}
 func.func @dynamic_rows(%x: tensor<?x16x32xf4E2M1FN>, %xs: tensor<?x16xf8E8M0FNU>, %w: tensor<32x16x32xf4E2M1FN>, %s: tensor<32x16xf8E8M0FNU>, %more: tensor<?x32xf32>) -> tensor<?x32xf32> {
   %c0 = arith.constant 0 : index
   %m = tensor.dim %x, %c0 : tensor<?x16x32xf4E2M1FN>
@@ -214,7 +214,7 @@ func.func @dynamic_rows(%x: tensor<?x16x32xf4E2M1FN>, %xs: tensor<?x16xf8E8M0FNU
 // CHECK: arith.mulf {{.*}} : vector<8xf16>
 // CHECK: amdgpu.mfma 16x16x32 {{.*}} : vector<8xf16>, vector<8xf16>, vector<4xf32>
 // CHECK-LABEL: func.func @both_nvfp4(
-// CHECK: flow.dispatch @mxc_nvfp4_nvfp4_in_f16_1x4x32x512{{.*}} lhs = "nvfp4"
+// CHECK: flow.dispatch @mxc_nvfp4_nvfp4_in_f16_1x4x32x512{{.*}} lhs = {block = 16 : i64, element = f4E2M1FN, scale = f8E4M3FN}
 func.func @both_nvfp4(%x: tensor<4x32x16xf4E2M1FN>, %xs: tensor<4x32xf8E4M3FN>, %w: tensor<32x32x16xf4E2M1FN>, %s: tensor<32x32xf8E4M3FN>) -> tensor<4x32xf32> {
   %zero = arith.constant 0.0 : f32
   %empty = tensor.empty() : tensor<4x32xf32>
@@ -245,7 +245,7 @@ func.func @both_nvfp4(%x: tensor<4x32x16xf4E2M1FN>, %xs: tensor<4x32xf8E4M3FN>, 
 // CHECK: vector.shuffle %{{.*}}, %{{.*}} [0, 0, 1, 1] : vector<2xi8>, vector<2xi8>
 // CHECK: amdgpu.scaled_mfma
 // CHECK-LABEL: func.func @larger_blocks(
-// CHECK: flow.dispatch @mxc_mxfp4x64_mxfp8e4m3x64_1x4x32x512{{.*}} lhs = "f4E2M1FN with f8E8M0FNU per 64"{{.*}} rhs = "f8E4M3FN with f8E8M0FNU per 64"
+// CHECK: flow.dispatch @mxc_mxfp4x64_mxfp8e4m3x64_1x4x32x512{{.*}} lhs = {block = 64 : i64, element = f4E2M1FN, scale = f8E8M0FNU}{{.*}} rhs = {block = 64 : i64, element = f8E4M3FN, scale = f8E8M0FNU}
 func.func @larger_blocks(%x: tensor<4x8x64xf4E2M1FN>, %xs: tensor<4x8xf8E8M0FNU>, %w: tensor<32x8x64xf8E4M3FN>, %s: tensor<32x8xf8E8M0FNU>) -> tensor<4x32xf32> {
   %zero = arith.constant 0.0 : f32
   %empty = tensor.empty() : tensor<4x32xf32>
@@ -347,7 +347,7 @@ func.func @mixed_blocks(%x: tensor<4x16x2x16xf8E4M3FN>, %xs: tensor<4x16xf8E8M0F
 // CHECK: vector.store {{.*}} memref<32x32xbf16, {{.*}}>, vector<4xbf16>
 // CHECK-LABEL: func.func @rounded(
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_1x32x32x64_then_{{[0-9]+}}_as_bf16::{{.*}}out = "bf16"{{.*}} -> tensor<32x32xbf16>
+// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_1x32x32x64_then_{{[0-9]+}}_as_bf16::{{.*}}out = {element = bf16}{{.*}} -> tensor<32x32xbf16>
 // CHECK-NOT: linalg
 // CHECK: return
 func.func @rounded(%x: tensor<32x2x32xf4E2M1FN>, %xs: tensor<32x2xf8E8M0FNU>, %w: tensor<32x2x32xf4E2M1FN>, %s: tensor<32x2xf8E8M0FNU>) -> tensor<1024xbf16> {

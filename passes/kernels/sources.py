@@ -8,6 +8,7 @@ from typing import Literal
 
 from iree.compiler import ir
 
+from mxc.dialects.contraction import OperandFormat
 from mxc.formats.formats import (
     E4M3,
     E4M3FNUZ,
@@ -91,6 +92,14 @@ class Source:
             return "f32"
         known = FORMATS.get(self.format)
         return "f8E4M3FN" if known is not None and known.scale == E4M3 else "f8E8M0FNU"
+
+    @property
+    def operand_format(self) -> OperandFormat:
+        """As the contraction has it."""
+        if self.is_float:
+            return OperandFormat(self.format, rounded=self.to)
+        scaled = ("", 0) if self.scale is None else (self.scale, self.block)
+        return OperandFormat(self.element.mlir, *scaled, self.to)
 
     @property
     def is_integer(self) -> bool:

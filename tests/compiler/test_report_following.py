@@ -78,7 +78,8 @@ SUM += computed(
 #: The product, which says what it is, and the names of the values behind it.
 PRODUCT = (
     f"%p = flow.dispatch @product::@product(%x, %w, %s) {{mxc.contraction = {{batch = 1, m = {M}, "
-    f'n = {N}, k = {K}, experts = 1, lhs = "bf16", rhs = "mxfp4", out = "f32", kind = "matrix"}}}} '
+    f"n = {N}, k = {K}, lhs = {{element = bf16}}, out = {{element = f32}}, "
+    'rhs = {block = 32, element = f4E2M1FN, scale = f8E8M0FNU}, kind = "matrix"}} '
     f": ({', '.join(OPERANDS)}) -> {WHOLE}\n"
 )
 #: The same, which says why the bias is not computed in it.

@@ -4,7 +4,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, func
 
 from mxc.dialects.context import new_context
-from mxc.dialects.contractions import contractions, format_name
+from mxc.dialects.contractions import contractions
 from mxc.dialects.generic import constant, generic
 from mxc.dialects.scaled import scaled_contraction
 
@@ -48,7 +48,7 @@ def test_bytes_have_the_name_of_what_their_scale_makes_of_them() -> None:
                     return scaled_contraction(x, w, lhs_scale=xs, rhs_scale=ws)
 
         names = [
-            (format_name(one.lhs, one.block), format_name(one.rhs, one.block))
+            (one.lhs.format(one.block).name, one.rhs.format(one.block).name)
             for one in contractions(module.operation)
         ]
     assert names == [

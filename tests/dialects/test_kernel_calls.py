@@ -6,12 +6,22 @@ import pytest
 from iree.compiler import ir
 
 from mxc.dialects.context import new_context
+from mxc.dialects.contraction import ATTRIBUTE, Contraction, OperandFormat, read_contraction
 from mxc.dialects.dispatches import walk
-from mxc.dialects.kernel_calls import ATTRIBUTE, KernelCall, moved_bytes, read_call
+from mxc.dialects.kernel_calls import moved_bytes
 from mxc.dialects.parameters import LAYOUT, Parameters, take_layouts
 
-CALL = KernelCall(
-    batch=3, m=2, n=40, k=64, experts=5, lhs="bf16", rhs="mxfp4", out="f32", kind="dot product"
+CALL = Contraction(
+    batch=3,
+    m=2,
+    n=40,
+    k=64,
+    experts=5,
+    chosen=True,
+    lhs=OperandFormat("bf16"),
+    rhs=OperandFormat("f4E2M1FN", "f8E8M0FNU", 32, "bf16"),
+    out=OperandFormat("f32"),
+    kind="dot product",
 )
 
 
@@ -38,16 +48,39 @@ def dispatch(module: ir.Module) -> ir.Operation:
 
 
 @pytest.mark.parametrize("choice", ["", "no tiles: 2 rows"])
-def test_what_is_written_is_read_from_the_text(choice: str) -> None:
-    call = replace(CALL, choice=choice)
+@pytest.mark.parametrize("m", [2, None])
+def test_what_is_written_is_read_from_the_text(choice: str, m: int | None) -> None:
+    call = replace(CALL, choice=choice, m=m)
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(program(3))
-        assert read_call(dispatch(module)) is None
+        assert read_contraction(dispatch(module)) is None
         call.write(dispatch(module))
         again = ir.Module.parse(str(module))
         assert ATTRIBUTE in str(module)
         assert ("choice" in str(module)) == bool(choice)
-        assert read_call(dispatch(again)) == call
+        assert read_contraction(dispatch(again)) == call
+
+
+@pytest.mark.parametrize(
+    ("format", "name", "size", "packed"),
+    [
+        (OperandFormat("bf16"), "bf16", 512, False),
+        (OperandFormat("f8E4M3FN"), "f8E4M3FN", 256, True),
+        # OCP MX 1.0, table 1; nvfp4: 16 elements of 4 bits and a scale of 8.
+        (OperandFormat("f4E2M1FN", "f8E8M0FNU", 32), "mxfp4", 8 * 17, True),
+        (OperandFormat("f6E3M2FN", "f8E8M0FNU", 32), "mxfp6e3m2", 8 * 25, True),
+        (OperandFormat("i8", "f8E8M0FNU", 32), "mxint8", 8 * 33, True),
+        (OperandFormat("f4E2M1FN", "f8E4M3FN", 16), "nvfp4", 16 * 9, True),
+        (OperandFormat("i8", "f32", 32), "int8", 8 * 36, True),
+        (OperandFormat("i4", "f32", 64), "i4 with f32 per 64", 4 * 36, True),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_names_and_bytes_of_a_row(
+    format: OperandFormat, name: str, size: int, packed: bool
+) -> None:
+    with new_context():
+        assert (format.name, format.row_bytes(256), format.is_packed) == (name, size, packed)
 
 
 @pytest.mark.parametrize(

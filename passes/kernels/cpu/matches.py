@@ -7,7 +7,8 @@ from typing import get_args
 
 from iree.compiler import ir
 
-from mxc.dialects.contractions import block_name, is_scaled_reduction, read
+from mxc.dialects.contraction import Contraction, OperandFormat
+from mxc.dialects.contractions import is_scaled_reduction, read
 from mxc.dialects.dequantize import loses_digits
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
@@ -16,7 +17,6 @@ from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.kernels.cpu.elements import ELEMENTS, Elements
 from mxc.passes.kernels.cpu.scales import Scales, fits
-from mxc.passes.kernels.extents import Size
 from mxc.passes.kernels.operands import Operand, has_scales_of_one, operand
 from mxc.passes.kernels.sources import BLOCK, ScaleType
 from mxc.passes.kernels.values import is_zero, producer
@@ -24,18 +24,15 @@ from mxc.passes.kernels.values import is_zero, producer
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One contraction: groups x [rows, depth] times [columns, depth] of one of `experts`.
+    """What computes `of`, and where its operands come from.
 
     `tensors`: the elements and the scales, if any; `parameters`: their names, where they are read
     as panels, none where they are read in rows. `chain`: the operations between them and the
-    contraction.
-    `elements`, `scales`: what the weights are; `format` is what they are called. `experts`: 0 where
-    there is one weight for all rows; without `ids` each group has its own. `groups`, `rows`: None
-    where they come with the call. `rounded`: the type to which values of the weights are rounded
-    before they are multiplied, "" where they are not.
+    contraction. `elements`, `scales`: what the weights are.
     """
 
     op: ir.Operation
+    of: Contraction
     lhs: Operand
     ids: ir.Value | None
     parameters: tuple[str, ...]
@@ -43,19 +40,12 @@ class Call:
     chain: tuple[ir.Operation, ...]
     elements: Elements
     scales: Scales | None
-    format: str
-    groups: Size
-    rows: Size
-    columns: int
-    depth: int
-    experts: int
-    rounded: str = ""
 
     @property
     def layout(self) -> tuple[object, ...]:
         """Equal for calls that read their parameters in the same panels."""
         scale = None if self.scales is None else (self.scales.type, self.scales.block)
-        return self.experts, self.columns, self.depth, self.elements.block, scale
+        return self.of.experts, self.of.n, self.of.k, self.elements.block, scale
 
     @property
     def reads_panels(self) -> bool:
@@ -123,8 +113,20 @@ def _match_scaled(found: ScaledContraction) -> Call | Reason:
         if groups is None:
             return Reason("each group has weights of its own, and their number comes with the call")
         experts = groups
+    scaled = (kind.type, kind.block) if scales in parts else ("", 0)
     return Call(
         op=found.op,
+        of=Contraction(
+            batch=groups,
+            m=rows,
+            n=found.n,
+            k=found.k,
+            lhs=lhs.source.operand_format,
+            rhs=OperandFormat(of.type, *scaled, right),
+            out=OperandFormat("f32"),
+            experts=experts,
+            chosen=elements.ids is not None,
+        ),
         lhs=lhs,
         ids=elements.ids,
         parameters=names,
@@ -132,13 +134,6 @@ def _match_scaled(found: ScaledContraction) -> Call | Reason:
         chain=tuple(op for each in parts for op in each.chain),
         elements=of,
         scales=kind if scales in parts else None,
-        format=block_name(of.type, kind.type, kind.block) if scales in parts else of.type,
-        groups=groups,
-        rows=rows,
-        columns=found.n,
-        depth=found.k,
-        experts=experts,
-        rounded=right,
     )
 
 
@@ -190,6 +185,17 @@ def _match_dense(op: ir.Operation) -> Call | Reason:
         return Reason("the accumulator is not zero")
     return Call(
         op=op,
+        of=Contraction(
+            batch=_size(found.batch) if grouped else 1,
+            m=_size(found.m),
+            n=found.n,
+            k=found.k,
+            lhs=lhs.source.operand_format,
+            rhs=OperandFormat(of.type),
+            out=OperandFormat("f32"),
+            experts=weight.experts if weight.ids is not None or not grouped else found.batch,
+            chosen=weight.ids is not None,
+        ),
         lhs=lhs,
         ids=weight.ids,
         parameters=(weight.parameter,),
@@ -197,12 +203,6 @@ def _match_dense(op: ir.Operation) -> Call | Reason:
         chain=weight.chain,
         elements=of,
         scales=None,
-        format=of.type,
-        groups=_size(found.batch) if grouped else 1,
-        rows=_size(found.m),
-        columns=found.n,
-        depth=found.k,
-        experts=weight.experts if weight.ids is not None or not grouped else found.batch,
     )
 
 

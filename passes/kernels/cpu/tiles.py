@@ -47,20 +47,20 @@ PADDING = 2 * TILE - 1
 
 def prepared_for_tiles(isa: Isa, call: Call, *, sorted: bool) -> Prepared | Reason:
     """The activations of a call as tiles take them, or why tiles do not compute it."""
-    source, elements, scales = call.lhs.source, call.elements, call.scales
+    source, elements, scales, of = call.lhs.source, call.elements, call.scales, call.of
     if not isinstance(isa, Amx):
         return Reason("the instruction set has no tiles")
-    if not sorted and isinstance(call.rows, int) and call.rows < LEAST_ROWS:
-        return Reason(f"M = {call.rows}; from {LEAST_ROWS} rows on they are faster")
+    if not sorted and isinstance(of.m, int) and of.m < LEAST_ROWS:
+        return Reason(f"M = {of.m}; from {LEAST_ROWS} rows on they are faster")
     if call.lhs.share > 1 and not sorted:
         return Reason("rows share activations, and tiles take rows that follow each other")
     if not call.parameters:
         return Reason("the weights are no parameter, and only panels become tiles")
-    if call.depth % STEP:
-        return Reason(f"K = {call.depth} is no multiple of {STEP}")
+    if of.k % STEP:
+        return Reason(f"K = {of.k} is no multiple of {STEP}")
     if "pairs" not in elements.kinds or (scales is not None and scales.type == "f32"):
-        return Reason(f"bf16 does not hold every weight of {call.format}")
-    if call.rounded or source.to not in ("", "bf16"):
+        return Reason(f"bf16 does not hold every weight of {of.rhs.name}")
+    if of.rhs.rounded or source.to not in ("", "bf16"):
         return Reason("a side is rounded to a type that is not bf16, or not alone")
     if source.scale == "f32" and not source.to:
         return Reason(f"bf16 does not hold activations of {source.name}")

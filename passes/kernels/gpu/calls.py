@@ -8,7 +8,7 @@ from typing import get_args
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import BEYOND
-from mxc.dialects.contractions import block_name
+from mxc.dialects.contraction import Contraction, OperandFormat
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.reasons import Reason
@@ -28,43 +28,30 @@ from mxc.targets.matrix_unit import MatrixUnit
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One contraction: groups x [rows, depth] times [columns, depth] of one of `experts`.
-
-    `groups` and `rows` are None where they are known at run time alone.
+    """What computes `of`, and its operands.
 
     `rhs`: elements and scales, of all experts if `ids` chooses one a group, else if each group has
-    its own. `experts`: 0 where there is one rhs for all. `left`, `right`: what the sides are in
-    memory. `decoded`: what both are in registers; None where they stay as they are.
+    its own. `left`, `right`: what the sides are in memory. `decoded`: what both are in registers;
+    None where they stay as they are.
     """
 
     op: ir.Operation
+    of: Contraction
     lhs: Operand
     rhs: tuple[ir.Value, ir.Value]
     ids: ir.Value | None
     left: Scaled | Floats
     right: Scaled
     decoded: Register | None
-    groups: int | None
-    rows: int | None
-    columns: int
-    depth: int
-    experts: int
 
     def scalars(self) -> list[ir.Value]:
-        """The values of `groups` and `rows`, of those that are None, at the insertion point."""
-        return scalars_of(self.op.results[0], self.groups, self.rows)
+        """Groups and rows, of those that come with the call, at the insertion point."""
+        return scalars_of(self.op.results[0], self.of.batch, self.of.m)
 
     @property
     def sums_blocks(self) -> bool:
         """Whether sums of blocks along K are multiplied by f32 scales."""
         return _sums(self.left, self.right)
-
-    @property
-    def formats(self) -> tuple[str, str]:
-        """The names of what is multiplied, as reports have them."""
-        left = self.left
-        lhs = self.lhs.source.format if isinstance(left, Floats) else _name(left)
-        return lhs, _name(self.right)
 
     @property
     def bits(self) -> tuple[int, int]:
@@ -138,17 +125,25 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Call | Reason:
         return Reason(f"weights have {size} bytes; a buffer reaches less than {BEYOND}")
     return Call(
         op=found.op,
+        of=Contraction(
+            batch=groups,
+            m=rows,
+            n=found.n,
+            k=found.k,
+            lhs=lhs.source.operand_format
+            if isinstance(left, Floats)
+            else OperandFormat.of(left.format, found.rounded[0]),
+            rhs=OperandFormat.of(right.format, found.rounded[1]),
+            out=OperandFormat("f32"),
+            experts=experts,
+            chosen=ids is not None,
+        ),
         lhs=lhs,
         rhs=(elements, scales),
         ids=ids,
         left=left,
         right=right,
         decoded=_decoded(left, right, found.rounded, unit),
-        groups=groups,
-        rows=rows,
-        columns=found.n,
-        depth=found.k,
-        experts=experts,
     )
 
 
@@ -209,11 +204,6 @@ def _under_f32(element: ElementFormat, k: int, block: int, unit: MatrixUnit) -> 
 def _sums(left: Scaled | Floats, right: Scaled) -> bool:
     """Whether f32 scales multiply sums."""
     return right.multiplies_sums or (isinstance(left, Scaled) and left.multiplies_sums)
-
-
-def _name(side: Scaled) -> str:
-    format = side.format
-    return block_name(format.element.mlir, format.scale.mlir, format.block)
 
 
 def _left(

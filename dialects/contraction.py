@@ -1,0 +1,172 @@
+"""The contraction: what a product of two tensors is, as one attribute of the operation that has it.
+
+    flow.dispatch @k::@k(%x, %ids, %w, %s) {mxc.contraction = {
+        batch = 4, m = 1, n = 5760, k = 2880, experts = 32,
+        lhs = {element = bf16}, rhs = {block = 32, element = f4E2M1FN, scale = f8E8M0FNU},
+        out = {element = f32}, kind = "dot product"}} : ..
+
+The body of a kernel of ours is vectors and intrinsics: no operation of it says what is computed.
+The attribute survives IREE's phases up to flow, where the report reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from iree.compiler import ir
+
+from mxc.dialects.dispatches import element_bits
+from mxc.formats.formats import FORMATS, BlockFormat
+from mxc.targets.target import Kind
+
+ATTRIBUTE = "mxc.contraction"
+
+#: Bits of a packed element, at most.
+_BITS = 8
+#: (element, scale, block) -> name.
+_NAMES = {(f.element.mlir, f.scale.mlir, f.block): f.name for f in FORMATS.values()}
+_NAMES[("i8", "f32", 32)] = "int8"
+
+
+@dataclass(frozen=True)
+class OperandFormat:
+    """`element` and `scale`: MLIR types by name; `block`: elements a scale. Plain numbers have no
+    scale. `rounded`: the type to which values are rounded before they are multiplied, "" where they
+    are not."""
+
+    element: str
+    scale: str = ""
+    block: int = 0
+    rounded: str = ""
+
+    @staticmethod
+    def of(format: BlockFormat, rounded: str = "") -> OperandFormat:
+        """That of a block format."""
+        return OperandFormat(format.element.mlir, format.scale.mlir, format.block, rounded)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether elements are of few bits, or under scales."""
+        return bool(self.scale) or 1 < self.bits <= _BITS
+
+    @property
+    def name(self) -> str:
+        """For reports: "mxfp4", "nvfp4", or the plain MLIR type, "f32".
+
+        Elements that no scale of a known format goes with have the names of their types.
+        """
+        if not self.scale:
+            return self.element
+        unknown = f"{self.element} with {self.scale} per {self.block}"
+        return _NAMES.get((self.element, self.scale, self.block), unknown)
+
+    @property
+    def bits(self) -> int:
+        """Width of an element."""
+        return element_bits(ir.Type.parse(self.element))
+
+    def row_bytes(self, k: int) -> int:
+        """Bytes of k elements with their scales."""
+        scales = element_bits(ir.Type.parse(self.scale)) * (k // self.block) if self.scale else 0
+        return (self.bits * k + scales) // 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contraction:
+    """batch x [m, k] times [n, k], of one of `experts`; 0 where there is one rhs for all groups.
+
+    `batch` and `m` are None where they come with the call. `chosen`: ids say which expert a group
+    has; else each has its own. What has been made of it, where a kernel of ours computes it:
+    `out`: its result. `kind`: of the instruction that multiplies. `choice`: why not by a better one
+    that the machine has. `unfused`: why the elementwise operation that follows, its subject, is
+    left for another kernel. These are empty where there is nothing to
+    say.
+    """
+
+    batch: int | None
+    m: int | None
+    n: int
+    k: int
+    lhs: OperandFormat
+    rhs: OperandFormat
+    out: OperandFormat
+    experts: int = 0
+    chosen: bool = False
+    kind: Kind | None = None
+    choice: str = ""
+    unfused: str = ""
+
+    @property
+    def weights(self) -> int:
+        """Different rhs that are read, at most."""
+        if not self.experts:
+            return 1
+        return self.experts if self.batch is None else min(self.batch, self.experts)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether each group has a rhs of its own."""
+        return self.experts > 0 and not self.chosen
+
+    @property
+    def symbol(self) -> str:
+        """For symbols: "4x1x96x64_of_8"; D is a size that comes with the call."""
+        sizes = (self.batch, self.m, self.n, self.k)
+        name = "x".join("D" if size is None else str(size) for size in sizes)
+        if not self.experts:
+            return name
+        return f"{name}_of_{self.experts}" if self.chosen else f"{name}_each"
+
+    def write(self, op: ir.Operation) -> None:
+        """Put this on an operation."""
+        op.attributes[ATTRIBUTE] = _written(self)
+
+
+def read_contraction(op: ir.Operation) -> Contraction | None:
+    """What stands on an operation; None where nothing does, or only why no kernel takes it."""
+    found = _read(op.attributes[ATTRIBUTE]) if ATTRIBUTE in op.attributes else {}
+    sides: dict[str, Any] = {
+        name: OperandFormat(**found[name]) for name in ("lhs", "rhs", "out") if name in found
+    }
+    return Contraction(**(found | sides)) if sides else None
+
+
+#: A size that comes with the call.
+_DYNAMIC = -1
+#: Fields of formats that are types; other texts are for people.
+_TYPES = ("element", "scale", "rounded")
+
+
+def _written(record: Contraction | OperandFormat) -> ir.DictAttr:
+    """The fields of a record that say something."""
+    found = {field.name: (field.default, getattr(record, field.name)) for field in fields(record)}
+    said = {name: value for name, (default, value) in found.items() if value != default}
+    return ir.DictAttr.get({name: _attribute(name, value) for name, value in said.items()})
+
+
+def _attribute(name: str, value: Any) -> ir.Attribute:
+    if isinstance(value, OperandFormat):
+        return _written(value)
+    if isinstance(value, bool):
+        return ir.UnitAttr.get()
+    if isinstance(value, str):
+        is_type = name in _TYPES
+        return ir.TypeAttr.get(ir.Type.parse(value)) if is_type else ir.StringAttr.get(value)
+    size = _DYNAMIC if value is None else value
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), size)
+
+
+def _read(attribute: ir.Attribute) -> dict[str, Any]:
+    return {each.name: _value(each.attr) for each in ir.DictAttr(attribute)}
+
+
+def _value(attribute: ir.Attribute) -> Any:
+    if isinstance(attribute, ir.DictAttr):
+        return _read(attribute)
+    if isinstance(attribute, ir.UnitAttr):
+        return True
+    value = attribute.value
+    if isinstance(value, ir.Type):
+        return str(value)
+    return None if value == _DYNAMIC else value
