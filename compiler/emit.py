@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mxc.artifact.kernel_names import called_as, case_name
-from mxc.compiler.levels import compile_level, targets_of
+from mxc.compiler.levels import compile_level, targets_of, unit_of
 from mxc.compiler.report import Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel, bodies_of
 from mxc.compiler.report.loops import hot_loop, read_line
@@ -59,7 +59,7 @@ def emit_assembly(
     ((level, record),) = targets_of(target).items()
     road = Recorder(progress or Progress())
     with road.step("reading"):
-        model = opened(source, options, gpu=record.is_gpu)
+        model = opened(source, options, unit=unit_of([record]))
     with road.step("building"):
         code = source.read_bytes() if model is None else model.program(grouped=record.is_gpu)
     with tempfile.TemporaryDirectory(prefix="mxc-emit-") as folder:

@@ -5,7 +5,7 @@ targets -> compile_level, each -> pack_shared, once for all -> report_of, level_
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from mxc.compiler.packing.quantised import Loss
 from mxc.compiler.steps import Compiled, Progress, Recorder, Request, Step
 from mxc.compiler.worker import compile_program
 from mxc.errors import TargetError
+from mxc.targets.matrix_unit import MatrixUnit
 from mxc.targets.target import Target
 from mxc.targets.target import target as target_record
 
@@ -63,6 +64,11 @@ def targets_of(given: str | Sequence[str]) -> dict[str, Target]:
             )
         records[level] = each
     return records
+
+
+def unit_of(targets: Iterable[Target]) -> MatrixUnit | None:
+    """The matrix instructions of the GPU that is the target; None for CPUs."""
+    return next((each.gpu.matrix for each in targets if each.gpu is not None), None)
 
 
 def compile_level(

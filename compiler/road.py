@@ -32,6 +32,7 @@ from mxc.compiler.levels import (
     report_of,
     target_of,
     targets_of,
+    unit_of,
 )
 from mxc.compiler.models.model import Model, open_model
 from mxc.compiler.packing.nan_scales import NanScale
@@ -40,6 +41,7 @@ from mxc.compiler.report import Report, require_no_fallback
 from mxc.compiler.steps import Progress, Recorder, Request, require_timeout
 from mxc.compiler.tokenizers.check import check_texts
 from mxc.errors import ArtifactError, CheckpointError
+from mxc.targets.matrix_unit import MatrixUnit
 
 #: What a program may be in: MLIR as text or as bytecode.
 PROGRAMS = (".mlir", ".mlirbc")
@@ -104,7 +106,7 @@ def compile(
     with writing(place, force=force) as folder:
         with road.step("reading"):
             gpu = any(record.is_gpu for record in targets.values())
-            model = opened(source, given, gpu=gpu)
+            model = opened(source, given, unit=unit_of(targets.values()))
             sources = {file.name: record(file) for file in model.files} if model else {}
             notes = [] if model is None else _texts(model, folder)
             if (repository := origin(source)) is not None:
@@ -171,11 +173,11 @@ def _dump_folder(dump_ir: str | Path | None) -> Path | None:
     return folder
 
 
-def opened(source: Path, given: dict[str, Any], *, gpu: bool) -> Model | None:
-    """The model in a checkpoint folder, for a GPU or for CPUs; None where it is a program."""
+def opened(source: Path, given: dict[str, Any], *, unit: MatrixUnit | None) -> Model | None:
+    """The model in a checkpoint folder, for a GPU with `unit` or for CPUs; None for a program."""
     wanted = "give a checkpoint folder (safetensors), a .gguf or a program (.mlir, .mlirbc)"
     if source.is_dir() or source.suffix == ".gguf":
-        return open_model(source, gpu=gpu, **given)
+        return open_model(source, unit=unit, **given)
     if not source.exists():
         raise CheckpointError(f"{source}: does not exist; {wanted}")
     if source.suffix in (".safetensors", ".json"):

@@ -51,6 +51,7 @@ from mxc.passes.kernels.gpu.schedule import (
     schedules_of,
     write_schedules,
 )
+from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.rewriting.rebuild import linalg_operations
 from mxc.targets.amd import known_gpu
 from mxc.targets.gpu import Gpu
@@ -123,6 +124,7 @@ def _chosen(call: Call, gpu: Gpu) -> Schedules:
         halves=halves,
         experts=call.of.experts,
         parts=_parts(call),
+        shared=(_shared(call.left), _shared(call.right)),
     )
     if call.of.m is None:
         found = choose_by_rows(problem, device=gpu, transports=transports)
@@ -145,6 +147,11 @@ def _parts(call: Call) -> int:
     if call.decoded is None:
         return 0
     return call.left.parts(call.decoded) if isinstance(call.left, Floats) else 1
+
+
+def _shared(side: Scaled | Floats) -> int:
+    """Blocks of 32 that have one f32 scale, which multiplies sums; 0 where there is none."""
+    return side.shared if isinstance(side, Scaled) and side.multiplies_sums else 0
 
 
 def _fits(entry: Mapping[str, Any], of: Contraction) -> bool:

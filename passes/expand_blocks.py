@@ -16,8 +16,9 @@ after:
 
 Scales for 32 elements of one side and for 16 of the other make three loops of one.
 
-Leaves alone: operations that read no elements of a block format. Refuses a loop that is not a whole
-number of blocks, is dynamic, or is divided by two sizes of which none is a multiple of the other.
+Leaves alone: operations that read no elements of a block format, and integers without scales.
+Refuses a loop that is not a whole number of blocks, is dynamic, or is divided by two sizes of which
+none is a multiple of the other.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from iree.compiler import ir
 
 from mxc.dialects.dequantize import is_element
 from mxc.dialects.indexing import indexing_maps
+from mxc.dialects.product import read_product
+from mxc.dialects.reasons import Reason
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.rebuild import Read, linalg_operations, rebuild, sweep
 from mxc.passes.rewriting.split_loops import is_plain
@@ -43,12 +46,19 @@ class ExpandBlocks(Pass):
         """Rewrite every generic that reads elements with an index that is no plain loop."""
         for op in linalg_operations(module):
             tensors = [v for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
-            if op.name != "linalg.generic" or not any(
-                is_element(value.type.element_type) for value in tensors
-            ):
+            if op.name != "linalg.generic":
+                continue
+            elements = any(is_element(value.type.element_type) for value in tensors)
+            if not elements and not _sums_integers(op):
                 continue
             maps = indexing_maps(op)
             if not all(is_plain(affine) for affine in maps):
                 reads = [Read(v, a) for v, a in zip(op.operands, maps, strict=True)]
                 rebuild(op, reads[:-1], split=True)
         sweep(module)
+
+
+def _sums_integers(op: ir.Operation) -> bool:
+    """Whether it sums products with integers under a scale."""
+    found = read_product(op)
+    return not isinstance(found, Reason) and any(side.scale is not None for side in found)

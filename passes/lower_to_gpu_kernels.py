@@ -8,8 +8,9 @@ Nothing is packed beforehand, and no tensor holds a dequantised weight or a gath
 follows element by element (bias, gate, residual, row weights) is computed on the totals, and a
 result that becomes bf16 or f16 is stored so.
 
-8-bit floats under f32 scales, for 128 elements or a multiple, are multiplied without them; each sum
-of 128 (or 64) is multiplied by the scales of both sides before it is added to the total.
+8-bit floats and integers of 8 or 4 bits under f32 scales, for 32 elements or a multiple, are
+multiplied without them; each sum under one scale of both sides is multiplied by these before it is
+added to the total.
 
 The schedule (mxc-choose-gpu-schedule) says whether operands come straight from memory or through a
 ring of stages in shared memory (passes/kernels/gpu/ring/kernel.py), and how much a wave computes.
@@ -25,9 +26,9 @@ workload of the dispatch and a scalar of the kernel. With several schedules the 
 on the rows, of which mxc-split-kernels makes a kernel for each.
 
 Leaves alone: contractions without a schedule, which are those with other dynamic sizes; blocks that
-are no power of two from 16 on, under f32 no multiple of 128; other elements than floats of 8 bits
-under f32; K that is no multiple of 32; sides rounded to f16 beside others; accumulators other than
-zero; operands whose dimensions are in another order; weights of 2 GiB or more an expert.
+are no power of two from 16 on, under f32 no multiple of 32; other elements under f32 than floats of
+8 bits and integers; K that is no multiple of 32; sides rounded to f16 beside others; accumulators
+other than zero; operands whose dimensions are in another order; weights of 2 GiB or more an expert.
 """
 
 from __future__ import annotations

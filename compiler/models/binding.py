@@ -20,6 +20,7 @@ from mxc.dialects.reasons import Reason
 from mxc.errors import CheckpointError
 from mxc.formats.formats import F32, FORMATS, INT8, BlockFormat
 from mxc.formats.recipes import ScaleRecipe
+from mxc.targets.matrix_unit import MatrixUnit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +54,14 @@ class Bound:
 
 
 def bind(
-    decoder: Decoder, source: Source, dense: Dense | None = None, *, gpu: bool = False
+    decoder: Decoder,
+    source: Source,
+    dense: Dense | None = None,
+    unit: MatrixUnit | None = None,
 ) -> tuple[tuple[Bound, ...], Mapping[str, CanonicalTensor]]:
     """Every parameter of the model with its tensors, in the order of the model; tensors left over.
 
-    `gpu`: weights are in the formats that kernels of GPUs read; else those of CPUs. Raises
+    `unit`: weights are in the formats that kernels for this GPU read; else those of CPUs. Raises
     CheckpointError: a tensor that is missing, of another shape than config.json says, or of a
     format that cannot be read where it stands.
     """
@@ -69,9 +73,9 @@ def bind(
 
     # A packed table is read row by row, a head in panels: tied ones are packed both ways.
     table = source.tensors.get(EMBEDDING)
-    both = table is not None and not isinstance(_looked_up(table, gpu), Reason)
+    both = table is not None and not isinstance(_looked_up(table, unit), Reason)
     parameters = list(decoder.parameters(format_of, head=dense is not None or both))
-    bound = tuple(_bind(each, source, dense, gpu) for each in parameters)
+    bound = tuple(_bind(each, source, dense, unit) for each in parameters)
     used = {rows.tensor for each in parameters for rows in each.rows}
     left = {name: source.tensors[name] for name in sorted(source.tensors) if name not in used}
     return bound, left
@@ -99,7 +103,9 @@ def formats_of(bound: Sequence[Bound], generated: Mapping[str, object]) -> Forma
     return found | dict.fromkeys(generated, "f32")
 
 
-def _bind(parameter: Parameter, source: Source, dense: Dense | None, gpu: bool) -> Bound:
+def _bind(
+    parameter: Parameter, source: Source, dense: Dense | None, unit: MatrixUnit | None
+) -> Bound:
     tensors = tuple(_tensor(parameter, rows, source) for rows in parameter.rows)
     first, *others = tensors
     for other in others:
@@ -118,7 +124,7 @@ def _bind(parameter: Parameter, source: Source, dense: Dense | None, gpu: bool) 
         blocks = FORMATS[first.format]
         return Bound(parameter=parameter, tensors=tensors, format=blocks.name, blocks=blocks)
     if first.scales is not None or first.tensor_scale is not None:
-        read = _under_floats(parameter, tensors, gpu)
+        read = _under_floats(parameter, tensors, unit)
         if isinstance(read, Reason):
             return Bound(parameter=parameter, tensors=tensors, format="f32", decoded=read)
         return Bound(parameter=parameter, tensors=tensors, format=read.name, blocks=read)
@@ -137,22 +143,22 @@ def _bind(parameter: Parameter, source: Source, dense: Dense | None, gpu: bool) 
 
 
 def _under_floats(
-    parameter: Parameter, tensors: Sequence[CanonicalTensor], gpu: bool
+    parameter: Parameter, tensors: Sequence[CanonicalTensor], unit: MatrixUnit | None
 ) -> BlockFormat | Reason:
     """How a kernel reads tensors with float scales, which are one weight, or why none does."""
     if not parameter.matrix:
-        return _looked_up(tensors[0], gpu)
-    first, *others = (packed_format(tensor, gpu=gpu) for tensor in tensors)
+        return _looked_up(tensors[0], unit)
+    first, *others = (packed_format(tensor, unit) for tensor in tensors)
     if any(other != first for other in others):
         return Reason("they are read as one weight, and their scales are for different blocks")
     return first
 
 
-def _looked_up(tensor: CanonicalTensor, gpu: bool) -> BlockFormat | Reason:
+def _looked_up(tensor: CanonicalTensor, unit: MatrixUnit | None) -> BlockFormat | Reason:
     """How the rows of a table with float scales are looked up, or why they are not."""
     if len(tensor.shape) != 2 or (tensor.scales is None and tensor.tensor_scale is None):
         return Reason("they are no table under float scales")
-    found = packed_format(tensor, gpu=gpu)
+    found = packed_format(tensor, unit)
     if isinstance(found, Reason) or (found.element == INT8 and found.scale == F32):
         return found
     return Reason("they are looked up, which takes int8 in groups")

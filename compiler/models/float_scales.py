@@ -2,9 +2,8 @@
 
     fp8, a scale a tensor or a row      elements and a factor a row, which multiplies the result
     int8, a scale a tensor or a row     the same; as mxint8 elements count 64ths, in the factor
-    fp8, int8 and int4 in groups,       elements and an f32 for each row and group; CPUs alone
-    fp8 in squares, Q8_0                have a kernel that multiplies sums of parts of a row for all
-                                        of them, GPUs for fp8 in programs
+    fp8, int8 and int4 in groups,       elements and an f32 for each row and group, which multiplies
+    fp8 in squares, Q8_0                sums of parts of a row
 
 Bytes of a weight: those of its elements, 4 for a row, or 4 for a group of a row.
 """
@@ -18,16 +17,18 @@ from mxc.dialects.contraction import OperandFormat
 from mxc.dialects.reasons import Reason
 from mxc.formats.formats import E4M3, E5M2, F32, INT4, INT8, BlockFormat
 from mxc.passes.kernels.cpu.scales import fits
+from mxc.passes.kernels.gpu.float_scales import refusal
 from mxc.passes.kernels.sources import BLOCK
+from mxc.targets.matrix_unit import MatrixUnit
 
 #: Formats of canonical tensors that have float scales -> elements.
 _ELEMENTS = {"f8_e4m3": E4M3, "f8_e5m2": E5M2, "i8": INT8, "q8_0": INT8, "int4": INT4}
 
 
-def packed_format(tensor: CanonicalTensor, *, gpu: bool) -> BlockFormat | Reason:
+def packed_format(tensor: CanonicalTensor, unit: MatrixUnit | None) -> BlockFormat | Reason:
     """How a kernel reads a matrix under float scales.
 
-    `gpu`: the kernels are those of GPUs; else of CPUs.
+    `unit`: the kernels are those of a GPU with these matrix instructions; else of CPUs.
     """
     element, depth = _ELEMENTS.get(tensor.format), tensor.shape[-1]
     if element is None:
@@ -37,12 +38,11 @@ def packed_format(tensor: CanonicalTensor, *, gpu: bool) -> BlockFormat | Reason
     width = depth if tensor.block is None else min(tensor.block[1], depth)
     if width == depth and element is not INT4:
         return BlockFormat(element.mlir, element, tensor_scale=True, unit_scales=True)
-    if gpu:
-        kind = "integers of 4 bits" if element is INT4 else "scales that differ along a row"
-        return Reason(f"models for GPUs take no {kind}")
     # A square that is cut at the end of a row is read in smaller blocks.
     block = gcd(width, depth)
-    if not fits(block):
+    if unit is not None and (why := refusal(element, block, unit)) is not None:
+        return why
+    if unit is None and not fits(block):
         return Reason(
             f"a scale is for {width} of {depth} elements; kernels take 16 and multiples of {BLOCK}"
         )

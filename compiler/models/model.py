@@ -53,6 +53,7 @@ from mxc.compiler.tokenizers.from_gguf import text_files
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS
 from mxc.formats.recipes import scale_recipe
+from mxc.targets.matrix_unit import MatrixUnit
 
 #: Files of a checkpoint that generation needs; the artifact gets copies.
 TEXT_FILES = (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE)
@@ -156,11 +157,11 @@ def open_model(
     quantize_dense: str | None = None,
     recipe: str | None = None,
     batch: Sequence[int] | None = None,
-    gpu: bool = False,
+    unit: MatrixUnit | None = None,
 ) -> Model:
     """Open the checkpoint in the folder, or the GGUF, `place` and settle the options.
 
-    `gpu`: it is for a GPU, whose kernels read fewer formats than those of CPUs. Reads headers only.
+    `unit`: the matrix instructions of the GPU that it is for; None for CPUs. Reads headers only.
     Raises CheckpointError for a checkpoint that cannot be read, and for options that it cannot
     have.
     """
@@ -181,7 +182,7 @@ def open_model(
     dense = None
     if options.dense_format is not None and options.recipe is not None:
         dense = Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))
-    bound, left = bind(decoder, source, dense, gpu=gpu)
+    bound, left = bind(decoder, source, dense, unit)
     _require_nvfp4(bound, options, place)
     unread = describe_unread(decoder, left, source.quantisation.cache, options.floats)
     notes = (

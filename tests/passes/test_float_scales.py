@@ -134,6 +134,7 @@ CASES: dict[str, tuple[Side, Side]] = {
         Side("f8E4M3FN", M, shape=(M,), at="r"),
         Side("f8E4M3FN", N, "bf16", shape=(N, K // 64), at="r, k / 64"),
     ),
+    "int8_groups": (Side("f32", M), Side("i8", N, shape=(N, K // 128), at="r, k / 128")),
     "partial_squares": (
         Side("bf16", M),
         Side("f8E4M3FN", 192, shape=(2, K // 128), at="r / 128, k / 128"),
@@ -205,6 +206,15 @@ def on_gpus(rows: int, depth: int) -> dict[str, tuple[Side, Side]]:
             Side("f8E4M3FN", 100, shape=(100, blocks), **groups),
         ),
         "e5m2": (floats["f16"], Side("f8E5M2", 64, shape=(64, blocks), **groups)),
+        "groups_of_32": (
+            floats["bf16"],
+            Side("f8E4M3FN", 100, shape=(100, depth // 32), at="r, k / 32", depth=depth),
+        ),
+        "groups_of_64": (
+            Side("f8E4M3FN", rows, shape=(rows,), at="r", depth=depth),
+            Side("f8E4M3FN", 64, shape=(64, depth // 64), at="r, k / 64", depth=depth),
+        ),
+        "int8": (floats["f32"], Side("i8", 100, shape=(100, blocks), **groups)),
         "one_side": (
             Side("f8E4M3FN", rows, shape=(rows,), at="r", depth=depth),
             Side("f8E4M3FN", 256, **squares),
@@ -224,15 +234,23 @@ def test_on_gpus_float_scales_of_blocks_multiply_sums(
     mxc.compile(tmp_path / "p.mlir", target=target, output=tmp_path / "p.mxc", strict=True)
     row = rows_of(tmp_path / "p.mxc")[name]
     assert (row["fallback"], row["kernels"]) == (None, 1)
-    scaled = target == "gfx950" and x.shape is not None
+    # An instruction of scaled elements is over 128 of them, under one f32 scale.
+    scaled = target == "gfx950" and x.shape is not None and "128" in w.at
     assert row["lowering"].startswith("v_mfma_scale_f32") == scaled
     numbers_are_right(tmp_path / "p.mxc", name, "simulator", (x, w))
 
 
 @pytest.mark.parametrize(
-    ("instruction", "tiles", "waves"), [(16, [2, 4], [2, 2, 1]), (32, [1, 2], [1, 1, 3])]
+    ("name", "instruction", "tiles", "waves"),
+    [
+        ("deepseek", 16, [2, 4], [2, 2, 1]),
+        ("deepseek", 32, [1, 2], [1, 1, 3]),
+        ("columns_in_no_tile", 16, [2, 4], [2, 2, 1]),
+        ("columns_in_no_tile", 32, [1, 2], [1, 1, 3]),
+        # Two sums a turn.
+        ("groups_of_32", 32, [1, 1], [1, 1, 3]),
+    ],
 )
-@pytest.mark.parametrize("name", ["deepseek", "columns_in_no_tile"])
 def test_on_gpus_each_tile_has_its_own_factors(
     name: str, instruction: int, tiles: list[int], waves: list[int], tmp_path: Path
 ) -> None:
@@ -248,11 +266,3 @@ def test_on_gpus_each_tile_has_its_own_factors(
         strict=True,
     )
     numbers_are_right(tmp_path / "p.mxc", name, "simulator", sides)
-
-
-def test_on_gfx950_float_scales_of_short_blocks_are_refused_by_name(tmp_path: Path) -> None:
-    name = "groups_of_64"
-    (tmp_path / "p.mlir").write_text(program(name, *CASES[name]))
-    mxc.compile(tmp_path / "p.mlir", target="gfx950", output=tmp_path / "p.mxc")
-    fallback = rows_of(tmp_path / "p.mxc")[name]["fallback"]
-    assert "an f32 scale is for 64 elements; kernels take multiples of 128" in fallback

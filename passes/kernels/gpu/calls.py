@@ -13,8 +13,9 @@ from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
-from mxc.formats.formats import E8M0, F32, FORMATS, BlockFormat, ElementFormat, with_block
+from mxc.formats.formats import E8M0, F32, FORMATS, INT4, BlockFormat, ElementFormat, with_block
 from mxc.passes.kernels.gpu.decode import Register
+from mxc.passes.kernels.gpu.float_scales import refusal, sums_of
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction
 from mxc.passes.kernels.gpu.sides import Scaled
@@ -71,6 +72,8 @@ _ACTIVATIONS: dict[tuple[str, str], Format] = {
     for name in get_args(Format)
     if name in FORMATS
 } | {(element, F32.mlir): name for element, name in _FORMATS.items()}
+#: Elements that may be under f32, by type.
+_UNDER_F32 = {type: FORMATS[name].element for type, name in _FORMATS.items()} | {INT4.mlir: INT4}
 #: Rows of the instructions whose turn is the longest.
 _LEAST = 16
 #: Dimensions of rows of blocks, without a batch.
@@ -101,6 +104,11 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Call | Reason:
         return left
     if any(found.rounded) and _sums(left, right):
         return Reason("elements under f32 scales are rounded before they are multiplied")
+    if _parts(left, right, unit) > 1 and not all(_is_divided(side) for side in (left, right)):
+        return Reason(
+            "an f32 scale is for fewer than 128 elements, and the other side has 6 bits or two "
+            "scales for 32 elements"
+        )
     if not _is_multiplied(left, found.rounded):
         return Reason("one side is rounded to f16 and the other is not")
     elements, ids, experts = _chosen(found.rhs)
@@ -170,8 +178,8 @@ def _side(
 ) -> Scaled | Reason:
     """What a scaled side is, or why no lane reads it."""
     names = str(element_of(elements)), str(element_of(scales))
-    if names[0] in _FORMATS and names[1] == F32.mlir:
-        return _under_f32(FORMATS[_FORMATS[names[0]]].element, k, block, unit)
+    if names[0] in _UNDER_F32 and names[1] == F32.mlir:
+        return _under_f32(_UNDER_F32[names[0]], k, block, unit)
     known = [f for f in FORMATS.values() if (f.element.mlir, f.scale.mlir) == names]
     if not known:
         formats = sorted({f"{f.element.mlir} under {f.scale.mlir}" for f in FORMATS.values()})
@@ -190,13 +198,8 @@ def _side(
 
 def _under_f32(element: ElementFormat, k: int, block: int, unit: MatrixUnit) -> Scaled | Reason:
     """A side whose scales are f32, or why no kernel multiplies sums by them."""
-    if not element.exponent or element.bits != 8:
-        return Reason(f"a side is {element.mlir} under f32; kernels take 8-bit floats under f32")
-    if unit.family != "mfma":
-        return Reason("kernels for wmma take no f32 scales that differ along a row")
-    turn = Instruction(_LEAST, unit).groups * BLOCK
-    if block <= 0 or block % turn:
-        return Reason(f"an f32 scale is for {block} elements; kernels take multiples of {turn}")
+    if (why := refusal(element, block, unit)) is not None:
+        return why
     name = f"{element.mlir}_by_f32x{block}"
     return Scaled(BlockFormat(name, element, block, F32), k // BLOCK)
 
@@ -204,6 +207,17 @@ def _under_f32(element: ElementFormat, k: int, block: int, unit: MatrixUnit) -> 
 def _sums(left: Scaled | Floats, right: Scaled) -> bool:
     """Whether f32 scales multiply sums."""
     return right.multiplies_sums or (isinstance(left, Scaled) and left.multiplies_sums)
+
+
+def _parts(left: Scaled | Floats, right: Scaled, unit: MatrixUnit) -> int:
+    """Sums of the longest turn that f32 scales multiply; 1 where there are no such scales."""
+    sides = [side for side in (left, right) if isinstance(side, Scaled) and side.multiplies_sums]
+    return sums_of(Instruction(_LEAST, unit).groups, *(side.shared for side in sides))
+
+
+def _is_divided(side: Scaled | Floats) -> bool:
+    """Whether lanes may have a part of a block each."""
+    return isinstance(side, Floats) or (side.bits != 6 and side.scales == 1)
 
 
 def _left(
@@ -225,6 +239,8 @@ def _decoded(
 ) -> Register | None:
     """What both sides are in registers, None where scaled instructions take them."""
     whole = isinstance(left, Scaled) and left.is_whole and right.is_whole
+    # A scaled instruction is one sum.
+    whole = whole and _parts(left, right, unit) == 1
     if whole and unit.takes(left.bits, right.bits) and not any(rounded):
         return None
     f16 = "f16" in rounded or (unit.converts and not any(rounded) and _fits_f16(left, right))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding
+from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
 from mxc.passes.kernels.gpu.fragments import TURNS, Instruction
 from mxc.passes.kernels.gpu.ring.row_scales import AT_ONCE
 from mxc.passes.kernels.gpu.ring.staged_scales import scale_bytes
@@ -127,7 +128,7 @@ def registers(problem: Problem, schedule: Schedule) -> int:
     """Of a lane of a streaming kernel, estimated: totals, two steps of operands, and what elements
     are decoded to. Of floats there is less than a step at a time."""
     m, n = schedule.tiles
-    totals = schedule.instruction.totals * m * n
+    totals = schedule.instruction.totals * m * n + _of_sums(problem, schedule)
     lhs, rhs = (TURNS * bits for bits in problem.bits)
     if problem.parts and not schedule.instruction.unit.converts:
         left = m * lhs // TURNS if problem.is_float else m * (lhs + 2)
@@ -136,6 +137,24 @@ def registers(problem: Problem, schedule: Schedule) -> int:
     if problem.parts:
         return totals + m * lhs // 2 + n * (2 * rhs + 2 + _DECODED)
     return totals + 2 * m * (lhs + 1) + 2 * n * (rhs + 1)
+
+
+def _of_sums(problem: Problem, schedule: Schedule) -> int:
+    """Registers of sums that f32 scales multiply: the sums, and those scales of two steps, or of
+    one where they are late."""
+    instruction, shared = schedule.instruction, [each for each in problem.shared if each]
+    if not shared:
+        return 0
+    m, n = schedule.tiles
+    sums = sums_of(instruction.groups, *shared)
+    # A lane has one row of lhs in a tile, and as many columns as totals.
+    rows = (m, n * instruction.totals)
+    found = instruction.totals * m * n
+    for of_tile, each in zip(rows, problem.shared, strict=True):
+        if each:
+            scales = factors_of_step(each, instruction, sums)
+            found += of_tile * scales.count * (1 if scales.late else 2)
+    return found
 
 
 def _streams(problem: Problem, device: Gpu) -> Iterator[Schedule]:

@@ -17,6 +17,7 @@ from mxc.passes.kernels.extents import Buffer, Extent, Size, quotient, quotient_
 from mxc.passes.kernels.finish import Finish, Place
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.decode import Register
+from mxc.passes.kernels.gpu.float_scales import sums_of
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import below, divided, plus, times
@@ -69,10 +70,11 @@ class Contraction(ABC):
         return 2 if self.after.gated else 1
 
     @property
-    def sums_blocks(self) -> bool:
-        """Whether sums of blocks along K are multiplied by f32 scales."""
-        left = isinstance(self.lhs, Scaled) and self.lhs.multiplies_sums
-        return left or self.rhs.multiplies_sums
+    def sums(self) -> int:
+        """Sums of a turn that are multiplied by f32 scales; 0 where there are none."""
+        sides = [side for side in (self.lhs, self.rhs) if isinstance(side, Scaled)]
+        shared = [side.shared for side in sides if side.multiplies_sums]
+        return sums_of(self.schedule.instruction.groups, *shared) if shared else 0
 
     @property
     def width(self) -> int:

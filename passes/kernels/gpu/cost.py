@@ -42,7 +42,8 @@ class Problem:
 
     `halves`: 2 where an epilogue joins the halves of the columns. `experts`: different rhs that
     the groups read; 0 where they read one. `parts`: the floats that an element of lhs is
-    multiplied as; 0 where both sides are multiplied as they are, with their scales.
+    multiplied as; 0 where both sides are multiplied as they are, with their scales. `shared`: of
+    lhs and of rhs the blocks that share an f32 scale, which multiplies sums; 0 without such scales.
     """
 
     rows: int
@@ -53,6 +54,7 @@ class Problem:
     halves: int = 1
     experts: int = 0
     parts: int = 0
+    shared: tuple[int, int] = (0, 0)
 
     @property
     def is_float(self) -> bool:

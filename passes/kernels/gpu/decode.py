@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, rocdl, vector
 
-from mxc.formats.formats import E8M0, BlockFormat
+from mxc.formats.formats import E8M0, BlockFormat, ElementFormat
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
-from mxc.passes.kernels.vectors import bitcast, f32, i32, of
+from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat, table
 
 #: The type of decoded elements.
 Register = Literal["bf16", "f16"]
@@ -38,8 +39,8 @@ def decode(
     name = format.element.mlir
     if name in _SIXES:
         return by_halves(scales, lambda scale: _sixes(block, scale, name, register))
-    if name == "i8":
-        return by_halves(scales, lambda scale: _integers(block, scale, register))
+    if not format.element.exponent:
+        return by_halves(scales, lambda scale: _integers(block, scale, format.element, register))
     return by_halves(scales, lambda scale: _packed(block, scale, name, register))
 
 
@@ -108,12 +109,28 @@ def _sixes(block: ir.Value, scale: ir.Value, element: str, register: Register) -
     return _slices(whole, lambda part: part)
 
 
-def _integers(block: ir.Value, scale: ir.Value, register: Register) -> list[ir.Value]:
-    """mxint8: an integer of 8 bits is a bf16 as it is, and a power of two moves its exponent."""
-    unit = arith.mulf(power(scale), arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), 2.0**-6)))
-    return _slices(
-        block, lambda part: _times(arith.sitofp(of(f32(), FRAGMENT), part), unit, register)
-    )
+def _integers(
+    block: ir.Value, scale: ir.Value, element: ElementFormat, register: Register
+) -> list[ir.Value]:
+    """An integer of at most 8 bits is a bf16 as it is, and a power of two moves its exponent."""
+    one = arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), element.min_positive))
+    unit = arith.mulf(power(scale), one)
+    return [_times(each, unit, register) for each in integers(block, element.bits)]
+
+
+def integers(block: ir.Value, bits: int) -> list[ir.Value]:
+    """A block of 32 integers of 8 or 4 bits, i8, as f32 [8] along K."""
+    wide = of(f32(), FRAGMENT)
+    if bits == 8:
+        return _slices(block, lambda part: arith.sitofp(wide, part))
+    words, found = bitcast(block, i32(), BLOCK * bits // 32), []
+    for number in range(BLOCK // FRAGMENT):
+        # Eight are a word, of which each in turn is moved to the top, and down with its sign.
+        word = vector.broadcast(of(i32(), FRAGMENT), vector.extract(words, [], [number]))
+        top = arith.shli(word, table(np.arange(32 - bits, -1, -bits, dtype=np.int32), i32()))
+        down = arith.shrsi(top, splat(32 - bits, i32(), FRAGMENT))
+        found.append(arith.sitofp(wide, down))
+    return found
 
 
 def _times(values: ir.Value, factor: ir.Value, register: Register) -> ir.Value:

@@ -7,7 +7,7 @@ below 2^-126 the bits below 2^-133 are cut off, and what is too large for an f32
               registers; v_perm looks up the high or the low bytes of four elements at once
     f6, f8    the fields of an element are those of an f16 with a smaller exponent, subnormal ones
               too: f32 = f16 x 2^(15 - bias) x scale, and bf16 is its upper half
-    int8      f32 = integer x 2^-6 scale
+    integers  f32 = integer x 2^-6 scale, of 4 bits 2^-2
 
 An e4m3 that is NaN makes the scale of its block NaN: each result that it is a part of is NaN either
 way, and so it is looked for in four elements at once.
@@ -23,7 +23,7 @@ from iree.compiler.dialects import arith, vector
 from mxc.dialects.amdgpu import permuted_bytes
 from mxc.dialects.quantise_scalars import i32 as number
 from mxc.formats.formats import E2M1, E4M3, E8M0, BlockFormat, ElementFormat, Specials
-from mxc.passes.kernels.gpu.decode import by_halves, power
+from mxc.passes.kernels.gpu.decode import by_halves, integers, power
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat, table
 
@@ -48,7 +48,7 @@ def decode_bits(block: ir.Value, scales: ir.Value, format: BlockFormat) -> list[
 def _decoded(block: ir.Value, scale: ir.Value, kind: ElementFormat) -> list[ir.Value]:
     factor = power(scale)
     if not kind.exponent:
-        return _integers(block, factor)
+        return _integers(block, factor, kind)
     words = _words(block)
     if kind == E2M1:
         return _looked_up(words, factor)
@@ -179,17 +179,11 @@ def _products(pairs: Sequence[ir.Value], exponent: int, factor: ir.Value) -> lis
     return found
 
 
-def _integers(block: ir.Value, factor: ir.Value) -> list[ir.Value]:
-    """mxint8: an integer of 8 bits is a bf16 as it is."""
-    unit = arith.mulf(factor, arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), 2.0**-6)))
-    wide, found = of(f32(), FRAGMENT), []
-    for at in range(0, BLOCK, FRAGMENT):
-        part = vector.extract_strided_slice(
-            of(ir.IntegerType.get_signless(8), FRAGMENT), block, [at], [FRAGMENT], [1]
-        )
-        values = arith.mulf(arith.sitofp(wide, part), vector.broadcast(wide, unit))
-        found.append(_upper(values))
-    return found
+def _integers(block: ir.Value, factor: ir.Value, kind: ElementFormat) -> list[ir.Value]:
+    """An integer of at most 8 bits is a bf16 as it is."""
+    one = arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), kind.min_positive))
+    unit = vector.broadcast(of(f32(), FRAGMENT), arith.mulf(factor, one))
+    return [_upper(arith.mulf(each, unit)) for each in integers(block, kind.bits)]
 
 
 def _upper(values: ir.Value) -> ir.Value:

@@ -19,7 +19,7 @@ from mxc.dialects.amdgpu import BEYOND
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, TURNS, Instruction
-from mxc.passes.kernels.gpu.lanes import Lane, below, plus, times
+from mxc.passes.kernels.gpu.lanes import Lane, below, divided, plus, rest, times
 from mxc.passes.kernels.gpu.sides import Loaded
 from mxc.passes.kernels.sources import Source
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, of, splat
@@ -78,8 +78,8 @@ class Floats:
 class FloatSide:
     """Rows of float activations, for the tiles of one wave: see ScaledSide.
 
-    In turn x of a step a lane of group g has all of block 4 g + x; `in_turn`: of block
-    groups x + g.
+    In turn x of a step a lane of group g has all of block 4 g + x; with `sums` its part of the
+    blocks of each sum of the turn.
     """
 
     kind: Floats
@@ -88,7 +88,7 @@ class FloatSide:
     buffer: ir.Value
     rows: tuple[ir.Value, ...]
     register: Register
-    in_turn: bool = False
+    sums: int = 0
 
     @property
     def _lanes(self) -> int:
@@ -97,16 +97,20 @@ class FloatSide:
 
     def load(self, step: ir.Value, *, masked: bool) -> Loaded:
         """Everything of one step. `masked`: blocks that the row does not have are zero."""
-        kind = self.kind
-        first, stride = (TURNS, 1) if not self.in_turn else (1, self.instruction.groups)
-        own = plus(times(step, self.instruction.step), times(self.lane.block, first))
+        kind, group, groups = self.kind, self.lane.block, self.instruction.groups
+        # Of the blocks of a sum a lane has a part; without sums a turn is one, and each its own.
+        sums = max(1, self.sums)
+        first, stride = (1, groups // sums) if self.sums else (TURNS, 1)
+        own = plus(times(step, self.instruction.step), times(divided(group, sums), first))
+        part = kind.block_bytes // sums
         found: Loaded = []
         for row in self.rows:
             start = times(plus(times(row, kind.blocks), own), kind.block_bytes)
-            for turn in range(TURNS):
-                block = plus(own, turn * stride)
-                for byte in range(0, kind.block_bytes, _LOAD):
-                    at = plus(start, turn * stride * kind.block_bytes + byte)
+            start = plus(start, times(rest(group, sums), part))
+            for number in range(TURNS * sums):
+                block = plus(own, number * stride)
+                for byte in range(0, part, _LOAD):
+                    at = plus(start, number * stride * kind.block_bytes + byte)
                     if masked:
                         at = arith.select(below(block, kind.blocks), at, index(BEYOND))
                     loaded = vector.load(of(i8(), _LOAD), self.buffer, [at])

@@ -155,6 +155,15 @@ def _wide(bits: int, instruction: Instruction) -> tuple[Piece, ...]:
     return tuple(Piece(16, first=block, share=groups, stride=16) for block in range(blocks))
 
 
+def shared_pieces(bits: int, groups: int, sums: int) -> tuple[Piece, ...]:
+    """What a lane loads of `groups` blocks that are `sums` sums: its part of the blocks of each."""
+    size = BLOCK * bits // 8 // sums
+    return tuple(
+        Piece(size, first=number * groups // sums, share=sums, stride=size)
+        for number in range(sums)
+    )
+
+
 def whole(bits: int) -> tuple[Piece, ...]:
     """The whole block of the lane's group."""
     size = BLOCK * bits // 8

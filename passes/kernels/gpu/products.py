@@ -82,17 +82,25 @@ class DecodedProduct:
 
     def add(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded, turn: int) -> list[ir.Value]:
         """The totals with a turn of the step added."""
-        totals = list(totals)
+        (found,) = self.sums([totals], lhs, rhs, turn)
+        return found
+
+    def sums(
+        self, starts: list[list[ir.Value]], lhs: Loaded, rhs: Loaded, turn: int
+    ) -> list[list[ir.Value]]:
+        """A turn of the step, added part by part along K to as many totals as there are parts."""
+        found, parts = [list(totals) for totals in starts], len(starts)
         columns = range(len(self.rhs.rows))
         right = [self._cut(self.rhs.floats(rhs, n, turn)) for n in columns]
         for m in range(len(self.lhs.rows)):
             left = self._left(lhs, m, turn)
             for n in columns:
                 at = m * len(columns) + n
-                for fragment, parts in zip(right[n], left, strict=True):
-                    for part in reversed(parts):  # the least first
-                        totals[at] = self._multiply(fragment, part, totals[at])
-        return totals
+                for number, (fragment, floats) in enumerate(zip(right[n], left, strict=True)):
+                    own = found[number * parts // len(left)]
+                    for each in reversed(floats):  # the least first
+                        own[at] = self._multiply(fragment, each, own[at])
+        return found
 
     def _left(self, loaded: Loaded, tile: int, turn: int) -> list[list[ir.Value]]:
         """Of each fragment the bf16 that add up to it."""
@@ -125,39 +133,52 @@ class DecodedProduct:
 
 @dataclass(frozen=True)
 class SummedProduct:
-    """Sides of which one or both have f32 scales: each turn is a sum under one scale of each.
+    """Sides of which one or both have f32 scales: a turn is `sums` sums, each under one of both.
 
-    sum = product of the turn, from zero, and totals += sum * (scale of the row * of the column).
+    sum = product of a part of the turn, from zero,
+    totals += sum * (scale of the row * scale of the column)
     """
 
     product: ScaledProduct | DecodedProduct
+    sums: int
 
     def multiply(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded) -> list[ir.Value]:
         """The totals, tile rows times tile columns, with a step added."""
         left, right = self.product.lhs, self.product.rhs
-        zero = [zeros(totals[0].type)] * len(totals)
+        kind = totals[0].type
+        zero = [zeros(kind)] * len(totals)
         for turn in range(self.product.turns):
-            sums = self.product.add(zero, lhs, rhs, turn)
-            rows = [self._factor(left, lhs, m, turn, sums[0].type) for m in range(len(left.rows))]
-            columns = [
-                self._factor(right, rhs, n, turn, sums[0].type) for n in range(len(right.rows))
-            ]
-            factors = [_times(row, column) for row in rows for column in columns]
-            totals = [
-                vector.fma(each, factor, total)
-                for each, factor, total in zip(sums, factors, totals, strict=True)
-            ]
+            if isinstance(self.product, ScaledProduct):
+                parts = [self.product.add(zero, lhs, rhs, turn)]
+            else:
+                parts = self.product.sums([zero] * self.sums, lhs, rhs, turn)
+            for number, sums in enumerate(parts):
+                rows = _factors(left, lhs, (turn, number), kind)
+                columns = _factors(right, rhs, (turn, number), kind)
+                factors = [_times(row, column) for row in rows for column in columns]
+                totals = [
+                    vector.fma(each, factor, total)
+                    for each, factor, total in zip(sums, factors, totals, strict=True)
+                ]
         return totals
 
-    def _factor(
-        self, side: FloatSide | ScaledSide, loaded: Loaded, tile: int, turn: int, kind: ir.Type
-    ) -> ir.Value | None:
-        """What a side multiplies the sums of a tile by; None where it has no f32 scales."""
-        if isinstance(side, FloatSide) or not side.kind.multiplies_sums:
-            return None
-        found = side.factor(loaded, tile, turn)
-        one = ir.VectorType(found.type).shape == [1]
-        return vector.broadcast(kind, vector.extract(found, [], [0])) if one else found
+
+def _factors(
+    side: FloatSide | ScaledSide, loaded: Loaded, place: tuple[int, int], kind: ir.Type
+) -> list[ir.Value | None]:
+    """What a side multiplies the sums of each tile by; None where it has no f32 scales.
+
+    `place`: a turn of the step, and a sum of it.
+    """
+    if isinstance(side, FloatSide) or not side.kind.multiplies_sums:
+        return [None] * len(side.rows)
+    found = [side.factor(loaded, tile, *place) for tile in range(len(side.rows))]
+    return [
+        vector.broadcast(kind, vector.extract(each, [], [0]))
+        if ir.VectorType(each.type).shape == [1]
+        else each
+        for each in found
+    ]
 
 
 def _times(row: ir.Value | None, column: ir.Value | None) -> ir.Value:

@@ -16,7 +16,16 @@ from mxc.formats.formats import E8M0, F32, BlockFormat
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.decode import Register, decode
 from mxc.passes.kernels.gpu.decode_bits import decode_bits
-from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS, Instruction, Piece, pieces, whole
+from mxc.passes.kernels.gpu.float_scales import StepFactors, factors_of_step
+from mxc.passes.kernels.gpu.fragments import (
+    BLOCK,
+    TURNS,
+    Instruction,
+    Piece,
+    pieces,
+    shared_pieces,
+    whole,
+)
 from mxc.passes.kernels.gpu.lanes import (
     Lane,
     at_most,
@@ -97,8 +106,9 @@ class ScaledSide:
     each tile, somewhere inside. `decoded`: a lane takes whole blocks, which become floats of this
     type; else the fragments of scaled matrix instructions.
 
-    `factors`: rows of the f32 scales that this lane needs, of each tile. `in_turn`: a turn is over
-    consecutive blocks, one a lane group, so that its sum may be under one scale.
+    `factors`: rows of the f32 scales that this lane needs, of each tile. `sums`: a turn is over
+    consecutive blocks, one a lane group, and is so many sums, each under one scale; 0 where no sum
+    is scaled.
     """
 
     kind: Scaled
@@ -108,7 +118,7 @@ class ScaledSide:
     rows: tuple[ir.Value, ...]
     decoded: Register | None = None
     factors: tuple[tuple[ir.Value, ...], ...] = ()
-    in_turn: bool = False
+    sums: int = 0
 
     @property
     def _in_order(self) -> bool:
@@ -122,11 +132,27 @@ class ScaledSide:
 
     @property
     def _pieces(self) -> tuple[Piece, ...]:
-        whole_blocks = self.decoded is not None
-        return whole(self.kind.bits) if whole_blocks else pieces(self.kind.bits, self.instruction)
+        bits = self.kind.bits
+        if self.decoded is None:
+            return pieces(bits, self.instruction)
+        return whole(bits) if self.sums < 2 else shared_pieces(bits, self._stride, self.sums)
+
+    @property
+    def _step_factors(self) -> StepFactors:
+        return factors_of_step(self.kind.shared, self.instruction, self.sums)
+
+    @property
+    def _late(self) -> bool:
+        return self.kind.multiplies_sums and self._step_factors.late
+
+    def late(self, step: ir.Value, *, masked: bool) -> Loaded:
+        """What of a step `load` leaves for the time when it is multiplied, and goes behind it."""
+        first = times(step, self.instruction.step)
+        tiles = range(len(self.rows) if self._late else 0)
+        return [self._factors(tile, first, masked=masked) for tile in tiles]
 
     def load(self, step: ir.Value, *, masked: bool) -> Loaded:
-        """Everything of one step. `masked`: blocks that the row does not have are zero."""
+        """One step, but for what is `late`. `masked`: blocks that a row does not have are zero."""
         kind, group = self.kind, self.lane.block
         first = times(step, self.instruction.step)
         found: Loaded = []
@@ -149,9 +175,10 @@ class ScaledSide:
                         at = arith.select(below(block, kind.blocks), at, index(BEYOND))
                     found.append(vector.load(of(i8(), piece.bytes), self.buffers[0], [at]))
             if kind.multiplies_sums:
-                found.append(self._factors(tile, first, masked=masked))
-            elif self.in_turn:
-                found.append(self._scales_in_turn(row, plus(first, group), masked=masked))
+                if not self._late:
+                    found.append(self._factors(tile, first, masked=masked))
+            elif self.sums:
+                found.append(self._scales_in_turn(row, first, masked=masked))
             else:
                 found.append(self._scales(row, own, masked=masked))
         return found
@@ -159,44 +186,46 @@ class ScaledSide:
     @property
     def _stride(self) -> int:
         """Blocks from one turn to the next."""
-        if self.in_turn:
+        if self.sums:
             return self.instruction.groups
         return TURNS if self._in_order else 1
 
     def _block(self, piece: Piece) -> ir.Value:
         """The block of a step, for its first instruction, that a piece of this lane is of."""
         block = plus(divided(self.lane.block, piece.share), piece.first)
-        return times(block, 1 if self._in_order or self.in_turn else TURNS)
+        return times(block, 1 if self._in_order or self.sums else TURNS)
 
     def _factors(self, tile: int, first: ir.Value, *, masked: bool) -> ir.Value:
-        """The f32 of each turn, of all rows that the lane needs: f32 [rows x turns]."""
-        kind, stride = self.kind, self._stride
-        size = kind.format.scale.bits // 8
-        whole = not masked and kind.shared == stride
+        """The f32 of a step, of all rows that the lane needs: f32 [rows x scales of a step]."""
+        kind, scales = self.kind, self._step_factors
+        size, count = kind.format.scale.bits // 8, 1 if masked else scales.together
         found = []
         for row in self.factors[tile]:
             start = times(row, kind.blocks // kind.shared)
-            for turn in range(1 if whole else self.turns):
-                block = plus(first, turn * stride)
+            for number in range(0, scales.count, count):
+                block = plus(first, number * scales.stride)
                 at = times(plus(start, divided(block, kind.shared)), size)
                 if masked:
                     at = arith.select(below(block, kind.blocks), at, index(BEYOND))
-                count = self.turns if whole else 1
                 loaded = vector.load(of(i8(), size * count), self.buffers[1], [at])
                 found.append(bitcast(loaded, f32(), count))
         return joined(found)
 
-    def factor(self, loaded: Loaded, tile: int, turn: int) -> ir.Value:
-        """The f32 scales of a tile in a turn: f32 [rows that the lane needs]."""
+    def factor(self, loaded: Loaded, tile: int, turn: int, number: int) -> ir.Value:
+        """The f32 scales of sum `number` of a turn, of a tile: f32 [rows that the lane needs]."""
         found, rows = self._scale_bytes(loaded, tile), range(len(self.factors[tile]))
-        return vector.shuffle(found, found, [row * self.turns + turn for row in rows])
+        scales = self._step_factors
+        block = turn * self._stride + number * self._stride // self.sums
+        own = block // scales.stride
+        return vector.shuffle(found, found, [row * scales.count + own for row in rows])
 
-    def _scales_in_turn(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
-        """The scales of a row in each turn, whose blocks are `own` and others a stride apart."""
-        kind, count = self.kind, self.kind.scales
+    def _scales_in_turn(self, row: ir.Value, first: ir.Value, *, masked: bool) -> ir.Value:
+        """The scales of a row for each sum of each turn of a step that begins at block `first`."""
+        kind, count, stride = self.kind, self.kind.scales, self._stride
         start, found = times(row, kind.blocks // kind.shared), []
-        for turn in range(self.turns):
-            block = plus(own, turn * self._stride)
+        own = plus(first, divided(self.lane.block, self.sums))
+        for part in range(self.turns * self.sums):
+            block = plus(own, part * stride // self.sums)
             at = times(plus(start, divided(block, kind.shared)), count)
             if masked:
                 at = arith.select(below(block, kind.blocks), at, index(BEYOND))
@@ -251,7 +280,7 @@ class ScaledSide:
     def _bytes(self, loaded: Loaded, tile: int, turn: int) -> ir.Value:
         """The bytes of a tile in a turn of the step."""
         count = len(self._pieces)
-        start = tile * (self.turns * count + 1) + turn * count
+        start = tile * self._loads + turn * count
         return joined(loaded[start : start + count])
 
     def fragment(self, loaded: Loaded, tile: int, turn: int) -> ir.Value:
@@ -262,7 +291,14 @@ class ScaledSide:
 
     def _scale_bytes(self, loaded: Loaded, tile: int) -> ir.Value:
         """The scale bytes of a tile, of all turns of the step."""
-        return loaded[(tile + 1) * (self.turns * len(self._pieces) + 1) - 1]
+        if self._late:
+            return loaded[len(self.rows) * self._loads + tile]
+        return loaded[(tile + 1) * self._loads - 1]
+
+    @property
+    def _loads(self) -> int:
+        """Vectors of a tile, without what is late."""
+        return self.turns * len(self._pieces) + (not self._late)
 
     def scales(self, loaded: Loaded, tile: int) -> ir.Value:
         """The scales of a tile for the instructions of the step; 1 where they multiply sums."""
@@ -273,10 +309,12 @@ class ScaledSide:
     def floats(self, loaded: Loaded, tile: int, turn: int) -> list[ir.Value]:
         """The elements of a tile in a turn as floats: runs of 8 along K."""
         assert self.decoded is not None
-        format, count = self.kind.format, self.kind.scales
+        format, count = self.kind.format, self.kind.scales * max(1, self.sums)
         if self.kind.multiplies_sums:
+            # Of integers a one is a fraction under E8M0.
+            unit = _ONE + (0 if format.element.exponent else format.element.mantissa)
             format = replace(format, scale=E8M0)
-            own = splat(_ONE, i8(), 1)
+            own = splat(unit, i8(), 1)
         else:
             own = vector.extract_strided_slice(
                 of(i8(), count), self._scale_bytes(loaded, tile), [turn * count], [count], [1]

@@ -108,16 +108,16 @@ class _Body:
         columns: tuple[ir.Value, ...],
     ) -> tuple[ScaledSide | FloatSide, ScaledSide]:
         """Both sides."""
-        at, in_turn = (self.instruction, self.lane), self.kernel.sums_blocks
+        at, sums = (self.instruction, self.lane), self.kernel.sums
         kind, register = self.kernel.lhs, self.kernel.decoded
         buffers = (bounded(rhs[0]), bounded(rhs[1]))
-        own = self._own_columns() if in_turn else ()
-        right = ScaledSide(self.kernel.rhs, *at, buffers, columns, register, own, in_turn)
+        own = self._own_columns() if sums else ()
+        right = ScaledSide(self.kernel.rhs, *at, buffers, columns, register, own, sums)
         if isinstance(kind, Floats):
             assert register is not None
-            return FloatSide(kind, *at, lhs[0], rows, register, in_turn), right
+            return FloatSide(kind, *at, lhs[0], rows, register, sums), right
         each = tuple((row,) for row in rows)
-        return ScaledSide(kind, *at, (lhs[0], lhs[1]), rows, register, each, in_turn), right
+        return ScaledSide(kind, *at, (lhs[0], lhs[1]), rows, register, each, sums), right
 
     def _own_columns(self) -> tuple[tuple[ir.Value, ...], ...]:
         """The columns of the totals that this lane has, of each tile, in their order."""
@@ -139,7 +139,8 @@ class _Body:
             found = DecodedProduct(self.instruction, self.lhs, self.rhs)
         else:
             found = ScaledProduct(self.instruction, self.lhs, self.rhs)
-        return SummedProduct(found) if self.kernel.sums_blocks else found
+        sums = self.kernel.sums
+        return SummedProduct(found, sums) if sums else found
 
     def build(self) -> None:
         """The whole body."""
@@ -172,8 +173,12 @@ class _Body:
             lhs = [] if late else self.lhs.load(at, masked=masked)
             return lhs, self.rhs.load(at, masked=masked)
 
-        def own(turn: ir.Value, lhs: Loaded, *, masked: bool) -> Loaded:
-            return self.lhs.load(step(turn), masked=masked) if late else lhs
+        def own(turn: ir.Value, lhs: Loaded, rhs: Loaded, *, masked: bool) -> tuple[Loaded, Loaded]:
+            at = step(turn)
+            lhs = self.lhs.load(at, masked=masked) if late else lhs
+            if isinstance(self.lhs, ScaledSide):
+                lhs = [*lhs, *self.lhs.late(at, masked=masked)]
+            return lhs, [*rhs, *self.rhs.late(at, masked=masked)]
 
         late = self.kernel.late
         multiply = self.product.multiply
@@ -183,22 +188,22 @@ class _Body:
             with loop(index(0), index(turns - 2), index(1), carried) as (turn, given, op):
                 now, left = given[: len(totals)], given[len(totals) :]
                 # Loads return in order: what is needed now is asked for first.
-                lhs_now = own(turn, left[: len(lhs)], masked=False)
+                at_hand = own(turn, left[: len(lhs)], left[len(lhs) :], masked=False)
                 lhs_next, rhs_next = load(plus(turn, 1), masked=False)
-                found = multiply(now, lhs_now, left[len(lhs) :])
+                found = multiply(now, *at_hand)
                 scf.YieldOp([*found, *lhs_next, *rhs_next])
             results = list(op.results)
             totals, left = results[: len(totals)], results[len(totals) :]
             lhs, rhs = left[: len(lhs)], left[len(lhs) :]
         if turns > 1:
-            lhs = own(index(turns - 2), lhs, masked=False)
+            at_hand = own(index(turns - 2), lhs, rhs, masked=False)
             lhs_next, rhs_next = load(index(turns - 1), masked=ragged)
-            totals = multiply(totals, lhs, rhs)
+            totals = multiply(totals, *at_hand)
             lhs, rhs = lhs_next, rhs_next
             if late:
                 # Else the last step of lhs is loaded beside the one before.
                 no_reordering()
-        return multiply(totals, own(index(turns - 1), lhs, masked=ragged), rhs)
+        return multiply(totals, *own(index(turns - 1), lhs, rhs, masked=ragged))
 
     def _add_up(self, totals: list[ir.Value]) -> None:
         """Sum over the waves along K through shared memory; tiles are shared out among them."""

@@ -1,0 +1,69 @@
+"""f32 scales that differ along K: which of them kernels for GPUs multiply sums by.
+
+No matrix instruction takes an f32 scale. So the elements under one are multiplied without it, and
+their sum is multiplied by the scales of both sides (products.py). A turn of an instruction is over
+one block of 32 for each lane group; where a scale is for fewer of them than there are groups, a
+turn is several sums, each over `span` blocks that all lane groups share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from mxc.dialects.reasons import Reason
+from mxc.formats.formats import E4M3, E5M2, INT4, INT8, ElementFormat
+from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction
+from mxc.targets.matrix_unit import MatrixUnit
+
+#: Elements that are multiplied so: as they are, or as bf16 that are equal to them.
+ELEMENTS = (E4M3, E5M2, INT8, INT4)
+
+#: f32 of a load.
+_LOAD = 4
+
+
+def refusal(element: ElementFormat, block: int, unit: MatrixUnit) -> Reason | None:
+    """Why no kernel multiplies sums of `block` elements along K by f32 scales; None if one does."""
+    if element not in ELEMENTS:
+        known = ", ".join(each.mlir for each in ELEMENTS)
+        return Reason(f"a side is {element.mlir} under f32; kernels take {known} under f32")
+    if unit.family != "mfma":
+        return Reason("kernels for wmma take no f32 scales that differ along a row")
+    if block <= 0 or block % BLOCK:
+        return Reason(f"an f32 scale is for {block} elements; kernels take multiples of {BLOCK}")
+    return None
+
+
+@dataclass(frozen=True)
+class StepFactors:
+    """The f32 scales of a row in a step: `count`, from one to the next `stride` blocks.
+
+    `together`: so many lie side by side in memory, whatever the step.
+    """
+
+    count: int
+    stride: int
+    together: int
+
+    @property
+    def late(self) -> bool:
+        """Whether they are too many to be in registers a step ahead."""
+        return self.count > _LOAD
+
+
+def factors_of_step(shared: int, instruction: Instruction, sums: int) -> StepFactors:
+    """Those of a row with a scale for each `shared` blocks, where a turn is `sums` sums."""
+    step = instruction.step
+    if shared % step == 0:
+        return StepFactors(1, step, 1)
+    if step % shared == 0:
+        count = step // shared
+        return StepFactors(count, shared, min(count, _LOAD))
+    span = instruction.groups // sums
+    return StepFactors(step // span, span, 1)
+
+
+def sums_of(groups: int, *shared: int) -> int:
+    """Sums of a turn over `groups` blocks, of sides with an f32 scale for each `shared` blocks."""
+    return groups // gcd(groups, *shared)
