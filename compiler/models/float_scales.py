@@ -17,7 +17,7 @@ from mxc.dialects.contraction import OperandFormat
 from mxc.dialects.reasons import Reason
 from mxc.formats.formats import E4M3, E5M2, F32, INT4, INT8, BlockFormat
 from mxc.passes.kernels.cpu.scales import fits
-from mxc.passes.kernels.gpu.float_scales import refusal
+from mxc.passes.kernels.gpu.float_scales import blocks_of_scale
 from mxc.passes.kernels.sources import BLOCK
 from mxc.targets.matrix_unit import MatrixUnit
 
@@ -40,7 +40,7 @@ def packed_format(tensor: CanonicalTensor, unit: MatrixUnit | None) -> BlockForm
         return BlockFormat(element.mlir, element, tensor_scale=True, unit_scales=True)
     # A square that is cut at the end of a row is read in smaller blocks.
     block = gcd(width, depth)
-    if unit is not None and (why := refusal(element, block, unit)) is not None:
+    if unit is not None and isinstance(why := blocks_of_scale(element, block, unit), Reason):
         return why
     if unit is None and not fits(block):
         return Reason(

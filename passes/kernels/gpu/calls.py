@@ -15,7 +15,7 @@ from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.formats.formats import E8M0, F32, FORMATS, INT4, BlockFormat, ElementFormat, with_block
 from mxc.passes.kernels.gpu.decode import Register
-from mxc.passes.kernels.gpu.float_scales import refusal, sums_of
+from mxc.passes.kernels.gpu.float_scales import blocks_of_scale, sums_of
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction
 from mxc.passes.kernels.gpu.sides import Scaled
@@ -198,8 +198,8 @@ def _side(
 
 def _under_f32(element: ElementFormat, k: int, block: int, unit: MatrixUnit) -> Scaled | Reason:
     """A side whose scales are f32, or why no kernel multiplies sums by them."""
-    if (why := refusal(element, block, unit)) is not None:
-        return why
+    if isinstance(found := blocks_of_scale(element, block, unit), Reason):
+        return found
     name = f"{element.mlir}_by_f32x{block}"
     return Scaled(BlockFormat(name, element, block, F32), k // BLOCK)
 

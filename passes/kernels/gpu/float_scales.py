@@ -23,8 +23,9 @@ ELEMENTS = (E4M3, E5M2, INT8, INT4)
 _LOAD = 4
 
 
-def refusal(element: ElementFormat, block: int, unit: MatrixUnit) -> Reason | None:
-    """Why no kernel multiplies sums of `block` elements along K by f32 scales; None if one does."""
+def blocks_of_scale(element: ElementFormat, block: int, unit: MatrixUnit) -> int | Reason:
+    """Blocks of 32 that share an f32 scale for `block` elements, or why no kernel multiplies their
+    sums by it."""
     if element not in ELEMENTS:
         known = ", ".join(each.mlir for each in ELEMENTS)
         return Reason(f"a side is {element.mlir} under f32; kernels take {known} under f32")
@@ -32,7 +33,7 @@ def refusal(element: ElementFormat, block: int, unit: MatrixUnit) -> Reason | No
         return Reason("kernels for wmma take no f32 scales that differ along a row")
     if block <= 0 or block % BLOCK:
         return Reason(f"an f32 scale is for {block} elements; kernels take multiples of {BLOCK}")
-    return None
+    return block // BLOCK
 
 
 @dataclass(frozen=True)
