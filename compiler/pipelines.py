@@ -17,6 +17,7 @@ from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.normalise import NORMALISE
 from mxc.passes.propagate_nan import PropagateNan
+from mxc.passes.round_to_elements import RoundToElements
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
 from mxc.passes.split_kernels import SplitKernels
@@ -111,7 +112,7 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
 
 
 def _lower(target: Target) -> Stage:
-    passes: tuple[Pass, ...] = (SetCpuSchedule(),)
+    passes: tuple[Pass, ...] = (RoundToElements(), SetCpuSchedule())
     if target.gpu is not None:
         selected = [each.m for each in target.scaled_instructions if each.selected]
         matrix_rows = min(selected, default=0)
@@ -126,6 +127,6 @@ def _lower(target: Target) -> Stage:
     return Stage(
         name="lower",
         invariant="Each scaled contraction carries the schedule that its code generator needs, and "
-        "no maximum or minimum that keeps NaN is left where it would not.",
+        "no maximum, minimum or rounding is left that it computes wrongly.",
         passes=passes,
     )

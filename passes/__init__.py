@@ -25,6 +25,7 @@ from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.merge_loops import MergeLoops
 from mxc.passes.propagate_nan import PropagateNan
 from mxc.passes.raise_dequantize import RaiseDequantize
+from mxc.passes.round_to_elements import RoundToElements
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
 from mxc.passes.split_kernels import SplitKernels
@@ -58,6 +59,7 @@ PASSES: tuple[type[Pass], ...] = (
     MergeLoops,
     PropagateNan,
     RaiseDequantize,
+    RoundToElements,
     SetCpuSchedule,
     SetGpuSchedule,
     SplitKernels,

@@ -195,14 +195,19 @@ class _Kernels:
             weights = RowWeights(
                 elements, kind, call.scales, call.of.rhs.rounded, rows=call.of.n, blocks=blocks
             )
+        scaled = source.scale is not None and not source.to
+        # Elements that are rounded under their scales may be large before the others' make the
+        # product small: these are in the activations then, as f32.
+        folded = scaled and bool(call.of.rhs.rounded)
         prepared = Prepared(
             kind,
             # The scale of a row brings in what integers are worth.
-            scaled=(source.scale is not None and not source.to) or quads,
+            scaled=(scaled and not folded) or quads,
             order=tuple(tuple(step) for step in elements.order(kind)),
             unit=source.unit if quads else 1.0,
             offset=elements.offset(self._isa) if quads else 0,
             weight_unit=weights.unit,
+            folded=folded,
         )
         shape = tile(self._isa, weights, call.of.m, sorted=routed)
         rows = Rows(

@@ -68,7 +68,7 @@ def test_scaling_truncf_rounds_wrongly(program: Program, element: str, dtype: An
     assert wrong < 4096 // 2, "most codes are right: the program and the reference agree on meaning"
     assert wrong > 0, (
         f"IREE fixed arith.scaling_truncf to {element} on llvm-cpu: activations need no longer be "
-        "quantised with integer operations there"
+        "quantised with integer operations there, and mxc-round-to-elements may go"
     )
 
 
