@@ -29,6 +29,7 @@ from mxc.compiler.models.blocks.rope import (
     divisors,
     frequencies,
 )
+from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.configs.gguf import stores_norms
 from mxc.compiler.models.configs.gguf_kinds import KINDS
 from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
@@ -120,11 +121,11 @@ def _shape(decoder: Decoder, config: Mapping[str, Any]) -> dict[str, Any]:
         "feed_forward_length": config["intermediate_size"],
         "vocab_size": decoder.vocab_size,
         "attention.head_count": heads.heads,
-        "attention.head_count_kv": heads.shared,
-        "attention.key_length": heads.depth,
-        "attention.value_length": heads.depth,
+        "attention.head_count_kv": heads.row.heads,
+        "attention.key_length": heads.row.depth,
+        "attention.value_length": heads.row.depth,
         f"attention.{norm}_epsilon": decoder.norm.epsilon,
-        "rope.dimension_count": _main_rope(decoder).rotated(heads.depth),
+        "rope.dimension_count": _main_rope(decoder).rotated(heads.rope_depth),
     }
 
 
@@ -139,7 +140,7 @@ def _rotary(decoder: Decoder) -> dict[str, NDArray[np.float32]]:
     rope = _main_rope(decoder)
     match rope.scaling:
         case Llama3Scaling():
-            return {DIVISORS: divisors(rope, decoder.heads.depth)}
+            return {DIVISORS: divisors(rope, decoder.heads.rope_depth)}
         case LongropeScaling(long=long, short=short):
             lists = zip(FACTORS, (long, short), strict=True)
             return {name: np.array(numbers, np.float32) for name, numbers in lists}
@@ -159,7 +160,7 @@ def _scales(decoder: Decoder, architecture: str) -> dict[str, Any]:
         }
     if architecture == "cohere2":
         found["logit_scale"] = decoder.logits_scale
-    if heads.cap is not None:
+    if isinstance(heads, SelfAttention) and heads.cap is not None:
         found["attn_logit_softcapping"] = heads.cap
     if decoder.logits_cap is not None:
         found["final_logit_softcapping"] = decoder.logits_cap
@@ -229,7 +230,7 @@ def _rope(rope: Rope) -> dict[str, Any]:
 
 def _differences(wanted: Decoder, found: Decoder) -> Iterator[tuple[str, object, object]]:
     """Name and both values of each field that two models differ in."""
-    depth = wanted.heads.depth
+    depth = wanted.heads.rope_depth
     if len(wanted.ropes) != len(found.ropes):
         yield "rope", wanted.ropes, found.ropes
         return

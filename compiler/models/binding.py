@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mxc.compiler.checkpoints.canonical.slices import columns_of, numbers_of
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.blocks.parameters import Parameter, Rows
@@ -37,7 +38,7 @@ class Bound:
 
     `format` is what the manifest calls how the program reads it, `blocks` its record where it is in
     blocks. `dense` is how it comes to that where the tensors are plain. `decoded`: why no kernel
-    reads the scales that the tensors have; their numbers are packed as f32.
+    reads the checkpoint's `stored` format here; its numbers are packed in `format`.
     """
 
     parameter: Parameter
@@ -46,6 +47,7 @@ class Bound:
     blocks: BlockFormat | None = None
     dense: Dense | None = None
     decoded: Reason | None = None
+    stored: str = ""
 
     @property
     def key(self) -> str:
@@ -114,6 +116,24 @@ def _bind(
                 f"{first.place} is {first.format}, {other.place} is {other.format}: they are read "
                 f"as one weight, {parameter.key}, and must be of one format"
             )
+    if parameter.turned:
+        tensors = tuple(columns_of(tensor) for tensor in tensors)
+        found = _read_as(parameter, tensors, dense, unit)
+        if tensors[0].format != first.format:
+            why = Reason("its columns are read as rows, and blocks lie along the rows that it has")
+            return replace(found, decoded=why, stored=first.format)
+        return found
+    return _read_as(parameter, tensors, dense, unit)
+
+
+def _read_as(
+    parameter: Parameter,
+    tensors: tuple[CanonicalTensor, ...],
+    dense: Dense | None,
+    unit: MatrixUnit | None,
+) -> Bound:
+    """The parameter with tensors of one format, and how the program reads that."""
+    first = tensors[0]
     if first.format in FORMATS:
         if not parameter.matrix:
             raise CheckpointError(
@@ -126,7 +146,14 @@ def _bind(
     if first.scales is not None or first.tensor_scale is not None:
         read = _under_floats(parameter, tensors, unit)
         if isinstance(read, Reason):
-            return Bound(parameter=parameter, tensors=tensors, format="f32", decoded=read)
+            plain = tuple(numbers_of(tensor) for tensor in tensors)
+            return Bound(
+                parameter=parameter,
+                tensors=plain,
+                format=plain[0].format,
+                decoded=read,
+                stored=first.format,
+            )
         return Bound(parameter=parameter, tensors=tensors, format=read.name, blocks=read)
     if first.format not in ELEMENTS:
         raise CheckpointError(

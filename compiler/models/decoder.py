@@ -17,6 +17,7 @@ from mxc.artifact.manifest import batch_function
 from mxc.compiler.models.blocks import attention
 from mxc.compiler.models.blocks.activations import Activations
 from mxc.compiler.models.blocks.gated_delta_net import GatedDeltaNet
+from mxc.compiler.models.blocks.latent_attention import LatentAttention
 from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import FeedForward, FormatOf, Mlp
 from mxc.compiler.models.blocks.norms import Norm
@@ -40,6 +41,9 @@ from mxc.dialects.parameters import Parameters
 from mxc.formats.recipes import scale_recipe
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+#: Attention over what the cache keeps of each token.
+Cached = SelfAttention | LatentAttention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +81,7 @@ class Layer:
     with before they are added.
     """
 
-    attention: SelfAttention | GatedDeltaNet
+    attention: Cached | GatedDeltaNet
     mlp: Mlp | FeedForward | Mixture
     mlp_name: str = "mlp"
     attention_name: str = "self_attn"
@@ -90,8 +94,8 @@ class Layer:
 class Decoder:
     """What an architecture makes of a config.
 
-    All layers with keys and values have the same heads, and there is one at least; all others have
-    the same states.
+    All layers with a cache keep the same of a token, and there is one at least; all others have the
+    same states.
 
     `embedding_scale`: what embeddings are multiplied with. `logits_scale`: what logits are
     multiplied with; `logits_cap`: they become cap * tanh(logit / cap). `eos_tokens` are those of
@@ -117,15 +121,15 @@ class Decoder:
     next_tokens: int = 0
 
     @property
-    def heads(self) -> SelfAttention:
-        """The attention of the first layer with keys and values, whose heads are those of all."""
+    def heads(self) -> Cached:
+        """The attention of the first layer with a cache, whose heads are those of all."""
         return next(each for each in self.attentions if each is not None)
 
     @property
-    def attentions(self) -> tuple[SelfAttention | None, ...]:
-        """The attention of each layer over keys and values; None where it keeps a state."""
+    def attentions(self) -> tuple[Cached | None, ...]:
+        """The attention of each layer with a cache; None where it keeps a state."""
         every = (layer.attention for layer in self.layers)
-        return tuple(each if isinstance(each, SelfAttention) else None for each in every)
+        return tuple(each if isinstance(each, Cached) else None for each in every)
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -150,15 +154,15 @@ class Decoder:
         layers = []
         for layer in self.layers:
             attention = layer.attention
-            if isinstance(attention, SelfAttention) and attention.rope is not None:
+            if isinstance(attention, Cached) and attention.rope is not None:
                 attention = replace(attention, rope=change(attention.rope))
             layers.append(replace(layer, attention=attention))
         return replace(self, layers=tuple(layers))
 
     def cache_shape(self, capacity: int) -> tuple[int, int, int, int]:
-        """The cache of one sequence: [2 * layers with keys and values, capacity, V, D]."""
-        layers = sum(each is not None for each in self.attentions)
-        return (2 * layers, capacity, self.heads.shared, self.heads.depth)
+        """The cache of one sequence, [entries of all layers, capacity, V, D]: see CacheRow."""
+        layers, row = sum(each is not None for each in self.attentions), self.heads.row
+        return (layers * row.entries, capacity, row.heads, row.depth)
 
     @property
     def states(self) -> dict[str, tuple[int, ...]]:
@@ -194,7 +198,7 @@ class Decoder:
         """
         found = dict(self.heads.generated())
         for number, rope in enumerate(self.ropes):
-            arrays = tables(rope, self.heads.depth, capacity, length)
+            arrays = tables(rope, self.heads.rope_depth, capacity, length)
             found |= dict(zip(_rope_keys(number), arrays, strict=True))
         return found
 
@@ -334,7 +338,7 @@ class Builder:
 
         found = {}
         for number, rope in enumerate(self._decoder.ropes):
-            width = rope.rotated(self._decoder.heads.depth) // 2
+            width = rope.rotated(self._decoder.heads.rope_depth) // 2
             cos, sin = (rows(key, width) for key in _rope_keys(number))
             found[rope] = (cos, sin)
         return found

@@ -38,7 +38,7 @@ def read_gguf_decoder(
     divisors = rotary.get(DIVISORS)
     if divisors is None:
         return decoder
-    depth, scaling = decoder.heads.depth, decoder.rope.scaling
+    depth, scaling = decoder.heads.rope_depth, decoder.rope.scaling
     if divisors.size != depth // 2 or not (scaling is None or isinstance(scaling, LinearScaling)):
         raise CheckpointError(
             f"{place}: tensor {DIVISORS} has {divisors.size} divisors of rotary frequencies; "

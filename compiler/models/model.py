@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -253,10 +254,14 @@ def _float_scales(bound: Sequence[Bound], quantisation: Quantisation) -> list[st
     """What is to be said of weights under float scales: those that no kernel reads, why, and what
     the config says of activations that is not followed."""
     weights: dict[tuple[str, str], list[str]] = {}
+    packed: Counter[tuple[str, str]] = Counter()
     for each in bound:
-        format, names = each.tensors[0].format, [tensor.name for tensor in each.tensors]
+        format = each.stored or each.tensors[0].format
+        names = [tensor.name for tensor in each.tensors]
         if each.decoded is not None:
-            weights.setdefault((format, each.decoded.text), []).extend(names)
+            so = f"{each.decoded.text}, so that their numbers are packed as {each.format}"
+            weights.setdefault((format, so), []).extend(names)
+            packed[format, so] += prod(each.parameter.shape) * _BYTES[each.format]
         elif format not in FORMATS and each.blocks is not None and each.dense is None:
             weights.setdefault((format, ""), []).extend(names)
     notes = []
@@ -264,7 +269,7 @@ def _float_scales(bound: Sequence[Bound], quantisation: Quantisation) -> list[st
         inputs = {quantisation.activations(name.removesuffix(".weight")) for name in names}
         declared = sorted({activations.format for activations in inputs if activations})
         so = f"they do not meet activations in {', '.join(declared)}, as the config says"
-        found = [f"{reason}, so that their numbers are packed as f32"] if reason else []
+        found = [f"{reason}, {packed[format, reason] / 2**20:.1f} MiB"] if reason else []
         if found or declared:
             what = "; ".join([*found, *([so] if declared else [])])
             notes.append(f"{len({*names})} weights are {format} in the checkpoint: {what}")

@@ -17,7 +17,7 @@ from mxc.compiler.models.blocks.weights import TENSOR_SCALES
 from mxc.compiler.packing.float_scales import Nibbles, RowScales
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.quantised import Loss, Part, Quantised
-from mxc.compiler.packing.stacked import Numbers, Stacked
+from mxc.compiler.packing.stacked import Stacked
 from mxc.formats.formats import F32, INT4, BlockFormat
 
 #: How many tensors of one parameter the manifest names, before it says the first and the last.
@@ -42,9 +42,6 @@ def pack_items(bound: Bound, panels: Mapping[str, str]) -> tuple[PackItem, ...]:
             **more,
         )
 
-    if bound.decoded is not None:
-        parts = tuple(Numbers(tensor) for tensor in tensors)
-        return (item("", Stacked(parts, parameter.shape, "F32")),)
     elements = [tensor.elements for tensor in tensors]
     if format is None:
         return (item("", _source(elements, parameter.shape)),)

@@ -110,13 +110,13 @@ def _describe_cache(
 def _scale(tensor: CanonicalTensor, decoder: Decoder) -> NDArray[np.float32]:
     """One positive number, or one for each head."""
     numbers: NDArray[Any] = tensor.values().reshape(-1)
-    if numbers.size not in (1, decoder.heads.shared) or not np.all(
+    if numbers.size not in (1, decoder.heads.row.heads) or not np.all(
         (numbers > 0) & (numbers < np.inf)
     ):
         raise CheckpointError(
             f"{tensor.place} is {tensor.elements.record.describe()}, {numbers[:4].tolist()}; a "
             "scale of the key/value cache is a positive number, or one for each of "
-            f"{decoder.heads.shared} heads; fetch the file again"
+            f"{decoder.heads.row.heads} heads; fetch the file again"
         )
     return numbers
 

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.canonical import stored
 from mxc.compiler.checkpoints.canonical.stored import Raw
-from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 
 
 class Part(Protocol):
-    """What rows are taken of: a part of a canonical tensor as it is stored, or its numbers."""
+    """What rows are taken of: a part of a canonical tensor, or what is made of it."""
 
     @property
     def record(self) -> TensorRecord:
@@ -36,41 +35,6 @@ class Part(Protocol):
 
     def reader(self, raw: Raw) -> stored.Decoded:
         """Reads of its bytes, made of reads of the files."""
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """The numbers of a weight as float32 [rows, K], each rounded once."""
-
-    tensor: CanonicalTensor
-
-    @property
-    def record(self) -> TensorRecord:
-        """Where the elements are."""
-        return self.tensor.elements.record
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row of float32."""
-        return 4 * self.tensor.shape[-1]
-
-    @property
-    def rows(self) -> int:
-        """Rows of the matrix."""
-        return self.tensor.rows
-
-    def reader(self, raw: Raw) -> stored.Decoded:
-        """Reads of the numbers. `raw` sees every file, and does not read what is read here."""
-        for record in self.tensor.records:
-            raw(record, 0, 0)
-
-        def read(start: int, size: int) -> NDArray[np.uint8]:
-            first, last = start // self.row_bytes, -(-(start + size) // self.row_bytes)
-            values = np.ascontiguousarray(self.tensor.values(first, last - first))
-            begin = start - first * self.row_bytes
-            return values.reshape(-1).view(np.uint8)[begin : begin + size]
-
-        return read
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+from mxc.compiler.checkpoints.canonical.numbers import Numbers
 from mxc.compiler.checkpoints.canonical.stored import Decoded
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.dialects.gguf import open_gguf
@@ -21,7 +22,6 @@ from mxc.compiler.checkpoints.files.tensors import (
     read_bytes,
 )
 from mxc.compiler.models.configs.gguf import published_config
-from mxc.compiler.packing.stacked import Numbers
 from mxc.compiler.tokenizers.from_gguf import text_files
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS
@@ -77,5 +77,7 @@ def _record(tensor: CanonicalTensor, path: Path) -> TensorRecord:
 
 
 def _reader(tensor: CanonicalTensor) -> Decoded:
-    part = tensor.elements if _is_plain(tensor) else Numbers(tensor)
-    return part.reader(read_bytes)
+    if _is_plain(tensor):
+        return tensor.elements.reader(read_bytes)
+    numbers = Numbers(tensor=tensor, shape=tensor.shape, dtype="F32", rows=tensor.rows)
+    return numbers.reader(read_bytes)

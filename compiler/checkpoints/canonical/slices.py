@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from mxc.compiler.checkpoints.canonical.numbers import Numbers
 from mxc.compiler.checkpoints.canonical.stored import Entries, Picked
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
+from mxc.compiler.checkpoints.canonical.transposed import Transposed
+from mxc.formats.formats import FORMATS
 
 
 def entries(part: StoredPart, tensor: CanonicalTensor) -> StoredPart:
@@ -55,6 +58,46 @@ def half_of(tensor: CanonicalTensor, half: int, interleaved: bool) -> CanonicalT
         return Picked(part=part, first=first, step=step, shape=shape, dtype=part.dtype, rows=rows)
 
     return _with_parts(tensor, (tensor.shape[0] // 2, *tensor.shape[1:]), picked)
+
+
+def columns_of(tensor: CanonicalTensor) -> CanonicalTensor:
+    """A matrix whose rows are the columns of another; plain numbers where that is in blocks.
+
+    Blocks lie along the rows of the other one. Float scales keep what they are for.
+    """
+    if tensor.format in FORMATS or tensor.format == "int4":
+        tensor = numbers_of(tensor)
+    height, width = tensor.shape
+
+    def turned(part: StoredPart | None) -> StoredPart | None:
+        if part is None:
+            return None
+        columns, rows = part.shape
+        return Transposed(
+            part=part, shape=(rows, columns), dtype=part.dtype, rows=rows, outputs=rows
+        )
+
+    block = tensor.block
+    found = _with_parts(tensor, (width, height), turned)
+    return replace(found, block=None if block is None else (block[1], block[0]))
+
+
+def numbers_of(tensor: CanonicalTensor) -> CanonicalTensor:
+    """The plain numbers of a tensor with scales: bf16 where that has all of their digits, else f32.
+
+    It has eight, so that elements of eight bits and fewer under a power of two are exact.
+    """
+    format = tensor.block_format
+    dtype = "F32" if format is None or format.tensor_scale else "BF16"
+    elements = Numbers(tensor=tensor, shape=tensor.shape, dtype=dtype, rows=tensor.rows)
+    return replace(
+        tensor,
+        format=dtype.lower(),
+        elements=elements,
+        scales=None,
+        block=None,
+        tensor_scale=None,
+    )
 
 
 def _with_parts(

@@ -4,7 +4,8 @@ Stored      one tensor, decoded row by row
 Woven       the rows of several parts in turn
 Joined      the rows of several parts one after the other
 Picked      some rows of a part
-Transposed  the columns of a tensor (transposed.py)
+Transposed  the columns of a part (transposed.py)
+Numbers     what a weight in blocks comes to (numbers.py)
 """
 
 from __future__ import annotations

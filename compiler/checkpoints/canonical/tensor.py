@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.canonical.codecs import PLAIN, Bytes, Codec
+from mxc.compiler.checkpoints.canonical.numbers import Numbers
 from mxc.compiler.checkpoints.canonical.stored import (
     Entries,
     Joined,
@@ -37,7 +38,7 @@ from mxc.formats.packing import decode_elements, decode_scales
 UNSTATED = "unstated"
 
 #: How elements, or scales, lie in files.
-StoredPart = Stored | Woven | Joined | Picked | Entries | Transposed
+StoredPart = Stored | Woven | Joined | Picked | Entries | Transposed | Numbers
 
 #: Bytes of elements that are read together where nobody says otherwise.
 CHUNK = 8 << 20

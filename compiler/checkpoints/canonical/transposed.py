@@ -1,4 +1,4 @@
-"""One part of a weight of which the file has every matrix turned: its columns are the rows here."""
+"""One part of a weight with every matrix turned: the columns of another part are its rows."""
 
 from __future__ import annotations
 
@@ -10,38 +10,32 @@ import numpy as np
 from mxc.compiler.checkpoints.canonical.codecs import Bytes
 from mxc.compiler.checkpoints.canonical.stored import Decoded, InRows, Raw
 from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord
-from mxc.errors import CheckpointError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transposed(InRows):
-    """A part [.., out, row] whose file has matrices [row, out], entry by entry of `dtype`.
+    """A part [.., out, row] of one that has matrices [row, out], entry by entry of `dtype`.
 
-    `shape` is in elements of `dtype` (a key of DTYPES) after turning, `rows` of them in all and
-    `outputs` in each matrix. One matrix is in memory at a time. Raises CheckpointError where the
-    record has another size.
+    `part` has a row for each entry of a row here. `shape` is in elements of `dtype` (a key of
+    DTYPES) after turning, `rows` of them in all and `outputs` in each matrix. One matrix is in
+    memory at a time.
     """
 
-    record: TensorRecord
+    part: InRows
     shape: tuple[int, ...]
     dtype: str
     rows: int
     outputs: int
 
-    def __post_init__(self) -> None:
-        """Check that the stored bytes are as many as the shape asks for."""
-        if self.record.bytes != self.bytes:
-            raise CheckpointError(
-                f"{self.record.file}: tensor {self.record.name} is {self.record.describe()}, "
-                f"{self.record.bytes} bytes; wanted {self.bytes} for {self.dtype} "
-                f"{list(self.shape)} transposed; fetch the files again, or the config that belongs "
-                "to them"
-            )
+    @property
+    def record(self) -> TensorRecord:
+        """The first tensor in the files."""
+        return self.records[0]
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
-        """The tensor in the file."""
-        return (self.record,)
+        """The tensors in the files."""
+        return self.part.records
 
     def reader(self, raw: Raw) -> Decoded:
         """Reads of the turned bytes, made of reads of the file; the last matrix is kept."""
@@ -65,13 +59,14 @@ class Transposed(InRows):
     def _matrices(self, raw: Raw) -> Callable[[int], Bytes]:
         """The rows of a matrix by its number, uint8 [outputs, row_bytes]."""
         kept: tuple[int, Bytes] | None = None
-        size, entry = self.outputs * self.row_bytes, DTYPES[self.dtype].itemsize
+        entry = DTYPES[self.dtype].itemsize
+        height = self.row_bytes // entry
 
         def matrix(index: int) -> Bytes:
             nonlocal kept
             if kept is None or kept[0] != index:
-                stored = raw(self.record, index * size, size).view(f"V{entry}")
-                turned = np.ascontiguousarray(stored.reshape(-1, self.outputs).T)
+                stored = self.part.rows_from(raw, index * height, height).view(f"V{entry}")
+                turned = np.ascontiguousarray(stored.T)
                 kept = index, turned.view(np.uint8).reshape(self.outputs, self.row_bytes)
             return kept[1]
 

@@ -9,12 +9,13 @@ Source: transformers 5.23 models/gpt_oss/modeling_gpt_oss.py (GptOssExperts).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mxc.compiler.checkpoints.canonical.stored import count_rows
+from mxc.compiler.checkpoints.canonical.stored import Stored, count_rows
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.canonical.transposed import Transposed
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
@@ -57,5 +58,10 @@ def as_weight(tensor: CanonicalTensor, config: Mapping[str, Any]) -> CanonicalTe
 
 def transposed_part(record: TensorRecord, shape: tuple[int, ...], dtype: str) -> Transposed:
     """A part [E, out, ..] of which a file has [E, .., out]."""
-    rows = count_rows((*shape[:2], 1))
-    return Transposed(record=record, shape=shape, dtype=dtype, rows=rows, outputs=shape[1])
+    experts, outputs, *row = shape
+    height = math.prod(row)
+    part = Stored(
+        record=record, shape=(experts, height, outputs), dtype=dtype, rows=experts * height
+    )
+    rows = count_rows((experts, outputs, 1))
+    return Transposed(part=part, shape=shape, dtype=dtype, rows=rows, outputs=outputs)

@@ -8,6 +8,7 @@ from typing import Any
 
 from mxc.compiler.models.architectures import gpt_oss
 from mxc.compiler.models.architectures.cohere2 import cohere2
+from mxc.compiler.models.architectures.deepseek import deepseek_v2, deepseek_v3, glm4_moe_lite
 from mxc.compiler.models.architectures.ernie4_5 import ernie4_5, ernie4_5_moe
 from mxc.compiler.models.architectures.exaone4 import exaone4
 from mxc.compiler.models.architectures.gemma2 import gemma2, gemma3
@@ -59,6 +60,8 @@ def _family(build: Callable[[Fields], Decoder]) -> Callable[[dict[str, Any], str
 #: In alphabetical order.
 ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("cohere2", "Cohere2ForCausalLM", _family(cohere2)),
+    Architecture("deepseek_v2", "DeepseekV2ForCausalLM", _family(deepseek_v2)),
+    Architecture("deepseek_v3", "DeepseekV3ForCausalLM", _family(deepseek_v3), ("kimi_k2",)),
     Architecture("ernie4_5", "Ernie4_5ForCausalLM", _family(ernie4_5)),
     Architecture("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", _family(ernie4_5_moe)),
     Architecture("exaone4", "Exaone4ForCausalLM", _family(exaone4)),
@@ -66,6 +69,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("gemma3_text", "Gemma3ForCausalLM", _family(gemma3)),
     Architecture("glm4", "Glm4ForCausalLM", _family(glm4)),
     Architecture("glm4_moe", "Glm4MoeForCausalLM", _family(glm4_moe)),
+    Architecture("glm4_moe_lite", "Glm4MoeLiteForCausalLM", _family(glm4_moe_lite)),
     Architecture("gpt_oss", "GptOssForCausalLM", _gpt_oss),
     Architecture("granite", "GraniteForCausalLM", _family(granite)),
     Architecture("llama", "LlamaForCausalLM", _family(llama)),

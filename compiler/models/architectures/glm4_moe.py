@@ -20,13 +20,18 @@ def glm4_moe(c: Fields) -> Decoder:
         input_bias=c.flag("attention_bias", False),
         qk_norm="head" if c.flag("use_qk_norm", False) else None,
     )
-    dense, experts, first = mlp(c), sigmoid_experts(c), c.raw("first_k_dense_replace")
-    first = first if first == 0 else c.size("first_k_dense_replace", 1)
+    dense, experts = mlp(c), sigmoid_experts(c)
     layers = [
-        Layer(attention=attention, mlp=dense if number < first else experts)
+        Layer(attention=attention, mlp=dense if number < dense_layers(c, 1) else experts)
         for number in range(c.size("num_hidden_layers"))
     ]
     return decoder(c, "glm4_moe", layers)
+
+
+def dense_layers(c: Fields, default: int) -> int:
+    """How many layers, the first ones, have no experts."""
+    first = c.raw("first_k_dense_replace")
+    return 0 if first == 0 else c.size("first_k_dense_replace", default or None)
 
 
 def sigmoid_experts(c: Fields) -> Mixture:

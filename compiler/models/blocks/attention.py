@@ -1,7 +1,9 @@
 """The key/value cache, the keys of it that a call looks at, and attention over them.
 
-The cache of a sequence is one tensor [2 * layers, capacity, V, D]: keys of layer l at 2l, values
-at 2l + 1. It is an argument that the program updates and returns, so that it stays in place.
+The cache of a sequence is one tensor [entries, capacity, V, D], of so many entries a layer as its
+attention says (`CacheRow`): keys of layer l at 2l, values at 2l + 1; or rows of a latent cache at
+l, of which the values are the first elements. It is an argument that the program updates and
+returns, so that it stays in place.
 Letters: T tokens of this call, V key/value heads, G query heads a key/value head, D head size,
 S keys that this call looks at.
 """
@@ -13,6 +15,15 @@ from iree.compiler.dialects import arith, tensor
 
 from mxc.dialects.attention import attention
 from mxc.dialects.generic import constant, element_of, generic, shape_of
+
+
+@dataclass(frozen=True)
+class CacheRow:
+    """What the cache keeps of a token in a layer: `entries` times [heads, depth]."""
+
+    entries: int
+    heads: int
+    depth: int
 
 
 @dataclass(frozen=True)
@@ -78,9 +89,15 @@ def hidden_zero() -> ir.Value:
     return barrier.result
 
 
-def read_cache(cache: ir.Value, zero: ir.Value, entry: int, window: Window) -> ir.Value:
-    """The rows [S, V, D] of `window` in cache entry `zero` + `entry` (see `hidden_zero`)."""
-    _, _, heads, depth = shape_of(cache)
+def read_cache(
+    cache: ir.Value, zero: ir.Value, entry: int, window: Window, depth: int | None = None
+) -> ir.Value:
+    """The rows [S, V, D] of `window` in cache entry `zero` + `entry` (see `hidden_zero`).
+
+    `depth`: the first elements of a row alone; None: all.
+    """
+    _, _, heads, whole = shape_of(cache)
+    depth = whole if depth is None else depth
     at = arith.addi(zero, index(entry))
     dynamic = ir.ShapedType.get_dynamic_size()
     static = isinstance(window.size, int)

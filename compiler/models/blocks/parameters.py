@@ -49,7 +49,8 @@ class Parameter:
 
     `matrix`: activations are multiplied with it, so that it may be in blocks. `quantisable`:
     --quantize-dense makes blocks of it where it is plain. `experts`: the first dimension counts
-    experts. `layout`: how its rows are reordered, a key of packing.items.LAYOUTS.
+    experts. `layout`: how its rows are reordered, a key of packing.items.LAYOUTS. `turned`: rows of
+    it are the columns of each of its `rows`, one matrix after the other.
     """
 
     key: str
@@ -59,6 +60,7 @@ class Parameter:
     quantisable: bool = False
     experts: bool = False
     layout: str = "identity"
+    turned: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError where the rows do not fill the shape."""

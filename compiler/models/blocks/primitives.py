@@ -164,6 +164,29 @@ def columns_of(x: ir.Value, start: int, width: int) -> ir.Value:
     return tensor.extract_slice(kind, x, [], [], [], [0, start], sizes, [1, 1])
 
 
+def parts_of(x: ir.Value, axis: int, sizes: Sequence[int]) -> list[ir.Value]:
+    """The parts of static x that lie side by side along `axis`."""
+    shape, found, first = shape_of(x), [], 0
+    for size in sizes:
+        own = [size if i == axis else whole for i, whole in enumerate(shape)]
+        offsets = [first if i == axis else 0 for i in range(len(shape))]
+        kind = ir.RankedTensorType.get(own, element_of(x))
+        found.append(tensor.extract_slice(kind, x, [], [], [], offsets, own, [1] * len(shape)))
+        first += size
+    return found
+
+
+def beside(x: ir.Value, y: ir.Value) -> ir.Value:
+    """Static x [.., A] and y [.., B] side by side: [.., A + B]."""
+    *lead, width = shape_of(x)
+    whole = tensor.empty([*lead, width + shape_of(y)[-1]], element_of(x))
+    zeros, ones = [0] * len(lead), [1] * (len(lead) + 1)
+    for part, first in ((x, 0), (y, width)):
+        sizes = shape_of(part)
+        whole = tensor.insert_slice(part, whole, [], [], [], [*zeros, first], sizes, ones)
+    return whole
+
+
 def rows_from(x: ir.Value, start: ir.Value, rows: int) -> ir.Value:
     """x[start : start + rows] of a static x [.., ..]; `start` is an index."""
     shape = shape_of(x)

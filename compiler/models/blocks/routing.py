@@ -3,7 +3,8 @@
 Letters: T tokens, E experts, J chosen experts a token, G groups of experts.
 
 Sources: transformers' modeling files (5.23) of Mixtral and Qwen3-MoE (softmax), DeepSeek-V3 and
-GLM-4.5 (sigmoid, correction bias, groups), MiniMax-M2 and ERNIE 4.5 (correction bias).
+GLM-4.5 (sigmoid, correction bias, groups), DeepSeek-V2 (softmax, groups), MiniMax-M2 and ERNIE 4.5
+(correction bias).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Routing:
     below that of the mixture, which is added to the scores for the choice alone; the checkpoint has
     it as a row [1, E] where `correction_is_row`. `groups`: experts
     come in so many groups, of which the best `kept` are chosen from; a group is as good as the sum
-    of its two best experts. `normalized`: the shares of the chosen are divided by their sum.
+    of its `counted` best experts. `normalized`: the shares of the chosen are divided by their sum.
     `factor`: what shares are multiplied with.
     """
 
@@ -41,6 +42,7 @@ class Routing:
     correction_is_row: bool = False
     groups: int = 1
     kept: int = 1
+    counted: int = 2
     normalized: bool = True
     factor: float = 1.0
 
@@ -66,7 +68,7 @@ class Routing:
                 lambda s, b: arith.addf(s, to_f32(b)),
             )
         if self.groups > self.kept:
-            ranked = _of_the_best_groups(ranked, self.groups, self.kept)
+            ranked = _of_the_best_groups(ranked, self.groups, self.kept, self.counted)
         _, experts = top_k(ranked, choices)
 
         def chosen(expert: ir.Value) -> ir.Value:
@@ -122,12 +124,12 @@ def _scaled(shares: ir.Value, factor: float) -> ir.Value:
     )
 
 
-def _of_the_best_groups(ranked: ir.Value, groups: int, kept: int) -> ir.Value:
+def _of_the_best_groups(ranked: ir.Value, groups: int, kept: int, counted: int) -> ir.Value:
     """ranked [T, E], but -inf for experts that are in none of the best `kept` of the groups."""
     tokens, experts = shape_of(ranked)
     size = experts // groups
     split = expand(ranked, [[0], [1, 2]], [tokens, groups, size])
-    best, _ = top_k(collapse(split, [[0, 1], [2]]), 2)
+    best, _ = top_k(collapse(split, [[0, 1], [2]]), counted)
     worth = generic([(best, "r j")], "r", f32(), lambda x, acc: arith.addf(x, acc))
     _, chosen = top_k(expand(worth, [[0, 1]], [tokens, groups]), kept)
     i1, i32 = ir.IntegerType.get_signless(1), ir.IntegerType.get_signless(32)

@@ -68,6 +68,16 @@ class SelfAttention:
     cap: float | None = None
     gated: bool = False
 
+    @property
+    def row(self) -> attention.CacheRow:
+        """What the cache keeps of a token in a layer: a key and a value a head."""
+        return attention.CacheRow(entries=2, heads=self.shared, depth=self.depth)
+
+    @property
+    def rope_depth(self) -> int:
+        """Elements of a head, of which rotary positions are for a part."""
+        return self.depth
+
     def parameters(self, name: str, norm: Norm) -> Iterator[Parameter]:
         """What it reads, by names that begin with `name`; `norm` is the model's."""
         hidden = ("hidden_size", self.hidden)

@@ -21,6 +21,7 @@ from mxc.compiler.models.blocks.primitives import (
     embed_integers,
     f32,
     linear,
+    to_f32,
 )
 from mxc.dialects.boundary import unpack
 from mxc.dialects.dequantize import is_byte
@@ -120,6 +121,32 @@ class Weights:
         if format is None:
             return Blocks(self._activations.round(x), None)
         return self._activations.blocks(x, format)
+
+    def batched(self, x: ir.Value, name: str, key: str, shape: tuple[int, int, int]) -> ir.Value:
+        """x f32 [B, T, K] times the weight [N, K] of each of B, `key` [B, N, K]: f32 [B, T, N].
+
+        `name` is what reports call it.
+        """
+        format, rows = self.format(key), self.rows(x, key)
+        with ir.Location.name(name):
+            if format is None:
+                return generic(
+                    [(rows.elements, "g m k"), (self.load(key, *shape), "g n k")],
+                    "g m n",
+                    f32(),
+                    lambda a, w, acc: arith.addf(acc, arith.mulf(to_f32(a), to_f32(w))),
+                )
+            elements, scales = self.blocked(key, format, shape[:2], shape[2])
+            y = scaled_contraction(
+                rows.elements, elements, lhs_scale=rows.scales, rhs_scale=scales, batch=1, name=name
+            )
+            for factors, letters in (
+                (rows.factors, "g m"),
+                (self.tensor_scales(key, *shape[:2]), "g n"),
+            ):
+                if factors is not None:
+                    y = generic([(y, "g m n"), (factors, letters)], "g m n", f32(), arith.mulf)
+            return y
 
     def linear(
         self, x: Inputs, name: str, key: str, shape: tuple[int, int], bias: str | None = None

@@ -1,0 +1,44 @@
+"""The numbers of a weight in blocks, or under float scales, as a plain tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mxc.compiler.checkpoints.canonical.codecs import Bytes
+from mxc.compiler.checkpoints.canonical.stored import InRows, Raw
+from mxc.compiler.checkpoints.files.tensors import TensorRecord
+
+if TYPE_CHECKING:
+    from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers(InRows):
+    """The numbers of `tensor` in `dtype`: F32, each product rounded once, or BF16, cut off."""
+
+    tensor: CanonicalTensor
+    shape: tuple[int, ...]
+    dtype: str
+    rows: int
+
+    @property
+    def record(self) -> TensorRecord:
+        """Where the elements are."""
+        return self.tensor.elements.record
+
+    @property
+    def records(self) -> tuple[TensorRecord, ...]:
+        """The tensors in the files."""
+        return self.tensor.records
+
+    def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
+        """Rows [start, start + count). `raw` sees every file, and does not read them."""
+        for record in self.records:
+            raw(record, 0, 0)
+        values = np.ascontiguousarray(self.tensor.values(start, count))
+        if self.dtype == "BF16":
+            values = np.ascontiguousarray(values.view(np.uint16)[:, 1::2])
+        return values.view(np.uint8)

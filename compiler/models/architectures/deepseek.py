@@ -1,0 +1,86 @@
+"""DeepSeek-V2, V3, R1 and V3.1, Kimi K2, GLM-4.7-Flash: multi-head latent attention and experts.
+
+V3 routes by sigmoid with a correction bias and groups, V2 by softmax; the first layers are dense.
+Sources: transformers' models/deepseek_v2, models/deepseek_v3 and models/glm4_moe_lite (5.23).
+"""
+
+from dataclasses import replace
+
+from mxc.compiler.models.architectures.family import decoder, mlp
+from mxc.compiler.models.architectures.glm4_moe import dense_layers, sigmoid_experts
+from mxc.compiler.models.blocks.latent_attention import LatentAttention
+from mxc.compiler.models.blocks.mixture import Mixture
+from mxc.compiler.models.blocks.rope import read_rope
+from mxc.compiler.models.blocks.routing import Routing
+from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.yarn import yarn_attention
+from mxc.compiler.models.decoder import Decoder, Layer
+
+
+def deepseek_v2(c: Fields) -> Decoder:
+    """The model of a config. Without groups, or with: a group is as good as its best expert."""
+    grouped = c.known("topk_method", ("greedy", "group_limited_greedy"), "greedy") != "greedy"
+    groups, kept = (c.size(name, 1) for name in ("n_group", "topk_group"))
+    routing = Routing(
+        groups=groups if grouped else 1,
+        kept=kept if grouped else 1,
+        counted=1,
+        normalized=c.known("norm_topk_prob", (False,), False),
+        factor=c.number("routed_scaling_factor", 1.0),
+    )
+    c.known("scoring_func", ("softmax",), "softmax")
+    c.known("mlp_bias", (False,), False)
+    return _latent(c, "deepseek_v2", replace(sigmoid_experts(c), routing=routing), 0)
+
+
+def deepseek_v3(c: Fields) -> Decoder:
+    """The model of a config. Layers behind the last one (MTP) are not part of it."""
+    c.known("topk_method", ("noaux_tc",), "noaux_tc")
+    c.known("scoring_func", ("sigmoid",), "sigmoid")
+    return _latent(c, "deepseek_v3", sigmoid_experts(c), 3)
+
+
+def glm4_moe_lite(c: Fields) -> Decoder:
+    """The model of a config, as V3."""
+    c.known("topk_method", ("noaux_tc",), "noaux_tc")
+    return _latent(c, "glm4_moe_lite", sigmoid_experts(c), 1)
+
+
+def _latent(c: Fields, name: str, experts: Mixture, first: int) -> Decoder:
+    """The model of these experts; `first`: the architecture's default of the dense layers."""
+    # Of training, of how experts are shared out, and sums of other fields.
+    c.inert("ep_size", "seq_aux", "aux_loss_alpha", "head_dim", "qk_head_dim")
+    c.known("moe_layer_freq", (1,), 1)
+    dense, attention = mlp(c), latent_attention(c)
+    count, types = c.size("num_hidden_layers"), c.raw("mlp_layer_types")
+    if types is None:
+        before = dense_layers(c, first)
+        types = ["dense" if number < before else "sparse" for number in range(count)]
+    if not isinstance(types, list) or len(types) != count or not {*types} <= {"dense", "sparse"}:
+        raise c.refuse("mlp_layer_types", f"a list of {count} times dense or sparse", types)
+    layers = [Layer(attention=attention, mlp=dense if t == "dense" else experts) for t in types]
+    return decoder(c, name, layers)
+
+
+def latent_attention(c: Fields) -> LatentAttention:
+    """Latent attention; where YaRN says `mscale_all_dim`, its square multiplies the scores too."""
+    heads = c.size("num_attention_heads")
+    c.known("num_key_value_heads", (heads,), heads)
+    plain, rotated = c.size("qk_nope_head_dim"), c.size("qk_rope_head_dim")
+    scale = (plain + rotated) ** -0.5
+    scaling = c.inner("rope_parameters") or c.inner("rope_scaling")
+    if scaling is not None and scaling.raw("mscale_all_dim"):
+        weight = scaling.number("mscale_all_dim")
+        scale *= yarn_attention(scaling.number("factor"), weight) ** 2
+    return LatentAttention(
+        hidden=c.size("hidden_size"),
+        heads=heads,
+        latent=c.size("kv_lora_rank"),
+        plain=plain,
+        rotated=rotated,
+        value=c.size("v_head_dim"),
+        query_rank=None if c.raw("q_lora_rank") is None else c.size("q_lora_rank"),
+        rope=read_rope(c, interleaved=c.flag("rope_interleave", True)),
+        scale=scale,
+        bias=c.flag("attention_bias", False),
+    )

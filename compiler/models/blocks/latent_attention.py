@@ -1,0 +1,243 @@
+"""Multi-head latent attention (DeepSeek-V2): all heads share one compressed row a token.
+
+    c, r   = columns of kv_a_proj(x)                    latent [T, C], to be rotated [T, R]
+    row    = norm(c) | rotated(r)                       what the cache keeps of a token
+    a, b   = each head of q_b_proj(norm(q_a_proj(x))), or of q_proj(x)
+    query  = K a | rotated(b)                           K [C, N], V [E, C] of each head: kv_b_proj
+    mixed  = attention of queries over rows; values are the first C of a row
+    result = o_proj(V mixed)
+
+Keys K' c and values V c of the heads are never made, in decode and in prefill: products with them
+are those with c, where K is multiplied with queries and V with what comes out. Of a chunk of T
+tokens over S that came before this costs T S (C + R + C) products a head, where making them costs
+S C (N + E), and T S (N + R + E) after it: more than this up to about T = 170 of DeepSeek-V3.
+
+kv_b_proj is two parameters. V is its rows of values as they lie, in blocks or not: blocks along C,
+which its product sums over. K is multiplied along the other axis, N: the rows of the parameter are
+columns of the checkpoint's. Plain numbers, and scales of squares, keep their format; blocks along
+C become plain numbers while they are packed, and a note says so.
+
+Letters: T tokens, H heads, N, R and E sizes of a head (qk_nope_head_dim, qk_rope_head_dim,
+v_head_dim), C kv_lora_rank. Source: transformers' models/deepseek_v3 (5.23); absorbed products:
+DeepSeek-V2 (arXiv 2405.04434), 2.1.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from iree.compiler import ir
+from numpy.typing import NDArray
+
+from mxc.compiler.models.blocks import attention
+from mxc.compiler.models.blocks.mlp import linears
+from mxc.compiler.models.blocks.norms import Norm
+from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix, vector
+from mxc.compiler.models.blocks.primitives import (
+    beside,
+    by_sequence,
+    collapse,
+    expand,
+    f32,
+    joined,
+    parts_of,
+    rotate,
+)
+from mxc.compiler.models.blocks.rope import Rope
+from mxc.compiler.models.blocks.scope import Memory, Scope, Span, State
+from mxc.compiler.models.blocks.self_attention import NO_SINKS
+from mxc.dialects.attention import MASKED
+from mxc.dialects.generic import generic, shape_of
+
+#: Of the norms inside, whatever the model's is (transformers' DeepseekV3RMSNorm).
+_INNER = Norm(epsilon=1e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentAttention:
+    """Attention of `heads` heads over rows of `latent` + `rotated` elements.
+
+    `plain`, `rotated` and `value` are N, R and E. `query_rank`: queries come from so many numbers a
+    token; None: from the input. `rope`: rotary positions; None: nothing is rotated. `bias`: of
+    the first projections and of o_proj. `scale`: what scores are multiplied with.
+    """
+
+    hidden: int
+    heads: int
+    latent: int
+    plain: int
+    rotated: int
+    value: int
+    query_rank: int | None
+    rope: Rope | None
+    scale: float
+    bias: bool = False
+
+    #: Every query sees all that came before it.
+    window = None
+
+    @property
+    def row(self) -> attention.CacheRow:
+        """What the cache keeps of a token in a layer."""
+        return attention.CacheRow(entries=1, heads=1, depth=self.latent + self.rotated)
+
+    @property
+    def rope_depth(self) -> int:
+        """Elements that rotary positions are for."""
+        return self.rotated
+
+    def parameters(self, name: str, norm: Norm) -> Iterator[Parameter]:
+        """What it reads, by names that begin with `name`; the norms inside are not the model's."""
+        hidden, latent = ("hidden_size", self.hidden), ("kv_lora_rank", self.latent)
+        queries = "num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim)"
+        asked = (queries, self.heads * (self.plain + self.rotated))
+        row = ("kv_lora_rank + qk_rope_head_dim", self.latent + self.rotated)
+        inputs: list[tuple[str, Dim]] = [("kv_a_proj_with_mqa", row)]
+        if self.query_rank is None:
+            yield matrix(f"{name}.q_proj.weight", asked, hidden)
+        else:
+            rank = ("q_lora_rank", self.query_rank)
+            inputs.append(("q_a_proj", rank))
+            yield from _INNER.parameters(f"{name}.q_a_layernorm", rank)
+            yield matrix(f"{name}.q_b_proj.weight", asked, rank)
+        for part, size in inputs:
+            yield matrix(f"{name}.{part}.weight", size, hidden)
+            if self.bias:
+                yield vector(f"{name}.{part}.bias", size)
+        yield from _INNER.parameters(f"{name}.kv_a_layernorm", latent)
+        yield self._of_heads(name, "keys")
+        yield self._of_heads(name, "values")
+        values = ("num_attention_heads * v_head_dim", self.heads * self.value)
+        yield matrix(f"{name}.o_proj.weight", hidden, values)
+        if self.bias:
+            yield vector(f"{name}.o_proj.bias", hidden)
+
+    def _of_heads(self, name: str, part: str) -> Parameter:
+        """The rows of kv_b_proj that make keys, turned [H, C, N], or values [H, E, C]."""
+        key, each = f"{name}.kv_b_proj", self.plain + self.value
+        why = "num_attention_heads * (qk_nope_head_dim + v_head_dim)"
+        dims = ((why, self.heads * each), ("kv_lora_rank", self.latent))
+        first, count = (0, self.plain) if part == "keys" else (self.plain, self.value)
+        return Parameter(
+            key=f"{key}.{part}",
+            shape=self._shape(part),
+            rows=tuple(
+                Rows(tensor=f"{key}.weight", dims=dims, taken=(head * each + first, count))
+                for head in range(self.heads)
+            ),
+            matrix=True,
+            quantisable=True,
+            experts=True,
+            turned=part == "keys",
+        )
+
+    def _shape(self, part: str) -> tuple[int, int, int]:
+        if part == "keys":
+            return self.heads, self.latent, self.plain
+        return self.heads, self.value, self.latent
+
+    def generated(self) -> dict[str, NDArray[np.float32]]:
+        """Parameters that are computed, not read."""
+        return {NO_SINKS: np.full((1, self.heads), MASKED, np.float32)}
+
+    def build(
+        self,
+        scope: Scope,
+        x: ir.Value,
+        layer: int,
+        name: str,
+        state: State,
+        memories: list[Memory],
+    ) -> ir.Value:
+        """x [T, H] -> [T, H]; the caches in memory become those with the rows of x.
+
+        `layer` counts those that have such rows.
+        """
+        tokens, weights = state.tokens, scope.weights
+        asked, kept = self._projected(scope, x, name)
+        with ir.Location.name(name):
+            asked = expand(asked, [[0], [1, 2]], [tokens, self.heads, self.plain + self.rotated])
+            plain, turned = parts_of(asked, 2, (self.plain, self.rotated))
+            seen = self._by_head(scope, plain, name, "keys")
+            queries = beside(seen, self._rotated(turned, state))
+            queries = expand(queries, [[0], [1, 2], [3]], [tokens, 1, *shape_of(queries)[1:]])
+            latent, turned = parts_of(kept, 1, (self.latent, self.rotated))
+            latent = _INNER.build(weights, latent, f"{name}.kv_a_layernorm")
+            latent, turned = (
+                expand(each, [[0], [1, 2]], [tokens, 1, shape_of(each)[1]])
+                for each in (latent, turned)
+            )
+            row = beside(latent, self._rotated(turned, state))
+            row = attention.as_cached(row, memories[0].cache)
+            sinks = weights.load(NO_SINKS, 1, self.heads)
+            rows = by_sequence((queries, row), len(state.spans))
+            mixed = joined(
+                [
+                    self._attend(part, sinks, layer, state.zero, span, memory)
+                    for span, part, memory in zip(state.spans, rows, memories, strict=True)
+                ]
+            )
+            mixed = collapse(mixed, [[0], [1, 2], [3]])
+            values = collapse(self._by_head(scope, mixed, name, "values"), [[0], [1, 2]])
+        shape = (self.hidden, self.heads * self.value)
+        (y,) = linears(scope, values, [f"{name}.o_proj"], shape, bias=self.bias)
+        return y
+
+    def _projected(self, scope: Scope, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
+        """Queries of all heads, and what the cache is to keep, of x [T, H]."""
+        width, row = self.heads * (self.plain + self.rotated), self.latent + self.rotated
+        sizes = {"q_proj": width} if self.query_rank is None else {"q_a_proj": self.query_rank}
+        sizes["kv_a_proj_with_mqa"] = row
+        weights = scope.weights
+        with ir.Location.name(name):
+            prepared = weights.prepare(x, *(f"{name}.{part}.weight" for part in sizes))
+        asked, kept = (
+            weights.linear(
+                prepared,
+                f"{name}.{part}",
+                f"{name}.{part}.weight",
+                (size, self.hidden),
+                f"{name}.{part}.bias" if self.bias and part != "q_proj" else None,
+            )
+            for part, size in sizes.items()
+        )
+        if self.query_rank is not None:
+            asked = _INNER.build(weights, asked, f"{name}.q_a_layernorm")
+            (asked,) = linears(scope, asked, [f"{name}.q_b_proj"], (width, self.query_rank))
+        return asked, kept
+
+    def _by_head(self, scope: Scope, x: ir.Value, name: str, part: str) -> ir.Value:
+        """x [T, H, K] times the weight of each head [N, K]: [T, H, N]."""
+        key = f"{name}.kv_b_proj.{part}"
+        by_head = generic([(x, "m h k")], "h m k", f32(), lambda e: e)
+        y = scope.weights.batched(by_head, key, key, self._shape(part))
+        return generic([(y, "h m n")], "m h n", f32(), lambda e: e)
+
+    def _rotated(self, x: ir.Value, state: State) -> ir.Value:
+        """x [T, heads, R] with rotary positions, if there are any."""
+        if self.rope is None:
+            return x
+        cos, sin = state.rotations[self.rope]
+        heads, whole = shape_of(x)[1], collapse(x, [[0], [1, 2]])
+        return rotate(whole, heads, cos, sin, interleaved=self.rope.interleaved)
+
+    def _attend(
+        self,
+        rows: tuple[ir.Value, ...],
+        sinks: ir.Value,
+        layer: int,
+        zero: ir.Value,
+        span: Span,
+        memory: Memory,
+    ) -> ir.Value:
+        """Attention of the queries over the cache with the new row: [T, 1, H, C]."""
+        queries, row = rows
+        window = span.windows[None]
+        memory.cache = attention.write_cache(memory.cache, layer, span.position, row)
+        keys, values = (
+            attention.read_cache(memory.cache, zero, layer, window, depth)
+            for depth in (None, self.latent)
+        )
+        return attention.attend(queries, keys, values, sinks, span.position, window, self.scale)
