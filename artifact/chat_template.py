@@ -40,14 +40,14 @@ class ChatTemplate:
     def __init__(self, text: str, place: str) -> None:
         """Start the process; `place` is what errors call the template."""
         self.place = place
-        self._text = text
+        self.text = text
         self._lock = threading.Lock()
         self._child: Child | None = self._start()
 
     def _start(self) -> Child:
         child = Child("mxc.artifact.chat_template:serve", memory=MEMORY)
         with suppress(Ended):  # the first rendering finds out, and says how
-            child.send(json.dumps(self._text).encode())
+            child.send(json.dumps(self.text).encode())
         return child
 
     def render(self, messages: Sequence[dict[str, Any]], **variables: Any) -> str:

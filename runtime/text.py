@@ -33,6 +33,11 @@ class Text:
         self.special_tokens = special_tokens
         self._template = template
 
+    @property
+    def template(self) -> str | None:
+        """The chat template, as the artifact has it."""
+        return None if self._template is None else self._template.text
+
     @staticmethod
     def load(path: Path) -> Text:
         """Read tokenizer.json, tokenizer_config.json and chat_template.jinja of an artifact.
@@ -145,6 +150,8 @@ class StopStrings:
         self._stops = tuple(stops)
         self._held = ""
         self.found: str | None = None
+        #: What came behind the stop string, in the piece that completed it.
+        self.rest = ""
 
     def push(self, piece: str) -> str:
         """The part of the text that is known to be before any stop string; "" once one is found."""
@@ -155,6 +162,7 @@ class StopStrings:
             ((text.find(s), s) for s in self._stops if s in text), default=(len(text), None)
         )
         self.found = stop
+        self.rest = text[at + len(stop) :] if stop else ""
         held = 0 if stop else max((_overlap(text, s) for s in self._stops), default=0)
         self._held = text[at - held : at]
         return text[: at - held]

@@ -8,6 +8,7 @@ never written holds NaN.
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -19,14 +20,12 @@ WINDOW = 6
 KINDS = 2
 
 
-def weights() -> dict[str, np.ndarray]:
+@cache
+def weights(vocabulary: int) -> dict[str, np.ndarray]:
     random = np.random.default_rng(7)
-    shapes = {"embed": (VOCABULARY, WIDTH), "where": (512, WIDTH), "head": (WIDTH, VOCABULARY)}
+    shapes = {"embed": (vocabulary, WIDTH), "where": (512, WIDTH), "head": (WIDTH, vocabulary)}
     shapes |= {f"{name}{layer}": (WIDTH, WIDTH) for name in "qkv" for layer in range(KINDS)}
     return {name: random.standard_normal(shape) for name, shape in shapes.items()}
-
-
-WEIGHTS = weights()
 
 
 def attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -42,28 +41,25 @@ def first_seen(layer: int, position: int) -> int:
     return 0 if layer == 0 else max(0, position - WINDOW + 1)
 
 
-def embedded(token: int, position: int) -> np.ndarray:
-    return WEIGHTS["embed"][token] + WEIGHTS["where"][position]
-
-
 def dense_logits(tokens: list[int]) -> np.ndarray:
     """Logits behind the last of `tokens`, computed without a cache."""
-    rows = [embedded(token, at) for at, token in enumerate(tokens)]
+    w = weights(VOCABULARY)
+    rows = [w["embed"][token] + w["where"][at] for at, token in enumerate(tokens)]
     for layer in range(KINDS):
-        keys = [row @ WEIGHTS[f"k{layer}"] for row in rows]
-        values = [row @ WEIGHTS[f"v{layer}"] for row in rows]
+        keys = [row @ w[f"k{layer}"] for row in rows]
+        values = [row @ w[f"v{layer}"] for row in rows]
         rows = [
             np.tanh(
                 row
                 + attend(
-                    row @ WEIGHTS[f"q{layer}"],
+                    row @ w[f"q{layer}"],
                     np.array(keys[first_seen(layer, at) : at + 1]),
                     np.array(values[first_seen(layer, at) : at + 1]),
                 )
             )
             for at, row in enumerate(rows)
         ]
-    return (rows[-1] @ WEIGHTS["head"]).astype(np.float32)
+    return (rows[-1] @ w["head"]).astype(np.float32)
 
 
 @dataclass
@@ -101,12 +97,13 @@ class PagedModel:
             raise self.failure
         self.check(plan)
         self.steps.append(plan)
-        rows = [embedded(t, p) for t, p in zip(plan.tokens, plan.positions, strict=True)]
+        w = weights(self.vocabulary)
+        rows = list(w["embed"][plan.tokens] + w["where"][plan.positions])
         for layer in range(KINDS):
             keys, values = self.pool[layer]
             for row, slot in zip(rows, plan.slots[layer], strict=True):
-                keys[slot] = row @ WEIGHTS[f"k{layer}"]
-                values[slot] = row @ WEIGHTS[f"v{layer}"]
+                keys[slot] = row @ w[f"k{layer}"]
+                values[slot] = row @ w[f"v{layer}"]
             for run, (start, count, _) in enumerate(plan.runs):
                 for index in range(start, start + count):
                     position = int(plan.positions[index])
@@ -114,10 +111,10 @@ class PagedModel:
                     pages = plan.pages[layer][run][seen // self.page_size]
                     at = pages * self.page_size + seen % self.page_size
                     row = rows[index]
-                    found = attend(row @ WEIGHTS[f"q{layer}"], keys[at], values[at])
+                    found = attend(row @ w[f"q{layer}"], keys[at], values[at])
                     rows[index] = np.tanh(row + found)
-        wanted = [rows[index] @ WEIGHTS["head"] for index in plan.rows]
-        return np.array(wanted).reshape(-1, VOCABULARY).astype(np.float32)
+        wanted = [rows[index] @ w["head"] for index in plan.rows]
+        return np.array(wanted).reshape(-1, self.vocabulary).astype(np.float32)
 
     def check(self, plan: StepPlan) -> None:
         assert 1 <= len(plan.tokens) <= self.rows

@@ -1,0 +1,166 @@
+"""An answer as it is generated: pieces from the engine's thread to whoever reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+
+from mxc.runtime.completions.deltas import ARGUMENTS, CALL, CONTENT, REASONING, Delta
+from mxc.runtime.engine.engine import Handle
+from mxc.runtime.engine.request import ERROR, Drawn, Outcome
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one token brought: maybe several deltas, maybe none yet.
+
+    `drawn`: the token, None at the end of the answer, where held text is given out. `kind`: the
+    kind of text that the token is of, None for a token that is none.
+    """
+
+    deltas: tuple[Delta, ...]
+    drawn: Drawn | None = None
+    kind: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Its content."""
+        return "".join(delta.text for delta in self.deltas if delta.kind == CONTENT)
+
+
+@dataclass
+class ToolCall:
+    """A function that the model calls, with the text of its arguments, which should be JSON."""
+
+    name: str
+    arguments: str = ""
+
+
+@dataclass
+class Completion:
+    """An answer, as far as it has come. `drawn` has each token, with what was asked of it."""
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    drawn: list[Drawn] = field(default_factory=list)
+    kinds: list[str | None] = field(default_factory=list)
+    outcome: Outcome | None = None
+
+    @property
+    def tokens(self) -> list[int]:
+        """All tokens that were generated."""
+        return [drawn.token for drawn in self.drawn]
+
+    @property
+    def finish_reason(self) -> str | None:
+        """ "stop", "length" or "cancelled"; None before the end."""
+        return None if self.outcome is None else self.outcome.reason
+
+    def add(self, piece: Piece) -> None:
+        """Put a piece where it belongs."""
+        if piece.drawn is not None:
+            self.drawn.append(piece.drawn)
+            self.kinds.append(piece.kind)
+        for delta in piece.deltas:
+            if delta.kind == CONTENT:
+                self.text += delta.text
+            elif delta.kind == REASONING:
+                self.reasoning += delta.text
+            elif delta.kind == CALL:
+                self.tool_calls.append(ToolCall(delta.text))
+            elif delta.kind == ARGUMENTS:
+                self.tool_calls[-1].arguments += delta.text
+
+
+class Stream:
+    """Pieces of one answer, to be read once: by `for`, by `async for`, or whole.
+
+    Raises what ended the answer, where that was an error. Not reading it holds nobody up; `cancel`
+    ends it, and so does leaving it as a context.
+    """
+
+    def __init__(self) -> None:
+        """`submitted` comes before the first read."""
+        self.completion = Completion()
+        self._pieces: deque[Piece | None] = deque()
+        self._changed = threading.Condition()
+        self._waker: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._handle: Handle | None = None
+
+    def submitted(self, handle: Handle) -> None:
+        """Note what cancels it."""
+        self._handle = handle
+
+    def put(self, piece: Piece | None) -> None:
+        """A piece, or None for the end. Called on the engine's thread."""
+        with self._changed:
+            self._pieces.append(piece)
+            self._changed.notify_all()
+            waker = self._waker
+        if waker is not None:
+            loop, event = waker
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+
+    def cancel(self) -> None:
+        """End the answer; what was generated so far stays."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def result(self) -> Completion:
+        """Wait for the end."""
+        for _ in self:
+            pass
+        return self.completion
+
+    async def complete(self) -> Completion:
+        """Wait for the end."""
+        async for _ in self:
+            pass
+        return self.completion
+
+    def __enter__(self) -> Stream:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Cancel what has not ended."""
+        self.cancel()
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Pieces as they come."""
+        while True:
+            with self._changed:
+                while not self._pieces:
+                    self._changed.wait()
+                piece = self._pieces.popleft()
+            if piece is None:
+                self._raise()
+                return
+            self.completion.add(piece)
+            yield piece
+
+    async def __aiter__(self) -> AsyncIterator[Piece]:
+        """Pieces as they come, without holding up the event loop."""
+        event = asyncio.Event()
+        self._waker = (asyncio.get_running_loop(), event)
+        while True:
+            event.clear()
+            while self._pieces:
+                piece = self._pieces.popleft()
+                if piece is None:
+                    self._raise()
+                    return
+                self.completion.add(piece)
+                yield piece
+            if not self._pieces:
+                await event.wait()
+
+    def _raise(self) -> None:
+        outcome = self.completion.outcome
+        if outcome is not None and outcome.reason == ERROR and outcome.error is not None:
+            raise outcome.error

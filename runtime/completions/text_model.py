@@ -1,0 +1,112 @@
+"""A model that takes and gives text: its engine, its tokenizer, its chats."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mxc.errors import RequestError
+from mxc.runtime.completions.constraints import Constraint, Constraints
+from mxc.runtime.completions.deltas import AnswerParser, PlainParser
+from mxc.runtime.completions.dialect import dialect_of
+from mxc.runtime.completions.stream import Stream
+from mxc.runtime.completions.writer import Writer
+from mxc.runtime.engine.engine import Engine
+from mxc.runtime.engine.request import Grammar, Request, Sampling
+from mxc.runtime.text import Text
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Tokens to continue. `chat`: the text of a rendered chat that they are, None of plain text."""
+
+    tokens: tuple[int, ...]
+    chat: str | None = None
+
+
+class TextModel:
+    """What turns prompts into streams of text. May be used from several threads."""
+
+    def __init__(self, engine: Engine, text: Text, ends: Sequence[int]) -> None:
+        """`ends`: the model's end-of-sequence tokens."""
+        self.engine = engine
+        self.text = text
+        self.dialect = dialect_of(text)
+        self.ends = frozenset(ends) | self.dialect.ends
+        self._constraints: Constraints | None = None
+        self._lock = threading.Lock()
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> Prompt:
+        """A chat in the model's own format, as `Text.chat` renders it; raises what that raises."""
+        rendered = self.text.chat([dict(message) for message in messages], **variables)
+        return Prompt(tuple(self.text.encode(rendered, add_special_tokens=False)), rendered)
+
+    def plain(self, text: str) -> Prompt:
+        """Text to continue as it stands."""
+        return Prompt(tuple(self.text.encode(text)))
+
+    def start(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        stop: Sequence[str] = (),
+        tools: bool = False,
+        constraint: Constraint | None = None,
+        special: bool = False,
+    ) -> Stream:
+        """Queue a prompt; its answer comes by the stream.
+
+        max_tokens: None for as many as fit. tools: whether calls are looked for in a chat's
+        answer. special: special tokens are text, and answers are not taken apart. Raises what
+        Engine.submit raises, and RequestError for a constraint or stop string that cannot be.
+        """
+        fits = self.engine.longest - len(prompt.tokens) + 1
+        if max_tokens is None and fits < 1:
+            raise RequestError(
+                f"a prompt of {len(prompt.tokens)} tokens leaves no room: a sequence may have "
+                f"{self.engine.longest}"
+            )
+        stream = Stream()
+        parser: AnswerParser = PlainParser()
+        parsed = prompt.chat is not None and not special
+        if parsed:
+            parser = self.dialect.parser(prompt.chat or "", tools=tools)
+        grammar: Grammar | None = None
+        if constraint is not None:
+            grammar = self._compiler().compile(constraint, prompt.chat)
+        writer = Writer(
+            self.text,
+            parser,
+            stream,
+            markers=self.dialect.markers if parsed else {},
+            ends=frozenset() if special else self.ends,
+            stop=stop,
+            special=special,
+        )
+        request = Request(
+            prompt=prompt.tokens,
+            max_tokens=fits if max_tokens is None else max_tokens,
+            listener=writer,
+            ends=self.ends,
+            sampling=sampling or Sampling(),
+            grammar=grammar,
+        )
+        stream.submitted(self.engine.submit(request))
+        return stream
+
+    def close(self) -> None:
+        """End its engine."""
+        self.engine.close()
+
+    def _compiler(self) -> Constraints:
+        with self._lock:  # it is made of the whole vocabulary, once
+            if self._constraints is None:
+                vocabulary = self.engine.model.vocabulary
+                self._constraints = Constraints(
+                    self.text, self.dialect, vocabulary, sorted(self.ends)
+                )
+            return self._constraints
