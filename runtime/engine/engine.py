@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from mxc.errors import MxcError, RequestError
 from mxc.runtime.engine.choice import Choice
+from mxc.runtime.engine.job import Job, step_plan
 from mxc.runtime.engine.pages import next_key, page_keys
 from mxc.runtime.engine.request import CANCELLED, ERROR, LENGTH, STOP, Outcome, Request
-from mxc.runtime.engine.schedule import Chunk, StepLimits, Work, schedule
+from mxc.runtime.engine.schedule import StepLimits, Work, schedule
 from mxc.runtime.engine.sequences import PageStore, SequencePages, StoreCounts
-from mxc.runtime.steps import StepModel, StepPlan
+from mxc.runtime.steps import StepModel
 
 
 class QueueFull(RequestError):
@@ -47,26 +48,6 @@ class EngineCounts:
     preemptions: int
 
 
-@dataclass(eq=False)
-class _Job:
-    """A request on its way."""
-
-    number: int
-    request: Request
-    choice: Choice
-    tokens: list[int]
-    keys: list[bytes]
-    submitted: float
-    computed: int = 0
-    pages: SequencePages | None = None
-    published: int = 0
-    generated: int = 0
-    cached: int = 0
-    started: float | None = None
-    first_token: float | None = None
-    cancelled: bool = False
-
-
 class Engine:
     """Runs requests on a model until it is closed. Its methods may be called from any thread."""
 
@@ -84,9 +65,9 @@ class Engine:
         self._queue = queue
         self._store = PageStore(model, self.limits.tokens)
         self._changed = threading.Condition()
-        self._inbox: list[_Job] = []
-        self._running: list[_Job] = []
-        self._waiting: list[_Job] = []
+        self._inbox: list[Job] = []
+        self._running: list[Job] = []
+        self._waiting: list[Job] = []
         self._numbers = 0
         self._closing = False
         self._failure: BaseException | None = None
@@ -134,7 +115,7 @@ class Engine:
             if len(self._waiting) + len(self._inbox) >= self._queue:
                 raise QueueFull(f"{self._queue} requests wait already; try again later")
             self._numbers += 1
-            job = _Job(self._numbers, request, choice, prompt, keys, time.monotonic())
+            job = Job(self._numbers, request, choice, prompt, keys, time.monotonic())
             self._inbox.append(job)
             self._changed.notify()
         return Handle(self, job)
@@ -146,7 +127,7 @@ class Engine:
             self._changed.notify()
         self._thread.join()
 
-    def cancel(self, job: _Job) -> None:
+    def cancel(self, job: Job) -> None:
         """End a request; nothing where it has ended."""
         with self._changed:
             job.cancelled = True
@@ -219,7 +200,7 @@ class Engine:
         opened = [job.pages or self._admit(job) for job, _ in chunks]
         for pages, (job, chunk) in zip(opened, chunks, strict=True):
             self._store.extend(pages, job.computed + chunk.count)
-        logits = self.model.step(_plan(chunks, self.model))
+        logits = self.model.step(step_plan(chunks, self.model))
         self._steps += 1
         row = 0
         for job, chunk in chunks:
@@ -231,7 +212,7 @@ class Engine:
                 self._draw(job, logits[row])
                 row += 1
 
-    def _work(self, job: _Job) -> Work:
+    def _work(self, job: Job) -> Work:
         assert job.pages is not None
         return Work(
             number=job.number,
@@ -260,11 +241,11 @@ class Engine:
                 unused=self._store.unused(keys, found),
             )
 
-    def _shareable(self, job: _Job) -> list[bytes]:
+    def _shareable(self, job: Job) -> list[bytes]:
         """Full pages that may be another's: the last token is always computed, for its logits."""
         return job.keys[: (len(job.tokens) - 1) // self.model.page_size]
 
-    def _admit(self, job: _Job) -> SequencePages:
+    def _admit(self, job: Job) -> SequencePages:
         keys = self._shareable(job)
         found = self._store.match(keys)
         job.pages = self._store.open(keys, found)
@@ -287,7 +268,7 @@ class Engine:
         self._waiting.sort(key=_number)
         self._preemptions += 1
 
-    def _publish(self, job: _Job) -> None:
+    def _publish(self, job: Job) -> None:
         """Make full pages known, and give back those that are behind every window."""
         assert job.pages is not None
         size = self.model.page_size
@@ -300,7 +281,7 @@ class Engine:
             job.published += 1
         self._store.trim(job.pages, job.computed)
 
-    def _draw(self, job: _Job, logits: NDArray[np.float32]) -> None:
+    def _draw(self, job: Job, logits: NDArray[np.float32]) -> None:
         request = job.request
         try:
             drawn = job.choice(logits)
@@ -320,12 +301,12 @@ class Engine:
         if reason is not None:
             self._end(job, reason)
 
-    def _release(self, job: _Job) -> None:
+    def _release(self, job: Job) -> None:
         if job.pages is not None:
             self._store.close(job.pages)
         job.pages, job.computed, job.published = None, 0, 0
 
-    def _end(self, job: _Job, reason: str, error: BaseException | None = None) -> None:
+    def _end(self, job: Job, reason: str, error: BaseException | None = None) -> None:
         self._release(job)
         with self._changed:
             for jobs in (self._running, self._waiting):
@@ -349,7 +330,7 @@ class Engine:
 class Handle:
     """A request that was submitted."""
 
-    def __init__(self, engine: Engine, job: _Job) -> None:
+    def __init__(self, engine: Engine, job: Job) -> None:
         """Engine.submit makes it."""
         self._engine, self._job = engine, job
 
@@ -358,42 +339,5 @@ class Handle:
         self._engine.cancel(self._job)
 
 
-def _number(job: _Job) -> int:
+def _number(job: Job) -> int:
     return job.number
-
-
-def _plan(chunks: list[tuple[_Job, Chunk]], model: StepModel) -> StepPlan:
-    """The arrays of one step over some jobs, whose pages hold their places already."""
-    size, kinds = model.page_size, range(len(model.kinds))
-    longest = max(-(-(job.computed + chunk.count) // size) for job, chunk in chunks)
-    tokens: list[int] = []
-    positions: list[NDArray[np.int32]] = []
-    slots: list[list[NDArray[np.int32]]] = [[] for _ in kinds]
-    runs = np.zeros((len(chunks), 3), np.int32)
-    pages = [np.zeros((len(chunks), longest), np.int32) for _ in kinds]
-    rows: list[int] = []
-    states: list[int] = []
-    for index, (job, chunk) in enumerate(chunks):
-        assert job.pages is not None
-        start, end = job.computed, job.computed + chunk.count
-        runs[index] = len(tokens), chunk.count, start
-        at = np.arange(start, end, dtype=np.int32)
-        positions.append(at)
-        for kind in kinds:
-            held = np.asarray(job.pages.lists[kind], np.int32)
-            pages[kind][index, : len(held)] = held
-            slots[kind].append(held[at // size] * size + at % size)
-        tokens += job.tokens[start:end]
-        if job.pages.state is not None:
-            states.append(job.pages.state)
-        if end == len(job.tokens):
-            rows.append(len(tokens) - 1)
-    return StepPlan(
-        tokens=np.asarray(tokens, np.int32),
-        positions=np.concatenate(positions),
-        slots=tuple(np.concatenate(each) for each in slots),
-        runs=runs,
-        pages=tuple(pages),
-        rows=np.asarray(rows, np.int32),
-        states=np.asarray(states, np.int32),
-    )
