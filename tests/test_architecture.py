@@ -15,8 +15,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
-    "artifact", "compiler", "dialects", "formats", "kernels", "passes", "runtime", "simulator",
-    "targets",
+    "artifact", "compiler", "dialects", "formats", "kernels", "passes", "runtime", "server",
+    "simulator", "targets",
 )  # fmt: skip
 FOLDERS = (*PACKAGES, "mxc", "tests", "lit_tests", "benchmarks")
 
@@ -33,7 +33,18 @@ MAY_IMPORT = {
     "compiler": {"compiler", "passes", "kernels", "dialects", *_DATA},
     "simulator": {"simulator", "targets", "errors"},
     "runtime": {"runtime", "simulator", *_DATA},
-    "cli": {"cli", "compiler", "runtime", "simulator", "passes", "dialects", "mxc", *_DATA},
+    "server": {"server", "runtime", "artifact", "errors"},
+    "cli": {
+        "cli",
+        "compiler",
+        "runtime",
+        "server",
+        "simulator",
+        "passes",
+        "dialects",
+        "mxc",
+        *_DATA,
+    },
 }
 #: Rooms of kernels share what lies beside them, and know nothing of each other.
 KERNELS = ("attention", "cpu", "gpu")
@@ -199,7 +210,7 @@ def test_what_the_runtime_reaches_has_no_mlir() -> None:
 
 
 def test_runtime_and_interpreter_are_imported_without_the_compiler() -> None:
-    names = sorted(name for name in modules() if room(name) == "runtime")
+    names = sorted(name for name in modules() if room(name) in ("runtime", "server"))
     names += sorted(
         name
         for name in modules()

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (
     "mxc", "artifact", "compiler", "dialects", "formats", "kernels", "passes", "runtime",
-    "simulator", "targets",
+    "server", "simulator", "targets",
 )  # fmt: skip
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from mxc.runtime.completions.dialect import dialect_of
 from mxc.runtime.completions.stream import Stream
 from mxc.runtime.completions.writer import Writer
 from mxc.runtime.engine.engine import Engine
-from mxc.runtime.engine.request import Grammar, Request, Sampling
+from mxc.runtime.engine.request import Grammar, Outcome, Request, Sampling
 from mxc.runtime.text import Text
 
 
@@ -57,11 +57,13 @@ class TextModel:
         tools: bool = False,
         constraint: Constraint | None = None,
         special: bool = False,
+        on_end: Callable[[Outcome], None] | None = None,
     ) -> Stream:
         """Queue a prompt; its answer comes by the stream.
 
         max_tokens: None for as many as fit. tools: whether calls are looked for in a chat's
-        answer. special: special tokens are text, and answers are not taken apart. Raises what
+        answer. special: special tokens are text, and answers are not taken apart. on_end:
+        is told the outcome, on the engine's thread. Raises what
         Engine.submit raises, and RequestError for a constraint or stop string that cannot be.
         """
         fits = self.engine.longest - len(prompt.tokens) + 1
@@ -86,6 +88,7 @@ class TextModel:
             ends=frozenset() if special else self.ends,
             stop=stop,
             special=special,
+            on_end=on_end,
         )
         request = Request(
             prompt=prompt.tokens,

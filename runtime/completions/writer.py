@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mxc.runtime.completions.deltas import CONTENT, AnswerParser, Delta
 from mxc.runtime.completions.stream import Piece, Stream
@@ -23,10 +23,12 @@ class Writer:
         ends: frozenset[int],
         stop: Sequence[str] = (),
         special: bool = False,
+        on_end: Callable[[Outcome], None] | None = None,
     ) -> None:
         """Raises RequestError for an empty stop string. special: special tokens are text."""
         self._text = text
         self._special = special
+        self._on_end = on_end
         self._decoder = text.decoder(skip_special_tokens=not special)
         self._parser = parser
         self._stream = stream
@@ -57,6 +59,8 @@ class Writer:
             held += (Delta(CONTENT, rest),)
         if held:
             self._stream.put(Piece(held))
+        if self._on_end is not None:
+            self._on_end(outcome)
         self._stream.completion.outcome = outcome
         self._stream.put(None)
 

@@ -1,0 +1,133 @@
+"""Answers on their way to a client: whole or as events, until it leaves or time is up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from mxc.runtime.completions.stream import Completion, Piece, Stream
+from mxc.server.errors import as_api_error
+
+T = TypeVar("T")
+
+#: Seconds in which the end of a stream must be taken.
+_LAST_SECONDS = 5.0
+
+
+class ClientLeft(Exception):
+    """Nobody waits for the answer any more."""
+
+
+async def whole(request: Request, streams: Sequence[Stream], seconds: float) -> list[Completion]:
+    """All answers once they have ended. Cancels them where the client leaves or time is up.
+
+    Raises ClientLeft, TimeoutError, and what ended an answer.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            together = asyncio.gather(*(stream.complete() for stream in streams))
+            return await unless_left(request.receive, together)
+    finally:
+        for stream in streams:
+            stream.cancel()
+
+
+async def unless_left(receive: Receive, work: Awaitable[T]) -> T:
+    """The result of `work`. Raises ClientLeft, and cancels it, where the client disconnects."""
+    task = asyncio.ensure_future(work)
+    left = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientLeft
+        return await task
+    finally:
+        for each in (task, left):
+            each.cancel()
+        await asyncio.gather(task, left, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def merged(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Piece | None]]:
+    """Pieces of several answers as they come, with the number of their stream; None at each end.
+
+    Raises what ended one of them.
+    """
+    queue: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue()
+
+    async def read(number: int, stream: Stream) -> None:
+        try:
+            async for piece in stream:
+                queue.put_nowait((number, piece))
+            queue.put_nowait((number, None))
+        except Exception as error:
+            queue.put_nowait((number, error))
+
+    tasks = [asyncio.create_task(read(*each)) for each in enumerate(streams)]
+    try:
+        left = len(tasks)
+        while left:
+            number, piece = await queue.get()
+            if isinstance(piece, BaseException):
+                raise piece
+            left -= piece is None
+            yield number, piece
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    """One server-sent event."""
+    head = "" if name is None else f"event: {name}\n"
+    return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+class EventStream(Response):
+    """A response of events. Its streams are cancelled when the client leaves or time is up."""
+
+    def __init__(
+        self, events: AsyncIterator[bytes], streams: Sequence[Stream], seconds: float
+    ) -> None:
+        """`events` end by themselves; an error becomes the last event."""
+        super().__init__(media_type="text/event-stream")
+        self.headers["cache-control"] = "no-cache"
+        self.headers["x-accel-buffering"] = "no"
+        del self.headers["content-length"]
+        self._events, self._streams, self._seconds = events, streams, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until there are no more."""
+        try:
+            await unless_left(receive, self._send(send))
+        except (ClientLeft, OSError):  # TimeoutError is one
+            pass  # nobody is there to be told
+        finally:
+            for stream in self._streams:
+                stream.cancel()
+
+    async def _send(self, send: Send) -> None:
+        head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(head)
+        try:
+            async with asyncio.timeout(self._seconds):
+                async for data in self._events:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            last = b""
+        except Exception as error:
+            last = event(as_api_error(error).body())
+        async with asyncio.timeout(_LAST_SECONDS):  # a client that reads nothing is left alone
+            await send({"type": "http.response.body", "body": last, "more_body": False})

@@ -1,0 +1,133 @@
+"""Fields of a request: each is read by its type and range, and what nobody read is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mxc.server.errors import bad
+
+#: Fields of OpenAI's requests that change nothing here.
+HARMLESS = (
+    "metadata",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "user",
+    "verbosity",
+)
+_MISSING = object()
+
+
+class Fields:
+    """One JSON object. Absent and null are the same."""
+
+    def __init__(self, value: Any, place: str = "") -> None:
+        """`place` names the object in errors: "" or "tools[0]."."""
+        if not isinstance(value, dict):
+            raise bad(f"{place.rstrip('.') or 'the body'} must be an object", place or None)
+        self._value: dict[str, Any] = {k: v for k, v in value.items() if v is not None}
+        self._place = place
+
+    def name(self, key: str) -> str:
+        """The whole name of a field."""
+        return f"{self._place}{key}"
+
+    def any(self, key: str, default: Any = None) -> Any:
+        """A field of any type."""
+        return self._value.pop(key, default)
+
+    def required(self, key: str) -> Any:
+        """A field that must be there."""
+        found = self._value.pop(key, _MISSING)
+        if found is _MISSING:
+            raise bad(f"missing required parameter: {self.name(key)}", self.name(key))
+        return found
+
+    def text(self, key: str, default: str | None = None) -> str | None:
+        """A string."""
+        found = self.any(key, default)
+        if found is not None and not isinstance(found, str):
+            raise self._wrong(key, "a string", found)
+        return found
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """A truth value."""
+        found = self.any(key, default)
+        if not isinstance(found, bool):
+            raise self._wrong(key, "true or false", found)
+        return found
+
+    def number(self, key: str, low: float, high: float, default: float | None) -> float | None:
+        """A number from `low` to `high`."""
+        found = self.any(key, default)
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise self._wrong(key, "a number", found)
+        if not (math.isfinite(found) and low <= found <= high):
+            raise self._wrong(key, f"from {low:g} to {high:g}", found)
+        return float(found)
+
+    def whole(self, key: str, low: int, high: int | None, default: int | None) -> int | None:
+        """A whole number from `low` to `high`."""
+        found = self.any(key, default)
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, int):
+            raise self._wrong(key, "a whole number", found)
+        if found < low or (high is not None and found > high):
+            wanted = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise self._wrong(key, wanted, found)
+        return found
+
+    def choice(self, key: str, choices: Sequence[str], default: str | None) -> str | None:
+        """One of some strings."""
+        found = self.text(key, default)
+        if found is not None and found not in choices:
+            raise self._wrong(key, f"one of {', '.join(choices)}", found)
+        return found
+
+    def items(self, key: str) -> list[Any]:
+        """A list."""
+        found = self.any(key, [])
+        if not isinstance(found, list):
+            raise self._wrong(key, "a list", found)
+        return found
+
+    def strings(self, key: str, most: int) -> tuple[str, ...]:
+        """A string or up to `most` of them."""
+        found = self.any(key, [])
+        found = [found] if isinstance(found, str) else found
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+            raise self._wrong(key, "a string or a list of strings", found)
+        if len(found) > most:
+            raise self._wrong(key, f"at most {most} strings", found)
+        return tuple(found)
+
+    def object(self, key: str) -> Fields | None:
+        """An object."""
+        found = self.any(key)
+        return None if found is None else Fields(found, f"{self.name(key)}.")
+
+    def only(self, key: str, allowed: Any, why: str) -> None:
+        """A field that may have one value: everything else is not supported."""
+        found = self.any(key, allowed)
+        if found != allowed:
+            raise bad(f"{self.name(key)} is not supported: {why}", self.name(key), "unsupported")
+
+    def done(self, ignored: Sequence[str] = ()) -> None:
+        """Refuse the fields that nobody read."""
+        for key in self._value:
+            if key not in ignored:
+                name = self.name(key)[:100]
+                raise bad(f"unrecognized request argument supplied: {name}", name)
+
+    def _wrong(self, key: str, wanted: str, found: Any) -> Exception:
+        shown = json.dumps(found, default=str)[:60]
+        return bad(f"{self.name(key)} must be {wanted}, got {shown}", self.name(key))

@@ -1,0 +1,51 @@
+"""A server that a test talks to."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import openai
+
+from mxc.runtime.completions.text_model import TextModel
+
+#: How answers of gpt-oss begin: the answer itself, and a thought before it.
+FINAL = "<|channel|>final<|message|>"
+THOUGHT = "<|channel|>analysis<|message|>Let me see.<|end|><|start|>assistant"
+
+
+@dataclass
+class Running:
+    """A server that runs."""
+
+    port: int
+    models: dict[str, TextModel]
+    stop: Callable[[], None]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self, key: str = "any") -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60)
+
+    @property
+    def model(self) -> TextModel:
+        return self.models["tiny"]
+
+    def says(self, answer: str) -> None:
+        """What the scripted model answers from now on."""
+        text = self.model.text
+        self.model.engine.model.answer = text.encode(answer) + text.encode("<|return|>")
+
+    def all_pages_are_free(self) -> bool:
+        """Whether no request holds a page, which a cancelled one may for another step."""
+        for _ in range(200):
+            counts = [each.engine.counts for each in self.models.values()]
+            if all(c.running + c.waiting == 0 for c in counts):
+                break
+            time.sleep(0.02)
+        return all(
+            pages.used == 0
+            for each in self.models.values()
+            for pages in each.engine.counts.store.pages
+        )

@@ -1,0 +1,96 @@
+"""Responses as the official client sees them."""
+
+import json
+
+from running import FINAL, THOUGHT, Running
+
+WEATHER = {
+    "type": "function",
+    "name": "weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+CALL = '<|channel|>commentary to=functions.weather<|message|>{"city": "Paris"}'
+
+
+def test_text(scripted: Running) -> None:
+    scripted.says(THOUGHT + FINAL + "It is Paris.")
+    found = scripted.client().responses.create(
+        model="tiny", input="What is it?", instructions="Be brief.", reasoning={"effort": "low"}
+    )
+    assert found.output_text == "It is Paris."
+    assert [item.type for item in found.output] == ["reasoning", "message"]
+    assert found.output[0].content[0].text == "Let me see."
+    assert found.status == "completed"
+    assert found.usage.output_tokens == len(scripted.model.engine.model.answer)
+    assert found.usage.input_tokens_details.cached_tokens == 0
+
+
+def test_a_stream(scripted: Running) -> None:
+    scripted.says(THOUGHT + FINAL + "It is Paris.")
+    client = scripted.client()
+    events = list(client.responses.create(model="tiny", input="What is it?", stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[0].type == "response.created"
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == "It is Paris."
+    last = events[-1]
+    assert last.type == "response.completed"
+    assert last.response.output_text == "It is Paris."
+    done = [event.item for event in events if event.type == "response.output_item.done"]
+    assert [item.id for item in done] == [item.id for item in last.response.output]
+    # The client puts the events together by their indices.
+    with client.responses.stream(model="tiny", input="What is it?") as stream:
+        assert stream.get_final_response().output_text == "It is Paris."
+
+
+def test_a_loop_of_calls(scripted: Running) -> None:
+    scripted.says(CALL)
+    client = scripted.client()
+    items = [{"role": "user", "content": "How is the weather?"}]
+    for stream in (False, True):
+        if stream:
+            with client.responses.stream(model="tiny", input=items, tools=[WEATHER]) as events:
+                found = events.get_final_response()
+        else:
+            found = client.responses.create(model="tiny", input=items, tools=[WEATHER])
+        (call,) = found.output
+        assert (call.type, call.name) == ("function_call", "weather")
+        assert json.loads(call.arguments) == {"city": "Paris"}
+    scripted.says(FINAL + "Sunny.")
+    items += [call.model_dump(exclude_none=True, exclude={"parsed_arguments"})]
+    items += [{"type": "function_call_output", "call_id": call.call_id, "output": "sun"}]
+    again = client.responses.create(model="tiny", input=items, tools=[WEATHER])
+    assert again.output_text == "Sunny."
+    expected = scripted.model.chat(
+        [
+            {"role": "user", "content": "How is the weather?"},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"function": {"name": "weather", "arguments": {"city": "Paris"}}}],
+            },
+            {"role": "tool", "content": "sun"},
+        ],
+        tools=[{"type": "function", "function": {"name": "weather", "description": "",
+                "parameters": WEATHER["parameters"]}}],
+    )  # fmt: skip
+    assert again.usage.input_tokens == len(expected.tokens)
+
+
+def test_a_schema_and_a_limit(random: Running) -> None:
+    properties = {"a": {"type": "integer", "maximum": 9, "minimum": 0}}
+    schema = {"type": "object", "properties": properties, "required": ["a"],
+              "additionalProperties": False}  # fmt: skip
+    text = {"format": {"type": "json_schema", "name": "x", "schema": schema}}
+    found = [
+        random.client().responses.create(
+            model="tiny", input=f"x{number}", text=text, max_output_tokens=120
+        )
+        for number in range(6)
+    ]
+    whole = [each for each in found if each.status == "completed"]
+    assert whole
+    assert all(0 <= json.loads(each.output_text)["a"] <= 9 for each in whole)
+    cut = random.client().responses.create(model="tiny", input="x", max_output_tokens=2)
+    assert cut.status == "incomplete"
+    assert cut.incomplete_details.reason == "max_output_tokens"
