@@ -197,10 +197,12 @@ def test_limits_of_bodies(start: Callable[..., Running]) -> None:
 def test_a_full_queue_and_a_slow_answer(start: Callable[..., Running]) -> None:
     model = PagedModel(vocabulary=484, seconds=0.02, full_pages=300, window_pages=60, context=500)
     made = start(model, Settings(request_seconds=1.0), queue=1, sequences=1)
+    never = {str(token): -100 for token in made.model.ends}
+    body = {"model": "tiny", "prompt": "x", "max_tokens": 400, "logit_bias": never}
     found: list[httpx2.Response] = []
 
     def ask() -> None:
-        found.append(post(made, TEXT, {"model": "tiny", "prompt": "x", "max_tokens": 400}))
+        found.append(post(made, TEXT, body))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
@@ -213,9 +215,7 @@ def test_a_full_queue_and_a_slow_answer(start: Callable[..., Running]) -> None:
     assert int(turned_away.headers["retry-after"]) >= 1
     assert made.all_pages_are_free()
     with pytest.raises(openai.APIError, match="too long"):
-        list(
-            made.client().completions.create(model="tiny", prompt="x", max_tokens=400, stream=True)
-        )
+        list(made.client().completions.create(**body, stream=True))
     assert made.all_pages_are_free()
 
 
