@@ -37,6 +37,7 @@ from mxc.compiler.levels import (
 from mxc.compiler.models.model import Model, open_model
 from mxc.compiler.packing.nan_scales import NanScale
 from mxc.compiler.packing.quantised import describe_loss, loss_rows
+from mxc.compiler.page import write_page
 from mxc.compiler.report import Report, require_no_fallback
 from mxc.compiler.steps import Progress, Recorder, Request, require_timeout
 from mxc.compiler.tokenizers.check import check_texts
@@ -64,6 +65,7 @@ def compile(
     allow_nan_scales: bool = False,
     force: bool = False,
     dump_ir: str | Path | None = None,
+    html: str | Path | None = None,
     schedule: str | Path | None = None,
     phase_timeout: float | None = None,
     progress: Progress | None = None,
@@ -80,7 +82,8 @@ def compile(
     artifact can be inspected, not run. `strict` refuses any fallback. `schedule` is a file of
     schedules for GPU kernels (passes/choose_gpu_schedule.py). No phase of the compiler may take
     longer than `phase_timeout` seconds, an hour by default. `dump_ir` receives the IR after each
-    pass and phase, of several targets each in a folder of its own. Raises MxcError with
+    pass and phase, of several targets each in a folder of its own. `html` is a file that receives
+    the report as a page, with the assembly of kernels and what `dump_ir` has. Raises MxcError with
     the place and the cure; nothing is left in the place of the artifact then, nor after an
     interrupt.
     """
@@ -121,6 +124,7 @@ def compile(
             parameters=model is not None,
             dump_dir=_dump_folder(dump_ir),
             schedules="" if schedule is None else str(Path(schedule).absolute()),
+            assembly=html is not None,
             phase_timeout=timeout,
         )
         programs = {
@@ -152,6 +156,12 @@ def compile(
         (folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
         manifest = _manifest(folder, model, programs, archives, sources, options, notes)
         (folder / MANIFEST).write_text(manifest.to_json())
+        if html is not None:
+            texts = {
+                level if len(programs) > 1 else "": program.compiled.assembly
+                for level, program in programs.items()
+            }
+            write_page(Path(html), folder, assembly=texts, dump=request.dump_dir, name=place.name)
     return Artifact(place.absolute(), manifest)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import browser
 import numpy as np
 import pytest
 from iree import runtime as rt
@@ -45,6 +46,22 @@ refusal()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs a browser where there is none and none is required."""
+    if browser.command() is None and browser.REQUIRED not in os.environ:
+        needs = [item for item in items if item.get_closest_marker("browser")]
+        config.hook.pytest_deselected(items=needs)
+        items[:] = [item for item in items if item not in needs]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say so."""
+    if browser.command() is None and browser.REQUIRED not in os.environ:
+        terminalreporter.write_line(browser.MISSING)
+
+
 ARCHITECTURE = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
 
 

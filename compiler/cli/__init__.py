@@ -185,6 +185,13 @@ def _compile(
     dump_ir: Annotated[
         Path | None, typer.Option(help="Write the IR after each pass and phase to this folder.")
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the report as one HTML page, with assembly, and IR if --dump-ir is given.",
+        ),
+    ] = None,
     phase_timeout: PhaseTimeout = None,
     emit: Annotated[
         str | None,
@@ -220,6 +227,7 @@ def _compile(
         allow_nan_scales=allow_nan_scales,
         force=force,
         dump_ir=dump_ir,
+        html=html,
         schedule=schedule,
         phase_timeout=phase_timeout,
         emit=emit,

@@ -38,6 +38,7 @@ def command(
     allow_nan_scales: bool,
     force: bool,
     dump_ir: Path | None,
+    html: Path | None,
     schedule: Path | None,
     phase_timeout: float | None,
     emit: str | None,
@@ -49,6 +50,8 @@ def command(
     """
     source = located(source, revision)  # before the steps are shown: downloads show their own
     if emit is not None:
+        if html is not None:
+            raise RequestError("--html shows an artifact, and --emit writes none; give one of both")
         _emit(
             emit,
             source,
@@ -81,6 +84,7 @@ def command(
             allow_nan_scales=allow_nan_scales,
             force=force,
             dump_ir=dump_ir,
+            html=html,
             schedule=schedule,
             phase_timeout=phase_timeout,
             progress=progress,

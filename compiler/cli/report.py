@@ -32,6 +32,10 @@ def command(
     kernels: Annotated[
         bool, typer.Option("--kernels", help="Of a GPU, list the kernels without contraction too.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write it as one self-contained HTML page too."),
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare all checksums, those of large weights too.")
     ] = False,
@@ -58,6 +62,10 @@ def command(
     reports = Reports.from_dict(raw, str(artifact / REPORT))
     if level is not None:
         raw, reports = _one_level(raw, reports, level, artifact / REPORT)
+    if html is not None:
+        from mxc.compiler.page import write_page
+
+        write_page(html, artifact)
     if json:
         print(json_text.dumps(raw, indent=1))
     else:

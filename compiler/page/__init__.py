@@ -1,0 +1,71 @@
+"""The report as one HTML file that needs nothing else: no server, no network, no other file.
+
+It shows the contractions, the kernels with their assembly, the weights with their scales, and the
+IR after each pass with the difference between any two of them. Large texts are compressed in the
+page, and opened when they are looked at.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from mxc.compiler.page.contents import contents
+from mxc.errors import ArtifactError
+
+#: Bytes of one text, at most; a longer one is cut, and the page says so.
+LONGEST = 32 << 20
+
+
+def write_page(
+    page: Path,
+    artifact: Path,
+    *,
+    assembly: Mapping[str, Sequence[str]] | None = None,
+    dump: Path | None = None,
+    name: str | None = None,
+) -> None:
+    """Write the page of the artifact folder `artifact`, under its name or `name`.
+
+    assembly: the texts of kernels by level. dump: a folder that --dump-ir has filled. What is not
+    given is left out, and the page says how to have it. Raises ArtifactError for an artifact that
+    cannot be read, and for a page that cannot be written.
+    """
+    found, texts = contents(artifact, name or artifact.name, assembly or {}, dump)
+    blobs = "\n".join(
+        f'<script type="text/plain" id="text-{number}">{_packed(text)}</script>'
+        for number, text in enumerate(texts)
+    )
+    # "</" would end the script that holds the data.
+    data = json.dumps(found, separators=(",", ":")).replace("</", "<\\/")
+    parts = files("mxc.compiler.page")
+    html = (parts / "page.html").read_text(encoding="utf-8")
+    for name, text in (
+        ("{{style}}", (parts / "page.css").read_text(encoding="utf-8")),
+        ("{{script}}", (parts / "page.js").read_text(encoding="utf-8")),
+        ("{{texts}}", blobs),
+        ("{{data}}", data),
+    ):
+        html = html.replace(name, text, 1)
+    temporary = page.with_name(f".{page.name}.partial")
+    try:
+        temporary.write_text(html, encoding="utf-8")
+        os.replace(temporary, page)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ArtifactError(
+            f"{page}: cannot be written ({error.strerror}); give another --html"
+        ) from error
+
+
+def _packed(text: str) -> str:
+    raw = text.encode()
+    if len(raw) > LONGEST:
+        kept = raw[:LONGEST].decode(errors="ignore")
+        raw = f"{kept}\n... {len(raw) - LONGEST} more bytes are not in this page\n".encode()
+    return base64.b64encode(gzip.compress(raw, mtime=0)).decode()

@@ -1,0 +1,360 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const state = { tab: "Overview", level: 0, kernel: null, query: "", left: 0, right: 0 };
+
+// Elements: make("td", {class: "number"}, "text", child, ...).
+function make(tag, attributes, ...children) {
+  const found = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name.startsWith("on")) found.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== false) found.setAttribute(name, value);
+  }
+  found.append(...children.filter((child) => child !== null));
+  return found;
+}
+
+function shape(tag, attributes, ...children) {
+  const found = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) found.addEventListener(name.slice(2), value);
+    else found.setAttribute(name, value);
+  }
+  found.append(...children);
+  return found;
+}
+
+function scaled(value, units, step) {
+  if (value === null || value === undefined) return "dynamic";
+  let at = 0;
+  while (Math.abs(value) >= step && at < units.length - 1) { value /= step; at += 1; }
+  return `${at && value < 100 ? value.toFixed(1) : Math.round(value)} ${units[at]}`;
+}
+const bytes = (value) => scaled(value, ["B", "KiB", "MiB", "GiB", "TiB"], 1024);
+const flops = (value) => scaled(value, ["", "k", "M", "G", "T", "P"], 1000);
+const size = (value) => (value < 0 ? "?" : String(value));
+
+async function textOf(number) {
+  const packed = atob(document.getElementById(`text-${number}`).textContent);
+  const raw = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
+  const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+}
+
+// A table whose headings sort it. columns: [heading, value of a row, options]; a value may be an
+// element; options: number, order (what to sort by), name.
+function table(rows, columns, open) {
+  let sorted = rows, by = -1, up = true;
+  const body = make("tbody");
+  const fill = () => body.replaceChildren(...sorted.map((row) => make("tr",
+    open ? { class: "link", onclick: () => open(row) } : {},
+    ...columns.map(([, value, options = {}]) => make("td",
+      { class: options.number ? "number" : options.name ? "name" : null }, value(row) ?? "")))));
+  const sort = (at) => {
+    up = at === by ? !up : !(columns[at][2] || {}).number;
+    by = at;
+    const order = (columns[at][2] || {}).order || ((row) => String(columns[at][1](row)));
+    sorted = [...rows].sort((a, b) => {
+      const x = order(a), y = order(b);
+      return (x < y ? -1 : x > y ? 1 : 0) * (up ? 1 : -1);
+    });
+    fill();
+  };
+  fill();
+  return make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {},
+    ...columns.map(([heading, , options = {}], at) => make("th",
+      { class: options.number ? "number" : null, onclick: () => sort(at) }, heading)))), body));
+}
+
+function search(label, changed) {
+  return make("label", {}, `${label} `, make("input", {
+    type: "search", value: state.query, id: "search",
+    oninput: (event) => { state.query = event.target.value; changed(); },
+  }));
+}
+
+const matches = (text) => text.toLowerCase().includes(state.query.toLowerCase());
+const level = () => data.levels[state.level];
+const ratio = (one) => one.bytes_moved && one.bytes_minimum ? one.bytes_moved / one.bytes_minimum : null;
+
+function barOf(share) {
+  return make("span", { class: "bar", style: `width:${Math.max(1, Math.round(share * 120))}px` });
+}
+
+// Equal contractions of different layers as one row.
+function grouped(matmuls) {
+  const groups = new Map();
+  for (const one of matmuls) {
+    const name = one.name.replace(/(^|\.)\d+(?=\.|$)/g, "$1*");
+    const key = JSON.stringify([name, one.function, one.batch, one.m, one.n, one.k, one.lhs,
+      one.rhs, one.lowering, one.fallback, one.kernels]);
+    const same = groups.get(key);
+    if (same) same.count += 1; else groups.set(key, { ...one, name, count: 1 });
+  }
+  return [...groups.values()];
+}
+
+function overview() {
+  const here = level(), parts = [];
+  parts.push(make("dl", {}, ...data.facts.flatMap(([name, value]) =>
+    [make("dt", {}, name), make("dd", {}, value)])));
+  const fallen = here.matmuls.filter((one) => one.fallback !== null);
+  const reasons = new Map();
+  for (const one of fallen) reasons.set(one.fallback, (reasons.get(one.fallback) || 0) + 1);
+  parts.push(make("p", {}, `${here.matmuls.length} contractions, `,
+    make("span", { class: fallen.length ? "bad" : "good" }, `${fallen.length} fell back`),
+    `; ${here.operations.length} dispatches.`));
+  for (const [reason, count] of reasons) parts.push(make("p", { class: "bad" }, `${count}: ${reason}`));
+  for (const finding of here.findings) parts.push(make("p", {}, finding));
+  for (const note of data.notes) parts.push(make("p", { class: "dim" }, `note: ${note}`));
+  for (const text of data.absent) parts.push(make("p", { class: "dim" }, `not in this page: ${text}`));
+  parts.push(make("h2", {}, "Memory"));
+  const most = Math.max(1, ...data.memory.map(([, count]) => count));
+  parts.push(table(data.memory, [["part", ([name]) => name, { name: true }],
+    ["bytes", ([, count]) => bytes(count), { number: true, order: ([, count]) => count }],
+    ["", ([, count]) => barOf(count / most)]]));
+  parts.push(make("h2", {}, "Operations per byte"), ...chart(here));
+  parts.push(make("h2", {}, "Functions"), table(here.functions, [
+    ["function", (one) => one.name, { name: true }],
+    ["dispatches", (one) => one.dispatches, { number: true, order: (one) => one.dispatches }],
+    ["transient bytes", (one) => bytes(one.transient_bytes)
+      + (one.dynamic_transients ? ` and ${one.dynamic_transients} of dynamic size` : ""),
+      { number: true, order: (one) => one.transient_bytes }]]));
+  return parts;
+}
+
+// Each kernel by its operations per byte and its bytes; of a GPU the ridge of its roofline.
+function chart(here) {
+  const dots = here.kernels.filter((one) => one.flops > 0 && one.bytes > 0);
+  if (!dots.length) return [make("p", { class: "dim" }, "No kernel has bytes and operations of known size.")];
+  const roof = here.roof, width = 720, height = 320, left = 64, base = 280;
+  const ridges = roof ? Object.entries(roof.peaks).map(([name, peak]) => [name, peak / roof.bandwidth]) : [];
+  const xs = [...dots.map((one) => one.flops / one.bytes), ...ridges.map(([, at]) => at)];
+  const ys = dots.map((one) => one.bytes);
+  const span = (values) => [Math.floor(Math.log10(Math.min(...values))), Math.ceil(Math.log10(Math.max(...values)) + 1e-9)];
+  const [x0, x1] = span(xs), [y0, y1] = span(ys);
+  const x = (value) => left + (Math.log10(value) - x0) / Math.max(1, x1 - x0) * (width - left - 16);
+  const y = (value) => base - (Math.log10(value) - y0) / Math.max(1, y1 - y0) * (base - 24);
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "operations per byte of each kernel" });
+  for (let at = x0; at <= x1; at += 1) svg.append(
+    shape("line", { class: "axis", x1: x(10 ** at), x2: x(10 ** at), y1: 20, y2: base }),
+    shape("text", { x: x(10 ** at), y: base + 16, "text-anchor": "middle" }, `${10 ** at}`));
+  for (let at = y0; at <= y1; at += 1) svg.append(
+    shape("line", { class: "axis", x1: left, x2: width - 16, y1: y(10 ** at), y2: y(10 ** at) }),
+    shape("text", { x: left - 6, y: y(10 ** at) + 4, "text-anchor": "end" }, flops(10 ** at) + "B"));
+  ridges.forEach(([name, at], number) => svg.append(
+    shape("line", { class: "ridge", x1: x(at), x2: x(at), y1: 20, y2: base }),
+    shape("text", { x: x(at) - 4, y: 30 + 13 * number, "text-anchor": "end" }, name)));
+  for (const one of dots) svg.append(shape("circle", { cx: x(one.flops / one.bytes), cy: y(one.bytes), r: 5,
+    onclick: () => show("Kernels", one.name) }, shape("title", {}, `${one.name}: ${bytes(one.bytes)}, ${(one.flops / one.bytes).toFixed(1)} operations per byte`)));
+  svg.append(shape("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, "operations per byte moved"));
+  const said = roof
+    ? `${roof.product}: left of a dashed line its memory is the limit (${flops(roof.bandwidth)}B/s), right of it that instruction.`
+    : "No peak is drawn: mxc has no record of this CPU's memory; mxc bench measures it.";
+  return [svg, make("p", { class: "dim" }, `Up: bytes moved by all calls of the kernel. ${said}`)];
+}
+
+function contractions() {
+  const holder = make("div");
+  const fill = () => holder.replaceChildren(table(
+    grouped(level().matmuls).filter((one) => matches([one.name, one.function, one.lhs, one.rhs, one.lowering, one.kernel].join(" "))), [
+      ["function", (one) => one.function],
+      ["contraction", (one) => one.name, { name: true }],
+      ["count", (one) => one.count, { number: true, order: (one) => one.count }],
+      ["m x n x k", (one) => (one.batch === 1 ? "" : `${one.batch} x `) + [one.m, one.n, one.k].map(size).join(" x ")],
+      ["types", (one) => `${one.lhs} x ${one.rhs} to ${one.out}`],
+      ["instruction", (one) => one.lowering],
+      ["kernels", (one) => one.kernels, { number: true, order: (one) => one.kernels }],
+      ["bytes", (one) => bytes(one.bytes_moved), { number: true, order: (one) => one.bytes_moved || 0 }],
+      ["of minimum", (one) => ratio(one)?.toFixed(2) ?? "", { number: true, order: (one) => ratio(one) || 0 }],
+      ["", (one) => one.fallback ? make("span", { class: "bad" }, one.fallback)
+        : make("span", { class: "dim" }, [one.choice, one.unfused].filter(Boolean).join("; "))],
+    ], (one) => show("Kernels", level().kernels.find((each) => each.case === one.kernel || each.name === one.kernel)?.name)));
+  fill();
+  return [make("div", { class: "tools" }, search("search", fill)), holder];
+}
+
+function kernels() {
+  const one = level().kernels.find((each) => each.name === state.kernel);
+  if (one) return [make("div", { class: "tools" }, make("button", { class: "link", onclick: () => show("Kernels", null) }, "all kernels")), ...kernel(one)];
+  const holder = make("div"), gpu = level().kernels.some((each) => each.vgpr !== null);
+  const fill = () => holder.replaceChildren(table(
+    level().kernels.filter((each) => matches(`${each.name} ${each.operations.join(" ")}`)), [
+      ["kernel", (each) => each.name, { name: true }],
+      ["calls", (each) => each.operations.length, { number: true, order: (each) => each.operations.length }],
+      ["bytes", (each) => bytes(each.bytes), { number: true, order: (each) => each.bytes }],
+      ["spills", (each) => each.spills ? make("span", { class: "bad" }, String(each.spills)) : "0", { number: true, order: (each) => each.spills }],
+      ...(gpu ? [["VGPR", (each) => each.vgpr ?? "", { number: true, order: (each) => each.vgpr }],
+        ["matrix share", (each) => each.hot_loop?.shares?.matrix?.toFixed(2) ?? "", { number: true, order: (each) => each.hot_loop?.shares?.matrix ?? -1 }]] : []),
+    ], (each) => show("Kernels", each.name)));
+  fill();
+  return [make("div", { class: "tools" }, search("search", fill)), holder];
+}
+
+function kernel(one) {
+  const facts = [["called by", [...new Set(one.operations)].join("; ")], ["bytes of all calls", bytes(one.bytes)], ["operations of all calls", flops(one.flops)],
+    ["spills", `${one.spills}, ${one.scratch_bytes} bytes of scratch`]];
+  if (one.vgpr !== null) facts.push(["registers", `${one.vgpr} vector (${one.agpr} of them accumulation), ${one.sgpr} scalar`], ["LDS", bytes(one.lds_bytes)], ["workgroup", `${one.workgroup_size} work-items`]);
+  if (one.occupancy) facts.push(["waves per SIMD", `${one.occupancy.waves_per_simd}, limited by ${one.occupancy.limited_by}`]);
+  if (one.hot_loop) {
+    facts.push([one.hot_loop.is_loop ? "hot loop" : "whole kernel, which has no loop", Object.entries(one.hot_loop.census).map(([kind, count]) => `${count} ${kind}`).join(", ")]);
+    if (one.hot_loop.shares) facts.push(["issue model", `${one.hot_loop.clocks} clocks per iteration; busy: ` + Object.entries(one.hot_loop.shares).map(([pipe, share]) => `${pipe} ${share}`).join(", ")]);
+  }
+  const parts = [make("h2", { id: "kernel" }, one.name),
+    make("dl", {}, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]))];
+  const most = Object.entries(one.instructions).sort((a, b) => b[1] - a[1]).slice(0, 16);
+  parts.push(make("h2", {}, "Most frequent instructions"), table(most, [["instruction", ([name]) => name],
+    ["count", ([, count]) => count, { number: true, order: ([, count]) => count }], ["", ([, count]) => barOf(count / most[0][1])]]));
+  parts.push(make("h2", {}, "Assembly"));
+  if (one.text === null) parts.push(make("p", { class: "dim" }, "It is not in this page."));
+  else {
+    const pre = make("pre", { id: "assembly" }, "opening ...");
+    textOf(one.text).then((text) => {
+      let hot = false;
+      pre.replaceChildren(...text.split("\n").map((line) => {
+        if (/---- hot loop begins/.test(line)) hot = true;
+        const marked = make("span", { class: hot ? "hot" : null }, line || " ");
+        if (/---- hot loop ends/.test(line)) hot = false;
+        return marked;
+      }));
+    });
+    parts.push(pre);
+  }
+  return parts;
+}
+
+// The lines of two texts as [sign, line]: what both have in their order, and what only one has.
+function difference(left, right) {
+  let start = 0, a = left.length, b = right.length;
+  while (start < a && start < b && left[start] === right[start]) start += 1;
+  while (a > start && b > start && left[a - 1] === right[b - 1]) { a -= 1; b -= 1; }
+  const one = left.slice(start, a), two = right.slice(start, b);
+  return [...left.slice(0, start).map((line) => [" ", line]), ...middle(one, two), ...left.slice(a).map((line) => [" ", line])];
+}
+
+// Myers' greedy algorithm up to so many differences; beyond, everything is replaced.
+function middle(one, two, most = 1500) {
+  const whole = () => [...one.map((line) => ["-", line]), ...two.map((line) => ["+", line])];
+  if (!one.length || !two.length) return whole();
+  const trace = [], reached = new Map([[1, 0]]);
+  for (let d = 0; d <= Math.min(most, one.length + two.length); d += 1) {
+    trace.push(new Map(reached));
+    for (let k = -d; k <= d; k += 2) {
+      const down = k === -d || (k !== d && (reached.get(k - 1) ?? -1) < (reached.get(k + 1) ?? -1));
+      let x = down ? reached.get(k + 1) : reached.get(k - 1) + 1, y = x - k;
+      while (x < one.length && y < two.length && one[x] === two[y]) { x += 1; y += 1; }
+      reached.set(k, x);
+      if (x >= one.length && y >= two.length) return back(one, two, trace);
+    }
+  }
+  return whole();
+}
+
+function back(one, two, trace) {
+  const found = [];
+  let x = one.length, y = two.length;
+  for (let d = trace.length - 1; d >= 0; d -= 1) {
+    const reached = trace[d], k = x - y;
+    const down = k === -d || (k !== d && (reached.get(k - 1) ?? -1) < (reached.get(k + 1) ?? -1));
+    const fromX = reached.get(down ? k + 1 : k - 1), fromY = fromX - (down ? k + 1 : k - 1);
+    while (x > fromX && y > fromY) { x -= 1; y -= 1; found.push([" ", one[x]]); }
+    if (d) found.push(down ? ["+", two[fromY]] : ["-", one[fromX]]);
+    x = fromX; y = fromY;
+  }
+  return found.reverse();
+}
+
+function ir() {
+  if (!data.ir.length) return [make("p", { class: "dim" }, "This page holds no IR: compile with --dump-ir DIR --html FILE.")];
+  const pre = make("pre", { id: "ir" }), said = make("span", { class: "dim", id: "said" });
+  const pick = (which) => make("select", { id: which, onchange: (event) => { state[which] = Number(event.target.value); fill(); } },
+    ...data.ir.map((stage, at) => make("option", { value: at, selected: at === state[which] ? "" : null }, `${stage.name} (${stage.lines} lines)`)));
+  const fill = async () => {
+    const [left, right] = await Promise.all([state.left, state.right].map((at) => textOf(data.ir[at].text)));
+    const same = data.ir[state.left].text === data.ir[state.right].text;
+    let lines = same ? right.split("\n").map((line) => [" ", line]) : difference(left.split("\n"), right.split("\n"));
+    const changed = lines.filter(([sign]) => sign !== " ").length;
+    const kept = new Set();
+    if (state.query) lines.forEach(([, line], at) => { if (matches(line)) for (let near = at - 3; near <= at + 3; near += 1) kept.add(near); });
+    else if (!same) lines.forEach(([sign], at) => { if (sign !== " ") for (let near = at - 3; near <= at + 3; near += 1) kept.add(near); });
+    else lines.forEach((_, at) => kept.add(at));
+    said.textContent = state.query ? `${lines.filter(([, line]) => matches(line)).length} lines found`
+      : same ? (state.left === state.right ? "" : "both are the same") : `${changed} lines differ`;
+    const shown = [];
+    let skipped = 0;
+    lines.forEach(([sign, line], at) => {
+      if (!kept.has(at)) { skipped += 1; return; }
+      if (skipped) shown.push(make("span", { class: "skip" }, `... ${skipped} lines`));
+      skipped = 0;
+      const kind = sign === "+" ? "added" : sign === "-" ? "gone" : "";
+      shown.push(make("span", { class: `${kind}${state.query && matches(line) ? " found" : ""}`.trim() || null }, `${same ? "" : sign + " "}${line}` || " "));
+    });
+    if (skipped) shown.push(make("span", { class: "skip" }, `... ${skipped} lines`));
+    pre.replaceChildren(...shown);
+  };
+  fill();
+  return [make("div", { class: "tools" }, make("label", {}, "from ", pick("left")), make("label", {}, "to ", pick("right")), search("search", fill), said), pre];
+}
+
+function weights() {
+  if (!data.weights.length) return [make("p", { class: "dim" }, "A program without weights of its own.")];
+  const holder = make("div");
+  const fill = () => holder.replaceChildren(table(data.weights.filter((one) => matches(`${one.name} ${one.format}`)), [
+    ["weight", (one) => one.name, { name: true }], ["format", (one) => one.format],
+    ["shape", (one) => one.shape.join(" x ")], ["layout", (one) => one.layout], ["recipe", (one) => one.recipe ?? ""],
+    ["SQNR", (one) => one.sqnr === null ? "" : `${one.sqnr.toFixed(1)} dB`, { number: true, order: (one) => one.sqnr ?? 0 }],
+    ["bytes", (one) => bytes(one.bytes), { number: true, order: (one) => one.bytes }],
+    ["scales, as powers of two", (one) => one.scales ? histogram(one.scales) : "", { order: (one) => (one.scales ? one.scales[0][0] : 256) }],
+  ]));
+  fill();
+  return [make("div", { class: "tools" }, search("search", fill)), holder];
+}
+
+// How often each E8M0 scale 2^(byte - 127) occurs; 255 is NaN.
+function histogram(scales) {
+  const first = scales[0][0], last = scales[scales.length - 1][0];
+  const most = Math.max(...scales.map(([, count]) => count)), step = Math.min(8, 160 / (last - first + 1));
+  const svg = shape("svg", { viewBox: "0 0 168 34", width: 168, height: 34, role: "img", "aria-label": "histogram of scales" });
+  for (const [byte, count] of scales) {
+    const high = Math.max(1, 20 * count / most);
+    svg.append(shape("rect", { x: (byte - first) * step, y: 20 - high, width: Math.max(0.5, step - 0.5), height: high, fill: byte === 255 ? "var(--red)" : "var(--blue)" },
+      shape("title", {}, `${byte === 255 ? "NaN" : `2^${byte - 127}`}: ${count}`)));
+  }
+  const exponent = (byte) => (byte === 255 ? "NaN" : String(byte - 127));
+  svg.append(shape("text", { x: 0, y: 32 }, exponent(first)));
+  if (last > first) svg.append(shape("text", { x: (last - first + 1) * step, y: 32, "text-anchor": "end" }, exponent(last)));
+  return svg;
+}
+
+const TABS = { Overview: overview, Contractions: contractions, Kernels: kernels, Weights: weights, IR: ir };
+
+function show(tab, name) {
+  location.hash = name ? `${tab}/${encodeURIComponent(name)}` : tab;
+}
+
+// The place in the page is in its address: #Kernels/name.
+function arrive() {
+  const [tab, name] = location.hash.slice(1).split("/");
+  state.tab = TABS[tab] ? tab : "Overview";
+  state.kernel = name ? decodeURIComponent(name) : null;
+  state.query = "";
+  draw();
+  window.scrollTo(0, 0);
+}
+
+function draw() {
+  document.getElementById("tabs").replaceChildren(...Object.keys(TABS).map((tab) => make("button", {
+    role: "tab", "aria-selected": String(tab === state.tab), onclick: () => show(tab, null) }, tab)));
+  document.getElementById("main").replaceChildren(...TABS[state.tab]());
+}
+
+document.title = `${data.name} - mxc report`;
+document.getElementById("name").textContent = data.name;
+document.getElementById("summary").textContent = data.levels.map((each) => each.target).join(", ");
+if (data.levels.length > 1) {
+  document.getElementById("level-label").hidden = false;
+  document.getElementById("level").append(...data.levels.map((each, at) => make("option", { value: at }, each.name)));
+  document.getElementById("level").addEventListener("change", (event) => { state.level = Number(event.target.value); state.kernel = null; draw(); });
+}
+state.right = Math.min(1, data.ir.length - 1);
+window.addEventListener("hashchange", arrive);
+arrive();
