@@ -14,8 +14,8 @@ after:
     %y = linalg.generic {[(m, n) -> (m, n), (m, n) -> (n)]} ins(%p, %bias) { addf }
 
 The sum of a row is rounded in another order than if it started from the addend, as it is by any
-kernel. -0.0 is no such zero: a sum of nothing but negative zeros keeps its sign. What starts from
-it is left as it is, with the reason as its fallback.
+kernel. From -0.0 a sum of nothing but negative zeros keeps its sign; a kernel's starts from 0.0
+then too, and the attribute mxc.notes of the module says so, which the report prints.
 
 Leaves alone: contractions without scaled sides that start from anything but zero, and accumulators
 that are not f32.
@@ -32,16 +32,16 @@ from iree.compiler.dialects import arith, linalg
 from mxc.dialects.decoded_formats import constant_value
 from mxc.dialects.generic import element_of, empty, fill, shape_of
 from mxc.dialects.indexing import dim_of, trace
-from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.mixed_blocks import size_of
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scalar_trees import tree_of
 from mxc.dialects.scaled import match_scaled_contraction
-from mxc.passes.base import Pass
+from mxc.passes.base import Pass, add_note
+from mxc.passes.kernels.values import is_zero
 from mxc.passes.rewriting.codes import Codes
 from mxc.passes.rewriting.rebuild import linalg_operations, sums_floats, sweep
 
-_NEGATIVE_ZERO = Reason("it sums from -0.0, whose sign the sum of a kernel loses; sum from 0.0")
+_NEGATIVE_ZERO = "sums from -0.0 start from 0.0: where all products are -0.0 the result is 0.0"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class CanonicalAccumulators(Pass):
             if start == 0 and math.copysign(1, start) > 0:
                 _fill(op)
             elif start == 0 and scaled:
-                write_reason(op, _NEGATIVE_ZERO)
+                _fill(op)
+                add_note(module, _NEGATIVE_ZERO)
             elif start != 0 and scaled:
                 _add(op, value)
         sweep(module)
@@ -81,7 +82,7 @@ def _fill(op: ir.Operation) -> None:
     """Sum from a fill of zero."""
     last = len(op.operands) - 1
     value = op.operands[last]
-    if isinstance(value, ir.BlockArgument) or value.owner.name != "linalg.fill":
+    if not is_zero(value):
         with ir.InsertionPoint(op), op.location:
             op.operands[last] = fill(_sizes(value), element_of(value), 0.0)
 

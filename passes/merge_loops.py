@@ -1,8 +1,9 @@
-"""mxc-merge-loops: parallel loops that index every operand together become one.
+"""mxc-merge-loops: loops that index every operand together become one.
 
 A weight whose scales are for squares of 128 x 128 elements is written [N / 128, 128, ..]. Where the
 scales are one for each row (mxc-float-scales), nothing needs the two loops of the rows, and the
-canonical form has one. No data moves.
+canonical form has one. No data moves. Of reductions so are those of which one has a single
+iteration: a vector [1, K] that was reshaped to [K] leaves it.
 
 before:
     linalg.generic {indexing_maps = [(m, no, nb, k) -> (m, k), (m, no, nb, k) -> (no, nb, k),
@@ -36,7 +37,7 @@ from mxc.passes.rewriting.split_loops import is_plain, reassociation, reshape
 
 @dataclass(frozen=True)
 class MergeLoops(Pass):
-    """Make one loop of parallel loops that index every operand together."""
+    """Make one loop of loops that index every operand together."""
 
     name = "mxc-merge-loops"
 
@@ -59,11 +60,20 @@ def _groups(op: ir.Operation) -> list[list[int]]:
     for loop in range(len(kinds)):
         last = next((g for g in groups if _follows(loop, g[-1], reads)), None)
         static = ranges[loop] is not None and last is not None and ranges[last[-1]] is not None
-        if last is not None and static and "parallel" in str(kinds[loop]):
+        if last is not None and static and _may_merge(last[-1], loop, kinds, ranges):
             last.append(loop)
         else:
             groups.append([loop])
     return groups
+
+
+def _may_merge(
+    before: int, loop: int, kinds: Sequence[ir.Attribute], ranges: Sequence[int | None]
+) -> bool:
+    """Whether both are parallel, or both reductions of which one has a single iteration."""
+    if kinds[before] != kinds[loop]:
+        return False
+    return "parallel" in str(kinds[loop]) or 1 in (ranges[before], ranges[loop])
 
 
 def _follows(loop: int, before: int, reads: Sequence[Sequence[int | None]]) -> bool:

@@ -53,7 +53,7 @@ func.func @both_scaled(%a: tensor<32x4x32xf4E2M1FN>, %as: tensor<32x4xf8E8M0FNU>
   func.return %y : tensor<32x64xf32>
 }
 
-// Sums that begin with -0.0 are left to IREE: one dispatch, lanes decode in registers.
+// A scale for 8 elements is left to IREE: one dispatch, lanes decode in registers.
 // FORM-LABEL: @accumulates
 // FORM: flow.dispatch.region -> (tensor<32x64xf32>) {
 // FORM: linalg.generic
@@ -61,12 +61,12 @@ func.func @both_scaled(%a: tensor<32x4x32xf4E2M1FN>, %as: tensor<32x4xf8E8M0FNU>
 // LOWER: thread = [2, 1, 0, 0], workgroup = [2, 64, 0, 0]
 // LOWER-LABEL: @accumulates(
 // LOWER: arith.scaling_extf
-func.func @accumulates(%a: tensor<32x4x32xf4E2M1FN>, %as: tensor<32x4xf8E8M0FNU>, %b: tensor<64x4x32xf4E2M1FN>, %bs: tensor<64x4xf8E8M0FNU>) -> tensor<32x64xf32> {
-  %acc = arith.constant dense<-0.0> : tensor<32x64xf32>
+func.func @accumulates(%a: tensor<32x16x8xf4E2M1FN>, %as: tensor<32x16xf8E8M0FNU>, %b: tensor<64x16x8xf4E2M1FN>, %bs: tensor<64x16xf8E8M0FNU>) -> tensor<32x64xf32> {
+  %acc = arith.constant dense<0.0> : tensor<32x64xf32>
   %y = linalg.generic {
       indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
       iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
-      ins(%a, %b, %as, %bs : tensor<32x4x32xf4E2M1FN>, tensor<64x4x32xf4E2M1FN>, tensor<32x4xf8E8M0FNU>, tensor<64x4xf8E8M0FNU>) outs(%acc : tensor<32x64xf32>) {
+      ins(%a, %b, %as, %bs : tensor<32x16x8xf4E2M1FN>, tensor<64x16x8xf4E2M1FN>, tensor<32x16xf8E8M0FNU>, tensor<64x16xf8E8M0FNU>) outs(%acc : tensor<32x64xf32>) {
   ^bb0(%p: f4E2M1FN, %q: f4E2M1FN, %ps: f8E8M0FNU, %qs: f8E8M0FNU, %o: f32):
     %l = arith.scaling_extf %p, %ps : f4E2M1FN, f8E8M0FNU to f32
     %r = arith.scaling_extf %q, %qs : f4E2M1FN, f8E8M0FNU to f32
