@@ -16,7 +16,17 @@ import typer
 import typer.core
 
 from mxc.artifact.manifest import iree_version, mxc_version
-from mxc.compiler.cli import bench, catalogue, convert, eval, generate, quantize, report, run
+from mxc.compiler.cli import (
+    bench,
+    catalogue,
+    convert,
+    doctor,
+    eval,
+    generate,
+    quantize,
+    report,
+    run,
+)
 from mxc.compiler.cli.limits import PhaseTimeout
 from mxc.compiler.cli.repository import Revision
 from mxc.errors import MxcError
@@ -331,6 +341,7 @@ def _opt(
 
 
 app.command("list")(catalogue.command)
+app.command("doctor")(doctor.command)
 
 
 @app.command("demo")

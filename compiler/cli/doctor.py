@@ -1,0 +1,192 @@
+"""`mxc doctor`: what this machine and this environment have, and what will run here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json as json_text
+import os
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from mxc.errors import MxcError
+
+#: ok; something that limits what runs, or how fast; something without which mxc does not work.
+State = Literal["ok", "note", "wrong"]
+_STYLES = {"ok": "green", "note": "yellow", "wrong": "bold red"}
+_MEMORY = Path("/proc/meminfo")
+#: The operator of a requirement and the version behind it, "iree-base-compiler==3.13.0".
+_PINNED = re.compile(r"^([\w.-]+?)==([\w.]+)$")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, what was found, and what to do where it is not ok."""
+
+    subject: str
+    found: str
+    state: State = "ok"
+    advice: str = ""
+
+
+def command(
+    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
+) -> None:
+    """Look at this machine and environment: versions, CPU, memory, GPUs, and what will run.
+
+    The exit status is 1 where something is wrong, without which mxc does not work.
+    """
+    found = list(examine())
+    if json:
+        print(json_text.dumps([asdict(each) for each in found], indent=1))
+    else:
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        for heading in ("", "", "found"):
+            table.add_column(heading, overflow="fold")
+        for each in found:
+            told = f"{each.found}; {each.advice}" if each.advice else each.found
+            table.add_row(each.subject, Text(each.state, style=_STYLES[each.state]), Text(told))
+        Console().print(table)
+    if any(each.state == "wrong" for each in found):
+        raise typer.Exit(1)
+
+
+def examine() -> Iterator[Finding]:
+    """Everything, in the order in which it is needed. A check that fails is a finding too."""
+    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        _python, _packages, _processor, _tiles, _memory, _folders, _gpus, _extras,
+    )  # fmt: skip
+    for check in checks:
+        try:
+            yield from check()
+        except (MxcError, OSError, RuntimeError, ImportError) as error:
+            name = check.__name__.strip("_")
+            yield Finding(name, " ".join(str(error).split()) or type(error).__name__, "wrong")
+
+
+def _python() -> Iterator[Finding]:
+    wanted = importlib.metadata.metadata("mxc")["Requires-Python"]
+    bounds = [tuple(map(int, each.split("."))) for each in re.findall(r"[\d.]+", wanted)]
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    if min(bounds) <= sys.version_info[:2] < max(bounds):
+        yield Finding("Python", found)
+    else:
+        yield Finding("Python", found, "wrong", f"mxc needs {wanted}")
+
+
+def _packages() -> Iterator[Finding]:
+    """The packages whose version is pinned, because IR, flags and bytecode belong to one."""
+    for requirement in importlib.metadata.requires("mxc") or ():
+        pinned = _PINNED.match(requirement)
+        if pinned is None:
+            continue
+        name, wanted = pinned.groups()
+        try:
+            found = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found = "not installed"
+        right = found == wanted
+        cure = "" if right else f"pip install {name}=={wanted}"
+        yield Finding(name, found, "ok" if right else "wrong", cure)
+
+
+def _processor() -> Iterator[Finding]:
+    from mxc.compiler.iree import resolve
+    from mxc.passes.kernels.cpu.isa import best_isa
+    from mxc.runtime.machine import cpu_quota, is_confined, physical_cores
+    from mxc.targets.target import target
+
+    record = resolve(target("cpu"))
+    isa = best_isa(record)
+    yield Finding("CPU", f"{record.chip} ({record.architecture}) as LLVM knows it")
+    if isa is None:
+        yield Finding("kernels", "none of mxc's instruction sets", "note", "products are IREE's")
+    else:
+        yield Finding("kernels", isa + (f"; {record.slow_bf16}" if record.slow_bf16 else ""))
+    quota = cpu_quota()
+    limits = ["a subset of the CPUs"] if is_confined() else []
+    limits += [f"a quota of {quota:g} CPUs"] if quota is not None else []
+    told = f"{physical_cores()} used" + (f", within {' and '.join(limits)}" if limits else "")
+    yield Finding("cores", told)
+
+
+def _tiles() -> Iterator[Finding]:
+    from mxc.runtime.machine import cpu_flags
+    from mxc.targets.tile_permission import refusal
+
+    if "amx_tile" not in (cpu_flags() or ()):
+        return
+    refused = refusal()
+    if refused is None:
+        yield Finding("AMX tiles", "permission is given")
+    else:
+        yield Finding("AMX tiles", refused, "note", "AVX-512 runs instead")
+
+
+def _memory() -> Iterator[Finding]:
+    if not _MEMORY.exists():
+        return
+    kib = dict(re.findall(r"^(\w+):\s+(\d+) kB", _MEMORY.read_text(), re.MULTILINE))
+    total, free = (int(kib[key]) / 2**20 for key in ("MemTotal", "MemAvailable"))
+    yield Finding("memory", f"{total:.1f} GiB, {free:.1f} GiB of it free")
+
+
+def _folders() -> Iterator[Finding]:
+    folder = tempfile.gettempdir()
+    with tempfile.NamedTemporaryFile(dir=folder):
+        pass
+    room = os.statvfs(folder)
+    yield Finding(
+        "temporary files", f"{folder}, {room.f_bavail * room.f_frsize / 2**30:.1f} GiB free"
+    )
+
+
+def _gpus() -> Iterator[Finding]:
+    from mxc.errors import ArtifactError
+    from mxc.runtime.device import open_device
+
+    try:
+        open_device("hip", 1, "")
+    except ArtifactError:
+        found = "none that IREE's driver hip can open"
+        yield Finding("AMD GPU", found, "note", "code for gfx950 and gfx942 runs on the simulator")
+    else:
+        yield Finding("AMD GPU", "IREE's driver hip opens one")
+
+
+def _extras() -> Iterator[Finding]:
+    """Each extra of mxc, and what of it is not installed."""
+    metadata = importlib.metadata.metadata("mxc")
+    wanted: dict[str, list[str]] = {}
+    for requirement in importlib.metadata.requires("mxc") or ():
+        name, _, marker = requirement.partition(";")
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", marker)
+        if extra is not None:
+            wanted.setdefault(extra[1], []).append(re.split(r"[<>=~! \[]", name, maxsplit=1)[0])
+    for extra in metadata.get_all("Provides-Extra") or ():
+        missing = [name for name in wanted.get(extra, ()) if not _is_installed(name)]
+        if not missing:
+            yield Finding(f"extra {extra}", "installed")
+        else:
+            told = f"not installed: {', '.join(missing)}"
+            yield Finding(f"extra {extra}", told, "note", f"pip install 'mxc[{extra}]' if wanted")
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
