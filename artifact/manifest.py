@@ -45,6 +45,9 @@ SCOPE = "model"
 #: The most elements of a tensor: with 8 bytes each, what 47 bits of a user's address can name.
 LARGEST_TENSOR = 1 << 44
 
+#: Elements of which two are in a byte at the boundary, the first in its low half.
+NIBBLES = ("f4E2M1FN",)
+
 #: A weight in blocks is two tensors there, whose names are its own and these.
 BLOCKS, SCALES = "_blocks", "_scales"
 
@@ -74,13 +77,25 @@ class TensorType:
     shape: tuple[int, ...]
     dtype: str
 
+    @property
+    def stored(self) -> TensorType:
+        """As it crosses the boundary: 4-bit elements as bytes of two, the rest as it is."""
+        if self.dtype not in NIBBLES:
+            return self
+        return TensorType(shape=(*self.shape[:-1], self.shape[-1] // 2), dtype="i8")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Function:
-    """One function that a caller may call, as its arguments and results cross the boundary."""
+    """One function that a caller may call, as its arguments and results cross the boundary.
+
+    The names are those of the program, "" for what has none there; empty where nothing has one.
+    """
 
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +258,7 @@ class Manifest:
                 f"{SCHEMA_OF_LEVELS}; compile the artifact again with this version"
             )
         try:
-            manifest = read_record(Manifest, raw, optional=_LATER)
+            manifest = read_record(Manifest, raw, optional=_LATER + _names_of(raw))
             manifest._check()
         except SchemaError as error:
             wrote = str(raw.get("mxc_version"))[:20]
@@ -280,6 +295,13 @@ class Manifest:
             for key in ("vocab_size", "max_sequence_length", "prefill_chunk"):
                 if getattr(self.model, key) < 1:
                     raise SchemaError(f"model.{key}: wants at least 1")
+
+
+def _names_of(raw: dict[str, Any]) -> tuple[str, ...]:
+    """The fields of functions that came later, by their place in the file."""
+    functions = raw.get("functions")
+    names = functions if isinstance(functions, dict) else ()
+    return tuple(f"functions.{n}.{side}_names" for n in names for side in ("input", "output"))
 
 
 def _check_shape(shape: tuple[int, ...], key: str, least: int = 0) -> None:

@@ -84,7 +84,9 @@ def _read(hint: Any, raw: object, key: str, optional: tuple[str, ...] = ()) -> A
     if origin in (dict, Mapping):
         if not isinstance(raw, dict):
             raise _wrong(key, "an object", raw)
-        return {name: _read(inner[1], value, _join(key, name)) for name, value in raw.items()}
+        return {
+            name: _read(inner[1], value, _join(key, name), optional) for name, value in raw.items()
+        }
     return _scalar(hint, raw, key)
 
 

@@ -103,7 +103,7 @@ def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) ->
     """
     record = target(request.target)
     # IREE may break a program from elsewhere; what we build ourselves is tested.
-    foreign = not request.parameters
+    foreign = request.foreign or not request.parameters
     compiler = iree.Compiler(record, request.program, assembly, verify_each=foreign)
     work = _Compilation(request, record, compiler, program, tell)
     check_program(compiler.module)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from mxc.compiler.levels import compile_level, targets_of, unit_of
+from mxc.compiler.programs.opening import foreign_program, imported
 from mxc.compiler.report import Report
 from mxc.compiler.report.listings import Listing, listings
-from mxc.compiler.road import opened
+from mxc.compiler.road import opened, require_no_options
 from mxc.compiler.steps import Progress, Recorder, Request, require_timeout
 from mxc.errors import ArtifactError, RequestError
 
@@ -21,7 +23,7 @@ SUFFIX = ".s"
 
 
 def emit_assembly(
-    source: str | Path,
+    source: Any,
     target: str,
     *,
     dump_ir: Path | None = None,
@@ -35,24 +37,34 @@ def emit_assembly(
     options: those of a model, as `road.compile` takes them. No weights are read but their headers.
     Raises MxcError with the place and the cure.
     """
-    source = Path(source)
+    foreign = foreign_program(source)
+    source = Path(source if foreign is None else foreign.place)
+    timeout = require_timeout(phase_timeout)
     ((level, record),) = targets_of(target).items()
     road = Recorder(progress or Progress())
     with road.step("reading"):
-        model = opened(source, options, unit=unit_of([record]))
-    with road.step("building"):
-        code = source.read_bytes() if model is None else model.program(grouped=record.is_gpu)
-    with tempfile.TemporaryDirectory(prefix="mxc-emit-") as folder:
+        model = None if foreign is not None else opened(source, options, unit=unit_of([record]))
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mxc-emit-"))
+        if foreign is not None:
+            require_no_options(options, source)
+            code = stack.enter_context(imported(foreign, timeout, road)).program
+        else:
+            with road.step("building"):
+                code = (
+                    source.read_bytes() if model is None else model.program(grouped=record.is_gpu)
+                )
         request = Request(
             program=code,
             place=str(source),
             target="",
             module=Path(folder),
-            parameters=model is not None,
+            parameters=model is not None or foreign is not None,
+            foreign=model is None,
             dump_dir=dump_ir,
             schedules="" if schedule is None else str(schedule.absolute()),
             assembly=True,
-            phase_timeout=require_timeout(phase_timeout),
+            phase_timeout=timeout,
         )
         compiled = compile_level(request, level, record, road, several=False).compiled
     return listings(Report.from_dict(compiled.report), compiled.assembly)

@@ -15,6 +15,7 @@ from mxc.compiler.models.model import Model
 from mxc.compiler.packing.levels import archive_name, share
 from mxc.compiler.packing.pack import Packed, pack
 from mxc.compiler.packing.quantised import Loss
+from mxc.compiler.programs.imported import Imported
 from mxc.compiler.steps import Compiled, Progress, Recorder, Request, Step
 from mxc.compiler.worker import compile_program
 from mxc.errors import TargetError
@@ -97,7 +98,7 @@ def _naming(progress: Progress, level: str) -> Progress:
 
 
 def pack_shared(
-    model: Model,
+    model: Model | Imported,
     programs: Mapping[str, Program],
     folder: Path,
     allow_nan_scales: bool,
@@ -164,7 +165,7 @@ def common_target(targets: Sequence[TargetRecord]) -> TargetRecord:
 
 
 def level_records(
-    model: Model | None, programs: Mapping[str, Program], archives: Weights | None
+    model: Model | Imported | None, programs: Mapping[str, Program], archives: Weights | None
 ) -> dict[str, LevelRecord]:
     """Each level with its files, and the layouts in which it differs from the first."""
     weights = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ from mxc.compiler.models.model import Model, open_model
 from mxc.compiler.packing.nan_scales import NanScale
 from mxc.compiler.packing.quantised import describe_loss, loss_rows
 from mxc.compiler.page import write_page
+from mxc.compiler.programs.imported import Imported
+from mxc.compiler.programs.opening import Foreign, foreign_program, imported
 from mxc.compiler.report import Report, require_no_fallback
 from mxc.compiler.steps import Progress, Recorder, Request, require_timeout
 from mxc.compiler.tokenizers.check import check_texts
@@ -47,9 +50,11 @@ from mxc.targets.matrix_unit import MatrixUnit
 #: What a program may be in: MLIR as text or as bytecode.
 PROGRAMS = (".mlir", ".mlirbc")
 
+_WITHOUT = ("compiled without weights: it can be inspected, not run",)
+
 
 def compile(
-    source: str | Path,
+    source: Any,
     target: str | Sequence[str] = "cpu",
     output: str | Path | None = None,
     *,
@@ -70,7 +75,10 @@ def compile(
     phase_timeout: float | None = None,
     progress: Progress | None = None,
 ) -> Artifact:
-    """Compile a checkpoint folder, or a .mlir program, for `target` into the folder `output`.
+    """Compile a checkpoint folder, or a program, for `target` into the folder `output`.
+
+    A program is a file (.mlir, .stablehlo), a `jax.export.Exported`, or a dict of these by the
+    names of their functions. Arrays that a function from JAX closes over are packed.
 
     A `source` that does not exist and reads ORG/NAME is a repository of the Hugging Face hub, taken
     from its cache or downloaded (checkpoints/hub.py), at `revision`.
@@ -87,7 +95,8 @@ def compile(
     the place and the cure; nothing is left in the place of the artifact then, nor after an
     interrupt.
     """
-    source = located(source, revision)
+    foreign = foreign_program(source)
+    source = Path(foreign.place) if foreign is not None else located(source, revision)
     timeout = require_timeout(phase_timeout)
     targets = targets_of(target)  # refuses what is wrong before anything is touched
     if weights not in ("packed", "none"):
@@ -106,22 +115,31 @@ def compile(
     options: dict[str, Any] = {"target": names if len(names) > 1 else names[0], "strict": strict}
     if schedule is not None and not Path(schedule).is_file():
         raise ArtifactError(f"--schedule {schedule}: is no file; give one with schedules as JSON")
-    with writing(place, force=force) as folder:
+    with writing(place, force=force) as folder, ExitStack() as stack:
         with road.step("reading"):
             gpu = any(record.is_gpu for record in targets.values())
-            model = opened(source, given, unit=unit_of(targets.values()))
+            model = _opened(source, given, foreign, unit=unit_of(targets.values()))
             sources = {file.name: record(file) for file in model.files} if model else {}
             notes = [] if model is None else _texts(model, folder)
             if (repository := origin(source)) is not None:
                 notes.append(f"source: {repository}, of the Hugging Face hub")
         with road.step("building"):
-            code = source.read_bytes() if model is None else model.program(grouped=gpu)
+            code = b""
+            if model is not None:
+                code = model.program(grouped=gpu)
+            elif foreign is None:
+                code = source.read_bytes()
+        weighted: Model | Imported | None = model
+        if foreign is not None:
+            weighted = stack.enter_context(imported(foreign, timeout, road))
+            code = weighted.program
         request = Request(
             program=code,
             place=str(source),
             target="",
             module=folder,
-            parameters=model is not None,
+            parameters=weighted is not None,
+            foreign=model is None,
             dump_dir=_dump_folder(dump_ir),
             schedules="" if schedule is None else str(Path(schedule).absolute()),
             assembly=html is not None,
@@ -135,17 +153,20 @@ def compile(
             for program in programs.values():
                 require_no_fallback(Report.from_dict(program.compiled.report))
         archives = None
-        if model is None:
+        if foreign is not None:
+            sources = {name: _of_bytes(each) for name, each in foreign.functions.items()}
+        elif model is None:
             sources[source.name] = _of_bytes(code)
-        else:
+        if model is not None:
             # As JSON has them.
             options |= {
                 name: list(value) if isinstance(value, tuple) else value
                 for name, value in asdict(model.options).items()
             }
+        if weighted is not None:
             options |= {"weights": weights, "allow_nan_scales": allow_nan_scales}
             if weights == "packed":
-                archives = pack_shared(model, programs, folder, allow_nan_scales, road)
+                archives = pack_shared(weighted, programs, folder, allow_nan_scales, road)
                 for packed in archives.packed.values():
                     sources |= packed.source
         if schedule is not None:
@@ -154,7 +175,7 @@ def compile(
         if archives is not None and archives.losses:
             report["quantised"] = loss_rows(archives.losses)
         (folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
-        manifest = _manifest(folder, model, programs, archives, sources, options, notes)
+        manifest = _manifest(folder, model, weighted, programs, archives, sources, options, notes)
         (folder / MANIFEST).write_text(manifest.to_json())
         if html is not None:
             texts = {
@@ -183,9 +204,28 @@ def _dump_folder(dump_ir: str | Path | None) -> Path | None:
     return folder
 
 
+def _opened(
+    source: Path, given: dict[str, Any], foreign: Foreign | None, *, unit: MatrixUnit | None
+) -> Model | None:
+    if foreign is None:
+        return opened(source, given, unit=unit)
+    require_no_options(given, foreign.place)
+    return None
+
+
+def require_no_options(given: Mapping[str, Any], source: str | Path) -> None:
+    """Raise CheckpointError where an option of models is given for a program."""
+    for name, value in given.items():
+        if value is not None:
+            option = "--" + name.replace("_", "-")
+            raise CheckpointError(f"{option} has no meaning for a program ({source}); leave it out")
+
+
 def opened(source: Path, given: dict[str, Any], *, unit: MatrixUnit | None) -> Model | None:
     """The model in a checkpoint folder, for a GPU with `unit` or for CPUs; None for a program."""
-    wanted = "give a checkpoint folder (safetensors), a .gguf or a program (.mlir, .mlirbc)"
+    wanted = (
+        "give a checkpoint folder (safetensors), a .gguf or a program (.mlir, .mlirbc, .stablehlo)"
+    )
     if source.is_dir() or source.suffix == ".gguf":
         return open_model(source, unit=unit, **given)
     if not source.exists():
@@ -194,10 +234,7 @@ def opened(source: Path, given: dict[str, Any], *, unit: MatrixUnit | None) -> M
         raise CheckpointError(f"{source}: one file of a checkpoint; give the folder that holds it")
     if source.suffix not in PROGRAMS:
         raise CheckpointError(f"{source}: of no known kind; {wanted}")
-    for name, value in given.items():
-        if value is not None:
-            option = "--" + name.replace("_", "-")
-            raise CheckpointError(f"{option} has no meaning for a program ({source}); leave it out")
+    require_no_options(given, source)
     return None
 
 
@@ -208,6 +245,7 @@ def _of_bytes(data: bytes) -> FileRecord:
 def _manifest(
     folder: Path,
     model: Model | None,
+    weighted: Model | Imported | None,
     programs: Mapping[str, Program],
     archives: Weights | None,
     sources: dict[str, FileRecord],
@@ -225,7 +263,7 @@ def _manifest(
     first, *others = programs.values()
     if any(each.compiled.functions != first.compiled.functions for each in others):
         raise ArtifactError(f"{folder}: the levels have different functions; report this")
-    levels = level_records(model, programs, archives) if others else {}
+    levels = level_records(weighted, programs, archives) if others else {}
     return Manifest(
         mxc_version=mxc_version(),
         iree_version=iree_version(),
@@ -235,15 +273,16 @@ def _manifest(
         files={name: known.get(name) or record(file) for name, file in files.items()},
         activation_recipe=None if model is None else model.options.activation_recipe,
         weights={}
-        if model is None
-        else model.weights(first.compiled.panels, archives.losses if archives else None),
-        weights_present=model is None or archives is not None,
+        if weighted is None
+        else weighted.weights(first.compiled.panels, archives.losses if archives else None),
+        weights_present=weighted is None or archives is not None,
         model=None if model is None else model.record(),
         source=sources,
         options=options,
         notes=(
             *dict.fromkeys(note for each in programs.values() for note in each.compiled.notes),
             *(() if model is None else _notes(model, archives, notes)),
+            *(_WITHOUT if weighted is not None and archives is None else ()),
         ),
         levels=levels,
         schema=SCHEMA_OF_LEVELS if levels else SCHEMA,
@@ -262,9 +301,7 @@ def _texts(model: Model, folder: Path) -> list[str]:
 
 def _notes(model: Model, archives: Weights | None, texts: Sequence[str]) -> tuple[str, ...]:
     notes = [*model.notes, *texts]
-    if archives is None:
-        notes.append("compiled without weights: it can be inspected, not run")
-    else:
+    if archives is not None:
         found = [nan for packed in archives.packed.values() for nan in packed.nan_scales]
         notes += dict.fromkeys(_describe(nan) for nan in found)
         notes += describe_loss(archives.losses)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from iree.compiler import ir
 
 from mxc.artifact.manifest import Function, TensorType
+from mxc.dialects.parameters import ELEMENT, NAME
 from mxc.errors import CompileError
 
 #: Element types that cross the boundary: what the runtime has a numpy type for.
@@ -37,9 +40,13 @@ def signatures(module: ir.Module) -> dict[str, Function]:
         if _is_private(op):
             continue
         kind = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+        arguments = _taken(op, "arg_attrs", kind.inputs)
+        results = _taken(op, "res_attrs", kind.results)
         found[name] = Function(
-            inputs=tuple(_type(t, op, name) for t in kind.inputs),
-            outputs=tuple(_type(t, op, name) for t in kind.results),
+            inputs=_types(kind.inputs, op, name, arguments),
+            outputs=_types(kind.results, op, name, results),
+            input_names=_names(arguments),
+            output_names=_names(results),
         )
     if not found:
         raise CompileError(
@@ -48,6 +55,34 @@ def signatures(module: ir.Module) -> dict[str, Function]:
             phase="start",
         )
     return found
+
+
+def _types(
+    kinds: Sequence[ir.Type], op: ir.Operation, function: str, said: Sequence[dict[str, str]]
+) -> tuple[TensorType, ...]:
+    return tuple(_type(t, op, function, each) for t, each in zip(kinds, said, strict=True))
+
+
+def _taken(op: ir.Operation, which: str, kinds: Sequence[ir.Type]) -> list[dict[str, str]]:
+    """What is said of each argument or result, by NAME and ELEMENT; it is removed there."""
+    if which not in op.attributes:
+        return [{} for _ in kinds]
+    every = [ir.DictAttr(each) for each in op.attributes[which]]
+    ours = [
+        {key: ir.StringAttr(each[key]).value for key in (NAME, ELEMENT) if key in each}
+        for each in every
+    ]
+    if any(ours):
+        left = [{n.name: n.attr for n in each if n.name not in (NAME, ELEMENT)} for each in every]
+        with op.context:
+            op.attributes[which] = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in left])
+    return ours
+
+
+def _names(said: Sequence[dict[str, str]]) -> tuple[str, ...]:
+    """The names of all, where there are some."""
+    names = tuple(each.get(NAME, "") for each in said)
+    return names if any(names) else ()
 
 
 def _is_private(op: ir.Operation) -> bool:
@@ -78,8 +113,11 @@ def _attributes(op: ir.Operation) -> list[ir.Attribute]:
     return [op.attributes[index].attr for index in range(len(op.attributes))]
 
 
-def _type(kind: ir.Type, op: ir.Operation, function: str) -> TensorType:
+def _type(kind: ir.Type, op: ir.Operation, function: str, said: dict[str, str]) -> TensorType:
     """How one argument or result crosses the boundary. A number has no dimensions either."""
+    if isinstance(kind, ir.RankedTensorType) and ELEMENT in said:
+        *rows, last = (-1 if size < 0 else size for size in kind.shape)
+        return TensorType(shape=(*rows, 2 * last), dtype=said[ELEMENT])
     if isinstance(kind, ir.RankedTensorType) and str(kind.element_type) in BOUNDARY:
         return TensorType(
             shape=tuple(-1 if size < 0 else size for size in kind.shape),

@@ -33,7 +33,8 @@ class Request:
     """One program to compile: MLIR (text or bytecode) for `target`, to the file `module`.
 
     `place` is what messages call the program. `parameters` says that weights are packed for it,
-    so that it may name them. `dump_dir` receives the IR after each pass and each phase, if given.
+    so that it may name them; `foreign` that it was not built here, and is verified after each pass.
+    `dump_dir` receives the IR after each pass and each phase, if given.
     `assembly` asks for the text of the kernels. `schedules` is a file of them, for GPUs. No step
     may take longer than `phase_timeout` seconds.
     """
@@ -43,6 +44,7 @@ class Request:
     target: str
     module: Path
     parameters: bool = False
+    foreign: bool = False
     dump_dir: Path | None = None
     assembly: bool = False
     schedules: str = ""
@@ -65,6 +67,19 @@ class OptRequest:
     dump_dir: Path | None = None
     phase_timeout: float = PHASE_TIMEOUT
     print_kernels: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRequest:
+    """Programs of another framework: the StableHLO of each function, text or bytecode, by name.
+
+    `folder` receives the bytes of constants. `place`, `phase_timeout` as in Request.
+    """
+
+    functions: dict[str, bytes]
+    folder: Path
+    place: str
+    phase_timeout: float = PHASE_TIMEOUT
 
 
 @dataclass(frozen=True)

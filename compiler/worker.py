@@ -26,11 +26,13 @@ from typing import Any
 
 from mxc.artifact.child import Channel, Child, Ended, Overdue, limit_processor
 from mxc.compiler.leftovers import locked_folder, remove_leftovers
-from mxc.compiler.steps import Compiled, OptRequest, Refused, Request, Step
+from mxc.compiler.programs.imported import Imported
+from mxc.compiler.steps import Compiled, ImportRequest, OptRequest, Refused, Request, Step
 from mxc.errors import CompileError, MxcError, PassError
 from mxc.targets.target import target
 
 OnStep = Callable[[Step], None]
+_Asked = Request | OptRequest | ImportRequest
 
 _PROGRAM, _ASSEMBLY, _LOG = "program.mlirbc", "assembly", "log"
 
@@ -64,7 +66,17 @@ def run_passes(request: OptRequest) -> list[str | Refused]:
     return found
 
 
-def _answer(request: Request | OptRequest, on_step: OnStep | None) -> Any:
+def import_program(request: ImportRequest, on_step: OnStep | None = None) -> Imported:
+    """Import a program in a worker process; its constants are in `request.folder` afterwards.
+
+    Raises as `compile_program`; an importer that dies is a CompileError with its last line.
+    """
+    found = _answer(request, on_step)
+    assert isinstance(found, Imported)
+    return found
+
+
+def _answer(request: _Asked, on_step: OnStep | None) -> Any:
     """Start the worker in a scratch folder, and pass on its steps until it is done."""
     temporary = Path(tempfile.gettempdir())
     remove_leftovers(temporary, f"{_SCRATCH}*")
@@ -77,9 +89,7 @@ def _answer(request: Request | OptRequest, on_step: OnStep | None) -> Any:
             worker.end()
 
 
-def _follow(
-    worker: Child, request: Request | OptRequest, folder: Path, on_step: OnStep | None
-) -> Any:
+def _follow(worker: Child, request: _Asked, folder: Path, on_step: OnStep | None) -> Any:
     last = Step(kind="phase", name="start")
     try:
         worker.send(pickle.dumps(request))
@@ -147,7 +157,7 @@ def _keep(folder: Path, step: Step) -> str:
 def work(channel: Channel, scratch: str) -> None:
     """The worker's whole life: one request, steps, and the outcome."""
     folder = Path(scratch)
-    request: Request | OptRequest = pickle.loads(channel.receive())
+    request: _Asked = pickle.loads(channel.receive())
     watch = threading.Thread(target=_end_with_parent, args=(folder,), daemon=True)
     watch.start()
     cores = os.cpu_count() or 1
@@ -163,13 +173,17 @@ def work(channel: Channel, scratch: str) -> None:
     send(_outcome(request, folder, send))
 
 
-def _outcome(request: Request | OptRequest, folder: Path, send: OnStep) -> Any:
+def _outcome(request: _Asked, folder: Path, send: OnStep) -> Any:
     try:
         # Imported here alone: the parent stays small and starts fast.
         if isinstance(request, OptRequest):
             from mxc.compiler.run_passes import run_here
 
             return run_here(request, send)
+        if isinstance(request, ImportRequest):
+            from mxc.compiler.programs.importing import import_here
+
+            return import_here(request, send)
         from mxc.compiler import iree
         from mxc.compiler.driver import compile_here
 

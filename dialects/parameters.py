@@ -15,6 +15,10 @@ from mxc.artifact.manifest import SCOPE
 #: On a `util.global`: the layout that the bytes of its parameter shall have, a StringAttr.
 LAYOUT = "mxc.layout"
 
+#: On an argument or a result of a function: what a caller knows it as, and the type of the elements
+#: whose bytes it has. StringAttrs.
+NAME, ELEMENT = "mxc.name", "mxc.element"
+
 
 def take_layouts(module: ir.Module) -> dict[str, str]:
     """Parameter -> layout, where a pass asked for one; the attributes are removed."""

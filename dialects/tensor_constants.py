@@ -46,7 +46,7 @@ def constant_of(value: ir.Value) -> Array | None:
             return None
         mask = np.uint64((1 << int(getattr(element, "width", 64))) - 1)
         return np.array(attribute).astype(np.int64).view(np.uint64) & mask
-    found = _floats(attribute, str(element))
+    found = floats_of(attribute)
     return None if found is None else found.reshape(kind.shape)
 
 
@@ -60,8 +60,12 @@ def splat_number(attribute: ir.Attribute) -> float | int | None:
     return None
 
 
-def _floats(attribute: ir.Attribute, element: str) -> Array | None:
-    """The numbers of a dense attribute of floats. The bindings read three float types alone."""
+def floats_of(attribute: ir.DenseElementsAttr) -> Array | None:
+    """The numbers of a dense attribute of floats, in one dimension; None for an unknown type.
+
+    The bindings read three float types alone.
+    """
+    element = str(ir.RankedTensorType(attribute.type).element_type)
     if element not in FLOATS:
         return None
     text, kind = str(attribute), np.dtype(FLOATS[element])

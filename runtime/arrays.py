@@ -9,7 +9,7 @@ import numpy as np
 from iree import runtime as rt
 from numpy.typing import NDArray
 
-from mxc.artifact.manifest import TensorType
+from mxc.artifact.manifest import NIBBLES, TensorType
 from mxc.errors import ArtifactError, RequestError
 
 Array = NDArray[Any]
@@ -25,6 +25,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "f8E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
     "f8E8M0FNU": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "f4E2M1FN": np.dtype(ml_dtypes.float4_e2m1fn),
     "i64": np.dtype(np.int64),
     "i32": np.dtype(np.int32),
     "i16": np.dtype(np.int16),
@@ -108,6 +109,9 @@ def to_device(device: Any, array: Array, dtype: str) -> Any:
 
     A copy, because a program may update its arguments in place.
     """
+    if dtype in NIBBLES:
+        codes = array.view(np.uint8)
+        array, dtype = (codes[..., 0::2] | codes[..., 1::2] << 4).view(np.int8), "i8"
     return device.allocator.allocate_buffer_copy(
         rt.MemoryType.DEVICE_LOCAL, rt.BufferUsage.DEFAULT, device, array, _ELEMENTS[dtype]
     )
@@ -118,7 +122,11 @@ def to_host(device: Any, view: Any, dtype: str) -> Array:
 
     The copy is needed: what IREE gives is a window on memory that dies with the buffer.
     """
-    return np.array(window(device, view)).view(DTYPES[dtype])
+    found = np.array(window(device, view))
+    if dtype in NIBBLES:
+        codes = found.view(np.uint8)
+        found = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], -1)
+    return found.view(DTYPES[dtype])
 
 
 def window(device: Any, view: Any) -> Array:

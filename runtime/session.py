@@ -168,7 +168,7 @@ class Model:
         for index, (value, kind, tensor) in enumerate(
             zip(values, wanted, entry.input_is_tensor, strict=True)
         ):
-            array = arrays.conform(value, kind, f"{name}, argument {index}")
+            array = arrays.conform(value, kind, entry.place(index))
             if tensor:
                 arguments.append(arrays.to_device(self.device, array, kind.dtype))
             else:
@@ -256,6 +256,7 @@ class _Entry:
             said[side].append(tensor or number)
         self.input_is_tensor = passed["input"]
         self.output_is_tensor = passed["output"]
+        self._name = name
         for side, types in found.items():
             listed = ", ".join(map(_mlir, types))
             if said[side] != list(map(_mlir, types)):
@@ -264,9 +265,16 @@ class _Entry:
                     f"{len(types)} {side}s ({listed}); compile the artifact again"
                 )
 
+    def place(self, index: int) -> str:
+        """What messages call an argument."""
+        names = self.function.input_names
+        named = f" ({names[index]})" if index < len(names) and names[index] else ""
+        return f"{self._name}, argument {index}{named}"
+
 
 def _mlir(kind: TensorType) -> str:
     """A type as IREE's reflection spells the inside of a tensor, or a number."""
+    kind = kind.stored
     return "x".join(["?" if extent == -1 else str(extent) for extent in kind.shape] + [kind.dtype])
 
 

@@ -100,7 +100,7 @@ class SimulatedModel(Model):
         with self._lock:
             results = self._machine.call(name, *(map(self._inside, arguments)))
         return [
-            self._outside(value, kind.dtype, views)
+            self._outside(value, kind.stored.dtype, views)
             for value, kind in zip(results, entry.function.outputs, strict=True)
         ]
 

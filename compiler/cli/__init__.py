@@ -120,7 +120,7 @@ def _compile(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A checkpoint folder, a .gguf, a .mlir file, or ORG/NAME of the Hugging Face hub.",
+            help="A checkpoint folder, a .gguf, a .mlir or .stablehlo file, or ORG/NAME (hub).",
             show_default=False,
         ),
     ],

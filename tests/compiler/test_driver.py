@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from iree import runtime as rt
 
-from mxc.artifact.manifest import Function, TensorType
+from mxc.artifact.manifest import NIBBLES, Function, TensorType
 from mxc.compiler.driver import compile_here
 from mxc.compiler.report import Report
 from mxc.compiler.signatures import BOUNDARY, NUMBERS
@@ -95,7 +95,7 @@ def test_calls_without_a_cycle_are_compiled(compiled: Callable[..., Compiled]) -
 
 
 def test_the_types_of_the_boundary_are_those_of_the_runtime() -> None:
-    assert set(BOUNDARY) == set(DTYPES)
+    assert {*BOUNDARY, *NIBBLES} == set(DTYPES)
 
 
 @pytest.mark.parametrize("number", NUMBERS)

@@ -107,3 +107,18 @@ def test_a_maximum_drops_nan_on_gpus(iree_compile: Callable[..., Any], tmp_path:
         "IREE no longer replaces maximumf and minimumf by operations that lose NaN: "
         "mxc-propagate-nan can go"
     )
+
+
+def test_truncf_to_scales_cuts_off(program: Program) -> None:
+    module = program("truncf.mlir")
+    x = np.linspace(0.875, 448, 4096, dtype=np.float32)
+    found = module.f8E4M3FN(x).to_host().view(np.uint8)
+    wanted = x.astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    np.testing.assert_array_equal(found, wanted, "a rounding to 8 bits must be right")
+
+    found = module.f8E8M0FNU(x).to_host().view(np.uint8)
+    wrong = np.count_nonzero(found != x.astype(ml_dtypes.float8_e8m0fnu).view(np.uint8))
+    assert wrong > 0, (
+        "IREE rounds arith.truncf to f8E8M0FNU to nearest on llvm-cpu: programs that do so need no "
+        "longer be refused (compiler/programs/roundings.py)"
+    )

@@ -1,0 +1,1 @@
+"""Programs from other frameworks: each becomes one module, its parameters and their names."""

@@ -1,0 +1,289 @@
+"""Constants of a program as parameters: their bytes go to files, in the order that kernels read.
+
+A frontend may store a weight as [K, N]. What reads a parameter in another order than its own
+dimensions gets a parameter of its own, in the order of its loops, so that no call transposes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from iree.compiler import ir
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from mxc.compiler.checkpoints.files.tensors import dtype_name
+from mxc.compiler.programs.imported import NIBBLE, Constant
+from mxc.dialects.boundary import unpack
+from mxc.dialects.dequantize import iterators
+from mxc.dialects.dispatches import walk
+from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.indexing import dims, indexing_maps, loop_ranges, trace
+from mxc.dialects.parameters import Parameters
+from mxc.dialects.reasons import Reason
+from mxc.dialects.scaled import match_scaled_contraction
+from mxc.dialects.tensor_constants import floats_of
+from mxc.passes.rewriting.rebuild import Read, linalg_operations, rebuild, sums_floats, sweep
+
+#: MLIR element type -> dtype of its bytes in memory, one element each.
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "f64": np.dtype(np.float64),
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "f8E8M0FNU": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "f4E2M1FN": np.dtype(ml_dtypes.float4_e2m1fn),
+    "i64": np.dtype(np.int64),
+    "i32": np.dtype(np.int32),
+    "i16": np.dtype(np.int16),
+    "i8": np.dtype(np.int8),
+}
+#: Floats of so many bits are bytes where they are stored.
+_BYTE = 8
+#: A list of at most so many numbers is a table or a bias, which stays in the program.
+_LIST = 1024
+_BYTES = re.compile(r'dense<"0x([0-9A-Fa-f]*)">')
+
+
+class Constants:
+    """The constants of one module that become parameters; their files are in `folder`."""
+
+    def __init__(self, module: ir.Module, folder: Path) -> None:
+        """Of `module`, which has no parameter yet."""
+        self.found: dict[str, Constant] = {}
+        self._module = module
+        self._folder = folder
+        self._parameters = Parameters(module)
+        self._arrays: dict[str, NDArray[Any]] = {}
+        self._arranged: dict[tuple[str, tuple[tuple[int, int], ...]], str] = {}
+
+    def take(self) -> None:
+        """Make a parameter of each constant tensor that is no table and no repeated element."""
+        for op in [op for op in walk(self._module.operation) if op.name == "arith.constant"]:
+            value, attribute = op.results[0], op.attributes["value"]
+            if not _is_weight(value, attribute):
+                continue
+            name = self._name(op)
+            self._arrays[name] = array_of(attribute)
+            self._write(name, self._arrays[name], str(element_of(value)), experts=False)
+            with ir.InsertionPoint(op), op.location:
+                value.replace_all_uses_with(self._load(name, value.type))
+            op.erase()
+
+    def arrange(self) -> None:
+        """Give each contraction its parameters by rows, with the loops that it sums last."""
+        for op in linalg_operations(self._module.operation):
+            if not sums_floats(op):
+                continue
+            maps, ranges = indexing_maps(op), loop_ranges(op)
+            order = _loops(op)
+            inputs = []
+            changed = False
+            for value, affine in zip(list(op.operands)[:-1], maps, strict=False):
+                read = self._by_rows(op, value, affine, order, ranges)
+                changed = changed or read is not None
+                inputs.append(Read(value, affine) if read is None else read)
+            if changed:
+                rebuild(op, inputs)
+        sweep(self._module.operation)
+        self._forget_unread()
+
+    def _by_rows(
+        self,
+        op: ir.Operation,
+        value: ir.Value,
+        affine: ir.AffineMap,
+        order: Sequence[int],
+        ranges: Sequence[int | None],
+    ) -> Read | None:
+        """A parameter whose dimensions are the loops that read `value`; None to leave it."""
+        if not isinstance(value.type, ir.RankedTensorType):
+            return None
+        source, at = trace(value, list(affine.results), ranges)
+        name = _parameter(source)
+        if name is None or name not in self._arrays:
+            return None
+        array = self._arrays[name]
+        strides = _strides(at, array.shape, affine.n_dims)
+        if strides is None:
+            return None
+        # A loop of one step has no stride, but the other operand has it, and they are merged later.
+        read = {loop for loop in dims(affine) if loop is not None}
+        loops = [
+            (i, size)
+            for i in order
+            if (size := ranges[i]) is not None and (strides[i] or (size == 1 and i in read))
+        ]
+        if prod(size for _, size in loops) != array.size:
+            return None
+        shape = [size for _, size in loops]
+        element = element_of(value)
+        moves = [strides[i] for i, _ in loops]
+        if source == value and shape == shape_of(value) and moves == _row_major(shape):
+            return None
+        if _bits(element) == NIBBLE and shape[-1] % 2:
+            return None
+        key = (name, tuple(zip(shape, moves, strict=True)))
+        if key not in self._arranged:
+            self._arranged[key] = made = self._unique(name)
+            size = array.dtype.itemsize
+            view = as_strided(array, shape, [move * size for move in moves], writeable=False)
+            parallel = sum("parallel" in str(iterators(op)[i]) for i, _ in loops)
+            self._write(made, view, str(element), experts=parallel > 1)
+        with ir.InsertionPoint(op), op.location:
+            kind = ir.RankedTensorType.get(shape, element)
+            found = self._load(self._arranged[key], kind)
+        reads = [ir.AffineDimExpr.get(i) for i, _ in loops]
+        return Read(found, ir.AffineMap.get(affine.n_dims, 0, reads))
+
+    def _write(self, name: str, array: NDArray[Any], element: str, *, experts: bool) -> None:
+        file = self._folder / f"{len(list(self._folder.iterdir()))}.bin"
+        stored = _stored(array, element)
+        stored.tofile(file)
+        self.found[name] = Constant(
+            file=file,
+            dtype=dtype_name(stored.dtype),
+            shape=stored.shape,
+            element=element,
+            experts=experts,
+        )
+
+    def _load(self, name: str, kind: ir.RankedTensorType) -> ir.Value:
+        """The parameter as a tensor of type `kind`, at the insertion point."""
+        element = kind.element_type
+        shape = self.found[name].shape
+        if not _is_packed(element):
+            return self._parameters.load(name, shape, element)
+        stored = self._parameters.load(name, shape, ir.IntegerType.get_signless(_BYTE))
+        return unpack(stored, element)
+
+    def _name(self, op: ir.Operation) -> str:
+        return self._unique("constant")
+
+    def _unique(self, name: str) -> str:
+        number = 0
+        while (made := f"{name}.{number}") in self.found:
+            number += 1
+        return made
+
+    def _forget_unread(self) -> None:
+        """Drop what no operation loads any more."""
+        loads = [op for op in walk(self._module.operation) if op.name == "util.global.load"]
+        read = {ir.FlatSymbolRefAttr(op.attributes["global"]).value for op in loads}
+        for view in list(self._module.body.operations):
+            op = view.operation
+            if op.name == "util.global":
+                name = ir.StringAttr(op.attributes["sym_name"]).value
+                if name in self.found and name not in read:
+                    self.found.pop(name).file.unlink()
+                    op.erase()
+
+
+def array_of(attribute: ir.Attribute) -> NDArray[Any]:
+    """The elements of a dense attribute in its shape, of the dtype of ml_dtypes or numpy."""
+    kind = ir.RankedTensorType(ir.DenseElementsAttr(attribute).type)
+    dtype = _DTYPES[str(kind.element_type)]
+    if str(kind.element_type) in ("f64", "f32", "f16", "i64", "i32", "i16", "i8"):
+        return np.ascontiguousarray(np.array(ir.DenseElementsAttr(attribute)).astype(dtype))
+    # The bindings have no buffer for the other types: their bytes are read from the text.
+    found = _BYTES.match(str(attribute))
+    if found is not None:
+        return np.frombuffer(bytes.fromhex(found.group(1)), dtype).reshape(kind.shape)
+    numbers = floats_of(ir.DenseElementsAttr(attribute))
+    assert numbers is not None, f"{kind} is a type of _DTYPES"
+    return numbers.astype(dtype).reshape(kind.shape)
+
+
+def _is_weight(value: ir.Value, attribute: ir.Attribute) -> bool:
+    if not isinstance(value.type, ir.RankedTensorType) or str(element_of(value)) not in _DTYPES:
+        return False
+    if not isinstance(attribute, ir.DenseElementsAttr) or attribute.is_splat:
+        return False
+    if any(use.owner.name == "tensor.extract" for use in value.uses):
+        return bool(value.type.rank > 1 and prod(value.type.shape) > _LIST)
+    odd = _bits(element_of(value)) == NIBBLE and value.type.shape[-1] % 2
+    return not odd and bool(value.type.rank > 1 or prod(value.type.shape) > _LIST)
+
+
+def _bits(element: ir.Type) -> int:
+    return int(getattr(element, "width", 0))
+
+
+def _is_packed(element: ir.Type) -> bool:
+    """Whether a type is stored as bytes: elements of blocks, and scales."""
+    return isinstance(element, ir.FloatType) and _bits(element) <= _BYTE
+
+
+def _stored(array: NDArray[Any], element: str) -> NDArray[Any]:
+    """The array as it is stored: 4-bit floats two in a byte, the even one in the low nibble."""
+    array = np.ascontiguousarray(array)
+    if element == "f4E2M1FN":
+        codes = array.view(np.uint8)
+        return np.asarray(codes[..., 0::2] | codes[..., 1::2] << NIBBLE)
+    return array.view(np.uint8) if element.startswith("f8") else array
+
+
+def _parameter(value: ir.Value) -> str | None:
+    """The parameter that a tensor is loaded from, or its bytes are."""
+    if isinstance(value, ir.BlockArgument):
+        return None
+    op = value.owner.operation
+    if op.name == "flow.tensor.bitcast":
+        value = op.operands[0]
+        if isinstance(value, ir.BlockArgument):
+            return None
+        op = value.owner.operation
+    if op.name != "util.global.load":
+        return None
+    return str(ir.FlatSymbolRefAttr(op.attributes["global"]).value)
+
+
+def _loops(op: ir.Operation) -> list[int]:
+    """The loops of a contraction in the order of its rows: those of the result, then its sum."""
+    found = match_scaled_contraction(op, rounded=True, mixed=True)
+    if not isinstance(found, Reason):
+        return list(found.loops.order)
+    written = [loop for loop in dims(indexing_maps(op)[-1]) if loop is not None]
+    return [*written, *(i for i in range(len(iterators(op))) if i not in written)]
+
+
+def _row_major(shape: Sequence[int]) -> list[int]:
+    return [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def _strides(at: Sequence[ir.AffineExpr], shape: Sequence[int], loops: int) -> list[int] | None:
+    """How far each loop moves in a row-major array that is read at `at`; None if not linearly."""
+    found = [0] * loops
+    for expression, stride in zip(at, _row_major(shape), strict=True):
+        terms = _linear(expression)
+        if terms is None:
+            return None
+        for loop, factor in terms:
+            found[loop] += factor * stride
+    return found
+
+
+def _linear(expression: ir.AffineExpr) -> list[tuple[int, int]] | None:
+    """The loops of a linear expression, each with its factor; None for another expression."""
+    if isinstance(expression, ir.AffineDimExpr):
+        return [(expression.position, 1)]
+    if isinstance(expression, ir.AffineConstantExpr):
+        return [] if expression.value == 0 else None
+    if isinstance(expression, ir.AffineAddExpr):
+        left, right = _linear(expression.lhs), _linear(expression.rhs)
+        return None if left is None or right is None else [*left, *right]
+    if isinstance(expression, ir.AffineMulExpr) and isinstance(
+        expression.rhs, ir.AffineConstantExpr
+    ):
+        left = _linear(expression.lhs)
+        factor = expression.rhs.value
+        return None if left is None else [(loop, each * factor) for loop, each in left]
+    return None

@@ -1,0 +1,75 @@
+"""The import of a program, inside the worker process: an importer may end its process."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+from iree.compiler import ir
+
+from mxc.compiler.programs.constants import Constants
+from mxc.compiler.programs.imported import Imported
+from mxc.compiler.programs.roundings import require_exact_roundings
+from mxc.compiler.programs.signature import set_signature
+from mxc.compiler.programs.stablehlo import donations, lower_stablehlo, names_of
+from mxc.compiler.steps import ImportRequest, Step
+from mxc.dialects.context import new_context
+from mxc.dialects.locations import plain
+from mxc.errors import CompileError
+from mxc.passes.base import run
+from mxc.passes.canonical_operands import CanonicalOperands
+from mxc.passes.normalise import NORMALISE
+
+#: What stands before the passes that put operands in order: here that is done to the bytes.
+_READ = NORMALISE[: NORMALISE.index(CanonicalOperands())]
+
+
+def import_here(request: ImportRequest, tell: Callable[[Step], None]) -> Imported:
+    """One module of all functions of the request, its constants as files in `request.folder`.
+
+    Raises CompileError for a program that does not parse, PassError with its place for an
+    operation that has no lowering.
+    """
+    with new_context(), ir.Location.unknown():
+        whole = ir.Module.create()
+        for name, code in request.functions.items():
+            tell(Step(kind="phase", name=f"import of {name}"))
+            _add(whole, name, _parsed(code))
+        constants = Constants(whole, request.folder)
+        constants.take()
+        run(_READ, whole)
+        require_exact_roundings(whole)
+        constants.arrange()
+        buffer = io.BytesIO()
+        whole.operation.write_bytecode(buffer)
+        return Imported(buffer.getvalue(), constants.found)
+
+
+def _parsed(code: bytes) -> ir.Module:
+    try:
+        module = ir.Module.parse(code)
+    except ir.MLIRError as error:
+        found = "; ".join(f"{plain(d.location)}: {d.message}" for d in error.error_diagnostics)
+        text = " ".join((found or str(error)).split())
+        raise CompileError(f"the program does not parse: {text}", phase="import") from error
+    if any(view.operation.name.startswith("vhlo.") for view in module.body.operations):
+        raise CompileError(
+            "the program is portable bytecode of StableHLO; write text: exported.mlir_module()",
+            phase="import",
+        )
+    return module
+
+
+def _add(whole: ir.Module, name: str, module: ir.Module) -> None:
+    """Lower one program and put its public function into `whole` under the name `name`."""
+    inputs, outputs = names_of(module)
+    in_place = donations(module)
+    lower_stablehlo(module)
+    for view in module.body.operations:
+        op = view.operation
+        try:
+            if op.name == "func.func":
+                set_signature(op, name, inputs, outputs, in_place)
+        except ValueError as error:
+            raise CompileError(f"function {name}: {error}", phase="import") from error
+        whole.body.append(op.clone())

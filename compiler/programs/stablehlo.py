@@ -1,0 +1,93 @@
+"""StableHLO, as JAX exports it, to operations on tensors. Runs in the worker process."""
+
+from __future__ import annotations
+
+from iree.compiler import ir
+from iree.compiler.dialects import cf, tensor
+
+from mxc.dialects.dispatches import walk
+from mxc.passes.base import run
+
+#: IREE's lowering; afterwards each function that a caller may call is whole.
+_LOWER = (
+    "iree-stablehlo-input-transformation-pipeline",
+    "inline",
+    "symbol-dce",
+    # A batch of one in one operand alone would be a loop that is summed.
+    "linalg-fold-unit-extent-dims",
+    "canonicalize",
+    "cse",
+)
+#: On an argument: the number of the result that may take its memory; JAX's name and IREE's.
+_DONATED, _IN_PLACE = "tf.aliasing_output", "iree.abi.output"
+#: The custom call by which JAX checks sizes that come with the call.
+_ASSERTION = "shape_assertion"
+
+
+def lower_stablehlo(module: ir.Module) -> None:
+    """Lower in place to linalg on tensors. Raises PassError, with the place in the user's source.
+
+    Memory that JAX donates is that of a result. What JAX asserts of sizes is asserted.
+    """
+    for op in list(walk(module.operation)):
+        if op.name == "stablehlo.custom_call" and _target(op) == _ASSERTION:
+            _assert(op)
+    run(_LOWER, module)
+
+
+def names_of(module: ir.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What JAX calls the arguments and results of @main: paths in its trees ("x['a']")."""
+    functions = {
+        ir.StringAttr(view.operation.attributes["sym_name"]).value: view.operation
+        for view in module.body.operations
+        if view.operation.name == "func.func"
+    }
+    main = functions["main"]
+    arguments = list(main.regions[0].blocks[0].arguments)
+    inputs = [_name(argument.location) or _called(argument, functions) for argument in arguments]
+    results = main.attributes.get("res_attrs", [])
+    outputs = [
+        ir.StringAttr(each["jax.result_info"]).value if "jax.result_info" in each else ""
+        for each in map(ir.DictAttr, results)
+    ]
+    return tuple(inputs), tuple(outputs)
+
+
+def donations(module: ir.Module) -> dict[int, int]:
+    """Arguments of @main whose memory is that of a result: their numbers."""
+    for view in module.body.operations:
+        op = view.operation
+        if op.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value == "main":
+            given = op.attributes.get("arg_attrs", [])
+            return {
+                number: ir.IntegerAttr(each[_DONATED]).value
+                for number, each in enumerate(map(ir.DictAttr, given))
+                if _DONATED in each
+            }
+    return {}
+
+
+def _target(op: ir.Operation) -> str:
+    return str(ir.StringAttr(op.attributes["call_target_name"]).value)
+
+
+def _assert(op: ir.Operation) -> None:
+    """An assertion on sizes as an operation that fails when the program runs."""
+    message = str(ir.StringAttr(op.attributes["error_message"]).value)
+    with ir.InsertionPoint(op), op.location:
+        cf.AssertOp(tensor.ExtractOp(op.operands[0], []).result, message)
+    op.erase()
+
+
+def _name(location: ir.Location) -> str:
+    return location.name_str if isinstance(location, ir.NameLoc) else ""
+
+
+def _called(argument: ir.Value, functions: dict[str, ir.Operation]) -> str:
+    """The name that the function has for an argument which @main hands on."""
+    for use in argument.uses:
+        op = use.owner.operation
+        if op.name in ("func.call", "call"):
+            callee = functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
+            return _name(callee.regions[0].blocks[0].arguments[use.operand_number].location)
+    return ""
