@@ -11,6 +11,7 @@ The attribute survives IREE's phases up to flow, where the report reads it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -119,13 +120,15 @@ class Contraction:
         return f"{name}_of_{self.experts}" if self.chosen else f"{name}_each"
 
     def write(self, op: ir.Operation) -> None:
-        """Put this on an operation."""
-        op.attributes[ATTRIBUTE] = _written(self)
+        """Put this on an operation, beside what is said there already."""
+        say(op, _written(self))
 
 
 def read_contraction(op: ir.Operation) -> Contraction | None:
     """What stands on an operation; None where nothing does, or only why no kernel takes it."""
-    found = _read(op.attributes[ATTRIBUTE]) if ATTRIBUTE in op.attributes else {}
+    known = {field.name for field in fields(Contraction)}
+    found = {name: each for name, each in _said(op).items() if name in known}
+    found = {name: _value(each) for name, each in found.items()}
     sides: dict[str, Any] = {
         name: OperandFormat(**found[name]) for name in ("lhs", "rhs", "out") if name in found
     }
@@ -138,16 +141,32 @@ _DYNAMIC = -1
 _TYPES = ("element", "scale", "rounded")
 
 
-def _written(record: Contraction | OperandFormat) -> ir.DictAttr:
+def says(op: ir.Operation, name: str) -> bool:
+    """Whether the attribute of an operation has an entry of this name."""
+    return name in _said(op)
+
+
+def say(op: ir.Operation, entries: Mapping[str, ir.Attribute]) -> None:
+    """Add entries to the attribute of an operation."""
+    op.attributes[ATTRIBUTE] = ir.DictAttr.get({**_said(op), **entries})
+
+
+def _said(op: ir.Operation) -> dict[str, ir.Attribute]:
+    if ATTRIBUTE not in op.attributes:
+        return {}
+    return {each.name: each.attr for each in ir.DictAttr(op.attributes[ATTRIBUTE])}
+
+
+def _written(record: Contraction | OperandFormat) -> dict[str, ir.Attribute]:
     """The fields of a record that say something."""
     found = {field.name: (field.default, getattr(record, field.name)) for field in fields(record)}
     said = {name: value for name, (default, value) in found.items() if value != default}
-    return ir.DictAttr.get({name: _attribute(name, value) for name, value in said.items()})
+    return {name: _attribute(name, value) for name, value in said.items()}
 
 
 def _attribute(name: str, value: Any) -> ir.Attribute:
     if isinstance(value, OperandFormat):
-        return _written(value)
+        return ir.DictAttr.get(_written(value))
     if isinstance(value, bool):
         return ir.UnitAttr.get()
     if isinstance(value, str):
@@ -157,13 +176,9 @@ def _attribute(name: str, value: Any) -> ir.Attribute:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), size)
 
 
-def _read(attribute: ir.Attribute) -> dict[str, Any]:
-    return {each.name: _value(each.attr) for each in ir.DictAttr(attribute)}
-
-
 def _value(attribute: ir.Attribute) -> Any:
     if isinstance(attribute, ir.DictAttr):
-        return _read(attribute)
+        return {each.name: _value(each.attr) for each in attribute}
     if isinstance(attribute, ir.UnitAttr):
         return True
     value = attribute.value

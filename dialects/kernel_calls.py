@@ -1,8 +1,8 @@
 """What is said of the operations that our kernels take the place of, beside `Contraction`.
 
-Of a contraction that no kernel computes the attribute `mxc.contraction` has the reason:
+Of a contraction that no kernel computes the attribute `mxc.contraction` has the reason too:
 
-    linalg.generic {mxc.contraction = {reason = "the accumulator is not zero"}} ..
+    linalg.generic {mxc.contraction = {.., reason = "the accumulator is not zero"}} ..
 
 and so has its location, because IREE builds some operations anew without their attributes.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from iree.compiler import ir
 
-from mxc.dialects.contraction import ATTRIBUTE, Contraction
+from mxc.dialects.contraction import ATTRIBUTE, Contraction, say, says
 from mxc.dialects.dispatches import tensor_bytes
 from mxc.dialects.locations import records, with_record
 from mxc.dialects.reasons import Reason
@@ -28,11 +28,11 @@ def write_reason(op: ir.Operation, reason: Reason, *, decoded: bool = False) -> 
 
     `decoded`: it reads floats that were packed, and that another operation has decoded.
     """
-    if ATTRIBUTE not in op.attributes:
+    if not says(op, _REASON):
         said: dict[str, ir.Attribute] = {_REASON: ir.StringAttr.get(reason.text)}
-        record = ir.DictAttr.get(said | ({_DECODED: ir.UnitAttr.get()} if decoded else {}))
-        op.attributes[ATTRIBUTE] = record
-        op.location = with_record(op.location, ATTRIBUTE, record)
+        said |= {_DECODED: ir.UnitAttr.get()} if decoded else {}
+        say(op, said)
+        op.location = with_record(op.location, ATTRIBUTE, ir.DictAttr.get(said))
 
 
 def read_reasons(location: ir.Location) -> list[str]:

@@ -67,7 +67,8 @@ class CanonicalOperands(Pass):
             if moves:
                 add_note(module, _NOTE)
             own = any(found.rounded) or bool(found.loops.ki)
-            if moves or result != sorted(result) or not (found.is_canonical or own):
+            moves |= result != sorted(result) or list(found.numbers) != sorted(found.numbers)
+            if moves or not (found.is_canonical or own):
                 _rewrite(found, [*operands, result], own_body=own)
         sweep(module)
 

@@ -1,17 +1,20 @@
 """mxc-check-contractions: the invariant of *normalise*, checked and not assumed.
 
 No tensor that a contraction reads holds a dequantised weight or a broadcast scale: such a program
-is refused, with the place of the contraction. A contraction of elements under scales that is not
-canonical is not refused, since its bytes are packed and its meaning is right; it carries the reason
-in its attribute `mxc.fallback`, from which the report is written.
+is refused, with the place of the contraction. What a contraction of elements under scales is gets
+written on it, once (passes/kernels/described.py). One that kernels cannot take is not refused,
+since its bytes are packed and its meaning is right; it carries the reason, for the report.
 
 before:
     linalg.generic ins(%x, %w, %s) outs(%acc : tensor<MxNxbf16>) { scaling_extf, .., addf : bf16 }
+    linalg.generic ins(%x, %w, %s) outs(%acc : tensor<MxNxf32>) { scaling_extf, .., addf : f32 }
 after:
     linalg.generic {..} ins(%x, %w, %s) outs(%acc : tensor<MxNxbf16>)
-      attrs = {mxc.fallback = "it sums in bf16; kernels sum in f32"}
+      attrs = {mxc.contraction = {reason = "it sums in bf16; kernels sum in f32"}}
+    linalg.generic {..} ins(%x, %w, %s) outs(%acc : tensor<MxNxf32>)
+      attrs = {mxc.contraction = {batch = 1, m = 16, n = 96, k = 64, lhs = {..}, rhs = {..}, ..}}
 
-Leaves alone: canonical contractions, and dequantised tensors that no reduction reads.
+Leaves alone: sums of plain numbers, and dequantised tensors that no reduction reads.
 """
 
 from __future__ import annotations
@@ -24,16 +27,16 @@ from mxc.dialects.dequantize import is_element, is_scale_of
 from mxc.dialects.indexing import trace
 from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.reasons import Reason
-from mxc.dialects.scaled import match_scaled_contraction
 from mxc.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.fuse_dequantize import is_decoding
+from mxc.passes.kernels.described import described
 from mxc.passes.rewriting.rebuild import has_reduction, linalg_operations, sums_floats
 
 
 @dataclass(frozen=True)
 class CheckContractions(Pass):
-    """Refuse materialised weights and scales; mark contractions that are not canonical."""
+    """Refuse materialised weights and scales; write on contractions what they are."""
 
     name = "mxc-check-contractions"
 
@@ -42,13 +45,12 @@ class CheckContractions(Pass):
         for op in linalg_operations(module):
             if is_decoding(op):
                 _refuse_readers(op)
-            if _contracts_elements(op):
+            contracts = _contracts_elements(op)
+            if contracts:
                 _refuse_broadcast(op)
-                found = match_scaled_contraction(op)
-                if isinstance(found, Reason):
-                    write_reason(op, found)
-                elif not found.is_canonical:
-                    write_reason(op, Reason("its operands are not in canonical order"))
+            found = described(op)
+            if contracts and isinstance(found, Reason):
+                write_reason(op, found)
 
 
 def _contracts_elements(op: ir.Operation) -> bool:

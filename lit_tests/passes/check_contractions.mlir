@@ -19,9 +19,29 @@ func.func @accumulates_in_bf16(%x: tensor<4x2x32xbf16>, %w: tensor<8x2x32xf4E2M1
 // -----
 
 // CHECK-LABEL: @canonical
-// CHECK-NOT: mxc.contraction
-// CHECK: return
-func.func @canonical(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+// CHECK: attrs = {mxc.contraction = {batch = 1 : i64, k = 64 : i64, lhs = {element = f32}, m = 4 : i64, n = 8 : i64, out = {element = f32}, rhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}}}
+func.func @canonical(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>) -> tensor<4x8xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<4x8xf32>
+  %fill = linalg.fill ins(%zero : f32) outs(%empty : tensor<4x8xf32>) -> tensor<4x8xf32>
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko)>, affine_map<(m, n, ko, kb) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x2x32xf32>, tensor<8x2x32xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%fill : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}
+
+// -----
+
+// CHECK-LABEL: @adds_to_what_is_there
+// CHECK: attrs = {mxc.contraction = {reason = "the accumulator is not zero"}}
+func.func @adds_to_what_is_there(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
   %r = linalg.generic {
       indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko)>, affine_map<(m, n, ko, kb) -> (m, n)>],
       iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
@@ -39,11 +59,14 @@ func.func @canonical(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: te
 
 // CHECK-LABEL: @rounds_in_f16
 // CHECK: mxc.contraction = {reason = "a side is dequantised to a type that does not hold every value of the format"
-func.func @rounds_in_f16(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+func.func @rounds_in_f16(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>) -> tensor<4x8xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<4x8xf32>
+  %fill = linalg.fill ins(%zero : f32) outs(%empty : tensor<4x8xf32>) -> tensor<4x8xf32>
   %r = linalg.generic {
       indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko, kb)>, affine_map<(m, n, ko, kb) -> (n, ko)>, affine_map<(m, n, ko, kb) -> (m, n)>],
       iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
-      ins(%x, %w, %s : tensor<4x2x32xf32>, tensor<8x2x32xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%acc : tensor<4x8xf32>) {
+      ins(%x, %w, %s : tensor<4x2x32xf32>, tensor<8x2x32xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%fill : tensor<4x8xf32>) {
   ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
     %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f16
     %z = arith.extf %y : f16 to f32

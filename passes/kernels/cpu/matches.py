@@ -14,9 +14,9 @@ from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.product import read_product
 from mxc.dialects.reasons import Reason
-from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.kernels.cpu.elements import ELEMENTS, Elements
 from mxc.passes.kernels.cpu.scales import Scales, fits
+from mxc.passes.kernels.described import Described, Gathered, described, gathered
 from mxc.passes.kernels.operands import Operand, has_scales_of_one, operand
 from mxc.passes.kernels.sources import BLOCK, ScaleType
 from mxc.passes.kernels.values import is_zero, producer
@@ -60,100 +60,70 @@ class Call:
 
 def match(op: ir.Operation) -> Call | Reason:
     """The call that computes `op`, or why no kernel does."""
-    scaled = match_scaled_contraction(op, rounded=True, mixed=True)
+    scaled = described(op)
     if not isinstance(scaled, Reason):
         return _match_scaled(scaled)
     return scaled if is_scaled_reduction(op) else _match_dense(op)
 
 
-def _match_scaled(found: ScaledContraction) -> Call | Reason:
-    usual = found.is_canonical or found.loops.ki or any(found.rounded)
-    if not usual or found.rhs_scale is None:
-        return Reason("its operands, loops or body are not in canonical order")
-    rank = _RANK + len(found.loops.ki)
-    if not (found.is_row_major and len(found.maps[0].results) == len(found.batch) + rank):
-        return Reason("an operand has its dimensions in another order than batch, row, block")
-    kind = _scales(element_of(found.rhs_scale), *found.blocks)
+def _match_scaled(found: Described) -> Call | Reason:
+    of = found.of
+    kind = _scales(of)
     if isinstance(kind, Reason):
         return kind
-    of = _elements(found.rhs_type, kind.step)
-    if isinstance(of, Reason):
-        return of
-    if len(found.batch) > 1:
-        return Reason(f"it has {len(found.batch)} batch dimensions; kernels take one")
-    left = _rounded(found.rounded[0], found.lhs, found.lhs_scale)
-    right = _rounded(found.rounded[1], found.rhs, found.rhs_scale)
-    block = found.blocks[0]
-    lhs = operand(found.lhs, found.lhs_scale, found.k, block=block, ones=True, to=left)
+    codes = _elements(of.rhs.element, kind.step)
+    if isinstance(codes, Reason):
+        return codes
+    left = _rounded(of.lhs)
+    block = of.lhs.block or BLOCK
+    lhs = operand(found.lhs, found.lhs_scale, of.k, block=block, ones=True, to=left)
     if isinstance(lhs, Reason):
         return lhs
-    if not is_zero(found.acc):
-        return Reason("the accumulator is not zero")
     elements, scales = _source(found.rhs), _source(found.rhs_scale)
     if isinstance(elements, Reason):
         return elements
     if isinstance(scales, Reason):
         return scales
-    parts = [elements] if has_scales_of_one(found.rhs_scale) else [elements, scales]
-    if any(each.ids != elements.ids for each in parts):
-        return Reason("elements and scales of the weights are gathered by different ids")
+    ones = has_scales_of_one(found.rhs_scale)
+    parts = [elements] if ones else [elements, scales]
     names = tuple(each.parameter for each in parts if each.parameter is not None)
     if 0 < len(names) < len(parts):
         return Reason("of elements and scales of the weights only one is a parameter")
-    groups: int | None = _size((found.batch or (1,))[0])
-    rows = _size(found.m)
-    experts = elements.experts
-    if len(found.maps[1].results) == rank:
-        if elements.ids is not None:
-            return Reason("its weights are gathered, and it has no batch")
-        # One weight for all: their rows are those of one product.
-        rows = None if groups is None or rows is None else groups * rows
-        groups = 1
-    elif elements.ids is None:
-        if groups is None:
-            return Reason("each group has weights of its own, and their number comes with the call")
-        experts = groups
-    scaled = (kind.type, kind.block) if scales in parts else ("", 0)
+    rhs = OperandFormat(of.rhs.element) if ones else of.rhs
     return Call(
         op=found.op,
-        of=Contraction(
-            batch=groups,
-            m=rows,
-            n=found.n,
-            k=found.k,
+        of=replace(
+            of,
             lhs=lhs.source.operand_format,
-            rhs=OperandFormat(of.type, *scaled, right),
-            out=OperandFormat("f32"),
-            experts=experts,
-            chosen=elements.ids is not None,
+            rhs=replace(rhs, rounded=_rounded(of.rhs)),
         ),
         lhs=lhs,
         ids=elements.ids,
         parameters=names,
         tensors=tuple(each.tensor for each in parts),
         chain=tuple(op for each in parts for op in each.chain),
-        elements=of,
-        scales=kind if scales in parts else None,
+        elements=codes,
+        scales=None if ones else kind,
     )
 
 
-def _rounded(to: str, elements: ir.Value, scales: ir.Value | None) -> str:
+def _rounded(side: OperandFormat) -> str:
     """The type to which a kernel rounds elements under their scales, "" where that is for nothing.
 
     bf16 has the exponents of f32. Where it has the digits too it rounds subnormal numbers alone,
     which CPUs take for zero.
     """
-    if to != "bf16" or scales is None:
-        return to
-    kinds = element_of(elements), element_of(scales)
-    return to if loses_digits(*kinds, ir.BF16Type.get()) else ""
+    if side.rounded != "bf16":
+        return side.rounded
+    element, scale = ir.Type.parse(side.element), ir.Type.parse(side.scale)
+    return side.rounded if loses_digits(element, scale, ir.BF16Type.get()) else ""
 
 
 def _match_dense(op: ir.Operation) -> Call | Reason:
     found = read(op)
     if found is None or op.name != "linalg.generic" or found.block:
         return Reason(f"it is a {op.name} that is no product of two tensors, summed")
-    of = _elements(found.rhs.element, BLOCK // 2 if found.k % BLOCK else BLOCK)
+    of = _elements(str(found.rhs.element), BLOCK // 2 if found.k % BLOCK else BLOCK)
     if isinstance(of, Reason):
         return of
     if found.k % of.block:
@@ -206,13 +176,13 @@ def _match_dense(op: ir.Operation) -> Call | Reason:
     )
 
 
-def _scales(type: ir.Type, lhs: int, rhs: int) -> Scales | Reason:
-    """The scales of weights, or why no kernel takes them; `lhs`, `rhs`: elements of a block of
-    activations and of weights."""
-    known = next((each for each in get_args(ScaleType) if each == str(type)), None)
+def _scales(of: Contraction) -> Scales | Reason:
+    """The scales of weights, or why no kernel takes them."""
+    known = next((each for each in get_args(ScaleType) if each == of.rhs.scale), None)
     if known is None:
         kernels = ", ".join(get_args(ScaleType))
-        return Reason(f"scales of the weights are {type}; kernels take {kernels}")
+        return Reason(f"scales of the weights are {of.rhs.scale}; kernels take {kernels}")
+    lhs, rhs = of.lhs.block or of.rhs.block, of.rhs.block
     for block in (lhs, rhs):
         if not fits(block):
             return Reason(
@@ -221,9 +191,9 @@ def _scales(type: ir.Type, lhs: int, rhs: int) -> Scales | Reason:
     return Scales(known, rhs, min(lhs, rhs, BLOCK))
 
 
-def _elements(type: ir.Type, block: int) -> Elements | Reason:
+def _elements(type: str, block: int) -> Elements | Reason:
     """Elements that are taken `block` at once, or why no kernel takes them."""
-    found = ELEMENTS.get(str(type))
+    found = ELEMENTS.get(type)
     if found is None:
         return Reason(f"weights are {type}; kernels take {', '.join(ELEMENTS)}")
     return replace(found, block=block)
@@ -241,49 +211,25 @@ def _size(known: int) -> int | None:
     return known if known >= 0 else None
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A parameter, or any tensor, read whole or by the ids of experts; `tensor` is what it is
-    loaded as."""
-
-    parameter: str | None
-    tensor: ir.Value
-    ids: ir.Value | None
-    experts: int
-    chain: tuple[ir.Operation, ...]
-
-
-def _source(value: ir.Value) -> _Source | Reason:
+def _source(value: ir.Value) -> Gathered | Reason:
     """Follow blocks that are split, gather and bitcast back to what `value` is read from: a
     parameter, or a tensor."""
-    chain: list[ir.Operation] = []
-    ids, experts = None, 0
+    read = gathered(value)
+    chain, value = read.chain, read.tensor
     op = producer(value)
-    if (
-        op is not None
-        and op.name == "tensor.expand_shape"
-        and shape_of(op.results[0])[0] == shape_of(op.operands[0])[0]
-    ):
-        chain.append(op)
-        value = op.operands[0]
-        op = producer(value)
-    if op is not None and op.name == GATHER:
+    if op is not None and op.name == GATHER and read.ids is None:
         along = list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"]))
-        if along != [0]:
-            return Reason(f"weights are gathered along dimensions {along}; kernels take the first")
-        ids, experts = op.operands[1], shape_of(op.operands[0])[0]
-        if str(element_of(ids)) != "i32" or len(shape_of(ids)) != 1:
-            return Reason(f"weights are gathered by {ids.type}; kernels take a list of i32")
-        chain.append(op)
-        value = op.operands[0]
-        op = producer(value)
+        kind = op.operands[1].type
+        return Reason(
+            f"weights are gathered along dimensions {along} by {kind}; kernels take the first, by "
+            "a list of i32"
+        )
     if op is not None and op.name == "flow.tensor.bitcast":
-        chain.append(op)
-        value = op.operands[0]
+        chain, value = (*chain, op), op.operands[0]
         op = producer(value)
     name = None
     if op is not None and op.name == "util.global.load":
         name = ir.FlatSymbolRefAttr(op.attributes["global"]).value
     elif min(shape_of(value), default=0) < 0:
         return Reason(f"the size of {value.type}, which has weights, comes with the call")
-    return _Source(name, value, ids, experts, tuple(chain))
+    return replace(read, tensor=value, chain=chain, parameter=name)
