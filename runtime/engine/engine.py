@@ -25,6 +25,11 @@ from mxc.runtime.engine.schedule import StepLimits, Work, schedule
 from mxc.runtime.engine.sequences import PageStore, SequencePages, StoreCounts
 from mxc.runtime.steps import StepModel
 
+#: What the thread finds when it looks: something to do, nothing for a while, or the end.
+_WORK, _IDLE, _CLOSED = "work", "idle", "closed"
+#: Seconds without a request after which the thread ends.
+_IDLE_SECONDS = 2.0
+
 
 class QueueFull(RequestError):
     """More requests wait than the engine was told to keep; try again later."""
@@ -54,7 +59,11 @@ class Engine:
     def __init__(
         self, model: StepModel, limits: StepLimits | None = None, queue: int = 1024
     ) -> None:
-        """Start the thread. `queue`: how many requests may wait; more raise QueueFull."""
+        """`queue`: how many requests may wait; more raise QueueFull.
+
+        The thread is started by a request, and ends when there was none for a while, so that an
+        engine that nobody uses any more is freed with its model.
+        """
         self.model = model
         asked = limits or StepLimits()
         self.limits = replace(
@@ -72,8 +81,7 @@ class Engine:
         self._closing = False
         self._failure: BaseException | None = None
         self._steps = self._computed = self._generated = self._cached = self._preemptions = 0
-        self._thread = threading.Thread(target=self._run, name="mxc-engine", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     @property
     def longest(self) -> int:
@@ -118,6 +126,9 @@ class Engine:
             job = Job(self._numbers, request, choice, prompt, keys, time.monotonic())
             self._inbox.append(job)
             self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="mxc-engine", daemon=True)
+                self._thread.start()
         return Handle(self, job)
 
     def close(self) -> None:
@@ -125,7 +136,9 @@ class Engine:
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def cancel(self, job: Job) -> None:
         """End a request; nothing where it has ended."""
@@ -156,8 +169,10 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            while self._wait():
+            while (there := self._wait()) == _WORK:
                 self._turn()
+            if there == _IDLE:
+                return
             error: BaseException = EngineStopped("the engine was closed")
         except BaseException as failure:
             # A step that failed leaves the pages in a state that nobody knows.
@@ -169,18 +184,20 @@ class Engine:
         for job in left:
             self._end(job, ERROR, error)
 
-    def _wait(self) -> bool:
-        """Wait until there is something to do, and take in what came; False once it is closed."""
+    def _wait(self) -> str:
+        """Wait until there is something to do, and take in what came."""
         with self._changed:
             while not (self._inbox or self._running or self._waiting or self._closing):
-                self._changed.wait()
+                if not self._changed.wait(_IDLE_SECONDS):
+                    self._thread = None
+                    return _IDLE
             self._waiting += self._inbox
             self._inbox = []
             if self._closing:
-                return False
+                return _CLOSED
         for job in [job for job in self._running + self._waiting if job.cancelled]:
             self._end(job, CANCELLED)
-        return True
+        return _WORK
 
     def _turn(self) -> None:
         chosen = schedule(

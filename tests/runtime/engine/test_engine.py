@@ -1,8 +1,11 @@
 """Tokens do not depend on the company, and no page is lost, whatever comes and goes."""
 
+import gc
 import queue
 import random
 import threading
+import time
+import weakref
 
 import numpy as np
 import pytest
@@ -245,6 +248,21 @@ def test_closing_answers_everybody(engine) -> None:
     made.close()
     assert all(isinstance(listener.outcome().error, EngineStopped) for listener in heard)
     assert no_page_is_used(made)
+
+
+def test_an_engine_that_nobody_uses_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mxc.runtime.engine.engine._IDLE_SECONDS", 0.01)
+    made = Engine(PagedModel())
+    for _ in range(2):  # its thread ends, and the next request starts another
+        heard = Heard()
+        made.submit(request([1, 2], 2, heard))
+        assert heard.outcome().reason == "length"
+        while any(thread.name == "mxc-engine" for thread in threading.enumerate()):
+            time.sleep(0.01)
+    gone = weakref.ref(made.model)
+    del made
+    gc.collect()
+    assert gone() is None
 
 
 def test_logprobs_are_the_models_own(engine) -> None:
