@@ -1,4 +1,4 @@
-"""Attention as linalg: grouped queries, a sliding window, sinks. Built and matched here.
+"""Attention as linalg: grouped queries, a sliding window or chunks, sinks. Built and matched here.
 
     products = queries . keys                                  [T, V, G, S]
     scores   = seen ? scale * products : MASKED
@@ -32,6 +32,17 @@ MASKED = -3.0e38
 _SCORES, _ROWS, _RESULT, _KEYS, _SINKS = "m h g s", "m h g", "m h g d", "s h d", "h g"
 
 
+@dataclass(frozen=True, order=True)
+class Chunk:
+    """Positions are cut into chunks of `size`; a query sees the keys of its own (Llama 4)."""
+
+    size: int
+
+
+#: The keys that a query sees of those at or before it: the last so many, those of its chunk, all.
+Reach = int | Chunk | None
+
+
 def attention(
     queries: ir.Value,
     keys: ir.Value,
@@ -40,7 +51,7 @@ def attention(
     *,
     position: ir.Value,
     first: ir.Value | None,
-    width: int | None,
+    width: Reach,
     scale: float,
     cap: float | None = None,
 ) -> ir.Value:
@@ -48,8 +59,8 @@ def attention(
 
     queries [T, V, G, D] f32; keys [S, V, D]; values [S, V, D of the result]; sinks [V, G], floats.
     Query m stands at position + m, key s at first + s (None: at s), both index values. A query sees
-    the keys at or before it, and of these the last `width` (None: all). The sink takes part in the
-    maximum and the sum, and has no value. `cap`: scores become cap * tanh(score / cap) before they
+    the keys at or before it, and of these what `width` says. The sink takes part in the maximum and
+    the sum, and has no value. `cap`: scores become cap * tanh(score / cap) before they
     are masked.
     """
     f32 = ir.F32Type.get()
@@ -66,7 +77,11 @@ def attention(
         if first is not None:
             key = arith.addi(first, key)
         seen = arith.cmpi(arith.CmpIPredicate.sle, key, query)
-        if width is not None:
+        if isinstance(width, Chunk):
+            size = constant(width.size, ir.IndexType.get())
+            start = arith.muli(arith.divui(query, size), size)
+            seen = arith.andi(seen, arith.cmpi(arith.CmpIPredicate.sge, key, start))
+        elif width is not None:
             age = arith.subi(query, key)
             limit = constant(width, ir.IndexType.get())
             seen = arith.andi(seen, arith.cmpi(arith.CmpIPredicate.slt, age, limit))
@@ -130,7 +145,7 @@ class MatchedAttention:
     sinks: ir.Value
     position: ir.Value | None
     first: ir.Value | None
-    width: int | None
+    width: Reach
     scale: float
 
 
@@ -145,7 +160,7 @@ _EXP: Pattern = ("math.exp", ("arith.subf", "~%0", "%1"))
 
 
 def _masks(tokens: int, keys: int) -> Iterator[Pattern]:
-    """The bodies of the scores: with or without a first key, with or without a window.
+    """The bodies of the scores: with or without a first key; all keys, a window, or chunks.
 
     The canonicaliser puts constants behind, and makes nothing of adding zero: where tokens or keys
     are one, the index is.
@@ -154,7 +169,9 @@ def _masks(tokens: int, keys: int) -> Iterator[Pattern]:
         for key in _sums("?first", "linalg.index 3", keys):
             causal: Pattern = ("arith.cmpi sle", key, query)
             near: Pattern = ("arith.cmpi slt", ("arith.subi", query, key), "?width")
-            for seen in (causal, ("arith.andi", causal, near)):
+            start: Pattern = ("arith.muli", ("arith.divui", query, "?chunk"), "?size")
+            own: Pattern = ("arith.cmpi sge", key, start)
+            for seen in (causal, ("arith.andi", causal, near), ("arith.andi", causal, own)):
                 yield ("arith.select", seen, ("arith.mulf", "%0", "?scale"), "?masked")
 
 
@@ -209,8 +226,8 @@ def match_attention(op: ir.Operation) -> MatchedAttention | Reason:
             "window of them"
         )
     scale, masked = number_of(mask["scale"]), number_of(mask["masked"])
-    width = number_of(mask["width"]) if "width" in mask else None
-    if scale is None or masked is None or ("width" in mask and width is None):
+    reach = _reach(mask)
+    if scale is None or masked is None or isinstance(reach, Reason):
         return Reason("the scale, the width of the window or the score of what is unseen varies")
     if masked > 0.99 * MASKED:
         return Reason(f"what is unseen has the score {masked:g}, which is not below all others")
@@ -237,9 +254,20 @@ def match_attention(op: ir.Operation) -> MatchedAttention | Reason:
         sinks=floor.operands[0],
         position=mask.get("position"),
         first=mask.get("first"),
-        width=None if width is None else int(width),
+        width=reach,
         scale=float(scale),
     )
+
+
+def _reach(mask: Found) -> Reach | Reason:
+    """What a query sees of the keys at or before it."""
+    numbers = [number_of(mask[name]) for name in ("width", "chunk", "size") if name in mask]
+    if not numbers:
+        return None
+    if None in numbers or len({*numbers}) != 1:
+        return Reason("the window varies")
+    size = int(numbers[0] or 0)
+    return Chunk(size) if "chunk" in mask else size
 
 
 def products_of(op: ir.Operation) -> list[ir.Operation]:

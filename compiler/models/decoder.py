@@ -35,6 +35,7 @@ from mxc.compiler.models.blocks.scope import Memory, Scope, Span, State
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.blocks.weights import Formats, Weights
 from mxc.compiler.models.options import Options
+from mxc.dialects.attention import Chunk, Reach
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import shape_of
 from mxc.dialects.parameters import Parameters
@@ -365,12 +366,14 @@ class Builder:
 
     def _span(self, position: ir.Value, rows: int) -> Span:
         capacity = self._options.capacity
-        widths = {each.window for each in self._decoder.attentions if each is not None}
-        windows: dict[int | None, attention.Window] = {}
-        if None in widths:
-            windows[None] = attention.full_window(position, rows)
-        for width in sorted(width for width in widths if width is not None):
-            windows[width] = attention.sliding_window(position, rows, width, capacity)
+        windows: dict[Reach, attention.Window] = {}
+        for reach in dict.fromkeys(each.window for each in self._decoder.attentions if each):
+            if reach is None:
+                windows[reach] = attention.full_window(position, rows)
+            elif isinstance(reach, Chunk):
+                windows[reach] = attention.chunk_window(position, rows, reach, capacity)
+            else:
+                windows[reach] = attention.sliding_window(position, rows, reach, capacity)
         return Span(position, windows)
 
     def _decode(self, tokens: ir.Value, *where: ir.Value) -> list[ir.Value]:

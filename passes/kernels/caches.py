@@ -15,7 +15,14 @@ from typing import Protocol, TypeVar
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.attention import NO_ATTENTION, MatchedAttention, match_attention, products_of
+from mxc.dialects.attention import (
+    NO_ATTENTION,
+    Chunk,
+    MatchedAttention,
+    Reach,
+    match_attention,
+    products_of,
+)
 from mxc.dialects.dispatches import element_bits, mark_reads
 from mxc.dialects.generic import constant, element_of, shape_of
 from mxc.dialects.kernel_calls import write_reason
@@ -66,8 +73,8 @@ class Kernel(Protocol):
         """Type of the result."""
 
     @property
-    def width(self) -> int | None:
-        """The sliding window, in tokens."""
+    def width(self) -> Reach:
+        """The sliding window, in tokens, or the chunks."""
 
     @property
     def pieces(self) -> int | None:
@@ -131,7 +138,9 @@ def _name(shape: Kernel, taken: set[str]) -> str:
     sizes = "x".join(str(n) for n in (shape.tokens, shape.heads, shape.group, shape.depth))
     sizes += "" if shape.mixed == shape.depth else f"to{shape.mixed}"
     name = f"mxc_attention_{sizes}_{shape.element}_of_{shape.keys[-3]}"
-    name += "" if shape.width is None else f"_near_{shape.width}"
+    if shape.width is not None:
+        kind = "chunks" if isinstance(shape.width, Chunk) else "near"
+        name += f"_{kind}_{_size(shape.width)}"
     name += "" if shape.result == "f32" else f"_as_{shape.result}"
     same = sum(1 for other in taken if other == name or other.startswith(f"{name}_v"))
     return name if not same else f"{name}_v{same}"
@@ -156,6 +165,9 @@ def _slices(found: MatchedAttention) -> tuple[CacheSlice, CacheSlice] | Reason:
         return values
     if (keys.first, keys.size) != (values.first, values.size):
         return Reason("the slices of keys and of values have different entries")
+    absolute = keys.first == 0 if found.first is None else keys.first == found.first
+    if isinstance(found.width, Chunk) and not absolute:
+        return Reason("chunks are not counted from the start of the cache")
     types = [element_of(each.source) for each in (keys, values)]
     if types[0] != types[1]:
         return Reason(f"keys are {types[0]} and values {types[1]}; kernels take one type")
@@ -195,7 +207,7 @@ def _index(value: ir.Value | int) -> ir.Value:
 
 @dataclass(frozen=True)
 class Seen:
-    """Which keys a token sees: those of `begin` .. `end` - 1 at or before it, inside `width`.
+    """Which keys a token sees: of `begin` .. `end` - 1 those at or before it, in `width`.
 
     Keys are counted in the cache, tokens in the call, whose first token is at `position`.
     """
@@ -203,19 +215,28 @@ class Seen:
     position: ir.Value
     begin: ir.Value
     end: ir.Value
-    width: int | None
+    width: Reach
 
     def first(self, token: ir.Value) -> ir.Value:
         """The first key that `token` sees."""
         if self.width is None:
             return self.begin
-        oldest = arith.subi(arith.addi(self.position, token), index(self.width - 1))
+        own = arith.addi(self.position, token)
+        if isinstance(self.width, Chunk):
+            size = index(self.width.size)
+            oldest = arith.muli(arith.divui(own, size), size)
+        else:
+            oldest = arith.subi(own, index(self.width - 1))
         return arith.maxsi(self.begin, oldest)
 
     def behind(self, token: ir.Value) -> ir.Value:
         """The key behind the last one that `token` sees."""
         after = arith.addi(arith.addi(self.position, token), index(1))
         return arith.minsi(self.end, after)
+
+
+def _size(width: int | Chunk) -> int:
+    return width.size if isinstance(width, Chunk) else width
 
 
 def _call(
@@ -257,5 +278,5 @@ def _most_bytes(shape: Kernel, cache: CacheSlice) -> int:
     """Bytes of the keys, or values, that the tokens of a call see at most."""
     held, *row = shape_of(cache.source)[-3:]
     size = cache.size if isinstance(cache.size, int) else held
-    seen = size if shape.width is None else min(size, shape.width + shape.tokens - 1)
+    seen = size if shape.width is None else min(size, _size(shape.width) + shape.tokens - 1)
     return seen * math.prod(row) * element_bits(element_of(cache.source)) // 8

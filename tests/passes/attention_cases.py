@@ -16,7 +16,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, func, tensor
 from numpy.typing import NDArray
 
-from mxc.dialects.attention import attention
+from mxc.dialects.attention import Chunk, Reach, attention
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic
 
@@ -48,7 +48,7 @@ class Case:
     capacity: int
     cache: str = "bf16"
     sinks: str = "f32"
-    width: int | None = None
+    width: Reach = None
     size: int = 0
     rounded: bool = False
     latent: int = 0
@@ -56,6 +56,8 @@ class Case:
     def __str__(self) -> str:
         sizes = f"{self.tokens}x{self.heads}x{self.group}x{self.depth}"
         window = "" if self.width is None else f"_near_{self.width}"
+        if isinstance(self.width, Chunk):
+            window = f"_chunks_{self.width.size}"
         size = f"_static_{self.size}" if self.size else ""
         size += "_as_bf16" if self.rounded else ""
         size += f"_latent_{self.latent}" if self.latent else ""
@@ -144,6 +146,8 @@ class Inputs:
         tokens = self.position + np.arange(case.tokens)[:, None]
         keys = np.arange(case.capacity)[None]
         seen = (keys <= tokens) & (keys >= self.first) & (keys < self.first + self.size)
+        if isinstance(case.width, Chunk):
+            return seen & (keys // case.width.size == tokens // case.width.size)
         return seen if case.width is None else seen & (tokens - keys < case.width)
 
 

@@ -22,6 +22,7 @@ from mxc.compiler import iree
 from mxc.compiler.driver import compile_here
 from mxc.compiler.pipelines import pipeline
 from mxc.compiler.steps import Request
+from mxc.dialects.attention import Chunk
 from mxc.passes.base import run
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
 from mxc.runtime.device import open_device
@@ -37,7 +38,7 @@ each_target = pytest.mark.parametrize("name", TARGETS)
 #: several blocks of rows; head sizes of one register to eight, in pairs of bf16 or not; a tile of
 #: every rest of rows; values that are too many to copy, and heads for one workgroup; heads of so
 #: many elements that registers have eight lanes; values that are the first elements of keys, of so
-#: many elements that a block is one register of keys.
+#: many elements that a block is one register of keys; chunks.
 CASES = [
     Case(1, 2, 8, 64, 700),
     Case(1, 1, 3, 80, 300, "f16"),
@@ -55,6 +56,7 @@ CASES = [
     Case(11, 1, 8, 256, 90),
     Case(1, 1, 12, 576, 300, latent=512),
     Case(5, 2, 3, 48, 90, "f32", width=7, latent=32),
+    Case(33, 1, 6, 32, 120, width=Chunk(20)),
 ]
 #: Those whose values can be poisoned alone.
 APART = [case for case in CASES if not case.latent]

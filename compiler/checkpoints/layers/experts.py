@@ -4,7 +4,8 @@
 
 What is in a file as the module has it, plain or from a library that quantises it where it is, comes
 out as weights do, [E, out, in]. Shapes do not tell: projections of published models are square.
-Source: transformers 5.23 models/gpt_oss/modeling_gpt_oss.py (GptOssExperts).
+Source: transformers 5.23 models/gpt_oss/modeling_gpt_oss.py (GptOssExperts),
+models/llama4/modeling_llama4.py (Llama4TextExperts).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.errors import CheckpointError
 
 #: `model_type` of those that have experts so, and how the tensors are named.
-_TURNED = ("gpt_oss",)
+_TURNED = ("gpt_oss", "llama4", "llama4_text")
 STACKED = re.compile(r"(.*\.)?experts\.(gate_up|gate|up|down)_proj")
 
 

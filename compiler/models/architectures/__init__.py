@@ -16,6 +16,7 @@ from mxc.compiler.models.architectures.glm4 import glm4
 from mxc.compiler.models.architectures.glm4_moe import glm4_moe
 from mxc.compiler.models.architectures.granite import granite
 from mxc.compiler.models.architectures.llama import llama
+from mxc.compiler.models.architectures.llama4 import llama4
 from mxc.compiler.models.architectures.minimax_m2 import minimax_m2
 from mxc.compiler.models.architectures.mistral import mistral
 from mxc.compiler.models.architectures.mixtral import mixtral
@@ -73,6 +74,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("gpt_oss", "GptOssForCausalLM", _gpt_oss),
     Architecture("granite", "GraniteForCausalLM", _family(granite)),
     Architecture("llama", "LlamaForCausalLM", _family(llama)),
+    Architecture("llama4_text", "Llama4ForCausalLM", _family(llama4)),
     Architecture("minimax_m2", "MiniMaxM2ForCausalLM", _family(minimax_m2)),
     Architecture("mistral", "MistralForCausalLM", _family(mistral)),
     Architecture("mixtral", "MixtralForCausalLM", _family(mixtral)),

@@ -9,9 +9,10 @@ from mxc.compiler.models.blocks.gates import GATES
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import FULL, SLIDING, Rope, read_rope
-from mxc.compiler.models.blocks.self_attention import SelfAttention
+from mxc.compiler.models.blocks.self_attention import SelfAttention, Temperature
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer
+from mxc.dialects.attention import Reach
 
 
 def self_attention(
@@ -24,11 +25,13 @@ def self_attention(
     input_bias: bool = False,
     output_bias: bool = False,
     fused: bool = False,
-    qk_norm: Literal["head", "all"] | None = None,
-    window: int | None = None,
+    qk_norm: Literal["head", "all", "length"] | None = None,
+    window: Reach = None,
     scale: float | None = None,
     cap: float | None = None,
     gated: bool = False,
+    epsilon: float = 0.0,
+    temperature: Temperature | None = None,
 ) -> SelfAttention:
     """Attention with grouped queries.
 
@@ -60,6 +63,8 @@ def self_attention(
         scale=scale,
         cap=cap,
         gated=gated,
+        epsilon=epsilon,
+        temperature=temperature,
     )
 
 

@@ -13,10 +13,10 @@ def smollm3(c: Fields) -> Decoder:
     """The model of a config."""
     count, bias = c.size("num_hidden_layers"), c.flag("attention_bias", False)
     rope, dense = read_rope(c, theta=2e6), mlp(c, bias=c.flag("mlp_bias", False))
-    rotated, slides = _rotated(c, count), c.flag("use_sliding_window", False)
+    turns, slides = rotated(c, count), c.flag("use_sliding_window", False)
     window = c.raw("sliding_window")
     types = c.raw("layer_types") or [
-        SLIDING if slides and window is not None and not each else FULL for each in rotated
+        SLIDING if slides and window is not None and not each else FULL for each in turns
     ]
     if not isinstance(types, list) or len(types) != count or not {*types} <= {SLIDING, FULL}:
         raise c.refuse("layer_types", f"a list of {count} times {SLIDING} or {FULL}", types)
@@ -32,12 +32,12 @@ def smollm3(c: Fields) -> Decoder:
             ),
             mlp=dense,
         )
-        for each, kind in zip(rotated, types, strict=True)
+        for each, kind in zip(turns, types, strict=True)
     ]
     return decoder(c, "smollm3", layers, tied=True)
 
 
-def _rotated(c: Fields, count: int) -> list[bool]:
+def rotated(c: Fields, count: int) -> list[bool]:
     """Whether each layer rotates: `no_rope_layers` has 1 where it does (its name is misleading)."""
     found, interval = c.raw("no_rope_layers"), c.size("no_rope_layer_interval", 4)
     if found is None:

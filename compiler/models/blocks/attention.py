@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
-from mxc.dialects.attention import attention
+from mxc.dialects.attention import Chunk, Reach, attention
 from mxc.dialects.generic import constant, element_of, generic, shape_of
 
 
@@ -30,13 +30,13 @@ class CacheRow:
 class Window:
     """The keys that a call looks at: cache positions first .. first + size - 1.
 
-    `first` is an index value (None: from 0); `size` an int or an index value; `width` the sliding
-    window in tokens, or None where a query sees all that came before it.
+    `first` is an index value (None: from 0); `size` an int or an index value; `width` what a query
+    sees of what came before it.
     """
 
     first: ir.Value | None
     size: int | ir.Value
-    width: int | None
+    width: Reach
 
 
 def index(value: int) -> ir.Value:
@@ -53,6 +53,17 @@ def sliding_window(position: ir.Value, tokens: int, width: int, capacity: int) -
     wanted = arith.subi(position, index(width - 1))
     first = arith.maxsi(wanted, index(0))
     return Window(arith.minsi(first, index(capacity - size)), size, width)
+
+
+def chunk_window(position: ir.Value, tokens: int, chunk: Chunk, capacity: int) -> Window:
+    """The window of a layer whose queries see the keys of their own chunk.
+
+    Static in size: the chunk of the first query, and what follows it.
+    """
+    size = min(chunk.size + tokens - 1, capacity)
+    step = index(chunk.size)
+    wanted = arith.muli(arith.divui(position, step), step)
+    return Window(arith.minsi(wanted, index(capacity - size)), size, chunk)
 
 
 def full_window(position: ir.Value, tokens: int) -> Window:

@@ -18,7 +18,7 @@ from mxc.compiler.models.blocks.parameters import Parameter, Rows, matrix, vecto
 from mxc.compiler.models.blocks.primitives import add, collapse, f32
 from mxc.compiler.models.blocks.routing import CHOSEN, Routing
 from mxc.compiler.models.blocks.scope import Scope
-from mxc.dialects.generic import generic, shape_of
+from mxc.dialects.generic import fill, generic, shape_of
 from mxc.errors import CheckpointError
 
 
@@ -41,6 +41,8 @@ class Mixture:
 
     `router` is its name; `routing`: how its logits become shares. `tensors`: how the checkpoint has
     the experts. `shared`: what is added for every token. `biases`: router and experts have some.
+    `weighs_inputs`: of one expert a token, what goes into it is multiplied with its share, and not
+    what comes out (Llama 4).
     `count_field` and `width_field` are where a config says how many experts of which width.
     """
 
@@ -53,6 +55,7 @@ class Mixture:
     tensors: ExpertTensors = EACH
     shared: Shared | None = None
     biases: bool = False
+    weighs_inputs: bool = False
     activation: Activation = silu
     count_field: str = "num_local_experts"
     width_field: str = "intermediate_size"
@@ -123,8 +126,13 @@ class Mixture:
                 groups = experts.group_by_expert(chosen, self.experts)
             else:
                 groups = experts.one_group_a_pair(chosen)
+            own = x
+            if self.weighs_inputs:
+                share = collapse(shares, [[0, 1]])
+                own = generic([(x, "m k"), (share, "m")], "m k", f32(), arith.mulf)
+                shares = fill(shape_of(shares), f32(), 1.0)
             into, back = (f"{name}.experts.{part}_proj" for part in ("gate_up", "down"))
-            rows = experts.group_rows(scope.weights.rows(x, into), groups)
+            rows = experts.group_rows(scope.weights.rows(own, into), groups)
             y = self._linear(scope, rows, groups, into, 2 * self.width, self.hidden)
             inner = scope.weights.rows(gated(y, self.activation), back)
             out = self._linear(scope, inner, groups, back, self.hidden, self.width)

@@ -198,15 +198,38 @@ def rows_from(x: ir.Value, start: ir.Value, rows: int) -> ir.Value:
     )  # fmt: skip
 
 
+def place_of(row: ir.Value, starts: list[ir.Value]) -> ir.Value:
+    """Where a row of this call stands, an index: the rows of one sequence from its start on, or
+    one row of each sequence."""
+    if len(starts) == 1:
+        return arith.addi(starts[0], row)
+    place = starts[0]
+    for other in range(1, len(starts)):
+        here = arith.cmpi(arith.CmpIPredicate.eq, row, constant(other, ir.IndexType.get()))
+        place = arith.select(here, starts[other], place)
+    return place
+
+
+def of_length_one(x: ir.Value, epsilon: float) -> ir.Value:
+    """x [T, heads, D] with each head divided by its root mean square: f32."""
+    depth = constant(float(shape_of(x)[2]), f32())
+    squares = generic(
+        [(x, "m h d")], "m h", f32(), lambda a, acc: arith.addf(acc, arith.mulf(a, a))
+    )
+
+    def divided(a: ir.Value, total: ir.Value) -> ir.Value:
+        mean = arith.addf(arith.divf(total, depth), constant(epsilon, f32()))
+        return arith.mulf(a, math.rsqrt(mean))
+
+    return generic([(x, "m h d"), (squares, "m h")], "m h d", f32(), divided)
+
+
 def rows_at(x: ir.Value, places: list[ir.Value]) -> ir.Value:
     """Rows `places` (index values) of x [.., R]: [len(places), R], in one dispatch."""
     loops = "m r"
 
     def row() -> ir.Value:
-        number, place = loop_index(loops, "m"), places[0]
-        for other in range(1, len(places)):
-            here = arith.cmpi(arith.CmpIPredicate.eq, number, constant(other, ir.IndexType.get()))
-            place = arith.select(here, places[other], place)
+        place = place_of(loop_index(loops, "m"), places)
         return tensor.extract(x, [place, loop_index(loops, "r")])
 
     sizes = {"m": len(places), "r": shape_of(x)[1]}

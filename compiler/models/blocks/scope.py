@@ -12,17 +12,18 @@ from mxc.compiler.models.blocks.activations import Activations
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.weights import Weights
+from mxc.dialects.attention import Reach
 
 
 @dataclass(frozen=True)
 class Span:
     """Where the rows of one sequence stand: the first at `position`, an index.
 
-    `windows` are the keys that they look at, by the width of the window (None: all before them).
+    `windows` are the keys that they look at, by what a query sees of them (None: all before it).
     """
 
     position: ir.Value
-    windows: dict[int | None, attention.Window]
+    windows: dict[Reach, attention.Window]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith
+from iree.compiler.dialects import arith, math
 from numpy.typing import NDArray
 
 from mxc.compiler.models.blocks import attention
@@ -25,18 +25,36 @@ from mxc.compiler.models.blocks.primitives import (
     expand,
     f32,
     joined,
+    of_length_one,
+    place_of,
     rotate,
     slice_of,
 )
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.scope import Memory, Scope, Span, State
-from mxc.dialects.attention import MASKED
-from mxc.dialects.generic import generic, shape_of
+from mxc.dialects.attention import MASKED, Reach
+from mxc.dialects.generic import constant, generic, loop_index, shape_of
 
 #: The projections of the input, where they are tensors of their own.
 _INPUTS = ("q_proj", "k_proj", "v_proj")
 #: The sinks of attention without any, f32 [V, G]: beside any score, their weight is zero.
 NO_SINKS = "attention.no_sinks"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Temperature:
+    """What queries at position p are multiplied with: 1 + factor * log(1 + (p + 1) // step)."""
+
+    step: int
+    factor: float
+
+    def at(self, position: ir.Value) -> ir.Value:
+        """f32, of an index."""
+        one, step = (constant(value, ir.IndexType.get()) for value in (1, self.step))
+        count = arith.addi(one, arith.divui(arith.addi(position, one), step))
+        number = arith.uitofp(f32(), arith.index_cast(ir.IntegerType.get_signless(32), count))
+        grown = arith.mulf(constant(self.factor, f32()), math.log(number))
+        return arith.addf(constant(1.0, f32()), grown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +64,14 @@ class SelfAttention:
     `rope`: the rotary positions of queries and keys; None: they are not rotated (NoPE).
     `input_bias`: of the projections to queries, keys and values, `output_bias`: of that behind.
     `fused`: those three projections are one tensor, qkv_proj. `qk_norm`: queries and keys are
-    normalized before they are rotated, each "head" by itself or "all" heads together. `sinks`: one
-    more logit a head. `window`: the last keys that a query sees, itself included; None: all.
+    normalized before they are rotated, each "head" by itself or "all" heads together; or behind, by
+    "length" alone (Llama 4), with `epsilon`. `sinks`: one
+    more logit a head. `window`: the last keys that a query sees, itself included, or
+    those of its chunk; None: all.
     `scale`: what scores are multiplied with, None for depth^-1/2; `cap`: scores become
-    cap * tanh(score / cap). `gated`: what attention gives of each head is multiplied with the
-    sigmoid of a gate, whose rows stand behind those of the head's queries in q_proj (Qwen3-Next).
+    cap * tanh(score / cap). `temperature`: what queries are multiplied with. `gated`: what
+    attention gives of each head is multiplied with the sigmoid of a gate, whose rows stand behind
+    those of the head's queries in q_proj (Qwen3-Next).
     """
 
     hidden: int
@@ -61,12 +82,14 @@ class SelfAttention:
     input_bias: bool = False
     output_bias: bool = False
     fused: bool = False
-    qk_norm: Literal["head", "all"] | None = None
+    qk_norm: Literal["head", "all", "length"] | None = None
     sinks: bool = False
-    window: int | None = None
+    window: Reach = None
     scale: float | None = None
     cap: float | None = None
     gated: bool = False
+    epsilon: float = 0.0
+    temperature: Temperature | None = None
 
     @property
     def row(self) -> attention.CacheRow:
@@ -96,7 +119,7 @@ class SelfAttention:
         yield matrix(f"{name}.o_proj.weight", hidden, queries)
         if self.output_bias:
             yield vector(f"{name}.o_proj.bias", hidden)
-        if self.qk_norm is not None:
+        if self.qk_norm in ("head", "all"):
             head = ("head_dim", self.depth)
             sizes = {"q_norm": queries, "k_norm": keys}
             for part, whole in sizes.items():
@@ -129,12 +152,16 @@ class SelfAttention:
         gate = None
         if self.gated:
             q, gate = self._queries_and_gate(q, name)
-        if self.qk_norm is not None:
+        if self.qk_norm in ("head", "all"):
             q = self._normalized(scope, q, heads, f"{name}.q_norm")
             k = self._normalized(scope, k, shared, f"{name}.k_norm")
         output = f"{name}.o_proj"
         with ir.Location.name(name):
             q, k = (self._rotated(each, n, state) for each, n in ((q, heads), (k, shared)))
+            if self.qk_norm == "length":
+                q, k = (of_length_one(each, self.epsilon) for each in (q, k))
+            if self.temperature is not None:
+                q = self._warmed(q, state)
             v = expand(v, [[0], [1, 2]], [state.tokens, shared, depth])
             group = heads // shared
             q = expand(q, [[0], [1, 2], [3]], [state.tokens, shared, group, depth])
@@ -164,6 +191,18 @@ class SelfAttention:
             (self.hidden, heads * depth),
             f"{output}.bias" if self.output_bias else None,
         )
+
+    def _warmed(self, q: ir.Value, state: State) -> ir.Value:
+        """q [T, heads, D] times what the temperature says of each row's position."""
+        assert self.temperature is not None
+        temperature = self.temperature
+        starts = [span.position for span in state.spans]
+
+        def warmed(value: ir.Value) -> ir.Value:
+            place = place_of(loop_index("m h d", "m"), starts)
+            return arith.mulf(value, temperature.at(place))
+
+        return generic([(q, "m h d")], "m h d", f32(), warmed)
 
     def _projected(self, scope: Scope, x: ir.Value, name: str) -> list[ir.Value]:
         """Queries, keys and values of x [T, H]: [T, heads * D] each."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.dialects.attention import Reach
 from mxc.passes.kernels.caches import PIECE_KEYS
 
 #: Registers of keys that a tile takes at once, at most.
@@ -28,8 +29,8 @@ class Attention:
     A key has `depth` elements, a value `mixed`. `keys` and `values` are the shapes of the memrefs
     they are read from, [.., S, V, D], of which a value is the first elements; `element` is their
     type, `sinks` the type of the sinks. Scores are multiplied by `scale`; `width` is the sliding
-    window in tokens. `pieces`: how many pieces the keys may come to, or None where a workgroup goes
-    over all keys of its rows.
+    window in tokens, or the chunks. `pieces`: how many pieces the keys may come to, or None where a
+    workgroup goes over all keys of its rows.
     """
 
     tokens: int
@@ -42,7 +43,7 @@ class Attention:
     element: str
     sinks: str
     scale: float
-    width: int | None
+    width: Reach
     pieces: int | None
     lanes: int
 

@@ -37,7 +37,7 @@ MLP = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), "mxfp4")
 #: Gives what conftest.py builds of a case.
 Built = Callable[[str], Any]
 
-BATCHED = ("gemma3_text", "glm4_moe")
+BATCHED = ("gemma3_text", "glm4_moe", "llama4_text")
 
 #: Rotary positions of each kind of layers.
 BY_KIND = {
@@ -107,6 +107,21 @@ CONFIGS: dict[str, tuple[Any, dict[str, str]]] = {
             attention_multiplier=0.2,
         ),
         MLP,
+    ),
+    # A sequence is in five chunks, and passes two steps of the temperature.
+    "llama4_text": (
+        t.Llama4TextConfig(
+            **TWO,
+            head_dim=32,
+            intermediate_size_mlp=128,
+            num_local_experts=4,
+            moe_layers=[1],
+            no_rope_layers=[1, 0],
+            attention_chunk_size=6,
+            floor_scale=11,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+        ),
+        MLP | ATTENTION,
     ),
     "minimax_m2": (
         t.MiniMaxM2Config(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.dialects.attention import Reach
 from mxc.passes.kernels.caches import PIECE_KEYS
 from mxc.passes.kernels.gpu.lanes import LANES
 from mxc.passes.kernels.vectors import f32
@@ -32,8 +33,8 @@ class Attention:
     A key has `depth` elements, a value `mixed`. `keys` and `values` are the shapes of the memrefs
     they are read from, [.., S, V, D], of which a value is the first elements; `element` is their
     type, `sinks` the type of the sinks. Scores are multiplied by `scale`; `width` is the sliding
-    window in tokens. `most_keys`: that a call may have. `result`: "f32", or "bf16" where it is
-    rounded.
+    window in tokens, or the chunks. `most_keys`: that a call may have. `result`: "f32", or "bf16"
+    where it is rounded.
     """
 
     tokens: int
@@ -46,7 +47,7 @@ class Attention:
     element: str
     sinks: str
     scale: float
-    width: int | None
+    width: Reach
     most_keys: int
     result: str = "f32"
 

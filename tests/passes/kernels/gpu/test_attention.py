@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 
 import mxc
 from mxc.artifact.manifest import REPORT
+from mxc.dialects.attention import Chunk
 
 #: One token over pieces, with a window and without; tiles of several tokens and of parts of one;
 #: two tiles of rows; a tile and a part of one; several waves; heads of one fragment to eight; a
 #: cache in every type; groups that do not divide a tile; results in bf16; values that are the first
-#: elements of keys, of one wave and of two.
+#: elements of keys, of one wave and of two; chunks.
 CASES = [
     Case(1, 2, 8, 64, 300),
     Case(20, 2, 8, 64, 300),
@@ -43,6 +44,7 @@ CASES = [
     Case(5, 1, 8, 64, 48, size=48, rounded=True),
     Case(1, 2, 4, 64, 300, rounded=True),
     Case(3, 2, 4, 96, 60, latent=64),
+    Case(33, 1, 6, 32, 90, width=Chunk(20)),
     Case(1, 1, 20, 576, 300, latent=512),
     Case(3, 1, 8, 576, 70, latent=512, rounded=True),
 ]

@@ -1,0 +1,167 @@
+"""Two layers of every architecture at published widths, compiled for a CPU and for gfx950.
+
+    python benchmarks/architectures.py [--only NAME ..] [--target cpu --target gfx950]
+
+No weights are needed: checkpoints are hollow, of bf16, and matrices become mxfp4 where they may
+(--quantize-dense). Every compilation is a process of its own with --strict; its processor time and
+wall time are printed, and what it refused. Configs are those of the classes of transformers, with
+the sizes of the model that is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from mxc.compiler.checkpoints.synthetic.decoder import write_decoder
+from mxc.compiler.models.architectures import ARCHITECTURES
+
+#: Tokens of a sequence.
+LENGTH = 4096
+
+SLIDING = {"layer_types": ["sliding_attention", "full_attention"]}
+LINEAR = {"layer_types": ["linear_attention", "full_attention"]}
+
+
+def sizes(
+    hidden: int, wide: int, heads: int, shared: int, vocabulary: int, depth: int | None = None
+) -> dict[str, Any]:
+    """The fields that all dense models have."""
+    found = {
+        "hidden_size": hidden,
+        "intermediate_size": wide,
+        "num_attention_heads": heads,
+        "num_key_value_heads": shared,
+        "vocab_size": vocabulary,
+    }
+    return found if depth is None else found | {"head_dim": depth}
+
+
+def experts(count: int, chosen: int, width: int, name: str = "num_experts") -> dict[str, Any]:
+    """The fields of experts."""
+    return {name: count, "num_experts_per_tok": chosen, "moe_intermediate_size": width}
+
+
+#: Model type -> the model whose sizes these are, and the sizes.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "cohere2": ("Command R7B", sizes(4096, 14336, 32, 8, 256000, 128) | SLIDING),
+    "deepseek_v2": (
+        "DeepSeek-V2-Lite",
+        sizes(2048, 10944, 16, 16, 102400)
+        | experts(64, 6, 1408, "n_routed_experts")
+        | {"q_lora_rank": None, "n_shared_experts": 2, "first_k_dense_replace": 1}
+        | {"max_position_embeddings": 163840},
+    ),
+    "deepseek_v3": ("DeepSeek-V3", {"first_k_dense_replace": 1}),
+    "ernie4_5": ("ERNIE-4.5-0.3B", sizes(1024, 3072, 16, 2, 103424, 128)),
+    "ernie4_5_moe": (
+        "ERNIE-4.5-21B-A3B",
+        sizes(2560, 12288, 20, 4, 103424)
+        | {"moe_num_experts": 64, "moe_k": 6, "moe_intermediate_size": 1536}
+        | {"moe_num_shared_experts": 2},
+    ),
+    "exaone4": (
+        "EXAONE-4.0-32B",
+        sizes(5120, 27392, 40, 8, 102400, 128) | SLIDING | {"sliding_window": 4096},
+    ),
+    "gemma2": ("Gemma 2 9B", sizes(3584, 14336, 16, 8, 256000, 256) | SLIDING),
+    "gemma3_text": ("Gemma 3 12B", sizes(3840, 15360, 16, 8, 262208, 256) | SLIDING),
+    "glm4": ("GLM-4-9B-0414", sizes(4096, 13696, 32, 2, 151552, 128)),
+    "glm4_moe": (
+        "GLM-4.5-Air",
+        sizes(4096, 10944, 96, 8, 151552, 128) | experts(128, 8, 1408, "n_routed_experts"),
+    ),
+    "glm4_moe_lite": ("GLM-4.7-Flash", {}),
+    "gpt_oss": ("gpt-oss-20b", {"num_local_experts": 32} | SLIDING),
+    "granite": ("Granite 3.3 8B", sizes(4096, 12800, 32, 8, 49159)),
+    "llama": ("Llama 3.3 70B", sizes(8192, 28672, 64, 8, 128256)),
+    "llama4_text": ("Llama 4 Scout", {"no_rope_layers": [1, 0], "moe_layers": [0, 1]}),
+    "minimax_m2": ("MiniMax-M2", {}),
+    "mistral": ("Mistral 7B", sizes(4096, 14336, 32, 8, 32768)),
+    "mixtral": ("Mixtral 8x7B", sizes(4096, 14336, 32, 8, 32000)),
+    "olmo2": ("OLMo 2 7B", sizes(4096, 11008, 32, 32, 100352)),
+    "olmo3": ("OLMo 3 7B", sizes(4096, 11008, 32, 32, 100278) | SLIDING),
+    "phi3": ("Phi-4", sizes(5120, 17920, 40, 10, 100352)),
+    "qwen2": ("Qwen2.5 7B", sizes(3584, 18944, 28, 4, 152064)),
+    "qwen2_moe": (
+        "Qwen2-57B-A14B",
+        sizes(3584, 18944, 28, 4, 151936)
+        | experts(64, 8, 2560)
+        | {"shared_expert_intermediate_size": 20480},
+    ),
+    "qwen3": ("Qwen3 8B", sizes(4096, 12288, 32, 8, 151936, 128)),
+    "qwen3_moe": ("Qwen3-30B-A3B", sizes(2048, 6144, 32, 4, 151936, 128) | experts(128, 8, 768)),
+    "qwen3_5_text": (
+        "Qwen3.6-27B",
+        sizes(5120, 17408, 24, 4, 248320, 256) | LINEAR | {"linear_num_value_heads": 48},
+    ),
+    "qwen3_5_moe_text": ("Qwen3.6-35B-A3B", LINEAR),
+    "qwen3_next": ("Qwen3-Next-80B-A3B", LINEAR),
+    "seed_oss": ("Seed-OSS-36B", sizes(5120, 27648, 80, 8, 155136, 128)),
+    "smollm3": ("SmolLM3-3B", sizes(2048, 11008, 16, 4, 128256) | {"no_rope_layers": [1, 0]}),
+    "starcoder2": ("StarCoder2-7B", sizes(4608, 18432, 36, 4, 49152)),
+}
+
+#: Fields of a class that count its own layers.
+_BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "moe_layers", "attn_type_list")
+
+
+def config(model_type: str, name: str) -> dict[str, Any]:
+    """config.json of two layers."""
+    own = transformers.AutoConfig.for_model(model_type).to_dict()
+    own = {key: value for key, value in own.items() if key not in _BY_LAYER}
+    own |= {"architectures": [name], "num_hidden_layers": 2} | MODELS[model_type][1]
+    own["max_position_embeddings"] = max(own["max_position_embeddings"], LENGTH)
+    found: dict[str, Any] = json.loads(json.dumps(own, default=str))
+    return found
+
+
+def measure(checkpoint: Path, target: str, output: Path) -> tuple[float, float, str]:
+    """Processor seconds, wall seconds, and the last line of a compilation that failed."""
+    command = [sys.executable, "-m", "mxc", "compile", str(checkpoint), "--target", target]
+    command += ["--output", str(output), "--weights", "none", "--strict"]
+    command += ["--quantize-dense", "mxfp4"]
+    command += ["--max-sequence-length", str(LENGTH)]
+    before, start = os.times(), time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wall, after = time.monotonic() - start, os.times()
+    used = after.children_user - before.children_user
+    used += after.children_system - before.children_system
+    said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
+    return used, wall, "" if done.returncode == 0 else said[-1][:200]
+
+
+def main() -> None:
+    """Print a row for each architecture."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--only", nargs="*", default=list(MODELS))
+    arguments.add_argument("--target", action="append", default=[])
+    given = arguments.parse_args()
+    targets = given.target or ["cpu", "gfx950"]
+    print("| architecture | sizes of |", *(f"{t}: processor, wall |" for t in targets), flush=True)
+    print("|---|---|" + "---|" * len(targets), flush=True)
+    for each in ARCHITECTURES:
+        if each.model_type not in given.only:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint = Path(folder) / "checkpoint"
+            write_decoder(checkpoint, config(each.model_type, each.name), hollow=True)
+            cells = []
+            for target in targets:
+                used, wall, failed = measure(checkpoint, target, Path(folder) / f"{target}.mxc")
+                cells.append(f"{used:.1f} s, {wall:.0f} s{f': {failed}' if failed else ''}")
+            model = MODELS[each.model_type][0]
+            print(f"| {each.model_type} | {model} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
