@@ -48,7 +48,8 @@ def command(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="How scales are chosen: `mxc list recipes`. nvfp4 takes none.",
+            help="How scales are chosen: `mxc list recipes`, or search: of each block the scale of "
+            "least error. nvfp4 takes search alone.",
             show_default="that of least error",
         ),
     ] = None,

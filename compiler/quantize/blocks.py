@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.quantize.loss import Loss, sum_of_squares
+from mxc.compiler.quantize.search import NEIGHBOURS
 from mxc.errors import FormatError
 from mxc.formats.formats import E8M0, BlockFormat
 from mxc.formats.recipes import ScaleRecipe, scale_bytes
@@ -46,14 +47,16 @@ _BESIDE = 4
 class BlockKernel:
     """Quantises blocks of bfloat16 to an MX `format`. Threads may share it.
 
-    `negative_zero`: whether a negative number that rounds to zero keeps its sign.
-    Raises FormatError for a format without E8M0 scales of 32.
+    `negative_zero`: whether a negative number that rounds to zero keeps its sign. `search`: of each
+    block the scale of least error near that of `recipe` (search.py), not where the reference is
+    needed. Raises FormatError for a format without E8M0 scales of 32.
     """
 
     format: BlockFormat
     recipe: ScaleRecipe
     ties: Ties = Ties.EVEN
     negative_zero: bool = True
+    search: bool = False
 
     def __post_init__(self) -> None:
         """Check the format."""
@@ -78,7 +81,8 @@ class BlockKernel:
     @cached_property
     def _places(self) -> NDArray[np.float32]:
         """What each place stands for, in units of the scale: float32 [n], the first zero."""
-        count = (self._depth + self.format.element.emax + 2) << _MANTISSA
+        # Of amax under the smallest scale that is tried: 2^2 times one under RCEIL.
+        count = (self._depth + self.format.element.emax + 4) << _MANTISSA
         bits = np.arange(count, dtype=np.uint16) + np.uint16(127 - self._depth << _MANTISSA)
         values = bits.view(ml_dtypes.bfloat16).astype(np.float32)
         values[0] = 0
@@ -115,6 +119,8 @@ class BlockKernel:
         if count and amax.max() >= _INFINITY:
             raise FormatError("wanted finite numbers, found NaN or Inf")
         scales = self._bytes.take(amax)
+        if self.search:
+            scales = self._searched(scales, magnitude)
         base = np.maximum(scales, self._depth).astype(np.uint16) - np.uint16(self._depth)
         base = np.repeat(base << np.uint16(_MANTISSA), _BESIDE).reshape(count, _BESIDE)
         # A difference that stops at zero.
@@ -134,6 +140,21 @@ class BlockKernel:
         if small.size:
             self._by_reference(bits, small, elements, loss)
         return elements, scales, loss
+
+    def _searched(self, usual: Bytes, magnitude: Words) -> Bytes:
+        """Of the scales `usual` and their neighbours those of least error, for [8, n, 4]."""
+        best, least = usual, np.full(len(usual), np.inf)
+        for by in NEIGHBOURS:
+            tried = np.clip(usual.astype(np.int16) + by, 0, E8M0.max_code).astype(np.uint8)
+            base = np.maximum(tried, self._depth).astype(np.uint16) - np.uint16(self._depth)
+            base = np.repeat(base << np.uint16(_MANTISSA), _BESIDE).reshape(-1, _BESIDE)
+            errors = self._squares.real.take(np.maximum(magnitude, base) - base)
+            noise = _over_four(np.add, errors.sum(axis=0)).astype(np.float64)
+            noise *= np.exp2(2.0 * (tried.astype(np.float64) - 127))
+            # Below, the tables do not hold.
+            better = (noise < least) & (usual > self._depth + max(map(abs, NEIGHBOURS)))
+            best, least = np.where(better, tried, best), np.where(better, noise, least)
+        return best
 
     def _signed(self, codes: Bytes, values: Words) -> Bytes:
         element = self.format.element

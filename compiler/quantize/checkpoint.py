@@ -28,9 +28,11 @@ from mxc.compiler.quantize.loss import Loss
 from mxc.compiler.quantize.outputs import output_dialect
 from mxc.compiler.quantize.plan import Item, plan
 from mxc.compiler.quantize.rows import RowQuantizer
+from mxc.compiler.quantize.search import SEARCH
 from mxc.compiler.quantize.write import Writer
 from mxc.errors import CheckpointError
 from mxc.formats.formats import block_format
+from mxc.formats.recipes import ScaleRecipe
 from mxc.formats.rounding import tie_rule
 
 #: Files that hold weights, which are not copied beside the new ones.
@@ -118,7 +120,8 @@ def quantize_checkpoint(
     """Write the folder `output` (of gguf a file): `source`, its matrices in blocks of `format`.
 
     `source` is a checkpoint folder, a .safetensors or a .gguf file in bf16, f16 or f32 (of gguf
-    also q8_0). Without `recipe` it is that of least error; without `ties` and `dialect` the default
+    also q8_0). Without `recipe` it is that of least error; "search" tries the
+    neighbours of each scale (search.py). Without `ties` and `dialect` the default
     of the dialect, and of the format.
     `include`, `exclude`: see `plan`. The output is the same for any number of `workers`, by
     default one a CPU, and takes about 30 MiB for each. The folder appears when all is in it.
@@ -131,7 +134,13 @@ def quantize_checkpoint(
     source, output = Path(source), Path(output)
     block = block_format(format)
     spoken = output_dialect(dialect, block)
-    chosen = recipe_for(block, recipe)
+    search = recipe == SEARCH
+    # The search begins at the scale with which nothing saturates.
+    if search:
+        chosen = None if block.tensor_scale else ScaleRecipe.RCEIL
+    else:
+        chosen = recipe_for(block, recipe)
+    told = SEARCH if search else None if chosen is None else chosen.value
     rule = spoken.ties if ties is None else tie_rule(ties)
     checkpoint, reads, texts = _open(source)
     items = plan(checkpoint, spoken, block, include=include, exclude=exclude)
@@ -143,8 +152,9 @@ def quantize_checkpoint(
         negative_zero=spoken.negative_zero,
         zero_scale=spoken.zero_scale(chosen),
         reciprocal=spoken.reciprocal,
+        search=search,
     )
-    how = {"format": block.name, "recipe": None if chosen is None else chosen.value, "ties": rule}
+    how = {"format": block.name, "recipe": told, "ties": rule}
     metadata = {"format": "pt", METADATA: json.dumps(how)}
     kept = [
         item.source.name.removesuffix(".weight")
@@ -184,7 +194,7 @@ def quantize_checkpoint(
         source=source,
         output=output,
         format=block.name,
-        recipe=None if chosen is None else chosen.value,
+        recipe=told,
         ties=rule.value,
         dialect=spoken.name,
         losses=writer.losses,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler.quantize.blocks import BlockKernel, Bytes, peaks
 from mxc.compiler.quantize.loss import Loss, sum_of_squares
+from mxc.compiler.quantize.search import SEARCH, best_nvfp4, best_powers
 from mxc.errors import CheckpointError
 from mxc.formats.formats import BlockFormat
 from mxc.formats.nvfp4 import Tensor, tensor_scale
@@ -34,7 +35,8 @@ class RowQuantizer:
 
     `negative_zero`: whether a negative number that rounds to zero keeps its sign. `zero_scale` is
     the E8M0 byte of blocks whose elements are all zero. `reciprocal`: the tensor scale of nvfp4 is
-    kept, and computed with, as its reciprocal. `remedy` is what a refusal advises.
+    kept, and computed with, as its reciprocal. `search`: scales are those of least error
+    (search.py), near those of `recipe`. `remedy` is what a refusal advises.
     """
 
     format: BlockFormat
@@ -43,18 +45,20 @@ class RowQuantizer:
     negative_zero: bool = True
     zero_scale: int = 0
     reciprocal: bool = False
+    search: bool = False
     remedy: str = "leave this tensor as it is with --exclude"
 
     def __str__(self) -> str:
         """As the report says it."""
-        recipe = "" if self.recipe is None else f" with recipe {self.recipe}"
+        name = SEARCH if self.search else self.recipe
+        recipe = "" if name is None else f" with recipe {name}"
         return f"{self.format}{recipe}"
 
     @cached_property
     def _kernel(self) -> BlockKernel:
         if self.recipe is None:
             raise AssertionError(f"{self.format} has no recipe")
-        return BlockKernel(self.format, self.recipe, self.ties, self.negative_zero)
+        return BlockKernel(self.format, self.recipe, self.ties, self.negative_zero, self.search)
 
     def tensor(self, amax: np.float32) -> Tensor | None:
         """What the whole tensor contributes, from its largest magnitude; None for MX formats."""
@@ -122,17 +126,11 @@ class RowQuantizer:
         if values.dtype.name == "bfloat16":
             return self._kernel.run(blocks.view(np.uint16))
         wide = blocks.astype(np.float32)
-        q = quantize(
-            wide,
-            self.format,
-            recipe=self.recipe,
-            ties=self.ties,
-            negative_zero=self.negative_zero,
-        )
-        factors = decode_scales(q.scales, self.format)
+        elements, scales = self._plain(wide)
+        factors = decode_scales(scales, self.format)
         # A product beyond float32 is Inf, and so is what it lost.
         with np.errstate(over="ignore"):
-            noise = sum_of_squares(decode_elements(q.elements, self.format) * factors - wide)
+            noise = sum_of_squares(decode_elements(elements, self.format) * factors - wide)
             limit = factors * np.float32(self.format.element.max)
         loss = Loss(
             elements=wide.size,
@@ -140,7 +138,23 @@ class RowQuantizer:
             noise=noise,
             saturated=int(np.count_nonzero(np.abs(wide) > limit)),
         )
-        return q.elements, q.scales, loss
+        return elements, scales, loss
+
+    def _plain(self, wide: NDArray[np.float32]) -> tuple[Bytes, Bytes]:
+        """Elements and scales of float32 blocks [n, 32]."""
+        if self.search:
+            codes, scales = best_powers(wide, self.format, self.ties)
+            if not self.negative_zero:
+                codes[codes == self.format.element.sign_bit] = 0
+            return pack_elements(codes, self.format), scales
+        q = quantize(
+            wide,
+            self.format,
+            recipe=self.recipe,
+            ties=self.ties,
+            negative_zero=self.negative_zero,
+        )
+        return q.elements, q.scales
 
     def _two_level(self, blocks: Values, whole: Tensor) -> tuple[Bytes, Bytes, Loss]:
         """Blocks [n, 16] under a tensor scale; sums are taken in units of an element."""
@@ -151,9 +165,13 @@ class RowQuantizer:
             amax = bits.view(blocks.dtype).astype(np.float32)
         else:
             amax = np.abs(wide).max(axis=1)
-        scales, unit = whole.block_scales(amax, self.format)
-        steps = whole.steps(wide, unit)
-        codes = encode(steps, element, self.ties)
+        if self.search:
+            codes, scales = best_nvfp4(wide, amax, whole, self.format, self.ties)
+            steps = wide / whole.factors(scales, self.format)[:, None]
+        else:
+            scales, unit = whole.block_scales(amax, self.format)
+            steps = whole.steps(wide, unit)
+            codes = encode(steps, element, self.ties)
         error = element.values.take(codes)
         error -= steps
         squares = np.square(whole.factors(scales, self.format).astype(np.float64))
