@@ -5,18 +5,7 @@ k    k_from_113    k_from_1089        what runs for a call of k: below 113 rows,
 
 from __future__ import annotations
 
-import re
-
-_CASE = re.compile(r"(.+)_from_(\d+)")
-
 
 def case_name(kernel: str, rows: int) -> str:
     """The symbol of what runs for a call of `kernel` from so many rows on."""
     return f"{kernel}_from_{rows}"
-
-
-def called_as(symbol: str) -> tuple[str, int]:
-    """The kernel that is called where `symbol` runs, and the rows from which on it does: 0 where it
-    is that one."""
-    found = _CASE.fullmatch(symbol)
-    return (found[1], int(found[2])) if found else (symbol, 0)

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from mxc.artifact.kernel_names import called_as
 from mxc.artifact.manifest import Function
 from mxc.compiler.report import Report
 from mxc.compiler.report.assembly import Kernel as Reported
@@ -249,18 +248,19 @@ def _products(report: Report, kernels: Mapping[str, CodeKernel], target: Target)
     found = []
     named = {operation.kernel for operation in report.operations}
     products = {matmul.kernel for matmul in report.matmuls}
+    entries = {kernel.name: kernel.entry for kernel in report.kernels}
     for name, kernel in kernels.items():
         matrix = [
             each for each in kernel.instructions
             if (m := target.multiplier(each)) is not None and "matrix" in m.kind
         ]  # fmt: skip
-        base = called_as(name)[0]
+        base = entries.get(name, name)
         if matrix and base not in products:
             found.append(f"@{name} has {matrix[0]}, and no contraction of the report is in it")
         if base not in named:
             found.append(f"@{name} is no operation of the report")
     for matmul in report.matmuls:
-        own = [each for name, each in kernels.items() if called_as(name)[0] == matmul.kernel]
+        own = [each for name, each in kernels.items() if entries.get(name, name) == matmul.kernel]
         if not own:
             found.append(f"{matmul.name}: its kernel @{matmul.kernel} is not in the module")
         for part in matmul.lowering.replace(",", " +").split(" + "):

@@ -9,7 +9,6 @@ from typing import Any
 
 from matrix_cases import SHORT, Case
 
-from mxc.artifact.kernel_names import called_as
 from mxc.compiler.report import Report
 from mxc.compiler.report.assembly import Kernel
 from mxc.compiler.report.lowering import best_kind
@@ -87,8 +86,8 @@ def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -
     products = packed or list(read.matmuls)
     product = products[0] if products else None
     named = {each.kernel for each in products}
-    own = sorted((called_as(name)[1], name) for name in kernels if called_as(name)[0] in named)
-    cases = [kernels[name] for _, name in own]
+    own = [each for each in read.kernels if each.entry in named]
+    cases = sorted(own, key=lambda kernel: (kernel.from_rows, kernel.name))
     if not cases and kernels:
         cases = [max(kernels.values(), key=lambda kernel: sum(kernel.instructions.values()))]
     main = cases[-1] if cases else None

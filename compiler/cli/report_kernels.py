@@ -11,7 +11,6 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from mxc.artifact.kernel_names import called_as
 from mxc.compiler.cli.report_table import bytes_text
 from mxc.compiler.report import Matmul, Report, Reports
 from mxc.compiler.report.assembly import Kernel
@@ -102,14 +101,14 @@ def render_kernels(report: Report, width: int = _WIDE, *, every: bool = False) -
 def _rows(report: Report) -> list[_Row]:
     """The kernels in the order in which the program first calls them."""
     names: dict[str, list[str]] = {}
+    kernels = {kernel.name: kernel for kernel in report.kernels}
     for kernel, operations in report.calls.items():
-        rows = called_as(kernel)[1]
+        rows = kernels[kernel].from_rows
         suffix = f", from {rows} rows on" if rows else ""
         names[kernel] = [operation.name + suffix for operation in operations]
     products: dict[str, Matmul] = {}
     for matmul in report.matmuls:
         products.setdefault(matmul.kernel, matmul)
-    kernels = {kernel.name: kernel for kernel in report.kernels}
     order = [name for name in names if name in kernels]
     order += [name for name in kernels if name not in names]
     return [
@@ -117,7 +116,7 @@ def _rows(report: Report) -> list[_Row]:
             kernels[name],
             tuple(dict.fromkeys(_NUMBER.sub("*", each) for each in names.get(name, [name]))),
             len(names.get(name, [])),
-            products.get(called_as(name)[0]),
+            products.get(kernels[name].entry),
         )
         for name in order
     ]

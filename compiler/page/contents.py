@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mxc.artifact.kernel_names import called_as
 from mxc.artifact.manifest import BLOCKS, REPORT, SCALES, Manifest, read_json, read_manifest
 from mxc.artifact.parameter_archive import ArchiveEntry, read_archive
 from mxc.compiler.report import Report, Reports
@@ -108,7 +107,7 @@ def _level(name: str, report: Report, assembly: Sequence[str], texts: Texts) -> 
         kernels.append(
             {
                 **asdict(kernel),
-                "case": called_as(kernel.name)[0],
+                "case": kernel.entry,
                 "operations": [f"{each.function}: {each.name}" for each in operations],
                 "bytes": sum(each.bytes_moved or 0 for each in operations),
                 "flops": sum(each.flops or 0 for each in operations),

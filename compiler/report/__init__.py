@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mxc.artifact.kernel_names import called_as
 from mxc.artifact.schema import SchemaError, read_record
 from mxc.compiler.report.assembly import Kernel
 from mxc.errors import ArtifactError, CompileError
@@ -111,7 +110,7 @@ class Report:
         found: dict[str, list[Operation]] = {}
         for operation in self.operations:
             for kernel in self.kernels:
-                if operation.kernel in (kernel.name, called_as(kernel.name)[0]):
+                if operation.kernel in (kernel.name, kernel.entry):
                     found.setdefault(kernel.name, []).append(operation)
         return found
 
@@ -136,8 +135,7 @@ class Report:
         return tuple(
             kernel
             for kernel in self.kernels
-            if kernel.uses_scratch
-            and (kernel.vgpr is not None or called_as(kernel.name)[0] in products)
+            if kernel.uses_scratch and (kernel.vgpr is not None or kernel.entry in products)
         )
 
     @property

@@ -12,10 +12,10 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from iree.compiler import ir
 
-from mxc.artifact.kernel_names import called_as
 from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel, parse_all
 from mxc.compiler.report.following import following
@@ -47,6 +47,7 @@ from mxc.dialects.dispatches import (
 from mxc.dialects.kernel_calls import read_reasons
 from mxc.dialects.locations import names
 from mxc.passes import verify_packed_weights, verify_transients
+from mxc.passes.kernels.executables import cases_of
 from mxc.passes.verify_packed_weights import Weights
 from mxc.passes.verify_transients import transients
 from mxc.targets.target import Target
@@ -64,9 +65,12 @@ def account(
     every = dispatches(flow)
     weights, stores = Weights(every), hoisted_globals(flow)
     kernels = parse_all(assembly, target.gpu.unit if target.gpu else None)
+    for symbol, (entry, rows) in cases_of(flow).items():
+        if symbol in kernels:
+            kernels[symbol] = replace(kernels[symbol], case_of=entry, from_rows=rows)
     cases: dict[str, list[Kernel]] = defaultdict(list)
-    for symbol, each in kernels.items():
-        cases[called_as(symbol)[0]].append(each)
+    for each in kernels.values():
+        cases[each.entry].append(each)
     users = Counter(dispatch.entry for dispatch in every)
     code = {dispatch.entry: dispatch.body for dispatch in every}
     bodies = {entry: contractions(body) for entry, body in code.items() if body is not None}

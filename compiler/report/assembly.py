@@ -38,10 +38,13 @@ class Kernel:
     often they stand in the text, x86 vector ones with their width: "vfmadd231ps zmm".
     `vgpr` has accumulation registers in it where both are one file (gfx942, gfx950). `occupancy`
     and `hot_loop` are there for a GPU that targets/amd/ has, `stack_moves` for a CPU
-    kernel that has some.
+    kernel that has some. `case_of`: the kernel that is called where this one runs, from so many
+    rows on (`from_rows`); empty where it is called itself.
     """
 
     name: str
+    case_of: str = ""
+    from_rows: int = 0
     instructions: dict[str, int] = field(default_factory=dict)
     spills: int = 0
     scratch_bytes: int = 0
@@ -53,6 +56,11 @@ class Kernel:
     occupancy: Occupancy | None = None
     hot_loop: HotLoop | None = None
     stack_moves: StackMoves | None = None
+
+    @property
+    def entry(self) -> str:
+        """The kernel that the program calls where this one runs."""
+        return self.case_of or self.name
 
     @property
     def uses_tiles(self) -> bool:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mxc.artifact.kernel_names import called_as, case_name
+from mxc.artifact.kernel_names import case_name
 from mxc.compiler.report import Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel, bodies_of
 from mxc.compiler.report.loops import hot_loop, read_line
@@ -42,23 +42,22 @@ def listings(report: Report, texts: Iterable[str]) -> list[Listing]:
         if symbol not in bodies:
             continue
         body, text = bodies[symbol]
-        name = _file_name(operations[0], symbol)
+        kernel = kernels[symbol]
+        name = _file_name(operations[0], kernel)
         names[name] += 1
         name = name if names[name] == 1 else f"{name}-{names[name]}"
-        called = called_as(symbol)[0]
-        product = next((one for one in report.matmuls if one.kernel == called), None)
-        gpu = kernels[symbol].vgpr is not None
-        head = "\n".join(
-            f"{';' if gpu else '#'} {line}" for line in _head(operations, kernels[symbol], product)
-        )
+        product = next((one for one in report.matmuls if one.kernel == kernel.entry), None)
+        gpu = kernel.vgpr is not None
+        lines = _head(operations, kernel, product)
+        head = "\n".join(f"{';' if gpu else '#'} {line}" for line in lines)
         code = text.replace(body, _marked(body)) if gpu else f"{symbol}:{body}"
         found.append(Listing(name, symbol, f"{head}\n{code.rstrip()}\n"))
     return found
 
 
-def _file_name(operation: Operation, symbol: str) -> str:
-    called, rows = called_as(symbol)
-    name = called if operation.name == called else f"{operation.function}.{operation.name}"
+def _file_name(operation: Operation, kernel: Kernel) -> str:
+    entry, rows = kernel.entry, kernel.from_rows
+    name = entry if operation.name == entry else f"{operation.function}.{operation.name}"
     name = case_name(name, rows) if rows else name
     return re.sub(r"[^\w.-]+", "_", name).strip("._") or "kernel"
 

@@ -17,9 +17,12 @@ from typing import Protocol
 
 from iree.compiler import ir
 
+from mxc.artifact.kernel_names import case_name
 from mxc.dialects.amdgpu import in_global_memory
 from mxc.passes.kernels.extents import Buffer, Size, dynamic_of, value_of
 from mxc.passes.kernels.vectors import index
+
+_EXECUTABLE = "stream.executable"
 
 #: Of a function: how IREE is to make code of it.
 TRANSLATION = "translation_info"
@@ -74,6 +77,22 @@ class Cases:
 
 #: Of a function: what its cases are to become.
 CASES = "mxc.cases"
+
+
+def cases_of(module: ir.Operation) -> dict[str, tuple[str, int]]:
+    """What mxc-split-kernels makes of the kernels of a program: of each new symbol the kernel that
+    is called where it runs, and the number of rows from which on it does."""
+    found = {}
+    for made in module.regions[0].blocks[0].operations:
+        inside = made.operation.regions[0].blocks[0].operations if made.name == _EXECUTABLE else ()
+        for inner in (op.operation for op in inside if op.operation.name == "builtin.module"):
+            for function in inner.regions[0].blocks[0].operations:
+                if CASES in function.attributes:
+                    entry = ir.StringAttr(function.attributes["sym_name"]).value
+                    given = ir.DictAttr(function.attributes[CASES])
+                    for rows in ir.DenseI64ArrayAttr(given["bounds"]):
+                        found[case_name(entry, rows)] = (entry, rows)
+    return found
 
 
 class Kernel(Protocol):
@@ -132,7 +151,7 @@ def executable(
     their order.
     """
     executable = ir.Operation.create(
-        "stream.executable",
+        _EXECUTABLE,
         attributes={
             "sym_name": ir.StringAttr.get(name),
             "sym_visibility": ir.StringAttr.get("private"),

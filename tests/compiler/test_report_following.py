@@ -245,3 +245,37 @@ def test_an_embedding_is_no_weight_in_another_order(report: Report) -> None:
 def test_attention_reads_its_own_keys_and_values(report: Report) -> None:
     (found,) = [operation for operation in report.operations if operation.function == "attention"]
     assert found.bytes_moved == 2 * 4 * 512 + 2 * 131072
+
+
+#: A kernel that is split by the rows of a call, and another one whose name looks like a part of it.
+SPLIT = f"""
+stream.executable private @split {{
+  stream.executable.export public @split
+  builtin.module {{
+    func.func @split() attributes {{mxc.cases = {{bounds = array<i64: 16, 64>}}}} {{ return }}
+  }}
+}}
+{executable("split_from_3", [ROW, ROW], "")}
+util.func public @f(%x: {ROW}) -> {ROW} {{
+  %r = flow.dispatch @split::@split(%x) : ({ROW}) -> {ROW}
+  %q = flow.dispatch @split_from_3::@split_from_3(%r) : ({ROW}) -> {ROW}
+  util.return %q : {ROW}
+}}
+"""
+
+
+def test_kernels_that_are_called_by_another_name() -> None:
+    names = ["split", "split_from_16", "split_from_64", "split_from_3"]
+    assembly = "".join(
+        f"\t.type\t{name},@function\n{name}:\n\tretq\n\t.size\t{name}, .-{name}\n" for name in names
+    )
+    with new_context():
+        module = ir.Module.parse(SPLIT).operation
+        found = build_report(module, module, [assembly], target("cpu:znver5"))
+    assert [(kernel.name, kernel.entry, kernel.from_rows) for kernel in found.kernels] == [
+        ("split", "split", 0),
+        ("split_from_16", "split", 16),
+        ("split_from_64", "split", 64),
+        ("split_from_3", "split_from_3", 0),
+    ]
+    assert [len(found.calls[name]) for name in names] == [1, 1, 1, 1]
