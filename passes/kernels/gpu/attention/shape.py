@@ -59,17 +59,28 @@ class Attention:
     @property
     def tiles(self) -> int:
         """Tiles of rows of a wave. Two share what is read, where registers are enough for them."""
-        return 2 if self.rows > TILE and self.head_bytes <= 128 else 1
+        enough = self.head_bytes <= 128 and self.part_bytes <= 192
+        return 2 if self.rows > TILE and enough else 1
 
     @property
     def waves(self) -> int:
-        """Waves that a SIMD is to hold, by registers: one of them waits while another computes."""
-        return max(1, min(4 // self.tiles, 512 // (self.head_bytes * self.tiles)))
+        """Waves that a SIMD is to hold, by registers: one of them waits while another computes.
+
+        A wave was seen to take up to one register for each byte of a key, or 48 and 3/7 for each
+        byte of the parts of a key.
+        """
+        registers = self.head_bytes, 48 + 3 * self.part_bytes // 7
+        return max(1, min(4 // self.tiles, *(512 // (each * self.tiles) for each in registers)))
 
     @property
     def head_bytes(self) -> int:
         """Of a key."""
         return self.depth * int(self.element_type().width) // 8
+
+    @property
+    def part_bytes(self) -> int:
+        """Of the bf16 that add up to a key."""
+        return 2 * self.depth * self.parts
 
     @property
     def long(self) -> bool:

@@ -145,9 +145,12 @@ def test_without_sinks(case: Case, attend: Attend) -> None:
 
 
 def test_registers_are_enough(tmp_path: Path) -> None:
-    """Nothing is spilled where two tiles of rows, or long heads, fill the registers."""
+    """Nothing is spilled where two tiles of rows, long heads, or parts of them fill registers."""
     shapes = [(32, "bf16"), (64, "bf16"), (64, "f32"), (128, "bf16"), (128, "f32"), (256, "f16")]
+    shapes += [(32, "f32"), (64, "f16")]
     cases = [Case(32, 2, 8, depth, 4096, cache) for depth, cache in shapes]
+    cases += [Case(1, 2, 8, depth, 4096, cache) for depth, cache in ((32, "f32"), (64, "f16"))]
+    cases.append(Case(3, 2, 2, 32, 64, "f32", "bf16", width=20, size=60, rounded=True))
     cases += [Case(tokens, 1, 128, 576, 4096, latent=512) for tokens in (1, 64)]
     (tmp_path / "program.mlir").write_bytes(program(cases))
     mxc.compile(tmp_path / "program.mlir", target="gfx950", output=tmp_path / "program.mxc")
