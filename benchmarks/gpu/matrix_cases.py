@@ -82,11 +82,24 @@ class Case:
 
     @property
     def kernels_wanted(self) -> int:
-        """One for a contraction with its epilogue, one more where activations are quantised, and
-        for another product, before or behind it."""
+        """One for a contraction with its epilogue, one more where activations are quantised, for
+        another product, before or behind it, and for each operand that is put in order."""
         more = self.spelled
         products = more is not None and (more.before + (more.ending in ("gate", "geglu", "after")))
-        return 1 + bool(self.source) + products
+        return 1 + bool(self.source) + products + self.unordered
+
+    @property
+    def unordered(self) -> int:
+        """Tensors of weights that the program has in another order than by rows of the sum.
+
+        Elements [K, N], or with the even ones in high nibbles or in a half of their own, and scales
+        [K / 32, N]: the program loads them, so that each call puts them in order.
+        """
+        if self.spelled is None or not self.spelled.rhs.packed:
+            return 0
+        side, both = self.spelled.rhs, self.spelled.gated + 1
+        elements = side.layout != "nk" or side.elements in ("high", "halves")
+        return both * (elements + (side.scales != "nk"))
 
     @property
     def result_bytes(self) -> float:
@@ -109,6 +122,7 @@ class Case:
         more = self.spelled
         return more is not None and (
             self.does_more
+            or self.unordered > 0
             or more.accumulator == "argument"
             or any(each.startswith("residual") for each in more.epilogue)
         )

@@ -33,10 +33,11 @@ class Row:
 
     kind: how it multiplies, as targets.KINDS has it, or "none"; failed: the refusal, or "";
     kernels, spills, scratch_bytes, transient_bytes: of the whole program; packed: no weight goes
-    through memory in another form; bytes_moved: of `bytes_minimum`, None where dynamic;
-    load_bytes: a lane, of a load in the hot loop; bytes_in_flight: of a unit there, None where
-    there is no loop and all is asked for at once; matrix_share: of the issue model; disagreements:
-    what the report says otherwise than the module (matrix_objects.py).
+    through memory with more bits; copied: weights that are copied in another order; bytes_moved:
+    of `bytes_minimum`, None where dynamic; load_bytes: a lane, of a load in the hot loop;
+    bytes_in_flight: of a unit there, None where there is no loop and all is asked for at once;
+    matrix_share: of the issue model; disagreements: what the report says otherwise than the module
+    (matrix_objects.py).
     """
 
     name: str
@@ -54,6 +55,7 @@ class Row:
     waves: int = 0
     transient_bytes: int = 0
     packed: bool = False
+    copied: int = 0
     bytes_moved: int | None = None
     bytes_minimum: int | None = None
     load_bytes: float | None = None
@@ -93,6 +95,7 @@ def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -
     main = cases[-1] if cases else None
     loop = main.hot_loop if main else None
     fallback = "; ".join(dict.fromkeys(each.fallback for each in products if each.fallback))
+    copied = sum("writes a copy of a weight" in each for each in read.findings)
     return Row(
         name=case.name,
         group=case.group,
@@ -107,7 +110,8 @@ def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -
         lds_bytes=(main.lds_bytes or 0) if main else 0,
         waves=main.occupancy.waves_per_simd if main and main.occupancy else 0,
         transient_bytes=report["transient_bytes"],
-        packed=not read.findings and "goes through memory" not in fallback,
+        packed=copied == len(read.findings) and "goes through memory" not in fallback,
+        copied=copied,
         bytes_moved=product.bytes_moved if product else None,
         bytes_minimum=_minimum(case),
         load_bytes=loop.load_bytes if loop else None,
@@ -185,6 +189,16 @@ BARS = (
     Bar(
         "weights stay packed", lambda case: case.contracts, lambda case, found, target: found.packed
     ),
+    Bar(
+        "weights are read where they lie",
+        lambda case: case.contracts and not case.unordered,
+        lambda case, found, target: not found.copied,
+    ),
+    Bar(
+        "weights in another order: one copy each",
+        lambda case: case.contracts and case.unordered > 0,
+        lambda case, found, target: found.copied <= case.unordered,
+    ),
     Bar("no spills", lambda case: True, lambda case, found, target: not found.spills),
     Bar("no scratch", lambda case: True, lambda case, found, target: not found.scratch_bytes),
     Bar(
@@ -235,8 +249,8 @@ def counts(pairs: Sequence[tuple[Case, Row]], target: Target) -> list[tuple[str,
 #: What two runs are compared in, and whether more is better; None: any change is told.
 _COMPARED = {
     "kind": None, "kernels": False, "spills": False, "scratch_bytes": False,
-    "transient_bytes": False, "packed": True, "matrix_share": True, "fallback": None,
-    "failed": None,
+    "transient_bytes": False, "packed": True, "copied": False, "matrix_share": True,
+    "fallback": None, "failed": None,
 }  # fmt: skip
 
 
