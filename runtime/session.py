@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Sequence as Items
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from iree import runtime as rt
 
@@ -27,6 +27,9 @@ from mxc.runtime.machine import physical_cores
 
 if TYPE_CHECKING:
     from mxc.runtime.batch import Batch
+    from mxc.runtime.completions.generate import OnePrompt
+    from mxc.runtime.completions.stream import Completion, Stream
+    from mxc.runtime.completions.text_model import TextModel
     from mxc.runtime.sequence import Sequence
 
 # One argument or result in IREE's reflection: "sync func @f(%input0: tensor<4xf32>, ...) -> (...)".
@@ -104,6 +107,8 @@ class Model:
         self.threads = threads
         self.uri = uri
         self._lock = threading.Lock()
+        self._opening = threading.Lock()
+        self._text_model: TextModel | None = None
         self._process = os.getpid()
         instance = rt.VmInstance()
         try:
@@ -223,6 +228,50 @@ class Model:
         from mxc.runtime.batch import Batch
 
         return Batch(self)
+
+    @overload
+    def generate(self, prompt: OnePrompt, *, stream: Literal[True], **options: Any) -> Stream: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: OnePrompt | Items[OnePrompt],
+        *,
+        stream: Literal[False] = False,
+        **options: Any,
+    ) -> Completion | list[Completion]: ...
+
+    def generate(
+        self, prompt: OnePrompt | Items[OnePrompt], *, stream: bool = False, **options: Any
+    ) -> Completion | list[Completion] | Stream:
+        """Text that follows `prompt`, which is text or token ids, or messages of a chat.
+
+        A list of prompts is answered together, in a list. stream: one prompt's answer as it comes,
+        by `for`, or by `async for` and `await stream.complete()`.
+
+        Options: max_new_tokens (as many as fit); temperature (0: the likeliest token), top_k,
+        top_p, min_p, seed, presence_penalty, frequency_penalty, logit_bias; stop (text, or several)
+        before which the answer ends; logprobs (how many of the likeliest tokens are listed with
+        each); tools (as OpenAI has them); json_schema or regex, which the answer matches; special
+        (special tokens are text); template (variables of the chat template).
+
+        Raises RequestError for options that are none, ArtifactError where the artifact has no
+        tokenizer.
+        """
+        from mxc.runtime.completions.generate import generate, start
+
+        if stream:
+            return start(self._texts(), cast("OnePrompt", prompt), **options)
+        return generate(self._texts(), prompt, **options)
+
+    def _texts(self) -> TextModel:
+        """What generates text, opened once."""
+        from mxc.runtime.completions.opened import open_text_model
+
+        with self._opening:
+            if self._text_model is None:
+                self._text_model = open_text_model(self)
+            return self._text_model
 
     def _entry(self, name: str) -> _Entry:
         if name not in self._entries:

@@ -19,6 +19,7 @@ from mxc.artifact.manifest import iree_version, mxc_version
 from mxc.compiler.cli import (
     bench,
     catalogue,
+    chat,
     convert,
     doctor,
     eval,
@@ -26,6 +27,7 @@ from mxc.compiler.cli import (
     quantize,
     report,
     run,
+    serve,
 )
 from mxc.compiler.cli.limits import PhaseTimeout
 from mxc.compiler.cli.repository import Revision
@@ -247,6 +249,8 @@ def _compile(
 
 app.command("quantize")(quantize.command)
 app.command("generate")(generate.command)
+app.command("chat")(chat.command)
+app.command("serve")(serve.command)
 app.command("run")(run.command)
 app.command("bench")(bench.command)
 app.command("eval")(eval.command)
