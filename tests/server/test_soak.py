@@ -1,0 +1,26 @@
+"""A few turns of benchmarks/soak.py: good and bad clients at once, and nothing left of them."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from paged_model import PagedModel
+from running import Running
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+from soak import Soak
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_nothing_is_left(start: Callable[..., Running], seed: int) -> None:
+    # Pages for three or four of the sequences, so that they are preempted.
+    model = PagedModel(vocabulary=484, full_pages=70, window_pages=40, context=200)
+    made = start(model)
+    soak = Soak(made.url, seed, tokens=8)
+    asyncio.run(soak.run(60.0, 10, turns=12))
+    assert soak.problems == []
+    assert {"ask", "leave", "reset", "slow", "no_json", "half"} <= set(soak.seen)
+    assert made.all_pages_are_free()
