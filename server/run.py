@@ -39,6 +39,8 @@ def serve(
     `ready` is called before the first request is taken.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    # Its warnings are of clients that have gone, which are no news here.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     config = uvicorn.Config(
         make_app(models, settings),
         log_config=None,

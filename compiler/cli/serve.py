@@ -37,9 +37,6 @@ def command(
             show_default="nobody is asked",
         ),
     ] = None,
-    cache_memory: Annotated[
-        float, typer.Option(min=0.001, help="GiB of KV cache of each model.")
-    ] = 2.0,
     sequences: Annotated[int, typer.Option(min=1, help="Requests that run together.")] = 64,
     step_tokens: Annotated[
         int, typer.Option(min=1, help="Tokens of a step, of prompts and answers together.")
@@ -99,7 +96,6 @@ def command(
     models = {
         called: open_text_model(
             load_model(path, device=device, threads=threads, level=level),
-            cache_bytes=int(cache_memory * (1 << 30)),
             limits=limits,
             queue=queue,
         )
