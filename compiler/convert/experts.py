@@ -32,13 +32,15 @@ _WHOLE = re.compile(
 )
 
 #: model_type -> parts of names in transformers' modules, and in checkpoints as they are published.
+_MIXTRAL = (
+    (r"\.mlp\.", ".block_sparse_moe."),
+    (r"(\.experts\.\d+)\.gate_proj\.", r"\1.w1."),
+    (r"(\.experts\.\d+)\.up_proj\.", r"\1.w3."),
+    (r"(\.experts\.\d+)\.down_proj\.", r"\1.w2."),
+)
 _PUBLISHED: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "mixtral": (
-        (r"\.mlp\.", ".block_sparse_moe."),
-        (r"(\.experts\.\d+)\.gate_proj\.", r"\1.w1."),
-        (r"(\.experts\.\d+)\.up_proj\.", r"\1.w3."),
-        (r"(\.experts\.\d+)\.down_proj\.", r"\1.w2."),
-    ),
+    "mixtral": _MIXTRAL,
+    "minimax_m2": _MIXTRAL,
 }
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, Convention
-from mxc.compiler.checkpoints.dialects.gguf_names import ARCHITECTURES, Names
+from mxc.compiler.checkpoints.dialects.gguf_names import ARCHITECTURES, Names, is_row
 from mxc.compiler.checkpoints.dialects.gguf_names import tensor as gguf_name
 from mxc.compiler.checkpoints.files.gguf import TYPES
 from mxc.compiler.checkpoints.files.tensors import DTYPES
@@ -41,7 +41,9 @@ CONFIG_KEY, DTYPES_KEY = "mxc.config", "mxc.dtypes"
 _PLAIN = ("F32", "F16", "BF16", "I8", "I16", "I32", "I64", "F64")
 
 #: What ggml multiplies or adds in f32 only.
-_WIDE = re.compile(r"(.*_norm|output_norm|.*\.ffn_gate_inp)\.weight|.*\.bias|.*_sinks\.weight")
+_WIDE = re.compile(
+    r"(.*_norm|output_norm|.*\.ffn_gate_inp(_shexp)?)\.weight|.*\.bias|.*_sinks\.weight"
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def plan_gguf(source: Source) -> Plan:
                 values = tensor.values().reshape(-1) + np.float32(1)
                 written.append(number(name, values, values.shape))
                 continue
-            written += _tensor(tensor, name, rows, wide=wide)
+            written += _tensor(tensor, name, rows, wide=wide, vector=is_row(name, names))
     written += [number(name, values, values.shape) for name, values in said.rotary.items()]
     metadata = dict(said.metadata)
     metadata[CONFIG_KEY] = json.dumps(_without_quantisation(source.config))
@@ -189,10 +191,12 @@ def _one_after_the_other(parts: list[Written]) -> Iterator[Bytes]:
         yield from part.data()
 
 
-def _tensor(tensor: CanonicalTensor, name: str, rows: _Rows, *, wide: bool) -> list[Written]:
-    """A tensor, and its tensor scales as tensors of their own."""
-    vector = name.endswith(".bias")
-    shape = list(tensor.shape)
+def _tensor(
+    tensor: CanonicalTensor, name: str, rows: _Rows, *, wide: bool, vector: bool = False
+) -> list[Written]:
+    """A tensor, and its tensor scales as tensors of their own; `vector`: one row is a vector."""
+    shape = list(tensor.shape)[vector and len(tensor.shape) > 1 :]
+    vector = vector or name.endswith(".bias")
     if rows.unit > 1:
         axis = len(shape) - (1 if vector else 2)
         shape[axis] = shape[axis] // rows.unit * len(rows.pick)

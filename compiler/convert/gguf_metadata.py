@@ -30,8 +30,8 @@ from mxc.compiler.models.blocks.rope import (
     frequencies,
 )
 from mxc.compiler.models.blocks.self_attention import SelfAttention
-from mxc.compiler.models.configs.gguf import stores_norms
-from mxc.compiler.models.configs.gguf_kinds import KINDS
+from mxc.compiler.models.configs.gguf import SCORES, stores_norms
+from mxc.compiler.models.configs.gguf_kinds import KINDS, Kind
 from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
 from mxc.compiler.models.configs.longrope import LongropeScaling
 from mxc.compiler.models.configs.yarn import YarnScaling, yarn_attention
@@ -41,10 +41,12 @@ from mxc.errors import CheckpointError
 
 #: Architecture here -> general.architecture.
 _ARCHITECTURES = {kind.model_type: name for name, kind in KINDS.items()}
-_ARCHITECTURES |= {"mistral": "llama", "mixtral": "llama"}
+_ARCHITECTURES |= {"mistral": "llama", "mixtral": "llama", "olmo3": "olmo2"}
 
 #: Of which llama.cpp reads divisors of rotary frequencies.
-_DIVIDED = ("llama", "granite", "smollm3")
+_DIVIDED = ("llama", "exaone4", "granite", "smollm3")
+
+_NEXT_TOKENS = "nextn_predict_layers"
 
 #: Of which llama.cpp takes the embedding as the head.
 _TIED = ("cohere2", "gemma2")
@@ -84,7 +86,7 @@ def say(config: Mapping[str, Any], tensors: Collection[str], place: str) -> Said
             f"{', '.join(_ARCHITECTURES)}; choose another dialect with --to"
         )
     own = {
-        **_shape(decoder, config),
+        **_shape(decoder, config, architecture),
         **_layers(decoder, architecture),
         **_ropes(decoder, architecture),
         **_scales(decoder, architecture),
@@ -112,10 +114,13 @@ def say(config: Mapping[str, Any], tensors: Collection[str], place: str) -> Said
     )
 
 
-def _shape(decoder: Decoder, config: Mapping[str, Any]) -> dict[str, Any]:
+def _shape(decoder: Decoder, config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
+    # Layers that predict tokens after the next count among those of the file.
+    more = decoder.next_tokens if _NEXT_TOKENS in KINDS[architecture].fields else 0
     heads, norm = decoder.heads, "layer_norm" if decoder.norm.centered else "layer_norm_rms"
     return {
-        "block_count": len(decoder.layers),
+        "block_count": len(decoder.layers) + more,
+        **({_NEXT_TOKENS: more} if more else {}),
         "context_length": decoder.max_position_embeddings,
         "embedding_length": decoder.hidden_size,
         "feed_forward_length": config["intermediate_size"],
@@ -186,11 +191,31 @@ def _layers(decoder: Decoder, architecture: str) -> dict[str, Any]:
     experts = next((layer.mlp for layer in decoder.layers if isinstance(layer.mlp, Mixture)), None)
     if experts is None:
         return found
-    found |= {"expert_count": experts.experts, "expert_used_count": experts.choices}
-    if architecture != "llama":
-        found["expert_feed_forward_length"] = experts.width
-    if architecture == "qwen3moe":
-        found["expert_weights_norm"] = experts.routing.normalized
+    return found | _experts(decoder, experts, KINDS[architecture])
+
+
+def _experts(decoder: Decoder, experts: Mixture, kind: Kind) -> dict[str, Any]:
+    """The keys that the architecture has of its experts."""
+    has = [isinstance(layer.mlp, Mixture) for layer in decoder.layers]
+    first, routing = has.index(True), experts.routing
+    numbers = [number + 1 for number, each in enumerate(has) if each]
+    shared = 0 if experts.shared is None else experts.shared.mlp.width
+    values: dict[str, Any] = {
+        "expert_feed_forward_length": experts.width,
+        "expert_group_count": routing.groups,
+        "expert_group_used_count": routing.kept,
+        "expert_shared_count": shared // experts.width,
+        "expert_weights_norm": routing.normalized,
+        "expert_weights_scale": routing.factor,
+        "interleave_moe_layer_step": math.gcd(*numbers) if len(numbers) > 1 else 1,
+        "leading_dense_block_count": first,
+    }
+    found: dict[str, Any] = {"expert_count": experts.experts, "expert_used_count": experts.choices}
+    found |= {key: value for key, value in values.items() if key in kind.fields}
+    if shared:
+        found["expert_shared_feed_forward_length"] = shared
+    if kind.scores != "softmax":
+        found["expert_gating_func"] = SCORES[kind.scores]
     return found
 
 
@@ -295,8 +320,9 @@ def _fields(wanted: Any, found: Any, name: str) -> Iterator[tuple[str, object, o
 
 def _computed_otherwise(decoder: Decoder, architecture: str) -> Iterator[str]:
     """What llama.cpp makes of the file that the file does not say."""
+    kind = KINDS[architecture]
     widths = [each.window for each in decoder.attentions if each and each.window is not None]
-    if widths and not KINDS[architecture].slides:
+    if widths and kind.slides is not True and kind.slides != len(decoder.layers):
         yield (
             f"llama.cpp reads no sliding window of {architecture}: beyond {min(widths)} tokens its "
             "logits are those of a model without one"
@@ -312,7 +338,10 @@ def _computed_otherwise(decoder: Decoder, architecture: str) -> Iterator[str]:
     if isinstance(yarn, Llama3Scaling) and architecture not in _DIVIDED:
         yield f"llama.cpp knows no {DIVISORS} of {architecture}, and refuses the file"
     mixtures = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, Mixture)]
-    if mixtures and any(isinstance(layer.mlp, Mlp) for layer in decoder.layers):
+    dense = any(isinstance(layer.mlp, Mlp) for layer in decoder.layers)
+    if mixtures and dense and kind.experts_everywhere:
         yield f"llama.cpp wants experts in every layer of {architecture}, and refuses the file"
-    if any(not mixture.routing.normalized for mixture in mixtures):
+    if any(not mixture.routing.normalized for mixture in mixtures) and architecture == "qwen3moe":
         yield "llama.cpp divides the shares of the chosen experts by their sum; the model does not"
+    if any(mixture.routing.normalized for mixture in mixtures) and architecture == "qwen2moe":
+        yield "llama.cpp does not divide the shares of the chosen experts by their sum"

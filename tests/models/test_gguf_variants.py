@@ -105,6 +105,26 @@ CASES: dict[str, tuple[Any, str | None]] = {
     ),
     "cohere2": (transformers.Cohere2Config(**TWO, **SLIDING, logit_scale=0.3), None),
     "ernie4_5": (transformers.Ernie4_5Config(**SMALL, head_dim=32), None),
+    # The first layer has an MLP; two experts' worth of one is shared.
+    "ernie4_5_moe": (
+        transformers.Ernie4_5_MoeConfig(
+            **TWO,
+            moe_num_experts=5,
+            moe_k=3,
+            moe_intermediate_size=32,
+            moe_num_shared_experts=2,
+            moe_layer_start_index=1,
+            tie_word_embeddings=True,
+        ),
+        None,
+    ),
+    "exaone4": (transformers.Exaone4Config(**TWO, **SLIDING), "no sliding window of exaone4"),
+    "exaone4-full": (
+        transformers.Exaone4Config(
+            **SMALL, sliding_window=None, layer_types=["full_attention"], rope_parameters=LLAMA3
+        ),
+        None,
+    ),
     "gemma2": (transformers.Gemma2Config(**TWO, **SLIDING, head_dim=32, **GEMMA), None),
     "gemma3": (
         transformers.Gemma3TextConfig(
@@ -120,6 +140,23 @@ CASES: dict[str, tuple[Any, str | None]] = {
         None,
     ),
     "glm4": (transformers.Glm4Config(**SMALL, head_dim=32, attention_bias=True), None),
+    "glm4_moe": (
+        transformers.Glm4MoeConfig(
+            **TWO,
+            head_dim=16,
+            attention_bias=True,
+            use_qk_norm=True,
+            n_routed_experts=6,
+            num_experts_per_tok=2,
+            n_group=3,
+            topk_group=2,
+            n_shared_experts=1,
+            moe_intermediate_size=32,
+            first_k_dense_replace=1,
+            routed_scaling_factor=1.7,
+        ),
+        None,
+    ),
     "granite": (
         transformers.GraniteConfig(
             **SMALL,
@@ -130,7 +167,25 @@ CASES: dict[str, tuple[Any, str | None]] = {
         ),
         None,
     ),
+    "minimax_m2": (
+        transformers.MiniMaxM2Config(
+            **TWO, head_dim=32, rotary_dim=16, num_local_experts=5, num_experts_per_tok=3
+        ),
+        None,
+    ),
     "olmo2": (transformers.Olmo2Config(**SMALL), None),
+    # Layers that slide have rotary positions without scaling.
+    "olmo3": (
+        transformers.Olmo3Config(
+            **TWO | {"num_key_value_heads": 4},
+            **SLIDING,
+            rope_parameters={
+                "full_attention": YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        ),
+        None,
+    ),
     "phi3": (
         transformers.Phi3Config(**SMALL, sliding_window=7),
         "no sliding window of phi3",
@@ -148,6 +203,16 @@ CASES: dict[str, tuple[Any, str | None]] = {
                 "long_factor": [1.0, 1.1, 1.7, 3.5, 9.0, 20.0],
                 "short_factor": [1.0, 1.0, 1.02, 1.1, 1.3, 1.5],
             },
+        ),
+        None,
+    ),
+    "qwen2_moe": (
+        transformers.Qwen2MoeConfig(
+            **TWO,
+            num_experts=5,
+            num_experts_per_tok=3,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=48,
         ),
         None,
     ),
@@ -174,6 +239,9 @@ def write(folder: Path, config: Any) -> None:
             weight.data = (0 if name.endswith("bias") else 1) + 0.1 * draw
         else:
             weight.data = draw if "embed" in name else 1.5 * weight.shape[-1] ** -0.5 * draw
+    for name, buffer in model.named_buffers():
+        if "correction" in name:
+            buffer.data = 0.3 * torch.randn(buffer.shape, generator=random)
     model.tie_weights()
     model.float().save_pretrained(folder)
 
@@ -185,6 +253,7 @@ STORED_NORMS = ("gemma2", "gemma3")
 FIRST = list(CASES)[: list(CASES).index("cohere2")]
 COMPILED = [name for name in FIRST if name not in ("yarn-mscale", "qwen2-unused-window")]
 COMPILED += [*STORED_NORMS, "granite", "phi3-longrope"]
+COMPILED += ["glm4_moe"]
 
 
 @pytest.fixture(scope="module")
@@ -301,8 +370,8 @@ def test_what_llama_cpp_would_compute_is_said(name: str, made: Made) -> None:
             r"layers\[0\].attention.scale is 0.204.*; a reader of the file would take 0.176",
         ),
         (
-            transformers.Olmo3Config(**TWO, **SLIDING),
-            "architecture olmo3 is not written as GGUF; wanted one of .*olmo2",
+            transformers.Qwen3NextConfig(**SMALL | {"num_hidden_layers": 4}),
+            "architecture qwen3_next is not written as GGUF; wanted one of .*olmo2",
         ),
         (transformers.OPTConfig(), "architecture .*'opt' is not supported; supported: Cohere2"),
         (

@@ -34,7 +34,7 @@ from mxc.compiler.checkpoints.canonical.tensor import (
     blocked,
     plain,
 )
-from mxc.compiler.checkpoints.dialects.gguf_names import ARCHITECTURES, Names, parameter
+from mxc.compiler.checkpoints.dialects.gguf_names import ARCHITECTURES, Names, is_row, parameter
 from mxc.compiler.checkpoints.files.gguf import GgufFile, GgufTensor, read_gguf
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.compiler.checkpoints.layers.quantisation import Quantisation
@@ -195,6 +195,9 @@ def _named(
     found = parameter(name, names)
     if found is None:
         return [weight]
+    if is_row(name, names) and len(weight.shape) == 1 and isinstance(weight.elements, Stored):
+        shape = (1, *weight.shape)
+        weight = replace(weight, shape=shape, elements=replace(weight.elements, shape=shape))
     matrix = found.endswith(".weight") and not found.endswith("norm.weight")
     least = 1 + matrix + ("{}" in found)
     if 0 in weight.shape or len(weight.shape) < least:

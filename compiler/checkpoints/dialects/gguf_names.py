@@ -7,7 +7,7 @@ the tests hold both against this.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -39,6 +39,7 @@ _POST_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_OLMO = {k: v for k, v in _ATTENTION.items() if k != "attn_norm"} | _QK_NORM | _POST_NORMS | _MLP
 _GEMMA = _ATTENTION | _POST_NORMS | {"ffn_norm": "pre_feedforward_layernorm"} | _MLP
 
 
@@ -47,11 +48,15 @@ class Names:
     """The layers of one architecture: `layers` what follows `blk.N.`, without `.weight`.
 
     `experts` are tensors [experts, out, in] and the name of one expert's, with {} for its number.
-    `pairs`: rows of queries and keys lie as pairs of a rotation, not as its two halves.
+    `whole`: what follows `blk.N.` of tensors that transformers calls otherwise than a weight or a
+    bias. `rows`: what follows it of vectors that transformers has as one row [1, n]. `pairs`: rows
+    of queries and keys lie as pairs of a rotation, not as its two halves.
     """
 
     layers: Mapping[str, str]
     experts: Mapping[str, str] = field(default_factory=dict)
+    whole: Mapping[str, str] = field(default_factory=dict)
+    rows: Collection[str] = ()
     pairs: bool = False
 
 
@@ -60,10 +65,27 @@ _MIXTRAL = {
     "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
     "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
 }
-_QWEN_MOE = {
+_EXPERTS = {
     "ffn_gate_exps": "mlp.experts.{}.gate_proj",
     "ffn_up_exps": "mlp.experts.{}.up_proj",
     "ffn_down_exps": "mlp.experts.{}.down_proj",
+}
+_ROUTER = {"ffn_gate_inp": "mlp.gate"}
+
+
+def _shared(name: str) -> dict[str, str]:
+    """The MLP of all tokens beside the experts."""
+    return {f"ffn_{part}_shexp": f"mlp.{name}.{part}_proj" for part in ("gate", "up", "down")}
+
+
+#: Layers that predict tokens after the next have these beside the others.
+_NEXT_TOKENS = {
+    "nextn.eh_proj": "eh_proj",
+    "nextn.embed_tokens": "embed_tokens",
+    "nextn.enorm": "enorm",
+    "nextn.hnorm": "hnorm",
+    "nextn.shared_head_head": "shared_head.head",
+    "nextn.shared_head_norm": "shared_head.norm",
 }
 
 #: `general.architecture` -> names. Mistral and Mixtral call themselves llama.
@@ -71,6 +93,13 @@ ARCHITECTURES: Mapping[str, Names] = MappingProxyType(
     {
         "cohere2": Names(layers=_ATTENTION | _MLP),
         "ernie4_5": Names(layers=_ATTENTION | _DENSE),
+        "ernie4_5-moe": Names(
+            layers=_ATTENTION | _DENSE | _ROUTER | _shared("shared_experts"),
+            experts=_EXPERTS,
+            whole={"exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
+            rows=("exp_probs_b.bias",),
+        ),
+        "exaone4": Names(layers=_OLMO),
         "gemma2": Names(layers=_GEMMA),
         "gemma3": Names(layers=_GEMMA | _QK_NORM),
         "glm4": Names(
@@ -82,13 +111,29 @@ ARCHITECTURES: Mapping[str, Names] = MappingProxyType(
                 "post_ffw_norm": "post_mlp_layernorm",
             }
         ),
-        "granite": Names(layers=_ATTENTION | _DENSE, pairs=True),
-        "olmo2": Names(
-            layers={k: v for k, v in _ATTENTION.items() if k != "attn_norm"}
+        "glm4moe": Names(
+            layers=_ATTENTION
             | _QK_NORM
-            | _POST_NORMS
+            | {"post_attention_norm": "post_attention_layernorm"}
             | _MLP
+            | _ROUTER
+            | _shared("shared_experts")
+            | _NEXT_TOKENS,
+            experts=_EXPERTS,
+            whole={"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
         ),
+        "granite": Names(layers=_ATTENTION | _DENSE, pairs=True),
+        "minimax-m2": Names(
+            layers=_ATTENTION
+            | _QK_NORM
+            | {
+                "ffn_norm": "post_attention_layernorm",
+                "ffn_gate_inp": "block_sparse_moe.gate",
+            },
+            experts=_MIXTRAL,
+            whole={"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"},
+        ),
+        "olmo2": Names(layers=_OLMO),
         "phi3": Names(
             layers={
                 "attn_norm": "input_layernorm",
@@ -116,26 +161,35 @@ ARCHITECTURES: Mapping[str, Names] = MappingProxyType(
             pairs=True,
         ),
         "qwen2": Names(layers=_ATTENTION | _DENSE),
+        "qwen2moe": Names(
+            layers=_ATTENTION
+            | _DENSE
+            | _ROUTER
+            | _shared("shared_expert")
+            | {"ffn_gate_inp_shexp": "mlp.shared_expert_gate"},
+            experts=_EXPERTS,
+            rows=("ffn_gate_inp_shexp.weight",),
+        ),
         "qwen3": Names(layers=_ATTENTION | _QK_NORM | _DENSE),
         "qwen3moe": Names(
-            layers=_ATTENTION | _QK_NORM | _DENSE | {"ffn_gate_inp": "mlp.gate"},
-            experts=_QWEN_MOE,
+            layers=_ATTENTION | _QK_NORM | _DENSE | _ROUTER,
+            experts=_EXPERTS,
         ),
         "gpt-oss": Names(
             layers=_ATTENTION
             | {
-                "attn_sinks": "self_attn.sinks",
                 "post_attention_norm": "post_attention_layernorm",
                 "ffn_gate_inp": "mlp.router",
                 "ffn_gate_exps": "mlp.experts.gate_proj",
                 "ffn_up_exps": "mlp.experts.up_proj",
                 "ffn_down_exps": "mlp.experts.down_proj",
-            }
+            },
+            whole={"attn_sinks.weight": "self_attn.sinks"},
         ),
     }
 )
 
-_LAYER = re.compile(r"blk\.(\d{1,6})\.([a-z_]+)\.(weight|bias|scale|input_scale)")
+_LAYER = re.compile(r"blk\.(\d{1,6})\.([a-z_.]+)\.(weight|bias|scale|input_scale)")
 
 
 def parameter(name: str, names: Names) -> str | None:
@@ -147,11 +201,11 @@ def parameter(name: str, names: Names) -> str | None:
     if match is None:
         return None
     layer, what, kind = match.groups()
+    if (whole := names.whole.get(f"{what}.{kind}")) is not None:
+        return f"model.layers.{layer}.{whole}"
     found = names.experts.get(what) or names.layers.get(what)
     if found is None:
         return None
-    if found == "self_attn.sinks":
-        return f"model.layers.{layer}.{found}"
     return f"model.layers.{layer}.{found}.{kind}"
 
 
@@ -165,10 +219,17 @@ def tensor(name: str, names: Names) -> str | None:
     if match is None:
         return None
     layer, rest = match.groups()
-    if rest == "self_attn.sinks":
-        return f"blk.{layer}.attn_sinks.weight"
+    for theirs, ours in names.whole.items():
+        if ours == rest:
+            return f"blk.{layer}.{theirs}"
     stem, _, kind = rest.rpartition(".")
     return next(
         (f"blk.{layer}.{theirs}.{kind}" for theirs, ours in names.layers.items() if ours == stem),
         None,
     )
+
+
+def is_row(name: str, names: Names) -> bool:
+    """Whether a tensor of a GGUF is a vector that transformers has as one row."""
+    match = _LAYER.fullmatch(name)
+    return match is not None and f"{match[2]}.{match[3]}" in names.rows

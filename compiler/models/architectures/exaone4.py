@@ -13,7 +13,8 @@ def exaone4(c: Fields) -> Decoder:
     """The model of a config; without a `sliding_window` all layers see everything and rotate."""
     slides = c.raw("sliding_window") is not None
     rope, dense = read_rope(c), mlp(c)
-    kinds = layer_kinds(c, period=4) if slides else (FULL,) * c.size("num_hidden_layers")
+    stated = slides or c.raw("layer_types") is not None
+    kinds = layer_kinds(c, period=4) if stated else (FULL,) * c.size("num_hidden_layers")
     layers = [
         Layer(
             attention=self_attention(

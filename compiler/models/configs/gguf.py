@@ -44,16 +44,19 @@ _PATTERN = "attention.sliding_window_pattern"
 #: Read one by one below; those that say nothing about the numbers.
 _OTHERS = (
     "attention.sliding_window", _PATTERN, "attention.value_length",
-    "expert_count", "expert_feed_forward_length", "expert_weights_norm", "rope.dimension_count",
+    "expert_count", "expert_gating_func", "expert_shared_feed_forward_length",
+    "expert_weights_norm", "rope.dimension_count",
     "rope.scale_linear", "rope.scaling.type", "rope.scaling.factor",
     "rope.scaling.original_context_length", "rope.scaling.attn_factor",
     "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor",
     "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.finetuned",
 )  # fmt: skip
 
-#: What calls itself llama.
-_MISTRAL = ("MistralForCausalLM", "mistral")
+#: What calls itself llama, with experts.
 _MIXTRAL = ("MixtralForCausalLM", "mixtral")
+
+#: How logits of a router become shares -> expert_gating_func.
+SCORES = {"softmax": 1, "sigmoid": 2}
 
 #: More are in no model.
 _MOST_LAYERS = 1 << 16
@@ -97,8 +100,10 @@ def transformers_config(
     own = {**what.defaults, **own}
     windows = _windows(kind, own, place)
     names = what.architecture, what.model_type
-    if kind == "llama" and (windows or own.get("expert_count")):
-        names = _MIXTRAL if own.get("expert_count") else _MISTRAL
+    if windows and what.sliding is not None:
+        names = what.sliding
+    if kind == "llama" and own.get("expert_count"):
+        names = _MIXTRAL
     config = {field: own[key] for key, field in fields.items() if own.get(key) is not None}
     config |= {"architectures": [names[0]], "model_type": names[1]}
     config.setdefault("num_key_value_heads", config.get("num_attention_heads"))
@@ -109,9 +114,11 @@ def transformers_config(
     config |= _tokens(metadata, own, place)
     config |= _experts(kind, own, tensors, place)
     config |= windows
-    if names[0] == what.architecture:
-        for field, stem in what.biases.items():
-            config[field] = f"model.layers.0.{stem}.bias" in tensors
+    if names[0] == what.architecture or kind == "olmo2":
+        for field, name in what.present.items():
+            config[field] = f"model.layers.0.{name}" in tensors
+    if next_tokens := config.get("num_nextn_predict_layers"):
+        config["num_hidden_layers"] = _layers(own) - next_tokens
     config |= fixed(kind, config)
     scaling = {} if factors else rope_scaling(own, place)
     if kind == "gpt-oss":
@@ -211,7 +218,7 @@ def _windows(kind: str, own: Mapping[str, Any], place: str) -> dict[str, Any]:
     """The fields of config.json that say which layers slide; none where no layer does."""
     width, layers = own.get("attention.sliding_window"), _layers(own)
     if not width:
-        if KINDS[kind].by_layer and kind != "gpt-oss":
+        if KINDS[kind].needs_window:
             raise CheckpointError(
                 f"{place}: {kind}.attention.sliding_window is missing; fetch the file again"
             )
@@ -258,27 +265,23 @@ def _layers(own: Mapping[str, Any]) -> int:
 def _experts(
     kind: str, own: Mapping[str, Any], tensors: Collection[str], place: str
 ) -> dict[str, Any]:
-    count, width = own.get("expert_count"), own.get("expert_feed_forward_length")
-    if not count:
+    if not own.get("expert_count"):
         return {}
-    shares = own.get("expert_weights_norm", True)
-    if kind == "qwen3moe":
-        dense = [
-            n for n in range(_layers(own)) if f"model.layers.{n}.mlp.gate_proj.weight" in tensors
-        ]
-        return {
-            "num_experts": count,
-            "moe_intermediate_size": width,
-            "norm_topk_prob": shares,
-            "mlp_only_layers": dense,
-        }
-    if shares is False:
+    number = SCORES[KINDS[kind].scores]
+    if own.get("expert_gating_func", number) not in (0, number):
+        raise CheckpointError(
+            f"{place}: {kind}.expert_gating_func is {own['expert_gating_func']!r}; wanted "
+            f"{number}, the {KINDS[kind].scores} of {kind}"
+        )
+    if kind in ("qwen2moe", "qwen3moe"):
+        name = "model.layers.{}.mlp.gate_proj.weight"
+        return {"mlp_only_layers": [n for n in range(_layers(own)) if name.format(n) in tensors]}
+    if kind != "glm4moe" and own.get("expert_weights_norm") is False:
         raise CheckpointError(
             f"{place}: {kind}.expert_weights_norm is false; shares of the experts of {kind} add up "
             "to one"
         )
-    found = {"num_local_experts": count}
-    return found if width is None else found | {"intermediate_size": width}
+    return {}
 
 
 def _head_size(config: Mapping[str, Any]) -> Any:

@@ -11,54 +11,90 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """One of them: its two names in transformers, `architecture` and `model_type`.
 
-    `fields`: metadata key, without the architecture, to field. `biases`: field to the parameter of
-    layer 0 whose bias says it. `defaults`: values of keys where the file has none, as llama.cpp
-    takes them. `partial`: heads may be rotated in part. `period`: of the sliding layers where the
-    file has no pattern: of each P layers the last is full, of 0 none is; None: a window alone does
-    not say which layers slide. `by_layer`: config.json says for each layer whether it slides.
-    `slides`: llama.cpp reads the window. `long`: rotary factors for long texts may be there.
+    `fields`: metadata key, without the architecture, to field. `present`: field to the parameter of
+    layer 0 that says it by being there. `defaults`: values of keys where the file has none, as
+    llama.cpp takes them. `partial`: heads may be rotated in part. `period`: of the sliding layers
+    where the file has no pattern: of each P layers the last is full, of 0 none is; None: a window
+    alone does not say which layers slide. `by_layer`: config.json says for each layer whether it
+    slides; `needs_window`: some always do. `sliding`: the two names of what slides, where they
+    differ. `slides`: llama.cpp reads the window; a number: of models of so many layers alone.
+    `scores`: how the router's logits become shares. `experts_everywhere`: llama.cpp wants experts
+    in every layer where there are some. `long`: rotary factors for long texts may be there.
     `stored_norms`: norms have what they multiply with, where transformers has that less one.
     """
 
     architecture: str
     model_type: str
     fields: Mapping[str, str] = field(default_factory=dict)
-    biases: Mapping[str, str] = field(default_factory=dict)
+    present: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     partial: bool = False
     period: int | None = None
     by_layer: bool = False
-    slides: bool = False
+    needs_window: bool = False
+    sliding: tuple[str, str] | None = None
+    slides: bool | int = False
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    experts_everywhere: bool = True
     long: bool = False
     stored_norms: bool = False
 
 
-_ATTENTION_BIAS = {"attention_bias": "self_attn.q_proj"}
-_BIASES = _ATTENTION_BIAS | {"mlp_bias": "mlp.gate_proj"}
+_ATTENTION_BIAS = {"attention_bias": "self_attn.q_proj.bias"}
+_BIASES = _ATTENTION_BIAS | {"mlp_bias": "mlp.gate_proj.bias"}
+_EXPERTS = {"expert_count": "num_experts", "expert_feed_forward_length": "moe_intermediate_size"}
+_LOCAL_EXPERTS = {
+    "expert_count": "num_local_experts",
+    "expert_feed_forward_length": "intermediate_size",
+}
 
-#: `general.architecture` -> the architecture. Mistral and Mixtral call themselves llama.
+#: `general.architecture` -> the architecture. Mistral and Mixtral call themselves llama, OLMo 3
+#: olmo2.
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "cohere2": Kind(
             architecture="Cohere2ForCausalLM",
             model_type="cohere2",
             fields={"logit_scale": "logit_scale", "attention.layer_norm_epsilon": "layer_norm_eps"},
-            biases=_ATTENTION_BIAS,
+            present=_ATTENTION_BIAS,
             period=4,
             by_layer=True,
+            needs_window=True,
             slides=True,
         ),
         "ernie4_5": Kind(
             architecture="Ernie4_5ForCausalLM",
             model_type="ernie4_5",
-            biases={"use_bias": "self_attn.q_proj"},
+            present={"use_bias": "self_attn.q_proj.bias"},
+        ),
+        "ernie4_5-moe": Kind(
+            architecture="Ernie4_5_MoeForCausalLM",
+            model_type="ernie4_5_moe",
+            fields={
+                "expert_count": "moe_num_experts",
+                "expert_used_count": "moe_k",
+                "expert_feed_forward_length": "moe_intermediate_size",
+                "expert_shared_count": "moe_num_shared_experts",
+                "interleave_moe_layer_step": "moe_layer_interval",
+                "leading_dense_block_count": "moe_layer_start_index",
+            },
+            present={"use_bias": "self_attn.q_proj.bias"},
+            defaults={"interleave_moe_layer_step": 1, "leading_dense_block_count": 0},
+            experts_everywhere=False,
+        ),
+        "exaone4": Kind(
+            architecture="Exaone4ForCausalLM",
+            model_type="exaone4",
+            period=4,
+            by_layer=True,
+            slides=64,
         ),
         "gemma2": Kind(
             architecture="Gemma2ForCausalLM",
@@ -67,7 +103,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 "attn_logit_softcapping": "attn_logit_softcapping",
                 "final_logit_softcapping": "final_logit_softcapping",
             },
-            biases=_ATTENTION_BIAS,
+            present=_ATTENTION_BIAS,
             defaults={
                 "attn_logit_softcapping": 50.0,
                 "final_logit_softcapping": 30.0,
@@ -75,6 +111,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             },
             period=2,
             by_layer=True,
+            needs_window=True,
             slides=True,
             stored_norms=True,
         ),
@@ -85,23 +122,45 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 "final_logit_softcapping": "final_logit_softcapping",
                 "rope.freq_base_swa": "rope_local_base_freq",
             },
-            biases=_ATTENTION_BIAS,
+            present=_ATTENTION_BIAS,
             defaults={"rope.freq_base_swa": 10000.0},
             period=6,
             by_layer=True,
+            needs_window=True,
             slides=True,
             stored_norms=True,
         ),
         "glm4": Kind(
             architecture="Glm4ForCausalLM",
             model_type="glm4",
-            biases=_ATTENTION_BIAS,
+            present=_ATTENTION_BIAS,
             partial=True,
+        ),
+        "glm4moe": Kind(
+            architecture="Glm4MoeForCausalLM",
+            model_type="glm4_moe",
+            fields={
+                "expert_count": "n_routed_experts",
+                "expert_feed_forward_length": "moe_intermediate_size",
+                "expert_group_count": "n_group",
+                "expert_group_used_count": "topk_group",
+                "expert_shared_count": "n_shared_experts",
+                "expert_weights_norm": "norm_topk_prob",
+                "expert_weights_scale": "routed_scaling_factor",
+                "leading_dense_block_count": "first_k_dense_replace",
+                "nextn_predict_layers": "num_nextn_predict_layers",
+            },
+            present=_ATTENTION_BIAS | {"use_qk_norm": "self_attn.q_norm.weight"},
+            defaults={"leading_dense_block_count": 0, "expert_weights_norm": False},
+            partial=True,
+            scores="sigmoid",
+            experts_everywhere=False,
         ),
         "gpt-oss": Kind(
             architecture="GptOssForCausalLM",
             model_type="gpt_oss",
-            biases=_ATTENTION_BIAS,
+            fields=_LOCAL_EXPERTS,
+            present=_ATTENTION_BIAS,
             period=2,
             by_layer=True,
             slides=True,
@@ -115,13 +174,31 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 "residual_scale": "residual_multiplier",
                 "logit_scale": "logits_scaling",
             },
-            biases=_BIASES,
+            present=_BIASES,
         ),
         "llama": Kind(
-            architecture="LlamaForCausalLM", model_type="llama", biases=_BIASES, period=0
+            architecture="LlamaForCausalLM",
+            model_type="llama",
+            fields=_LOCAL_EXPERTS,
+            present=_BIASES,
+            period=0,
+            sliding=("MistralForCausalLM", "mistral"),
+        ),
+        "minimax-m2": Kind(
+            architecture="MiniMaxM2ForCausalLM",
+            model_type="minimax_m2",
+            fields=_LOCAL_EXPERTS,
+            partial=True,
+            scores="sigmoid",
         ),
         "olmo2": Kind(
-            architecture="Olmo2ForCausalLM", model_type="olmo2", biases=_ATTENTION_BIAS
+            architecture="Olmo2ForCausalLM",
+            model_type="olmo2",
+            present=_ATTENTION_BIAS,
+            period=4,
+            by_layer=True,
+            sliding=("Olmo3ForCausalLM", "olmo3"),
+            slides=True,
         ),
         "phi3": Kind(
             architecture="Phi3ForCausalLM",
@@ -131,23 +208,38 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             long=True,
         ),
         "qwen2": Kind(architecture="Qwen2ForCausalLM", model_type="qwen2"),
+        "qwen2moe": Kind(
+            architecture="Qwen2MoeForCausalLM",
+            model_type="qwen2_moe",
+            fields=_EXPERTS
+            | {
+                "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+                "expert_weights_norm": "norm_topk_prob",
+            },
+            present={"qkv_bias": "self_attn.q_proj.bias"},
+            defaults={"expert_weights_norm": False},
+        ),
         "qwen3": Kind(
-            architecture="Qwen3ForCausalLM", model_type="qwen3", biases=_ATTENTION_BIAS
+            architecture="Qwen3ForCausalLM", model_type="qwen3", present=_ATTENTION_BIAS
         ),
         "qwen3moe": Kind(
-            architecture="Qwen3MoeForCausalLM", model_type="qwen3_moe", biases=_ATTENTION_BIAS
+            architecture="Qwen3MoeForCausalLM",
+            model_type="qwen3_moe",
+            fields=_EXPERTS | {"expert_weights_norm": "norm_topk_prob"},
+            present=_ATTENTION_BIAS,
+            defaults={"expert_weights_norm": True},
         ),
         "seed_oss": Kind(
             architecture="SeedOssForCausalLM",
             model_type="seed_oss",
-            biases=_BIASES | {"attention_out_bias": "self_attn.o_proj"},
+            present=_BIASES | {"attention_out_bias": "self_attn.o_proj.bias"},
         ),
-        "smollm3": Kind(architecture="SmolLM3ForCausalLM", model_type="smollm3", biases=_BIASES),
+        "smollm3": Kind(architecture="SmolLM3ForCausalLM", model_type="smollm3", present=_BIASES),
         "starcoder2": Kind(
             architecture="Starcoder2ForCausalLM",
             model_type="starcoder2",
             fields={"attention.layer_norm_epsilon": "norm_epsilon"},
-            biases={"use_bias": "self_attn.q_proj"},
+            present={"use_bias": "self_attn.q_proj.bias"},
             period=0,
         ),
     }
