@@ -35,15 +35,19 @@ STYLES = ("inline", "fused", "stepwise", "late", "whole")
 KINDS = ("f32", "bf16", "f32>bf16", "f32>f16", "f16")
 LAYOUTS = ("nk", "kn")
 CONTRACTIONS = (
-    "generic", "matmul", "transposed", "contract", "matvec", "vecmat", "batch_matmul", "first",
+    "generic", "matmul", "transposed", "contract", "matvec", "vecmat", "batch_matmul",
+    "batch_matvec", "batch_vecmat", "first",
 )  # fmt: skip
+#: Those of a row; those that want a batch.
+FLAT = ("matvec", "vecmat", "batch_matvec", "batch_vecmat")
+_BATCHED = ("batch_matmul", "batch_matvec", "batch_vecmat")
 #: Those before "splat" are spellings of zero.
 ACCUMULATORS = (
     "fill", "dense", "bitcast", "negative", "generic", "splat", "argument", "bias",
 )  # fmt: skip
 EPILOGUES = (
     "bias_f32", "bias_bf16", "bias_f16", "residual_f32", "residual_bf16", "residual_f16", "rows",
-    "scalar", "factor",
+    "scalar", "factor", "captured",
     "gelu_tanh", "gelu_erf", "silu", "relu_maximumf", "relu_maxnumf", "relu_select", "square",
     "clamp",
 )  # fmt: skip
@@ -80,10 +84,10 @@ class Side:
 class Program:
     """A contraction [m, k] x [n, k], what comes before and after it.
 
-    batch: independent products, 0 for none. dynamic: m comes with the call. sum: the type of the
-    accumulator. whole: elementwise operations are arithmetic on tensors and not linalg.generic.
-    before: the activations are the product of two dense matrices. swapped: generics add the
-    accumulator to the product, and multiply the weight by the activation.
+    batch: independent products, 0 for none; shared: of one weight. dynamic: m comes with the call.
+    sum: the type of the accumulator. whole: elementwise operations are arithmetic on tensors and
+    not linalg.generic. before: the activations are the product of two dense matrices. swapped:
+    generics add the accumulator to the product, and multiply the weight by the activation.
     """
 
     lhs: Side
@@ -92,6 +96,7 @@ class Program:
     n: int
     k: int
     batch: int = 0
+    shared: bool = False
     dynamic: bool = False
     contraction: str = "generic"
     accumulator: str = "fill"
@@ -148,17 +153,20 @@ def fault(program: Program) -> str:
         (program.lhs.layout != "nk" or program.lhs.scales != "nk", "activations are [m, k]"),
         (program.lhs.constant, "activations are arguments"),
         (not program.rhs.packed, "weights are packed"),
-        (program.contraction == "batch_matmul" and not program.batch, "no batch"),
-        (program.batch and program.contraction not in ("batch_matmul", "generic", "contract"),
+        (program.contraction in _BATCHED and not program.batch, "no batch"),
+        (program.batch and program.contraction not in (*_BATCHED, "generic", "contract"),
          "this contraction has no batch"),
+        (program.shared and (not program.batch or program.contraction in _BATCHED),
+         "a weight for each product"),
         (program.batch and program.dynamic, "a batch with a dynamic m"),
-        (program.contraction in ("matvec", "vecmat") and (program.m != 1 or program.dynamic),
-         "one row"),
-        (program.contraction in ("matvec", "vecmat") and program.before, "one row after a product"),
+        (program.contraction in FLAT and (program.m != 1 or program.dynamic), "one row"),
+        (program.contraction in FLAT and program.before, "one row after a product"),
         (program.contraction == "first" and (program.dynamic or program.batch),
          "a weight that stands first has rows of known number"),
-        (program.contraction == "matvec" and program.rhs.layout != "nk", "matvec reads [n, k]"),
-        (program.contraction == "vecmat" and program.rhs.layout != "kn", "vecmat reads [k, n]"),
+        (program.contraction.endswith("matvec") and program.rhs.layout != "nk",
+         "matvec reads [n, k]"),
+        (program.contraction.endswith("vecmat") and program.rhs.layout != "kn",
+         "vecmat reads [k, n]"),
         (program.contraction != "generic" and "inline" in (program.lhs.style, program.rhs.style),
          "a named operation decodes nothing"),
         (program.sum != "f32" and {program.lhs.register, program.rhs.register} != {program.sum},

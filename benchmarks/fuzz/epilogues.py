@@ -88,6 +88,10 @@ def _one(each: Elementwise, y: Value, name: str, argument: str) -> Value:
         return each.binary("arith.mulf", y, w.argument(argument, y.shape[:-1], "f32"), rows)
     if name == "factor":
         return each.binary("arith.mulf", y, w.argument(argument, [], "f32"), "")
+    if name == "captured":
+        given = w.argument(argument, [], "f32")
+        factor = w.scalar(f"tensor.extract {given.name}[] : {given.type}")
+        return each.apply(y, lambda a: w.scalar(f"arith.mulf {a}, {factor} : f32"), [])
     if name == "scalar":
         return each.with_number("arith.mulf", y, 0.7071067690849304)
     if name == "relu_select":

@@ -96,6 +96,7 @@ def _program(
         n=n,
         k=k,
         batch=batch,
+        shared=bool(batch) and rng.random() < 0.3,
         dynamic=rng.random() < 0.12,
         contraction=rng.choice(CONTRACTIONS),
         accumulator=_often(rng, ACCUMULATORS, 0.3),

@@ -67,6 +67,8 @@ def _result(op: ir.Operation, known: _Known) -> Array:
     if op.name in ("flow.tensor.bitcast", "tensor.bitcast"):
         source = ir.RankedTensorType(op.operands[0].type).element_type
         return regrouped(inputs[0], source, kind.element_type)
+    if op.name == "tensor.extract":
+        return np.asarray(inputs[0][tuple(each.astype(np.intp) for each in inputs[1:])])
     if isinstance(kind, ir.ShapedType):
         raise NotImplementedError(f"no numpy for {op.name}")
     return computed(op, inputs)

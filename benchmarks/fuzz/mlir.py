@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from fuzz.description import FORMATS, Program, block_of
+from fuzz.description import FLAT, FORMATS, Program, block_of
 from fuzz.endings import ending
 from fuzz.epilogues import finished, to_float
 from fuzz.sides import Operand, Sides
@@ -45,7 +45,8 @@ class _Builder:
         inline = [s for s in (program.lhs, program.rhs) if s.packed and s.style == "inline"]
         #: Elements in the inner loop of k, where it is two.
         self.block = FORMATS[inline[0].format][3] if inline else block_of(program)
-        self.sides = Sides(program, writer)
+        self.sides = Sides(program, writer, batched=True)
+        self.weights = Sides(program, writer, batched=not program.shared)
         self.outer, self.lead = self.sides.outer, self.sides.lead
         self.m = DYNAMIC if program.dynamic else program.m
 
@@ -53,10 +54,10 @@ class _Builder:
         """Write the body."""
         program = self.program
         left = self._left()
-        right = self.sides.side(program.rhs, "rhs", "n", program.n)
+        right = self.weights.side(program.rhs, "rhs", "n", program.n)
         y = finished(self.w, program, self._contraction(left, right, ""))
         if program.gated:
-            other = self.sides.side(program.rhs, "gate", "n", program.n)
+            other = self.weights.side(program.rhs, "gate", "n", program.n)
             return ending(self.w, program, y, self._contraction(left, other, "_gate"))
         return ending(self.w, program, y, None)
 
@@ -98,8 +99,8 @@ class _Builder:
     def _contraction(self, left: Operand, right: Operand, suffix: str) -> Value:
         program, w = self.program, self.w
         kind, location = program.sum, f"{self.name}{suffix}"
-        flat = program.contraction in ("matvec", "vecmat")
-        out = [program.n] if flat else [*self.lead, self.m, program.n]
+        flat = program.contraction in FLAT
+        out = [*self.lead, program.n] if flat else [*self.lead, self.m, program.n]
         acc = self._accumulator(out, kind, suffix)
         if program.contraction == "generic":
             return self._generic(left, right, acc, location)
@@ -109,9 +110,9 @@ class _Builder:
             return self._weight_first(x, weight, read[-2:] == ["n", "k"], acc)
         if flat:
             x = w.collapse(x, 0)
-            ins = [x, weight] if program.contraction == "vecmat" else [weight, x]
+            ins = [x, weight] if program.contraction.endswith("vecmat") else [weight, x]
             y = w.named(f"linalg.{program.contraction}", [(v.name, v.type) for v in ins], acc)
-            return w.expand(y, 0, [1, program.n])
+            return w.expand(y, 0, [program.batch, 1] if program.batch else [1, program.n])
         op, maps = program.contraction, ""
         loops = [*self.outer.split(), "m", "n", "k"]
         wanted = {"matmul": ["k", "n"], "transposed": ["n", "k"]}.get(op, read[-2:])
@@ -119,7 +120,8 @@ class _Builder:
             weight = w.transpose(weight, [*range(len(self.lead)), len(self.lead) + 1,
                                           len(self.lead)])  # fmt: skip
         if op == "contract" or wanted == ["n", "k"]:
-            each = (f"{self.outer}m k", f"{self.outer}{' '.join(wanted)}", f"{self.outer}m n")
+            each = (f"{self.outer}m k", f"{self.weights.outer}{' '.join(wanted)}",
+                    f"{self.outer}m n")  # fmt: skip
             maps = f"indexing_maps = [{', '.join(affine(loops, read) for read in each)}]"
         name = {"transposed": "matmul"}.get(op, op)
         ins = [(x.name, x.type), (weight.name, weight.type)]

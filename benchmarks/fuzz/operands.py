@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 from fuzz.bounded import TYPES
-from fuzz.description import FORMATS, Program, Side
+from fuzz.description import FLAT, FORMATS, Program, Side
 from fuzz.reference import decoded
 
 Pattern = Literal["random", "exact", "extremes", "zeros", "nan"]
@@ -50,14 +50,15 @@ def operands(program: Program, pattern: Pattern, seed: int) -> dict[str, Array]:
     names = ("rhs", "gate") if program.gated else ("rhs",)
     for name in names:
         found |= _side(program, program.rhs, name, n, pattern, rng)
-    whole = [n] if program.contraction in ("matvec", "vecmat") else [*lead, m, n]
+    whole = [*lead, n] if program.contraction in FLAT else [*lead, m, n]
     for suffix in ("", "_gate"):
         found[f"accumulator{suffix}"] = _floats(whole, program.sum, pattern, rng)
         found[f"initial{suffix}"] = _floats([n], program.sum, pattern, rng)
     found["after"] = _floats([n, 12], "f32", pattern, rng)
     for number, name in enumerate(program.epilogue):
         what, _, kind = name.partition("_")
-        shapes = {"bias": [n], "residual": [*lead, m, n], "rows": [*lead, m], "factor": []}
+        shapes = {"bias": [n], "residual": [*lead, m, n], "rows": [*lead, m], "factor": [],
+                  "captured": []}  # fmt: skip
         if what in shapes:
             found[f"e{number}"] = _floats(shapes[what], kind or "f32", pattern, rng)
     return found | constants(program, seed)
@@ -76,7 +77,7 @@ def _side(
 ) -> dict[str, Array]:
     """Bytes of elements and scales in the layout of a side."""
     element, bits, scale, block = FORMATS[side.format]
-    lead = [program.batch] if program.batch else []
+    lead = [program.batch] if program.batch and (name == "lhs" or not program.shared) else []
     count = program.k // block
     shape = [*lead, rows, count, block]
     values = decoded(np.arange(1 << bits, dtype=np.uint8), element)

@@ -183,7 +183,8 @@ def _contracted(
     if program.accumulator == "splat":
         start = start + 1.5
     if program.accumulator == "argument":
-        start = given[f"accumulator{suffix}"]
+        lead = [program.batch] if program.batch else []
+        start = given[f"accumulator{suffix}"].reshape(*lead, program.m, program.n)
     if program.accumulator == "bias":
         start = given[f"initial{suffix}"]
     if addend is not None:
@@ -199,7 +200,7 @@ def _finished(y: Bounded, name: str, other: Array | None) -> Bounded:
     if what == "rows":
         assert other is not None
         return times(y, exact(other[..., None]))
-    if name == "factor":
+    if name in ("factor", "captured"):
         assert other is not None
         return times(y, exact(other))
     if name == "scalar":

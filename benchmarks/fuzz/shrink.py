@@ -35,8 +35,9 @@ def _simpler(program: Program) -> Iterator[Program]:
             chain = program.epilogue[:number] + program.epilogue[number + 1 :]
             yield dataclasses.replace(program, epilogue=chain)
     plain: dict[str, Any] = {
-        "ending": "", "before": False, "batch": 0, "dynamic": False, "whole": False, "sum": "f32",
-        "accumulator": "fill", "contraction": "generic", "m": 1, "n": 16,
+        "ending": "", "before": False, "shared": False, "batch": 0, "dynamic": False,
+        "whole": False, "sum": "f32", "accumulator": "fill", "contraction": "generic",
+        "m": 1, "n": 16,
     }  # fmt: skip
     for name, value in plain.items():
         if getattr(program, name) != value:

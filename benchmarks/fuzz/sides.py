@@ -25,12 +25,13 @@ class Operand:
 
 
 class Sides:
-    """Writes the operands of a program. `outer`: the loop of a batch, if there is one."""
+    """Writes the operands of a program. `outer`: the loop of a batch, if they have one."""
 
-    def __init__(self, program: Program, writer: Writer) -> None:
+    def __init__(self, program: Program, writer: Writer, *, batched: bool) -> None:
         self.program, self.w = program, writer
-        self.outer = "z " if program.batch else ""
-        self.lead = [program.batch] if program.batch else []
+        batched = batched and program.batch > 0
+        self.outer = "z " if batched else ""
+        self.lead = [program.batch] if batched else []
 
     def side(self, side: Side, name: str, rows: str, count: int) -> Operand:
         """A packed operand: read in place where its style is "inline", else a tensor of floats."""
