@@ -252,8 +252,7 @@ each = pytest.mark.parametrize("name", CASES)
 STORED_NORMS = ("gemma2", "gemma3")
 FIRST = list(CASES)[: list(CASES).index("cohere2")]
 COMPILED = [name for name in FIRST if name not in ("yarn-mscale", "qwen2-unused-window")]
-COMPILED += [*STORED_NORMS, "granite", "phi3-longrope"]
-COMPILED += ["glm4_moe"]
+COMPILED += [*STORED_NORMS, "glm4_moe", "granite", "phi3-longrope"]
 
 
 @pytest.fixture(scope="module")
