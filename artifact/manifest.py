@@ -313,11 +313,21 @@ def _check_shape(shape: tuple[int, ...], key: str, least: int = 0) -> None:
 
 
 def read_json(text: str, place: str) -> Any:
-    """What the text of a JSON file of an artifact, `place`, holds. Raises ArtifactError."""
+    """What the text of a JSON file of an artifact, `place`, holds. Raises ArtifactError.
+
+    Half of a surrogate pair, which an escape may say and no file or terminal takes, is refused.
+    """
     try:
-        return json.loads(text)
+        raw = json.loads(text)
+        json.dumps(raw, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise ArtifactError(
+            f"{place}: a string is not Unicode: it holds {half}; compile the artifact again"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{place}: not JSON ({error}); compile the artifact again") from error
+    return raw
 
 
 def read_manifest(path: Path) -> Manifest:

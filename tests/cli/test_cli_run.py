@@ -226,6 +226,7 @@ def test_verified_report(plain_artifact: Path, monkeypatch: pytest.MonkeyPatch) 
     [
         (None, "report.json: missing"),
         ("{", "report.json: not JSON"),
+        ('"\\ud800"', r"report.json: a string is not Unicode: it holds \ud800"),
         ("[]", "report.json: not a report"),
         ('{"matmuls": []}', "report.json: malformed: target: missing"),
         ('{"matmuls": 7}', "report.json: malformed: target: missing"),
