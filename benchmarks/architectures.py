@@ -2,7 +2,7 @@
 
     python benchmarks/architectures.py [--only NAME ..] [--target cpu --target gfx950]
 
-No weights are needed: checkpoints are hollow, of bf16, and matrices become mxfp4 where they may
+No weights are needed: checkpoints are hollow, of bf16, and matrices become mxfp8 where they may
 (--quantize-dense). Every compilation is a process of its own with --strict; its processor time and
 wall time are printed, and what it refused. Configs are those of the classes of transformers, with
 the sizes of the model that is named.
@@ -129,7 +129,7 @@ def measure(checkpoint: Path, target: str, output: Path) -> tuple[float, float, 
     """Processor seconds, wall seconds, and the last line of a compilation that failed."""
     command = [sys.executable, "-m", "mxc", "compile", str(checkpoint), "--target", target]
     command += ["--output", str(output), "--weights", "none", "--strict"]
-    command += ["--quantize-dense", "mxfp4"]
+    command += ["--quantize-dense", "mxfp8"]
     command += ["--max-sequence-length", str(LENGTH)]
     before, start = os.times(), time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -149,18 +149,17 @@ def main() -> None:
     targets = given.target or ["cpu", "gfx950"]
     print("| architecture | sizes of |", *(f"{t}: processor, wall |" for t in targets), flush=True)
     print("|---|---|" + "---|" * len(targets), flush=True)
-    for each in ARCHITECTURES:
-        if each.model_type not in given.only:
-            continue
+    names = {each.model_type: each.name for each in ARCHITECTURES}
+    for model_type in given.only:
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = Path(folder) / "checkpoint"
-            write_decoder(checkpoint, config(each.model_type, each.name), hollow=True)
+            write_decoder(checkpoint, config(model_type, names[model_type]), hollow=True)
             cells = []
             for target in targets:
                 used, wall, failed = measure(checkpoint, target, Path(folder) / f"{target}.mxc")
                 cells.append(f"{used:.1f} s, {wall:.0f} s{f': {failed}' if failed else ''}")
-            model = MODELS[each.model_type][0]
-            print(f"| {each.model_type} | {model} | {' | '.join(cells)} |", flush=True)
+            model = MODELS[model_type][0]
+            print(f"| {model_type} | {model} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -222,6 +222,31 @@ def test_every_field_that_transformers_writes_is_known() -> None:
         assert len(found.layers) == config["num_hidden_layers"]
 
 
+def test_kimi_k2_is_a_deepseek_v3() -> None:
+    """Under a model type of its own, with sizes of its own (moonshotai/Kimi-K2-Instruct)."""
+    kimi = {
+        "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": False,
+        "first_k_dense_replace": 1, "hidden_act": "silu", "hidden_size": 7168,
+        "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 131072,
+        "model_type": "kimi_k2", "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 1,
+        "n_routed_experts": 384, "n_shared_experts": 1, "norm_topk_prob": True,
+        "num_attention_heads": 64, "num_experts_per_tok": 8, "num_hidden_layers": 61,
+        "num_key_value_heads": 64, "num_nextn_predict_layers": 0, "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+        "rope_theta": 50000.0, "routed_scaling_factor": 2.827, "scoring_func": "sigmoid",
+        "rope_scaling": {"beta_fast": 1.0, "beta_slow": 1.0, "factor": 32.0, "mscale": 1.0,
+                         "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096,
+                         "type": "yarn"},
+        "seq_aux": True, "aux_loss_alpha": 0.001, "ep_size": 1, "tie_word_embeddings": False,
+        "topk_group": 1, "topk_method": "noaux_tc", "v_head_dim": 128, "vocab_size": 163840,
+    }  # fmt: skip
+    found = read_decoder(kimi, "config.json")
+    assert found == read_decoder(kimi | {"model_type": "deepseek_v3"}, "config.json")
+    assert found.cache_shape(4096) == (61, 4096, 1, 576)
+    with pytest.raises(CheckpointError, match="scoring_func 'softmax' is not supported"):
+        read_decoder(kimi | {"scoring_func": "softmax"}, "config.json")
+
+
 @pytest.mark.parametrize(
     "raw",
     [

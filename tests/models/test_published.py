@@ -18,6 +18,7 @@ from published_configs import VOCABULARY
 from published_files import reference_logits, write_published
 from published_fused import FUSED
 from published_hybrids import HYBRIDS
+from published_latent import LATENT
 
 import mxc
 from mxc.artifact.manifest import REPORT, WEIGHTS
@@ -32,7 +33,7 @@ TOLERANCE, ROUNDING = 2e-5, 3
 LENGTH, CHUNK = 11, 1
 
 
-EVERY = PUBLISHED | HYBRIDS | FUSED
+EVERY = PUBLISHED | HYBRIDS | FUSED | LATENT
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -75,7 +75,9 @@ def read(
     ) -> tuple[CanonicalTensor, Collection[str]]:
         return _weight(module, parts, scheme, expert_dtype)
 
-    return read_layers(checkpoint, declared, _mark, weight)
+    # DeepSeek-V3 names no layer that is excluded: its head and its routers are.
+    unlisted = not declared.excluded
+    return read_layers(checkpoint, declared, _mark, weight, unlisted=unlisted)
 
 
 def _mark(parts: Parts) -> str | None:

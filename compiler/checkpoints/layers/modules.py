@@ -55,12 +55,15 @@ def read_layers(
     quantisation: Quantisation,
     quantised: Callable[[Parts], str | None],
     build: Callable[[str, Parts, Scheme], tuple[CanonicalTensor, Collection[str]]],
+    *,
+    unlisted: bool = False,
 ) -> list[CanonicalTensor]:
     """Every tensor of a checkpoint; `build` makes the weight of a quantised layer.
 
     `quantised(parts)` is the part by which a layer is seen to be quantised, None for others.
     `build(module, parts, scheme)` gives the weight and the parts that it is made of; what is left
-    are plain tensors.
+    are plain tensors. `unlisted`: the config does not say which layers are excluded; weights of
+    floats without scales are.
     Raises CheckpointError where config and tensors contradict each other.
     """
     tensors: list[CanonicalTensor] = []
@@ -78,18 +81,18 @@ def read_layers(
             weight, used = build(module, parts, scheme)
             tensors.append(weight)
         elif scheme is not None:
-            _require_plain(module, parts, scheme)
+            _require_plain(module, parts, scheme, unlisted)
         tensors += [plain(record) for part, record in parts.items() if part not in used]
     return [as_weight(tensor, checkpoint.config) for tensor in tensors]
 
 
-def _require_plain(module: str, parts: Parts, scheme: Scheme) -> None:
+def _require_plain(module: str, parts: Parts, scheme: Scheme, unlisted: bool) -> None:
     """A layer for which a scheme is declared, without a sign of it: right only if not linear."""
     weight = parts.get("weight")
     if weight is None or len(weight.shape) < 2:
         return
     last = module.rpartition(".")[2]
-    if last.endswith(_NOT_LINEAR) and weight.dtype in FLOATS:
+    if (unlisted or last.endswith(_NOT_LINEAR)) and weight.dtype in FLOATS:
         return
     raise CheckpointError(
         f"{scheme.stated_in or 'the config'} says that {module} is {scheme.format}; in "

@@ -14,8 +14,10 @@ from safetensors.numpy import save_file
 
 from mxc.compiler.checkpoints.files.safetensors import CONFIG, SINGLE
 from mxc.compiler.checkpoints.files.tensors import DTYPES
+from mxc.compiler.checkpoints.layers.experts import turned
 from mxc.compiler.checkpoints.synthetic.hollow import write_hollow
 from mxc.compiler.models.architectures import read_decoder
+from mxc.compiler.models.blocks.parameters import Rows
 from mxc.compiler.models.decoder import EMBEDDING, Decoder
 
 #: The published shapes: Qwen3-8B and Mixtral-8x7B (config.json).
@@ -68,7 +70,7 @@ def write_decoder(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n")
     shapes = {
-        rows.tensor: rows.shape
+        rows.tensor: _stored(rows, config)
         for parameter in decoder.parameters(lambda name: None)
         for rows in parameter.rows
     }
@@ -85,3 +87,11 @@ def write_decoder(
         tensors[name] = (vector if len(shape) == 1 else size * draw).astype(DTYPES[dtype])
     save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
     return decoder
+
+
+def _stored(rows: Rows, config: dict[str, Any]) -> tuple[int, ...]:
+    """The shape of a tensor in its file, which may have experts as [E, in, out]."""
+    if len(rows.shape) < 3 or not turned(rows.tensor, config):
+        return rows.shape
+    *lead, outputs, inputs = rows.shape
+    return (*lead, inputs, outputs)

@@ -27,6 +27,8 @@ from mxc.runtime import Model
 
 #: Tokens of a sequence; its chunks; how many sequences are decoded together.
 LENGTH, CHUNK, BATCH = 29, 8, 2
+#: Tokens of a prompt, and of what is generated behind it.
+PROMPT, GENERATED = 7, 64
 
 #: Format -> its name in a config of compressed-tensors, bits, elements that share a scale.
 DECLARED = {
@@ -156,12 +158,15 @@ class Built:
         return [int(token) for token in random.integers(0, self.case.config.vocab_size, LENGTH)]
 
     @cached_property
-    def wanted(self) -> NDArray[np.float64]:
-        reference = transformers.AutoModelForCausalLM.from_pretrained(
+    def reference(self) -> Any:
+        return transformers.AutoModelForCausalLM.from_pretrained(
             self.folder / "reference", dtype=torch.float32, attn_implementation="eager"
         )
+
+    @cached_property
+    def wanted(self) -> NDArray[np.float64]:
         with torch.no_grad():
-            logits = reference(torch.tensor([self.tokens]), use_cache=False).logits
+            logits = self.reference(torch.tensor([self.tokens]), use_cache=False).logits
         return logits[0].double().numpy()
 
     def deviation(self, found: NDArray[np.float32], rows: Sequence[int] | slice) -> float:
@@ -180,6 +185,27 @@ class Built:
         sequence = self.model.sequence()
         rows = np.concatenate([sequence.feed([token]) for token in self.tokens])
         assert self.deviation(rows, slice(None)) <= TOLERANCE
+
+    def check_greedy(self) -> None:
+        """The tokens that transformers chooses, whose decode keeps a cache of its own."""
+        prompt = self.tokens[:PROMPT]
+        reference, given = self.reference, torch.tensor([prompt])
+        wanted = reference.generate(
+            given,
+            attention_mask=torch.ones_like(given),
+            max_new_tokens=GENERATED,
+            min_new_tokens=GENERATED,
+            do_sample=False,
+        )
+        sequence = self.model.sequence()
+        found, rows = list(prompt), sequence.feed(prompt)
+        for _ in range(GENERATED):
+            # transformers leaves out the end of a text, of which it wants a number of tokens.
+            row = rows[-1].copy()
+            row[self.case.config.eos_token_id] = float("-inf")
+            found.append(int(row.argmax()))
+            rows = sequence.feed(found[-1:])
+        assert found == wanted[0].tolist()
 
     def check_odd_cuts_and_decoded_together(self) -> None:
         """Two sequences, fed in pieces that are no chunks, then decoded together."""
@@ -202,7 +228,7 @@ def build(folder: Path, case: Case) -> Built:
         "cpu",
         folder / "model.mxc",
         activations="f32",
-        max_sequence_length=LENGTH,
+        max_sequence_length=PROMPT + GENERATED,
         prefill_chunk=CHUNK,
         batch=[BATCH] if case.batched else None,
     )

@@ -144,7 +144,7 @@ CONFIGS: dict[str, tuple[Any, dict[str, str]]] = {
     ),
     # Sequences are longer than the original context, and are not.
     "phi3_long": (t.Phi3Config(**ONE, **longrope(16)), {"qkv_proj": "mxfp4"}),
-    "phi3_short": (t.Phi3Config(**ONE, **longrope(29)), {"qkv_proj": "mxfp4"}),
+    "phi3_short": (t.Phi3Config(**ONE, **longrope(71)), {"qkv_proj": "mxfp4"}),
     "qwen2_moe": (
         t.Qwen2MoeConfig(
             **ONE,
@@ -177,6 +177,11 @@ def test_prefill(name: str, built: Built) -> None:
 @each
 def test_decode(name: str, built: Built) -> None:
     built(name).check_decode()
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_greedy(name: str, built: Built) -> None:
+    built(name).check_greedy()
 
 
 @pytest.mark.parametrize("name", BATCHED)

@@ -78,6 +78,11 @@ def test_decode(name: str, built: Built) -> None:
     built(name).check_decode()
 
 
+@each
+def test_greedy(name: str, built: Built) -> None:
+    built(name).check_greedy()
+
+
 @pytest.mark.parametrize("name", BATCHED)
 def test_odd_cuts_and_decoded_together(name: str, built: Built) -> None:
     built(name).check_odd_cuts_and_decoded_together()

@@ -78,29 +78,7 @@ def test_decode(name: str, built: Built) -> None:
 
 @each
 def test_greedy(name: str, built: Built) -> None:
-    """The tokens that transformers chooses, whose decode keeps states of its own."""
-    case = built(name)
-    prompt, room = case.tokens[:7], len(case.tokens) - 7
-    reference = t.AutoModelForCausalLM.from_pretrained(
-        case.folder / "reference", dtype=torch.float32, attn_implementation="eager"
-    )
-    given = torch.tensor([prompt])
-    wanted = reference.generate(
-        given,
-        attention_mask=torch.ones_like(given),
-        max_new_tokens=room,
-        min_new_tokens=room,
-        do_sample=False,
-    )
-    sequence = case.model.sequence()
-    found, rows = list(prompt), sequence.feed(prompt)
-    for _ in range(room):
-        # transformers leaves out the end of a text, of which it wants a number of tokens.
-        row = rows[-1].copy()
-        row[case.case.config.eos_token_id] = float("-inf")
-        found.append(int(row.argmax()))
-        rows = sequence.feed(found[-1:])
-    assert found == wanted[0].tolist()
+    built(name).check_greedy()
 
 
 @pytest.mark.parametrize("name", BATCHED)
