@@ -31,26 +31,10 @@ class Described:
 
     op: ir.Operation
     of: Contraction
-
-    @property
-    def lhs(self) -> ir.Value:
-        """Elements."""
-        return self.op.operands[0]
-
-    @property
-    def rhs(self) -> ir.Value:
-        """Elements."""
-        return self.op.operands[1]
-
-    @property
-    def lhs_scale(self) -> ir.Value | None:
-        """Scales of lhs, None where it has none."""
-        return self.op.operands[2] if self.of.lhs.scale else None
-
-    @property
-    def rhs_scale(self) -> ir.Value:
-        """Scales of rhs."""
-        return self.op.operands[len(self.op.operands) - 2]
+    lhs: ir.Value
+    rhs: ir.Value
+    lhs_scale: ir.Value | None
+    rhs_scale: ir.Value
 
 
 def described(op: ir.Operation) -> Described | Reason:
@@ -63,7 +47,8 @@ def described(op: ir.Operation) -> Described | Reason:
             return read
         read.write(op)
         of = read
-    return Described(op, of)
+    lhs, rhs, *scales, _ = op.operands
+    return Described(op, of, lhs, rhs, scales[0] if of.lhs.scale else None, scales[-1])
 
 
 def _read(found: ScaledContraction) -> Contraction | Reason:
