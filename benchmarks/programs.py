@@ -36,7 +36,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "programs.md")
     output = parser.parse_args().output
-    rows = list(_jax())
+    rows = [*_jax(), *_torch()]
     lines = [HEAD, "|---|---|---|---|---|---|", *(row for row, _ in rows)]
     page = output.read_text()
     before, _, rest = page.partition(BEGIN)
@@ -56,6 +56,14 @@ def _jax() -> Any:
         values = [random.standard_normal(each.shape).astype(np.float32) for each in shapes]
         wanted = jax.tree.leaves(function(*values))
         yield _row("JAX", name, export.export(jax.jit(function))(*shapes), values, wanted)
+
+
+def _torch() -> Any:
+    from torch_modules import exported
+
+    for name, (program, module, values) in exported().items():
+        wanted = [module(*values).detach().numpy()]
+        yield _row("torch", name, program, [value.numpy() for value in values], wanted)
 
 
 def _row(

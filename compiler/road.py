@@ -77,8 +77,9 @@ def compile(
 ) -> Artifact:
     """Compile a checkpoint folder, or a program, for `target` into the folder `output`.
 
-    A program is a file (.mlir, .stablehlo), a `jax.export.Exported`, or a dict of these by the
-    names of their functions. Arrays that a function from JAX closes over are packed.
+    A program is a file (.mlir, .stablehlo, .pt2), a `jax.export.Exported`, a
+    `torch.export.ExportedProgram`, or a dict of one of these by the names of their functions; its
+    weights are packed.
 
     A `source` that does not exist and reads ORG/NAME is a repository of the Hugging Face hub, taken
     from its cache or downloaded (checkpoints/hub.py), at `revision`.
@@ -154,7 +155,11 @@ def compile(
                 require_no_fallback(Report.from_dict(program.compiled.report))
         archives = None
         if foreign is not None:
-            sources = {name: _of_bytes(each) for name, each in foreign.functions.items()}
+            sources = {
+                name: _of_bytes(each) if isinstance(each, bytes) else record(each)
+                for name, each in foreign.functions.items()
+                if isinstance(each, bytes | Path)
+            }
         elif model is None:
             sources[source.name] = _of_bytes(code)
         if model is not None:
@@ -224,7 +229,7 @@ def require_no_options(given: Mapping[str, Any], source: str | Path) -> None:
 def opened(source: Path, given: dict[str, Any], *, unit: MatrixUnit | None) -> Model | None:
     """The model in a checkpoint folder, for a GPU with `unit` or for CPUs; None for a program."""
     wanted = (
-        "give a checkpoint folder (safetensors), a .gguf or a program (.mlir, .mlirbc, .stablehlo)"
+        "give a checkpoint folder (safetensors), a .gguf or a program (.mlir, .stablehlo, .pt2)"
     )
     if source.is_dir() or source.suffix == ".gguf":
         return open_model(source, unit=unit, **given)

@@ -28,6 +28,10 @@ def require_timeout(seconds: float | None) -> float:
     return seconds
 
 
+#: How the name of the step begins that imports a function of another framework.
+IMPORT = "import of"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """One program to compile: MLIR (text or bytecode) for `target`, to the file `module`.
@@ -71,12 +75,12 @@ class OptRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportRequest:
-    """Programs of another framework: the StableHLO of each function, text or bytecode, by name.
+    """Programs of another framework: of each function its StableHLO, or its file from torch.
 
     `folder` receives the bytes of constants. `place`, `phase_timeout` as in Request.
     """
 
-    functions: dict[str, bytes]
+    functions: dict[str, bytes | Path]
     folder: Path
     place: str
     phase_timeout: float = PHASE_TIMEOUT

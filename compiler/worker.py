@@ -27,7 +27,7 @@ from typing import Any
 from mxc.artifact.child import Channel, Child, Ended, Overdue, limit_processor
 from mxc.compiler.leftovers import locked_folder, remove_leftovers
 from mxc.compiler.programs.imported import Imported
-from mxc.compiler.steps import Compiled, ImportRequest, OptRequest, Refused, Request, Step
+from mxc.compiler.steps import IMPORT, Compiled, ImportRequest, OptRequest, Refused, Request, Step
 from mxc.errors import CompileError, MxcError, PassError
 from mxc.targets.target import target
 
@@ -123,7 +123,8 @@ def _death(ended: Ended, last: Step, folder: Path) -> CompileError:
     how = str(ended)
     if ended.status == -signal.SIGKILL:
         how += ", as the system does when memory runs out"
-    if ended.status == -signal.SIGSEGV and not (folder / _PROGRAM).exists():
+    parsing = not last.name.startswith(IMPORT) and not (folder / _PROGRAM).exists()
+    if ended.status == -signal.SIGSEGV and parsing:
         how += ", as of attributes, types or regions that nest thousands deep"
     words = _last_words((folder / _LOG).read_text(errors="replace"))
     return CompileError(

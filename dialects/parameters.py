@@ -32,6 +32,11 @@ def take_layouts(module: ir.Module) -> dict[str, str]:
     return found
 
 
+def initial_value(name: str, kind: ir.Type) -> ir.Attribute:
+    """What a `util.global` begins with that is the parameter `name`."""
+    return ir.Attribute.parse(f'#flow.parameter.named<"{SCOPE}"::"{name}"> : {kind}')
+
+
 class Parameters:
     """The named parameters of one module, each declared once, at the top of the module."""
 
@@ -61,7 +66,7 @@ class Parameters:
         return load.result
 
     def _declare(self, name: str, kind: ir.Type) -> None:
-        value = ir.Attribute.parse(f'#flow.parameter.named<"{SCOPE}"::"{name}"> : {kind}')
+        value = initial_value(name, kind)
         with ir.InsertionPoint.at_block_begin(self._body):
             ir.Operation.create(
                 "util.global",

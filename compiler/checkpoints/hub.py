@@ -26,7 +26,7 @@ LEFT_OUT = ("*/*", "consolidated*")
 _PART = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?P<repository>{_PART}/{_PART})(?:/(?P<file>[\w./-]+\.gguf))?")
 #: A file of this suffix is a program or one file of a checkpoint, never a repository.
-_FILES_HERE = (".mlir", ".mlirbc", ".stablehlo", ".safetensors", ".gguf", ".json")
+_FILES_HERE = (".mlir", ".mlirbc", ".stablehlo", ".pt2", ".safetensors", ".gguf", ".json")
 
 
 def located(source: str | Path, revision: str | None = None) -> Path:

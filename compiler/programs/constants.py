@@ -25,7 +25,8 @@ from mxc.dialects.dequantize import iterators
 from mxc.dialects.dispatches import walk
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges, trace
-from mxc.dialects.parameters import Parameters
+from mxc.dialects.locations import names
+from mxc.dialects.parameters import Parameters, initial_value
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import match_scaled_contraction
 from mxc.dialects.tensor_constants import floats_of
@@ -49,8 +50,12 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 #: Floats of so many bits are bytes where they are stored.
 _BYTE = 8
 #: A list of at most so many numbers is a table or a bias, which stays in the program.
-_LIST = 1024
+LIST = 1024
 _BYTES = re.compile(r'dense<"0x([0-9A-Fa-f]*)">')
+
+
+#: What constants are called that the program has no name for.
+CONSTANT = "constant"
 
 
 class Constants:
@@ -63,6 +68,8 @@ class Constants:
         self._folder = folder
         self._parameters = Parameters(module)
         self._arrays: dict[str, NDArray[Any]] = {}
+        self._unnamed: set[str] = set()
+        self._bases: dict[str, str] = {}
         self._arranged: dict[tuple[str, tuple[tuple[int, int], ...]], str] = {}
 
     def take(self) -> None:
@@ -71,12 +78,34 @@ class Constants:
             value, attribute = op.results[0], op.attributes["value"]
             if not _is_weight(value, attribute):
                 continue
-            name = self._name(op)
-            self._arrays[name] = array_of(attribute)
-            self._write(name, self._arrays[name], str(element_of(value)), experts=False)
+            name = self.add(CONSTANT, array_of(attribute), str(element_of(value)))
             with ir.InsertionPoint(op), op.location:
-                value.replace_all_uses_with(self._load(name, value.type))
+                value.replace_all_uses_with(self.load(name, self._parameters))
             op.erase()
+
+    @staticmethod
+    def dtype(element: str) -> np.dtype[Any]:
+        """The dtype of arrays of an MLIR element type."""
+        return _DTYPES[element]
+
+    def add(self, name: str, array: NDArray[Any], element: str) -> str:
+        """Make a parameter of an array of elements; its name, which is `name` unless it is taken.
+
+        The array has the dtype of `element`, an MLIR type of _DTYPES, one element each.
+        """
+        if name == CONSTANT:
+            name = self._unique(name)
+            self._unnamed.add(name)
+        elif name in self.found:
+            name = self._unique(name)
+        self._arrays[name] = array
+        self._write(name, array, element, experts=False)
+        return name
+
+    def load(self, name: str, parameters: Parameters) -> ir.Value:
+        """The whole of a parameter that was added, at the insertion point of its module."""
+        array, element = self._arrays[name], ir.Type.parse(self.found[name].element)
+        return self._load(name, ir.RankedTensorType.get(array.shape, element), parameters)
 
     def arrange(self) -> None:
         """Give each contraction its parameters by rows, with the loops that it sums last."""
@@ -91,10 +120,20 @@ class Constants:
                 read = self._by_rows(op, value, affine, order, ranges)
                 changed = changed or read is not None
                 inputs.append(Read(value, affine) if read is None else read)
+            self._say(op, inputs)
             if changed:
                 rebuild(op, inputs)
         sweep(self._module.operation)
         self._forget_unread()
+
+    def _say(self, op: ir.Operation, inputs: Sequence[Read]) -> None:
+        """Name a contraction by its weight where nothing names it, for the report."""
+        read = [_parameter(each.value) for each in inputs]
+        weights = [name for name in read if name in self.found and name not in self._unnamed]
+        if weights and not names(op.location):
+            largest = max(weights, key=lambda name: prod(self.found[name].shape))
+            own = self._bases.get(largest, largest).removesuffix(".weight")
+            op.location = ir.Location.name(own, op.location)
 
     def _by_rows(
         self,
@@ -134,13 +173,16 @@ class Constants:
         key = (name, tuple(zip(shape, moves, strict=True)))
         if key not in self._arranged:
             self._arranged[key] = made = self._unique(name)
+            self._bases[made] = name
+            if name in self._unnamed:
+                self._unnamed.add(made)
             size = array.dtype.itemsize
             view = as_strided(array, shape, [move * size for move in moves], writeable=False)
             parallel = sum("parallel" in str(iterators(op)[i]) for i, _ in loops)
             self._write(made, view, str(element), experts=parallel > 1)
         with ir.InsertionPoint(op), op.location:
             kind = ir.RankedTensorType.get(shape, element)
-            found = self._load(self._arranged[key], kind)
+            found = self._load(self._arranged[key], kind, self._parameters)
         reads = [ir.AffineDimExpr.get(i) for i, _ in loops]
         return Read(found, ir.AffineMap.get(affine.n_dims, 0, reads))
 
@@ -156,17 +198,14 @@ class Constants:
             experts=experts,
         )
 
-    def _load(self, name: str, kind: ir.RankedTensorType) -> ir.Value:
+    def _load(self, name: str, kind: ir.RankedTensorType, parameters: Parameters) -> ir.Value:
         """The parameter as a tensor of type `kind`, at the insertion point."""
         element = kind.element_type
         shape = self.found[name].shape
         if not _is_packed(element):
-            return self._parameters.load(name, shape, element)
-        stored = self._parameters.load(name, shape, ir.IntegerType.get_signless(_BYTE))
+            return parameters.load(name, shape, element)
+        stored = parameters.load(name, shape, ir.IntegerType.get_signless(_BYTE))
         return unpack(stored, element)
-
-    def _name(self, op: ir.Operation) -> str:
-        return self._unique("constant")
 
     def _unique(self, name: str) -> str:
         number = 0
@@ -185,6 +224,22 @@ class Constants:
                 if name in self.found and name not in read:
                     self.found.pop(name).file.unlink()
                     op.erase()
+        made = [name for name in self.found if name in self._bases]
+        for name in made:
+            base = self._bases[name]
+            if base not in self.found and [self._bases[each] for each in made].count(base) == 1:
+                self._rename(name, base)
+
+    def _rename(self, name: str, to: str) -> None:
+        """Give a parameter another name, which is free."""
+        self.found[to] = self.found.pop(name)
+        for op in walk(self._module.operation):
+            if op.name == "util.global.load" and _symbol(op, "global") == name:
+                op.attributes["global"] = ir.FlatSymbolRefAttr.get(to)
+            elif op.name == "util.global" and _symbol(op, "sym_name") == name:
+                kind = ir.TypeAttr(op.attributes["type"]).value
+                op.attributes["sym_name"] = ir.StringAttr.get(to)
+                op.attributes["initial_value"] = initial_value(to, kind)
 
 
 def array_of(attribute: ir.Attribute) -> NDArray[Any]:
@@ -202,15 +257,21 @@ def array_of(attribute: ir.Attribute) -> NDArray[Any]:
     return numbers.astype(dtype).reshape(kind.shape)
 
 
+def _symbol(op: ir.Operation, attribute: str) -> str:
+    """The name of a global, or of the one that is loaded."""
+    kind = ir.FlatSymbolRefAttr if attribute == "global" else ir.StringAttr
+    return str(kind(op.attributes[attribute]).value)
+
+
 def _is_weight(value: ir.Value, attribute: ir.Attribute) -> bool:
     if not isinstance(value.type, ir.RankedTensorType) or str(element_of(value)) not in _DTYPES:
         return False
     if not isinstance(attribute, ir.DenseElementsAttr) or attribute.is_splat:
         return False
     if any(use.owner.name == "tensor.extract" for use in value.uses):
-        return bool(value.type.rank > 1 and prod(value.type.shape) > _LIST)
+        return bool(value.type.rank > 1 and prod(value.type.shape) > LIST)
     odd = _bits(element_of(value)) == NIBBLE and value.type.shape[-1] % 2
-    return not odd and bool(value.type.rank > 1 or prod(value.type.shape) > _LIST)
+    return not odd and bool(value.type.rank > 1 or prod(value.type.shape) > LIST)
 
 
 def _bits(element: ir.Type) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from iree.compiler import ir
 
@@ -12,7 +13,8 @@ from mxc.compiler.programs.imported import Imported
 from mxc.compiler.programs.roundings import require_exact_roundings
 from mxc.compiler.programs.signature import set_signature
 from mxc.compiler.programs.stablehlo import donations, lower_stablehlo, names_of
-from mxc.compiler.steps import ImportRequest, Step
+from mxc.compiler.programs.torch import read_torch
+from mxc.compiler.steps import IMPORT, ImportRequest, Step
 from mxc.dialects.context import new_context
 from mxc.dialects.locations import plain
 from mxc.errors import CompileError
@@ -32,10 +34,18 @@ def import_here(request: ImportRequest, tell: Callable[[Step], None]) -> Importe
     """
     with new_context(), ir.Location.unknown():
         whole = ir.Module.create()
-        for name, code in request.functions.items():
-            tell(Step(kind="phase", name=f"import of {name}"))
-            _add(whole, name, _parsed(code))
         constants = Constants(whole, request.folder)
+        for name, source in request.functions.items():
+            tell(Step(kind="phase", name=f"{IMPORT} {name}"))
+            if isinstance(source, Path):
+                module, inputs = read_torch(whole.context, source, constants)
+                _add(whole, name, module, inputs)
+            else:
+                module = _parsed(source)
+                inputs, outputs = names_of(module)
+                in_place = donations(module)
+                lower_stablehlo(module)
+                _add(whole, name, module, inputs, outputs, in_place)
         constants.take()
         run(_READ, whole)
         require_exact_roundings(whole)
@@ -60,16 +70,20 @@ def _parsed(code: bytes) -> ir.Module:
     return module
 
 
-def _add(whole: ir.Module, name: str, module: ir.Module) -> None:
-    """Lower one program and put its public function into `whole` under the name `name`."""
-    inputs, outputs = names_of(module)
-    in_place = donations(module)
-    lower_stablehlo(module)
+def _add(
+    whole: ir.Module,
+    name: str,
+    module: ir.Module,
+    inputs: Sequence[str],
+    outputs: Sequence[str] = (),
+    in_place: Mapping[int, int] | None = None,
+) -> None:
+    """Put the public function of a lowered program, and its parameters, into `whole`."""
     for view in module.body.operations:
         op = view.operation
         try:
             if op.name == "func.func":
-                set_signature(op, name, inputs, outputs, in_place)
+                set_signature(op, name, inputs, outputs, in_place or {})
         except ValueError as error:
             raise CompileError(f"function {name}: {error}", phase="import") from error
         whole.body.append(op.clone())

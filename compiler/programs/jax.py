@@ -26,12 +26,11 @@ def is_stablehlo(path: Path) -> bool:
     return path.suffix == ".mlir" and path.is_file() and b"stablehlo." in path.read_bytes()
 
 
-def functions_of(source: Any) -> dict[str, bytes]:
-    """The StableHLO of each function: of one Exported "main", of several their names.
+def functions_of(given: Mapping[str, Any]) -> dict[str, bytes]:
+    """The StableHLO of each function, by name.
 
     Raises CheckpointError for a program for several devices, or one with effects.
     """
-    given = source if isinstance(source, Mapping) else {MAIN: source}
     return {name: _code(name, exported) for name, exported in given.items()}
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mxc.compiler.programs import jax
+from mxc.compiler.programs import jax, torch
 from mxc.compiler.programs.imported import Imported
 from mxc.compiler.steps import ImportRequest, Recorder
 from mxc.compiler.worker import import_program
@@ -18,9 +18,12 @@ from mxc.errors import CheckpointError
 
 @dataclass(frozen=True)
 class Foreign:
-    """A program of another framework: StableHLO by function; `place` is its name in messages."""
+    """A program of another framework; `place` is its name in messages.
 
-    functions: dict[str, bytes]
+    Of each function its StableHLO, its file from torch, or a torch.export.ExportedProgram.
+    """
+
+    functions: dict[str, Any]
     place: str
 
 
@@ -31,27 +34,38 @@ def foreign_program(source: Any) -> Foreign | None:
     """
     if isinstance(source, str | Path):
         path = Path(source)
+        if path.suffix == torch.SUFFIX and path.is_file():
+            return Foreign({jax.MAIN: path}, str(path))
         if not jax.is_stablehlo(path):
             return None
         return Foreign({jax.MAIN: path.read_bytes()}, str(path))
-    several = isinstance(source, Mapping)
-    if several and source and all(map(jax.is_exported, source.values())):
-        return Foreign(jax.functions_of(source), ", ".join(source))
-    if jax.is_exported(source):
-        return Foreign(jax.functions_of(source), source.fun_name)
+    given = source if isinstance(source, Mapping) else {jax.MAIN: source}
+    if given and all(map(jax.is_exported, given.values())):
+        return Foreign(jax.functions_of(given), ", ".join(each.fun_name for each in given.values()))
+    if given and all(map(torch.is_exported, given.values())):
+        return Foreign(dict(given), ", ".join(given))
     raise CheckpointError(
         f"a {type(source).__name__} is no source; give the path of a checkpoint or a program, a "
-        "jax.export.Exported, or a dict of these by the names of their functions"
+        "jax.export.Exported, a torch.export.ExportedProgram, or a dict of these by the names of "
+        "their functions"
     )
 
 
 @contextmanager
 def imported(foreign: Foreign, phase_timeout: float, road: Recorder) -> Iterator[Imported]:
     """The program on tensors, with its constants, whose files last as long as the block."""
-    with tempfile.TemporaryDirectory(prefix="mxc-import-") as folder:
+    with tempfile.TemporaryDirectory(prefix="mxc-import-") as scratch:
+        folder = Path(scratch) / "constants"
+        folder.mkdir()
+        functions = {}
+        for number, (name, each) in enumerate(foreign.functions.items()):
+            functions[name] = each
+            if torch.is_exported(each):
+                functions[name] = Path(scratch) / f"{number}{torch.SUFFIX}"
+                torch.save(each, functions[name])
         request = ImportRequest(
-            functions=foreign.functions,
-            folder=Path(folder),
+            functions=functions,
+            folder=folder,
             place=foreign.place,
             phase_timeout=phase_timeout,
         )

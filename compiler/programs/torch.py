@@ -1,0 +1,200 @@
+"""Programs from torch: `torch.export.ExportedProgram`, through IREE's FxImporter, in the worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from iree.compiler import ir
+
+from mxc.compiler.programs.constants import LIST, Constants
+from mxc.dialects.parameters import Parameters
+from mxc.errors import CompileError
+from mxc.passes.base import run
+
+#: Files of torch.export.save.
+SUFFIX = ".pt2"
+
+#: torch-to-iree without its calling convention: functions on tensors, as all programs here have.
+_LOWER: tuple[str, ...] = (
+    *(
+        f"func.func({name})"
+        for name in (
+            "torch-iree-bitcast-tensor",
+            "torch-reduce-op-variants",
+            "torch-decompose-complex-ops",
+            "torch-fuse-quantized-ops",
+            "torch-scalarize-shapes",
+            "torch-iree-torch-unstructured-to-linalg-ext",
+            "convert-torch-to-tmtensor",
+            "torch-iree-tm-tensor-to-linalg-ext",
+            "convert-torch-to-tensor",
+            "convert-torch-to-linalg",
+            "convert-torch-to-scf",
+            "convert-torch-to-arith",
+        )
+    ),
+    "torch-func-backend-type-conversion",
+    "func.func(canonicalize, cse, torch-finalizing-backend-type-conversion)",
+    "inline",
+    "symbol-dce",
+    "linalg-fold-unit-extent-dims",
+    "canonicalize",
+    "cse",
+)
+#: dtypes of torch that are stored as they are, and their MLIR types; numpy sees the others as ints.
+_ELEMENTS = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "f8E4M3FN",
+    "float8_e5m2": "f8E5M2",
+    "float8_e8m0fnu": "f8E8M0FNU",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "i8",
+}
+
+
+def is_exported(source: object) -> bool:
+    """Whether an object is a `torch.export.ExportedProgram`, without importing torch."""
+    kind = type(source)
+    return kind.__name__ == "ExportedProgram" and kind.__module__.startswith("torch.")
+
+
+def save(program: Any, file: Path) -> None:
+    """Write an ExportedProgram, which the worker reads."""
+    import torch
+
+    torch.export.save(program, file)
+
+
+def read_torch(
+    context: ir.Context, file: Path, constants: Constants
+) -> tuple[ir.Module, tuple[str, ...]]:
+    """The module of a .pt2 file on tensors, and the names of its arguments.
+
+    Its parameters and buffers are parameters of the same names. Raises CompileError for what the
+    importer does not know, PassError with its place for an operation that has no lowering.
+    """
+    try:
+        import torch
+        from iree.compiler.extras.fx_importer import FxImporter
+    except ImportError as error:
+        raise CompileError(
+            f"a program from torch needs torch ({error}): pip install 'mxc[torch]'", phase="import"
+        ) from error
+
+    try:
+        table = torch.export.default_decompositions()
+        table[torch.ops.aten.squeeze.dims] = _squeeze
+        program = torch.export.load(file).run_decompositions(table)
+        hooks = _Tensors(constants)
+        importer = FxImporter(context=context, hooks=hooks)
+        hooks.parameters = Parameters(importer.module)
+        importer.import_program(program, func_name="main")
+    except CompileError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise CompileError(f"the program cannot be imported: {text[:600]}", "import") from error
+    module = importer.module
+    _require_known(module)
+    run(_LOWER, module)
+    return module, tuple(map(str, program.graph_signature.user_inputs))
+
+
+def _squeeze(tensor: Any, dims: Any) -> Any:
+    """aten.squeeze.dims, which the importer does not know, as a reshape."""
+    gone = {axis % tensor.dim() for axis in dims}
+    shape = [n for axis, n in enumerate(tensor.shape) if axis not in gone or n != 1]
+    return tensor.reshape(shape)
+
+
+class _Tensors:
+    """Hooks of the importer: where it asks for the value of a tensor that it knows."""
+
+    def __init__(self, constants: Constants) -> None:
+        self._constants = constants
+        self.parameters: Parameters | None = None
+
+    def prepare_module(self, module: ir.Operation) -> None:
+        """Nothing is put into a module before its graph."""
+
+    def resolve_input(self, gni: Any, value: Any, info: Any) -> ir.Value:
+        """The value of a parameter or a buffer."""
+        return self._value(gni, value, info.input_spec.target)
+
+    def resolve_literal(self, gni: Any, literal: Any, info: Any) -> ir.Value | None:
+        """The value of a tensor that stands in the graph; None for a number."""
+        if not hasattr(literal, "dtype"):
+            return None
+        return self._value(gni, literal, "constant" if info is None else info.input_spec.target)
+
+    def store_produced_value(self, gni: Any, value: Any, produced: Any, info: Any) -> None:
+        """Raise for a buffer that the program changes."""
+        raise NotImplementedError(
+            f"buffer {info.input_spec.target} is changed by the program; give it as an argument "
+            "and return it"
+        )
+
+    def _value(self, gni: Any, value: Any, name: str) -> ir.Value:
+        kind = gni._cc.tensor_to_vtensor_type(value)
+        assert self.parameters is not None
+        with ir.InsertionPoint(gni._b):
+            tensor = _load(value, name, self.parameters, self._constants)
+            return ir.Operation.create(
+                "torch_c.from_builtin_tensor", results=[kind], operands=[tensor]
+            ).result
+
+
+def _load(value: Any, name: str, parameters: Parameters, constants: Constants) -> ir.Value:
+    """A tensor of the program as a parameter; a short list of numbers as a constant."""
+    element = _ELEMENTS.get(str(value.dtype).rpartition(".")[2])
+    if element is None:
+        raise NotImplementedError(
+            f"{name} is a tensor of {value.dtype}; those of {', '.join(_ELEMENTS)} can be compiled"
+        )
+    array = _array(value.detach().contiguous(), element)
+    plain = array.dtype.kind in "fi" and array.dtype.itemsize <= 8 and element != "bf16"
+    if (array.ndim == 0 or (array.ndim == 1 and array.size <= LIST)) and plain:
+        kind = ir.RankedTensorType.get(array.shape, ir.Type.parse(element))
+        attribute = ir.DenseElementsAttr.get(np.ascontiguousarray(array), type=kind)
+        return ir.Operation.create(
+            "arith.constant", results=[kind], attributes={"value": attribute}
+        ).result
+    return constants.load(constants.add(name, array, element), parameters)
+
+
+def _array(tensor: Any, element: str) -> np.ndarray[Any, np.dtype[Any]]:
+    """A tensor as an array of the dtype of ml_dtypes; numpy knows no small floats of torch."""
+    import torch
+
+    wide = tensor.element_size()
+    if element in ("bf16",) or element.startswith("f8") or element == "i8":
+        ints = {1: torch.uint8, 2: torch.int16}[wide]
+        return np.array(tensor.view(ints).numpy()).view(Constants.dtype(element))
+    return np.array(tensor.numpy())
+
+
+def _require_known(module: ir.Module) -> None:
+    """Raise CompileError for an operation that is not torch's own, with its place."""
+    found: list[ir.Operation] = []
+
+    def look(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "torch.operator":
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    for op in found:
+        name = ir.StringAttr(op.attributes["name"]).value
+        raise CompileError(
+            f"{op.location}: {name.removeprefix('torch.')} has no lowering; write it with "
+            "operations of aten",
+            phase="import",
+        )

@@ -1,0 +1,144 @@
+"""Programs from torch: the numbers are those of torch, and weights keep their names."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_modules import MODULES, exported
+
+import mxc
+from mxc.artifact.manifest import REPORT
+from mxc.compiler.artifact import Artifact
+from mxc.compiler.report import Report
+from mxc.errors import CompileError, RequestError
+
+N, K = 64, 128
+FP4 = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
+
+
+class Lookup(torch.nn.Module):
+    """mxfp4 as transformers dequantizes it: a lookup of nibbles, and ldexp."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("blocks", torch.randint(0, 256, (N, K // 32, 16), dtype=torch.uint8))
+        self.register_buffer("scales", torch.randint(120, 130, (N, K // 32), dtype=torch.uint8))
+        self.register_buffer("table", torch.tensor(FP4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        low = self.table[(self.blocks & 15).to(torch.int64)]
+        high = self.table[(self.blocks >> 4).to(torch.int64)]
+        weight = torch.stack([low, high], -1).flatten(-2)
+        exponents = self.scales.to(torch.int32).unsqueeze(-1) - 127
+        return x @ torch.ldexp(weight, exponents).flatten(1).T
+
+
+class Float8(torch.nn.Module):
+    """Elements and scales of the dtypes of torch, of rows that come with the call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        scales = torch.randint(120, 130, (N, K // 32), dtype=torch.uint8)
+        self.register_buffer("weight", torch.randn(N, K).to(torch.float8_e4m3fn))
+        self.register_buffer("scales", scales.view(torch.float8_e8m0fnu))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        blocks = self.weight.to(torch.float32).unflatten(1, (-1, 32))
+        return x @ (blocks * self.scales.to(torch.float32).unsqueeze(-1)).flatten(1).T
+
+
+class Counter(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return x + self.count
+
+
+def _name(module: str) -> str:
+    return re.sub(r"\W+", "_", module)
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, tuple[torch.export.ExportedProgram, torch.nn.Module, Any]]:
+    found = {_name(name): each for name, each in exported().items()}
+    x = torch.randn(5, K)
+    rows = {"x": {0: torch.export.Dim("rows", min=2)}}
+    for name, module, dynamic in (("lookup", Lookup(), None), ("float8", Float8(), rows)):
+        program = torch.export.export(module, (x,), dynamic_shapes=dynamic)
+        found[name] = (program, module, (x,))
+    return found
+
+
+@pytest.fixture(scope="module")
+def compiled(modules: Any, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    programs = {name: program for name, (program, _, _) in modules.items()}
+    return mxc.compile(programs, output=tmp_path_factory.mktemp("torch") / "all.mxc")
+
+
+@pytest.fixture(scope="module")
+def model(compiled: Artifact) -> Any:
+    return mxc.load(compiled.path, threads=1)
+
+
+def _report(artifact: Artifact) -> Report:
+    return Report.from_dict(json.loads((artifact.path / REPORT).read_text()))
+
+
+@pytest.mark.parametrize("name", [*map(_name, MODULES), "lookup", "float8"])
+def test_numbers_are_those_of_torch(modules: Any, model: Any, name: str) -> None:
+    _, module, values = modules[name]
+    (found,) = model.call(name, *(value.numpy() for value in values))
+    wanted = module(*values).detach().numpy()
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6 * np.abs(wanted).max())
+
+
+def test_rows_come_with_the_call(modules: Any, model: Any) -> None:
+    x = torch.randn(9, K)
+    (found,) = model.call("float8", x.numpy())
+    wanted = modules["float8"][1](x).numpy()
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6 * np.abs(wanted).max())
+
+
+def test_scaled_products_are_kernels_of_ours(compiled: Artifact) -> None:
+    products = [one for one in _report(compiled).matmuls if "mx" in one.rhs]
+    assert {one.rhs for one in products} == {"mxfp4", "mxfp8e4m3"}
+    assert not any(one.fallback or one.reason for one in products)
+
+
+def test_weights_and_contractions_have_the_names_of_the_state_dict(compiled: Artifact) -> None:
+    weights = compiled.manifest.weights
+    assert {"gate_proj.weight", "c_fc.weight", "layer.output.dense.weight"} <= set(weights)
+    assert {"gate_proj", "down_proj", "c_fc"} <= {one.name for one in _report(compiled).matmuls}
+    assert compiled.manifest.functions["lookup"].input_names == ("x",)
+
+
+def test_an_argument_that_does_not_fit_is_named(model: Any) -> None:
+    with pytest.raises(RequestError, match=r"lookup, argument 0 \(x\): wants f32 \[5, 128\]"):
+        model.call("lookup", np.zeros((5, K), np.float64))
+
+
+def test_a_buffer_that_changes_is_refused(tmp_path: Path) -> None:
+    program = torch.export.export(Counter(), (torch.randn(4),))
+    with pytest.raises(CompileError, match="buffer count is changed by the program") as caught:
+        mxc.compile(program, output=tmp_path / "x.mxc")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_operation_without_lowering_is_refused_with_its_place(tmp_path: Path) -> None:
+    class Unknown(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.eigvals(x).real
+
+    program = torch.export.export(Unknown(), (torch.randn(4, 4),))
+    file = tmp_path / "unknown.pt2"
+    torch.export.save(program, file)
+    with pytest.raises(CompileError, match=r"test_torch\.py.*aten\.\w*eig") as caught:
+        mxc.compile(file, output=tmp_path / "x.mxc")
+    assert "\n" not in str(caught.value)
