@@ -78,7 +78,7 @@ def _tiles(contraction: Contraction, kernel: Kernel, rows: int) -> Kernel:
         kernel = over(kernel, axis, by, "W=")
     if width * halves > 2 * TILE:
         kernel = over(kernel, "n", TILE, "T+=")
-    kernel = over(kernel, "m", 2 * TILE, "T+=", rest=TILE)
+    kernel = over(kernel, "m", 2 * TILE, "T+=", rest=(TILE,))
     kernel = over(kernel, "k", STEP, "T+=")
     if contraction.planes > 1:
         kernel = over(kernel, "p", 1, "T+=")

@@ -1,17 +1,18 @@
 """The scaled contraction, described once for all machines.
 
-    Y[y, n] = finish(sum over k of A[r, k] * B[e, n, k] SB[e, n, k / block])
+    Y[y, n] = finish(sum over k of A[r, k] SA[r, k / step] * B[e, n, k] SB[e, n, k / block])
 
 Groups g of m rows each; e is the expert of a group. Four ways for the rows:
 
     all      one group, one weight
     own      `rows` rows a group, by expert g
     chosen   `rows` rows a group, by expert IDS[g]
-    sorted   group g are the rows ROUTES[g] to ROUTES[g + 1] by expert g; A has them in this order,
-             and behind those numbers ROUTES has the rows of the result that they are
+    sorted   group g are the rows ROUTES[g] to ROUTES[g + 1] by expert g; behind those numbers
+             ROUTES has the rows of the result that they are; A has rows in this order where they
+             are `copied`
 
-A gated result has columns n of two halves h of the weights. Activations in f32 are three planes p
-of bf16, whose sum they are.
+A gated result has columns n of two halves h of the weights. On tiles, activations in f32 are three
+planes p of bf16, whose sum they are. Integers are counted in units, which SA brings in.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from mxc.kernels.decode import BF16, F32, I32
+from mxc.kernels.decode import BF16, F32, I32, STEP
 from mxc.kernels.language import Array, Derived, Do, Element, Kernel
 
 Choice: TypeAlias = Literal["all", "own", "chosen", "sorted"]
@@ -32,7 +33,8 @@ PLANES = 3
 class Contraction:
     """Sizes and types of a contraction. `columns`: of the result; `rows`, `groups`: None where they
     come with the call; `block`: elements of a scale; `halves`: 2 for a gate; `together`: columns of
-    the result that are finished at once."""
+    the result that are finished at once; `step`: elements of a scale of activations, where they are
+    `scaled`; `share`: consecutive rows of the result with the same activations."""
 
     columns: int
     depth: int
@@ -47,6 +49,11 @@ class Contraction:
     planes: int = 1
     together: int = 16
     result: Element = F32
+    activations: Element = BF16
+    scaled: bool = False
+    step: int = STEP
+    share: int = 1
+    copied: bool = True
 
     @property
     def kernel(self) -> Kernel:
@@ -54,7 +61,9 @@ class Contraction:
         expert = ("e",) if self.experts else ()
         half = ("h",) if self.halves > 1 else ()
         plane = ("p",) if self.planes > 1 else ()
-        arrays = [Array("A", BF16, ("r", "k", *plane), "global")]
+        arrays = [Array("A", self.activations, ("r", "k", *plane), "global")]
+        if self.scaled:
+            arrays.append(Array("SA", F32, ("r", "k"), "global", grain={"k": self.step}))
         if self.choice == "chosen":
             arrays.append(Array("IDS", I32, ("g",), "global"))
         if self.choice == "sorted":
@@ -69,7 +78,7 @@ class Contraction:
             Array("T", F32, (*(("g",) if self.groups != 1 else ()), "m", *half, "n")),
             Array("Y", self.result, ("y", "n"), "global"),
         ]
-        sides = ("A", "B", *(["SB"] if self.scales is not None else []))
+        sides = ("A", "B", *(["SA"] * self.scaled), *(["SB"] if self.scales is not None else []))
         return Kernel(
             f"{self.weights.name}_{self.choice}",
             self._sizes,
@@ -92,9 +101,10 @@ class Contraction:
         if self.choice == "sorted":
             rows = Derived("g", table="ROUTES", plus="m")
             order = replace(rows, through="ROUTES", behind=self.experts + 1)
-            return {"r": rows, "y": order, "e": Derived("g")}
+            read = rows if self.copied else replace(order, share=self.share)
+            return {"r": read, "y": order, "e": Derived("g")}
         rows = Derived("g", times=self.rows, plus="m")
-        found = {"r": rows, "y": rows}
+        found = {"r": replace(rows, share=self.share), "y": rows}
         if self.choice == "own":
             return found | {"e": Derived("g")}
         chosen = Derived("g", table="IDS", below=self.experts)

@@ -77,21 +77,23 @@ def exact_scales(values: Numbers) -> range:
 def panel_layout(bits: int) -> Layout:
     """Of the codes of 32 elements of 16 columns in memory ("panel16x4", 6 bits in planes): dwords
     of a column, those of 16 columns side by side."""
-    inside = {4: 3, 6: 3, 8: 2, 16: 1}[bits]
+    inside = {4: 3, 6: 3, 8: 2, 16: 1, 32: 0}[bits]
     low = " ".join(f"k{bit}" for bit in range(inside))
     high = " ".join(f"k{bit}" for bit in range(inside, 5))
     return layout(f"{low} | n0 n1 n2 n3 | {high}")
 
 
-def element_of(format: ElementFormat | None) -> Element:
-    """Codes of a format of weights; bf16 for None."""
+def element_of(format: ElementFormat | None, unit: float = 1.0) -> Element:
+    """Codes of a format of weights, which count a unit; bf16 for None."""
     if format is None:
         return BF16
-    return Element(format.mlir, format.bits, np.uint8, format.values)
+    return Element(format.mlir, format.bits, np.uint8, format.values / np.float32(unit))
 
 
 def scale_element(type: str) -> Element:
-    """Scales by the name of their MLIR type, one byte each."""
+    """Scales by the name of their MLIR type."""
+    if type == "f32":
+        return F32
     every = np.arange(256, dtype=np.uint8)
     if type == _F8E8M0:
         # 2^-127 is subnormal, which the machine takes for zero.
@@ -100,7 +102,7 @@ def scale_element(type: str) -> Element:
     elif type == _F8E4M3:
         values = every.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
     else:
-        raise ValueError(f"bf16 does not hold products with scales of {type}")
+        raise ValueError(f"{type} is no type of scales; wanted f32, {_F8E8M0} or {_F8E4M3}")
     return Element(type, 8, np.uint8, values)
 
 
@@ -113,7 +115,7 @@ def decoder(codes: Element, scales: Element | None, block: int = STEP) -> Atom:
         table = ExponentTable.of(codes.values)
 
     def run(out: Numbers, given: Numbers, *by: Numbers) -> Numbers:
-        ordered = _paired(given)
+        ordered = paired(given)
         if codes.values is None:
             return ordered
         if table is not None and table.least <= by[0].min() and by[0].max() <= table.most:
@@ -138,7 +140,7 @@ def decoder(codes: Element, scales: Element | None, block: int = STEP) -> Atom:
     return Atom(name, (raw.paired(), *operands), run)
 
 
-def _paired(raw: Numbers) -> Numbers:
+def paired(raw: Numbers) -> Numbers:
     """[dwords, 16, elements of a dword] -> [registers, 16, 2], by `Layout.paired`."""
     dwords, lanes, items = raw.shape
     shifts = items // 2

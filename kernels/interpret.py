@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,22 +42,44 @@ def pack(array: Array, numbers: Numbers, sizes: Mapping[str, int]) -> Numbers:
     return flat
 
 
-def pieces(kernel: Kernel, do: Do, tile: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """The offsets in a tile at which an atom, or a copy of a fragment, is used."""
+def turns(kernel: Kernel, do: Do, tile: Mapping[str, int]) -> dict[str, list[int]]:
+    """The offsets along each axis at which an atom, or a copy of a fragment, is used. K comes
+    first: in the order of the registers of the operand that has some, its turns are steps."""
     step: dict[str, int] = {}
+    orders: dict[str, list[int]] = {}
     for name, layout in _operands(kernel, do):
         array = kernel.arrays[name]
         for axis in array.axes:
             axis = kernel.derived[axis].plus if axis in kernel.derived else axis
-            if axis:
-                wide = layout.extent(axis) * array.grain.get(axis, 1)
-                step[axis] = max(step.get(axis, 1), wide)
-    for axis, wide in step.items():
-        if tile[axis] % wide and tile[axis] > wide:
-            raise ValueError(f"{do.label} takes {wide} along {axis}, and a tile has {tile[axis]}")
-    ranges = [range(0, tile[axis], wide) for axis, wide in step.items()]
-    for offsets in itertools.product(*ranges):
-        yield dict(zip(step, offsets, strict=True))
+            if not axis:
+                continue
+            wide = layout.extent(axis) * array.grain.get(axis, 1)
+            step[axis] = max(step.get(axis, 1), wide)
+            behind = array.layout.register[len(layout.register) :]
+            if array.space != "global" and do.op == "dot" and behind:
+                # An atom takes one of the registers of a fragment.
+                orders[axis] = [bit for own, bit in behind if own == axis]
+    found = {}
+    for axis in sorted(step, key=lambda axis: axis != "k"):
+        wide, size = step[axis], tile[axis]
+        if orders.get(axis):
+            found[axis] = [
+                base + sum((turn >> i & 1) << bit for i, bit in enumerate(orders[axis]))
+                for base in range(0, size, wide << len(orders[axis]))
+                for turn in range(1 << len(orders[axis]))
+            ]
+            continue
+        if size % wide and size > wide:
+            raise ValueError(f"{do.label} takes {wide} along {axis}, and a tile has {size}")
+        found[axis] = list(range(0, size, wide))
+    return found
+
+
+def pieces(kernel: Kernel, do: Do, tile: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """The offsets in a tile at which an atom, or a copy of a fragment, is used."""
+    found = turns(kernel, do, tile)
+    for offsets in itertools.product(*found.values()):
+        yield dict(zip(found, offsets, strict=True))
 
 
 def _operands(kernel: Kernel, do: Do) -> Iterator[tuple[str, Layout]]:
@@ -65,8 +88,8 @@ def _operands(kernel: Kernel, do: Do) -> Iterator[tuple[str, Layout]]:
     if do.atom is not None:
         yield from zip(names, do.atom.layouts, strict=True)
         return
-    # A copy moves what a tile register holds; in registers an array lies as it does.
-    tiles = [n for n in names if kernel.arrays[n].space == "tile"]
+    # A copy moves what a register holds; in registers an array lies as it does.
+    tiles = [n for n in names if kernel.arrays[n].space in ("tile", "register")]
     layout = kernel.arrays[(tiles or [do.out])[0]].layout
     yield from ((name, layout) for name in names)
 
@@ -85,23 +108,29 @@ class _Run:
             self.sizes[axis] = int(np.diff(self.memory[table]).max(initial=0))
         whole = dict.fromkeys(self.sizes, 0)
         self.region = {name: (whole, self._whole(a)) for name, a in kernel.arrays.items()}
+        #: Chains of sums, and the elements of one.
+        self.chains: dict[str, tuple[int, int]] = {}
 
     def _whole(self, array: Array) -> dict[str, int]:
         """The sizes of an array of the program; what a derived axis ends at does not matter."""
         return {**dict.fromkeys(array.axes, 1), **self.sizes}
 
-    def end(self, axis: str, at: Mapping[str, int]) -> int:
-        """Where an axis ends."""
+    def end(self, axis: str, at: Mapping[str, Any]) -> Any:
+        """Where an axis ends, of each of several groups."""
         if axis not in self.kernel.spans:
             return self.sizes[axis]
         table, group = self.kernel.spans[axis]
-        return int(self.memory[table][at[group] + 1] - self.memory[table][at[group]])
+        return self.memory[table][np.add(at[group], 1)] - self.memory[table][at[group]]
 
     def block(self, body: Body, at: dict[str, int], tile: dict[str, int]) -> None:
         """Everything in a body, for the tile that begins at `at`."""
         for array in self.kernel.held(body):
             self.region[array.name] = dict(at), dict(tile)
-            self.memory[array.name] = np.full(array.count(tile), np.nan, array.element.numpy)
+            chains = self.chains[array.name] = array.copies(tile), array.count(tile)
+            kind = array.element.numpy
+            # Integers have no NaN.
+            nothing = np.iinfo(kind).max if np.issubdtype(kind, np.integer) else np.nan
+            self.memory[array.name] = np.full(int(np.prod(chains)), nothing, kind)
         for each in body:
             if isinstance(each, For):
                 self._loop(each, at, tile)
@@ -114,13 +143,16 @@ class _Run:
         start = at[loop.axis]
         stop = min(start + tile[loop.axis], self.end(loop.axis, at))
         while start < stop:
-            by = loop.rest if loop.rest and stop - start <= loop.rest else loop.by
+            by = loop.width(stop - start)
             self.block(loop.body, {**at, loop.axis: start}, {**tile, loop.axis: by})
             start += by
 
     def _address(self, name: str, at: Mapping[str, Any]) -> Numbers:
         array, (base, tile) = self.kernel.arrays[name], self.region[name]
         local = array.space != "global"
+        if not local:
+            for axis in (axis for axis, guard in array.guards.items() if guard == "clamped"):
+                at = {**at, axis: np.minimum(at[axis], self.end(axis, at) - 1)}
         found = {
             axis: at[axis] - base[axis] if local else self._coordinate(axis, at)
             for axis in array.axes
@@ -139,14 +171,31 @@ class _Run:
             found = found + at[derived.plus]
         if derived.through:
             found = self.memory[derived.through][found + derived.behind]
+        found = found // derived.share
         return np.clip(found, 0, derived.below - 1) if derived.below else found
 
     # by coordinates
 
     def _read(self, name: str, at: Mapping[str, Any]) -> Numbers:
-        found = self.memory[name][self._address(name, at)]
+        found = self._sum(name, self._address(name, at))
         values = self.kernel.arrays[name].element.values
         return found.astype(np.float64) if values is None else values[found].astype(np.float64)
+
+    def _sum(self, name: str, place: Numbers) -> Numbers:
+        """What is at a place, of sums in chains all of them."""
+        memory = self.memory[name]
+        found = memory[place]
+        chains, count = self.chains.get(name, (1, 0))
+        for chain in range(1, chains):
+            found = found + memory[place + chain * count]
+        return found
+
+    def _put(self, name: str, place: Numbers, found: Any) -> None:
+        """Write there: the other chains begin with nothing."""
+        chains, count = self.chains.get(name, (1, 0))
+        for chain in range(1, chains):
+            self.memory[name][place + chain * count] = 0
+        self.memory[name][place] = found
 
     def _plain(self, do: Do, at: dict[str, int], tile: dict[str, int]) -> None:
         kernel, out = self.kernel, self.kernel.arrays[do.out]
@@ -160,7 +209,17 @@ class _Run:
         own = [axis for axis in kernel.sizes if axis in out.axes or axis in named]
         parts = [a for a in kernel.summed(do) if a not in own] if do.op in ("dot", "map") else []
         axes = own + parts
-        ends = {a: min(at[a] + tile[a], self.end(a, at)) for a in axes}
+        # In registers what is behind the end of an axis is the last one again.
+        again = {
+            axis
+            for array in kernel.arrays.values()
+            for axis, guard in array.guards.items()
+            if guard == "clamped" and out.space == "register"
+        }
+        ends = {
+            a: at[a] + tile[a] if a in again else min(at[a] + tile[a], self.end(a, at))
+            for a in axes
+        }
         grid = np.ogrid[tuple(slice(at[a], ends[a]) for a in axes)] if axes else ()
         here = {**at, **dict(zip(axes, grid, strict=True))}
         if do.op == "zero":
@@ -179,7 +238,7 @@ class _Run:
             found = found + self._read(do.out, here)
         found = np.broadcast_to(found, np.broadcast_shapes(np.shape(found), place.shape))
         kept = found.reshape(place.shape) if found.size == place.size else found
-        self.memory[do.out][place] = kept.astype(out.element.numpy)
+        self._put(do.out, place, (kept + out.element.excess).astype(out.element.numpy))
 
     def _finished(self, do: Do, here: Mapping[str, Any], own: int) -> Numbers:
         """Of totals of several parts of the columns, the parts as a list."""
@@ -195,19 +254,43 @@ class _Run:
     # as the machine does it
 
     def _machine(self, do: Do, at: dict[str, int], tile: dict[str, int]) -> None:
+        steps = turns(self.kernel, do, tile).get("k", [0])
         for offsets in pieces(self.kernel, do, tile):
             here = {axis: at[axis] + offsets.get(axis, 0) for axis in at}
             places = [self._fragment(name, how, here) for name, how in _operands(self.kernel, do)]
-            names = (do.out, *do.ins)
-            given = [self.memory[n][p] for n, p in zip(names, places, strict=True)]
-            found = given[1] if do.atom is None else do.atom.run(*given)
-            self.memory[do.out][places[0]] = found
+            if do.op == "copy":
+                self._copy(do, here, places)
+                continue
+            assert do.atom is not None
+            chains, count = self.chains.get(do.out, (1, 0))
+            if do.op == "dot":
+                places[0] = places[0] + steps.index(offsets.get("k", 0)) % chains * count
+            given = [self._sum(n, p) for n, p in zip(do.ins, places[1:], strict=True)]
+            self.memory[do.out][places[0]] = do.atom.run(self.memory[do.out][places[0]], *given)
+
+    def _copy(self, do: Do, at: Mapping[str, int], places: list[Numbers]) -> None:
+        """A fragment; of masked memory what there is, and zeros."""
+        there = np.ones(places[0].shape, bool)
+        for name in (do.out, *do.ins):
+            array = self.kernel.arrays[name]
+            for axis in (axis for axis, guard in array.guards.items() if guard == "masked"):
+                inside = self.kernel.arrays[do.out].layout.coordinates()
+                if self.kernel.arrays[do.out].space == "global":
+                    inside = self.kernel.arrays[do.ins[0]].layout.coordinates()
+                there = there & (at[axis] + inside.get(axis, 0) < self.end(axis, at))
+        found = np.zeros(there.shape, self.kernel.arrays[do.out].element.numpy)
+        found[there] = self._sum(do.ins[0], places[1][there])
+        if self.kernel.arrays[do.out].space == "global":
+            self._put(do.out, places[0][there], found[there])
+        else:
+            self._put(do.out, places[0], found)
 
     def _fragment(self, name: str, layout: Layout, at: Mapping[str, int]) -> Numbers:
         """Addresses [registers, lanes, items]: of registers as they lie, of memory by `layout`."""
         array = self.kernel.arrays[name]
-        if array.space == "tile":
-            layout = array.layout
+        if array.space in ("tile", "register"):
+            own = array.layout
+            layout = replace(own, register=own.register[: len(layout.register)])
         inside = layout.coordinates()
         here = {
             axis: at[axis] + inside[axis] * array.grain.get(axis, 1) if axis in inside else at[axis]

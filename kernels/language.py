@@ -15,6 +15,7 @@ no turn behind the end of an axis. What a turn has too much is the guard of an a
 
     padded    memory goes on; what is read there is any number, and must not matter
     masked    nothing is stored there
+    clamped   what is there is the last one again, and equal where it is stored
 """
 
 from __future__ import annotations
@@ -29,28 +30,45 @@ from mxc.kernels.layout import Layout
 
 #: The layout of what is not in an order of bits yet.
 NOWHERE = Layout()
-#: Where an array is: memory of the program, scratch of a workgroup, or tile registers.
-Space = Literal["global", "stack", "tile"]
-Guard = Literal["padded", "masked"]
-Op = Literal["zero", "decode", "copy", "dot", "map"]
+#: Where an array is: memory of the program, scratch of a workgroup, tile or vector registers.
+Space = Literal["global", "stack", "tile", "register"]
+Guard = Literal["padded", "masked", "clamped"]
+Op = Literal["zero", "decode", "copy", "dot", "scale", "map", "round"]
 Numbers: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Element:
-    """A type of elements. `values`: of each code, where they are codes; None for numbers."""
+    """A type of elements. `values`: of each code, where they are codes; None for numbers. `excess`:
+    what is added to numbers that become such elements, where these have no sign."""
 
     name: str
     bits: int
     numpy: Any = field(compare=False)
     values: Numbers | None = field(default=None, compare=False)
+    excess: int = 0
+
+
+@dataclass(frozen=True)
+class Chains:
+    """Copies of sums that dot products take in turn, so that they need not wait for each other:
+    `wanted` registers of sums in all, and no more than `room`."""
+
+    wanted: int
+    room: int
+    most: int = 4
+
+    def of(self, registers: int) -> int:
+        """How many of so many registers."""
+        room = max(1, self.room // registers)
+        return min(self.most, -(-self.wanted // registers), room)
 
 
 @dataclass(frozen=True)
 class Array:
     """`grain`: coordinates along an axis that share an entry. `pitch`: fragments along an axis in
     memory, where there are more than the size asks for. `slots`: coordinates along an axis after
-    which scratch is used again. `guards`: by axis."""
+    which scratch is used again. `guards`: by axis. `chains`: copies of sums in registers."""
 
     name: str
     element: Element
@@ -61,6 +79,13 @@ class Array:
     pitch: Mapping[str, int] = field(default_factory=dict)
     slots: Mapping[str, int] = field(default_factory=dict)
     guards: Mapping[str, Guard] = field(default_factory=dict)
+    chains: Chains | None = None
+
+    def copies(self, sizes: Mapping[str, int]) -> int:
+        """Chains of sums of a region."""
+        if self.chains is None:
+            return 1
+        return self.chains.of(self.count(sizes) >> len(self.layout.item + self.layout.lane))
 
     def extent(self, axis: str) -> int:
         """Coordinates of a fragment along an axis."""
@@ -120,7 +145,7 @@ class Do:
     @property
     def adds(self) -> bool:
         """Whether it adds to its result."""
-        return self.op == "dot"
+        return self.op in ("dot", "scale")
 
     @property
     def label(self) -> str:
@@ -131,13 +156,17 @@ class Do:
 @dataclass(frozen=True)
 class For:
     """`kind`: serial, or a workgroup for each turn. `rest`: where no more than so much is left, the
-    last turn is only this wide (0: as wide as the others)."""
+    last turn is only this wide; several, the widest first."""
 
     axis: str
     by: int
     body: Body
     kind: Literal["serial", "grid"] = "serial"
-    rest: int = 0
+    rest: tuple[int, ...] = ()
+
+    def width(self, left: int) -> int:
+        """Of a turn where so much is left."""
+        return min([self.by, *(rest for rest in self.rest if left <= rest)])
 
 
 Body: TypeAlias = tuple[Do | For, ...]
@@ -146,7 +175,8 @@ Body: TypeAlias = tuple[Do | For, ...]
 @dataclass(frozen=True)
 class Derived:
     """A coordinate that follows from others: `table[group]` or `group * times`, plus `plus`, and
-    the entry of the array `through` at that place, `behind` entries later; at most `below` - 1."""
+    the entry of the array `through` at that place, `behind` entries later; at most `below` - 1.
+    `share`: so many consecutive ones are the same."""
 
     group: str
     times: int | None = 1
@@ -155,6 +185,7 @@ class Derived:
     through: str = ""
     behind: int = 0
     below: int = 0
+    share: int = 1
 
     def __str__(self) -> str:
         """As an expression."""
@@ -165,6 +196,8 @@ class Derived:
         text = start + (f" + {self.plus}" if self.plus else "")
         begin = f"{self.behind} + " if self.behind else ""
         text = f"{self.through}[{begin}{text}]" if self.through else text
+        if self.share > 1:
+            text = f"({text}) / {self.share}"
         return text + (f", at most {self.below - 1}" if self.below else "")
 
 
@@ -195,6 +228,8 @@ class Kernel:
     def summed(self, do: Do) -> list[str]:
         """The axes over which a statement sums."""
         own = set(self.arrays[do.out].axes)
+        derived = [self.derived[axis] for axis in own & set(self.derived)]
+        own |= {axis for each in derived for axis in (each.group, each.plus)}
         return [
             axis
             for axis in self.sizes

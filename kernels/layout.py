@@ -10,12 +10,16 @@ permutation subset of linear layouts (Triton): each bit of a place is one bit of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 #: An axis and the number of one of its bits.
 Bit = tuple[str, int]
+
+#: How operands of a dot product stand in a lane: two bf16, four bytes, or one f32.
+Kind: TypeAlias = Literal["pairs", "quads", "floats"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,23 @@ class Layout:
     def in_memory(self) -> Layout:
         """The same order without lanes and registers: a fragment as it lies in memory."""
         return Layout(item=self.bits)
+
+    def taken(self, kind: Kind) -> Layout:
+        """The layout of dwords of codes as operands of a dot product."""
+        if kind == "pairs":
+            return self.paired()
+        if kind == "quads":
+            # Bytes stay where they are; what is below them are shifts.
+            return Layout(self.item[-2:], self.lane, (*self.item[:-2], *self.register))
+        if not self.item:
+            return self
+        pairs = self.paired()
+        return Layout((), self.lane, (*pairs.item, *pairs.register))
+
+    def of_lanes(self, axis: str, lanes: int) -> Layout:
+        """The part of the first `lanes` lanes, which go along an axis."""
+        kept = tuple((a, bit) for a, bit in self.lane if a != axis or 1 << bit < lanes)
+        return Layout(self.item, kept, self.register)
 
     def paired(self) -> Layout:
         """The layout of dwords of codes once they are looked up, two elements a dword.

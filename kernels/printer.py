@@ -31,6 +31,8 @@ def _array(array: Array) -> str:
     head = f"{array.name:<6} {array.element.name:<9} {axes:<16} {array.space:<6}"
     guards = "".join(f", {axis} {guard}" for axis, guard in array.guards.items())
     guards += "".join(f", {axis} in slots of {by}" for axis, by in array.slots.items())
+    if array.chains is not None:
+        guards += f", chains: {array.chains.wanted} sums, at most {array.chains.room}"
     return f"{head} {array.layout or '-'}{guards}".rstrip()
 
 
@@ -47,7 +49,7 @@ def _body(body: Body, depth: int) -> list[str]:
 
 def _head(loop: For) -> str:
     grid = " in grid" if loop.kind == "grid" else ""
-    rest = f", rest by {loop.rest}" if loop.rest else ""
+    rest = f", rest by {' or '.join(map(str, loop.rest))}" if loop.rest else ""
     return f"for {loop.axis} by {loop.by}{grid}{rest}:"
 
 

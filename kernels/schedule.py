@@ -9,6 +9,7 @@ from mxc.kernels.language import (
     Array,
     Atom,
     Body,
+    Chains,
     Do,
     Element,
     For,
@@ -26,14 +27,20 @@ class Refused(ValueError):
 
 
 def over(
-    kernel: Kernel, axis: str, by: int, around: str, *, grid: bool = False, rest: int = 0
+    kernel: Kernel,
+    axis: str,
+    by: int,
+    around: str,
+    *,
+    grid: bool = False,
+    rest: tuple[int, ...] = (),
 ) -> Kernel:
     """A loop along `axis` in steps of `by` around the statements with the labels `around`."""
     wanted = set(around.split())
     if missing := wanted - labels(kernel.body):
         raise Refused(f"no statement {', '.join(sorted(missing))}")
-    if rest and by != 2 * rest:
-        raise Refused(f"a rest of {rest} in steps of {by}; wanted half of a step")
+    if any(narrow >= wide for wide, narrow in zip((by, *rest), rest, strict=False)):
+        raise Refused(f"rests of {rest} in steps of {by}; wanted the widest first")
 
     def wrap(body: Body, size: int | None) -> Body:
         at = [i for i, each in enumerate(body) if labels((each,)) & wanted]
@@ -44,7 +51,8 @@ def over(
         run = body[at[0] : at[-1] + 1]
         if extra := labels(run) - wanted:
             raise Refused(f"{', '.join(sorted(extra))} stands between {around}")
-        if size is not None and size % (rest or by) and size != kernel.sizes[axis]:
+        whole = size is None or size == kernel.sizes[axis]
+        if size is not None and not whole and not any(size % part == 0 for part in (by, *rest)):
             raise Refused(f"{axis}: steps of {by} in a tile of {size}")
         _require_whole_sums(kernel, axis, run)
         loop = For(axis, by, run, "grid" if grid else "serial", rest)
@@ -59,6 +67,16 @@ def _require_whole_sums(kernel: Kernel, axis: str, run: Body) -> None:
     for do in statements(run):
         if not do.adds and (do.out in summed or summed & set(do.ins)):
             raise Refused(f"{do.label} within the sum over {axis}")
+
+
+def of_type(kernel: Kernel, name: str, element: Element) -> Kernel:
+    """Say in which type an array has its numbers."""
+    return kernel.with_arrays(replace(kernel.arrays[name], element=element))
+
+
+def chained(kernel: Kernel, name: str, chains: Chains) -> Kernel:
+    """Say in how many chains sums are made."""
+    return kernel.with_arrays(replace(kernel.arrays[name], chains=chains))
 
 
 def place(
@@ -96,12 +114,67 @@ def decode(kernel: Kernel, codes: str, scales: str | None, into: str, element: E
         rest = tuple(into if name == codes else name for name in do.ins if name != scales)
         return Do("decode", into, ins), replace(do, ins=rest)
 
-    # What the coordinate of an expert is derived of stands for it.
-    derived = kernel.derived
-    axes = tuple(
-        derived[axis].group if axis in derived else axis for axis in kernel.arrays[codes].axes
-    )
-    grown = kernel.with_arrays(Array(into, element, axes))
+    array = Array(into, element, _local(kernel, codes), grain=kernel.arrays[codes].grain)
+    grown = kernel.with_arrays(array)
+    return replace(grown, body=_each(grown.body, change))
+
+
+def block_sums(
+    kernel: Kernel, into: str, element: Element, scales: tuple[str, ...], start: str = ""
+) -> Kernel:
+    """Products are summed in `into` for each turn of the loop around them, which goes over the
+    elements under one scale, and those sums are scaled. They begin with what the array `start` has
+    for that block, or with zero."""
+
+    def change(do: Do) -> Body:
+        if do.op != "dot":
+            return (do,)
+        sides = tuple(name for name in do.ins if name not in scales)
+        begin = Do("copy", into, (start,)) if start else Do("zero", into)
+        return begin, replace(do, out=into, ins=sides), Do("scale", do.out, (into, *scales))
+
+    def go(body: Body, by: int | None) -> Body:
+        rows: list[Do | For] = []
+        for each in body:
+            if isinstance(each, For):
+                inner = each.by if each.axis == "k" else by
+                rows.append(replace(each, body=go(each.body, inner)))
+                continue
+            grains = [kernel.arrays[name].grain.get("k", 1) for name in scales]
+            if each.op == "dot" and (by is None or any(grain % by for grain in grains)):
+                raise Refused(f"{each.label} goes over more than one scale")
+            rows += change(each)
+        return tuple(rows)
+
+    (out,) = {do.out for do in statements(kernel.body) if do.op == "dot"}
+    grown = kernel.with_arrays(Array(into, element, _local(kernel, out)))
+    return replace(grown, body=go(grown.body, None))
+
+
+def in_place(kernel: Kernel, sums: str, result: str) -> Kernel:
+    """Sums are in the result from the beginning: for what is not finished."""
+
+    def change(do: Do) -> Body:
+        if do.op == "map":
+            return ()
+        return (replace(do, out=result if do.out == sums else do.out),)
+
+    if kernel.arrays[sums].element != kernel.arrays[result].element:
+        raise Refused(f"{sums} and {result} are not of one type")
+    arrays = {name: array for name, array in kernel.arrays.items() if name != sums}
+    return replace(kernel, arrays=arrays, body=_each(kernel.body, change))
+
+
+def wait(kernel: Kernel, name: str, into: str) -> Kernel:
+    """Results wait in `into` until columns of a block are together, and are rounded then."""
+
+    def change(do: Do) -> Body:
+        if do.op != "map" or do.out != name:
+            return (do,)
+        return replace(do, out=into), Do("round", name, (into,))
+
+    array = kernel.arrays[name]
+    grown = kernel.with_arrays(Array(into, array.element, _local(kernel, name)))
     return replace(grown, body=_each(grown.body, change))
 
 
@@ -115,11 +188,7 @@ def stage(kernel: Kernel, name: str, into: str, label: str, space: Space, layout
         return Do("copy", into, (name,)), replace(do, ins=ins)
 
     array = kernel.arrays[name]
-    # A coordinate that is derived of another is that other one in a local array.
-    axes = tuple(
-        kernel.derived[axis].plus if axis in kernel.derived else axis for axis in array.axes
-    )
-    copy = Array(into, array.element, axes, space, layout)
+    copy = Array(into, array.element, _local(kernel, name), space, layout)
     return replace(kernel.with_arrays(copy), body=_each(kernel.body, change))
 
 
@@ -147,8 +216,18 @@ def keep(
     body = go(kernel.body)
     if not found:
         raise Refused(f"no loop over {loop[0]} by {loop[1]} adds to {name}")
-    copy = Array(into, kernel.arrays[name].element, kernel.arrays[name].axes, space, layout)
+    copy = Array(into, kernel.arrays[name].element, _local(kernel, name), space, layout)
     return replace(kernel.with_arrays(copy), body=body)
+
+
+def _local(kernel: Kernel, name: str) -> tuple[str, ...]:
+    """The axes of a local array for parts of another: a coordinate that is derived of one is that
+    one, and of a group alone the group."""
+    derived = (kernel.derived.get(axis) for axis in kernel.arrays[name].axes)
+    return tuple(
+        axis if found is None else found.plus or found.group
+        for axis, found in zip(kernel.arrays[name].axes, derived, strict=True)
+    )
 
 
 def _renamed(loop: For, name: str, into: str) -> Body:

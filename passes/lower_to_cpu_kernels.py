@@ -1,9 +1,9 @@
 """mxc-lower-to-cpu-kernels: contractions with weights become kernels of our own, on packed panels.
 
-A contraction whose weights are a parameter, MX or dense, becomes one dispatch of a hand-scheduled
-body (kernels/cpu/gemm.py), after one that puts its activations in the order of the dot products
-(activations.py), which all contractions of the same activations share. Where the program quantises
-them, that one does. The parameter takes the
+A contraction whose weights are a parameter, MX or dense, becomes one dispatch of a nest of the
+kernel language, on vector registers (kernels/cpu/gemm.py) or on tiles (tiles.py), after one that
+puts its activations in the order of the dot products (activations.py), which all contractions of
+the same activations share. Where the program quantises them, that one does. The parameter takes the
 layout that the body reads, which the compiler writes when it packs: nothing is reordered when the
 program loads or runs. Where the experts' weights were gathered, the body reads them in place, by
 the ids; where there are many rows of one expert each, it takes them expert by expert (routes.py).
@@ -183,7 +183,7 @@ class _Kernels:
             self._lower_to_tiles(call, prepared, routed)
 
     def _lower_to_vectors(self, call: Call, routed: bool, choice: str) -> None:
-        """By dot products of registers: gemm.py. `choice`: why not by tiles that there are."""
+        """On vector registers: gemm.py. `choice`: why not by tiles that there are."""
         kind = _kind(self._isa, call)
         assert not isinstance(kind, Reason)
         source = call.lhs.source
@@ -224,7 +224,9 @@ class _Kernels:
         if shape.staged_blocks:
             after = Epilogue((), _STAGED if after.stages else after.unfused)
         made, out = (None, None) if shape.staged_blocks else _blocks_of(call, after)
-        gemm = Gemm(self._isa, weights, prepared, rows, call.of.n, blocks, shape, after, out)
+        gemm = Gemm(
+            weights, prepared, rows, call.of.n, blocks, after, out, isa=self._isa, tile=shape
+        )
         with ir.InsertionPoint(call.op), call.op.location:
             scalars = _scalars(call)
             operands = [self._prepare(call, Prepare(source, prepared, rows.sources, blocks))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -19,6 +19,11 @@ class Index:
 
     number: int = 0
     terms: Mapping[ir.Value, int] = field(default_factory=dict)
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for equal sums."""
+        return self.number, frozenset(self.terms.items())
 
     def __add__(self, other: Number) -> Index:
         """The sum."""
@@ -77,6 +82,11 @@ def known(number: Number) -> int | None:
     if isinstance(number, int):
         return number
     return None if number.terms else number.number
+
+
+def key_of(number: Number) -> Hashable:
+    """Equal for equal numbers."""
+    return number if isinstance(number, int) else number.key if number.terms else number.number
 
 
 def value_of(number: Number) -> ir.Value:

@@ -1,48 +1,49 @@
 """A scheduled kernel as MLIR, at the insertion point: one walk over its nest.
 
-Loops in a grid are workgroups. Serial loops carry the tile registers that are written within and
-live outside; a loop of one turn is gone. What is special to the weights (decode) and what follows
-on the sums (map) is emitted by `Emitters`.
+Loops in a grid are workgroups. Serial loops carry the registers that are written within and live
+outside; a loop of one turn is gone. Statements are emitted for tiles or for vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from iree.compiler import ir
 from iree.compiler.dialects import scf
 
 from mxc.dialects.generic import constant
-from mxc.kernels.language import Body, Do, For, Kernel, statements
+from mxc.kernels.language import Array, Body, Do, For, Kernel, statements
 from mxc.kernels.lowering.index import Number, known, of, value_of
 from mxc.kernels.lowering.places import At, Places, Tile
-from mxc.kernels.lowering.statements import Decode, Statements, Store
 
 #: The dimension of the workgroups along an axis.
 GRID = {"n": 0, "m": 1, "g": 2}
 
 
-@dataclass(frozen=True)
-class Emitters:
-    """`decode`: puts the registers of the tile of weights at coordinates, 64 bytes each, by their
-    numbers; so many elements along k behind them are asked for. `store`: finish and store sums f32
-    [lanes] of one row, from a column on: for each register of columns one of each half."""
+class Statements(Protocol):
+    """Emits statements, for a kind of registers."""
 
-    decode: Decode
-    store: Store
+    def enter(self, held: Sequence[Array], tile: Tile) -> None:
+        """Arrays begin to live in a tile."""
+        ...
+
+    def emit(self, do: Do, tile: Tile) -> None:
+        """One statement on a tile."""
+        ...
 
 
 def lower(
     kernel: Kernel,
     memory: Mapping[str, ir.Value],
     sizes: Mapping[str, int | ir.Value],
-    emitters: Emitters,
+    statements: Callable[[Kernel, Places], Statements],
 ) -> None:
     """Build the body. `memory`: the memrefs of arrays of the program; `sizes`: of every axis, of
     one in `spans` any number."""
     places = Places(kernel, memory, sizes)
-    walk = _Walk(kernel, places, Statements(kernel, places, emitters.decode, emitters.store))
+    walk = _Walk(kernel, places, statements(kernel, places))
     at: At = dict.fromkeys(kernel.sizes, 0)
     full = {a for a, size in sizes.items() if isinstance(size, int) and a not in kernel.spans}
     tile = {axis: size if isinstance(size, int) else 0 for axis, size in sizes.items()}
@@ -78,13 +79,15 @@ class _Walk:
         held = self.kernel.held(body)
         for array in held:
             self.places.hold(array, tile)
-        for each in body:
-            if isinstance(each, Do):
-                self.statements.emit(each, tile)
-            elif each.kind == "grid":
-                self._workgroups(each, tile)
-            else:
-                self._loop(each, tile)
+        with self.places.scope():
+            self.statements.enter(held, tile)
+            for each in body:
+                if isinstance(each, Do):
+                    self.statements.emit(each, tile)
+                elif each.kind == "grid":
+                    self._workgroups(each, tile)
+                else:
+                    self._loop(each, tile)
         for array in held:
             self.places.registers.pop(array.name, None)
 
@@ -92,7 +95,14 @@ class _Walk:
         size = self.places.static(loop.axis)
         one = size is not None and size <= loop.by
         start: Number = 0 if one else of(_workgroup(GRID[loop.axis])) * loop.by
-        self.block(loop.body, tile.cut(loop.axis, start, loop.by, self._even(loop)))
+        cut = tile.cut(loop.axis, start, loop.by, self._even(loop))
+        for axis, derived in self.kernel.derived.items():
+            # Read once: the compiler does not know that nothing is stored there.
+            if derived.group == loop.axis and derived.table:
+                self.places.start(derived, cut.at)
+            if derived.group == loop.axis and not derived.plus:
+                self.places.coordinate(axis, cut.at)
+        self.block(loop.body, cut)
 
     def _even(self, loop: For) -> bool:
         """Whether no turn of a loop is ragged, wherever it begins."""
@@ -104,13 +114,13 @@ class _Walk:
         stop = left + start
         whole = known(left)
         even = self._even(loop) or (whole is not None and whole % loop.by == 0)
-        if not loop.rest:
-            self._turns(loop, tile, (start, stop, loop.by), even)
-            return
-        # Turns of whole width, then one where no more than `rest` is left.
-        behind = (left + (loop.by - loop.rest - 1)) // loop.by * loop.by + start
-        self._turns(loop, tile, (start, behind, loop.by), even)
-        self._turns(loop, tile, (behind, stop, loop.rest), False, once=True)
+        widths = (loop.by, *loop.rest)
+        for by, rest in zip(widths, loop.rest, strict=False):
+            # Turns of this width, as long as more than the rest is left.
+            behind = (stop - start + (by - rest - 1)) // by * by + start
+            self._turns(loop, tile, (start, behind, by), even, once=by != loop.by)
+            start, even = behind, False
+        self._turns(loop, tile, (start, stop, widths[-1]), even, once=bool(loop.rest))
 
     def _turns(
         self,

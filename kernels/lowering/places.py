@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref
 
-from mxc.kernels.language import Array, Kernel, statements
-from mxc.kernels.lowering.index import Index, Number, known, least, of, value_of
+from mxc.kernels.language import Array, Derived, Kernel, statements
+from mxc.kernels.lowering.index import Index, Number, key_of, known, least, of, value_of
 from mxc.kernels.lowering.memory import pointer, scratch
 
 #: Coordinates by axis.
 At: TypeAlias = dict[str, Number]
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class Places:
         self._entry = ir.InsertionPoint.current.block
         self._pointers: dict[str, ir.Value] = {}
         self._regions: dict[str, Tile] = {}
+        self._known: dict[Hashable, Any] = {}
         whole = {axis: size if isinstance(size, int) else 1 for axis, size in sizes.items()}
         for array in kernel.arrays.values():
             if array.space == "global":
@@ -69,7 +74,7 @@ class Places:
     def hold(self, array: Array, tile: Tile) -> None:
         """An array lives in this tile: registers, or scratch where the function begins."""
         self._regions[array.name] = tile
-        if array.space == "tile":
+        if array.space in ("tile", "register"):
             self.registers[array.name] = {}
         elif array.name not in self.memory:
             with ir.InsertionPoint.at_block_begin(self._entry):
@@ -80,9 +85,27 @@ class Places:
         """The sizes of what there is of an array."""
         return self._regions[name].sizes
 
+    def begin(self, name: str) -> At:
+        """Where that begins."""
+        return self._regions[name].at
+
     def pointer(self, name: str) -> ir.Value:
         """To the beginning of an array."""
         return self._pointers[name]
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is remembered within is forgotten behind: it was made in a loop."""
+        before = dict(self._known)
+        yield
+        self._known = before
+
+    def remembered(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What is made once in a scope."""
+        if key not in self._known:
+            self._known[key] = make()
+        found: Made = self._known[key]
+        return found
 
     # sizes
 
@@ -102,7 +125,11 @@ class Places:
         if axis not in self.kernel.spans:
             return of(self._sizes[axis])
         table, group = self.kernel.spans[axis]
-        return self._read(table, at[group] + 1) - self._read(table, at[group])
+
+        def size() -> Number:
+            return self._read(table, at[group] + 1) - self._read(table, at[group])
+
+        return self.remembered((axis, "size", key_of(at[group])), size)
 
     # coordinates
 
@@ -111,10 +138,14 @@ class Places:
         derived = self.kernel.derived.get(axis)
         if derived is None:
             return at[axis]
+        key = (axis, *(key_of(at[a]) for a in (derived.group, derived.plus) if a))
+        return self.remembered(key, lambda: self._derived(derived, at))
+
+    def _derived(self, derived: Derived, at: At) -> Number:
         group = at[derived.group]
         found: Number
         if derived.table:
-            found = self._read(derived.table, group)
+            found = self.start(derived, at)
         elif derived.times is not None:
             found = group * derived.times
         elif known(group) == 0:
@@ -125,7 +156,31 @@ class Places:
             found = found + at[derived.plus]
         if derived.through:
             found = self._read(derived.through, found + derived.behind)
-        return least(found, derived.below - 1) if derived.below else found
+        found = least(found, derived.below - 1) if derived.below else found
+        return found // derived.share
+
+    def start(self, derived: Derived, at: At) -> Number:
+        """The entry of a group in a table."""
+        group = at[derived.group]
+        key = (derived.table, key_of(group))
+        return self.remembered(key, lambda: self._read(derived.table, group))
+
+    def rows(self, axis: str, tile: Tile, *, clamped: bool) -> list[Number]:
+        """The coordinates of a derived axis of each row of a tile; of those behind the last one,
+        the last one's."""
+        derived = self.kernel.derived[axis]
+        found = []
+        for number in range(tile.sizes[derived.plus]):
+            at = tile.moved({derived.plus: number})
+            if clamped and derived.plus not in tile.full:
+                at[derived.plus] = least(at[derived.plus], self._end(derived.plus, at) - 1)
+            key = (axis, "row", key_of(tile.at[derived.plus]), number)
+            found.append(self.remembered(key, partial(self._row, axis, at)))
+        return found
+
+    def _row(self, axis: str, at: At) -> Number:
+        found = self.coordinate(axis, at)
+        return found if known(found) is not None else of(value_of(found))
 
     def _read(self, table: str, place: Number) -> Index:
         """A number in a table of the program."""

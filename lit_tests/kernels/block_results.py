@@ -17,7 +17,7 @@ with new_context(), ir.Location.unknown():
     i8 = ir.IntegerType.get_signless(8)
     x = ir.RankedTensorType.get([3, 2, 32], ir.BF16Type.get())
     with ir.InsertionPoint(module.body):
-        # CHECK: stream.executable private @mxc_mxfp4_bf16_1x3x64x64_as_mxfp8e4m3_even {
+        # CHECK: stream.executable private @mxc_mxfp4_bf16_1x3x64x64_as_mxfp8e4m3_even attributes
         # The two registers of a block of each row wait; then each row is a block.
         # CHECK: memref.alloca() {{.*}} : memref<3x32xf32>
         # CHECK-COUNT-96: "llvm.x86.avx512bf16.dpbf16ps.512"

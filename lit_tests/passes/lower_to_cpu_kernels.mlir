@@ -5,7 +5,7 @@
 // them, taken two and one at a time; the twelve rows of activations are prepared once.
 // CHECK: stream.executable private @mxc_prepare_f32_floats0_[[ORDER:[0-9a-f.]+]]12x64 {
 // CHECK-NOT: llvm.call_intrinsic
-// CHECK: stream.executable private @mxc_mxfp4_f32_3x4x40x64_of_5 {
+// CHECK: stream.executable private @mxc_mxfp4_f32_3x4x40x64_of_5 attributes
 // CHECK: stream.return %c1, %c1_0, %c3 : index, index, index
 // CHECK: translation_info = #translation
 // CHECK: memref<5x3x2x4x64xi8>
@@ -55,7 +55,7 @@ func.func @gathered_f32(%x: tensor<3x4x2x32xf32>, %ids: tensor<3xi32>) -> tensor
 // bf16: the activations are put in the order of the steps, in pairs. 32 columns need no mask. An
 // instruction set without a dot product of pairs takes them as f32.
 // CHECK: stream.executable private @mxc_prepare_bf16_pairs0_
-// CHECK: stream.executable private @mxc_mxfp4_bf16_3x4x32x64_of_5 {
+// CHECK: stream.executable private @mxc_mxfp4_bf16_3x4x32x64_of_5 attributes
 // CHECK-NOT: vector.maskedstore
 // CHECK: "llvm.x86.avx512.permvar.hi.512"
 // CHECK: "llvm.x86.avx512bf16.dpbf16ps.512"
@@ -66,7 +66,7 @@ func.func @gathered_f32(%x: tensor<3x4x2x32xf32>, %ids: tensor<3xi32>) -> tensor
 // CHECK-NOT: linalg.generic
 // CHECK: return
 // BASE: stream.executable private @mxc_prepare_bf16_floats0_
-// BASE: stream.executable private @mxc_mxfp4_bf16_3x4x32x64_of_5 {
+// BASE: stream.executable private @mxc_mxfp4_bf16_3x4x32x64_of_5 attributes
 // BASE-NOT: dpbf16ps
 // BASE: "llvm.x86.avx512.permvar.sf.512"
 // BASE-NOT: dpbf16ps
@@ -316,12 +316,12 @@ func.func @two_activations(%x: tensor<2x64xbf16>, %x2: tensor<2x64xf32>) -> (ten
 // -----
 
 // Elements of 8 bits: a lookup of bytes, where there is one.
-// CHECK: stream.executable private @mxc_mxfp8e4m3_f32_1x2x20x64 {
+// CHECK: stream.executable private @mxc_mxfp8e4m3_f32_1x2x20x64 attributes
 // CHECK: "llvm.x86.avx512.vpermi2var.qi.512"
 // CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x8x64xi8>
 // CHECK-LABEL: func.func @eight_bits(
 // CHECK: flow.dispatch @mxc_mxfp8e4m3_f32_1x2x20x64
-// BASE: stream.executable private @mxc_mxfp8e4m3_f32_1x2x20x64 {
+// BASE: stream.executable private @mxc_mxfp8e4m3_f32_1x2x20x64 attributes
 // BASE-NOT: vpermi2var.qi
 // BASE: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x8x64xi8>
 // BASE-LABEL: func.func @eight_bits(
@@ -383,7 +383,7 @@ func.func @repeat_in_a_row(%x: tensor<4x32xf32>) -> tensor<4x20xf32> {
 // -----
 
 // Weights in blocks that the caller gives lie in rows, and are gathered: no copy is made of them.
-// CHECK: stream.executable private @mxc_mxfp4_f32_1x2x20x64_in_rows {
+// CHECK: stream.executable private @mxc_mxfp4_f32_1x2x20x64_in_rows attributes
 // CHECK: stream.binding.subspan {{.*}} -> memref<160xi32>
 // CHECK: stream.binding.subspan {{.*}} -> memref<40xi8>
 // CHECK: vector.gather {{.*}} : memref<160xi32>, vector<16xi32>
@@ -392,7 +392,7 @@ func.func @repeat_in_a_row(%x: tensor<4x32xf32>) -> tensor<4x20xf32> {
 // CHECK: flow.dispatch @mxc_mxfp4_f32_1x2x20x64_in_rows::@mxc_mxfp4_f32_1x2x20x64_in_rows(%{{.*}}, %[[W]], %{{.*}})
 // CHECK-NOT: linalg
 // CHECK: return
-// BASE: stream.executable private @mxc_mxfp4_f32_1x2x20x64_in_rows {
+// BASE: stream.executable private @mxc_mxfp4_f32_1x2x20x64_in_rows attributes
 // BASE-LABEL: func.func @given(
 func.func @given(%x: tensor<2x2x32xf32>, %bytes: tensor<20x2x16xi8>, %scales: tensor<20x2xi8>) -> tensor<2x20xf32> {
   %1 = flow.tensor.bitcast %bytes : tensor<20x2x16xi8> -> tensor<20x2x32xf4E2M1FN>
@@ -649,7 +649,7 @@ func.func @scales_elsewhere(%x: tensor<2x2x32xf32>) -> (tensor<2x20xf32>, tensor
 // and a scalar of the kernels.
 // CHECK: stream.executable private @mxc_prepare_f32_floats0_{{.*}}Dx64 {
 // CHECK: stream.executable.export public @mxc_prepare_f32_floats0_{{.*}}Dx64 workgroups(%[[M:.*]]: index) -> (index, index, index) {
-// CHECK: stream.executable private @mxc_bf16_f32_1xDx20x64 {
+// CHECK: stream.executable private @mxc_bf16_f32_1xDx20x64 attributes
 // CHECK: stream.binding.subspan {{.*}} : !stream.binding -> memref<?x3x32xi32>{%[[M:.*]]}
 // CHECK: stream.binding.subspan {{.*}} : !stream.binding -> memref<?x20xf32>{%[[M]]}
 // CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
@@ -660,7 +660,7 @@ func.func @scales_elsewhere(%x: tensor<2x2x32xf32>) -> (tensor<2x20xf32>, tensor
 // CHECK: flow.dispatch @mxc_bf16_f32_1xDx20x64::@mxc_bf16_f32_1xDx20x64[%[[ROWS]]]({{.*}}, %[[ROWS]]) {mxc.contraction = {batch = 1 : i64, k = 64 : i64, kind = "multiply-add", lhs = {element = f32}, m = -1 : i64,
 // CHECK-NOT: linalg.generic
 // CHECK: return
-// BASE: stream.executable private @mxc_bf16_f32_1xDx20x64 {
+// BASE: stream.executable private @mxc_bf16_f32_1xDx20x64 attributes
 // BASE: util.global private @w {mxc.layout = "panel16x4"}
 // BASE-LABEL: func.func @dynamic_rows(
 // BASE: flow.dispatch @mxc_bf16_f32_1xDx20x64
@@ -925,7 +925,7 @@ func.func @more_than_a_product(%x: tensor<2x64xf32>) -> tensor<2x20xf32> {
 
 // nvfp4, three blocks of 16: two scales where others have one, a number each instead of an exponent.
 // CHECK: stream.executable private @mxc_prepare_bf16_pairs0_by16_
-// CHECK: stream.executable private @mxc_nvfp4_bf16_1x2x20x48 {
+// CHECK: stream.executable private @mxc_nvfp4_bf16_1x2x20x48 attributes
 // CHECK-COUNT-16: "llvm.x86.avx512bf16.dpbf16ps.512"
 // CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x3x2x64xi8>
 // CHECK: util.global private @s {mxc.layout = "panel16x1"} = #flow.parameter.named<"model"::"s"> : tensor<2x3x16xi8>
@@ -935,7 +935,7 @@ func.func @more_than_a_product(%x: tensor<2x64xf32>) -> tensor<2x20xf32> {
 // CHECK: flow.dispatch @mxc_nvfp4_bf16_1x2x20x48::@mxc_nvfp4_bf16_1x2x20x48({{.*}} rhs = {block = 16 : i64, element = f4E2M1FN, scale = f8E4M3FN}
 // CHECK-NOT: linalg
 // CHECK: return
-// BASE: stream.executable private @mxc_nvfp4_bf16_1x2x20x48 {
+// BASE: stream.executable private @mxc_nvfp4_bf16_1x2x20x48 attributes
 // BASE: util.global private @w {mxc.layout = "panel16x4"}
 // BASE: util.global private @s {mxc.layout = "panel16x1"}
 // BASE-LABEL: func.func @nvfp4(
@@ -1107,8 +1107,8 @@ func.func @in_a_row(%x: tensor<2x2x32xf32>) -> (tensor<2x20xf32>, tensor<2x20xf3
 // -----
 
 // A batch, of a size that comes with the call, over one weight: its rows are those of one product.
-// CHECK: stream.executable private @mxc_mxfp4_f32_1xDx20x64 {
-// BASE: stream.executable private @mxc_mxfp4_f32_1xDx20x64 {
+// CHECK: stream.executable private @mxc_mxfp4_f32_1xDx20x64 attributes
+// BASE: stream.executable private @mxc_mxfp4_f32_1xDx20x64 attributes
 // CHECK-LABEL: func.func @rows_in_a_batch(
 // CHECK: %[[D:.*]] = tensor.dim %arg0
 // CHECK: %[[R:.*]] = arith.muli %[[D]], %c3
@@ -1140,9 +1140,9 @@ func.func @rows_in_a_batch(%x: tensor<?x3x2x32xf32>) -> tensor<?x3x20xf32> {
 // -----
 
 // What is rounded to f16 before it is multiplied is rounded so in registers.
-// CHECK: stream.executable private @mxc_mxfp8e4m3_f32_1x2x20x64_to_f16 {
+// CHECK: stream.executable private @mxc_mxfp8e4m3_f32_1x2x20x64_to_f16 attributes
 // CHECK: arith.truncf %{{.*}} : vector<16xf32> to vector<16xf16>
-// BASE: stream.executable private @mxc_mxfp8e4m3_f32_1x2x20x64_to_f16 {
+// BASE: stream.executable private @mxc_mxfp8e4m3_f32_1x2x20x64_to_f16 attributes
 // CHECK-LABEL: func.func @rounded(
 // CHECK-NOT: linalg.generic
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x32xi8>

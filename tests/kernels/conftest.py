@@ -3,7 +3,9 @@
 What codes and scales mean is taken from ml_dtypes.
 """
 
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +18,8 @@ from mxc.kernels.contraction import Contraction
 from mxc.kernels.decode import element_of, scale_element
 from mxc.kernels.interpret import interpret, pack
 from mxc.kernels.language import Kernel
+
+sys.path.append(str(Path(__file__).parent))
 
 Array = NDArray[Any]
 
@@ -67,7 +71,8 @@ class Problem:
         a = arrays["A"]
         memory = dict(self.memory)
         # Behind the rows, and behind K of a row, is what must not matter.
-        memory["A"] = np.full(a.count(sizes), np.nan, a.element.numpy)
+        nothing = np.nan if a.element.bits > 8 else 99
+        memory["A"] = np.full(a.count(sizes), nothing, a.element.numpy)
         grid = np.ogrid[tuple(slice(n) for n in self.x.shape)]
         memory["A"][a.address(dict(zip(a.axes, grid, strict=True)), sizes)] = self.x
         given = self.weights if self.codes is None else self.codes

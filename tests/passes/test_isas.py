@@ -84,7 +84,7 @@ class Word:
 def decoding(isa: Isa, name: str, kind: Kind) -> Word:
     """Decodes a panel: i8 [blocks, registers, steps, 4 * lanes]."""
     weights = Weights(TYPES[name], kind)
-    registers, steps = PANEL // isa.lanes, weights.step_count
+    registers, steps = PANEL // isa.lanes, len(weights.elements.order(kind))
     blocks = BLOCKS * BLOCK // weights.elements.block
 
     def buffers() -> list[ir.Type]:

@@ -1,213 +1,219 @@
-"""Activations times packed weights: one kernel body for decode and prefill, dense and MX.
-
-    result[p, n] = sum over k of activations[p, k] * weights[e(p), n, k]
-
-A workgroup has some columns and some rows of one group. It goes over them in tiles of registers;
-for each tile it walks K block by block: a step of the weights is decoded once, and used for every
-row.
-
-    for tile of columns, for tile of rows:
-      totals = 0
-      for block in K:                                    # weights are prefetched ahead
-        sums = 0, or what the prepared activations begin with
-        for step:
-          registers = decode(weights[columns, block, step])
-          for row, column: sums = dot(sums, registers[column], activations[row, block, step])
-        totals += sums * scale(columns, block) * scale(row, block)  # no scales: totals are the sums
-      result[rows, columns] = totals
-"""
+"""The contraction on vector registers (kernels/vectors.py) as a kernel of a program: its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith, scf
+from iree.compiler.dialects import arith, vector
 
-from mxc.dialects.generic import element_of
-from mxc.passes.kernels.cpu.activations import Prepared
-from mxc.passes.kernels.cpu.cells import Cells, Memory, Stage
+from mxc.kernels.decode import BF16, F32
+from mxc.kernels.language import Chains, Element, Kernel
+from mxc.kernels.lowering.index import Number, value_of
+from mxc.kernels.lowering.nest import lower
+from mxc.kernels.lowering.vectors import Vectors
+from mxc.kernels.vectors import Plan, scheduled
 from mxc.passes.kernels.cpu.isa import Isa
+from mxc.passes.kernels.cpu.product import Given, Product, put
 from mxc.passes.kernels.cpu.quantise.output import BlockTile
-from mxc.passes.kernels.cpu.quantise.output import buffers as block_buffers
-from mxc.passes.kernels.cpu.quantise.rounding import Rounding
-from mxc.passes.kernels.cpu.rows import Rows, Span
-from mxc.passes.kernels.cpu.weights import PANEL, Weights
-from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
-from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.extents import Buffer, Size
-from mxc.passes.kernels.finish import Finish
+from mxc.passes.kernels.cpu.schedule import Tile
+from mxc.passes.kernels.cpu.weights import PANEL, Column
+from mxc.passes.kernels.finish import Place
+from mxc.passes.kernels.narrow_floats import rounded
 from mxc.passes.kernels.sources import BLOCK
-from mxc.passes.kernels.vectors import f32, i8, index, loop, scratch
+from mxc.passes.kernels.vectors import bitcast, broadcast, f32, i8, index, of, splat
+
+#: Registers that are not for sums: weights, an activation, a table.
+OTHERS = 6
 
 
-@dataclass(frozen=True)
-class Tile:
-    """Rows and registers of columns that are computed at once; blocks that weights are asked for
-    ahead; the registers of columns that a workgroup has; blocks of weights that are decoded to
-    memory at once, for all tiles of rows (0: each tile decodes for itself)."""
-
-    rows: int
-    columns: int
-    prefetch: int
-    columns_a_workgroup: int
-    staged_blocks: int = 0
-
-
-@dataclass(frozen=True)
-class Gemm:
-    """One kernel. `columns` of the result, `blocks` of the weights along K. `out`: the result is MX
-    blocks along the columns, of which there are whole ones."""
+@dataclass(frozen=True, kw_only=True)
+class Gemm(Product):
+    """One kernel for an instruction set."""
 
     isa: Isa
-    weights: Weights
-    prepared: Prepared
-    rows: Rows
-    columns: int
-    blocks: int
     tile: Tile
-    epilogue: Epilogue = NOTHING
-    out: Rounding | None = None
+
+    @property
+    def lanes(self) -> int:
+        """Columns of a register."""
+        return self.isa.lanes
 
     @property
     def registers(self) -> int:
-        """Registers of the columns, the last panel padded."""
-        return -(-self.columns // PANEL) * PANEL // self.isa.lanes
+        """Of columns of the result, the last panel padded."""
+        return -(-self.columns // PANEL) * PANEL // self.lanes // self.halves
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """How it is computed."""
+        kind = self.weights.kind
+        types = {"floats": F32, "pairs": BF16, "quads": Element("i8", 8, np.int8)}
+        return scheduled(self.contraction(activations=types[kind]), self.plan)
 
     @property
-    def _halves(self) -> int:
-        """Parts of the columns that are computed together: two for a gate."""
-        return 2 if self.epilogue.gated else 1
-
-    @property
-    def _registers_a_workgroup(self) -> int:
-        """Of the result."""
-        count = max(1, self.tile.columns_a_workgroup // self._halves)
-        return -(-count // self._registers_a_block) * self._registers_a_block
-
-    @property
-    def _registers_a_block(self) -> int:
-        """Of the result, where it is blocks."""
-        return 1 if self.out is None else BLOCK // self.isa.lanes
-
-    @property
-    def scalars(self) -> int:
-        """How many index values come with each call."""
-        return self.rows.scalars
-
-    def given(self, scalars: Sequence[ir.Value]) -> Gemm:
-        """This kernel for so many groups or rows."""
-        return replace(self, rows=self.rows.given(scalars)) if self.scalars else self
-
-    @property
-    def workgroups(self) -> list[Size]:
-        """Along columns, rows and groups."""
-        registers = self.registers // self._halves
-        return [-(-registers // self._registers_a_workgroup), *self.rows.workgroups]
-
-    @property
-    def buffers(self) -> list[Buffer]:
-        """Activations, what chooses the rows if anything, weights, scales, what the epilogue reads,
-        results."""
-        return [
-            self.prepared.buffer(self.rows.sources, self.blocks),
-            *self.rows.buffers,
-            *self.weights.buffers(self.rows.experts, -(-self.columns // PANEL), self.blocks),
-            *(
-                Buffer(flat_shape(reach, value, self.rows.results), element_of(value))
-                for reach, value in self.epilogue.operands
-            ),
-            *self._results,
-        ]
-
-    @property
-    def _results(self) -> list[Buffer]:
-        if self.out is None:
-            return [Buffer([self.rows.results, self.result_columns], self.epilogue.result)]
-        return block_buffers(self.out, self.rows.results, self.result_columns)
-
-    @property
-    def result_columns(self) -> int:
-        """Columns of the result."""
-        return self.columns // self._halves
+    def plan(self) -> Plan:
+        """The tiles of its schedule."""
+        weights, rows, lanes, tile = self.weights, self.rows, self.lanes, self.tile
+        kind, block = weights.kind, weights.elements.block
+        excess = weights.elements.offset(self.isa) if kind == "quads" else 0
+        into = {"floats": F32, "pairs": BF16, "quads": Element("i8", 8, np.int8)}[kind]
+        if excess:
+            into = Element("u8", 8, np.uint8, excess=excess)
+        if weights.rounded:
+            into = {"f16": Element("f16", 16, np.float16), "bf16": BF16}[weights.rounded]
+        together = 1 if self.out is None else BLOCK // lanes
+        width = max(1, tile.columns_a_workgroup // self.halves)
+        # Of sorted rows the height of a tile depends on other rows, and no sum may.
+        wanted = 1 if rows.sorted else self.isa.chains(kind)
+        return Plan(
+            kind,
+            lanes,
+            rows=tile.rows,
+            rests=tile.rests(rows.rows, sorted=rows.sorted),
+            columns=max(1, tile.columns // self.halves) * lanes,
+            weights=into,
+            chains=Chains(wanted, self.isa.registers - OTHERS),
+            rows_a_workgroup=None if rows.sorted else rows.rows_a_workgroup,
+            columns_a_workgroup=-(-width // together) * together * lanes,
+            ahead=tile.prefetch * block,
+            staged=tile.staged_blocks * block,
+            rounded=bool(weights.rounded),
+            blocks=self.out is not None,
+            packed=weights.packed,
+        )
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
-        rest = list(buffers)
-        activations, results = rest.pop(0), [rest.pop() for _ in self._results][::-1]
-        span = self.rows.begin(rest.pop(0) if self.rows.buffers else None)
-        elements, scales = rest.pop(0), rest.pop(0) if self.weights.scaled else None
-        keys = self.epilogue.operands
-        finish = Finish(self.epilogue, dict(zip(keys, rest, strict=True)), self.isa.lanes)
-        memory = Memory(activations, elements, scales, results[0], finish)
-        width = index(self._registers_a_workgroup)
-        first = arith.muli(workgroup(0), width)
-        last = arith.minui(arith.addi(first, width), index(self._registers_of_result))
+        given = self.memory(buffers)
+        blocks = None
         if self.out is not None:
-            tile = BlockTile.of(self.out, results[0], results[1], self.tile.rows)
-            self._blocks(memory, span, tile, first, last)
-        else:
-            self._columns(memory, span, first, last)
-
-    @property
-    def _registers_of_result(self) -> int:
-        return self.registers // self._halves
-
-    @property
-    def _together(self) -> int:
-        """Registers of the result that are computed at once."""
-        return max(1, self.tile.columns // self._halves)
-
-    def _columns(self, memory: Memory, span: Span, first: ir.Value, last: ir.Value) -> None:
-        """The result is stored as it is."""
-        stage = self._stage() if self.tile.staged_blocks else None
-        registers, together = self._registers_of_result, self._together
-        whole = registers // together * together
-        # A tile that never comes up is not built: most of the time of a compilation goes there.
-        parts = [(together, whole)] if whole else []
-        parts += [(1, registers)] if whole < registers else []
-        for size, limit in parts:
-            stop = arith.minui(last, index(limit))
-            with loop(first, stop, index(size)) as (register, _, _):
-                cells = self._cells(memory, span, register, size)
-                if stage is None:
-                    cells.whole()
-                else:
-                    cells.staged(stage)
-                scf.YieldOp([])
-            first = arith.maxui(first, index(whole))
-
-    def _blocks(
-        self, memory: Memory, span: Span, tile: BlockTile, first: ir.Value, last: ir.Value
-    ) -> None:
-        """The result waits until there is a block of every row of a tile."""
-        block, together = self._registers_a_block, self._together
-        lanes = index(self.isa.lanes)
-        with loop(first, last, index(block)) as (register, _, _):
-            for results in self.rows.tiles(span, self.tile.rows):
-                with loop(index(0), index(block), index(together)) as (part, _, _):
-                    cells = self._cells(memory, span, arith.addi(register, part), together)
-                    cells.put(tile, results, arith.muli(part, lanes))
-                    scf.YieldOp([])
-                tile.store(results, arith.divui(register, index(block)))
-            scf.YieldOp([])
-
-    def _cells(self, memory: Memory, span: Span, register: ir.Value, size: int) -> Cells:
-        """Some registers of the result, and those of the other half."""
-        numbers = [
-            arith.addi(register, index(i + half * self._registers_of_result))
-            for half in range(self._halves)
-            for i in range(size)
-        ]
-        expert = [] if span.expert is None else [span.expert]
-        columns = [self.weights.column(self.isa, expert, at) for at in numbers]
-        return Cells(self, memory, span, numbers, columns)
-
-    def _stage(self) -> Stage:
-        """Memory for the decoded weights of some blocks: it stays in the cache nearest."""
-        place, lanes = [self.tile.staged_blocks, self.tile.columns], self.isa.lanes
-        elements = scratch([*place, self.weights.step_count, 4 * lanes], i8())
-        return Stage(
-            elements, scratch([*place, lanes], f32()) if self.weights.scales_sums else None
+            blocks = BlockTile.of(self.out, given.results[0], given.results[1], self.tile.rows)
+        lower(
+            self.kernel,
+            given.arrays,
+            self.sizes,
+            lambda kernel, places: Registers(
+                kernel=kernel, places=places, gemm=self, memory=given, blocks=blocks
+            ),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registers(Vectors):
+    """Statements for an instruction set."""
+
+    gemm: Gemm
+    memory: Given
+    blocks: BlockTile | None
+
+    @property
+    def lanes(self) -> int:
+        """Columns of a register."""
+        return self.gemm.lanes
+
+    def column(self, e: Number | None, h: Number, n: Number) -> Column:
+        """The register of columns that begins there."""
+        register = value_of(n // self.lanes + h * self.gemm.registers)
+        expert = [] if e is None else [value_of(e)]
+        return self.gemm.weights.column(self.gemm.isa, expert, register)
+
+    def ask(self, columns: Sequence[Column], k: Number, ahead: int) -> None:
+        """Ask for what is multiplied some blocks later: at the end of K, of the next columns."""
+        gemm, memory = self.gemm, self.memory
+        block = arith.addi(self._block(k), index(ahead // gemm.weights.elements.block))
+        limit = index(gemm.steps)
+        behind = arith.cmpi(arith.CmpIPredicate.uge, block, limit)
+        block = arith.select(behind, arith.subi(block, limit), block)
+        # Columns of one panel are in the same cache lines.
+        narrow = PANEL // self.lanes
+        together = len(columns) // gemm.halves
+        step = arith.select(behind, index(max(1, together // narrow)), index(0))
+        for column in columns[::narrow]:
+            *expert, panel = column.place
+            place = [*expert, arith.addi(panel, step)]
+            gemm.weights.prefetch(gemm.isa, memory.elements, memory.scales, place, block)
+
+    def decode(self, column: Column, k: Number) -> Iterator[ir.Value]:
+        """The register of each step of a block, rounded under its scale where that is asked for."""
+        weights, block = self.gemm.weights, self._block(k)
+        found = weights.steps(self.gemm.isa, self.memory.elements, column, block)
+        if not weights.rounded:
+            yield from found
+            return
+        scale, kind = self.factor(column, k), ir.Type.parse(weights.rounded)
+        for register in found:
+            yield rounded(arith.mulf(register, scale), kind)
+
+    def operand(self, dwords: ir.Value) -> ir.Value:
+        """The bits of dwords as an operand."""
+        kind, lanes = self.gemm.weights.kind, self.lanes
+        if kind == "pairs":
+            return bitcast(dwords, ir.BF16Type.get(), 2 * lanes)
+        return bitcast(dwords, *((i8(), 4 * lanes) if kind == "quads" else (f32(), lanes)))
+
+    def factor(self, column: Column, k: Number) -> ir.Value:
+        """The f32 scales of a block."""
+        assert self.memory.scales is not None
+        weights, block = self.gemm.weights, self._block(k)
+        return weights.scale(self.gemm.isa, self.memory.scales, column, block)
+
+    def activations(self, name: str, row: Number, k: Number, step: int = 0) -> ir.Value:
+        """A dword of the prepared row, in every lane."""
+        prepared = self.gemm.prepared
+        place = {"A": step, "SA": prepared.scale_at, "OA": prepared.start_at}[name]
+        at = [value_of(row), self._block(k), index(place)]
+        return broadcast(self.memory.arrays["A"], at, self.lanes)
+
+    def dot(self, sums: ir.Value, weights: ir.Value, activations: ir.Value) -> ir.Value:
+        """sums + the products."""
+        isa, kind = self.gemm.isa, self.gemm.weights.kind
+        if kind == "floats":
+            return isa.multiply_add(weights, activations, sums)
+        product = isa.dot_pairs if kind == "pairs" else isa.dot_quads
+        return product(sums, weights, activations)
+
+    def scaled(self, total: ir.Value, sums: ir.Value, factors: Sequence[ir.Value]) -> ir.Value:
+        """total + sums * factors. The scale of the weight is the last: see `Prepared`."""
+        if self.gemm.weights.kind == "quads":
+            sums = arith.sitofp(of(f32(), self.lanes), sums)
+        *first, last = factors
+        for factor in first:
+            sums = arith.mulf(sums, factor)
+        return self.gemm.isa.multiply_add(sums, last, total)
+
+    def load(self, row: Number, n: Number) -> ir.Value:
+        """Sums that wait in the result."""
+        place, kind = self._cell(row, n), of(f32(), self.lanes)
+        at = [place.row, place.column]
+        if place.mask is None:
+            return vector.load(kind, self.memory.results[0], at)
+        nothing = splat(0.0, f32(), self.lanes)
+        return vector.maskedload(kind, self.memory.results[0], at, place.mask, nothing)
+
+    def finish(self, totals: Sequence[ir.Value], row: Number, n: Number) -> ir.Value:
+        """The result of totals."""
+        return self.memory.finish.apply(list(totals), self.gemm.places(value_of(row), value_of(n)))
+
+    def put(self, value: ir.Value, row: Number, n: Number) -> None:
+        """Store a result."""
+        put(value, self.memory.results[0], self._cell(row, n))
+
+    def wait(self, value: ir.Value, number: int, n: Number) -> None:
+        """Keep a result of a row until its block is whole."""
+        assert self.blocks is not None
+        self.blocks.put(value, number, value_of(n))
+
+    def round(self, rows: Sequence[Number], n: Number) -> None:
+        """Store the blocks of rows."""
+        assert self.blocks is not None
+        self.blocks.store([value_of(row) for row in rows], value_of(n // BLOCK))
+
+    def _cell(self, row: Number, n: Number) -> Place:
+        return self.gemm.places(value_of(row), value_of(n))[0]
+
+    def _block(self, k: Number) -> ir.Value:
+        return value_of(k // self.gemm.weights.elements.block)

@@ -72,7 +72,8 @@ class RowWeights(Weights):
 
         return self.elements.decode(isa, self.kind, raw)
 
-    def _raw_scales(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
+    def raw_scales(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
+        """The scales of a block as they are in memory."""
         assert self.scales is not None
         row = self.blocks // self.scales.steps
         return _gathered(scales, column, self._scale_of(block), row, isa.lanes)

@@ -15,8 +15,9 @@ to be in registers; totals may wait in memory.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from mxc.passes.kernels.cpu.activations import Prepared
-from mxc.passes.kernels.cpu.gemm import Tile
 from mxc.passes.kernels.cpu.isa import Isa, Kind
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.extents import Size
@@ -42,9 +43,34 @@ _PANELS_OF_ONE_ROW = 8
 _ACTIVATION_BYTES = 512 << 10
 
 
+#: Tiles of fewer rows have no half that is more than one.
+_HALVED = 4
+
 #: Elements along K that are decoded at once where they are decoded to memory: 14 KiB, of pairs.
 #: With their scales they fit, as floats too, into the 32 KiB that IREE gives a kernel.
 _STAGED = 224
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows and registers of columns that are computed at once; blocks that weights are asked for
+    ahead; the registers of columns that a workgroup has; blocks of weights that are decoded to
+    memory at once, for all tiles of rows (0: each tile decodes for itself)."""
+
+    rows: int
+    columns: int
+    prefetch: int
+    columns_a_workgroup: int
+    staged_blocks: int = 0
+
+    def rests(self, rows: Size, *, sorted: bool) -> tuple[int, ...]:
+        """Rows of the tiles behind those of whole height: what is left, or, where that is not
+        known, half of the height, and, but for sorted rows, one. What these have too many repeat
+        the last row: they are stored twice, and equal."""
+        if isinstance(rows, int) and not sorted:
+            return (rows % self.rows,) if rows % self.rows else ()
+        half = self.rows // 2
+        return (half,) if sorted or self.rows < _HALVED else (half, 1)
 
 
 def tile(isa: Isa, weights: Weights, rows: Size, *, sorted: bool) -> Tile:

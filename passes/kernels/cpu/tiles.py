@@ -12,32 +12,27 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, vector
+from iree.compiler.dialects import arith
 
-from mxc.dialects.generic import element_of as type_of
 from mxc.dialects.reasons import Reason
 from mxc.kernels.amx import TILE, most_rows, scheduled
-from mxc.kernels.contraction import PLANES, Choice, Contraction
-from mxc.kernels.decode import STEP, element_of, scale_element
+from mxc.kernels.contraction import PLANES
+from mxc.kernels.decode import STEP
 from mxc.kernels.language import Kernel
-from mxc.kernels.lowering.nest import Emitters, lower, workgroups
-from mxc.kernels.lowering.statements import Store
+from mxc.kernels.lowering.nest import lower
+from mxc.kernels.lowering.tiles import Store
+from mxc.kernels.lowering.tiles import Tiles as Emitter
 from mxc.passes.kernels.cpu.activations import Prepared
 from mxc.passes.kernels.cpu.decoded_tiles import DecodedTiles
 from mxc.passes.kernels.cpu.elements import Codes
 from mxc.passes.kernels.cpu.isa import Amx, Isa
 from mxc.passes.kernels.cpu.matches import Call
+from mxc.passes.kernels.cpu.product import Given, Product, put
 from mxc.passes.kernels.cpu.quantise.output import BlockTile
-from mxc.passes.kernels.cpu.quantise.output import buffers as block_buffers
-from mxc.passes.kernels.cpu.quantise.rounding import Rounding
-from mxc.passes.kernels.cpu.rows import Rows
-from mxc.passes.kernels.cpu.weights import PANEL, Weights
-from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
-from mxc.passes.kernels.extents import Buffer, Size, quotient_up
-from mxc.passes.kernels.finish import Finish, Place
-from mxc.passes.kernels.narrow_floats import narrowed
+from mxc.passes.kernels.cpu.weights import PANEL
+from mxc.passes.kernels.extents import Buffer
 from mxc.passes.kernels.sources import BLOCK
-from mxc.passes.kernels.vectors import i1, index, of
+from mxc.passes.kernels.vectors import index
 
 #: Rows from which on tiles are faster than kernels of AVX-512.
 LEAST_ROWS = 3
@@ -86,146 +81,56 @@ def padded(prepared: Prepared) -> Prepared:
 
 
 @dataclass(frozen=True)
-class Tiles:
-    """One kernel. `steps`: of 32 elements along K; sorted rows come in the order of experts. `out`:
-    the result is MX blocks along the columns, of which there are whole ones."""
-
-    weights: Weights
-    prepared: Prepared
-    rows: Rows
-    columns: int
-    steps: int
-    epilogue: Epilogue = NOTHING
-    out: Rounding | None = None
+class Tiles(Product):
+    """One kernel. `steps` are of 32 elements along K; sorted rows come in the order of experts."""
 
     @property
-    def scalars(self) -> int:
-        """How many index values come with each call."""
-        return self.rows.scalars
-
-    def given(self, scalars: Sequence[ir.Value]) -> Tiles:
-        """This kernel for so many groups or rows."""
-        return replace(self, rows=self.rows.given(scalars)) if self.scalars else self
-
-    @property
-    def _halves(self) -> int:
-        return 2 if self.epilogue.gated else 1
-
-    @property
-    def result_columns(self) -> int:
-        """Columns of the result."""
-        return self.columns // self._halves
-
-    @property
-    def contraction(self) -> Contraction:
-        """What is computed."""
-        elements, scales, rows = self.weights.elements, self.weights.scales, self.rows
-        choice: Choice = "all"
-        if rows.experts:
-            choice = "sorted" if rows.sorted else "own" if rows.own else "chosen"
-        groups = rows.experts if rows.sorted else rows.groups
-        return Contraction(
-            columns=self.result_columns,
-            depth=self.steps * STEP,
-            weights=element_of(elements.element if isinstance(elements, Codes) else None),
-            scales=None if scales is None else scale_element(scales.type),
-            block=STEP if scales is None else scales.block,
-            rows=rows.rows if isinstance(rows.rows, int) else None,
-            groups=groups if isinstance(groups, int) else None,
-            experts=rows.experts,
-            choice=choice,
-            halves=self._halves,
-            planes=self.prepared.planes,
-            together=TILE if self.out is None else BLOCK,
-        )
+    def lanes(self) -> int:
+        """Columns of a tile."""
+        return TILE
 
     @cached_property
     def kernel(self) -> Kernel:
         """How it is computed."""
-        rows, most = self.rows.rows, most_rows(self.contraction)
+        contraction = self.contraction(copied=True)
+        rows, most = self.rows.rows, most_rows(contraction)
         if isinstance(rows, int) and not self.rows.sorted:
             parts = -(-rows // most)
             most = -(-rows // (parts * TILE)) * TILE
-        return scheduled(self.contraction, most, self.steps | 1)
+        return scheduled(contraction, most, self.steps | 1)
 
     @property
-    def workgroups(self) -> list[Size]:
-        """Along columns, rows and groups."""
-        sizes: dict[str, Size] = {"n": self.result_columns, "m": self.rows.rows}
-        sizes["g"] = self.rows.experts if self.rows.sorted else self.rows.groups
-        grid = workgroups(self.kernel)
-        return [
-            quotient_up(sizes[grid[at][0]], grid[at][1]) if at in grid else 1 for at in range(3)
-        ]
-
-    @property
-    def buffers(self) -> list[Buffer]:
-        """Activations, what chooses the rows if anything, weights, scales, what the epilogue reads,
-        the result."""
+    def _activations(self) -> Buffer:
         rows = self.rows.results if self.rows.sorted else self.rows.sources
-        blocks = self.steps * STEP // self.weights.elements.block
-        return [
-            self.prepared.buffer(rows, self.steps),
-            *self.rows.buffers,
-            *self.weights.buffers(self.rows.experts, -(-self.columns // PANEL), blocks),
-            *(
-                Buffer(flat_shape(reach, value, self.rows.results), type_of(value))
-                for reach, value in self.epilogue.operands
-            ),
-            *self._results,
-        ]
-
-    @property
-    def _results(self) -> list[Buffer]:
-        if self.out is None:
-            return [Buffer([self.rows.results, self.result_columns], self.epilogue.result)]
-        return block_buffers(self.out, self.rows.results, self.result_columns)
+        return self.prepared.buffer(rows, self.steps)
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
-        rest = list(buffers)
-        memory, results = {"A": rest.pop(0)}, [rest.pop() for _ in self._results][::-1]
-        if self.rows.buffers:
-            memory["ROUTES" if self.rows.sorted else "IDS"] = rest.pop(0)
-        elements = rest.pop(0)
-        scales = rest.pop(0) if self.weights.scaled else None
-        keys = self.epilogue.operands
-        finish = Finish(self.epilogue, dict(zip(keys, rest, strict=True)), TILE)
-        decode = DecodedTiles(self.weights, elements, scales, self.result_columns // PANEL)
-        rows = {"m": self.rows.rows, "g": self.rows.groups}
-        sizes: dict[str, int | ir.Value] = {
-            axis: size if size is not None else 0 for axis, size in self.kernel.sizes.items()
-        }
-        for axis, size in rows.items():
-            if isinstance(size, ir.Value) and not self.rows.sorted:
-                sizes[axis] = size
-        emitters = Emitters(decode.tile, self._store(finish, results))
-        lower(self.kernel, memory, sizes, emitters)
+        given = self.memory(buffers)
+        panels = self.result_columns // PANEL
+        decode = DecodedTiles(self.weights, given.elements, given.scales, panels)
+        store = self._store(given)
+        lower(
+            self.kernel,
+            given.arrays,
+            self.sizes,
+            lambda kernel, places: Emitter(kernel, places, decode.tile, store),
+        )
 
-    def _store(self, finish: Finish, results: Sequence[ir.Value]) -> Store:
+    def _store(self, given: Given) -> Store:
         """Finishes and stores columns of a row: as they are, or as a block."""
-        width = self.result_columns
         blocks = None
         if self.out is not None:
-            blocks = BlockTile.of(self.out, results[0], results[1], 1)
+            blocks = BlockTile.of(self.out, given.results[0], given.results[1], 1)
 
         def store(parts: Sequence[Sequence[ir.Value]], row: ir.Value, column: ir.Value) -> None:
             for number, totals in enumerate(parts):
-                at = arith.addi(column, index(number * TILE))
-                mask = None
-                if width % PANEL:
-                    mask = vector.create_mask(of(i1(), TILE), [arith.subi(index(width), at)])
-                second = [arith.addi(at, index(width))] * (len(totals) - 1)
-                places = [Place(row, each, mask) for each in (at, *second)]
-                value = finish.apply(list(totals), places)
+                places = self.places(row, arith.addi(column, index(number * TILE)))
+                value = given.finish.apply(list(totals), places)
                 if blocks is not None:
                     blocks.put(value, 0, index(number * TILE))
-                    continue
-                value = narrowed(value, self.epilogue.result)
-                if mask is None:
-                    vector.store(value, results[0], [row, at])
                 else:
-                    vector.maskedstore(results[0], [row, at], mask, value)
+                    put(value, given.results[0], places[0])
             if blocks is not None:
                 blocks.store([row], arith.divui(column, index(BLOCK)))
 

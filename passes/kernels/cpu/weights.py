@@ -57,16 +57,16 @@ class Weights:
         return self.scales is not None
 
     @property
-    def scales_sums(self) -> bool:
-        """Whether the scales multiply the sums of blocks, and not each element."""
-        return self.scaled and not self.rounded
-
-    @property
     def unit(self) -> float:
         """What a one of the operands is worth, beside the scale."""
         if self._is_whole:
             return 1.0
         return self.elements.unit if self.kind == "quads" else 1.0
+
+    @property
+    def counts(self) -> float:
+        """What integers count: the value of a one."""
+        return self.elements.unit if self._is_whole or self.kind == "quads" else 1.0
 
     @property
     def _is_whole(self) -> bool:
@@ -92,11 +92,6 @@ class Weights:
             found.append("panel16x4" if self.scales.type == "f32" else "panel16x1")
         return found
 
-    @property
-    def step_count(self) -> int:
-        """Registers that a block is decoded to."""
-        return len(self.elements.order(self.kind))
-
     def column(self, isa: Isa, expert: Sequence[ir.Value], register: ir.Value) -> Column:
         """Where the columns of a register are."""
         if isa.lanes == PANEL:
@@ -119,13 +114,13 @@ class Weights:
     def scale(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
         """The f32 scales of a block."""
         assert self.scales is not None
-        found = self.scales.floats(self._raw_scales(isa, scales, column, block), isa.lanes)
+        found = self.scales.floats(self.raw_scales(isa, scales, column, block), isa.lanes)
         if self._is_whole and self.kind != "quads":
             # The elements were read as 64ths, or as quarters: a power of two, exact.
             found = arith.mulf(found, splat(1 / self.elements.unit, f32(), isa.lanes))
         return found
 
-    def _raw_scales(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
+    def raw_scales(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
         """The scales of a block as they are in memory."""
         assert self.scales is not None
         at = [*column.place, self._scale_of(block), column.lane]

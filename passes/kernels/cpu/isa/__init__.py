@@ -7,18 +7,19 @@ same packed panels: a register takes `lanes` columns of the 16 of a panel.
 
 from __future__ import annotations
 
+from mxc.kernels.layout import Kind
 from mxc.passes.kernels.cpu.isa.amx import Amx, Exponents
 from mxc.passes.kernels.cpu.isa.avx2 import Avx2
 from mxc.passes.kernels.cpu.isa.avx512 import Avx512
 from mxc.passes.kernels.cpu.isa.neon import Neon
 from mxc.passes.kernels.cpu.isa.portable import Portable
-from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa, Kind
-from mxc.passes.kernels.cpu.isa.registers import accumulator, halves, pair, zero
+from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa
+from mxc.passes.kernels.cpu.isa.registers import halves, pair
 from mxc.targets.target import Target
 
 __all__ = [
-    "AMX_FEATURES", "ISAS", "Amx", "Exponents", "Grain", "Isa", "Kind", "accumulator", "best_isa",
-    "halves", "pair", "zero",
+    "AMX_FEATURES", "ISAS", "Amx", "Exponents", "Grain", "Isa", "Kind", "best_isa", "halves",
+    "pair",
 ]  # fmt: skip
 
 #: The instruction sets by name.

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from mxc.dialects import x86
 from mxc.formats.formats import ElementFormat
+from mxc.kernels.layout import Kind
 from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.cpu.isa import x86_bytes
-from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa, Kind
+from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa
 from mxc.passes.kernels.cpu.isa.registers import bfloat16_bits, pairs_of_halves
 
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from mxc.dialects import aarch64
 from mxc.formats.formats import ElementFormat
+from mxc.kernels.layout import Kind
 from mxc.passes.kernels.cpu.codes import floats_of_codes
-from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa, Kind
+from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa
 from mxc.passes.kernels.cpu.isa.registers import bfloat16_bits
 from mxc.passes.kernels.vectors import bitcast, i8, splat, table
 

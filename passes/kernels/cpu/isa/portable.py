@@ -8,8 +8,9 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.formats.formats import ElementFormat
+from mxc.kernels.layout import Kind
 from mxc.passes.kernels.cpu.codes import floats_of_codes
-from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa, Kind
+from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,7 @@ from iree.compiler import ir
 from numpy.typing import NDArray
 
 from mxc.formats.formats import ElementFormat
-
-#: How activations meet weights: as bf16 two a lane, as bytes four a lane, as f32 one a lane.
-Kind = Literal["pairs", "quads", "floats"]
+from mxc.kernels.layout import Kind
 
 #: How codes are turned into bf16 or f32: two a lane, four a lane, or one a lane.
 Grain = Literal["words", "bytes", "dwords"]

@@ -9,8 +9,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
-from mxc.passes.kernels.cpu.isa.protocol import Kind
-from mxc.passes.kernels.vectors import bitcast, f32, i16, i32, of, splat
+from mxc.passes.kernels.vectors import bitcast, f32, i16, i32, splat
 
 
 def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.int16]:
@@ -47,13 +46,3 @@ def pairs_of_halves(lows: ir.Value, highs: ir.Value, lanes: int) -> tuple[ir.Val
     odd = arith.ori(arith.shrui(lows, eight), arith.andi(highs, upper))
     kind = ir.BF16Type.get()
     return bitcast(even, kind, size), bitcast(odd, kind, size)
-
-
-def zero(kind: Kind, lanes: int) -> ir.Value:
-    """The sum of no products."""
-    return splat(0, i32(), lanes) if kind == "quads" else splat(0.0, f32(), lanes)
-
-
-def accumulator(kind: Kind, lanes: int) -> ir.Type:
-    """The type of a sum."""
-    return of(i32() if kind == "quads" else f32(), lanes)

@@ -1,4 +1,4 @@
-"""Statements of a nest as MLIR: tiles to registers and back, dot products, decoding, finishing."""
+"""Statements of a nest on tiles as MLIR: moved, multiplied, decoded, finished."""
 
 from __future__ import annotations
 
@@ -12,25 +12,30 @@ from iree.compiler.dialects import scf, vector
 from mxc.dialects import x86
 from mxc.dialects.generic import constant
 from mxc.kernels.interpret import pieces
-from mxc.kernels.language import Do, Kernel
+from mxc.kernels.language import Array, Do, Kernel
 from mxc.kernels.layout import Layout
 from mxc.kernels.lowering.index import of, value_of
 from mxc.kernels.lowering.memory import LINE, load_tile, row_stride, store_tile
 from mxc.kernels.lowering.places import At, Places, Tile
 
-#: Puts the registers of a tile of weights; finishes and stores sums: see `Emitters` of nest.py.
 Decode: TypeAlias = Callable[[At, int, Callable[[int, ir.Value], None]], None]
 Store: TypeAlias = Callable[[Sequence[Sequence[ir.Value]], ir.Value, ir.Value], None]
 
 
 @dataclass(frozen=True)
-class Statements:
-    """Emits the statements of a kernel; see `Emitters` of nest.py."""
+class Tiles:
+    """Emits the statements of a kernel. `decode`: puts the registers of the tile of weights at
+    coordinates, 64 bytes each, by their numbers; so many elements along k behind them are asked
+    for. `store`: finish and store sums f32 [lanes] of one row, from a column on: for each register
+    of columns one of each half."""
 
     kernel: Kernel
     places: Places
     decode: Decode
     store: Store
+
+    def enter(self, held: Sequence[Array], tile: Tile) -> None:
+        """Nothing is to be done before."""
 
     def emit(self, do: Do, tile: Tile) -> None:
         """One statement on a tile."""
@@ -112,7 +117,7 @@ class Statements:
         starts = [[places.address(name, {**at, **one}) for one in each] for each in registers]
         next_row = int(array.address({a: int(a == "m") for a in array.axes}, places.region(name)))
         op = scf.ForOp(zero, rows, one, [])
-        with ir.InsertionPoint(op.body):
+        with places.scope(), ir.InsertionPoint(op.body):
             row = of(op.induction_variable)
             step = row * (next_row * array.element.bits // 8)
             totals = [

@@ -1,0 +1,278 @@
+"""Statements of a nest on vector registers as MLIR.
+
+A register has columns, one a lane.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, vector
+
+from mxc.dialects.generic import constant
+from mxc.kernels.interpret import turns
+from mxc.kernels.language import Array, Do, Kernel
+from mxc.kernels.lowering.index import Number, key_of, value_of
+from mxc.kernels.lowering.places import Places, Tile
+
+#: Bytes of a lane.
+_LANE = 4
+
+
+@dataclass(frozen=True)
+class Vectors(ABC):
+    """Emits the statements of a kernel. What is special to an instruction set, to weights and to
+    where activations lie is left to subclasses: `k` is where a block begins, and a column is what
+    `column` says of a register of weights."""
+
+    kernel: Kernel
+    places: Places
+    _decoding: dict[str, list[Iterator[ir.Value]]] = field(default_factory=dict, init=False)
+
+    @property
+    @abstractmethod
+    def lanes(self) -> int:
+        """Columns of a register."""
+
+    @abstractmethod
+    def column(self, e: Number | None, h: Number, n: Number) -> Any:
+        """A register of columns: the expert, if there are any, the half, the first column."""
+
+    @abstractmethod
+    def ask(self, columns: Sequence[Any], k: Number, ahead: int) -> None:
+        """Ask for weights that many elements ahead, behind the end of K for the next columns."""
+
+    @abstractmethod
+    def decode(self, column: Any, k: Number) -> Iterator[ir.Value]:
+        """The operands of each step of a block, each built when it is asked for."""
+
+    @abstractmethod
+    def operand(self, dwords: ir.Value) -> ir.Value:
+        """The bits of dwords as an operand."""
+
+    @abstractmethod
+    def factor(self, column: Any, k: Number) -> ir.Value:
+        """The f32 scales of a block of weights."""
+
+    @abstractmethod
+    def activations(self, name: str, row: Number, k: Number, step: int = 0) -> ir.Value:
+        """What the array `name` has for a row and a block, or for a step of it, in every lane."""
+
+    @abstractmethod
+    def dot(self, sums: ir.Value, weights: ir.Value, activations: ir.Value) -> ir.Value:
+        """sums + the products."""
+
+    @abstractmethod
+    def scaled(self, total: ir.Value, sums: ir.Value, factors: Sequence[ir.Value]) -> ir.Value:
+        """total + sums * factors, from the first on."""
+
+    @abstractmethod
+    def load(self, row: Number, n: Number) -> ir.Value:
+        """Sums that wait in the result."""
+
+    @abstractmethod
+    def put(self, value: ir.Value, row: Number, n: Number) -> None:
+        """Store a result, or such sums."""
+
+    @abstractmethod
+    def finish(self, totals: Sequence[ir.Value], row: Number, n: Number) -> ir.Value:
+        """The result of totals, of a gate of both halves."""
+
+    @abstractmethod
+    def wait(self, value: ir.Value, number: int, n: Number) -> None:
+        """Keep a result of a row of the tile, at a column of a block, until there are all."""
+
+    @abstractmethod
+    def round(self, rows: Sequence[Number], n: Number) -> None:
+        """Store the blocks of the rows of a tile."""
+
+    def enter(self, held: Sequence[Array], tile: Tile) -> None:
+        """Coordinates of what lives in registers are computed where it begins to."""
+        if any(array.space == "register" and "m" in array.axes for array in held):
+            for axis in ("r", "y"):
+                self._rows(axis, tile)
+        if held:
+            self._columns(tile)
+
+    def emit(self, do: Do, tile: Tile) -> None:
+        """One statement on a tile."""
+        makes = {
+            "zero": self._zero, "copy": self._copy, "decode": self._decode, "dot": self._dot,
+            "scale": self._scale, "map": self._map, "round": self._round,
+        }  # fmt: skip
+        makes[do.op](do, tile)
+
+    # coordinates
+
+    def _rows(self, axis: str, tile: Tile) -> list[Number]:
+        clamped = self.kernel.arrays["Y"].guards.get("m") == "clamped"
+        return self.places.rows(axis, tile, clamped=clamped)
+
+    def _cells(self, tile: Tile) -> list[tuple[int, int]]:
+        """Halves and columns of registers of a tile."""
+        columns = range(0, tile.sizes["n"], self.lanes)
+        return [(h, n) for h in range(tile.sizes.get("h", 1)) for n in columns]
+
+    def _columns(self, tile: Tile) -> list[Any]:
+        at, places = tile.at, self.places
+
+        def make() -> list[Any]:
+            e = places.coordinate("e", at) if "e" in self.kernel.derived else None
+            half = at.get("h", 0)
+            return [self.column(e, half + h, at["n"] + n) for h, n in self._cells(tile)]
+
+        key = ("columns", key_of(at["n"]), tile.sizes["n"])
+        return places.remembered(key, make)
+
+    # registers
+
+    def _keys(self, name: str, tile: Tile, m: int, h: int, n: int) -> list[int]:
+        """Of the chains of a register."""
+        array, region = self.kernel.arrays[name], self.places.region(name)
+        first = self.places.key(name, tile.moved({"m": m, "h": h, "n": n}))
+        apart = array.count(region) * array.element.bits // 8
+        return [first + chain * apart for chain in range(array.copies(region))]
+
+    def _set(self, name: str, tile: Tile, value: ir.Value, *at: int) -> None:
+        """Sums begin with a value: the first chain does, and the others with nothing."""
+        first, *others = self._keys(name, tile, *at)
+        registers = self.places.registers[name]
+        registers[first] = value
+        for key in others:
+            registers[key] = self._nothing(name)
+
+    def _nothing(self, name: str) -> ir.Value:
+        integer = self.kernel.arrays[name].element.name == "i32"
+        kind = ir.IntegerType.get_signless(32) if integer else ir.F32Type.get()
+        return constant(0 if integer else 0.0, ir.VectorType.get([self.lanes], kind))
+
+    def _total(self, name: str, tile: Tile, *at: int) -> ir.Value:
+        """The sum of all chains."""
+        registers = self.places.registers[name]
+        total, *others = (registers[key] for key in self._keys(name, tile, *at))
+        integer = self.kernel.arrays[name].element.name == "i32"
+        for value in others:
+            total = arith.addi(total, value) if integer else arith.addf(total, value)
+        return total
+
+    @property
+    def _bytes(self) -> ir.Type:
+        return ir.VectorType.get([_LANE * self.lanes], ir.IntegerType.get_signless(8))
+
+    def _float(self, value: ir.Value) -> ir.Value:
+        return vector.bitcast(ir.VectorType.get([self.lanes], ir.F32Type.get()), value)
+
+    # statements
+
+    def _zero(self, do: Do, tile: Tile) -> None:
+        held = self.kernel.arrays[do.out].space == "register"
+        for m, row in enumerate(self._rows("y", tile)):
+            for h, n in self._cells(tile):
+                if held:
+                    self._set(do.out, tile, self._nothing(do.out), m, h, n)
+                else:
+                    self.put(self._nothing(do.out), row, tile.at["n"] + n)
+
+    def _copy(self, do: Do, tile: Tile) -> None:
+        """What sums begin with; sums that wait in the result."""
+        (name,) = do.ins
+        for m, (y, r) in enumerate(zip(self._rows("y", tile), self._rows("r", tile), strict=True)):
+            starts = "k" in self.kernel.arrays[name].axes
+            start = self.activations(name, r, tile.at["k"]) if starts else None
+            for h, n in self._cells(tile):
+                column = tile.at["n"] + n
+                if self.kernel.arrays[do.out].space != "register":
+                    self.put(self._total(name, tile, m, h, n), y, column)
+                    continue
+                value = self.load(y, column) if start is None else start
+                self._set(do.out, tile, value, m, h, n)
+
+    def _decode(self, do: Do, tile: Tile) -> None:
+        """Operands to registers, one when it is asked for; operands, or scales, to scratch."""
+        array, columns, k = self.kernel.arrays[do.out], self._columns(tile), tile.at["k"]
+        if "k" in array.grain:
+            for (h, n), column in zip(self._cells(tile), columns, strict=True):
+                self._keep(do.out, tile, 0, self.factor(column, k), h=h, n=n)
+            return
+        if do.ahead:
+            self.ask(columns, k, do.ahead)
+        made = [self.decode(column, k) for column in columns]
+        if array.space == "register":
+            self._decoding[do.out] = made
+            return
+        for number, registers in enumerate(zip(*made, strict=True)):
+            for (h, n), found in zip(self._cells(tile), registers, strict=True):
+                self._keep(do.out, tile, number, found, h=h, n=n)
+
+    def _keep(self, name: str, tile: Tile, number: int, value: ir.Value, **at: int) -> None:
+        place, memory = self._place(name, tile, number, **at), self.places.memory[name]
+        vector.store(vector.bitcast(self._bytes, value), memory, [place])
+
+    def _place(self, name: str, tile: Tile, number: int, **at: int) -> ir.Value:
+        start = self.places.address(name, tile.moved(at))
+        return value_of(start + number * _LANE * self.lanes)
+
+    def _steps(self, do: Do, tile: Tile) -> Iterator[Sequence[ir.Value]]:
+        """The operands of each step, for every register of columns."""
+        name = do.ins[1]
+        if name in self._decoding:
+            yield from zip(*self._decoding.pop(name), strict=True)
+            return
+        for number in range(len(turns(self.kernel, do, tile.sizes)["k"])):
+            yield [self.operand(each) for each in self._kept(name, tile, number)]
+
+    def _kept(self, name: str, tile: Tile, number: int) -> list[ir.Value]:
+        """What is in scratch for each register of columns, in bytes."""
+        memory, raw = self.places.memory[name], self._bytes
+        places = [self._place(name, tile, number, h=h, n=n) for h, n in self._cells(tile)]
+        return [vector.load(raw, memory, [place]) for place in places]
+
+    def _dot(self, do: Do, tile: Tile) -> None:
+        registers, cells = self.places.registers[do.out], self._cells(tile)
+        rows = list(enumerate(self._rows("r", tile)))
+        keys = {(m, *at): self._keys(do.out, tile, m, *at) for m, _ in rows for at in cells}
+        for step, weights in enumerate(self._steps(do, tile)):
+            for m, row in rows:
+                one = self.operand(self.activations(do.ins[0], row, tile.at["k"], step))
+                for at, register in zip(cells, weights, strict=True):
+                    chains = keys[m, *at]
+                    key = chains[step % len(chains)]
+                    registers[key] = self.dot(registers[key], register, one)
+
+    def _scale(self, do: Do, tile: Tile) -> None:
+        sums, *scales = do.ins
+        k, cells = tile.at["k"], self._cells(tile)
+        by_column: list[list[ir.Value]] = [[] for _ in cells]
+        for name in (name for name in scales if "n" in self.kernel.arrays[name].axes):
+            if self.kernel.arrays[name].space == "global":
+                by_column = [[self.factor(each, k)] for each in self._columns(tile)]
+            else:
+                by_column = [[self._float(each)] for each in self._kept(name, tile, 0)]
+        by_row = [name for name in scales if "n" not in self.kernel.arrays[name].axes]
+        registers = self.places.registers[do.out]
+        for m, row in enumerate(self._rows("r", tile)):
+            first = [self._float(self.activations(name, row, k)) for name in by_row]
+            for (h, n), late in zip(cells, by_column, strict=True):
+                total = self._total(sums, tile, m, h, n)
+                (key,) = self._keys(do.out, tile, m, h, n)
+                registers[key] = self.scaled(registers[key], total, [*first, *late])
+
+    def _map(self, do: Do, tile: Tile) -> None:
+        (name,) = do.ins
+        halves = range(tile.sizes.get("h", 1))
+        for m, row in enumerate(self._rows("y", tile)):
+            for n in range(0, tile.sizes["n"], self.lanes):
+                totals = [self._total(name, tile, m, h, n) for h in halves]
+                column = tile.at["n"] + n
+                found = self.finish(totals, row, column)
+                if self.kernel.arrays[do.out].space == "global":
+                    self.put(found, row, column)
+                else:
+                    self.wait(found, m, column - self.places.begin(do.out)["n"])
+
+    def _round(self, do: Do, tile: Tile) -> None:
+        self.round(self._rows("y", tile), tile.at["n"])

@@ -1,0 +1,120 @@
+"""Products of vector registers in numpy: lanes are columns, and an activation is in all of them.
+
+floats    f32, one a lane: a fused multiply-add
+pairs     bf16, two a lane, summed in f32
+quads     bytes, four a lane, summed in i32; the weights have no sign where an instruction asks
+          for that: they are `excess` too large, and the sum begins with -excess * the sum of
+          the activations
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mxc.kernels.decode import F32, I32, paired, panel_layout
+from mxc.kernels.language import Atom, Element, Numbers
+from mxc.kernels.layout import Kind, Layout
+
+#: What such a product is called where no other name is given.
+NAMES: dict[Kind, str] = {
+    "floats": "multiply-add",
+    "pairs": "dot product of pairs",
+    "quads": "dot product of quads",
+}
+
+
+def sums_of(kind: Kind) -> Element:
+    """The type of a sum."""
+    return I32 if kind == "quads" else F32
+
+
+def columns(lanes: int) -> Layout:
+    """Sums of as many columns as there are lanes."""
+    return Layout(lane=tuple(("n", bit) for bit in range(lanes.bit_length() - 1)))
+
+
+def weights_of(bits: int, kind: Kind, lanes: int, step: int) -> Layout:
+    """Of decoded weights of a step of K: a register after the other."""
+    return _codes(bits, lanes, step).taken(kind)
+
+
+def _codes(bits: int, lanes: int, step: int) -> Layout:
+    found = panel_layout(bits).of_lanes("n", lanes)
+    kept = tuple(bit for bit in found.register if 1 << bit[1] < step)
+    return Layout(found.item, found.lane, kept)
+
+
+def dot(kind: Kind, lanes: int, weights: Layout) -> Atom:
+    """sums [1, lanes, 1] += weights [1, lanes, items] times activations [1, 1, items]."""
+    own = Layout(weights.item, weights.lane)
+
+    def run(sums: Numbers, a: Numbers, w: Numbers) -> Numbers:
+        if kind == "quads":
+            products = a.astype(np.int32) * w.astype(np.int32)
+            found: Numbers = sums + products.sum(axis=2, keepdims=True)
+            return found
+        with np.errstate(over="ignore", invalid="ignore"):
+            for item in range(w.shape[2]):
+                product = a[..., item : item + 1].astype(np.float64) * w[..., item : item + 1]
+                sums = (sums + product).astype(np.float32)
+        return sums
+
+    return Atom(NAMES[kind], (columns(lanes), Layout(weights.item), own), run)
+
+
+def scale(lanes: int, by_row: bool, scales: Element | None) -> Atom:
+    """totals += sums * the scale of the row's block * those of the columns, the last one fused."""
+    operands = (*([Layout()] * by_row), *([columns(lanes)] if scales is not None else []))
+
+    def run(totals: Numbers, sums: Numbers, *by: Numbers) -> Numbers:
+        factors = [by[0]] if by_row else []
+        if scales is not None:
+            factors.append(by[-1] if scales.values is None else scales.values[by[-1]])
+        found = sums.astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for factor in factors[:-1]:
+                found = found * factor
+            return (totals + found.astype(np.float64) * factors[-1]).astype(np.float32)
+
+    name = "multiply, multiply-add" if by_row and scales is not None else "multiply-add"
+    return Atom(name, (columns(lanes), columns(lanes), *operands), run)
+
+
+def factors(lanes: int, scales: Element) -> Atom:
+    """Scales of a block as f32."""
+
+    def run(out: Numbers, raw: Numbers) -> Numbers:
+        return (raw if scales.values is None else scales.values[raw]).astype(np.float32)
+
+    return Atom("to f32", (columns(lanes), columns(lanes)), run)
+
+
+def decoder(
+    codes: Element, into: Element, kind: Kind, lanes: int, step: int, scales: Element | None = None
+) -> Atom:
+    """Codes [dwords, lanes, items] -> operands of a dot product, under scales where each element is
+    rounded under its own."""
+    raw = _codes(codes.bits, lanes, step)
+
+    def run(out: Numbers, given: Numbers, *by: Numbers) -> Numbers:
+        dwords, width, items = given.shape
+        if kind == "quads":
+            shifts = given.reshape(dwords, width, 4, items // 4).transpose(0, 3, 1, 2)
+            ordered = shifts.reshape(-1, width, 4)
+        elif items == 1:
+            ordered = given
+        else:
+            ordered = paired(given)
+            if kind == "floats":
+                ordered = ordered.transpose(0, 2, 1).reshape(-1, width, 1)
+        values = ordered if codes.values is None else codes.values[ordered] + into.excess
+        if scales is not None:
+            factor = by[0] if scales.values is None else scales.values[by[0]]
+            values = values.astype(np.float32) * factor
+        found: Numbers = values.astype(into.numpy)
+        return found
+
+    operands = (raw, *([columns(lanes)] if scales is not None else []))
+    name = "move" if codes.values is None else "look up"
+    name += ", multiply, round" if scales is not None else ""
+    return Atom(name, (raw.taken(kind), *operands), run)

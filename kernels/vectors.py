@@ -1,0 +1,202 @@
+"""The contraction on vector registers: a schedule, step by step, for every instruction set.
+
+A register has as many columns as it has lanes. A tile of rows by registers of columns keeps its
+sums in registers, and goes along K block by block: weights are decoded once, and multiplied by
+every row. Where decoding is costly, a chunk of K is decoded to scratch first, once for all tiles of
+rows, whose sums wait in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mxc.kernels.contraction import Contraction
+from mxc.kernels.decode import F32, I32, panel_layout
+from mxc.kernels.language import Array, Chains, Element, Guard, Kernel
+from mxc.kernels.layout import Kind, Layout
+from mxc.kernels.registers import columns, decoder, dot, factors, scale, sums_of, weights_of
+from mxc.kernels.schedule import (
+    block_sums,
+    chained,
+    decode,
+    in_place,
+    keep,
+    of_type,
+    over,
+    place,
+    use,
+    wait,
+)
+
+#: Columns of a panel of weights.
+_PANEL = 16
+#: Bits of an element that lies in two planes in panels, and in a stream of bits elsewhere.
+_PLANES = 6
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tiles of a machine. `kind`, `lanes`: of its products; `rows`, `columns`: of a tile, of the
+    result; `rests`: rows of the tiles at the end; `rows_a_workgroup`: None for sorted rows, of
+    which a workgroup has all; `ahead`: elements along K that weights are asked for before their
+    use; `staged`: elements along K that are decoded at once to scratch, 0 where each tile decodes
+    for itself; `chains`: of sums; `weights`: what codes become; `rounded`: under their scales;
+    `blocks`: the result is blocks of `Contraction.together` columns; `packed`: weights lie in
+    panels."""
+
+    kind: Kind
+    lanes: int
+    rows: int
+    columns: int
+    weights: Element
+    chains: Chains
+    rests: tuple[int, ...] = ()
+    rows_a_workgroup: int | None = None
+    columns_a_workgroup: int = 64
+    ahead: int = 0
+    staged: int = 0
+    rounded: bool = False
+    blocks: bool = False
+    packed: bool = True
+
+
+def steps(contraction: Contraction, plan: Plan) -> Iterator[tuple[str, Kernel]]:
+    """The kernel after each step, with what the step does."""
+    kernel = contraction.kernel
+    yield "what is computed", kernel
+    own = _scales(contraction, plan)
+    element = plan.weights
+    if element.excess:
+        element = replace(element, name="i8", excess=0, numpy=np.int8)
+    kernel = decode(kernel, "B", "SB" if plan.rounded else None, "W", element)
+    if plan.staged and "SB" in own:
+        kernel = decode(kernel, "SB", None, "SW", F32)
+        # One for each step, wherever a chunk begins.
+        scales = replace(kernel.arrays["SW"], grain={"k": contraction.step})
+        kernel = kernel.with_arrays(scales)
+        own = tuple("SW" if name == "SB" else name for name in own)
+    if plan.staged:
+        kernel = in_place(kernel, "T", "Y")
+    if plan.blocks:
+        kernel = wait(kernel, "Y", "Z")
+    yield "weights become operands", kernel
+    kernel = _tiles(contraction, plan, kernel)
+    yield "tiles of rows and columns", kernel
+    if own:
+        kernel = _blocks(contraction, plan, kernel, own)
+        yield "sums of a block, which are scaled", kernel
+    if plan.staged:
+        register = columns(plan.lanes)
+        kernel = keep(kernel, "Y", "t", ("k", contraction.step), "register", register)
+    kernel = _places(contraction, plan, kernel)
+    yield "where everything lies", kernel
+    yield "instructions", _atoms(contraction, plan, kernel, own)
+
+
+def scheduled(contraction: Contraction, plan: Plan) -> Kernel:
+    """The kernel after its last step."""
+    *_, (_, kernel) = steps(contraction, plan)
+    return kernel
+
+
+def _scales(contraction: Contraction, plan: Plan) -> tuple[str, ...]:
+    """What multiplies the sums of blocks."""
+    by_column = contraction.scales is not None and not plan.rounded
+    return (*(["SA"] * contraction.scaled), *(["SB"] * by_column))
+
+
+def _tiles(contraction: Contraction, plan: Plan, kernel: Kernel) -> Kernel:
+    step, rests = contraction.step, plan.rests
+    decoded = "W= SW=" if "SW" in kernel.arrays else "W="
+    sums = "Y+=" if plan.staged else "T+="
+    begin, end = ("Y=0", "") if plan.staged else ("T=0", "Y=")
+    tile = f"{begin} {decoded} {sums} {'Z=' if plan.blocks else end}"
+    every = f"{tile} {end}" if plan.blocks else tile
+    kernel = over(kernel, "g", 1, every, grid=True)
+    if plan.rows_a_workgroup is not None:
+        kernel = over(kernel, "m", plan.rows_a_workgroup, every, grid=True)
+    kernel = over(kernel, "n", plan.columns_a_workgroup, every, grid=True)
+    if plan.blocks:
+        kernel = over(kernel, "n", contraction.together, every)
+        kernel = over(kernel, "m", plan.rows, every, rest=rests)
+        kernel = over(kernel, "n", plan.columns, tile)
+        return over(kernel, "k", step, f"{decoded} {sums}")
+    # Behind the columns a panel is padded.
+    odd = -(-contraction.columns // _PANEL) * _PANEL % plan.columns
+    kernel = over(kernel, "n", plan.columns, every, rest=(plan.lanes,) if odd else ())
+    if not plan.staged:
+        kernel = over(kernel, "m", plan.rows, every, rest=rests)
+        return over(kernel, "k", step, f"{decoded} {sums}")
+    kernel = over(kernel, "m", plan.rows, begin, rest=rests)
+    kernel = over(kernel, "k", plan.staged, f"{decoded} {sums}")
+    kernel = over(kernel, "k", step, decoded)
+    kernel = over(kernel, "m", plan.rows, sums, rest=rests)
+    return over(kernel, "k", step, sums)
+
+
+def _blocks(
+    contraction: Contraction, plan: Plan, kernel: Kernel, scales: tuple[str, ...]
+) -> Kernel:
+    """Sums of integers begin with what weights without a sign have too much."""
+    start = "OA" if plan.weights.excess else ""
+    if start:
+        grain = {"k": contraction.step}
+        kernel = of_type(kernel, "W", plan.weights)
+        kernel = kernel.with_arrays(Array(start, I32, ("r", "k"), "global", grain=grain))
+    return block_sums(kernel, "S", sums_of(plan.kind), scales, start)
+
+
+def _codes(contraction: Contraction, plan: Plan) -> Element:
+    """The codes as they are looked up: a stream of 6 bits is spread to bytes first."""
+    codes = contraction.weights
+    return codes if plan.packed or codes.bits != _PLANES else replace(codes, bits=8)
+
+
+def _places(contraction: Contraction, plan: Plan, kernel: Kernel) -> Kernel:
+    lanes, bits = plan.lanes, _codes(contraction, plan).bits
+    weights = weights_of(bits, plan.kind, lanes, contraction.step)
+    ragged = contraction.rows is None
+    rows: dict[str, Guard] = {"m": "clamped"} if ragged else {}
+    order = Layout(item=(*weights.item, *weights.register))
+    kernel = place(kernel, "A", "global", order, guards=rows)
+    for name in {"SA", "OA"} & set(kernel.arrays):
+        kernel = place(kernel, name, "global", Layout(), guards=rows)
+    panels = {"B": panel_layout(bits).in_memory(), "SB": columns(_PANEL).in_memory()}
+    for name in panels.keys() & set(kernel.arrays):
+        if plan.packed:
+            kernel = place(kernel, name, "global", panels[name])
+        else:
+            kernel = place(kernel, name, "global", Layout(), guards={"n": "clamped"})
+    there: dict[str, Guard] = {"n": "masked"} if contraction.columns % _PANEL else {}
+    kernel = place(kernel, "Y", "global", Layout(), guards={**rows, **there})
+    for name in {"T", "S", "t"} & set(kernel.arrays):
+        kernel = place(kernel, name, "register", columns(lanes))
+    if "Z" in kernel.arrays:
+        kernel = place(kernel, "Z", "stack", Layout())
+    if "SW" in kernel.arrays:
+        kernel = place(kernel, "SW", "stack", columns(lanes), slots={"k": plan.staged})
+    if plan.staged:
+        return place(kernel, "W", "stack", weights, slots={"k": plan.staged})
+    return place(kernel, "W", "register", weights)
+
+
+def _atoms(contraction: Contraction, plan: Plan, kernel: Kernel, scales: tuple[str, ...]) -> Kernel:
+    lanes, kind, step = plan.lanes, plan.kind, contraction.step
+    by = contraction.scales if plan.rounded else None
+    codes = _codes(contraction, plan)
+    atom = decoder(codes, plan.weights, kind, lanes, step, by)
+    kernel = use(kernel, "W=", atom, plan.ahead)
+    total = "t" if plan.staged else "T"
+    sums = "S" if scales else total
+    if scales:
+        late = F32 if "SW" in scales else contraction.scales if "SB" in scales else None
+        kernel = use(kernel, f"{total}+=", scale(lanes, contraction.scaled, late))
+    if "SW" in scales:
+        assert contraction.scales is not None
+        kernel = use(kernel, "SW=", factors(lanes, contraction.scales))
+    weights = weights_of(codes.bits, kind, lanes, step)
+    kernel = use(kernel, f"{sums}+=", dot(kind, lanes, weights))
+    return chained(kernel, sums, plan.chains)

@@ -1,0 +1,193 @@
+"""Activations times packed weights: a kernel of the language with its buffers.
+
+result[p, n] = sum over k of activations[p, k] * weights[e(p), n, k]
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, vector
+
+from mxc.dialects.generic import element_of as type_of
+from mxc.kernels.contraction import Choice, Contraction
+from mxc.kernels.decode import BF16, F32, element_of, scale_element
+from mxc.kernels.language import Element, Kernel
+from mxc.kernels.lowering.nest import workgroups
+from mxc.passes.kernels.cpu.activations import Prepared
+from mxc.passes.kernels.cpu.elements import Codes
+from mxc.passes.kernels.cpu.quantise.output import buffers as block_buffers
+from mxc.passes.kernels.cpu.quantise.rounding import Rounding
+from mxc.passes.kernels.cpu.rows import Rows
+from mxc.passes.kernels.cpu.weights import PANEL, Weights
+from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
+from mxc.passes.kernels.extents import Buffer, Size, quotient_up
+from mxc.passes.kernels.finish import Finish, Place
+from mxc.passes.kernels.narrow_floats import narrowed
+from mxc.passes.kernels.sources import BLOCK
+from mxc.passes.kernels.vectors import i1, index, of
+
+
+@dataclass(frozen=True)
+class Given:
+    """The memrefs of a kernel; `arrays`: activations and what chooses rows, by their names in the
+    kernel; `results`: elements and scales where these are blocks."""
+
+    arrays: dict[str, ir.Value]
+    elements: ir.Value
+    scales: ir.Value | None
+    finish: Finish
+    results: list[ir.Value]
+
+
+@dataclass(frozen=True)
+class Product(ABC):
+    """One kernel. `columns` of the weights; `steps`: blocks of prepared activations along K. `out`:
+    the result is MX blocks along the columns, of which there are whole ones."""
+
+    weights: Weights
+    prepared: Prepared
+    rows: Rows
+    columns: int
+    steps: int
+    epilogue: Epilogue = NOTHING
+    out: Rounding | None = None
+
+    @property
+    @abstractmethod
+    def kernel(self) -> Kernel:
+        """How it is computed."""
+
+    @property
+    @abstractmethod
+    def lanes(self) -> int:
+        """Columns that are finished at once."""
+
+    @property
+    def scalars(self) -> int:
+        """How many index values come with each call."""
+        return self.rows.scalars
+
+    def given(self, scalars: Sequence[ir.Value]) -> Self:
+        """This kernel for so many groups or rows."""
+        return replace(self, rows=self.rows.given(scalars)) if self.scalars else self
+
+    @property
+    def halves(self) -> int:
+        """Parts of the columns that are computed together: two for a gate."""
+        return 2 if self.epilogue.gated else 1
+
+    @property
+    def result_columns(self) -> int:
+        """Columns of the result."""
+        return self.columns // self.halves
+
+    def contraction(self, *, activations: Element = BF16, copied: bool = False) -> Contraction:
+        """What is computed; `copied`: sorted rows come in the order of experts."""
+        elements, scales, rows = self.weights.elements, self.weights.scales, self.rows
+        choice: Choice = "all"
+        if rows.experts:
+            choice = "sorted" if rows.sorted else "own" if rows.own else "chosen"
+        groups = rows.experts if rows.sorted else rows.groups
+        weights = F32 if elements.type == "f32" else element_of(None)
+        if isinstance(elements, Codes):
+            weights = element_of(elements.element, self.weights.counts)
+        return Contraction(
+            columns=self.result_columns,
+            depth=self.steps * self.prepared.block,
+            weights=weights,
+            scales=None if scales is None else scale_element(scales.type),
+            block=self.prepared.block if scales is None else scales.block,
+            rows=rows.rows if isinstance(rows.rows, int) and not rows.sorted else None,
+            groups=groups if isinstance(groups, int) else None,
+            experts=rows.experts,
+            choice=choice,
+            halves=self.halves,
+            planes=self.prepared.planes,
+            together=PANEL if self.out is None else BLOCK,
+            activations=activations,
+            scaled=self.prepared.scaled,
+            step=self.prepared.block,
+            share=rows.share,
+            copied=copied,
+        )
+
+    @property
+    def sizes(self) -> dict[str, int | ir.Value]:
+        """Of every axis, for one call."""
+        found: dict[str, int | ir.Value] = {
+            axis: size if size is not None else 0 for axis, size in self.kernel.sizes.items()
+        }
+        for axis, size in {"m": self.rows.rows, "g": self.rows.groups}.items():
+            if isinstance(size, ir.Value) and not self.rows.sorted:
+                found[axis] = size
+        return found
+
+    @property
+    def workgroups(self) -> list[Size]:
+        """Along columns, rows and groups."""
+        sizes: dict[str, Size] = {"n": self.result_columns, "m": self.rows.rows}
+        sizes["g"] = self.rows.experts if self.rows.sorted else self.rows.groups
+        grid = workgroups(self.kernel)
+        return [
+            quotient_up(sizes[grid[at][0]], grid[at][1]) if at in grid else 1 for at in range(3)
+        ]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """Activations, what chooses the rows if anything, weights, scales, what the epilogue reads,
+        results."""
+        blocks = self.steps * self.prepared.block // self.weights.elements.block
+        return [
+            self._activations,
+            *self.rows.buffers,
+            *self.weights.buffers(self.rows.experts, -(-self.columns // PANEL), blocks),
+            *(
+                Buffer(flat_shape(reach, value, self.rows.results), type_of(value))
+                for reach, value in self.epilogue.operands
+            ),
+            *self._results,
+        ]
+
+    @property
+    def _activations(self) -> Buffer:
+        return self.prepared.buffer(self.rows.sources, self.steps)
+
+    @property
+    def _results(self) -> list[Buffer]:
+        if self.out is None:
+            return [Buffer([self.rows.results, self.result_columns], self.epilogue.result)]
+        return block_buffers(self.out, self.rows.results, self.result_columns)
+
+    def memory(self, buffers: Sequence[ir.Value]) -> Given:
+        """What buffers are."""
+        rest = list(buffers)
+        arrays, results = {"A": rest.pop(0)}, [rest.pop() for _ in self._results][::-1]
+        if self.rows.buffers:
+            arrays["ROUTES" if self.rows.sorted else "IDS"] = rest.pop(0)
+        elements = rest.pop(0)
+        scales = rest.pop(0) if self.weights.scaled else None
+        keys = self.epilogue.operands
+        finish = Finish(self.epilogue, dict(zip(keys, rest, strict=True)), self.lanes)
+        return Given(arrays, elements, scales, finish, results)
+
+    def places(self, row: ir.Value, column: ir.Value) -> list[Place]:
+        """Where columns of the result are; of a gate both halves."""
+        width, mask = self.result_columns, None
+        if width % PANEL:
+            mask = vector.create_mask(of(i1(), self.lanes), [arith.subi(index(width), column)])
+        second = [arith.addi(column, index(width))] * (self.halves - 1)
+        return [Place(row, each, mask) for each in (column, *second)]
+
+
+def put(value: ir.Value, result: ir.Value, place: Place) -> None:
+    """Store f32 in the type of a result, where there are columns."""
+    value = narrowed(value, ir.MemRefType(result.type).element_type)
+    if place.mask is None:
+        vector.store(value, result, [place.row, place.column])
+    else:
+        vector.maskedstore(result, [place.row, place.column], place.mask, value)
