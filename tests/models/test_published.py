@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,20 +65,28 @@ def test_logits(name: str, tmp_path: Path) -> None:
     assert np.abs(found - exact).max() / size <= bound
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "redhat-llama-w8a8",
-        "qwen3-fp8",
-        "qwen3-moe-fp8",
-        "kimi-int4",
-        "redhat-llama-w4a16",
-        "nm-llama-w8a16",
-    ],
+#: Whole squares of 128 x 128, of experts too: of which there are several along both dimensions.
+_SQUARES = replace(
+    PUBLISHED["qwen3-moe-fp8"],
+    config={
+        **PUBLISHED["qwen3-moe-fp8"].config,
+        "hidden_size": 256,
+        "moe_intermediate_size": 384,
+    },
+    packed={
+        "self_attn.q_proj|mlp.experts": ("f8E4M3FN with f32 per 128", lambda k: k + k / 128 * 4)
+    },
 )
+ON_GPUS = {
+    name: PUBLISHED[name]
+    for name in ("redhat-llama-w8a8", "qwen3-fp8", "kimi-int4", "redhat-llama-w4a16")
+} | {"nm-llama-w8a16": PUBLISHED["nm-llama-w8a16"], "squares of experts": _SQUARES}
+
+
+@pytest.mark.parametrize("name", ON_GPUS)
 def test_float_scales_on_gfx950(name: str, tmp_path: Path) -> None:
     """Scales of rows, of squares and of groups: weights stay as they are, those of experts too."""
-    published, tokens = PUBLISHED[name], [5, 77, 31]
+    published, tokens = ON_GPUS[name], [5, 77, 31]
     write_published(tmp_path, published)
     place = tmp_path / "model.mxc"
     artifact = mxc.compile(
