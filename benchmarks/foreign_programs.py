@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,21 +22,27 @@ from fuzz.check import Outcome, check
 from fuzz.foreign import Foreign, foreign
 
 TARGETS = ("cpu", "gfx950")
+#: Columns of a page.
+_COLUMNS = 120
 #: Programs that are compiled together.
 TOGETHER = 10
 
 HEAD = """# Programs of others
 
-Forms of scaled contractions as IREE's and LLVM's tests have them, as exports of JAX and torch spell
-them, and as people may write them: what becomes of each.
-`python benchmarks/foreign_programs.py` writes this page; the programs are described in
-`benchmarks/fuzz/foreign.py`, and made from these descriptions.
+Forms of scaled contractions as IREE's and LLVM's tests have them, as exports of JAX and torch \
+spell them, and as people
+may write them: what becomes of each.
+`python benchmarks/foreign_programs.py` writes this page; the programs are described in \
+`benchmarks/fuzz/foreign.py`,
+and made from these descriptions.
 
-Each program runs with random operands, with sums that are exact in any order, with the scales 0, 1
-and 254, with blocks of zeros and with NaN scales.
+Each program runs with random operands, with sums that are exact in any order, with the scales \
+0, 1 and 254, with blocks
+of zeros and with NaN scales.
 The CPU is {cpu}; the code for gfx950 runs on the simulator.
-Results are compared with numpy: bit for bit where sums are exact, else within a bound that follows
-from the roundings of the program.
+Results are compared with numpy: bit for bit where sums are exact, else within a bound that \
+follows from the roundings
+of the program.
 
 - **kernel**: in a kernel of ours, with these instructions, and the numbers are right.
 - **fallback**: the numbers are right, no kernel of ours computes it, and the report says why.
@@ -74,7 +81,10 @@ def table(every: Sequence[Foreign], found: dict[str, list[Outcome]]) -> str:
         count = Counter("findings" if o.is_finding else o.kind for o in found[target])
         row = " | ".join(str(count[k]) for k in ("kernel", "fallback", "refused", "findings"))
         totals.append(f"| {target} | {row} |")
-    below = [f"{number}. {note}" for number, note in enumerate(notes, 1)]
+    below = [
+        textwrap.fill(f"{number}. {note}", _COLUMNS, subsequent_indent=" " * 3)
+        for number, note in enumerate(notes, 1)
+    ]
     return "\n".join([*totals, "", *lines, "", *below]) + "\n"
 
 

@@ -90,3 +90,29 @@ func.func @maximum(%x: tensor<4x64xf32>, %start: tensor<4xf32>) -> tensor<4xf32>
   %r = linalg.reduce { arith.maximumf } ins(%x : tensor<4x64xf32>) outs(%start : tensor<4xf32>) dimensions = [1]
   func.return %r : tensor<4xf32>
 }
+
+// -----
+
+// A fill of another number is added once: the sum starts from zero.
+// CHECK-LABEL: @filled
+// CHECK: %[[ZERO:.*]] = arith.constant 0.000000e+00
+// CHECK: %[[Z:.*]] = linalg.fill ins(%[[ZERO]] : f32)
+// CHECK: linalg.generic {{.*}} ins(%{{.*}}, %{{.*}}, %{{.*}} : {{.*}}) outs(%[[Z]] : {{.*}})
+// CHECK: linalg.generic
+// CHECK: arith.addf
+func.func @filled(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>) -> tensor<4x8xf32> {
+  %one = arith.constant 1.0 : f32
+  %e = tensor.empty() : tensor<4x8xf32>
+  %acc = linalg.fill ins(%one : f32) outs(%e : tensor<4x8xf32>) -> tensor<4x8xf32>
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, o, b) -> (m, o, b)>, affine_map<(m, n, o, b) -> (n, o, b)>, affine_map<(m, n, o, b) -> (n, o)>, affine_map<(m, n, o, b) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<4x2x32xf32>, tensor<8x2x32xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %c: f4E2M1FN, %d: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %c, %d : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}

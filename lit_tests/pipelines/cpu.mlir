@@ -71,13 +71,13 @@ func.func @parameters(%x: tensor<4x64xbf16>, %x32: tensor<4x64xf32>) -> (tensor<
 }
 
 // A frontend's way: gather the packed experts, broadcast the scales, dequantise, flatten, multiply.
-// The sum begins with one, which no kernel of ours does.
+// A scale is for 8 elements, which no kernel of ours takes.
 
 // Every contraction is canonical, no tensor holds a broadcast scale or a dequantised weight.
 // NORMALISE-LABEL: @experts
 // NORMALISE-NOT: linalg.broadcast
-// NORMALISE-NOT: tensor<3x8x2x32xf32>
-// NORMALISE: linalg.generic {{.*}} iterator_types = ["parallel", "parallel", "parallel", "reduction", "reduction"]} ins({{.*}} : tensor<3x4x2x32xf32>, tensor<3x8x2x32xf4E2M1FN>, tensor<3x8x2xf8E8M0FNU>)
+// NORMALISE-NOT: tensor<3x8x8x8xf32>
+// NORMALISE: linalg.generic {{.*}} iterator_types = ["parallel", "parallel", "parallel", "reduction", "reduction"]} ins({{.*}} : tensor<3x4x8x8xf32>, tensor<3x8x8x8xf4E2M1FN>, tensor<3x8x8xf8E8M0FNU>)
 // NORMALISE: arith.scaling_extf
 // NORMALISE-NOT: linalg.batch_matmul
 
@@ -85,7 +85,7 @@ func.func @parameters(%x: tensor<4x64xbf16>, %x32: tensor<4x64xf32>) -> (tensor<
 // FORM-LABEL: @experts
 // FORM-NOT: iree_linalg_ext.gather
 // FORM: flow.dispatch.region -> (tensor<3x4x8xf32>) {
-// FORM: iree_linalg_ext.gather {{.*}} tensor<5x8x2x32xf4E2M1FN>
+// FORM: iree_linalg_ext.gather {{.*}} tensor<5x8x8x8xf4E2M1FN>
 // FORM: arith.scaling_extf
 // FORM: arith.addf
 // FORM: flow.return
@@ -96,25 +96,25 @@ func.func @parameters(%x: tensor<4x64xbf16>, %x32: tensor<4x64xf32>) -> (tensor<
 // LOWER: @experts
 // LOWER: flow.dispatch.region
 // LOWER: compilation_info
-func.func @experts(%x: tensor<3x4x64xf32>, %w8: tensor<5x8x2x16xi8>, %s8: tensor<5x8x2xi8>, %ids: tensor<3xi32>, %bias: tensor<8xf32>) -> tensor<3x4x8xf32> {
-  %ew = tensor.empty() : tensor<3x8x2x16xi8>
-  %gw = iree_linalg_ext.gather dimension_map = [0] ins(%w8, %ids : tensor<5x8x2x16xi8>, tensor<3xi32>) outs(%ew : tensor<3x8x2x16xi8>) -> tensor<3x8x2x16xi8>
-  %es = tensor.empty() : tensor<3x8x2xi8>
-  %gs = iree_linalg_ext.gather dimension_map = [0] ins(%s8, %ids : tensor<5x8x2xi8>, tensor<3xi32>) outs(%es : tensor<3x8x2xi8>) -> tensor<3x8x2xi8>
-  %w = flow.tensor.bitcast %gw : tensor<3x8x2x16xi8> -> tensor<3x8x2x32xf4E2M1FN>
-  %s = flow.tensor.bitcast %gs : tensor<3x8x2xi8> -> tensor<3x8x2xf8E8M0FNU>
-  %eb = tensor.empty() : tensor<3x8x2x32xf8E8M0FNU>
-  %b = linalg.broadcast ins(%s : tensor<3x8x2xf8E8M0FNU>) outs(%eb : tensor<3x8x2x32xf8E8M0FNU>) dimensions = [3]
-  %ed = tensor.empty() : tensor<3x8x2x32xf32>
+func.func @experts(%x: tensor<3x4x64xf32>, %w8: tensor<5x8x8x4xi8>, %s8: tensor<5x8x8xi8>, %ids: tensor<3xi32>, %bias: tensor<8xf32>) -> tensor<3x4x8xf32> {
+  %ew = tensor.empty() : tensor<3x8x8x4xi8>
+  %gw = iree_linalg_ext.gather dimension_map = [0] ins(%w8, %ids : tensor<5x8x8x4xi8>, tensor<3xi32>) outs(%ew : tensor<3x8x8x4xi8>) -> tensor<3x8x8x4xi8>
+  %es = tensor.empty() : tensor<3x8x8xi8>
+  %gs = iree_linalg_ext.gather dimension_map = [0] ins(%s8, %ids : tensor<5x8x8xi8>, tensor<3xi32>) outs(%es : tensor<3x8x8xi8>) -> tensor<3x8x8xi8>
+  %w = flow.tensor.bitcast %gw : tensor<3x8x8x4xi8> -> tensor<3x8x8x8xf4E2M1FN>
+  %s = flow.tensor.bitcast %gs : tensor<3x8x8xi8> -> tensor<3x8x8xf8E8M0FNU>
+  %eb = tensor.empty() : tensor<3x8x8x8xf8E8M0FNU>
+  %b = linalg.broadcast ins(%s : tensor<3x8x8xf8E8M0FNU>) outs(%eb : tensor<3x8x8x8xf8E8M0FNU>) dimensions = [3]
+  %ed = tensor.empty() : tensor<3x8x8x8xf32>
   %d = linalg.generic {
       indexing_maps = [affine_map<(g, n, k, b) -> (g, n, k, b)>, affine_map<(g, n, k, b) -> (g, n, k, b)>, affine_map<(g, n, k, b) -> (g, n, k, b)>],
       iterator_types = ["parallel", "parallel", "parallel", "parallel"]}
-      ins(%w, %b : tensor<3x8x2x32xf4E2M1FN>, tensor<3x8x2x32xf8E8M0FNU>) outs(%ed : tensor<3x8x2x32xf32>) {
+      ins(%w, %b : tensor<3x8x8x8xf4E2M1FN>, tensor<3x8x8x8xf8E8M0FNU>) outs(%ed : tensor<3x8x8x8xf32>) {
   ^bb0(%e: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
     %y = arith.scaling_extf %e, %c : f4E2M1FN, f8E8M0FNU to f32
     linalg.yield %y : f32
-  } -> tensor<3x8x2x32xf32>
-  %flat = tensor.collapse_shape %d [[0], [1], [2, 3]] : tensor<3x8x2x32xf32> into tensor<3x8x64xf32>
+  } -> tensor<3x8x8x8xf32>
+  %flat = tensor.collapse_shape %d [[0], [1], [2, 3]] : tensor<3x8x8x8xf32> into tensor<3x8x64xf32>
   %zero = arith.constant 1.0 : f32
   %ey = tensor.empty() : tensor<3x4x8xf32>
   %acc = linalg.fill ins(%zero : f32) outs(%ey : tensor<3x4x8xf32>) -> tensor<3x4x8xf32>
