@@ -10,7 +10,10 @@ for mxfp4 the way through memory costs as much as it saves (95 and 88 %).
 With AVX2's 16 registers of 8 lanes (120 rows of 2880): mxfp4 as floats in tiles of 6 x 2 that
 decode for themselves 85 %, 4 x 2 81 %, decoded once for all 92 % (of 12 rows, mxfp6: 55 and 71 %);
 dense 6 x 2 97 %; quads with AVX-VNNI 5 x 2 79 %, 6 x 2 67 %; mxfp6 as quads 38 and 73 %. Sums have
-to be in registers; totals may wait in memory.
+to be in registers; totals may wait in memory. Where a quad's dot product is three instructions
+(AVX2 alone), so that sums go to the stack too: mxfp6, which is decoded once for all, takes in tiles
+of 6 x 1 0.90 of the time of 5 x 2 (with AVX-VNNI the same), of the instructions 6 % and not 27 %
+moves; mxfp4 and int4, which tiles decode for themselves, take 1.3 and 1.6 times as long.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ _ROWS: dict[int, dict[Kind, int]] = {
     12: {"floats": 4},
 }
 _COLUMNS = 2
+#: Rows of a tile of one register of columns: of quads that are decoded once for all, where there
+#: are 16 registers.
+_ROWS_OF_ONE_COLUMN = 6
 
 #: Codes are of so many bits at most; more are floats, which need no decoding.
 _CODE_BITS = 8
@@ -87,11 +93,13 @@ def tile(isa: Isa, weights: Weights, rows: Size, *, sorted: bool) -> Tile:
     height = _ROWS[isa.registers][kind]
     bits = weights.elements.bits
     costly = not weights.packed or (bits <= _CODE_BITS and isa.costly(bits, kind))
-    staged = costly
+    staged, columns = costly, _COLUMNS
+    if costly and kind == "quads" and isa.registers == 16:
+        height, columns = _ROWS_OF_ONE_COLUMN, 1
     if isinstance(rows, int) and not sorted:
         staged = costly and rows > height
         height = -(-rows // -(-rows // height))
-    return Tile(height, _COLUMNS, prefetch, panels, _STAGED // block if staged else 0)
+    return Tile(height, columns, prefetch, panels, _STAGED // block if staged else 0)
 
 
 def rows_a_workgroup(prepared: Prepared, rows: Size, blocks: int, height: int) -> int:
