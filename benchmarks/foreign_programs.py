@@ -82,7 +82,9 @@ def table(every: Sequence[Foreign], found: dict[str, list[Outcome]]) -> str:
         row = " | ".join(str(count[k]) for k in ("kernel", "fallback", "refused", "findings"))
         totals.append(f"| {target} | {row} |")
     below = [
-        textwrap.fill(f"{number}. {note}", _COLUMNS, subsequent_indent=" " * 3)
+        textwrap.fill(
+            f"{number}. {note}", _COLUMNS, subsequent_indent=" " * 3, break_on_hyphens=False
+        )
         for number, note in enumerate(notes, 1)
     ]
     return "\n".join([*totals, "", *lines, "", *below]) + "\n"
