@@ -39,6 +39,7 @@ class Browser:
             [chromium(), *flags, "about:blank"],
             preexec_fn=pipes,
             close_fds=False,
+            env={**os.environ, "TMPDIR": self._profile},  # what it leaves there goes, too
             stderr=subprocess.DEVNULL,
         )
         os.close(from_parent)
