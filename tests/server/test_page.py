@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from browser import Browser
+from devtools import Browser
 from paged_model import PagedModel
 from running import FINAL, THOUGHT, Running
 from scripted_model import ScriptedModel
