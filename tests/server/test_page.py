@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from devtools import Browser
 from paged_model import PagedModel
 from running import FINAL, THOUGHT, Running
@@ -9,6 +10,7 @@ from scripted_model import ScriptedModel
 
 from mxc.server.settings import Settings
 
+pytestmark = pytest.mark.browser
 LAST = "document.querySelector('#log article.assistant:last-of-type')"
 
 
