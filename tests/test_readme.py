@@ -1,6 +1,6 @@
-"""The README is run: its commands in their order, its Python, and what it shows as their output.
+"""The README and docs/tour.md are run, in one folder: commands, Python, and what they show.
 
-In README.md
+In these
     ```console   lines that begin with `$ ` are commands, what follows is their output
     ```python    is a program
     ```mlir NAME is the content of the file NAME
@@ -25,6 +25,8 @@ from mxc.compiler.report.assembly import Kernel
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+#: What is run, in this order.
+SESSIONS = [README, ROOT / "docs/tour.md"]
 DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 #: Folders whose files a document names in backquotes.
@@ -110,7 +112,7 @@ def test_the_session(tmp_path: Path) -> None:
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     ran = 0
 
-    def run(words: list[str] | str, line: int) -> str:
+    def run(words: list[str] | str, place: str) -> str:
         result = subprocess.run(
             words,
             cwd=tmp_path,
@@ -120,30 +122,33 @@ def test_the_session(tmp_path: Path) -> None:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        assert result.returncode == 0, f"README.md:{line}: {words}\n{result.stdout}"
+        assert result.returncode == 0, f"{place}: {words}\n{result.stdout}"
         return result.stdout
 
-    for block in blocks(README.read_text()):
+    for document, block in (
+        (each.name, block) for each in SESSIONS for block in blocks(each.read_text())
+    ):
         if block.language == "mlir":
             (tmp_path / block.name).write_text(block.text)
         elif block.language == "python":
             program = tmp_path / "program.py"
             program.write_text(block.text)
-            run([sys.executable, program.name], block.line)
+            run([sys.executable, program.name], f"{document}:{block.line}")
             ran += 1
         elif block.language == "console":
             for command in commands(block):
                 if command.text.split()[0] in PREPARATION:
                     continue
-                found = run(command.text, command.line)
+                place = f"{document}:{command.line}"
+                found = run(command.text, place)
                 if command.output and not shows(command.output, found):
                     pytest.fail(
-                        f"README.md:{command.line}: $ {command.text}\n"
+                        f"{place}: $ {command.text}\n"
                         f"shown:\n{plain(command.output)}\nfound:\n{plain(found)}",
                         pytrace=False,
                     )
                 ran += 1
-    assert ran > 10, "the README has lost its session, or this test its eyes"
+    assert ran > 15, "the documents have lost their session, or this test its eyes"
 
 
 def test_what_prepares_a_machine_is_there() -> None:
