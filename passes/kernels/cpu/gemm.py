@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -64,7 +64,9 @@ class Gemm(Product):
         if excess:
             into = Element("u8", 8, np.uint8, excess=excess)
         if weights.rounded:
-            into = {"f16": Element("f16", 16, np.float16), "bf16": BF16}[weights.rounded]
+            narrow = {"f16": Element("f16", 16, np.float16), "bf16": BF16}[weights.rounded]
+            # What multiplies floats is rounded, and has their width.
+            into = replace(narrow, bits=into.bits)
         together = 1 if self.out is None else BLOCK // lanes
         width = max(1, tile.columns_a_workgroup // self.halves)
         # Of sorted rows the height of a tile depends on other rows, and no sum may.
