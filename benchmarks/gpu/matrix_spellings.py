@@ -26,6 +26,7 @@ from fuzz.description import (
     ENDINGS,
     EPILOGUES,
     FACTORS,
+    FLAT,
     KINDS,
     LAYOUTS,
     STYLES,
@@ -131,8 +132,8 @@ def _contracted() -> Iterator[Case]:
     for op, layout, scales in itertools.product(CONTRACTIONS, LAYOUTS, LAYOUTS):
         side = Side(format="mxfp4", layout=layout, scales=scales)
         for lhs in ("bf16", "f4"):
-            more = {"m": 1} if op in ("matvec", "vecmat") else {}
-            more |= {"batch": 4} if op == "batch_matmul" else {}
+            more = {"m": 1} if op in FLAT else {}
+            more |= {"batch": 4} if op.startswith("batch") else {}
             program = _program(lhs, side, contraction=op, **more)
             if not fault(program):
                 yield _case(f"contraction {lhs}xf4 {op} [{layout}] scales [{scales}]",

@@ -63,6 +63,7 @@ def test_compile(given: dict[str, Any]) -> None:
             "allow_nan_scales": True,
             "force": True,
             "dump_ir": Path("d"),
+            "html": None,
             "schedule": Path("s.json"),
             "emit": "asm",
             "json": True,
@@ -289,10 +290,9 @@ def test_a_closed_terminal_ends_it_cleanly(place: Place, tmp_path: Path) -> None
 
 
 def test_strict_exits_with_one_and_leaves_nothing(place: Place, tmp_path: Path) -> None:
-    # No kernel of ours begins its sums with something else than zero.
-    program = write(
-        tmp_path, WEIGHT_ONLY.replace("%z = arith.constant 0.0", "%z = arith.constant 1.0")
-    )
+    # No kernel of ours takes a scale for eight elements.
+    text = WEIGHT_ONLY.replace("2x16xi8", "8x4xi8").replace("x2x32", "x8x8")
+    program = write(tmp_path, text.replace("64x2x", "64x8x"))
     words = ("compile", program, "--target", "gfx942", "--output", place.artifact)
     status, output, errors = place.run(*words, "--strict")
     assert (status, output) == (1, "")

@@ -174,7 +174,7 @@ def test_unknown_targets(checkpoint: Path, out: Path, target: str, said: str) ->
     [
         ("gone", "gone: does not exist; give a checkpoint folder"),
         ("m.gguf", r"m\.gguf: truncated: wanted 4 bytes for the magic"),
-        ("m.onnx", r"m\.onnx: of no known kind; give a checkpoint folder .*\.mlir, \.mlirbc"),
+        ("m.onnx", r"m\.onnx: of no known kind; give a checkpoint folder .*\.mlir, \.stablehlo"),
         ("m.safetensors", r"m\.safetensors: one file of a checkpoint; give the folder"),
         ("config.json", "one file of a checkpoint; give the folder"),
     ],

@@ -153,5 +153,7 @@ def test_dynamic_lds(built: Compile) -> None:
     short = Sanitizer()
     run(code, short, dynamic_lds=128)
     assert "bounds" in {f.kind for f in short.findings}
-    with pytest.raises(SimulationError, match="200000 bytes of dynamic LDS beside 0, at most"):
+    with pytest.raises(
+        SimulationError, match="200000 bytes of dynamic LDS beside 0, together at most"
+    ):
         run(code, dynamic_lds=200000)

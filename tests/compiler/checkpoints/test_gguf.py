@@ -44,7 +44,7 @@ def test_names_are_those_of_the_library(architecture):
     known = {*gguf.MODEL_TENSORS[LIBRARY[architecture]]}
     spelled = {gguf.TENSOR_NAMES[t].removeprefix("blk.{bid}.") for t in known}
     for ggml, ours in (names.layers | names.experts).items():
-        if architecture == "qwen3moe" and ggml in ("ffn_gate", "ffn_up", "ffn_down"):
+        if architecture in ("qwen2moe", "qwen3moe") and ggml in ("ffn_gate", "ffn_up", "ffn_down"):
             # Layers without experts, which llama.cpp refuses and a note of convert speaks of.
             assert parameter(f"blk.3.{ggml}.weight", names) == f"model.layers.3.{ours}.weight"
             continue
