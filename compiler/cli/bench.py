@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxc.compiler.cli.loading import load_model
+from mxc.compiler.cli.placement import Device, Level, Threads
 from mxc.errors import RequestError
 
 if TYPE_CHECKING:
@@ -27,17 +28,9 @@ def command(
     artifact: Annotated[Path, typer.Argument(help="A compiled model.", show_default=False)],
     prompt: Annotated[int, typer.Option(min=1, help="Prompt tokens.")] = 128,
     generate: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 32,
-    threads: Annotated[
-        int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="IREE device URI, e.g. hip://1.")] = None,
-    level: Annotated[
-        str | None,
-        typer.Option(
-            help="Of an artifact with several levels of CPU features, the one to run.",
-            show_default="the best that may run here",
-        ),
-    ] = None,
+    threads: Threads = None,
+    device: Device = None,
+    level: Level = None,
     batch: Annotated[
         int, typer.Option(min=1, help="Sequences, decoded together where there are several.")
     ] = 1,

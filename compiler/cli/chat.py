@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxc.compiler.cli.loading import load_model
+from mxc.compiler.cli.placement import Device, Level, Threads
 from mxc.errors import RequestError
 
 if TYPE_CHECKING:
@@ -42,17 +43,9 @@ def command(
         float | None, typer.Option(help="Keep the likeliest tokens of this total probability.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="IREE device URI, e.g. hip://1.")] = None,
-    level: Annotated[
-        str | None,
-        typer.Option(
-            help="Of an artifact with several levels of CPU features, the one to run.",
-            show_default="the best that may run here",
-        ),
-    ] = None,
+    threads: Threads = None,
+    device: Device = None,
+    level: Level = None,
 ) -> None:
     """Talk with a model. /help lists what may be typed beside messages.
 

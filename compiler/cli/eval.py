@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mxc.artifact.manifest import MANIFEST
+from mxc.compiler.cli.placement import Device, Threads
 from mxc.compiler.cli.repository import Revision
 from mxc.errors import RequestError
 
@@ -47,10 +48,8 @@ def command(
         int | None,
         typer.Option(min=2, help="Take the first tokens of the text.", show_default="all"),
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="IREE device URI, e.g. hip://1.")] = None,
+    threads: Threads = None,
+    device: Device = None,
     revision: Revision = None,
     json: Annotated[bool, typer.Option("--json", help="Print one object for programs.")] = False,
 ) -> None:

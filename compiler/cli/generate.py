@@ -12,6 +12,7 @@ import typer
 
 from mxc.artifact.manifest import TOKENIZER
 from mxc.compiler.cli.observation import Count, Observation, Sanitize, TraceFile, Wave
+from mxc.compiler.cli.placement import DeviceOrSimulator, Level, Threads
 from mxc.errors import RequestError
 
 if TYPE_CHECKING:
@@ -79,22 +80,9 @@ def command(
         list[str] | None, typer.Option(help="End before this text; may be given again.")
     ] = None,
     special: Annotated[bool, typer.Option("--special", help="Print special tokens too.")] = False,
-    threads: Annotated[
-        int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="IREE device URI, e.g. hip://1; or simulator, for gfx950 and gfx942 without one."
-        ),
-    ] = None,
-    level: Annotated[
-        str | None,
-        typer.Option(
-            help="Of an artifact with several levels of CPU features, the one to run.",
-            show_default="the best that may run here",
-        ),
-    ] = None,
+    threads: Threads = None,
+    device: DeviceOrSimulator = None,
+    level: Level = None,
     json: Annotated[
         bool,
         typer.Option(

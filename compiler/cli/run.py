@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxc.compiler.cli.observation import Count, Observation, Sanitize, TraceFile, Wave
+from mxc.compiler.cli.placement import DeviceOrSimulator, Level, Threads
 from mxc.errors import RequestError
 
 if TYPE_CHECKING:
@@ -39,22 +40,9 @@ def command(
             metavar="<spec>",
         ),
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="IREE device URI, e.g. hip://1; or simulator, for gfx950 and gfx942 without one."
-        ),
-    ] = None,
-    level: Annotated[
-        str | None,
-        typer.Option(
-            help="Of an artifact with several levels of CPU features, the one to run.",
-            show_default="the best that may run here",
-        ),
-    ] = None,
+    threads: Threads = None,
+    device: DeviceOrSimulator = None,
+    level: Level = None,
     trace: TraceFile = None,
     wave: Wave = None,
     count: Count = False,

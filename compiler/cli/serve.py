@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from mxc.compiler.cli.loading import load_model
+from mxc.compiler.cli.placement import Device, Level, Threads
 from mxc.errors import RequestError
 
 #: What `mxc serve` imports that mxc itself does not need.
@@ -54,17 +55,9 @@ def command(
     drain: Annotated[
         float, typer.Option(min=0, help="Seconds that answers may take after SIGTERM.")
     ] = 30.0,
-    threads: Annotated[
-        int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="IREE device URI, e.g. hip://1.")] = None,
-    level: Annotated[
-        str | None,
-        typer.Option(
-            help="Of artifacts with several levels of CPU features, the one to run.",
-            show_default="the best that may run here",
-        ),
-    ] = None,
+    threads: Threads = None,
+    device: Device = None,
+    level: Level = None,
 ) -> None:
     """Serve models: chats, completions and responses of OpenAI's API, and a page to chat on.
 
