@@ -104,12 +104,15 @@ class Child:
         return bytes(found)
 
     def _ended(self) -> Ended:
+        if self.process.returncode is None:
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        self.end()
         return Ended(self.process.wait())
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a child and what it started."""
-    if process.poll() is None:
+    if process.returncode is None:  # not waited for: its number is still that of its group
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for pipe in (process.stdin, process.stdout):

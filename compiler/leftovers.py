@@ -10,6 +10,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -57,7 +58,19 @@ def locked_folder(parent: Path, prefix: str, mode: int = 0o777) -> Iterator[Path
                 return
         finally:
             os.close(handle)
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
+
+
+def remove_folder(folder: Path, seconds: float = 5.0) -> None:
+    """Remove a folder that may be gone, and of which a file may still appear while it goes.
+
+    Tried again for a while, then left: what uses it has ended or been told why it did not.
+    """
+    until = time.monotonic() + seconds
+    shutil.rmtree(folder, ignore_errors=True)
+    while folder.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_leftovers(parent: Path, pattern: str) -> None:

@@ -19,13 +19,14 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mxc.artifact.child import Channel, Child, Ended, Overdue, limit_processor
-from mxc.compiler.leftovers import locked_folder, remove_leftovers
+from mxc.compiler.leftovers import locked_folder, remove_folder, remove_leftovers
 from mxc.compiler.programs.imported import Imported
 from mxc.compiler.steps import IMPORT, Compiled, ImportRequest, OptRequest, Refused, Request, Step
 from mxc.errors import CompileError, MxcError, PassError
@@ -215,12 +216,11 @@ def _end_with_parent(folder: Path) -> None:
     """End this process when its standard input closes: its parent is dead."""
     while os.read(0, 1):
         pass
-    # Under another name first, where the compilation that still runs adds nothing to it.
-    dead = folder.with_name(f"{folder.name}-dead")
-    try:
-        folder.rename(dead)
-    except OSError:
-        dead = folder
-    for left in (dead, folder):
-        shutil.rmtree(left, ignore_errors=True)
+    worker = os.getpid()
+    if os.fork():
+        os._exit(1)
+    # The folder goes when no thread of the compiler is left that could write to it again.
+    while os.getppid() == worker:
+        time.sleep(0.01)
+    remove_folder(folder)
     os._exit(1)
