@@ -219,7 +219,9 @@ def _end_with_parent(folder: Path) -> None:
     worker = os.getpid()
     if os.fork():
         os._exit(1)
-    # The folder goes when no thread of the compiler is left that could write to it again.
+    # The folder goes when no thread of the compiler is left that could write to it again, and no
+    # file of it is open: some file systems (FUSE, NFS) keep one that is under another name.
+    os.closerange(0, os.sysconf("SC_OPEN_MAX"))
     while os.getppid() == worker:
         time.sleep(0.01)
     remove_folder(folder)
