@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # The gates run one after the other, in the order in which `test` names them.
 .NOTPARALLEL:
-.PHONY: help demo test lint types lit pytest clean
+.PHONY: help demo test lint types lit pytest docs clean
 
 # Left empty, the first of CANDIDATES that is 3.11 to 3.13 and can make environments.
 PYTHON ?=
@@ -38,6 +38,11 @@ pytest: $(VENV)/test.stamp ## Behaviour and numbers
 	@# A worker for each core; the tests of a file share what they compile.
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: $(VENV)/docs.stamp ## The documentation as a site, in build/site
+	$(BIN)/mkdocs build --quiet
+	@echo "open build/site/index.html"
+
 clean: ## Remove the environment, caches and what demo wrote
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build demo *.egg-info
 
@@ -67,4 +72,8 @@ $(VENV)/test.stamp: $(VENV)/base.stamp
 	if $(BIN)/python -c "import urllib.request as r; r.urlopen('$(TORCH_CPU)/torch/', timeout=5)" 2>/dev/null; \
 	then index="--extra-index-url $(TORCH_CPU)"; fi; \
 	set -x; $(BIN)/python -m pip install --quiet --disable-pip-version-check $$index --editable '.[test]'
+	@touch $@
+
+$(VENV)/docs.stamp: $(VENV)/base.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@

@@ -32,7 +32,7 @@ def command(
 ) -> None:
     """List the formats, recipes, targets or passes of mxc, or the pipeline of a target."""
     if kind in (Kind.PASSES, Kind.PIPELINE):
-        from mxc.compiler.cli.list import command as list_compiled
+        from mxc.compiler.cli.list_passes import command as list_compiled
 
         list_compiled(kind.value, target=target, full=full, json=json)
         return
