@@ -66,7 +66,7 @@ def select(passes: str | None, target: str | None, to: str | None) -> tuple[Pass
                 f"stage {to} runs after IREE's phase {phase}, not on a file: see it with "
                 "mxc compile --dump-ir DIR, or give its passes with --passes"
             )
-    return tuple(p for stage in stages.stages if stage.phase is None for p in stage.passes)
+    return stages.after(None)
 
 
 def _run(

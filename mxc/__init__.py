@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mxc.compiler import compile
+    from mxc.compiler.pipelines import pipeline
     from mxc.compiler.quantize.checkpoint import quantize_checkpoint
     from mxc.errors import MxcError
     from mxc.formats.reference import Quantized, dequantize, quantize
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _HOME = {
     "compile": "mxc.compiler",
     "load": "mxc.runtime",
+    "pipeline": "mxc.compiler.pipelines",
     "quantize": "mxc.formats.reference",
     "dequantize": "mxc.formats.reference",
     "Quantized": "mxc.formats.reference",
@@ -40,6 +42,7 @@ __all__ = [
     "dequantize",
     "dequantize_scaled",
     "load",
+    "pipeline",
     "quantize",
     "quantize_checkpoint",
     "quantize_scaled",

@@ -1,6 +1,6 @@
-"""The rewrites. PASSES is the table that specs are read against, in alphabetical order."""
+"""The rewrites, as a library: docs/passes.md. PASSES has ours, in alphabetical order."""
 
-from mxc.passes.base import Pass
+from mxc.passes.base import Pass, Pipeline, Stage, Timing, run
 from mxc.passes.canonical_accumulators import CanonicalAccumulators
 from mxc.passes.canonical_operands import CanonicalOperands
 from mxc.passes.check_contractions import CheckContractions
@@ -28,11 +28,14 @@ from mxc.passes.raise_dequantize import RaiseDequantize
 from mxc.passes.round_to_elements import RoundToElements
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
+from mxc.passes.spec import parse, register
 from mxc.passes.split_kernels import SplitKernels
 from mxc.passes.unit_scales import UnitScales
 from mxc.passes.unpack_before_gather import UnpackBeforeGather
 from mxc.passes.verify_packed_weights import VerifyPackedWeights
 from mxc.passes.verify_transients import VerifyTransients
+
+__all__ = ["PASSES", "Pass", "Pipeline", "Stage", "Timing", "parse", "register", "run"]
 
 PASSES: tuple[type[Pass], ...] = (
     CanonicalAccumulators,

@@ -20,6 +20,7 @@ from typing import ClassVar
 
 from iree.compiler import ir, passmanager
 
+from mxc.dialects.context import prepare
 from mxc.dialects.locations import plain
 from mxc.errors import PassError
 from mxc.passes.rewriting import sanitizer
@@ -88,6 +89,10 @@ class Pipeline:
         """All passes of all stages."""
         return tuple(p for stage in self.stages for p in stage.passes)
 
+    def after(self, phase: str | None) -> tuple[Pass | str, ...]:
+        """The passes that run after a phase of IREE; None: those that run on its input."""
+        return tuple(p for stage in self.stages if stage.phase == phase for p in stage.passes)
+
     def until(self, name: str) -> Pipeline:
         """The pipeline up to and with the stage `name`. Raises PassError on an unknown stage."""
         names = [stage.name for stage in self.stages]
@@ -115,6 +120,8 @@ def run(
 ) -> list[Timing]:
     """Run `passes` over `module` in place and return how long each took.
 
+    Any context will do: all dialects are loaded into it, and its threads are turned off, which a
+    pass in Python cannot run beside.
     `dump_dir` receives one file a pass, `NN-name.mlir`, with large constants elided. `before_pass`
     is called with the spec of each pass before it runs, `on_pass` is
     called after each pass. Raises PassError where a pass refuses the program, or where one of
@@ -122,6 +129,7 @@ def run(
     message says which, with the command that repeats the failure.
     """
     timings: list[Timing] = []
+    prepare(module.context)
     with module.context, ir.Location.unknown():
         for index, item in enumerate(passes):
             before = module.operation.clone()

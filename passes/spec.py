@@ -1,7 +1,7 @@
 """The text of a pipeline: `mxc-a,mxc-b{option=value other=2},canonicalize,util.func(cse)`.
 
-A name that starts with `mxc-` is a pass of ours; anything else is handed to MLIR as it stands.
-Parsing is the inverse of `str` on passes.
+A name that starts with `mxc-`, or was given to `register`, is a pass in Python; anything else is
+handed to MLIR as it stands. Parsing is the inverse of `str` on passes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from typing import get_type_hints
+from typing import TypeVar, get_type_hints
 
 from iree.compiler import ir
 
@@ -18,12 +18,34 @@ from mxc.dialects.context import new_context
 from mxc.errors import PassError
 from mxc.passes.base import LEAST, Pass, check_native
 
-_OURS = re.compile(r"(mxc-[a-z0-9-]*)(?:\{(.*)\})?", re.DOTALL)
+_NAMED = re.compile(r"([a-z][a-z0-9-]*)(?:\{(.*)\})?", re.DOTALL)
+_OURS = "mxc-"
 _OPEN, _CLOSE = "({[<", ")}]>"
+
+#: What `register` was given, by name.
+_registered: dict[str, type[Pass]] = {}
+
+AnyPass = TypeVar("AnyPass", bound=type[Pass])
+
+
+def register(kind: AnyPass) -> AnyPass:
+    """Let specs of this process name a pass of one's own: a decorator of its class.
+
+    Raises PassError for a name that is taken, here or in MLIR, or that no spec can have.
+    """
+    from mxc.passes import PASSES
+
+    name = kind.name
+    if _NAMED.fullmatch(name) is None or "{" in name:
+        raise PassError(f"a pass cannot be called {name!r}; give lower case letters and hyphens")
+    if any(name == each.name for each in (*PASSES, *_registered.values())) or _is_native(name):
+        raise PassError(f"there is a pass {name!r} already; give {kind.__name__} another name")
+    _registered[name] = kind
+    return kind
 
 
 def parse(text: str, known: Sequence[type[Pass]] | None = None) -> tuple[Pass | str, ...]:
-    """The passes that `text` names. `known` defaults to the table of `mxc.passes`.
+    """The passes that `text` names. `known`: the table of `mxc.passes`, and what was registered.
 
     Raises PassError on an unknown pass or option, a value of the wrong type, or a bracket without
     its partner; the message lists what is known and the nearest name.
@@ -31,7 +53,7 @@ def parse(text: str, known: Sequence[type[Pass]] | None = None) -> tuple[Pass | 
     if known is None:
         from mxc.passes import PASSES
 
-        known = PASSES
+        known = (*PASSES, *_registered.values())
     by_name = {p.name: p for p in known}
     return tuple(_element(item, by_name) for item in _split(text))
 
@@ -57,23 +79,37 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _element(item: str, by_name: dict[str, type[Pass]]) -> Pass | str:
-    match = _OURS.fullmatch(item)
-    if match is None:
-        _require_options_once(item)
-        with new_context():
-            try:
-                check_native(item)
-            except (ValueError, ir.MLIRError) as error:
-                reason = str(error).strip().splitlines()[0]
-                raise PassError(
-                    f"unknown pass {item!r}: MLIR says: {reason}; mxc's own: "
-                    f"{_listing(by_name)}{_near(item, by_name)}"
-                ) from error
-        return item
-    name, options = match.group(1), match.group(2) or ""
-    if name not in by_name:
+    match = _NAMED.fullmatch(item)
+    if match is not None and match.group(1) in by_name:
+        return _build(by_name[match.group(1)], match.group(2) or "")
+    if item.startswith(_OURS):
+        name = re.split(r"[{(]", item)[0]
         raise PassError(f"unknown pass {name!r}; known: {_listing(by_name)}{_near(name, by_name)}")
-    return _build(by_name[name], options)
+    inside = sorted(set(re.findall(r"[\w.-]+", item)) & by_name.keys())
+    if inside:
+        raise PassError(
+            f"{inside[0]} runs on a whole module and stands in {item!r}; put it between commas"
+        )
+    _require_options_once(item)
+    with new_context():
+        try:
+            check_native(item)
+        except (ValueError, ir.MLIRError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise PassError(
+                f"unknown pass {item!r}: MLIR says: {reason}; mxc's own: "
+                f"{_listing(by_name)}{_near(item, by_name)}"
+            ) from error
+    return item
+
+
+def _is_native(name: str) -> bool:
+    with new_context():
+        try:
+            check_native(name)
+        except (ValueError, ir.MLIRError):
+            return False
+    return True
 
 
 def _require_options_once(item: str) -> None:

@@ -18,7 +18,7 @@ PACKAGES = (
     "artifact", "compiler", "dialects", "formats", "kernels", "passes", "runtime", "server",
     "simulator", "targets",
 )  # fmt: skip
-FOLDERS = (*PACKAGES, "mxc", "tests", "lit_tests", "benchmarks")
+FOLDERS = (*PACKAGES, "mxc", "tests", "lit_tests", "benchmarks", "examples")
 
 #: Imports go one way: a room of the tree and the rooms that it may import.
 _DATA = {"artifact", "errors", "formats", "targets"}

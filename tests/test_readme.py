@@ -165,7 +165,7 @@ def test_files_that_are_named_are_there(document: Path) -> None:
     text = document.read_text()
     linked = [document.parent / target for target in re.findall(r"\]\(([^)#:]+)\)", text)]
     named = re.findall(
-        r"`((?:artifact|dialects|formats|kernels|passes|compiler|runtime|simulator|targets|tests|lit_tests|benchmarks|docs)/[\w/.-]*)`",
+        r"`((?:artifact|dialects|formats|kernels|passes|compiler|runtime|simulator|targets|tests|lit_tests|benchmarks|examples|docs)/[\w/.-]*)`",
         text,
     )
     missing = [str(p) for p in [*linked, *(ROOT / name for name in named)] if not p.exists()]

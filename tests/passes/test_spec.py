@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import pytest
 from iree.compiler import ir
 
+from mxc.compiler.pipelines import pipeline
 from mxc.errors import PassError
-from mxc.passes import PASSES
-from mxc.passes.base import Pass
-from mxc.passes.spec import parse
+from mxc.passes import PASSES, Pass, parse, register, run, spec
 
 
 @dataclass(frozen=True)
@@ -84,3 +83,47 @@ def test_refusals(text: str, message: str) -> None:
 def test_the_table_is_alphabetical_and_without_duplicates() -> None:
     names = [cls.name for cls in PASSES]
     assert names == sorted(set(names))
+
+
+def test_a_registered_pass_is_named_beside_those_of_mlir(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spec, "_registered", {})
+
+    @register
+    @dataclass(frozen=True)
+    class Own(Pass):
+        name = "own-count"
+        least: int = 1
+
+        def run(self, module: ir.Operation) -> None:
+            module.attributes["own.least"] = ir.StringAttr.get(str(self.least))
+
+    chosen = parse("canonicalize, own-count{least=3}, mxc-expand-blocks")
+    assert chosen == ("canonicalize", Own(least=3), PASSES[5]())
+    with ir.Context():
+        module = ir.Module.parse("func.func @f() { return }")
+    run(chosen, module)
+    assert ir.StringAttr(module.operation.attributes["own.least"]).value == "3"
+
+
+@pytest.mark.parametrize("taken", ["mxc-expand-blocks", "canonicalize", "Own Pass"])
+def test_a_name_that_is_taken_is_refused(taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spec, "_registered", {})
+    kind = type("Own", (Sample,), {"name": taken})
+    with pytest.raises(PassError, match=r"already|cannot be called"):
+        register(kind)
+
+
+def test_a_pass_of_modules_inside_of_functions_is_refused() -> None:
+    with pytest.raises(PassError, match=r"mxc-expand-blocks runs on a whole module and stands in"):
+        parse("func.func(cse,mxc-expand-blocks)")
+
+
+def test_passes_after_a_phase() -> None:
+    stages = pipeline("gfx950")
+    names = [str(each) for each in stages.after("flow")]
+    assert names == ["mxc-verify-packed-weights{strict=false}"]
+    assert set(stages.passes) == {
+        each
+        for phase in (None, "flow", "stream", "executable-sources")
+        for each in stages.after(phase)
+    }
