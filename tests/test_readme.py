@@ -189,11 +189,11 @@ def test_prose_fits_a_page(document: Path) -> None:
 
 
 def fields_of(section: str) -> list[str]:
-    """The first column of the tables under the heading `section` of docs/artifact.md."""
+    """The names that tables and lists begin with under the heading `section` of docs/artifact.md."""
     text = (ROOT / "docs/artifact.md").read_text()
     body = re.split(r"^#+ ", text, flags=re.MULTILINE)
     here = next(part for part in body if part.startswith(f"{section}\n"))
-    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", here, re.MULTILINE)
+    rows = re.findall(r"^(?:\| |- )((?:`\w+`(?:, )?)+)(?: \||:|\.$)", here, re.MULTILINE)
     return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
 
 
