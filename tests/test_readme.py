@@ -189,7 +189,7 @@ def test_prose_fits_a_page(document: Path) -> None:
 
 
 def fields_of(section: str) -> list[str]:
-    """The names that tables and lists begin with under the heading `section` of docs/artifact.md."""
+    """The names that tables and lists begin with, under a heading of docs/artifact.md."""
     text = (ROOT / "docs/artifact.md").read_text()
     body = re.split(r"^#+ ", text, flags=re.MULTILINE)
     here = next(part for part in body if part.startswith(f"{section}\n"))
