@@ -134,7 +134,8 @@ def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) ->
     compiler.write_module(request.module)
     with work.step(Step(kind="report", name="report")):
         texts = tuple(iree.assembly(assembly))
-        report = build_report(snapshots[_FLOW], snapshots[_STREAM], texts, record)
+        objects = iree.code_objects(assembly)
+        report = build_report(snapshots[_FLOW], snapshots[_STREAM], texts, record, objects)
         if not any(kernel.uses_tiles for kernel in report.kernels):
             # LLVM itself never uses tiles: nobody need ask for them where no kernel of ours does.
             features = tuple(feature for feature in features if not feature.startswith("amx-"))

@@ -79,17 +79,19 @@ def set_up_process(target: Target) -> None:
         _initializeGlobalCL("mxc", *LLVM_FLAGS)
 
 
-def flags(target: Target, assembly_dir: Path | None) -> list[str]:
-    """The flags of one session: what to compile for, and where kernels leave their assembly."""
+def flags(target: Target, code_dir: Path | None) -> list[str]:
+    """The flags of one session: what to compile for, and where kernels leave their code."""
     chosen = [
         # A hoisted constant expression is computed by an initialiser at every load: weights would
         # be converted at start-up, behind the user's back.
         "--iree-opt-const-expr-hoisting=false",
         "--iree-opt-const-eval=false",
     ]
-    if assembly_dir is not None:
-        chosen.append(f"--iree-hal-dump-executable-intermediates-to={assembly_dir}")
+    if code_dir is not None:
+        chosen.append(f"--iree-hal-dump-executable-intermediates-to={code_dir}")
     if target.is_gpu:
+        if code_dir is not None:
+            chosen.append(f"--iree-hal-dump-executable-binaries-to={code_dir}")
         return [*chosen, "--iree-hal-target-device=hip", f"--iree-rocm-target={target.chip}"]
     chosen += [
         "--iree-hal-target-device=local",
@@ -108,19 +110,19 @@ class Compiler:
         self,
         target: Target,
         program: bytes,
-        assembly_dir: Path | None = None,
+        code_dir: Path | None = None,
         *,
         verify_each: bool = True,
     ) -> None:
         """Parse `program` (MLIR bytecode or text). Raises CompileError where it does not parse.
 
-        The folder `assembly_dir` receives the text of the kernels, if given. `verify_each`: IREE
-        verifies the program after each of its passes, else after each phase, which takes a quarter
-        less time in all.
+        The folder `code_dir` receives the text of the kernels, of GPUs also their code objects, if
+        given. `verify_each`: IREE verifies the program after each of its passes, else after each
+        phase, which takes a quarter less time in all.
         """
         self._verify_each = verify_each
         self._session = Session()
-        self._session.set_flags(*flags(target, assembly_dir))
+        self._session.set_flags(*flags(target, code_dir))
         context = prepare(self._session.context)
         try:
             with context, ir.Location.unknown():
@@ -235,3 +237,12 @@ def assembly(folder: Path) -> Iterator[str]:
     for pattern in ("*.rocmasm", "*.s"):
         for file in sorted(folder.rglob(pattern)):
             yield file.read_text(errors="replace")
+
+
+def code_objects(folder: Path) -> Iterator[bytes]:
+    """Each code object for a GPU that a compilation left in `folder`.
+
+    The assembly beside it is what LLVM makes of a copy of the kernel, whose registers may differ.
+    """
+    for file in sorted(folder.rglob("*.hsaco")):
+        yield file.read_bytes()

@@ -49,5 +49,9 @@ class ArtifactError(MxcError):
     """An artifact that is incomplete, altered, or not for this machine or version."""
 
 
+class CodeObjectError(MxcError):
+    """A code object or its metadata that is malformed, or is not for the target."""
+
+
 class RequestError(MxcError):
     """A call that the artifact cannot serve: unknown function, wrong shapes, prompt too long."""

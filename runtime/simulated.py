@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mxc.artifact.manifest import Manifest, read_manifest
-from mxc.errors import ArtifactError, RequestError
+from mxc.errors import ArtifactError, CodeObjectError, RequestError
 from mxc.runtime import arrays
 from mxc.runtime.device import open_device
 from mxc.runtime.integrity import check_files, check_model, check_version
@@ -24,7 +24,6 @@ from mxc.runtime.levels import choose_level
 from mxc.runtime.session import Model, _Entry, load_parameters
 from mxc.simulator.code.processors import PROCESSORS
 from mxc.simulator.compute.operations import Array
-from mxc.simulator.errors import CodeObjectError
 from mxc.simulator.host.hal import Buffer, Device, Dispatch, Observe, View
 from mxc.simulator.host.vm import Machine
 from mxc.simulator.host.vm_module import HostModule, read_module

@@ -5,10 +5,6 @@ from __future__ import annotations
 from mxc.errors import MxcError
 
 
-class CodeObjectError(MxcError):
-    """A code object or its metadata that is malformed, or is not for gfx950."""
-
-
 class SimulationError(MxcError):
     """A kernel that cannot be executed: an instruction that is not modelled, or a fault.
 

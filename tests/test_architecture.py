@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "kernels": {"kernels", "dialects", *_DATA},
     "passes": {"passes", "kernels", "dialects", *_DATA},
     "compiler": {"compiler", "passes", "kernels", "dialects", *_DATA},
-    "simulator": {"simulator", "targets", "errors"},
+    "simulator": {"simulator", "artifact", "targets", "errors"},
     "runtime": {"runtime", "simulator", *_DATA},
     "server": {"server", "runtime", "artifact", "errors"},
     "cli": {

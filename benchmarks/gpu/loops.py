@@ -20,10 +20,12 @@ from typing import Any
 
 import mca
 
+from mxc.artifact.code_objects.metadata import resources
 from mxc.compiler.report.assembly import bodies_of, parse
 from mxc.compiler.report.issue_model import estimate
 from mxc.compiler.report.issue_steps import read_steps
 from mxc.compiler.report.loops import hot_loop
+from mxc.simulator.assembly.metadata import metadata_of
 from mxc.targets.amd import gpu
 from mxc.targets.gpu import Gpu
 
@@ -36,7 +38,7 @@ def measure(text: str, target: Gpu, command: str | None) -> list[dict[str, Any]]
     unit = target.unit
     bodies = bodies_of(text)
     rows = []
-    for kernel in parse(text, unit):
+    for kernel in parse(text, unit, resources(metadata_of(text, "assembly"))):
         loop = hot_loop(bodies.get(kernel.name, ""))
         if not loop.is_loop or unit.rates is None or kernel.occupancy is None:
             continue

@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from mxc.artifact.code_objects.metadata import read_resources
 from mxc.artifact.manifest import Function
 from mxc.compiler.report import Report
 from mxc.compiler.report.assembly import Kernel as Reported
 from mxc.runtime.arrays import DTYPES
-from mxc.simulator.code import elf
-from mxc.simulator.code.code_object import metadata_kernels, read_kernels
+from mxc.simulator.code.code_object import read_kernels
 from mxc.simulator.code.decode import decode
-from mxc.simulator.code.msgpack import unpack
 from mxc.simulator.host.hal import Buffer, Device, View
 from mxc.simulator.host.vm import Machine
 from mxc.simulator.host.vm_module import read_executable, read_module
@@ -154,30 +153,22 @@ def _covered(spans: list[tuple[int, int]]) -> int:
 
 
 def _kernels(code: bytes) -> dict[str, CodeKernel]:
-    stated = metadata_kernels(unpack(elf.note(code, elf.read_sections(code))))
+    stated = read_resources(code)
     known = read_kernels(code)
     entries = sorted(kernel.descriptor.entry for kernel in known.values())
     found = {}
     for name, kernel in known.items():
-        fields = stated[name]
-        assert isinstance(fields, Mapping)
         number = entries.index(kernel.descriptor.entry) + 1
         end = kernel.address + len(kernel.code)
         stop = entries[number] if number < len(entries) else end
         found[name] = CodeKernel(
             lds_bytes=kernel.descriptor.lds_bytes,
             scratch_bytes=kernel.descriptor.scratch_bytes,
-            vgpr=_int(fields, ".vgpr_count"),
-            spills=_int(fields, ".vgpr_spill_count") + _int(fields, ".sgpr_spill_count"),
+            vgpr=stated[name].vgpr,
+            spills=stated[name].spills,
             instructions=_decoded(kernel.code, kernel.descriptor.entry, stop, kernel.address),
         )
     return found
-
-
-def _int(fields: Mapping[Any, Any], key: str) -> int:
-    value = fields[key]
-    assert isinstance(value, int)
-    return value
 
 
 def _decoded(code: bytes, entry: int, stop: int, base: int) -> Counter[str]:

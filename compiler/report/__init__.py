@@ -240,14 +240,19 @@ def _listed(where: Sequence[str]) -> str:
 
 
 def build_report(
-    flow: ir.Operation, stream: ir.Operation, assembly: Iterable[str], target: Target
+    flow: ir.Operation,
+    stream: ir.Operation,
+    assembly: Iterable[str],
+    target: Target,
+    objects: Iterable[bytes] = (),
 ) -> Report:
     """Write the report of one compilation.
 
     flow, stream: the module (builtin.module) after IREE's phases of these names; they may be
-    copies in different contexts. assembly: the text of each `.rocmasm` or `.s`.
+    copies in different contexts. assembly: the text of each `.rocmasm` or `.s`;
+    objects: the bytes of each `.hsaco`.
     """
     from mxc.compiler.report.account import account  # here, because it loads MLIR
 
     with flow.context:
-        return account(flow, stream, assembly, target)
+        return account(flow, stream, assembly, target, objects)

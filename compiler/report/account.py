@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from iree.compiler import ir
 
+from mxc.artifact.code_objects.metadata import read_resources
 from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel, parse_all
 from mxc.compiler.report.following import following
@@ -59,12 +60,17 @@ _NO_CONTRACTION = "a sum of scaled elements that is no contraction of two tensor
 
 
 def account(
-    flow: ir.Operation, stream: ir.Operation, assembly: Iterable[str], target: Target
+    flow: ir.Operation,
+    stream: ir.Operation,
+    assembly: Iterable[str],
+    target: Target,
+    objects: Iterable[bytes],
 ) -> Report:
     """The report of one compilation; the arguments are those of `report.build_report`."""
     every = dispatches(flow)
     weights, stores = Weights(every), hoisted_globals(flow)
-    kernels = parse_all(assembly, target.gpu.unit if target.gpu else None)
+    taken = {name: each for data in objects for name, each in read_resources(data).items()}
+    kernels = parse_all(assembly, target.gpu.unit if target.gpu else None, taken)
     for symbol, (entry, rows) in cases_of(flow).items():
         if symbol in kernels:
             kernels[symbol] = replace(kernels[symbol], case_of=entry, from_rows=rows)

@@ -1,17 +1,18 @@
-"""What a kernel really is: registers, memory and instructions, read from its assembly.
+"""What a kernel really is: registers, memory and instructions.
 
-Two dialects of text are read: AMDGPU (`.rocmasm`, with the `amdhsa.kernels` metadata that the
-loader itself uses) and ELF x86-64 or AArch64 (`.s`). Kernels keep the name of the dispatch's
-exported symbol, which is how a report finds them.
+Instructions are read from assembly, of two dialects: AMDGPU (`.rocmasm`) and ELF x86-64 or AArch64
+(`.s`). What a GPU kernel takes is what its code object says, as the loader reads it. Kernels keep
+the name of the dispatch's exported symbol, which is how a report finds them.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from mxc.artifact.code_objects.metadata import Resources
 from mxc.compiler.report.hot_loop import HotLoop, describe
 from mxc.compiler.report.stack_slots import StackMoves, stack_moves
 from mxc.targets.compute_unit import ComputeUnit, Occupancy
@@ -19,7 +20,7 @@ from mxc.targets.compute_unit import ComputeUnit, Occupancy
 # A name with characters that an assembler does not expect is quoted.
 _FUNCTION = re.compile(r"^\s*\.type\s+\"?([^\",\s]+)\"?,\s*[@%]function\s*$", re.MULTILINE)
 _INSTRUCTION = re.compile(r"^\s+(?:\{\w+\}\s+)?([a-z][\w.]*)(?:\s+(.*))?$")
-_METADATA = re.compile(r"\.amdgpu_metadata\n(.*?)\.end_amdgpu_metadata", re.DOTALL)
+_GPU = re.compile(r"^\s*\.amdgcn_target\b", re.MULTILINE)
 # A vector register of x86, widest first: the same mnemonic on zmm does four times that on xmm.
 _WIDTHS = ("zmm", "ymm", "xmm")
 _TILE_INSTRUCTIONS = ("tdp", "tile", "ldtilecfg")
@@ -86,22 +87,32 @@ class Kernel:
         return f"{moves} of {instructions} instructions of a loop move vectors to or from the stack"
 
 
-def parse(text: str, unit: ComputeUnit | None = None) -> list[Kernel]:
+def parse(
+    text: str, unit: ComputeUnit | None = None, resources: Mapping[str, Resources] | None = None
+) -> list[Kernel]:
     """The kernels of one assembly file, in order; with a `unit` also how they run on it.
 
-    AMDGPU: the kernels of the metadata. CPU: all functions, helpers of the run time included; the
-    caller knows the exported names. A text without any function gives an empty list.
+    AMDGPU: those of which `resources` says what they take. CPU: all functions, helpers of the run
+    time included; the caller knows the exported names. A text without any function gives an empty
+    list.
     """
     bodies = bodies_of(text)
-    metadata = _METADATA.search(text)
-    if metadata is not None:
-        return [_gpu_kernel(entry, bodies, unit) for entry in _entries(metadata[1])]
+    if _GPU.search(text):
+        known = resources or {}
+        return [
+            _gpu_kernel(name, body, known[name], unit)
+            for name, body in bodies.items() if name in known
+        ]  # fmt: skip
     return [_cpu_kernel(name, body) for name, body in bodies.items()]
 
 
-def parse_all(texts: Iterable[str], unit: ComputeUnit | None = None) -> dict[str, Kernel]:
+def parse_all(
+    texts: Iterable[str],
+    unit: ComputeUnit | None = None,
+    resources: Mapping[str, Resources] | None = None,
+) -> dict[str, Kernel]:
     """Kernels of several files by name."""
-    return {kernel.name: kernel for text in texts for kernel in parse(text, unit)}
+    return {kernel.name: kernel for text in texts for kernel in parse(text, unit, resources)}
 
 
 def bodies_of(text: str) -> dict[str, str]:
@@ -118,38 +129,26 @@ def bodies_of(text: str) -> dict[str, str]:
     return found
 
 
-def _entries(metadata: str) -> list[dict[str, str]]:
-    """Scalar fields of each entry of `amdhsa.kernels` (two spaces and a dash begin one)."""
-    kernels = metadata[metadata.find("amdhsa.kernels:") :].split("\namdhsa.", 1)[0]
-    entries: list[dict[str, str]] = []
-    for line in kernels.splitlines():
-        if line.startswith("  - "):
-            entries.append({})
-        match = re.match(r"^  (?:- |  )\.(\w+):\s+(\S.*)$", line)
-        if match and entries:
-            entries[-1][match[1]] = match[2].strip("'\"")
-    return entries
-
-
-def _gpu_kernel(entry: dict[str, str], bodies: dict[str, str], unit: ComputeUnit | None) -> Kernel:
-    body = bodies.get(entry["name"], "")
-    vgpr, lds = int(entry["vgpr_count"]), int(entry["group_segment_fixed_size"])
-    size = int(entry["max_flat_workgroup_size"])
+def _gpu_kernel(name: str, body: str, taken: Resources, unit: ComputeUnit | None) -> Kernel:
     held = None
     if unit is not None:
-        held = unit.occupancy(registers=vgpr, lds_bytes=lds, workgroup_size=size)
+        held = unit.occupancy(
+            registers=taken.vgpr, lds_bytes=taken.lds_bytes, workgroup_size=taken.workgroup_size
+        )
     return Kernel(
-        name=entry["name"],
+        name=name,
         instructions=_count(body, ";"),
-        spills=int(entry["vgpr_spill_count"]) + int(entry["sgpr_spill_count"]),
-        scratch_bytes=int(entry["private_segment_fixed_size"]),
-        vgpr=vgpr,
-        agpr=int(entry.get("agpr_count", "0")),
-        sgpr=int(entry["sgpr_count"]),
-        lds_bytes=lds,
-        workgroup_size=size,
+        spills=taken.spills,
+        scratch_bytes=taken.scratch_bytes,
+        vgpr=taken.vgpr,
+        agpr=taken.agpr,
+        sgpr=taken.sgpr,
+        lds_bytes=taken.lds_bytes,
+        workgroup_size=taken.workgroup_size,
         occupancy=held,
-        hot_loop=describe(body, unit, held, size) if unit is not None and held else None,
+        hot_loop=describe(body, unit, held, taken.workgroup_size)
+        if unit is not None and held
+        else None,
     )
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from mxc.artifact.code_objects.metadata import kernel_entries
+from mxc.artifact.code_objects.msgpack import Value
+from mxc.errors import CodeObjectError
 from mxc.simulator.assembly.expressions import evaluate
 from mxc.simulator.assembly.listing import Listing, read_listing
 from mxc.simulator.assembly.metadata import read_metadata
@@ -20,12 +23,10 @@ from mxc.simulator.code.code_object import (
     Kernel,
     Workgroup,
     metadata_arguments,
-    metadata_kernels,
     metadata_workgroup,
     user_places,
 )
-from mxc.simulator.code.msgpack import Value
-from mxc.simulator.errors import AssemblyError, CodeObjectError
+from mxc.simulator.errors import AssemblyError
 
 #: Fields of .amdhsa_kernel that execution depends on, with their defaults.
 _FIELDS = {
@@ -110,7 +111,7 @@ def _stated(listing: Listing) -> dict[str, Value]:
         return {}
     text, place = listing.metadata
     try:
-        return metadata_kernels(read_metadata(text, place))
+        return kernel_entries(read_metadata(text, place))
     except CodeObjectError as error:
         raise refuse(place, str(error)) from error
 

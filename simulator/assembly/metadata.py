@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import re
 
-from mxc.simulator.assembly.source import Place, refuse, split
-from mxc.simulator.code.msgpack import Value
+from mxc.artifact.code_objects.msgpack import Value
+from mxc.simulator.assembly.source import Place, refuse, split, statements
 
 _KEY = re.compile(r"(?P<key>'[^']*'|\"[^\"]*\"|[^\s'\"#:\[\]{},][^:]*?)\s*:(?:\s+(?P<rest>.*))?$")
 _WORDS: dict[str, Value] = {"true": True, "false": False, "null": None, "~": None, "": None}
 _DEEPEST = 32
+
+
+def metadata_of(text: str, file: str) -> Value:
+    """The metadata of a file of assembly, None where it has none. Raises AssemblyError."""
+    for each in statements(text, file):
+        if each.kind == "metadata":
+            return read_metadata(each.text, each.place)
+    return None
 
 
 def read_metadata(text: str, place: Place) -> Value:

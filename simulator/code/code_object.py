@@ -11,12 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from mxc.simulator.code import elf
+from mxc.artifact.code_objects import elf
+from mxc.artifact.code_objects.metadata import (
+    integer,
+    items,
+    kernel_entries,
+    string,
+    value_of,
+)
+from mxc.artifact.code_objects.msgpack import Value, unpack
+from mxc.errors import CodeObjectError
+from mxc.simulator.code import processors
 from mxc.simulator.code.debug_lines import read_lines
 from mxc.simulator.code.decode import decode
 from mxc.simulator.code.instruction import Instruction
-from mxc.simulator.code.msgpack import Value, unpack
-from mxc.simulator.errors import CodeObjectError, SimulationError
+from mxc.simulator.errors import SimulationError
 from mxc.targets.amd import GFX950
 from mxc.targets.gpu import Gpu
 
@@ -164,16 +173,16 @@ def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str
     CodeObjectError for anything that is not a complete code object for gfx950 or gfx942.
     """
     sections = elf.read_sections(data)
-    processor = elf.processor(data)
+    processor = processors.processor(data)
     symbols = elf.symbols(data, sections)
-    stated = metadata_kernels(unpack(elf.note(data, sections)))
+    stated = kernel_entries(unpack(elf.note(data, sections)))
     lines = read_lines(
         *(elf.contents(data, sections, f".debug_{name}") for name in ("line", "line_str", "str"))
     )
     image = elf.image(data, sections)
     kernels: dict[str, Kernel] = {}
     for name, entry in stated.items():
-        symbol = _string(entry, ".symbol")
+        symbol = string(entry, ".symbol")
         if symbol not in symbols:
             raise CodeObjectError(f"kernel {name}: no symbol {symbol!r} in the code object")
         at = symbols[symbol]
@@ -197,24 +206,11 @@ def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str
     return kernels
 
 
-def metadata_kernels(metadata: Value) -> dict[str, Value]:
-    """The entry of each kernel in a code object's metadata, by name."""
-    kernels: dict[str, Value] = {}
-    for entry in _items(metadata, "amdhsa.kernels"):
-        name = _string(entry, ".name")
-        if name in kernels:
-            raise CodeObjectError(f"metadata: the kernel {name} for the second time")
-        kernels[name] = entry
-    if not kernels:
-        raise CodeObjectError("the code object holds no kernel")
-    return kernels
-
-
 def metadata_arguments(entry: Value) -> tuple[Argument, ...]:
     """The arguments of a kernel."""
     return tuple(
-        Argument(_string(item, ".value_kind"), _int(item, ".offset"), _int(item, ".size"))
-        for item in _items(entry, ".args", optional=True)
+        Argument(string(item, ".value_kind"), integer(item, ".offset"), integer(item, ".size"))
+        for item in items(entry, ".args", optional=True)
     )
 
 
@@ -258,7 +254,7 @@ def _descriptor(raw: bytes, address: int, name: str, largest_lds: int) -> Descri
 
 def metadata_workgroup(entry: Value, name: str, given: Workgroup | None) -> Workgroup:
     """The size of a workgroup: what the metadata states, else what is given."""
-    stated = None if entry is None else _field(entry, ".reqd_workgroup_size", optional=True)
+    stated = None if entry is None else value_of(entry, ".reqd_workgroup_size", optional=True)
     size = list(given) if stated is None and given is not None else stated
     if size is None:
         raise CodeObjectError(
@@ -273,32 +269,3 @@ def metadata_workgroup(entry: Value, name: str, given: Workgroup | None) -> Work
     if min(x, y, z) < 1 or x * y * z > 1024:
         raise CodeObjectError(f"kernel {name}: workgroup size {size}, wanted 1 to 1024 work items")
     return x, y, z
-
-
-def _field(value: Value, key: str, *, optional: bool = False) -> Value:
-    if not isinstance(value, dict) or (key not in value and not optional):
-        raise CodeObjectError(f"metadata: no {key!r} where one was wanted")
-    return value.get(key)
-
-
-def _items(value: Value, key: str, *, optional: bool = False) -> list[Value]:
-    found = _field(value, key, optional=optional)
-    if found is None and optional:
-        return []
-    if not isinstance(found, list):
-        raise CodeObjectError(f"metadata: {key} is {found!r}, wanted a list")
-    return found
-
-
-def _string(value: Value, key: str) -> str:
-    found = _field(value, key)
-    if not isinstance(found, str):
-        raise CodeObjectError(f"metadata: {key} is {found!r}, wanted a string")
-    return found
-
-
-def _int(value: Value, key: str) -> int:
-    found = _field(value, key)
-    if not isinstance(found, int):
-        raise CodeObjectError(f"metadata: {key} is {found!r}, wanted a number")
-    return found

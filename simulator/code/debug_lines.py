@@ -11,7 +11,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 
-from mxc.simulator.errors import CodeObjectError
+from mxc.errors import CodeObjectError
 
 _COPY, _ADVANCE_PC, _ADVANCE_LINE, _SET_FILE, _SET_COLUMN = 1, 2, 3, 4, 5
 _NEGATE, _BASIC_BLOCK, _CONST_ADD, _FIXED_ADVANCE = 6, 7, 8, 9

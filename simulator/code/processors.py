@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 
+from mxc.artifact.code_objects import elf
+from mxc.errors import CodeObjectError
 from mxc.targets.amd import GFX942, GFX950
 from mxc.targets.gpu import Gpu
 
@@ -25,6 +27,17 @@ _NEW = re.compile(
     re.VERBOSE,
 )
 _EIGHT_BITS = re.compile(r"_[fb][fp]8\b|_[fb][fp]8_")
+
+
+def processor(data: bytes) -> Gpu:
+    """What a code object is for. Raises CodeObjectError for a file that does not run here."""
+    code = elf.machine(data)
+    if code not in PROCESSORS:
+        known = " or ".join(f"0x{code:x} ({each.name})" for code, each in PROCESSORS.items())
+        raise CodeObjectError(
+            f"not for gfx950 or gfx942: wanted a code object of processor {known}, found 0x{code:x}"
+        )
+    return PROCESSORS[code]
 
 
 def refusal(name: str, processor: Gpu) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from mxc.simulator.errors import CodeObjectError
+from mxc.errors import CodeObjectError
 
 
 class Table:

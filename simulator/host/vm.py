@@ -16,8 +16,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mxc.errors import RequestError
-from mxc.simulator.errors import CodeObjectError, SimulationError
+from mxc.errors import CodeObjectError, RequestError
+from mxc.simulator.errors import SimulationError
 from mxc.simulator.host.vm_module import HostModule, Import
 from mxc.simulator.host.vm_steps import CALLS, STEPS
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from mxc.simulator.errors import CodeObjectError
+from mxc.errors import CodeObjectError
 from mxc.simulator.host.flatbuffer import Table
 
 #: The bytecode of IREE 3.13; other versions number their operations differently.

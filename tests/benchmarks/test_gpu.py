@@ -207,7 +207,8 @@ def test_the_matrix_as_a_command(tmp_path: Path) -> None:
 
 
 LOOP = "\tv_mfma_f32_16x16x16_bf16 a[0:3], v[0:1], v[2:3], a[0:3]\n\ts_nop 2\n"
-ASSEMBLY = f"""\t.type\tk,@function
+ASSEMBLY = f"""\t.amdgcn_target "amdgcn-amd-amdhsa--gfx950"
+\t.type\tk,@function
 k:
 .LBB0_1:
 {LOOP}\ts_cbranch_scc1 .LBB0_1

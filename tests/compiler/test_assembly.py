@@ -1,6 +1,10 @@
 """Assembly texts: a hand-written one of each dialect, checked line by line."""
 
+import dataclasses
+
+from mxc.artifact.code_objects.metadata import resources
 from mxc.compiler.report.assembly import Kernel, parse, parse_all
+from mxc.simulator.assembly.metadata import metadata_of
 
 GPU = """\
 \t.amdgcn_target "amdgcn-amd-amdhsa--gfx950"
@@ -110,7 +114,7 @@ matmul:
 
 
 def test_gpu_kernels_have_their_registers_memory_and_instructions() -> None:
-    matmul, copy = parse(GPU)
+    matmul, copy = parse(GPU, None, resources(metadata_of(GPU, "here")))
     assert matmul == Kernel(
         name="matmul",
         instructions={
@@ -164,4 +168,12 @@ def test_quoted_names_are_read_without_their_quotes() -> None:
 def test_texts_without_functions_are_empty_and_several_files_are_one_table() -> None:
     assert parse("") == []
     assert parse("\t.text\n") == []
-    assert list(parse_all([GPU, ARM.replace("matmul", "other")])) == ["matmul", "copy", "other"]
+    taken = resources(metadata_of(GPU, "here"))
+    texts = [GPU, ARM.replace("matmul", "other")]
+    assert list(parse_all(texts, None, taken)) == ["matmul", "copy", "other"]
+    assert list(parse_all(texts, None, {"copy": taken["copy"]})) == ["copy", "other"]
+    assert list(parse_all(texts)) == ["other"]
+    # The text is that of a copy of the kernel; what is loaded is the code object.
+    other = dataclasses.replace(taken["copy"], vgpr=9, spills=1)
+    found = parse_all(texts, None, {"copy": other})["copy"]
+    assert (found.vgpr, found.spills) == (9, 1)

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from mxc.artifact.code_objects.metadata import resources
 from mxc.compiler.cli import app
 from mxc.compiler.emit import Listing, emit_assembly, listings, write
 from mxc.compiler.report import FunctionCost, Operation, Report
-from mxc.compiler.report.assembly import parse
+from mxc.compiler.report.assembly import Kernel, parse
 from mxc.compiler.report.loops import hot_loop
 from mxc.errors import ArtifactError
+from mxc.simulator.assembly.metadata import metadata_of
 
 #: One product under the builder's name.
 PROGRAM = """
@@ -39,6 +41,10 @@ def gpu(program: Path) -> Listing:
     return found
 
 
+def parsed(text: str) -> list[Kernel]:
+    return parse(text, None, resources(metadata_of(text, "here")))
+
+
 def run(*words: object) -> Result:
     return CliRunner().invoke(app, ["compile", *map(str, words)])
 
@@ -54,7 +60,7 @@ def test_a_kernel_is_named_by_its_operation_and_says_what_it_needs(gpu: Listing)
 
 
 def test_the_text_of_a_gpu_kernel_is_all_that_an_assembler_needs(gpu: Listing) -> None:
-    (kernel,) = parse(gpu.text)
+    (kernel,) = parsed(gpu.text)
     assert kernel.name == gpu.kernel
     assert kernel.instructions["s_endpgm"] >= 1
     assert f".amdhsa_kernel {gpu.kernel}" in gpu.text
@@ -63,8 +69,8 @@ def test_the_text_of_a_gpu_kernel_is_all_that_an_assembler_needs(gpu: Listing) -
 def test_the_hot_loop_is_marked_from_its_label_to_its_branch() -> None:
     body = "\ts_mov_b32 s0, 0\n.LBB0_1:   ; loop\n\tv_mfma_f32_4x4x4_16b_f16 v0\n\ts_nop 0\n"
     body += "\ts_cbranch_scc1 .LBB0_1\n\ts_endpgm\n"
-    text = f"\t.type\tk,@function\nk:\n{body}.Lfunc_end0:\n{METADATA}"
-    kernels = tuple(parse(text))
+    text = f'\t.amdgcn_target\t"here"\n\t.type\tk,@function\nk:\n{body}.Lfunc_end0:\n{METADATA}'
+    kernels = tuple(parsed(text))
     found = listings(report(kernels, ("k", "main", "k")), [text])
     marked = found[0].text.splitlines()
     first = next(n for n, line in enumerate(marked) if "hot loop begins" in line)

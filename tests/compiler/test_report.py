@@ -8,6 +8,7 @@ import pytest
 from iree.compiler import ir, tools
 from iree.compiler.dialects import func
 
+from mxc.artifact.code_objects.metadata import read_resources
 from mxc.compiler.report import Matmul, Report, build_report, require_no_fallback
 from mxc.compiler.report.assembly import parse_all
 from mxc.compiler.report.lowering import NO_REASON, lowering_of
@@ -97,7 +98,10 @@ def _program() -> str:
     return text[: text.rindex("}")] + TEXT + "}\n"
 
 
-def _compile(folder: Path, text: str, flags: list[str]) -> tuple[str, str, list[str]]:
+Compiled = tuple[str, str, list[str], list[bytes]]
+
+
+def _compile(folder: Path, text: str, flags: list[str]) -> Compiled:
     tools.compile_str(
         text,
         output_file=str(folder / "o.vmfb"),
@@ -110,25 +114,25 @@ def _compile(folder: Path, text: str, flags: list[str]) -> tuple[str, str, list[
     )
     flow, stream = (next((folder / "phases").glob(f"*.{p}.mlir")) for p in ("flow", "stream"))
     code = [f.read_text() for f in (folder / "code").iterdir() if f.suffix in (".s", ".rocmasm")]
-    return flow.read_text(), stream.read_text(), code
+    objects = [file.read_bytes() for file in (folder / "code").glob("*.hsaco")]
+    return flow.read_text(), stream.read_text(), code, objects
 
 
-def _report(compiled: tuple[str, str, list[str]], name: str) -> Report:
-    flow, stream, code = compiled
+def _report(compiled: Compiled, name: str) -> Report:
+    flow, stream, code, objects = compiled
     with new_context():
-        return build_report(
-            ir.Module.parse(flow).operation, ir.Module.parse(stream).operation, code, target(name)
-        )
+        modules = [ir.Module.parse(text).operation for text in (flow, stream)]
+        return build_report(*modules, code, target(name), objects)
 
 
 @pytest.fixture(scope="module")
-def gpu_program(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, list[str]]:
+def gpu_program(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     flags = ["--iree-hal-target-device=hip", "--iree-rocm-target=gfx950"]
     return _compile(tmp_path_factory.mktemp("gfx950"), _program(), flags)
 
 
 @pytest.fixture(scope="module")
-def gpu(gpu_program: tuple[str, str, list[str]]) -> Report:
+def gpu(gpu_program: Compiled) -> Report:
     return _report(gpu_program, "gfx950")
 
 
@@ -313,10 +317,24 @@ def test_json_has_the_promised_keys_and_reads_back(gpu: Report) -> None:
     }  # fmt: skip
 
 
+def test_kernels_take_what_their_code_objects_say(gpu: Report, gpu_program: Compiled) -> None:
+    said = {name: each for data in gpu_program[3] for name, each in read_resources(data).items()}
+    assert {kernel.name for kernel in gpu.kernels} == set(said)
+    for kernel in gpu.kernels:
+        assert (kernel.vgpr, kernel.agpr, kernel.sgpr, kernel.spills) == (
+            said[kernel.name].vgpr,
+            said[kernel.name].agpr,
+            said[kernel.name].sgpr,
+            said[kernel.name].spills,
+        )
+    # Nothing is taken from the texts, which are of copies of the kernels.
+    assert not _report((*gpu_program[:3], []), "gfx950").kernels
+
+
 def test_a_kernel_that_is_not_in_the_assembly_is_a_fallback(
-    gpu_program: tuple[str, str, list[str]],
+    gpu_program: Compiled,
 ) -> None:
-    report = _report((*gpu_program[:2], []), "gfx950")
+    report = _report((*gpu_program[:2], [], []), "gfx950")
     one = report.matmuls[0]
     assert one.lowering == "not found"
     missing = "the kernel was not found in the assembly, so nothing is known of it"
@@ -324,15 +342,16 @@ def test_a_kernel_that_is_not_in_the_assembly_is_a_fallback(
 
 
 def test_the_reason_that_a_pass_has_left_is_given(
-    gpu_program: tuple[str, str, list[str]],
+    gpu_program: Compiled,
 ) -> None:
-    flow, stream, code = gpu_program
+    flow, stream, code, objects = gpu_program
     with new_context():
         module = ir.Module.parse(flow).operation
         first = next(each for each in dispatches(module) if each.body is not None)
         (contraction,) = contractions(first.body)
         write_reason(contraction.op, Reason("K is not a multiple of 512"))
-        report = build_report(module, ir.Module.parse(stream).operation, code, target("gfx950"))
+        after = ir.Module.parse(stream).operation
+        report = build_report(module, after, code, target("gfx950"), objects)
     reasons = [one.fallback for one in report.matmuls if one.kernel == first.entry]
     assert reasons == [f"{FELL_BACK}K is not a multiple of 512"] * len(reasons) != []
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TypeAlias
 
-from mxc.simulator.errors import CodeObjectError
+from mxc.errors import CodeObjectError
 
 Value: TypeAlias = "dict[str, Value] | list[Value] | str | int | bool | None"
 

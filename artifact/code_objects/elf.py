@@ -8,9 +8,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from mxc.simulator.code.processors import PROCESSORS
-from mxc.simulator.errors import CodeObjectError
-from mxc.targets.gpu import Gpu
+from mxc.errors import CodeObjectError
 
 _EM_AMDGPU = 224
 _SHT_SYMTAB, _SHT_NOTE, _SHT_NOBITS, _SHT_DYNSYM = 2, 7, 8, 11
@@ -35,7 +33,7 @@ class Section(NamedTuple):
 
 def read_sections(data: bytes) -> list[Section]:
     """The sections of a code object. Raises CodeObjectError for any other file."""
-    processor(data)
+    machine(data)
     table = struct.unpack_from("<Q", data, 40)[0]
     size, count, names_index = struct.unpack_from("<HHH", data, 58)
     if size != 64 or table + size * count > len(data) or names_index >= count:
@@ -50,19 +48,19 @@ def read_sections(data: bytes) -> list[Section]:
     ]
 
 
-def processor(data: bytes) -> Gpu:
-    """What a code object is for. Raises CodeObjectError for a file that does not run here."""
+def machine(data: bytes) -> int:
+    """The processor that a code object is for (EF_AMDGPU_MACH, the low byte of e_flags).
+
+    Raises CodeObjectError for any other file.
+    """
     if data[:6] != b"\x7fELF\x02\x01" or len(data) < 64:
         raise CodeObjectError("not a code object: wanted a 64-bit little-endian ELF file")
-    machine, flags = struct.unpack_from("<H", data, 18)[0], struct.unpack_from("<I", data, 48)[0]
-    found = PROCESSORS.get(flags & 0xFF)
-    if machine != _EM_AMDGPU or found is None:
-        known = " or ".join(f"0x{code:x} ({each.name})" for code, each in PROCESSORS.items())
+    found, flags = struct.unpack_from("<H", data, 18)[0], struct.unpack_from("<I", data, 48)[0]
+    if found != _EM_AMDGPU:
         raise CodeObjectError(
-            f"not for gfx950 or gfx942: wanted ELF machine {_EM_AMDGPU} with processor {known}, "
-            f"found machine {machine} with 0x{flags & 0xFF:x}"
+            f"not a code object: wanted ELF machine {_EM_AMDGPU}, found machine {found}"
         )
-    return found
+    return int(flags & 0xFF)
 
 
 def _text(data: bytes, at: int) -> str:
