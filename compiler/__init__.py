@@ -1,4 +1,4 @@
-"""The road from checkpoint to artifact."""
+"""The compiler: from a checkpoint or a program to an artifact."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mxc.compiler.artifact import Artifact
-    from mxc.compiler.road import compile
+    from mxc.compiler.compilation import compile
     from mxc.compiler.steps import Progress
 
 # Loaded when first used: the command line, which lives in this package, starts without IREE.
 _HOME = {
     "Artifact": "mxc.compiler.artifact",
     "Progress": "mxc.compiler.steps",
-    "compile": "mxc.compiler.road",
+    "compile": "mxc.compiler.compilation",
 }
 
 __all__ = ["Artifact", "Progress", "compile"]

@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from mxc.compiler.compilation import opened, require_no_options
 from mxc.compiler.levels import compile_level, targets_of, unit_of
 from mxc.compiler.programs.opening import foreign_program, imported
 from mxc.compiler.report import Report
 from mxc.compiler.report.listings import Listing, listings
-from mxc.compiler.road import opened, require_no_options
 from mxc.compiler.steps import Progress, Recorder, Request, require_timeout
 from mxc.errors import ArtifactError, RequestError
 
@@ -34,23 +34,23 @@ def emit_assembly(
 ) -> list[Listing]:
     """Compile a checkpoint or a program for one target, and keep its kernels only.
 
-    options: those of a model, as `road.compile` takes them. No weights are read but their headers.
+    options: those of a model, as `compilation.compile` takes them. Weights are not read.
     Raises MxcError with the place and the cure.
     """
     foreign = foreign_program(source)
     source = Path(source if foreign is None else foreign.place)
     timeout = require_timeout(phase_timeout)
     ((level, record),) = targets_of(target).items()
-    road = Recorder(progress or Progress())
-    with road.step("reading"):
+    recorder = Recorder(progress or Progress())
+    with recorder.step("reading"):
         model = None if foreign is not None else opened(source, options, unit=unit_of([record]))
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mxc-emit-"))
         if foreign is not None:
             require_no_options(options, source)
-            code = stack.enter_context(imported(foreign, timeout, road)).program
+            code = stack.enter_context(imported(foreign, timeout, recorder)).program
         else:
-            with road.step("building"):
+            with recorder.step("building"):
                 code = (
                     source.read_bytes() if model is None else model.program(grouped=record.is_gpu)
                 )
@@ -66,7 +66,7 @@ def emit_assembly(
             assembly=True,
             phase_timeout=timeout,
         )
-        compiled = compile_level(request, level, record, road, several=False).compiled
+        compiled = compile_level(request, level, record, recorder, several=False).compiled
     return listings(Report.from_dict(compiled.report), compiled.assembly)
 
 

@@ -73,12 +73,12 @@ def unit_of(targets: Iterable[Target]) -> MatrixUnit | None:
 
 
 def compile_level(
-    request: Request, level: str, target: Target, road: Recorder, *, several: bool
+    request: Request, level: str, target: Target, recorder: Recorder, *, several: bool
 ) -> Program:
     """Compile for one target; the module of one of several is in a folder with its name."""
-    module, dumped, own = MODULE, request.dump_dir, road
+    module, dumped, own = MODULE, request.dump_dir, recorder
     if several:
-        module, own = f"{level}/{MODULE}", Recorder(_naming(road.progress, level))
+        module, own = f"{level}/{MODULE}", Recorder(_naming(recorder.progress, level))
         (request.module / level).mkdir()
         if dumped is not None:
             dumped = dumped / level
@@ -102,7 +102,7 @@ def pack_shared(
     programs: Mapping[str, Program],
     folder: Path,
     allow_nan_scales: bool,
-    road: Recorder,
+    recorder: Recorder,
 ) -> Weights:
     """Write each weight once for all levels that read it in one layout."""
     plans = {level: model.pack_items(each.compiled.panels) for level, each in programs.items()}
@@ -110,22 +110,22 @@ def pack_shared(
     found = Weights(packed={}, readers={})
     for levels, items in shared.items():
         name = archive_name(levels, tuple(programs))
-        with road.step("packing" if len(shared) == 1 else f"packing {name}"):
+        with recorder.step("packing" if len(shared) == 1 else f"packing {name}"):
             found.packed[name] = pack(
                 items,
                 folder / name,
                 allow_nan_scales=allow_nan_scales,
-                progress=road.progress.packed,
+                progress=recorder.progress.packed,
             )
         found.readers[name] = levels
     return found
 
 
 def report_of(
-    programs: Mapping[str, Program], archives: Weights | None, road: Recorder
+    programs: Mapping[str, Program], archives: Weights | None, recorder: Recorder
 ) -> dict[str, Any]:
     """What report.json holds: one report, or that of each level and the bytes of each archive."""
-    steps = [asdict(step) for step in road.done]
+    steps = [asdict(step) for step in recorder.done]
     if len(programs) == 1:
         (only,) = programs.values()
         return {**only.compiled.report, "steps": steps}

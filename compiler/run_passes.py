@@ -79,7 +79,7 @@ def _run(
 ) -> tuple[str, bool]:
     """Parse, run and print a program that begins after `line` lines, or its kernels; whether it
     held nothing."""
-    tell(Step(kind="road", name="the parser of MLIR"))
+    tell(Step(kind="part", name="the parser of MLIR"))
     try:
         with new_context():
             # Empty lines in front give every location its line in the file.

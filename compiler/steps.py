@@ -97,10 +97,10 @@ class Refused:
 class Step:
     """Something that begins (`seconds` None) or is done.
 
-    A part of the road, a stage of our passes, a phase of IREE, or the writing of the report.
+    A part of the compilation, a stage of our passes, a phase of IREE, or the writing of the report.
     """
 
-    kind: Literal["road", "stage", "phase", "report"]
+    kind: Literal["part", "stage", "phase", "report"]
     name: str
     seconds: float | None = None
 
@@ -153,8 +153,8 @@ class Recorder:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """A part of the road. It is not done where it raises."""
-        self.saw(Step(kind="road", name=name))
+        """A part of the compilation. It is not done where it raises."""
+        self.saw(Step(kind="part", name=name))
         start = time.perf_counter()
         yield
-        self.saw(Step(kind="road", name=name, seconds=time.perf_counter() - start))
+        self.saw(Step(kind="part", name=name, seconds=time.perf_counter() - start))

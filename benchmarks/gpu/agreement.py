@@ -2,7 +2,7 @@
 
     python benchmarks/gpu/agreement.py [--filter REGEX] [--jobs 2] [--list]
 
-Cases (agreement_cases.py) go the compiler's own road, a dozen in a program, and each kernel runs on
+Cases (agreement_cases.py) are compiled as any program is, a dozen in one, and each kernel runs on
 every pattern of operands (agreement_operands.py). It prints a line for a case and pattern that
 disagree, or in which the sanitizer finds something, and at the end how many agree. The exit status
 is 1 where one does not. All of it takes some minutes.

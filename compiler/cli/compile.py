@@ -1,4 +1,4 @@
-"""`mxc compile`: the road with its steps shown, and the report at its end."""
+"""`mxc compile`: compiles with its steps shown, and the report at its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from mxc.artifact.manifest import REPORT
-from mxc.compiler import road
+from mxc.compiler import compilation
 from mxc.compiler.artifact import Artifact
 from mxc.compiler.checkpoints.hub import located
 from mxc.compiler.cli.progress import showing
@@ -69,7 +69,7 @@ def command(
         )
         return
     with ending_cleanly(), showing(Console(stderr=True)) as progress:
-        artifact = road.compile(
+        artifact = compilation.compile(
             source,
             target,
             output,

@@ -1,4 +1,4 @@
-"""`mxc demo`: the whole road on a small random checkpoint, on this machine, in one command."""
+"""`mxc demo`: a small random checkpoint is compiled, generates and is reported, in one command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mxc.compiler import road
+from mxc.compiler import compilation
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli.compile import show_artifact
 from mxc.compiler.cli.generate import command as generate
@@ -55,7 +55,7 @@ def _show(folder: Path) -> None:
     options = "--target cpu --max-sequence-length 256 --force"
     print(f"$ mxc compile {checkpoint} {options} --output {output}", flush=True)
     with showing(Console(stderr=True)) as progress:
-        artifact = road.compile(
+        artifact = compilation.compile(
             checkpoint, "cpu", output, max_sequence_length=256, force=True, progress=progress
         )
     print(f'$ mxc generate {output} --prompt "{PROMPT}" --max-new-tokens 32', flush=True)

@@ -113,7 +113,7 @@ def _other(
         return load(source, device=device, threads=threads)
     from rich.console import Console
 
-    from mxc.compiler import road
+    from mxc.compiler import compilation
     from mxc.compiler.checkpoints.hub import located
     from mxc.compiler.cli.progress import showing
     from mxc.compiler.cli.signals import ending_cleanly
@@ -121,7 +121,7 @@ def _other(
     source = located(source, revision)
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mxc-eval-")))
     with ending_cleanly(), showing(Console(stderr=True)) as progress:
-        made = road.compile(
+        made = compilation.compile(
             source,
             "cpu",
             folder / "against.mxc",

@@ -1,6 +1,6 @@
 """A model to be compiled: a checkpoint that was opened, with its options.
 
-Whatever the architecture, the road asks for the same four things: the program, what to pack, what
+Whatever the architecture, `compile` asks for the same four things: the program, what to pack, what
 the manifest says of the weights and of the model.
 """
 

@@ -52,7 +52,7 @@ def foreign_program(source: Any) -> Foreign | None:
 
 
 @contextmanager
-def imported(foreign: Foreign, phase_timeout: float, road: Recorder) -> Iterator[Imported]:
+def imported(foreign: Foreign, phase_timeout: float, recorder: Recorder) -> Iterator[Imported]:
     """The program on tensors, with its constants, whose files last as long as the block."""
     with tempfile.TemporaryDirectory(prefix="mxc-import-") as scratch:
         folder = Path(scratch) / "constants"
@@ -69,6 +69,6 @@ def imported(foreign: Foreign, phase_timeout: float, road: Recorder) -> Iterator
             place=foreign.place,
             phase_timeout=phase_timeout,
         )
-        with road.step("importing"):
-            found = import_program(request, road.saw)
+        with recorder.step("importing"):
+            found = import_program(request, recorder.saw)
         yield found

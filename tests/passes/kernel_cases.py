@@ -9,7 +9,7 @@ scale for 64 elements instead of 32, on both sides, and "mxfp8e4m3/32" of the ac
 on theirs; "?" are groups or rows that come with the call; what ends in "plus" is added to a
 residual [rows, columns] and a bias [columns]; weights that are "given" are no parameters but come
 with the call. Where the CPU has the instructions, contractions are kernels of ours; elsewhere they
-take the portable road and must give the same numbers.
+run as portable code and must give the same numbers.
 """
 
 import re

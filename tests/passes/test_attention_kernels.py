@@ -1,7 +1,7 @@
 """Attention kernels against float64, over every way that rows, keys and registers can be ragged.
 
 All cases are functions of one program, compiled the way a model is, for this machine and for AVX2
-where it runs that. Where the CPU has no kernels the same functions take the portable road.
+where it runs that. Where the CPU has no kernels the same functions run as portable code.
 """
 
 from collections.abc import Callable

@@ -70,7 +70,7 @@ class Program:
     formats: Any
 
     def layouts(self, name: str) -> list[str | None]:
-        """The layout of each parameter of a case: None where the portable road reads it."""
+        """The layout of each parameter of a case: None where the portable code reads it."""
         return [self.compiled.panels.get(name) for name in self.cases[name].parameters]
 
     def draw(self, *, exact: bool) -> "Data":

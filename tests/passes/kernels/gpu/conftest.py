@@ -1,4 +1,4 @@
-"""Programs for gfx950 by the whole road: compiled, then run on the simulator and watched."""
+"""Programs for gfx950, compiled as users do, then run on the simulator and watched."""
 
 import json
 import sys

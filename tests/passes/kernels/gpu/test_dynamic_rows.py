@@ -1,4 +1,4 @@
-"""Products of a number of rows that comes with the call, by the whole road, on the simulator.
+"""Products of a number of rows that comes with the call, compiled, and run on the simulator.
 
 One program has a function a case, and each is called with several numbers of rows. Elements are
 decoded by `mxc.formats.packing`, which has oracles of its own; products are those of numpy.

@@ -1,4 +1,4 @@
-"""The road from a checkpoint, or a program, to an artifact."""
+"""`compile`: from a checkpoint, or a program, to an artifact."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def compile(
     if weights not in ("packed", "none"):
         raise ArtifactError(f"--weights {weights}: not known; give packed or none")
     place = _default_output(source) if output is None else Path(output)
-    road = Recorder(progress or Progress())
+    recorder = Recorder(progress or Progress())
     names = [record.name for record in targets.values()]
     given = {
         "max_sequence_length": max_sequence_length,
@@ -117,14 +117,14 @@ def compile(
     if schedule is not None and not Path(schedule).is_file():
         raise ArtifactError(f"--schedule {schedule}: is no file; give one with schedules as JSON")
     with writing(place, force=force) as folder, ExitStack() as stack:
-        with road.step("reading"):
+        with recorder.step("reading"):
             gpu = any(record.is_gpu for record in targets.values())
             model = _opened(source, given, foreign, unit=unit_of(targets.values()))
             sources = {file.name: record(file) for file in model.files} if model else {}
             notes = [] if model is None else _texts(model, folder)
             if (repository := origin(source)) is not None:
                 notes.append(f"source: {repository}, of the Hugging Face hub")
-        with road.step("building"):
+        with recorder.step("building"):
             code = b""
             if model is not None:
                 code = model.program(grouped=gpu)
@@ -132,7 +132,7 @@ def compile(
                 code = source.read_bytes()
         weighted: Model | Imported | None = model
         if foreign is not None:
-            weighted = stack.enter_context(imported(foreign, timeout, road))
+            weighted = stack.enter_context(imported(foreign, timeout, recorder))
             code = weighted.program
         request = Request(
             program=code,
@@ -147,7 +147,7 @@ def compile(
             phase_timeout=timeout,
         )
         programs = {
-            level: compile_level(request, level, each, road, several=len(targets) > 1)
+            level: compile_level(request, level, each, recorder, several=len(targets) > 1)
             for level, each in targets.items()
         }
         if strict:
@@ -171,12 +171,12 @@ def compile(
         if weighted is not None:
             options |= {"weights": weights, "allow_nan_scales": allow_nan_scales}
             if weights == "packed":
-                archives = pack_shared(weighted, programs, folder, allow_nan_scales, road)
+                archives = pack_shared(weighted, programs, folder, allow_nan_scales, recorder)
                 for packed in archives.packed.values():
                     sources |= packed.source
         if schedule is not None:
             sources[Path(schedule).name] = record(Path(schedule))
-        report = report_of(programs, archives, road)
+        report = report_of(programs, archives, recorder)
         if archives is not None and archives.losses:
             report["quantised"] = loss_rows(archives.losses)
         (folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")

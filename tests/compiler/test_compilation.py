@@ -1,4 +1,4 @@
-"""The road: what it takes, what it writes down, and what it leaves when it cannot end.
+"""Compilation: what it takes, what it writes down, and what it leaves when it cannot end.
 
 But for the last tests the compiler itself is stood in for by one that writes an empty module.
 """
@@ -16,7 +16,7 @@ import pytest
 
 import mxc
 from mxc.artifact.manifest import MANIFEST, REPORT, TOKENIZER, WEIGHTS, Manifest
-from mxc.compiler import levels, road
+from mxc.compiler import compilation, levels
 from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.report import Matmul, Report
@@ -282,7 +282,7 @@ def test_a_full_disk_while_writing(
     said = r"no space left on the device; free some or choose another --output"
     if name == MANIFEST:
         # It stands among the files when they are recorded, and nobody can read all of /dev/full.
-        monkeypatch.setattr(road, "record", lambda file: road._of_bytes(b""))
+        monkeypatch.setattr(compilation, "record", lambda file: compilation._of_bytes(b""))
     with pytest.raises(ArtifactError, match=said):
         mxc.compile(checkpoint)
     assert not list(out.iterdir())
