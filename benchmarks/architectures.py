@@ -2,10 +2,10 @@
 
     python benchmarks/architectures.py [--only NAME ..] [--target cpu --target gfx950]
 
-No weights are needed: checkpoints are hollow, of bf16, and matrices become mxfp8 where they may
-(--quantize-dense). Every compilation is a process of its own with --strict; its processor time and
-wall time are printed, and what it refused. Configs are those of the classes of transformers, with
-the sizes of the model that is named.
+No weights are needed: checkpoints are headers of bf16 tensors, and matrices become mxfp8 where
+they may (--quantize-dense). Every compilation is a process of its own with --strict; its processor
+time and wall time are printed, and what it refused. Configs are those of the classes of
+transformers, with the sizes of the model that is named.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def main() -> None:
     for model_type in given.only:
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = Path(folder) / "checkpoint"
-            write_decoder(checkpoint, config(model_type, names[model_type]), hollow=True)
+            write_decoder(checkpoint, config(model_type, names[model_type]), headers_only=True)
             cells = []
             for target in targets:
                 used, wall, failed = measure(checkpoint, target, Path(folder) / f"{target}.mxc")

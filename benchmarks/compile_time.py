@@ -2,7 +2,7 @@
 
     python benchmarks/compile_time.py [--targets gfx950,cpu] [--layers 24] [--json]
 
-Compiles a hollow checkpoint (true headers, no data) without its weights: code only. Memory is the
+Compiles a checkpoint of true headers and no data without its weights: code only. Memory is the
 sum of the resident sets of the command and of its compiler process, sampled. Promised for gfx950:
 less than 60 s.
 """
@@ -107,7 +107,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "checkpoint"
         options = replace(GPT_OSS_20B, num_hidden_layers=arguments.layers)
-        write_gpt_oss(checkpoint, options, hollow=True, tokenizer=False)
+        write_gpt_oss(checkpoint, options, headers_only=True, tokenizer=False)
         for target in arguments.targets.split(","):
             results.append(measure(checkpoint, target, Path(folder) / f"{target}.mxc"))
     if arguments.json:

@@ -206,8 +206,8 @@ def match_attention(op: ir.Operation) -> MatchedAttention | Reason:
     if zeros != [0.0, 0.0] or not _starts_at_zero(mixed):
         return Reason("the values are not summed from zero, without those of weight zero")
     weights, sink_weight = _owner(mixed.operands[0]), _owner(total.operands[1])
-    softened = _read(weights, [_SCORES, _ROWS], _SCORES, [_EXP])
-    if weights is None or softened is None:
+    exponentials = _read(weights, [_SCORES, _ROWS], _SCORES, [_EXP])
+    if weights is None or exponentials is None:
         return Reason("the weights are no exponentials of scores less one number for each row")
     sunk = _read(sink_weight, [_SINKS, _ROWS], _ROWS, [_EXP])
     if sink_weight is None or sunk is None:

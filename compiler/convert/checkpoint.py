@@ -161,10 +161,10 @@ def _narrowed(tensor: CanonicalTensor, dtype: Any, source: Source) -> CanonicalT
 
     elements = tensor.elements
     if isinstance(elements, Woven):
-        woven = replace(
+        interleaved = replace(
             elements, parts=tuple(narrow(part) for part in elements.parts), dtype=str(dtype)
         )
-        return replace(tensor, elements=woven, format=str(dtype).lower())
+        return replace(tensor, elements=interleaved, format=str(dtype).lower())
     return replace(tensor, elements=narrow(elements), format=str(dtype).lower())
 
 

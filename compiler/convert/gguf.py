@@ -95,9 +95,9 @@ def plan_gguf(source: Source) -> Plan:
     metadata = dict(said.metadata)
     metadata[CONFIG_KEY] = json.dumps(_without_quantisation(source.config))
     metadata[DTYPES_KEY] = json.dumps(narrowed)
-    words, unsaid = tokenizer(source.path, source.config)
+    words, unstated = tokenizer(source.path, source.config)
     metadata |= words
-    notes = [*said.notes, *unsaid]
+    notes = [*said.notes, *unstated]
     default = source.quantisation.default
     if default is not None and default.activations is not None:
         notes.append(f"GGUF has no word for activations: {default.activations.format}")

@@ -36,7 +36,7 @@ def plan_gpt_oss(source: Source) -> Plan:
     """
     source = together(source)
     tensors: list[Written] = []
-    notes = unsaid(source, "gpt-oss")
+    notes = unstated(source, "gpt-oss")
     for tensor in source.tensors.values():
         if _is_plain(tensor):
             tensors.append(as_it_is(tensor, source))
@@ -264,7 +264,7 @@ def _activations_unsaid(
     )
 
 
-def unsaid(source: Source, dialect: str) -> tuple[str, ...]:
+def unstated(source: Source, dialect: str) -> tuple[str, ...]:
     """What a dialect without recipes and activations leaves out."""
     default = source.quantisation.default
     notes = []

@@ -13,7 +13,7 @@ from mxc.compiler.checkpoints.dialects.torchao import ELEMENTS
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.convert.experts import apart, as_it_is, together
 from mxc.compiler.convert.fp8 import fp8_of, fp8_parts, modelopt_algorithm
-from mxc.compiler.convert.layers import config_of, kept_layers, unsaid, weights_of
+from mxc.compiler.convert.layers import config_of, kept_layers, unstated, weights_of
 from mxc.compiler.convert.plan import Bytes, Plan, Written, factors, number, part_of, refuse
 from mxc.compiler.quantize.outputs import EIGHT_BITS, OUTPUTS
 from mxc.formats.formats import block_format
@@ -47,7 +47,9 @@ def plan_torchao(source: Source) -> Plan:
             names.insert(0, "per_tensor_scale")
         classes[tensor.name] = json.dumps(_class(tensor, config, names))
     metadata = {**classes, "tensor_names": json.dumps(list(classes))}
-    return Plan(tensors=tensors, config=config, notes=unsaid(source, "torchao"), metadata=metadata)
+    return Plan(
+        tensors=tensors, config=config, notes=unstated(source, "torchao"), metadata=metadata
+    )
 
 
 def plan_modelopt(source: Source) -> Plan:
@@ -84,7 +86,7 @@ def plan_modelopt(source: Source) -> Plan:
     beside = {**said, "kv_cache_quant_algo": None, "exclude_modules": kept}
     declared = {"quant_method": METHOD, **said, "ignore": kept}
     files = {QUANT_CONFIG: {"producer": {"name": "mxc"}, "quantization": beside}}
-    notes = unsaid(source, METHOD) if "W4A16_NVFP4" in algorithms.values() else ()
+    notes = unstated(source, METHOD) if "W4A16_NVFP4" in algorithms.values() else ()
     return Plan(tensors=tensors, config=config_of(source, declared), notes=notes, files=files)
 
 

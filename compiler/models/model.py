@@ -38,7 +38,7 @@ from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
 from mxc.compiler.models.blocks.activations import NVFP4
 from mxc.compiler.models.configs.fields import Fields
-from mxc.compiler.models.configs.gguf import unsaid
+from mxc.compiler.models.configs.gguf import unstated
 from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
 from mxc.compiler.models.configs.longrope import LongropeScaling
 from mxc.compiler.models.decoder import Builder, Decoder
@@ -221,7 +221,7 @@ def _read(source: Source) -> _Read:
         decoder=decoder,
         source=replace(source, tensors=left),
         texts=text_files(source.config, place),
-        notes=unsaid(source.config),
+        notes=unstated(source.config),
     )
 
 

@@ -35,7 +35,7 @@ from mxc.formats.formats import FORMATS
 # CHECK-LABEL: util.func public @logits(
 # CHECK-LABEL: util.func public @logits_row(
 with tempfile.TemporaryDirectory() as folder:
-    config = write_gpt_oss(Path(folder), GptOssOptions(), hollow=True)
+    config = write_gpt_oss(Path(folder), GptOssOptions(), headers_only=True)
 
 
 def build(

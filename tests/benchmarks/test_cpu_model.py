@@ -86,7 +86,7 @@ def test_settings() -> None:
 
 def test_both_models_have_the_same_matrices(tmp_path: Path) -> None:
     shape = dimensions(2, tiny=True)
-    config = write_gpt_oss(tmp_path / "checkpoint", shape, tokenizer=False, hollow=True)
+    config = write_gpt_oss(tmp_path / "checkpoint", shape, tokenizer=False, headers_only=True)
     ours = 0
     for name, sizes in stored_shapes(config).items():
         elements = math.prod(sizes) * (2 if name.endswith("_blocks") else 1)

@@ -2,8 +2,8 @@
 
 Names and the order of rows are made those of transformers: experts that lie in one tensor become
 one tensor each, rows of queries and keys that lie as pairs of a rotation go back to its halves,
-gate and up of gpt-oss are woven as in its other dialects. Of an architecture without names here
-the tensors keep GGUF's own.
+gate and up of gpt-oss are interleaved as in its other dialects. Of an architecture without names
+here the tensors keep GGUF's own.
 
 An MXFP4 scale of 0xFF is NaN here, by OCP MX 1.0; ggml decodes it as 2^128. Source: gguf 0.19.0
 (quants.py), ggml-common.h (block_mxfp4, block_nvfp4, block_q8_0), convert_hf_to_gguf.py.

@@ -1,1 +1,1 @@
-"""Random and hollow checkpoints for the demo, the tests and the benchmarks."""
+"""Random checkpoints, and headers without data, for the demo, the tests and the benchmarks."""

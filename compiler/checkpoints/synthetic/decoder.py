@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from mxc.compiler.checkpoints.files.safetensors import CONFIG, SINGLE
 from mxc.compiler.checkpoints.files.tensors import DTYPES
 from mxc.compiler.checkpoints.layers.experts import turned
-from mxc.compiler.checkpoints.synthetic.hollow import write_hollow
+from mxc.compiler.checkpoints.synthetic.headers_only import write_headers
 from mxc.compiler.models.architectures import read_decoder
 from mxc.compiler.models.blocks.parameters import Rows
 from mxc.compiler.models.decoder import EMBEDDING, Decoder
@@ -58,11 +58,11 @@ def write_decoder(
     *,
     dtype: str = "BF16",
     seed: int = 0,
-    hollow: bool = False,
+    headers_only: bool = False,
 ) -> Decoder:
     """Write a checkpoint of `config` into `folder` (created) and return its model.
 
-    The same config and seed give the same bytes. A `hollow` checkpoint has a true header and a
+    The same config and seed give the same bytes. With `headers_only` it has a true header and a
     sparse file without data, which reads as zeros: the real shapes at no cost. Raises
     CheckpointError where the config is refused.
     """
@@ -74,8 +74,8 @@ def write_decoder(
         for parameter in decoder.parameters(lambda name: None)
         for rows in parameter.rows
     }
-    if hollow:
-        write_hollow(folder / SINGLE, {name: (dtype, shape) for name, shape in shapes.items()})
+    if headers_only:
+        write_headers(folder / SINGLE, {name: (dtype, shape) for name, shape in shapes.items()})
         return decoder
     random = np.random.default_rng(seed)
     tensors = {}

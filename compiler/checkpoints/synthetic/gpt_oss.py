@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from mxc.compiler.checkpoints.files.safetensors import CONFIG, GENERATION_CONFIG, INDEX, SINGLE
 from mxc.compiler.checkpoints.files.tensors import DTYPES
 from mxc.compiler.checkpoints.synthetic.gpt_oss_shapes import stored_shapes
-from mxc.compiler.checkpoints.synthetic.hollow import write_hollow
+from mxc.compiler.checkpoints.synthetic.headers_only import write_headers
 from mxc.compiler.checkpoints.synthetic.tokenizer import write_tokenizer
 from mxc.compiler.models.configs.gpt_oss import LAYER_TYPES, GptOssConfig, parse
 
@@ -84,11 +84,11 @@ def write_gpt_oss(
     seed: int = 0,
     shards: int = 2,
     tokenizer: bool = True,
-    hollow: bool = False,
+    headers_only: bool = False,
 ) -> GptOssConfig:
     """Write a checkpoint into `folder` (created) and return its config.
 
-    A `hollow` checkpoint has true headers and sparse files without data, which read as zeros: the
+    With `headers_only` it has true headers and sparse files without data, which read as zeros: the
     real shapes at no cost, for what only looks at shapes.
 
     The same options and seed give the same bytes. One shard is written as model.safetensors,
@@ -113,7 +113,7 @@ def write_gpt_oss(
             "pad_token_id": raw["pad_token_id"],
         },
     )
-    rng = None if hollow else np.random.default_rng(seed)
+    rng = None if headers_only else np.random.default_rng(seed)
     _write_weights(folder, config, options, rng, shards)
     return config
 
@@ -187,7 +187,7 @@ def _write_weights(
         file = SINGLE if shards == 1 else f"model-{number:05}-of-{shards:05}.safetensors"
         weight_map.update(dict.fromkeys(names, file))
         if rng is None:
-            total += write_hollow(
+            total += write_headers(
                 folder / file, {n: (_dtype(n, options), shapes[n]) for n in names}
             )
             continue

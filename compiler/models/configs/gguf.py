@@ -159,7 +159,7 @@ def published_config(
     return config, left
 
 
-def unsaid(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+def unstated(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     """What the file does not say and is taken as the architecture has it: notes, one each."""
     kind = metadata.get("general.architecture")
     notes = []

@@ -125,12 +125,12 @@ def gpt_oss(tmp_path):
     }
     write(tmp_path / "a.gguf", "gpt-oss", tensors)
     values = [gguf.quants.dequantize(part, GGML.MXFP4) for part in raw]
-    woven = np.stack(values, axis=2).reshape(2, 80, 64)
-    return tmp_path / "a.gguf", woven, np.stack(biases, axis=2).reshape(2, 80)
+    interleaved = np.stack(values, axis=2).reshape(2, 80, 64)
+    return tmp_path / "a.gguf", interleaved, np.stack(biases, axis=2).reshape(2, 80)
 
 
 def test_gate_and_up_of_gpt_oss_are_woven(gpt_oss):
-    path, woven, bias = gpt_oss
+    path, interleaved, bias = gpt_oss
     source = open_checkpoint(path)
     experts = "model.layers.0.mlp.experts"
     assert set(source.tensors) == {
@@ -140,7 +140,7 @@ def test_gate_and_up_of_gpt_oss_are_woven(gpt_oss):
     }
     found = source.tensor(f"{experts}.gate_up_proj")
     assert (found.shape, found.format) == ((2, 80, 64), "mxfp4")
-    flat = woven.reshape(160, 64)
+    flat = interleaved.reshape(160, 64)
     assert np.array_equal(found.values(), flat)
     for start, count in ((0, 1), (1, 1), (3, 7), (79, 2), (158, 2), (5, 0)):
         assert np.array_equal(found.values(start, count), flat[start : start + count])

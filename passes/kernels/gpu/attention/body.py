@@ -51,10 +51,10 @@ from mxc.passes.kernels.gpu.attention.softmax import (
     in_all,
     masked,
     number,
+    online_softmax,
     over_row,
     power,
     rounded,
-    soften,
     zero,
 )
 from mxc.passes.kernels.gpu.floats import bf16_parts
@@ -188,7 +188,9 @@ class _Body:
         slots = [operands.parts(slot) for slot in operands.transposed(values)]
         found = []
         for tile, (maximum, total, *sums) in enumerate(tiles):
-            after = soften(scores[2 * tile : 2 * tile + 2], maximum, total, self.shape.scale)
+            after = online_softmax(
+                scores[2 * tile : 2 * tile + 2], maximum, total, self.shape.scale
+            )
             weights = bf16_parts(after.weights, _F32_PARTS, finite=True)
             factor = in_all(after.factor, 4)
             found += [after.maximum, after.total]
@@ -235,7 +237,7 @@ class _Body:
                     a, b = (vector.extract(each, [], [at]) for each in (wide, part))
                     total = mfma(_F32, a, b, total)
             scores.append(total)
-        after = soften(self._mask(row, scores, start), tile[0], tile[1], self.shape.scale)
+        after = online_softmax(self._mask(row, scores, start), tile[0], tile[1], self.shape.scale)
         factor = in_all(after.factor, 4)
         sums = [arith.mulf(before, factor) for before in tile[2:]]
         weights = [vector.extract(after.weights, [], [at]) for at in range(FRAGMENT)]

@@ -60,7 +60,7 @@ class Softened:
     weights: ir.Value
 
 
-def soften(
+def online_softmax(
     scores: Sequence[ir.Value], maximum: ir.Value, total: ir.Value, scale: float
 ) -> Softened:
     """Weights of `scores`, two f32 [4]; `maximum` is in powers of two, that of all before."""

@@ -27,7 +27,7 @@ from mxc.dialects.quantise_scalars import i32 as number
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, TURNS
 from mxc.passes.kernels.gpu.lanes import plus, times
 from mxc.passes.kernels.gpu.ring.float_pipeline import FloatPipeline, Held, Weights, as_index
-from mxc.passes.kernels.gpu.ring.interleave import Work, evenly, woven
+from mxc.passes.kernels.gpu.ring.interleave import Work, evenly, interleaved_within
 from mxc.passes.kernels.gpu.ring.pairs import FRAGMENTS, PAIRS, joined_pairs, pair_of, splitting
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
 from mxc.passes.kernels.vectors import bitcast, i8, i32, index, loop
@@ -38,7 +38,7 @@ _SHAPE = INSTRUCTION.rows, INSTRUCTION.rows, FRAGMENT * INSTRUCTION.groups
 #: Of a step: before which reads are issued, and behind which what they brought is worked on.
 _READ, _THERE = 0.5, 0.55
 #: Instructions that a wave issues while its matrix core computes a product, besides this one.
-_ROOM = 7
+_BUDGET = 7
 #: Instructions of a direct load, with those of its addresses.
 _LOAD = 6
 
@@ -115,7 +115,7 @@ class _Turns:
                     for piece in reversed(range(pipe.parts))  # the least first
                 ]
                 last = step + 1 == len(self._steps)
-                woven(products, works, _ROOM, waits=last and soon + 1 == FRAGMENTS)
+                interleaved_within(products, works, _BUDGET, waits=last and soon + 1 == FRAGMENTS)
                 held.floats = ready
                 self._pin(weights if last else [], soon)
         held.weights, held.slot = coming, after

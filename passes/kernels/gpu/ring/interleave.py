@@ -72,13 +72,13 @@ def _spaced(works: Sequence[Work]) -> list[Work]:
     return [*others, *(replace(work, at=first + step * n) for n, work in enumerate(loads))]
 
 
-def woven(
-    products: Sequence[Callable[[], None]], works: Sequence[Work], room: int, *, waits: bool
+def interleaved_within(
+    products: Sequence[Callable[[], None]], works: Sequence[Work], budget: int, *, waits: bool
 ) -> None:
     """Build the products in their order, and behind each the work that is due.
 
-    Of that as much as there is `room` for, in instructions, while a product is computed; what finds
-    none goes behind the next one. `waits`: something follows for which all waves wait, so that the
+    Of that at most `budget` instructions while a product is computed; the rest goes behind the next
+    one. `waits`: something follows for which all waves wait, so that the
     last product has nothing behind it. Each product is a region of its own to the compiler's
     scheduler: by counts alone it would take addresses for conversions.
     """
@@ -88,9 +88,9 @@ def woven(
             while left:
                 left.pop(0).issue()
         product()
-        free = room
+        free = budget
         while left and left[0].at * len(products) < number:
-            if left[0].count > free < room:
+            if left[0].count > free < budget:
                 break
             work = left.pop(0)
             work.issue()

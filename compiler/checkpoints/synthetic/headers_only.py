@@ -11,7 +11,7 @@ from typing import Any
 from mxc.compiler.checkpoints.files.tensors import DTYPES
 
 
-def write_hollow(file: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> int:
+def write_headers(file: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> int:
     """A file of `tensors`, name -> dtype and shape, whose data is a hole that reads as zeros.
 
     Returns the bytes that the data would have.
