@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from devtools import Browser
+from browser import Browser
 from paged_model import PagedModel
 from running import FINAL, THOUGHT, Running
 from scripted_model import ScriptedModel
