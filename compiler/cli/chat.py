@@ -14,6 +14,7 @@ import typer
 
 from mxc.compiler.cli.loading import load_model
 from mxc.compiler.cli.placement import Device, Level, Threads
+from mxc.compiler.cli.terminal import visible
 from mxc.errors import RequestError
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ _HELP = """\
 /save FILE   write it as JSON
 /exit        leave; so does Ctrl-D
 Ctrl-C stops an answer."""
-#: A terminal obeys these characters; a model may only write them.
-_CONTROLS = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\t\n"}
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
@@ -147,7 +146,7 @@ class Conversation:
                         if self._dim and (delta.kind != "content") is not faint:
                             faint = not faint
                             self._show(_DIM if faint else _PLAIN)
-                        self._show(delta.text.translate(_CONTROLS))
+                        self._show(visible(delta.text))
             except KeyboardInterrupt:
                 stream.cancel()
                 self._show(" [stopped]")

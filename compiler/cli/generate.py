@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from mxc.artifact.manifest import TOKENIZER
 from mxc.compiler.cli.observation import Count, Observation, Sanitize, TraceFile, Wave
 from mxc.compiler.cli.placement import DeviceOrSimulator, Level, Threads
+from mxc.compiler.cli.terminal import visible
 from mxc.errors import RequestError
 
 if TYPE_CHECKING:
@@ -190,11 +192,12 @@ def _generate(
     guard = StopStrings(stop)
     tokens: list[int] = []
     pieces: list[str] = []
+    terminal = sys.stdout.isatty()
 
     def give(piece: str) -> None:
         pieces.append(piece)
         if show:
-            print(piece, end="", flush=True)
+            print(visible(piece) if terminal else piece, end="", flush=True)
 
     started = first = time.perf_counter()
     for token in generate(model, prompt, sampler, max_new_tokens):

@@ -1,15 +1,19 @@
 """mxc generate and mxc bench over an artifact whose greedy choice is always token 6."""
 
+import io
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tokenizers import Tokenizer, processors
 from typer.testing import CliRunner, Result
 
 from mxc.artifact.manifest import CHAT_TEMPLATE, REPORT, TOKENIZER, TOKENIZER_CONFIG
-from mxc.compiler.cli import app
+from mxc.compiler.cli import app, generate
 from mxc.runtime import load
+from mxc.runtime.sampling import Sampler
 
 
 def mxc(*words: object) -> Result:
@@ -185,3 +189,21 @@ def test_bench_of_no_language_model(plain_artifact: Path) -> None:
     result = mxc("bench", plain_artifact)
     assert result.exit_code == 1
     assert "not a language model" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("terminal", "shown"), [(True, r"\x1b[2Ja\x1b[2Ja"), (False, "\x1b[2Ja" * 2)]
+)
+def test_a_terminal_does_not_obey_a_model(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, shown: str
+) -> None:
+    decoder = SimpleNamespace(push=lambda token: "\x1b[2Ja", finish=lambda: "")
+    text = SimpleNamespace(decoder=lambda skip_special_tokens: decoder)
+    model = SimpleNamespace(manifest=SimpleNamespace(model=None))
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr("mxc.runtime.generation.generate", lambda *_: iter([1, 2]))
+    monkeypatch.setattr(sys, "stdout", out)
+    outcome = generate._generate(model, text, [1], Sampler(), 2, [], special=False, show=True)
+    assert out.getvalue() == shown + "\n"
+    assert outcome.text == "\x1b[2Ja" * 2
