@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import lit.formats
@@ -25,8 +26,16 @@ config.environment["MXC_SANITIZE_PASSES"] = "1"
 for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
     if name in os.environ:
         config.environment[name] = os.environ[name]
+# Commands are forks of one process that has imported the compiler.
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+forked = import_module("forked")
+
+server = forked.SERVERS.setdefault("lit", forked.Server())  # it lives as long as the module
+fork = f"{sys.executable} -I -S {forked.__file__} {server.place}"
 config.substitutions += [
-    ("%python", sys.executable),
+    ("%python", fork),
     # The same program without the start of the whole command line.
-    ("mxc opt", f"{sys.executable} -m mxc.compiler.opt"),
+    ("mxc opt", f"{fork} mxc.compiler.opt:main"),
+    ("mxc (?=compile|report)", f"{fork} mxc.compiler.cli:main "),
+    (r"\bfilecheck\b", f"{fork} filecheck.main:main"),
 ]

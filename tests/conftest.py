@@ -1,15 +1,19 @@
 """A small artifact that is compiled once, for the tests of the runtime and of the command line."""
 
+import functools
 import hashlib
 import os
 import platform
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import browser
+import forked
+import forked_child
 import numpy as np
 import pytest
 from iree import runtime as rt
@@ -46,6 +50,23 @@ refusal()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
+
+
+@functools.cache
+def server() -> forked.Server:
+    """Started by the first compilation."""
+    return forked.Server()
+
+
+forked_child.use(lambda: server().place)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What is compiled twice is compiled once: in a cache of this run, which its workers share."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="mxc-cache-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["XDG_CACHE_HOME"] = folder.name
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,0 +1,75 @@
+"""Workers of the compiler that are forks of a server, which has imported the compiler."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import weakref
+from collections.abc import Callable
+from typing import IO
+
+import forked
+
+from mxc.artifact import child
+from mxc.compiler import worker
+
+_START = child._START
+
+
+class _Process:
+    """What `Child` uses of a subprocess.Popen."""
+
+    def __init__(self, line: socket.socket, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+        self._line, self.stdin, self.stdout = line, stdin, stdout
+        self.pid = forked.number(line)
+        self.returncode: int | None = None
+
+    def wait(self) -> int:
+        """How it ended, as subprocess has it."""
+        if self.returncode is None:
+            self.returncode = forked.number(self._line)
+            self._line.close()
+        return self.returncode
+
+
+class ForkedChild(child.Child):
+    """A `Child` that the server forks; a plain one where a test has it start something else."""
+
+    place: Callable[[], str]
+
+    def __init__(
+        self,
+        function: str,
+        *arguments: str,
+        memory: int | None = None,
+        log: IO[bytes] | None = None,
+    ) -> None:
+        """As `Child`."""
+        if child._START != _START:
+            super().__init__(function, *arguments, memory=memory, log=log)
+            return
+        request = {
+            "function": "mxc.artifact.child:serve",
+            "arguments": [function, str(memory or 0), *arguments],
+            "path": sys.path,
+        }
+        reads, stdin = os.pipe()
+        stdout, writes = os.pipe()
+        with open(os.devnull, "wb") as nothing:
+            files = [reads, writes, (log or nothing).fileno()]
+            line = forked.connect(type(self).place(), request, files)
+        os.close(reads)
+        os.close(writes)
+        self.process = _Process(line, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
+        self.end = weakref.finalize(self, child._end, self.process)
+
+    def _ended(self) -> child.Ended:
+        self.end()
+        return child.Ended(self.process.wait())
+
+
+def use(place: Callable[[], str]) -> None:
+    """Make workers of the compiler forks of the server at `place`."""
+    ForkedChild.place = staticmethod(place)
+    worker.Child = ForkedChild
