@@ -55,9 +55,6 @@ def record(file: Path) -> FileRecord:
 
 
 def _check(output: Path, *, force: bool) -> None:
-    if not output.parent.is_dir():
-        what = "is no folder" if output.parent.exists() else "does not exist"
-        raise ArtifactError(f"{output}: {output.parent} {what}; choose another --output")
     if not os.path.lexists(output):
         return
     if not (output / MANIFEST).is_file() or output.is_symlink():

@@ -73,6 +73,7 @@ def compile(
     html: str | Path | None = None,
     schedule: str | Path | None = None,
     phase_timeout: float | None = None,
+    cache: bool = True,
     progress: Progress | None = None,
 ) -> Artifact:
     """Compile a checkpoint folder, or a program, for `target` into the folder `output`.
@@ -90,11 +91,12 @@ def compile(
     name with .mxc, in the current folder. `weights="none"` leaves the weights out: such an
     artifact can be inspected, not run. `strict` refuses any fallback. `schedule` is a file of
     schedules for GPU kernels (passes/choose_gpu_schedule.py). No phase of the compiler may take
-    longer than `phase_timeout` seconds, an hour by default. `dump_ir` receives the IR after each
-    pass and phase, of several targets each in a folder of its own. `html` is a file that receives
-    the report as a page, with the assembly of kernels and what `dump_ir` has. Raises MxcError with
-    the place and the cure; nothing is left in the place of the artifact then, nor after an
-    interrupt.
+    longer than `phase_timeout` seconds, an hour by default. `cache`: a program that was compiled
+    before with the same options is not compiled again (cache.py). `dump_ir` receives the IR after
+    each pass and phase, of several targets each in a folder of its own. `html` is a file that
+    receives the report as a page, with the assembly of kernels and what `dump_ir` has. Raises
+    MxcError with the place and the cure; nothing is left in the place of the artifact then, nor
+    after an interrupt.
     """
     foreign = foreign_program(source)
     source = Path(foreign.place) if foreign is not None else located(source, revision)
@@ -145,6 +147,7 @@ def compile(
             schedules="" if schedule is None else str(Path(schedule).absolute()),
             assembly=html is not None,
             phase_timeout=timeout,
+            cached=cache,
         )
         programs = {
             level: compile_level(request, level, each, recorder, several=len(targets) > 1)

@@ -29,6 +29,7 @@ def emit_assembly(
     dump_ir: Path | None = None,
     schedule: Path | None = None,
     phase_timeout: float | None = None,
+    cache: bool = True,
     progress: Progress | None = None,
     **options: Any,
 ) -> list[Listing]:
@@ -65,6 +66,7 @@ def emit_assembly(
             schedules="" if schedule is None else str(schedule.absolute()),
             assembly=True,
             phase_timeout=timeout,
+            cached=cache,
         )
         compiled = compile_level(request, level, record, recorder, several=False).compiled
     return listings(Report.from_dict(compiled.report), compiled.assembly)

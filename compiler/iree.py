@@ -21,7 +21,7 @@ from iree.compiler.api import Invocation, Output, Session, _initializeGlobalCL, 
 from mxc.dialects.context import prepare
 from mxc.dialects.locations import plain
 from mxc.errors import CompileError
-from mxc.targets.target import Target
+from mxc.targets.target import HOST, Target
 from mxc.targets.tile_permission import TILES, refusal
 
 #: IREE's phases in order. Before "flow" a program is tensors, then dispatches, then a stream of
@@ -45,8 +45,7 @@ PHASES = (
 #: Severities of a message: what is wrong, and what belongs to it.
 _NOTE, _ERROR = 0, 2
 
-#: The chip of the target "cpu"; the first phase after which the program says what that is.
-HOST = "host"
+#: The first phase after which the program says what the chip of the target "cpu" is.
 _KNOWS_DEVICE = "preprocessing"
 
 #: Characters of an IREE message that are shown; it may quote whole executables.

@@ -26,11 +26,12 @@ _DIGITS = "[0-9a-f]" * 8
 def partial_folder(output: Path) -> Iterator[Path]:
     """A new hidden folder beside `output`, to be renamed to it; else it is gone at the end.
 
-    What killed processes left beside `output`, of whatever output, is removed first. Raises
-    ArtifactError where the folder cannot be made.
+    The parent folder of `output` is made where it is not there. What killed processes left in it,
+    of whatever output, is removed first. Raises ArtifactError where a folder cannot be made.
     """
     with ExitStack() as stack:
         try:
+            output.parent.mkdir(parents=True, exist_ok=True)
             remove_leftovers(output.parent, f".*{_PARTIAL}{_DIGITS}*")
             made = locked_folder(output.parent, f".{output.name}{_PARTIAL}")
             folder = stack.enter_context(made)

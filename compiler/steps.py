@@ -40,7 +40,8 @@ class Request:
     so that it may name them; `foreign` that it was not built here, and is verified after each pass.
     `dump_dir` receives the IR after each pass and each phase, if given.
     `assembly` asks for the text of the kernels. `schedules` is a file of them, for GPUs. No step
-    may take longer than `phase_timeout` seconds.
+    may take longer than `phase_timeout` seconds. `cached`: what was compiled before from the same
+    is taken from the cache of compiled programs, and what is compiled is kept there.
     """
 
     program: bytes
@@ -53,6 +54,7 @@ class Request:
     assembly: bool = False
     schedules: str = ""
     phase_timeout: float = PHASE_TIMEOUT
+    cached: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,16 +99,18 @@ class Refused:
 class Step:
     """Something that begins (`seconds` None) or is done.
 
-    A part of the compilation, a stage of our passes, a phase of IREE, or the writing of the report.
+    A part of the compilation, a stage of our passes, a phase of IREE, the writing of the report, or
+    what the cache of compiled programs (cache.py) did.
     """
 
-    kind: Literal["part", "stage", "phase", "report"]
+    kind: Literal["part", "stage", "phase", "report", "cache"]
     name: str
     seconds: float | None = None
 
     def __str__(self) -> str:
         """What a person calls it: "passes normalise", "IREE hal", "packing"."""
-        return {"stage": "passes ", "phase": "IREE "}.get(self.kind, "") + self.name
+        before = {"stage": "passes ", "phase": "IREE ", "cache": "compile cache: "}
+        return before.get(self.kind, "") + self.name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from mxc.artifact.child import Channel, Child, Ended, Overdue, limit_processor
+from mxc.compiler.cache import cached
 from mxc.compiler.leftovers import locked_folder, remove_folder, remove_leftovers
 from mxc.compiler.programs.imported import Imported
 from mxc.compiler.steps import IMPORT, Compiled, ImportRequest, OptRequest, Refused, Request, Step
@@ -45,16 +46,20 @@ _PLACE = re.compile(r'loc\("-":(\d+):(\d+)\)|(?<!\S)-:(\d+):(\d+)')
 
 
 def compile_program(request: Request, on_step: OnStep | None = None) -> Compiled:
-    """Compile in a worker process; `request.module` is written when it returns.
+    """Compile in a worker process, or take what the cache has; `request.module` is written.
 
     Raises CompileError where IREE refuses the program, its process dies, or a phase takes longer
     than `request.phase_timeout`: the message names the phase and the file that keeps the IR;
     PassError where a pass of ours refuses; OSError where a file cannot be written. Whatever ends
     the call ends the worker too.
     """
-    found = _answer(request, on_step)
-    assert isinstance(found, Compiled)
-    return found
+
+    def compile_it() -> Compiled:
+        found = _answer(request, on_step)
+        assert isinstance(found, Compiled)
+        return found
+
+    return cached(request, compile_it, on_step)
 
 
 def run_passes(request: OptRequest) -> list[str | Refused]:

@@ -19,6 +19,9 @@ from mxc.targets.cpus import CPUS, KERNEL_FEATURES, Rates, rates_of
 from mxc.targets.gpu import Gpu
 from mxc.targets.matrix_unit import MatrixInstruction
 
+#: The chip of the target "cpu" to LLVM: this machine's, whatever it is.
+HOST = "host"
+
 #: How an instruction multiplies, best first: with block scales, as a matrix, as a dot product of
 #: narrow elements, or as ordinary multiply-add.
 Kind = Literal["scaled matrix", "matrix", "dot product", "multiply-add"]
@@ -206,7 +209,7 @@ _AARCH64_DECODERS = ("tbl", "tbx")
 def _cpu(
     architecture: Literal["x86_64", "aarch64"], chip: str, features: tuple[str, ...]
 ) -> Target:
-    host = chip == "host"
+    host = chip == HOST
     x86 = architecture == "x86_64"
     return Target(
         name="cpu" if host else f"cpu:{chip}",
@@ -223,7 +226,7 @@ def _cpu(
 
 def _host() -> Target:
     machine = platform.machine().lower()
-    return _cpu("aarch64" if machine in ("aarch64", "arm64") else "x86_64", "host", ())
+    return _cpu("aarch64" if machine in ("aarch64", "arm64") else "x86_64", HOST, ())
 
 
 #: Every target by name.

@@ -110,6 +110,7 @@ def test_what_is_shown_is_compared(shown: str, found: str, same: bool) -> None:
 def test_the_session(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment["XDG_CACHE_HOME"] = str(tmp_path / ".cache")  # of a new user
     ran = 0
 
     def run(words: list[str] | str, place: str) -> str:

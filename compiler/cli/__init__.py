@@ -73,7 +73,6 @@ class _Refusals(typer.core.TyperGroup):
 app = typer.Typer(
     cls=_Refusals,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -127,12 +126,13 @@ def _compile(
         ),
     ],
     target: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             help="cpu, cpu:NAME, gfx950, ...: `mxc list targets` has them all. Given several "
-            "times, for CPUs: one artifact that runs the best one that the machine may run."
+            "times, for CPUs: one artifact that runs the best one that the machine may run.",
+            show_default="cpu",
         ),
-    ],
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Artifact folder to write.", show_default=False),
@@ -205,6 +205,13 @@ def _compile(
         ),
     ] = None,
     phase_timeout: PhaseTimeout = None,
+    cache: Annotated[
+        bool,
+        typer.Option(
+            help="Take a program that was compiled before, with the same options by the same mxc "
+            "and IREE, from the compile cache (`mxc doctor` says where it is)."
+        ),
+    ] = True,
     emit: Annotated[
         str | None,
         typer.Option(
@@ -225,7 +232,7 @@ def _compile(
         raise typer.BadParameter("Missing option '--output' / '-o'.")
     command(
         source,
-        target=target,
+        target=target or ["cpu"],
         output=output,
         max_sequence_length=max_sequence_length,
         prefill_chunk=prefill_chunk,
@@ -242,6 +249,7 @@ def _compile(
         html=html,
         schedule=schedule,
         phase_timeout=phase_timeout,
+        cache=cache,
         emit=emit,
         json=json,
     )

@@ -41,6 +41,7 @@ def command(
     html: Path | None,
     schedule: Path | None,
     phase_timeout: float | None,
+    cache: bool,
     emit: str | None,
     json: bool,
 ) -> None:
@@ -60,6 +61,7 @@ def command(
             dump_ir,
             schedule,
             phase_timeout=phase_timeout,
+            cache=cache,
             max_sequence_length=max_sequence_length,
             prefill_chunk=prefill_chunk,
             activations=activations,
@@ -87,6 +89,7 @@ def command(
             html=html,
             schedule=schedule,
             phase_timeout=phase_timeout,
+            cache=cache,
             progress=progress,
         )
     show_artifact(artifact, json=json)
@@ -100,6 +103,7 @@ def _emit(
     dump_ir: Path | None,
     schedule: Path | None,
     phase_timeout: float | None,
+    cache: bool,
     **options: Any,
 ) -> None:
     require_kind(kind)
@@ -112,6 +116,7 @@ def _emit(
             dump_ir=dump_ir,
             schedule=schedule,
             phase_timeout=phase_timeout,
+            cache=cache,
             progress=progress,
             **options,
         )

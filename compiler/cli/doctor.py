@@ -66,7 +66,7 @@ def command(
 def examine() -> Iterator[Finding]:
     """Everything, in the order in which it is needed. A check that fails is a finding too."""
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        _python, _packages, _processor, _tiles, _memory, _folders, _gpus, _extras,
+        _python, _packages, _processor, _tiles, _memory, _folders, _compile_cache, _gpus, _extras,
     )  # fmt: skip
     for check in checks:
         try:
@@ -151,6 +151,20 @@ def _folders() -> Iterator[Finding]:
     yield Finding(
         "temporary files", f"{folder}, {room.f_bavail * room.f_frsize / 2**30:.1f} GiB free"
     )
+
+
+def _compile_cache() -> Iterator[Finding]:
+    from mxc.compiler.cache import Cache, default_folder
+
+    folder = default_folder()
+    if folder is None:
+        advice = "set XDG_CACHE_HOME, and a program is not compiled twice"
+        yield Finding("compile cache", "none: no home folder is known", "note", advice)
+        return
+    entries = Cache(folder)
+    used = sum(each.st_size for each in entries.entries().values())
+    found = f"{len(entries.entries())} programs, {used / 2**20:.0f} of {entries.limit >> 20} MiB"
+    yield Finding("compile cache", f"{folder}: {found}")
 
 
 def _gpus() -> Iterator[Finding]:

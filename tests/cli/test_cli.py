@@ -1,5 +1,6 @@
 """What holds for every subcommand: refusals, interrupts, traces, and what is imported."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -137,3 +138,12 @@ def test_generating_never_imports_the_compiler(toy_artifact: Path) -> None:
     control = start(program, "list", "passes")
     _, errors = control.communicate(timeout=60)
     assert "iree.compiler is blocked" in errors
+
+
+def test_the_shell_completes_commands() -> None:
+    words = {"_MXC_COMPLETE": "complete_bash", "COMP_WORDS": "mxc comp", "COMP_CWORD": "1"}
+    found = subprocess.run(
+        [sys.executable, "-m", "mxc"], env={**os.environ, **words}, capture_output=True, text=True
+    )
+    assert found.stdout.split() == ["compile"]
+    assert "--install-completion" in CliRunner().invoke(app, ["--help"]).stdout

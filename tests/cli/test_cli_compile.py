@@ -41,10 +41,8 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_compile(given: dict[str, Any]) -> None:
     words = "compile in.d --target gfx950 -o out.mxc --max-sequence-length 64 --prefill-chunk 8"
     words += " --activations f32 --quantize-dense mxfp8 --recipe even"
-    words += (
-        " --weights none --revision v2 --strict --allow-nan-scales --force --dump-ir d --emit asm"
-    )
-    words += " --schedule s.json"
+    words += " --weights none --revision v2 --strict --allow-nan-scales --force --dump-ir d"
+    words += " --emit asm --schedule s.json --no-cache"
     assert CliRunner().invoke(app, [*words.split(), "--json"]).exit_code == 0
     assert given["cli.compile"] == (
         (Path("in.d"),),
@@ -68,19 +66,20 @@ def test_compile(given: dict[str, Any]) -> None:
             "emit": "asm",
             "json": True,
             "phase_timeout": None,
+            "cache": False,
         },
     )
 
 
-def test_compile_wants_a_target_and_an_output(given: dict[str, Any]) -> None:
+def test_compile_wants_an_output_and_is_for_the_cpu(given: dict[str, Any]) -> None:
     for words in (["--target", "cpu"], ["--output", "o"], ["--target", "cpu", "-o", "o"]):
         result = CliRunner().invoke(app, ["compile", "in.d", *words])
-        assert result.exit_code == (0 if len(words) == 4 else 2)
-    emit = CliRunner().invoke(app, ["compile", "in.d", "--target", "cpu", "--emit", "asm"])
+        assert result.exit_code == (0 if "o" in words else 2)
+    assert given["cli.compile"][1]["target"] == ["cpu"]
+    emit = CliRunner().invoke(app, ["compile", "in.d", "--emit", "asm"])
     assert emit.exit_code == 0
-    assert given["cli.compile"][1]["activations"] is None
-    assert given["cli.compile"][1]["quantize_dense"] is None
-    assert given["cli.compile"][1]["weights"] == "packed"
+    defaults = {"activations": None, "quantize_dense": None, "weights": "packed", "cache": True}
+    assert given["cli.compile"][1].items() >= defaults.items()
 
 
 def test_inspect_opt_and_demo(given: dict[str, Any]) -> None:

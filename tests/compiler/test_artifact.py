@@ -124,13 +124,18 @@ def test_what_is_no_artifact_is_never_replaced(tmp_path: Path, kind: str) -> Non
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for place, said in (
-        (tmp_path / "file" / "a.mxc", "file is no folder; choose another --output"),
-        (tmp_path / "gone" / "a.mxc", "gone does not exist; choose another --output"),
+        (tmp_path / "file" / "a.mxc", r"cannot be written \(File exists\); choose another"),
         (Path("/proc/a.mxc"), r"/proc/a.mxc: cannot be written \(.*\); choose another --output"),
         (Path("/"), "/: exists and is no artifact"),
     ):
         with pytest.raises(ArtifactError, match=said), writing(place, force=False):
             pass
+
+
+def test_the_folder_of_the_output_is_made(tmp_path: Path) -> None:
+    with writing(tmp_path / "new" / "one" / "a.mxc", force=False) as folder:
+        fill(folder, "new")
+    assert names(tmp_path / "new" / "one") == ["a.mxc"]
 
 
 def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -> None:

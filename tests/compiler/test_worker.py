@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mxc.artifact.child import Child
 from mxc.compiler import opt
 from mxc.compiler.iree import PHASES
 from mxc.compiler.pipelines import pipeline
@@ -36,6 +37,12 @@ ILLEGAL = """func.func @f(%x: tensor<4xf32>, %y: tensor<4xf32>) -> tensor<4xf32>
   return %z : tensor<4xf32>
 }
 """
+
+
+@pytest.fixture(autouse=True)
+def _begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers as a user has them: no forks (tests/forked_child.py)."""
+    monkeypatch.setattr("mxc.compiler.worker.Child", Child)
 
 
 @pytest.fixture
