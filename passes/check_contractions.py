@@ -1,9 +1,10 @@
 """mxc-check-contractions: the invariant of *normalise*, checked and not assumed.
 
 No tensor that a contraction reads holds a dequantised weight or a broadcast scale: such a program
-is refused, with the place of the contraction. What a contraction of elements under scales is gets
-written on it, once (passes/kernels/described.py). One that kernels cannot take is not refused,
-since its bytes are packed and its meaning is right; it carries the reason, for the report.
+is refused, with the place of the contraction. What a contraction is gets written on it, once, if it
+is of elements under scales or has a parameter for weights (passes/kernels/described.py). One that
+kernels cannot take is not refused, since its bytes are packed and its meaning is right; it carries
+the reason, for the report.
 
 before:
     linalg.generic ins(%x, %w, %s) outs(%acc : tensor<MxNxbf16>) { scaling_extf, .., addf : bf16 }
@@ -48,7 +49,7 @@ class CheckContractions(Pass):
             contracts = _contracts_elements(op)
             if contracts:
                 _refuse_broadcast(op)
-            found = described(op)
+            found = described(op, plain=not contracts)
             if contracts and isinstance(found, Reason):
                 write_reason(op, found)
 

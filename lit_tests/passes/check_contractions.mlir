@@ -76,3 +76,27 @@ func.func @rounds_in_f16(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s
   } -> tensor<4x8xf32>
   func.return %r : tensor<4x8xf32>
 }
+
+// -----
+
+// Plain numbers with a parameter: a kernel may pack it.
+// CHECK-LABEL: func.func @plain(
+// CHECK: mxc.contraction = {batch = 1 : i64, k = 64 : i64, lhs = {element = bf16}, m = 2 : i64, n = 20 : i64, out = {element = f32}, rhs = {element = f32}}
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xf32>
+func.func @plain(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
+  %zero = arith.constant 0.0 : f32
+  %w = util.global.load @w : tensor<20x64xf32>
+  %empty = tensor.empty() : tensor<2x20xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<2x20xf32>) -> tensor<2x20xf32>
+  %y = linalg.generic {
+    indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>],
+    iterator_types = ["parallel", "parallel", "reduction"]
+  } ins(%x, %w : tensor<2x64xbf16>, tensor<20x64xf32>) outs(%acc : tensor<2x20xf32>) {
+  ^bb0(%a: bf16, %b: f32, %c: f32):
+    %wide = arith.extf %a : bf16 to f32
+    %p = arith.mulf %wide, %b : f32
+    %s = arith.addf %c, %p : f32
+    linalg.yield %s : f32
+  } -> tensor<2x20xf32>
+  return %y : tensor<2x20xf32>
+}

@@ -1,4 +1,6 @@
-"""The scaled contraction of an operation, read once: its attribute `mxc.contraction`.
+"""The contraction of an operation, read once: its attribute `mxc.contraction`.
+
+That of scaled elements is in canonical form; that of plain numbers has a parameter for weights.
 
 mxc-check-contractions reads it at the end of *normalise*. Choice of schedule, lowering and report
 go by the attribute; an operation without one, as where a pass runs alone, is read there.
@@ -10,18 +12,20 @@ go by the attribute; an operation without one, as where a pass runs alone, is re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 
 from mxc.dialects.contraction import Contraction, OperandFormat, read_contraction
+from mxc.dialects.contractions import is_scaled_reduction, read
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.linalg_ext import GATHER
+from mxc.dialects.product import read_product
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.kernels.values import is_zero, producer
 
-#: Dimensions of rows of blocks, without a batch.
+#: Dimensions of rows of blocks, without a batch; of plain rows with one; operands of a product.
 _RANK = 3
 
 
@@ -34,24 +38,31 @@ class Described:
     lhs: ir.Value
     rhs: ir.Value
     lhs_scale: ir.Value | None
-    rhs_scale: ir.Value
+    rhs_scale: ir.Value | None
 
 
-def described(op: ir.Operation) -> Described | Reason:
-    """The contraction of `op` that kernels may compute, which its attribute then has."""
+def described(op: ir.Operation, *, plain: bool = True) -> Described | Reason:
+    """The contraction of `op` that kernels may compute, which its attribute then has.
+
+    `plain`: products of plain numbers with parameters are wanted too.
+    """
     of = read_contraction(op)
     if of is None:
-        found = match_scaled_contraction(op, rounded=True, mixed=True)
-        read = found if isinstance(found, Reason) else _read(found)
-        if isinstance(read, Reason):
-            return read
-        read.write(op)
-        of = read
+        scaled = match_scaled_contraction(op, rounded=True, mixed=True)
+        if not isinstance(scaled, Reason):
+            found = _scaled(scaled)
+        else:
+            found = _plain(op) if plain and not is_scaled_reduction(op) else scaled
+        if isinstance(found, Reason):
+            return found
+        found.write(op)
+        of = found
     lhs, rhs, *scales, _ = op.operands
-    return Described(op, of, lhs, rhs, scales[0] if of.lhs.scale else None, scales[-1])
+    sides = (scales[0] if of.lhs.scale else None, scales[-1] if of.rhs.scale else None)
+    return Described(op, of, lhs, rhs, *sides)
 
 
-def _read(found: ScaledContraction) -> Contraction | Reason:
+def _scaled(found: ScaledContraction) -> Contraction | Reason:
     usual = found.is_canonical or found.loops.ki or any(found.rounded)
     if not usual or found.numbers != tuple(range(len(found.numbers))):
         return Reason("its operands, loops or body are not in canonical order")
@@ -61,40 +72,87 @@ def _read(found: ScaledContraction) -> Contraction | Reason:
     if len(found.batch) > 1:
         return Reason(f"it has {len(found.batch)} batch dimensions; kernels take one")
     assert found.rhs_scale is not None
-    if min(found.n, found.k) <= 0 or 0 in (found.m, *found.batch):
-        sizes = "x".join("?" if size < 0 else str(size) for size in (found.m, found.n, found.k))
-        return Reason(f"M x N x K = {sizes}; kernels take positive sizes, and know N and K")
-    if not is_zero(found.acc):
+    if gathered(found.rhs_scale).ids != gathered(found.rhs).ids:
+        return Reason("elements and scales of the weights are gathered by different ids")
+    return _sized(
+        found.op,
+        ((found.batch or (1,))[0], found.m, found.n, found.k),
+        _format(found.lhs, found.lhs_scale, found.blocks[0], found.rounded[0]),
+        _format(found.rhs, found.rhs_scale, found.blocks[1], found.rounded[1]),
+        shared=len(found.maps[1].results) == rank,
+    )
+
+
+def _plain(op: ir.Operation) -> Contraction | Reason:
+    """A contraction of plain numbers."""
+    found = read(op)
+    if found is None or op.name != "linalg.generic" or found.block:
+        return Reason(f"it is a {op.name} that is no product of two tensors, summed")
+    weights = stored(found.rhs.tensor)
+    if isinstance(weights, Reason):
+        return weights
+    if weights.parameter is None:
+        # Of plain numbers that are no parameter IREE's own code is good.
+        return Reason("its weights are plain numbers and no parameter")
+    if (held := element_of(weights.tensor)) != found.rhs.element:
+        return Reason(f"its weights are {found.rhs.element} in a parameter of {held}")
+    shared = len(found.rhs.dims) < _RANK
+    wanted = ((0, 2), (1, 2)) if shared else ((0, 1, 3), (0, 2, 3))
+    if (found.lhs.dims, found.rhs.dims) != wanted:
+        return Reason("an operand has its dimensions in another order than batch, row, K")
+    # `read` describes any product of two factors; here it must be the plain one, summed in f32.
+    if isinstance(body := read_product(op), Reason):
+        return body
+    if len(op.operands) != _RANK:
+        return Reason(f"it has {len(op.operands)} operands where a product has {_RANK}")
+    sides = (_format(side.tensor, None) for side in (found.lhs, found.rhs))
+    return _sized(op, (found.batch, found.m, found.n, found.k), *sides, shared=shared)
+
+
+def _sized(
+    op: ir.Operation,
+    sizes: tuple[int, int, int, int],
+    lhs: OperandFormat,
+    rhs: OperandFormat,
+    *,
+    shared: bool,
+) -> Contraction | Reason:
+    """The contraction of batch, m, n and k, negative where dynamic; `shared`: rhs has no batch."""
+    batch, m, n, k = sizes
+    if min(n, k) <= 0 or 0 in (m, batch):
+        text = "x".join("?" if size < 0 else str(size) for size in (m, n, k))
+        return Reason(f"M x N x K = {text}; kernels take positive sizes, and know N and K")
+    if not is_zero(op.operands[len(op.operands) - 1]):
         return Reason("the accumulator is not zero")
-    groups, m = (None if size < 0 else size for size in ((found.batch or (1,))[0], found.m))
-    weights = gathered(found.rhs)
+    groups, rows = (None if size < 0 else size for size in (batch, m))
+    weights = gathered(op.operands[1])
     experts = weights.experts
-    if len(found.maps[1].results) == rank:
+    if shared:
         if weights.ids is not None:
             return Reason("its weights are gathered, and it has no batch")
         # One weight for all: their rows are those of one product.
-        m = None if groups is None or m is None else groups * m
+        rows = None if groups is None or rows is None else groups * rows
         groups = 1
     elif weights.ids is None:
         if groups is None:
             return Reason("each group has weights of its own, and their number comes with the call")
         experts = groups
-    if gathered(found.rhs_scale).ids != weights.ids:
-        return Reason("elements and scales of the weights are gathered by different ids")
     return Contraction(
         batch=groups,
-        m=m,
-        n=found.n,
-        k=found.k,
-        lhs=_format(found.lhs, found.lhs_scale, found.blocks[0], found.rounded[0]),
-        rhs=_format(found.rhs, found.rhs_scale, found.blocks[1], found.rounded[1]),
+        m=rows,
+        n=n,
+        k=k,
+        lhs=lhs,
+        rhs=rhs,
         out=OperandFormat("f32"),
         experts=experts,
         chosen=weights.ids is not None,
     )
 
 
-def _format(elements: ir.Value, scales: ir.Value | None, block: int, rounded: str) -> OperandFormat:
+def _format(
+    elements: ir.Value, scales: ir.Value | None, block: int = 0, rounded: str = ""
+) -> OperandFormat:
     if scales is None:
         return OperandFormat(str(element_of(elements)))
     return OperandFormat(str(element_of(elements)), str(element_of(scales)), block, rounded)
@@ -126,3 +184,27 @@ def gathered(value: ir.Value) -> Gathered:
         if first and str(element_of(ids)) == "i32" and len(shape_of(ids)) == 1:
             return Gathered(whole, ids, shape_of(whole)[0], (*chain, op))
     return Gathered(value, chain=chain)
+
+
+def stored(value: ir.Value) -> Gathered | Reason:
+    """Follow blocks that are split, gather and bitcast back to what `value` is read from: a
+    parameter, or a tensor."""
+    read = gathered(value)
+    chain, value = read.chain, read.tensor
+    op = producer(value)
+    if op is not None and op.name == GATHER and read.ids is None:
+        along = list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"]))
+        kind = op.operands[1].type
+        return Reason(
+            f"weights are gathered along dimensions {along} by {kind}; kernels take the first, by "
+            "a list of i32"
+        )
+    if op is not None and op.name == "flow.tensor.bitcast":
+        chain, value = (*chain, op), op.operands[0]
+        op = producer(value)
+    name = None
+    if op is not None and op.name == "util.global.load":
+        name = ir.FlatSymbolRefAttr(op.attributes["global"]).value
+    elif min(shape_of(value), default=0) < 0:
+        return Reason(f"the size of {value.type}, which has weights, comes with the call")
+    return replace(read, tensor=value, chain=chain, parameter=name)

@@ -79,10 +79,12 @@ _FLOATS: tuple[Format, ...] = ("f32", "f16", "bf16")
 
 def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Call | Reason:
     """The call that computes `op` by the instructions of `unit`, or why no kernel does."""
-    found = described(op)
+    found = described(op, plain=False)
     if isinstance(found, Reason):
         return found
     of = found.of
+    if found.rhs_scale is None:
+        return Reason("neither side has a scale")
     rounded = (of.lhs.rounded, of.rhs.rounded)
     if any(rounded) and not unit.converts:
         # What is decoded to bf16 is cut off there, not rounded.
