@@ -216,6 +216,9 @@ class _Run:
             for axis, guard in array.guards.items()
             if guard == "clamped" and out.space == "register"
         }
+        if out.guards and out.space == "global":
+            # Where nothing guards a result, tiles are stored whole.
+            again |= {axis for axis in axes if axis not in out.guards}
         ends = {
             a: at[a] + tile[a] if a in again else min(at[a] + tile[a], self.end(a, at))
             for a in axes

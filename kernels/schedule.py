@@ -151,20 +151,6 @@ def block_sums(
     return replace(grown, body=go(grown.body, None))
 
 
-def in_place(kernel: Kernel, sums: str, result: str) -> Kernel:
-    """Sums are in the result from the beginning: for what is not finished."""
-
-    def change(do: Do) -> Body:
-        if do.op == "map":
-            return ()
-        return (replace(do, out=result if do.out == sums else do.out),)
-
-    if kernel.arrays[sums].element != kernel.arrays[result].element:
-        raise Refused(f"{sums} and {result} are not of one type")
-    arrays = {name: array for name, array in kernel.arrays.items() if name != sums}
-    return replace(kernel, arrays=arrays, body=_each(kernel.body, change))
-
-
 def wait(kernel: Kernel, name: str, into: str) -> Kernel:
     """Results wait in `into` until columns of a block are together, and are rounded then."""
 

@@ -3,7 +3,7 @@
 A register has as many columns as it has lanes. A tile of rows by registers of columns keeps its
 sums in registers, and goes along K block by block: weights are decoded once, and multiplied by
 every row. Where decoding is costly, a chunk of K is decoded to scratch first, once for all tiles of
-rows, whose sums wait in the result.
+rows, whose sums wait in scratch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from mxc.kernels.schedule import (
     block_sums,
     chained,
     decode,
-    in_place,
     keep,
     of_type,
     over,
@@ -40,12 +39,12 @@ _PLANES = 6
 @dataclass(frozen=True)
 class Plan:
     """Tiles of a machine. `kind`, `lanes`: of its products; `rows`, `columns`: of a tile, of the
-    result; `rests`: rows of the tiles at the end; `rows_a_workgroup`: None for sorted rows, of
-    which a workgroup has all; `ahead`: elements along K that weights are asked for before their
-    use; `staged`: elements along K that are decoded at once to scratch, 0 where each tile decodes
-    for itself; `chains`: of sums; `weights`: what codes become; `rounded`: under their scales;
-    `blocks`: the result is blocks of `Contraction.together` columns; `packed`: weights lie in
-    panels."""
+    result; `rests`: rows of the tiles at the end; `rows_a_workgroup`: those whose activations stay
+    in the cache, and whose sums wait in scratch, None where sorted rows need no such loop; `ahead`:
+    elements along K that weights are asked for before their use; `staged`: elements along K that
+    are decoded at once to scratch, 0 where each tile decodes for itself; `chains`: of sums;
+    `weights`: what codes become; `rounded`: under their scales; `blocks`: the result is blocks of
+    `Contraction.together` columns; `packed`: weights lie in panels."""
 
     kind: Kind
     lanes: int
@@ -78,8 +77,6 @@ def steps(contraction: Contraction, plan: Plan) -> Iterator[tuple[str, Kernel]]:
         scales = replace(kernel.arrays["SW"], grain={"k": contraction.step})
         kernel = kernel.with_arrays(scales)
         own = tuple("SW" if name == "SB" else name for name in own)
-    if plan.staged:
-        kernel = in_place(kernel, "T", "Y")
     if plan.blocks:
         kernel = wait(kernel, "Y", "Z")
     yield "weights become operands", kernel
@@ -90,7 +87,7 @@ def steps(contraction: Contraction, plan: Plan) -> Iterator[tuple[str, Kernel]]:
         yield "sums of a block, which are scaled", kernel
     if plan.staged:
         register = columns(plan.lanes)
-        kernel = keep(kernel, "Y", "t", ("k", contraction.step), "register", register)
+        kernel = keep(kernel, "T", "t", ("k", contraction.step), "register", register)
     kernel = _places(contraction, plan, kernel)
     yield "where everything lies", kernel
     yield "instructions", _atoms(contraction, plan, kernel, own)
@@ -111,30 +108,31 @@ def _scales(contraction: Contraction, plan: Plan) -> tuple[str, ...]:
 def _tiles(contraction: Contraction, plan: Plan, kernel: Kernel) -> Kernel:
     step, rests = contraction.step, plan.rests
     decoded = "W= SW=" if "SW" in kernel.arrays else "W="
-    sums = "Y+=" if plan.staged else "T+="
-    begin, end = ("Y=0", "") if plan.staged else ("T=0", "Y=")
-    tile = f"{begin} {decoded} {sums} {'Z=' if plan.blocks else end}"
-    every = f"{tile} {end}" if plan.blocks else tile
+    products = f"{decoded} T+="
+    tile = f"T=0 {products} {'Z=' if plan.blocks else 'Y='}"
+    every = f"{tile} Y=" if plan.blocks else tile
     kernel = over(kernel, "g", 1, every, grid=True)
     if plan.rows_a_workgroup is not None:
-        kernel = over(kernel, "m", plan.rows_a_workgroup, every, grid=True)
+        in_grid = contraction.choice != "sorted"
+        kernel = over(kernel, "m", plan.rows_a_workgroup, every, grid=in_grid)
     kernel = over(kernel, "n", plan.columns_a_workgroup, every, grid=True)
     if plan.blocks:
         kernel = over(kernel, "n", contraction.together, every)
         kernel = over(kernel, "m", plan.rows, every, rest=rests)
         kernel = over(kernel, "n", plan.columns, tile)
-        return over(kernel, "k", step, f"{decoded} {sums}")
+        return over(kernel, "k", step, products)
     # Behind the columns a panel is padded.
     odd = -(-contraction.columns // _PANEL) * _PANEL % plan.columns
     kernel = over(kernel, "n", plan.columns, every, rest=(plan.lanes,) if odd else ())
     if not plan.staged:
         kernel = over(kernel, "m", plan.rows, every, rest=rests)
-        return over(kernel, "k", step, f"{decoded} {sums}")
-    kernel = over(kernel, "m", plan.rows, begin, rest=rests)
-    kernel = over(kernel, "k", plan.staged, f"{decoded} {sums}")
+        return over(kernel, "k", step, products)
+    kernel = over(kernel, "m", plan.rows, "T=0", rest=rests)
+    kernel = over(kernel, "k", plan.staged, products)
     kernel = over(kernel, "k", step, decoded)
-    kernel = over(kernel, "m", plan.rows, sums, rest=rests)
-    return over(kernel, "k", step, sums)
+    kernel = over(kernel, "m", plan.rows, "T+=", rest=rests)
+    kernel = over(kernel, "k", step, "T+=")
+    return over(kernel, "m", plan.rows, "Y=", rest=rests)
 
 
 def _blocks(
@@ -173,7 +171,8 @@ def _places(contraction: Contraction, plan: Plan, kernel: Kernel) -> Kernel:
     there: dict[str, Guard] = {"n": "masked"} if contraction.columns % _PANEL else {}
     kernel = place(kernel, "Y", "global", Layout(), guards={**rows, **there})
     for name in {"T", "S", "t"} & set(kernel.arrays):
-        kernel = place(kernel, name, "register", columns(lanes))
+        waits = name == "T" and plan.staged
+        kernel = place(kernel, name, "stack" if waits else "register", columns(lanes))
     if "Z" in kernel.arrays:
         kernel = place(kernel, "Z", "stack", Layout())
     if "SW" in kernel.arrays:

@@ -64,7 +64,7 @@ from mxc.passes.kernels.cpu.quantise.rounding import Rounding
 from mxc.passes.kernels.cpu.routes import Routes
 from mxc.passes.kernels.cpu.row_weights import RowWeights
 from mxc.passes.kernels.cpu.rows import Rows
-from mxc.passes.kernels.cpu.schedule import rows_a_workgroup, tile
+from mxc.passes.kernels.cpu.schedule import plan
 from mxc.passes.kernels.cpu.shared_weights import in_rows, with_weights_of_their_own
 from mxc.passes.kernels.cpu.sorted_rows import SortedRows
 from mxc.passes.kernels.cpu.tiles import Tiles, padded, prepared_for_tiles
@@ -87,9 +87,6 @@ _KINDS: dict[Kind, InstructionKind] = {
     "pairs": "dot product",
     "quads": "dot product",
 }
-
-#: Why nothing is computed on the sums of a kernel that decodes weights for all tiles of rows.
-_STAGED = Reason("it waits for sums that are kept in the result")
 
 #: Rows of one expert each from which on they are taken expert by expert: fewer mostly differ.
 SORTED_ROWS = 8
@@ -209,24 +206,14 @@ class _Kernels:
             weight_unit=weights.unit,
             folded=folded,
         )
-        shape = tile(self._isa, weights, call.of.m, sorted=routed)
-        rows = Rows(
-            call.of.batch,
-            call.of.m,
-            call.of.experts,
-            routed,
-            call.lhs.share,
-            rows_a_workgroup(prepared, call.of.m, blocks, shape.rows),
-            own=call.of.is_own,
+        rows, after = _rows(call, routed), epilogue(call.op, PANEL)
+        made, out = _blocks_of(call, after)
+        halves, quantised = 2 if after.gated else 1, out is not None
+        cut = plan(
+            self._isa, weights, prepared, rows, call.of.k, halves=halves, quantised=quantised
         )
-        # Where sums wait in the result, there is nothing to finish yet.
-        after = epilogue(call.op, PANEL)
-        if shape.staged_blocks:
-            after = Epilogue((), _STAGED if after.stages else after.unfused)
-        made, out = (None, None) if shape.staged_blocks else _blocks_of(call, after)
-        gemm = Gemm(
-            weights, prepared, rows, call.of.n, blocks, after, out, isa=self._isa, tile=shape
-        )
+        made, out = (made, out) if cut.blocks else (None, None)
+        gemm = Gemm(weights, prepared, rows, call.of.n, blocks, after, out, isa=self._isa, plan=cut)
         with ir.InsertionPoint(call.op), call.op.location:
             scalars = _scalars(call)
             operands = [self._prepare(call, Prepare(source, prepared, rows.sources, blocks))]
@@ -238,10 +225,7 @@ class _Kernels:
     def _lower_to_tiles(self, call: Call, prepared: Prepared, routed: bool) -> None:
         """By tiles: tiles.py."""
         steps = call.of.k // prepared.block
-        rows = Rows(
-            call.of.batch, call.of.m, call.of.experts, routed, call.lhs.share, own=call.of.is_own
-        )
-        after = epilogue(call.op, PANEL)
+        rows, after = _rows(call, routed), epilogue(call.op, PANEL)
         made, out = _blocks_of(call, after)
         weights = Weights(call.elements, "pairs", call.scales)
         with ir.InsertionPoint(call.op), call.op.location:
@@ -343,6 +327,11 @@ class _Kernels:
             number = self._epilogues.setdefault(after.signature, len(self._epilogues))
             name = f"{name}_then_{number}"
         return name if out is None else f"{name}_as_{out.name}"
+
+
+def _rows(call: Call, routed: bool) -> Rows:
+    of = call.of
+    return Rows(of.batch, of.m, of.experts, routed, call.lhs.share, own=of.is_own)
 
 
 def _blocks_of(call: Call, after: Epilogue) -> tuple[Quantisation | None, Rounding | None]:

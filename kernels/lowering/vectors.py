@@ -71,12 +71,8 @@ class Vectors(ABC):
         """total + sums * factors, from the first on."""
 
     @abstractmethod
-    def load(self, row: Number, n: Number) -> ir.Value:
-        """Sums that wait in the result."""
-
-    @abstractmethod
     def put(self, value: ir.Value, row: Number, n: Number) -> None:
-        """Store a result, or such sums."""
+        """Store a result."""
 
     @abstractmethod
     def finish(self, totals: Sequence[ir.Value], row: Number, n: Number) -> ir.Value:
@@ -139,6 +135,10 @@ class Vectors(ABC):
 
     def _set(self, name: str, tile: Tile, value: ir.Value, *at: int) -> None:
         """Sums begin with a value: the first chain does, and the others with nothing."""
+        if self.kernel.arrays[name].space != "register":
+            m, h, n = at
+            self._keep(name, tile, 0, value, m=m, h=h, n=n)
+            return
         first, *others = self._keys(name, tile, *at)
         registers = self.places.registers[name]
         registers[first] = value
@@ -151,7 +151,11 @@ class Vectors(ABC):
         return constant(0 if integer else 0.0, ir.VectorType.get([self.lanes], kind))
 
     def _total(self, name: str, tile: Tile, *at: int) -> ir.Value:
-        """The sum of all chains."""
+        """The sum of all chains; of sums that wait in scratch there is one."""
+        if self.kernel.arrays[name].space != "register":
+            m, h, n = at
+            place = self._place(name, tile, 0, m=m, h=h, n=n)
+            return self._float(vector.load(self._bytes, self.places.memory[name], [place]))
         registers = self.places.registers[name]
         total, *others = (registers[key] for key in self._keys(name, tile, *at))
         integer = self.kernel.arrays[name].element.name == "i32"
@@ -169,27 +173,19 @@ class Vectors(ABC):
     # statements
 
     def _zero(self, do: Do, tile: Tile) -> None:
-        held = self.kernel.arrays[do.out].space == "register"
-        for m, row in enumerate(self._rows("y", tile)):
-            for h, n in self._cells(tile):
-                if held:
-                    self._set(do.out, tile, self._nothing(do.out), m, h, n)
-                else:
-                    self.put(self._nothing(do.out), row, tile.at["n"] + n)
+        for m in range(tile.sizes["m"]):
+            for at in self._cells(tile):
+                self._set(do.out, tile, self._nothing(do.out), m, *at)
 
     def _copy(self, do: Do, tile: Tile) -> None:
-        """What sums begin with; sums that wait in the result."""
+        """What sums begin with; sums from scratch and to it."""
         (name,) = do.ins
-        for m, (y, r) in enumerate(zip(self._rows("y", tile), self._rows("r", tile), strict=True)):
-            starts = "k" in self.kernel.arrays[name].axes
-            start = self.activations(name, r, tile.at["k"]) if starts else None
-            for h, n in self._cells(tile):
-                column = tile.at["n"] + n
-                if self.kernel.arrays[do.out].space != "register":
-                    self.put(self._total(name, tile, m, h, n), y, column)
-                    continue
-                value = self.load(y, column) if start is None else start
-                self._set(do.out, tile, value, m, h, n)
+        rows = self._rows("r", tile) if self.kernel.arrays[name].space == "global" else []
+        starts = [self.activations(name, row, tile.at["k"]) for row in rows]
+        for m in range(tile.sizes["m"]):
+            for at in self._cells(tile):
+                value = starts[m] if starts else self._total(name, tile, m, *at)
+                self._set(do.out, tile, value, m, *at)
 
     def _decode(self, do: Do, tile: Tile) -> None:
         """Operands to registers, one when it is asked for; operands, or scales, to scratch."""

@@ -60,6 +60,7 @@
 // AVX2-NEXT:   A      f32       [r k]            global k2 k1 k0 k3 k4, m clamped
 // AVX2-NEXT:   B      f4E2M1FN  [n k]            global k0 k1 k2 n0 n1 n2 n3 k3 k4
 // AVX2-NEXT:   SB     f8E8M0FNU [n k] /k 32      global n0 n1 n2 n3
+// AVX2-NEXT:   T      f32       [m n]            stack   | n0 n1 n2
 // AVX2-NEXT:   Y      f32       [y n]            global -, m clamped, n masked
 // AVX2-NEXT:   W      f32       [n k]            stack   | n0 n1 n2 | k2 k1 k0 k3 k4, k in slots of 224
 // AVX2-NEXT:   SW     f32       [n k] /k 32      stack   | n0 n1 n2, k in slots of 224
@@ -68,22 +69,24 @@
 // AVX2-NEXT:   r is g * size of m + m
 // AVX2-NEXT:   y is g * size of m + m
 // AVX2-NEXT: for g by 1 in grid:
-// AVX2-NEXT:   for m by 450 in grid:
+// AVX2-NEXT:   for m by 252 in grid:
 // AVX2-NEXT:     for n by 64 in grid:
 // AVX2-NEXT:       for n by 16:
 // AVX2-NEXT:         for m by 6, rest by 3 or 1:
-// AVX2-NEXT:           Y = 0
+// AVX2-NEXT:           T = 0
 // AVX2-NEXT:         for k by 224:
 // AVX2-NEXT:           for k by 32:
 // AVX2-NEXT:             W = decode B (asked for 1024 k ahead)    : look up
 // AVX2-NEXT:             SW = decode SB                           : to f32
 // AVX2-NEXT:           for m by 6, rest by 3 or 1:
-// AVX2-NEXT:             t = Y
+// AVX2-NEXT:             t = T
 // AVX2-NEXT:             for k by 32:
 // AVX2-NEXT:               S = 0
 // AVX2-NEXT:               S += dot A, W                            : multiply-add
 // AVX2-NEXT:               t += scale S, SW                         : multiply-add
-// AVX2-NEXT:             Y = t
+// AVX2-NEXT:             T = t
+// AVX2-NEXT:         for m by 6, rest by 3 or 1:
+// AVX2-NEXT:           Y = map T
 
 // Integers with a sign, and registers of four columns.
 // NEON: // @mxc_mxfp4_int8_1x6x40x288

@@ -233,8 +233,8 @@ def rows_behind_the_end(kernel: Kernel) -> Kernel:
 
 
 def columns_behind_the_end(kernel: Kernel) -> Kernel:
-    """Sums that wait in the result are stored over the next row."""
-    return changed(kernel, "Y", guards={})
+    """Results are stored over the next row."""
+    return changed(kernel, "Y", guards={"m": "masked"})
 
 
 def scale_of_the_next_block(kernel: Kernel) -> Kernel:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith, vector
+from iree.compiler.dialects import arith
 
-from mxc.kernels.decode import BF16, F32
-from mxc.kernels.language import Chains, Element, Kernel
+from mxc.kernels.language import Kernel
 from mxc.kernels.lowering.index import Number, value_of
 from mxc.kernels.lowering.nest import lower
 from mxc.kernels.lowering.vectors import Vectors
@@ -19,15 +17,12 @@ from mxc.kernels.vectors import Plan, scheduled
 from mxc.passes.kernels.cpu.isa import Isa
 from mxc.passes.kernels.cpu.product import Given, Product, put
 from mxc.passes.kernels.cpu.quantise.output import BlockTile
-from mxc.passes.kernels.cpu.schedule import Tile
+from mxc.passes.kernels.cpu.schedule import OPERANDS
 from mxc.passes.kernels.cpu.weights import PANEL, Column
 from mxc.passes.kernels.finish import Place
 from mxc.passes.kernels.narrow_floats import rounded
 from mxc.passes.kernels.sources import BLOCK
-from mxc.passes.kernels.vectors import bitcast, broadcast, f32, i8, index, of, splat
-
-#: Registers that are not for sums: weights, an activation, a table.
-OTHERS = 6
+from mxc.passes.kernels.vectors import bitcast, broadcast, f32, i8, index, of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +30,7 @@ class Gemm(Product):
     """One kernel for an instruction set."""
 
     isa: Isa
-    tile: Tile
+    plan: Plan
 
     @property
     def lanes(self) -> int:
@@ -50,50 +45,15 @@ class Gemm(Product):
     @cached_property
     def kernel(self) -> Kernel:
         """How it is computed."""
-        kind = self.weights.kind
-        types = {"floats": F32, "pairs": BF16, "quads": Element("i8", 8, np.int8)}
-        return scheduled(self.contraction(activations=types[kind]), self.plan)
-
-    @property
-    def plan(self) -> Plan:
-        """The tiles of its schedule."""
-        weights, rows, lanes, tile = self.weights, self.rows, self.lanes, self.tile
-        kind, block = weights.kind, weights.elements.block
-        excess = weights.elements.offset(self.isa) if kind == "quads" else 0
-        into = {"floats": F32, "pairs": BF16, "quads": Element("i8", 8, np.int8)}[kind]
-        if excess:
-            into = Element("u8", 8, np.uint8, excess=excess)
-        if weights.rounded:
-            narrow = {"f16": Element("f16", 16, np.float16), "bf16": BF16}[weights.rounded]
-            # What multiplies floats is rounded, and has their width.
-            into = replace(narrow, bits=into.bits)
-        together = 1 if self.out is None else BLOCK // lanes
-        width = max(1, tile.columns_a_workgroup // self.halves)
-        # Of sorted rows the height of a tile depends on other rows, and no sum may.
-        wanted = 1 if rows.sorted else self.isa.chains(kind)
-        return Plan(
-            kind,
-            lanes,
-            rows=tile.rows,
-            rests=tile.rests(rows.rows, sorted=rows.sorted),
-            columns=max(1, tile.columns // self.halves) * lanes,
-            weights=into,
-            chains=Chains(wanted, self.isa.registers - OTHERS),
-            rows_a_workgroup=None if rows.sorted else rows.rows_a_workgroup,
-            columns_a_workgroup=-(-width // together) * together * lanes,
-            ahead=tile.prefetch * block,
-            staged=tile.staged_blocks * block,
-            rounded=bool(weights.rounded),
-            blocks=self.out is not None,
-            packed=weights.packed,
-        )
+        contraction = self.contraction(activations=OPERANDS[self.weights.kind])
+        return scheduled(contraction, self.plan)
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         given = self.memory(buffers)
         blocks = None
         if self.out is not None:
-            blocks = BlockTile.of(self.out, given.results[0], given.results[1], self.tile.rows)
+            blocks = BlockTile.of(self.out, given.results[0], given.results[1], self.plan.rows)
         lower(
             self.kernel,
             given.arrays,
@@ -186,15 +146,6 @@ class Registers(Vectors):
         for factor in first:
             sums = arith.mulf(sums, factor)
         return self.gemm.isa.multiply_add(sums, last, total)
-
-    def load(self, row: Number, n: Number) -> ir.Value:
-        """Sums that wait in the result."""
-        place, kind = self._cell(row, n), of(f32(), self.lanes)
-        at = [place.row, place.column]
-        if place.mask is None:
-            return vector.load(kind, self.memory.results[0], at)
-        nothing = splat(0.0, f32(), self.lanes)
-        return vector.maskedload(kind, self.memory.results[0], at, place.mask, nothing)
 
     def finish(self, totals: Sequence[ir.Value], row: Number, n: Number) -> ir.Value:
         """The result of totals."""

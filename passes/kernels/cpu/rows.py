@@ -40,7 +40,6 @@ class Rows:
     experts: int = 0
     sorted: bool = False
     share: int = 1
-    rows_a_workgroup: int = 1 << 30
     own: bool = False
 
     @property

@@ -18,12 +18,26 @@ moves; mxfp4 and int4, which tiles decode for themselves, take 1.3 and 1.6 times
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
+import numpy as np
+
+from mxc.kernels.decode import BF16, F32
+from mxc.kernels.language import Chains, Element
+from mxc.kernels.layout import Kind
+from mxc.kernels.vectors import Plan
 from mxc.passes.kernels.cpu.activations import Prepared
-from mxc.passes.kernels.cpu.isa import Isa, Kind
+from mxc.passes.kernels.cpu.isa import Isa
+from mxc.passes.kernels.cpu.rows import Rows
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
-from mxc.passes.kernels.extents import Size
+from mxc.passes.kernels.sources import BLOCK
+
+#: What activations are, by the kind of product.
+OPERANDS: dict[Kind, Element] = {
+    "floats": F32,
+    "pairs": BF16,
+    "quads": Element("i8", 8, np.int8),
+}
 
 #: Registers -> kind -> rows of a tile.
 _ROWS: dict[int, dict[Kind, int]] = {
@@ -52,62 +66,91 @@ _ACTIVATION_BYTES = 512 << 10
 #: Tiles of fewer rows have no half that is more than one.
 _HALVED = 4
 
-#: Elements along K that are decoded at once where they are decoded to memory: 14 KiB, of pairs.
-#: With their scales they fit, as floats too, into the 32 KiB that IREE gives a kernel.
-_STAGED = 224
+#: Elements along K that are decoded at once where they are decoded to memory, and bytes of them, at
+#: most: with their scales and the sums that wait they fit into the 32 KiB that IREE gives a kernel.
+_STAGED, _STAGED_BYTES, _WAITING_BYTES = 224, 14 << 10, 16 << 10
+
+#: Registers that are not for sums: weights, an activation, a table.
+_OTHERS = 6
 
 
-@dataclass(frozen=True)
-class Tile:
-    """Rows and registers of columns that are computed at once; blocks that weights are asked for
-    ahead; the registers of columns that a workgroup has; blocks of weights that are decoded to
-    memory at once, for all tiles of rows (0: each tile decodes for itself)."""
-
-    rows: int
-    columns: int
-    prefetch: int
-    columns_a_workgroup: int
-    staged_blocks: int = 0
-
-    def rests(self, rows: Size, *, sorted: bool) -> tuple[int, ...]:
-        """Rows of the tiles behind those of whole height: what is left, or, where that is not
-        known, half of the height, and, but for sorted rows, one. What these have too many repeat
-        the last row: they are stored twice, and equal."""
-        if isinstance(rows, int) and not sorted:
-            return (rows % self.rows,) if rows % self.rows else ()
-        half = self.rows // 2
-        return (half,) if sorted or self.rows < _HALVED else (half, 1)
-
-
-def tile(isa: Isa, weights: Weights, rows: Size, *, sorted: bool) -> Tile:
-    """The tile for so many rows a group; `sorted`: a number that is known when it runs, as is one
-    that comes with the call."""
-    kind, block = weights.kind, weights.elements.block
-    prefetch = _PREFETCH // block if weights.packed else 0
-    panels = PANEL // isa.lanes * _PANELS
-    if rows == 1 and not sorted:
-        # One stream of weights a core: what is asked for ahead is the panel that comes next.
-        # Two narrow registers of columns, so that each cache line is read about once.
-        columns = 1 if isa.lanes == PANEL else _COLUMNS
-        return Tile(1, columns, prefetch, PANEL // isa.lanes * _PANELS_OF_ONE_ROW)
-    height = _ROWS[isa.registers][kind]
+def plan(
+    isa: Isa,
+    weights: Weights,
+    prepared: Prepared,
+    rows: Rows,
+    depth: int,
+    halves: int,
+    *,
+    quantised: bool,
+) -> Plan:
+    """The tiles of a product over `depth`; `halves`: 2 for a gate; `quantised`: its result may be
+    MX blocks, which it is where weights are not decoded to memory."""
+    kind, lanes, block = weights.kind, isa.lanes, weights.elements.block
+    height, columns, panels = _ROWS[isa.registers][kind], _COLUMNS, _PANELS
     bits = weights.elements.bits
-    costly = not weights.packed or (bits <= _CODE_BITS and isa.costly(bits, kind))
-    staged, columns = costly, _COLUMNS
-    if costly and kind == "quads" and isa.registers == 16:
+    staged = not weights.packed or (bits <= _CODE_BITS and isa.costly(bits, kind))
+    if staged and kind == "quads" and isa.registers == 16:
         height, columns = _ROWS_OF_ONE_COLUMN, 1
-    if isinstance(rows, int) and not sorted:
-        staged = costly and rows > height
-        height = -(-rows // -(-rows // height))
-    return Tile(height, columns, prefetch, panels, _STAGED // block if staged else 0)
+    if isinstance(rows.rows, int) and not rows.sorted:
+        staged = staged and rows.rows > height
+        height = -(-rows.rows // -(-rows.rows // height))
+        if rows.rows == 1:
+            # One stream of weights a core: what is asked for ahead is the panel that comes next.
+            # Two narrow registers of columns, so that each cache line is read about once.
+            columns, panels = 1 if lanes == PANEL else _COLUMNS, _PANELS_OF_ONE_ROW
+    columns = max(1, columns // halves)
+    into = _operands(weights, isa)
+    chunk = _STAGED_BYTES // (columns * halves * lanes * into.bits // 8)
+    chunk = min(_STAGED, chunk) // block * block if staged else 0
+    most = max(height, _ACTIVATION_BYTES // (depth // prepared.block * prepared.dwords * 4))
+    if staged:
+        most = min(most, _WAITING_BYTES // (columns * halves * lanes * 4))
+    most = max(height, most // height * height)
+    if isinstance(rows.rows, int) and not rows.sorted:
+        # Of about equal number in all workgroups.
+        parts = -(-rows.rows // most)
+        most = -(-rows.rows // (parts * height)) * height
+    blocks = quantised and not staged
+    together = BLOCK // lanes if blocks else 1
+    width = max(1, PANEL // lanes * panels // halves)
+    return Plan(
+        kind,
+        lanes,
+        rows=height,
+        rests=_rests(height, rows),
+        columns=columns * lanes,
+        weights=into,
+        # Of sorted rows the height of a tile depends on other rows, and no sum may.
+        chains=Chains(1 if rows.sorted else isa.chains(kind), isa.registers - _OTHERS),
+        rows_a_workgroup=None if rows.sorted and not staged else most,
+        columns_a_workgroup=-(-width // together) * together * lanes,
+        ahead=_PREFETCH // block * block if weights.packed else 0,
+        staged=chunk,
+        rounded=bool(weights.rounded),
+        blocks=blocks,
+        packed=weights.packed,
+    )
 
 
-def rows_a_workgroup(prepared: Prepared, rows: Size, blocks: int, height: int) -> int:
-    """Whole tiles whose activations stay in the cache, of about equal number in all workgroups
-    where the number of rows is known."""
-    row_bytes = blocks * prepared.dwords * 4
-    most = max(height, _ACTIVATION_BYTES // row_bytes // height * height)
-    if not isinstance(rows, int):
-        return most
-    parts = -(-rows // most)
-    return -(-rows // (parts * height)) * height
+def _operands(weights: Weights, isa: Isa) -> Element:
+    """What codes become."""
+    into = OPERANDS[weights.kind]
+    excess = weights.elements.offset(isa) if weights.kind == "quads" else 0
+    if excess:
+        return Element("u8", 8, np.uint8, excess=excess)
+    if weights.rounded:
+        narrow = {"f16": Element("f16", 16, np.float16), "bf16": BF16}[weights.rounded]
+        # What multiplies floats is rounded, and has their width.
+        return replace(narrow, bits=into.bits)
+    return into
+
+
+def _rests(height: int, rows: Rows) -> tuple[int, ...]:
+    """Rows of the tiles behind those of whole height: what is left, or, where that is not known,
+    half of the height, and, but for sorted rows, one. What these have too many repeat the last row:
+    they are stored twice, and equal."""
+    if isinstance(rows.rows, int) and not rows.sorted:
+        return (rows.rows % height,) if rows.rows % height else ()
+    half = height // 2
+    return (half,) if rows.sorted or height < _HALVED else (half, 1)
