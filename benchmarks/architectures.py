@@ -82,10 +82,22 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "glm4_moe_lite": ("GLM-4.7-Flash", {}),
     "gpt_oss": ("gpt-oss-20b", {"num_local_experts": 32} | SLIDING),
-    "granite": ("Granite 3.3 8B", sizes(4096, 12800, 32, 8, 49159)),
+    "granite": (
+        "Granite 3.3 8B",
+        sizes(4096, 12800, 32, 8, 49159)
+        | {"attention_multiplier": 0.0078125, "residual_multiplier": 0.22}
+        | {"embedding_multiplier": 12.0, "logits_scaling": 16.0},
+    ),
+    "granitemoe": (
+        "Granite 3.1 3B-A800M",
+        sizes(1536, 512, 24, 8, 49155)
+        | {"num_local_experts": 40, "num_experts_per_tok": 8, "attention_multiplier": 0.015625}
+        | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 6.0},
+    ),
     "llama": ("Llama 3.3 70B", sizes(8192, 28672, 64, 8, 128256)),
     "llama4_text": ("Llama 4 Scout", {"no_rope_layers": [1, 0], "moe_layers": [0, 1]}),
     "minimax_m2": ("MiniMax-M2", {}),
+    "ministral3": ("Ministral 3 8B", {}),
     "mistral": ("Mistral 7B", sizes(4096, 14336, 32, 8, 32768)),
     "mixtral": ("Mixtral 8x7B", sizes(4096, 14336, 32, 8, 32000)),
     "olmo2": ("OLMo 2 7B", sizes(4096, 11008, 32, 32, 100352)),

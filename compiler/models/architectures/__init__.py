@@ -14,11 +14,11 @@ from mxc.compiler.models.architectures.exaone4 import exaone4
 from mxc.compiler.models.architectures.gemma2 import gemma2, gemma3
 from mxc.compiler.models.architectures.glm4 import glm4
 from mxc.compiler.models.architectures.glm4_moe import glm4_moe
-from mxc.compiler.models.architectures.granite import granite
+from mxc.compiler.models.architectures.granite import granite, granite_moe
 from mxc.compiler.models.architectures.llama import llama
 from mxc.compiler.models.architectures.llama4 import llama4
 from mxc.compiler.models.architectures.minimax_m2 import minimax_m2
-from mxc.compiler.models.architectures.mistral import mistral
+from mxc.compiler.models.architectures.mistral import ministral3, mistral
 from mxc.compiler.models.architectures.mixtral import mixtral
 from mxc.compiler.models.architectures.olmo2 import olmo2, olmo3
 from mxc.compiler.models.architectures.phi3 import phi3
@@ -73,9 +73,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("glm4_moe_lite", "Glm4MoeLiteForCausalLM", _family(glm4_moe_lite)),
     Architecture("gpt_oss", "GptOssForCausalLM", _gpt_oss),
     Architecture("granite", "GraniteForCausalLM", _family(granite)),
+    Architecture("granitemoe", "GraniteMoeForCausalLM", _family(granite_moe)),
     Architecture("llama", "LlamaForCausalLM", _family(llama)),
     Architecture("llama4_text", "Llama4ForCausalLM", _family(llama4)),
     Architecture("minimax_m2", "MiniMaxM2ForCausalLM", _family(minimax_m2)),
+    Architecture("ministral3", "Ministral3ForCausalLM", _family(ministral3)),
     Architecture("mistral", "MistralForCausalLM", _family(mistral)),
     Architecture("mixtral", "MixtralForCausalLM", _family(mixtral)),
     Architecture("olmo2", "Olmo2ForCausalLM", _family(olmo2)),

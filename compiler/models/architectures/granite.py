@@ -1,15 +1,46 @@
-"""Granite 3 and 4 (dense): Llama with multipliers of embeddings, scores, residuals and logits.
+"""Granite 3 and 4 (dense), Granite 3 with experts: Llama with multipliers of embeddings, scores,
+residuals and logits.
 
-Source: transformers' models/granite (5.23).
+Sources: transformers' models/granite and models/granitemoe (5.23).
 """
 
+from dataclasses import replace
+
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
+from mxc.compiler.models.blocks.expert_tensors import ExpertTensors
+from mxc.compiler.models.blocks.mixture import Mixture
+from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer
 
+#: The name of the mixture, and what checkpoints call what all of its experts have in one tensor.
+_MIXTURE = "block_sparse_moe"
+_NAMES = (
+    (f".{_MIXTURE}.input_linear.weight", f".{_MIXTURE}.experts.gate_up_proj"),
+    (f".{_MIXTURE}.output_linear.weight", f".{_MIXTURE}.experts.down_proj"),
+)
+
 
 def granite(c: Fields) -> Decoder:
-    """The model of a config."""
+    """The dense model of a config."""
+    return _scaled(c, "granite", mlp(c, bias=c.flag("mlp_bias", False)), "mlp")
+
+
+def granite_moe(c: Fields) -> Decoder:
+    """The model of a config with experts in every layer: a softmax over those that are chosen."""
+    c.known("hidden_act", ("silu",), "silu")
+    experts = Mixture(
+        hidden=c.size("hidden_size"),
+        width=c.size("intermediate_size"),
+        experts=c.size("num_local_experts"),
+        choices=c.size("num_experts_per_tok"),
+        router="router.layer",
+        tensors=ExpertTensors(stacked=True),
+    )
+    return replace(_scaled(c, "granitemoe", experts, _MIXTURE), aliases=_NAMES)
+
+
+def _scaled(c: Fields, name: str, inner: Mlp | Mixture, inner_name: str) -> Decoder:
     bias = c.flag("attention_bias", False)
     attention = self_attention(
         c,
@@ -20,12 +51,13 @@ def granite(c: Fields) -> Decoder:
     )
     layer = Layer(
         attention=attention,
-        mlp=mlp(c, bias=c.flag("mlp_bias", False)),
+        mlp=inner,
+        mlp_name=inner_name,
         residual=c.number("residual_multiplier", 1.0),
     )
     return decoder(
         c,
-        "granite",
+        name,
         [layer] * c.size("num_hidden_layers"),
         embedding_scale=c.number("embedding_multiplier", 1.0),
         logits_scale=1 / c.number("logits_scaling", 1.0),

@@ -1,8 +1,16 @@
-"""Mistral: Llama, of which every layer may slide. Source: transformers' models/mistral (5.23)."""
+"""Mistral: Llama, of which every layer may slide. Ministral 3: queries grow with the position.
+
+Sources: transformers' models/mistral and models/ministral3 (5.23).
+"""
 
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
+from mxc.compiler.models.blocks.rope import read_rope
+from mxc.compiler.models.blocks.self_attention import Temperature
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer
+
+#: What Ministral 3 has in rope_parameters beside rotary positions.
+_GROWTH, _LENGTH = "llama_4_scaling_beta", "max_position_embeddings"
 
 
 def mistral(c: Fields) -> Decoder:
@@ -11,3 +19,23 @@ def mistral(c: Fields) -> Decoder:
     window = c.size("sliding_window", 4096) if slides else None
     layer = Layer(attention=self_attention(c, window=window), mlp=mlp(c))
     return decoder(c, "mistral", [layer] * c.size("num_hidden_layers"))
+
+
+def ministral3(c: Fields) -> Decoder:
+    """The model of a config: YaRN, and a temperature that begins at the original context."""
+    rope = c.inner("rope_parameters")
+    if rope is None:
+        raise c.refuse("rope_parameters", f"an object with {_GROWTH}", None)
+    attention = self_attention(
+        c,
+        depth=128,
+        rope=read_rope(c, theta=1e6, beside=(_GROWTH, _LENGTH)),
+        window=c.raw("sliding_window") and c.size("sliding_window"),
+        temperature=Temperature(
+            step=rope.size("original_max_position_embeddings"),
+            factor=rope.number(_GROWTH),
+            first=0,
+        ),
+    )
+    layer = Layer(attention=attention, mlp=mlp(c))
+    return decoder(c, "ministral3", [layer] * c.size("num_hidden_layers"))

@@ -78,11 +78,13 @@ def read_rope(
     theta: float = 10000.0,
     fraction: float | None = None,
     interleaved: bool = False,
+    beside: Sequence[str] = (),
 ) -> Rope:
     """What a config says: `rope_parameters`, or `rope_scaling` and `rope_theta` as before.
 
     `theta` and `fraction` are the architecture's defaults of rope_theta and partial_rotary_factor;
-    a `fraction` of None says that it always rotates whole heads. Raises CheckpointError for a type
+    a `fraction` of None says that it always rotates whole heads. `beside`: fields of
+    `rope_parameters` that say nothing about rotary positions. Raises CheckpointError for a type
     that is not known, for fields that it does not have, and where the two spellings disagree.
     """
     new, old = fields.inner("rope_parameters"), fields.inner("rope_scaling")
@@ -96,6 +98,7 @@ def read_rope(
     part = fields.number("partial_rotary_factor", fraction or 1.0)
     rope = new or old
     if rope is not None:
+        rope.inert(*beside)
         base = _agreed(fields, rope, "rope_theta", base)
         part = _agreed(fields, rope, "partial_rotary_factor", part)
     if part > 1 or (fraction is None and part != 1):

@@ -43,15 +43,18 @@ NO_SINKS = "attention.no_sinks"
 
 @dataclass(frozen=True, kw_only=True)
 class Temperature:
-    """What queries at position p are multiplied with: 1 + factor * log(1 + (p + 1) // step)."""
+    """What queries at position p are multiplied with: 1 + factor * log(1 + (p + first) // step)."""
 
     step: int
     factor: float
+    first: int = 1
 
     def at(self, position: ir.Value) -> ir.Value:
         """f32, of an index."""
-        one, step = (constant(value, ir.IndexType.get()) for value in (1, self.step))
-        count = arith.addi(one, arith.divui(arith.addi(position, one), step))
+        one, first, step = (
+            constant(value, ir.IndexType.get()) for value in (1, self.first, self.step)
+        )
+        count = arith.addi(one, arith.divui(arith.addi(position, first), step))
         number = arith.uitofp(f32(), arith.index_cast(ir.IntegerType.get_signless(32), count))
         grown = arith.mulf(constant(self.factor, f32()), math.log(number))
         return arith.addf(constant(1.0, f32()), grown)

@@ -108,6 +108,18 @@ CONFIGS: dict[str, tuple[Any, dict[str, str]]] = {
         ),
         MLP,
     ),
+    "granitemoe": (
+        t.GraniteMoeConfig(
+            **ONE,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            embedding_multiplier=3.0,
+            logits_scaling=2.0,
+            residual_multiplier=0.7,
+            attention_multiplier=0.2,
+        ),
+        ATTENTION,
+    ),
     # A sequence is in five chunks, and passes two steps of the temperature.
     "llama4_text": (
         t.Llama4TextConfig(
@@ -126,6 +138,24 @@ CONFIGS: dict[str, tuple[Any, dict[str, str]]] = {
     "minimax_m2": (
         t.MiniMaxM2Config(
             **ONE, head_dim=32, rotary_dim=16, num_local_experts=4, num_experts_per_tok=2
+        ),
+        ATTENTION,
+    ),
+    # Queries grow twice within a sequence.
+    "ministral3": (
+        t.Ministral3Config(
+            **ONE,
+            head_dim=32,
+            rope_parameters={
+                "rope_type": "yarn",
+                "type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 16.0,
+                "original_max_position_embeddings": 11,
+                "llama_4_scaling_beta": 0.4,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+            },
         ),
         ATTENTION,
     ),
