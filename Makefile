@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # The gates run one after the other, in the order in which `test` names them.
 .NOTPARALLEL:
-.PHONY: help demo test lint types lit pytest docs clean
+.PHONY: help demo check test quick lint types lit pytest docs clean
 
 # Left empty, the first of CANDIDATES that is 3.11 to 3.13 and can make environments.
 PYTHON ?=
@@ -14,13 +14,15 @@ BIN := $(VENV)/bin
 # Builds of torch without CUDA, some gigabytes smaller. Used where it can be reached.
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 # What the tests start by name, mxc and filecheck, is of this environment.
-lit pytest: export PATH := $(CURDIR)/$(BIN):$(PATH)
+lit quick pytest: export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/base.stamp ## Make a small gpt-oss checkpoint, compile it for this CPU, generate, report
 	$(BIN)/mxc demo
+
+check: lint types lit quick demo ## What to run before a commit: the gates with the quick tests, and make demo
 
 test: lint types lit pytest ## Every gate, as continuous integration runs it
 
@@ -33,6 +35,14 @@ types: $(VENV)/test.stamp ## mypy --strict over every package
 
 lit: $(VENV)/test.stamp ## IR in, IR out
 	$(BIN)/lit -v lit_tests
+
+# Tests that compile little or nothing.
+QUICK := tests/artifact tests/dialects tests/formats tests/kernels tests/runtime/engine \
+  tests/runtime/completions tests/simulator/instructions tests/targets tests/test_architecture.py \
+  tests/compiler/test_cache.py $(addprefix tests/passes/test_,base.py sanitizer.py spec.py)
+
+quick: $(VENV)/test.stamp ## Numbers, the interpreter of kernels, the simulator's instructions
+	$(BIN)/python -m pytest -q -n auto --dist loadfile $(QUICK)
 
 pytest: $(VENV)/test.stamp ## Behaviour and numbers
 	@# A worker for each core; the tests of a file share what they compile.
