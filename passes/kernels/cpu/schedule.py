@@ -11,9 +11,10 @@ With AVX2's 16 registers of 8 lanes (120 rows of 2880): mxfp4 as floats in tiles
 decode for themselves 85 %, 4 x 2 81 %, decoded once for all 92 % (of 12 rows, mxfp6: 55 and 71 %);
 dense 6 x 2 97 %; quads with AVX-VNNI 5 x 2 79 %, 6 x 2 67 %; mxfp6 as quads 38 and 73 %. Sums have
 to be in registers; totals may wait in memory. Where a quad's dot product is three instructions
-(AVX2 alone), so that sums go to the stack too: mxfp6, which is decoded once for all, takes in tiles
-of 6 x 1 0.90 of the time of 5 x 2 (with AVX-VNNI the same), of the instructions 6 % and not 27 %
-moves; mxfp4 and int4, which tiles decode for themselves, take 1.3 and 1.6 times as long.
+(AVX2 alone), sums and activations go to the stack too, unless weights are decoded once for all, in
+tiles of 6 x 1: mxfp6 takes 0.90 of the time of 5 x 2 (with AVX-VNNI the same), of the instructions
+6 % and not 27 % moves; mxfp4, nvfp4 and int4 take 0.87 to 0.96 of the time of tiles of 5 x 2 that
+decode for themselves (30 and 120 rows of 2880, and sorted ones), with 6 to 8 % and not 14 to 27 %.
 """
 
 from __future__ import annotations

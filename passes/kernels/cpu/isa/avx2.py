@@ -37,8 +37,9 @@ class Avx2(Isa):
         return 4 if kind == "quads" and not self.vnni else 12
 
     def costly(self, bits: int, kind: Kind) -> bool:
-        """All but quads of 4 and 8 bits."""
-        return kind != "quads" or bits == 6
+        """All but quads of 8 bits, and of 4 with vpdpbusd: what stands for it takes registers too,
+        and decoding in between sends activations to the stack."""
+        return kind != "quads" or bits == 6 or (bits == 4 and not self.vnni)
 
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
         """4 and 6 bits are looked up as bytes; more are computed."""
