@@ -172,8 +172,8 @@ def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str
     workgroup: the workgroup's size of kernels whose metadata does not state one. Raises
     CodeObjectError for anything that is not a complete code object for gfx950 or gfx942.
     """
-    sections = elf.read_sections(data)
     processor = processors.processor(data)
+    sections = elf.read_sections(data)
     symbols = elf.symbols(data, sections)
     stated = kernel_entries(unpack(elf.note(data, sections)))
     lines = read_lines(
