@@ -75,27 +75,39 @@ class SetCpuSchedule(Pass):
         )
 
 
-def refuse_elements(op: ir.Operation, *, f8: bool = True) -> None:
+def refuse_elements(op: ir.Operation, *, f8: bool = True, fnuz: bool = True) -> None:
     """Raise PassError where `op` reads elements that IREE cannot load or extend.
 
-    Those of 6 bits nowhere, those of 8 bits not on every GPU (`f8` false).
+    Those of 6 bits nowhere, those of 8 bits not on every GPU (`f8` false). `fnuz` false: nor FNUZ
+    kinds, which IREE extends on gfx942 alone, where the simulator does not model them.
     """
     for value in op.operands:
         if not isinstance(value.type, ir.RankedTensorType):
             continue
         element = value.type.element_type
-        is_scale = isinstance(element, ir.Float8E8M0FNUType)
-        if not f8 and isinstance(element, ir.FloatType) and element.width == 8 and not is_scale:
-            raise PassError(
-                f"reads {value.type}: IREE cannot extend elements of 8 bits on this GPU; use "
-                "mxfp4, or gfx950",
-                plain(op.location),
+        if not isinstance(element, ir.FloatType) or isinstance(element, ir.Float8E8M0FNUType):
+            continue
+        if not fnuz and str(element).endswith("FNUZ"):
+            raise _refused(
+                op,
+                value,
+                "no GPU's code generator is known to extend FNUZ elements rightly",
+                "f8E4M3FN, f8E5M2 or a CPU",
             )
-        if isinstance(element, ir.FloatType) and element.width == 6:
-            reasons = read_reasons(op.location)
-            ours = f"no kernel of mxc takes it ({reasons[0]}), and " if reasons else ""
-            raise PassError(
-                f"reads {value.type}: {ours}no code generator can load elements of 6 bits yet; use "
+        if not f8 and element.width == 8:
+            raise _refused(
+                op, value, "IREE cannot extend elements of 8 bits on this GPU", "mxfp4, or gfx950"
+            )
+        if element.width == 6:
+            raise _refused(
+                op,
+                value,
+                "no code generator can load elements of 6 bits yet",
                 "a format of 4 or 8 bits",
-                plain(op.location),
             )
+
+
+def _refused(op: ir.Operation, value: ir.Value, why: str, instead: str) -> PassError:
+    reasons = read_reasons(op.location)
+    ours = f"no kernel of mxc takes it ({reasons[0]}), and " if reasons else ""
+    return PassError(f"reads {value.type}: {ours}{why}; use {instead}", plain(op.location))
