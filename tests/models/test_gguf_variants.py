@@ -216,6 +216,17 @@ CASES: dict[str, tuple[Any, str | None]] = {
         ),
         None,
     ),
+    "qwen2_moe-dense": (
+        transformers.Qwen2MoeConfig(
+            **TWO,
+            num_experts=5,
+            num_experts_per_tok=3,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=48,
+            mlp_only_layers=[0],
+        ),
+        "wants experts in every layer of qwen2moe",
+    ),
     "seed_oss": (transformers.SeedOssConfig(**SMALL, head_dim=32, attention_bias=True), None),
     # The fourth layer has no rotary positions.
     "smollm3": (
@@ -315,6 +326,17 @@ def test_the_folder_is_the_same_model(name: str, made: Made) -> None:
     assert tables[0].keys() == tables[1].keys()
     for key in tables[0]:
         assert np.abs(tables[0][key] - tables[1][key]).max() <= 2e-5
+
+
+def test_which_factors_of_longrope_a_model_has_is_said_of_both(made: Made) -> None:
+    folder, _ = made("phi3-longrope")
+    for length, said in ((16, "short factors"), (17, "long factors")):
+        notes = [
+            open_model(folder / place, max_sequence_length=length).notes
+            for place in ("model", "m.gguf")
+        ]
+        told = [[note for note in each if said in note] for each in notes]
+        assert told[0] == told[1] != []
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3", "phi3", "starcoder2"])
