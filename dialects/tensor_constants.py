@@ -1,19 +1,34 @@
-"""Constant tensors as numpy arrays: bits of integers as uint64, values of floats as float64."""
+"""Constant tensors as numpy arrays: what they hold as numbers, or the codes that they hold it in.
+
+Numbers are the bits of integers as uint64 and the values of floats as float64.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import numpy as np
 from iree.compiler import ir
+from iree.compiler.dialects import arith
+from numpy.typing import NDArray
 
-from mxc.dialects.scalar_operations import FLOATS, Array
+from mxc.dialects.boundary import unpack
+from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.scalar_operations import FLOATS, Array, bits_of
+
+Codes = NDArray[Any]
 
 #: Elements up to which a constant is read: above, it is a weight and no table.
 _MOST = 1 << 16
 #: A dense attribute of many elements is printed as its bytes.
 _AS_BYTES = re.compile(r'dense<"0x([0-9A-Fa-f]*)">')
+_RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
+_BITCAST = "flow.tensor.bitcast"
+_BYTE, _NIBBLE = 8, 4
+#: Types of which the bindings show the memory.
+_WITH_A_BUFFER = ("f64", "f32", "f16", "i64", "i32", "i16", "i8")
 _NUMBERS = re.compile(r"0x[0-9A-Fa-f]+|-?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?")
 
 
@@ -48,6 +63,71 @@ def constant_of(value: ir.Value) -> Array | None:
         return np.array(attribute).astype(np.int64).view(np.uint64) & mask
     found = floats_of(attribute)
     return None if found is None else found.reshape(kind.shape)
+
+
+def is_constant(value: ir.Value) -> bool:
+    """Whether `codes_of` reads a tensor."""
+    if isinstance(value, ir.BlockArgument) or not isinstance(value.type, ir.RankedTensorType):
+        return False
+    op, bits = value.owner, bits_of(element_of(value))
+    if op.name in _RESHAPES or op.name == _BITCAST:
+        source = op.operands[0]
+        same = bits == bits_of(element_of(source))
+        nibbles = (bits_of(element_of(source)), bits) == (_BYTE, _NIBBLE)
+        return (same or nibbles) and is_constant(source)
+    return (
+        op.name == "arith.constant"
+        and isinstance(op.attributes["value"], ir.DenseElementsAttr)
+        and bits in (_NIBBLE, _BYTE, 16, 32, 64)
+    )
+
+
+def codes_of(value: ir.Value) -> Codes:
+    """The bits of each element of a tensor for which `is_constant` holds, in its shape: bytes of
+    elements of 4 bits, else an integer of the width of the element."""
+    op, shape = value.owner, shape_of(value)
+    if op.name in _RESHAPES:
+        return codes_of(op.operands[0]).reshape(shape)
+    if op.name == _BITCAST:
+        found = codes_of(op.operands[0])
+        if bits_of(element_of(value)) == _NIBBLE != bits_of(element_of(op.operands[0])):
+            found = np.stack([found & 15, found >> _NIBBLE], axis=-1)
+        return found.reshape(shape)
+    codes = codes_of_attribute(ir.DenseElementsAttr(op.attributes["value"]))
+    return np.broadcast_to(codes, shape) if codes.size == 1 else codes.reshape(shape)
+
+
+def codes_of_attribute(attribute: ir.DenseElementsAttr) -> Codes:
+    """The same of a dense attribute of elements of 4, 8, 16, 32 or 64 bits; one code for a
+    repeated element, else one dimension."""
+    element = ir.RankedTensorType(attribute.type).element_type
+    bits = bits_of(element)
+    kind = np.dtype(f"u{max(bits, _BYTE) // _BYTE}")
+    if str(element) in _WITH_A_BUFFER and not attribute.is_splat:
+        return np.ascontiguousarray(np.array(attribute)).reshape(-1).view(kind)
+    text = str(attribute)
+    found = _AS_BYTES.match(text)
+    if found is not None:
+        return np.frombuffer(bytes.fromhex(found.group(1)), kind)
+    floats = floats_of(attribute)
+    if floats is not None:
+        return floats.astype(FLOATS[str(element)]).view(kind)
+    numbers = _NUMBERS.findall(text.rpartition(">")[0].rpartition(">")[0])
+    return np.array([int(each, 0) & ((1 << bits) - 1) for each in numbers], kind)
+
+
+def constant_tensor(codes: Codes, element: ir.Type) -> ir.Value:
+    """A constant at the insertion point, of codes as `codes_of` gives them: of packed floats their
+    bytes, which are renamed."""
+    bits = bits_of(element)
+    packed = isinstance(element, ir.FloatType) and bits <= _BYTE
+    if packed and bits == _NIBBLE:
+        codes = codes[..., 0::2] | codes[..., 1::2] << _NIBBLE
+    kind = ir.IntegerType.get_signless(_BYTE) if packed else element
+    stored = ir.RankedTensorType.get(list(codes.shape), kind)
+    attribute = ir.DenseElementsAttr.get(np.ascontiguousarray(codes), type=stored)
+    found = arith.constant(stored, attribute)
+    return unpack(found, element) if packed else found
 
 
 def splat_number(attribute: ir.Attribute) -> float | int | None:

@@ -13,7 +13,8 @@ after:
       { scaling_extf(%w, %w_scale), mulf(%x, _), addf(%acc, _) }
 
 An operand whose dimensions are in another order than the loops, weights [K, N] or scales
-[K / 32, N], is transposed before: kernels read rows. The attribute mxc.notes of the module says so.
+[K / 32, N], is transposed before: kernels read rows. The attribute mxc.notes of the module says so,
+but of a constant, which becomes a constant by rows.
 A result in another order, of weights that stand first, [N, M], is transposed after.
 
 Where the program rounds what it dequantises, or blocks of the two sides differ, the body stays as
@@ -35,6 +36,7 @@ from mxc.dialects.indexing import dims, substitute
 from mxc.dialects.mixed_blocks import size_of
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, contraction_into, match_scaled_contraction
+from mxc.dialects.tensor_constants import is_constant
 from mxc.passes.base import Pass, add_note
 from mxc.passes.kernels.values import is_zero
 from mxc.passes.rewriting.generics import yielded
@@ -64,7 +66,10 @@ class CanonicalOperands(Pass):
                 continue
             *operands, result = _orders(found)
             moves = any(order != sorted(order) for order in operands)
-            if moves:
+            if any(
+                order != sorted(order) and not is_constant(value)
+                for value, order in zip(_operands(found), operands, strict=True)
+            ):
                 add_note(module, _NOTE)
             own = any(found.rounded) or bool(found.loops.ki)
             moves |= result != sorted(result) or list(found.numbers) != sorted(found.numbers)

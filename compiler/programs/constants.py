@@ -6,7 +6,6 @@ dimensions gets a parameter of its own, in the order of its loops, so that no ca
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -29,7 +28,7 @@ from mxc.dialects.locations import names
 from mxc.dialects.parameters import Parameters, initial_value
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import match_scaled_contraction
-from mxc.dialects.tensor_constants import floats_of
+from mxc.dialects.tensor_constants import codes_of_attribute
 from mxc.passes.rewriting.rebuild import Read, linalg_operations, rebuild, sums_floats, sweep
 
 #: MLIR element type -> dtype of its bytes in memory, one element each.
@@ -51,7 +50,6 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 _BYTE = 8
 #: A list of at most so many numbers is a table or a bias, which stays in the program.
 LIST = 1024
-_BYTES = re.compile(r'dense<"0x([0-9A-Fa-f]*)">')
 
 
 #: What constants are called that the program has no name for.
@@ -244,17 +242,9 @@ class Constants:
 
 def array_of(attribute: ir.Attribute) -> NDArray[Any]:
     """The elements of a dense attribute in its shape, of the dtype of ml_dtypes or numpy."""
-    kind = ir.RankedTensorType(ir.DenseElementsAttr(attribute).type)
-    dtype = _DTYPES[str(kind.element_type)]
-    if str(kind.element_type) in ("f64", "f32", "f16", "i64", "i32", "i16", "i8"):
-        return np.ascontiguousarray(np.array(ir.DenseElementsAttr(attribute)).astype(dtype))
-    # The bindings have no buffer for the other types: their bytes are read from the text.
-    found = _BYTES.match(str(attribute))
-    if found is not None:
-        return np.frombuffer(bytes.fromhex(found.group(1)), dtype).reshape(kind.shape)
-    numbers = floats_of(ir.DenseElementsAttr(attribute))
-    assert numbers is not None, f"{kind} is a type of _DTYPES"
-    return numbers.astype(dtype).reshape(kind.shape)
+    dense = ir.DenseElementsAttr(attribute)
+    kind = ir.RankedTensorType(dense.type)
+    return codes_of_attribute(dense).view(_DTYPES[str(kind.element_type)]).reshape(kind.shape)
 
 
 def _symbol(op: ir.Operation, attribute: str) -> str:

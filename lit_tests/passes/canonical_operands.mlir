@@ -214,3 +214,30 @@ func.func @rounded_columns(%x: tensor<4x2x32xf32>, %w: tensor<2x32x8xf8E4M3FN>, 
   } -> tensor<4x8xf32>
   func.return %r : tensor<4x8xf32>
 }
+
+// -----
+
+// Constants [K, N] and [K / 32, N] become constants by rows: nothing is transposed, and there is no note.
+// CHECK-LABEL: module {
+// CHECK: @constants
+// CHECK-DAG: arith.constant dense<[{{\[}}{{\[}}18, 84]], {{\[}}[52, 102]]]> : tensor<2x1x2xi8>
+// CHECK-DAG: arith.constant dense<{{\[}}[127], [-128]]> : tensor<2x1xi8>
+// CHECK-NOT: linalg.transpose
+// CHECK: linalg.generic {{.*}} ins(%arg0, %{{.*}}, %{{.*}} : tensor<3x1x4xf32>, tensor<2x1x4xf4E2M1FN>, tensor<2x1xf8E8M0FNU>)
+// CHECK-NOT: linalg.transpose
+func.func @constants(%x: tensor<3x1x4xf32>, %acc: tensor<3x2xf32>) -> tensor<3x2xf32> {
+  %w = arith.constant dense<[[[1.0, 2.0], [0.5, 1.5], [2.0, 4.0], [3.0, 4.0]]]> : tensor<1x4x2xf4E2M1FN>
+  %bytes = arith.constant dense<[[127, -128]]> : tensor<1x2xi8>
+  %s = flow.tensor.bitcast %bytes : tensor<1x2xi8> -> tensor<1x2xf8E8M0FNU>
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, ko, kb) -> (m, ko, kb)>, affine_map<(m, n, ko, kb) -> (ko, kb, n)>, affine_map<(m, n, ko, kb) -> (ko, n)>, affine_map<(m, n, ko, kb) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %w, %s : tensor<3x1x4xf32>, tensor<1x4x2xf4E2M1FN>, tensor<1x2xf8E8M0FNU>) outs(%acc : tensor<3x2xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<3x2xf32>
+  func.return %r : tensor<3x2xf32>
+}

@@ -1,4 +1,4 @@
-"""Transposed copies of tensors, packed ones as bytes."""
+"""Transposed copies of tensors, packed ones as bytes; of constants, other constants."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.generic import constant, element_of, empty, generic, loop_index, shape_of
 from mxc.dialects.mixed_blocks import size_of
 from mxc.dialects.scalar_operations import bits_of
+from mxc.dialects.tensor_constants import codes_of, constant_tensor, is_constant
 from mxc.passes.rewriting.split_loops import reassociation, reshape
 
 _BYTE = 8
@@ -37,6 +38,8 @@ def transposed(value: ir.Value, order: Sequence[int]) -> ir.Value:
 
     `order`: the dimension that each of the result is.
     """
+    if is_constant(value):
+        return constant_tensor(codes_of(value).transpose(order), element_of(value))
     element, last = element_of(value), len(shape_of(value)) - 1
     if bits_of(element) < _BYTE and order[-1] != last:
         return _of_nibbles(value, order)
