@@ -15,6 +15,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from compressed_tensors.quantization import QuantizationArgs
+from compressed_tensors.quantization.lifecycle.forward import fake_quantize
+from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from numpy.typing import NDArray
 from published_checkpoints import PUBLISHED
 from published_configs import VOCABULARY
@@ -104,6 +107,39 @@ def test_rows_are_quantised_where_they_meet_nvfp4(name: str, tmp_path: Path) -> 
     with quantised(reference):
         assert agreeing(found, logits()) >= 0.8
     assert agreeing(found, logits()) == 0
+
+
+def static(x: torch.Tensor, calibrated: float) -> torch.Tensor:
+    """Rows of nvfp4 by compressed-tensors, under the global scale of a calibrated magnitude."""
+    most = torch.tensor([calibrated])
+    whole = generate_gparam(-most, most).float()
+    peak = x.reshape(len(x), -1, 16).abs().amax(-1)
+    arguments = QuantizationArgs(
+        num_bits=4, type="float", strategy="tensor_group", group_size=16, dynamic="local",
+        scale_dtype=torch.float8_e4m3fn,
+    )  # fmt: skip
+    scales, zeros = calculate_qparams(-peak, peak, arguments, global_scale=whole)
+    return fake_quantize(x, scales, zeros, arguments, global_scale=whole)
+
+
+def test_a_scale_of_each_row_loses_no_more_than_a_static_one() -> None:
+    """That is why static scales of a checkpoint are not read: docs/numerics.md."""
+    torch.manual_seed(0)
+    rows = torch.randn(64, 512)
+    uneven = rows * torch.exp(1.5 * torch.randn(64, 1)) * torch.exp(torch.randn(64, 512))
+
+    def decibels(x: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+        return 10 * torch.log10((x**2).sum(-1) / ((x - found) ** 2).sum(-1))
+
+    for x in (rows, uneven):
+        own = decibels(x, rounded(x))
+        for times in (1, 8, 100):
+            gained = own - decibels(x, static(x, float(x.abs().max()) * times))
+            assert gained.mean() >= -0.2
+        # Of a token above what was calibrated a static scale cuts off the largest.
+        largest = x.abs().amax(-1).argmax()
+        cut = decibels(x, static(x, float(x.abs().max()) / 2))
+        assert own[largest] - cut[largest] >= 2
 
 
 def test_gfx950_computes_what_a_cpu_does(tmp_path: Path) -> None:
