@@ -199,8 +199,8 @@ def _quantised(mode: str, floats: str, dense: str | None, recipe: str | None) ->
     if mode == NVFP4:
         return [
             "activations are quantised to nvfp4, in blocks of 16 and with a float32 scale for each "
-            f"row, where they meet nvfp4 weights; MX weights, {plain} and the key/value cache see "
-            f"{floats}"
+            f"row, where they meet nvfp4 weights, by code of IREE: mxc has no kernel for it; MX "
+            f"weights, {plain} and the key/value cache see {floats}"
         ]
     how = "int8 with a float32 scale"
     if mode in MX:
