@@ -108,7 +108,7 @@ class ChooseGpuSchedule(Pass):
 def _chosen(call: Call, gpu: Gpu) -> Schedules:
     """The cheapest schedules that can compute the call with what follows it."""
     after = epilogue(call.op, 16)
-    last = after.stages[-1].op if after.stages else call.op
+    last = after.last(call.op)
     halves = 2 if after.gated else 1
     quantises = gpu.matrix.converts and after.stores == "f32"
     quantised = quantises and quantisation_of(last.results[0]) is not None

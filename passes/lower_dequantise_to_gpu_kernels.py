@@ -25,10 +25,10 @@ from iree.compiler import ir
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.recast import Dequantised, match_dequantised
 from mxc.passes.base import Pass
-from mxc.passes.kernels.executables import Threads, dispatch_all, executable_of
-from mxc.passes.kernels.extents import Size, dynamic_of, product, value_of
+from mxc.passes.kernels.calls import Calls, blocks_of
+from mxc.passes.kernels.executables import Threads
 from mxc.passes.kernels.gpu.blocks.dequantise import Dequantise
-from mxc.passes.kernels.reshapes import as_tensor, packed_as, sizes_of
+from mxc.passes.kernels.reshapes import packed_as, sizes_of
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 
 #: Bits of elements that IREE cannot load.
@@ -44,42 +44,23 @@ class LowerDequantiseToGpuKernels(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Lower every tensor that IREE could not make."""
-        built: set[str] = set()
+        calls = Calls(module)
         for op in linalg_operations(module):
             kind = str(element_of(op.results[0]))
             found = match_dequantised(op.results[0], kind) if kind in _FLOATS else None
             if found is not None and found.format.element.bits == _BITS:
-                _lower(module, op, found, kind, built)
+                _lower(calls, op, found, kind)
         sweep(module)
 
 
-def _lower(
-    module: ir.Operation, op: ir.Operation, found: Dequantised, kind: str, built: set[str]
-) -> None:
-    *lead, _ = shape_of(op.results[0])
-    kernel = Dequantise(found.format, None if min(lead) < 0 else math.prod(lead), kind)
-    if kernel.name not in built:
-        built.add(kernel.name)
-        with ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0]):
-            executable_of(kernel.name, kernel, Threads(kernel.threads, 64))
+def _lower(calls: Calls, op: ir.Operation, found: Dequantised, kind: str) -> None:
+    result, tensors = op.results[0], (found.elements, found.scales)
+    *lead, _ = shape_of(result)
+    blocks = math.prod(lead) if min(lead) >= 0 else None
+    kernel = Dequantise(blocks, found.format, kind)
     with ir.InsertionPoint(op), op.location:
-        sizes = sizes_of(op.results[0])
-        values = iter(sizes)
-        count: Size = 1
-        for size in lead:
-            count = product(count, next(values) if size < 0 else size)
-        scalars = [value_of(count)] if kernel.scalars else []
-        *read, floats = kernel.buffers(scalars)
-        pairs = zip((found.elements, found.scales), read, strict=True)
-        made = dispatch_all(
-            kernel.name,
-            [
-                *(packed_as(v, as_tensor(b.memref), dynamic_of([b])) for v, b in pairs),
-                *scalars,
-            ],
-            [as_tensor(floats.memref)],
-            workload=scalars,
-            sizes=dynamic_of([*read, floats]),
-        )
-        result = op.results[0]
-        result.replace_all_uses_with(packed_as(made.results[0], result.type, sizes))
+        given = sizes_of(result)
+        scalars = [blocks_of(result, given)] if kernel.scalars else []
+        threads = Threads(kernel.threads, 64)
+        made = calls.dispatch(kernel.name, kernel, tensors, scalars, threads)
+        result.replace_all_uses_with(packed_as(made.results[0], result.type, given))

@@ -20,25 +20,21 @@ Leaves alone: all else.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 
 from mxc.dialects.generic import element_of, shape_of
-from mxc.dialects.kernel_calls import mark_quantises
 from mxc.dialects.quantise import Quantisation, match_quantisation, source_of
 from mxc.dialects.recast import match_dequantised, match_transposed
 from mxc.errors import PassError
 from mxc.passes.base import Pass
-from mxc.passes.kernels.cpu.calls import Calls
+from mxc.passes.kernels.calls import Calls, quantise
 from mxc.passes.kernels.cpu.isa import ISAS, Isa
 from mxc.passes.kernels.cpu.quantise.kernel import Quantise
 from mxc.passes.kernels.cpu.quantise.rounding import Rounding
 from mxc.passes.kernels.cpu.quantise.sources import Source
 from mxc.passes.kernels.cpu.quantise.transpose import TransposeQuantise
-from mxc.passes.kernels.extents import Size, product, value_of
-from mxc.passes.kernels.reshapes import packed_as, sizes_of
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 
@@ -57,21 +53,9 @@ class LowerQuantiseToCpuKernels(Pass):
         calls = Calls(module)
         for op in linalg_operations(module):
             if (found := match_quantisation(op)) is not None:
-                _lower(calls, ISAS[self.isa], found)
+                kernel, tensors = _kernel(ISAS[self.isa], found)
+                quantise(calls, found, kernel, kernel.name, tensors)
         sweep(module)
-
-
-def _lower(calls: Calls, isa: Isa, found: Quantisation) -> None:
-    kernel, tensors = _kernel(isa, found)
-    # Where the scales are computed: before all that reads them or the elements.
-    with ir.InsertionPoint(found.scales), found.codes.location:
-        sizes = sizes_of(found.x)
-        scalars = [_count(shape_of(found.x), sizes)] if kernel.scalars else []
-        made = calls.dispatch(kernel.name, kernel, tensors, scalars)
-        mark_quantises(made, found.format.name)
-        for op, result in zip((found.codes, found.scales), made.results, strict=True):
-            wanted = op.results[0]
-            wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
 
 
 def _kernel(
@@ -88,14 +72,6 @@ def _kernel(
     source, tensors = _read(found.x)
     blocks = math.prod(shape) // BLOCK if min(shape) >= 0 else None
     return Quantise(isa, rounding, source, blocks), tensors
-
-
-def _count(shape: Sequence[int], sizes: Sequence[ir.Value]) -> ir.Value:
-    """Blocks of a tensor of which some sizes are dynamic."""
-    count: Size = math.prod(size for size in shape if size >= 0) // BLOCK
-    for size in sizes:
-        count = product(count, size)
-    return value_of(count)
 
 
 def _read(x: ir.Value) -> tuple[Source, tuple[ir.Value, ...]]:

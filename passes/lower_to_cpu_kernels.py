@@ -41,20 +41,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.contraction import OperandFormat
 from mxc.dialects.contractions import is_contraction
-from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import mark_quantises, write_reason
 from mxc.dialects.quantise import Quantisation
 from mxc.dialects.reasons import Reason
 from mxc.errors import PassError
 from mxc.passes.base import Pass
+from mxc.passes.kernels.calls import Calls, Kernel, take_over
 from mxc.passes.kernels.cpu.activations import Prepare, Prepared
-from mxc.passes.kernels.cpu.calls import Calls
 from mxc.passes.kernels.cpu.gemm import Gemm
 from mxc.passes.kernels.cpu.isa import ISAS, Amx, Isa, Kind
 from mxc.passes.kernels.cpu.matches import Call, match
@@ -70,11 +69,11 @@ from mxc.passes.kernels.cpu.sorted_rows import SortedRows
 from mxc.passes.kernels.cpu.tiles import Tiles, padded, prepared_for_tiles
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
-from mxc.passes.kernels.extents import Size, product, quotient, value_of
+from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.quantised import quantised_result
-from mxc.passes.kernels.reshapes import as_tensor, packed_as, reshape, scalars_of, sizes_of
+from mxc.passes.kernels.reshapes import as_tensor, scalars_of
 from mxc.passes.kernels.sources import BLOCK
-from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
+from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 from mxc.passes.rewriting.worklist import Worklist
 from mxc.targets.target import Kind as InstructionKind
 
@@ -164,8 +163,7 @@ class _Kernels:
     def __init__(self, module: ir.Operation, isa: Isa) -> None:
         self.relaid: dict[str, tuple[ir.Type, str]] = {}
         self._calls, self._isa = Calls(module), isa
-        self._prepared: dict[tuple[str, tuple[ir.Value, ...]], ir.Value] = {}
-        self._routes: dict[ir.Value, ir.Value] = {}
+        self._made: dict[tuple[str, tuple[ir.Value, ...]], ir.Operation] = {}
         self._epilogues: dict[str, int] = {}
 
     def lower(self, call: Call) -> None:
@@ -215,10 +213,11 @@ class _Kernels:
         made, out = (made, out) if cut.blocks else (None, None)
         gemm = Gemm(weights, prepared, rows, call.of.n, blocks, after, out, isa=self._isa, plan=cut)
         with ir.InsertionPoint(call.op), call.op.location:
-            scalars = _scalars(call)
-            operands = [self._prepare(call, Prepare(source, prepared, rows.sources, blocks))]
+            scalars, prepare = _scalars(call), Prepare(source, prepared, rows.sources, blocks)
+            given = rows.given(scalars)
+            operands = [self._prepare(call, prepare, given)]
             if call.ids is not None:
-                operands.append(self._route(call) if routed else call.ids)
+                operands.append(self._route(call, given) if routed else call.ids)
         name = self._name(call, routed, after, out)
         self._dispatch(call, gemm, scalars, operands, name, made, choice)
 
@@ -230,11 +229,13 @@ class _Kernels:
         weights = Weights(call.elements, "pairs", call.scales)
         with ir.InsertionPoint(call.op), call.op.location:
             scalars = _scalars(call)
+            given = rows.given(scalars)
             prepare = Prepare(call.lhs.source, prepared, rows.sources, steps)
-            operands = [self._prepare(call, prepare)]
+            operands = [self._prepare(call, prepare, given)]
             if routed:
                 sort = SortedRows(padded(prepared), rows, steps)
-                operands = [self._sort(call, sort, operands[0]), self._route(call)]
+                operands.append(self._route(call, given))
+                operands[0] = self._once(sort.name, sort, operands, given.groups).results[0]
             elif call.ids is not None:
                 operands.append(call.ids)
         kernel = Tiles(weights, padded(prepared), rows, call.of.n, steps, after, out)
@@ -254,8 +255,7 @@ class _Kernels:
         """The call of a kernel on its first operands, its weights and what its epilogue reads,
         instead of the contraction and all that it computes. `made`: blocks are its results."""
         after = kernel.epilogue
-        last = after.stages[-1].op if after.stages else call.op
-        with ir.InsertionPoint(last), call.op.location:
+        with ir.InsertionPoint(after.last(call.op)), call.op.location:
             tensors = kernel.buffers[len(operands) :]
             for parameter, layout, buffer in zip(
                 call.parameters, kernel.weights.layouts, tensors, strict=False
@@ -266,60 +266,37 @@ class _Kernels:
             operands += [] if call.parameters else call.tensors
             operands += [*(value for _, value in after.operands)]
             found = self._calls.dispatch(name, kernel, operands, scalars)
-            dataclasses.replace(
-                call.of,
-                out=OperandFormat(after.stores) if made is None else OperandFormat.of(made.format),
-                kind=_KINDS[kernel.weights.kind] if isinstance(kernel, Gemm) else "matrix",
-                choice=choice,
-                unfused="" if after.unfused is None or made is not None else after.unfused.text,
-            ).write(found)
-            sizes = sizes_of(last.results[0])
-            if made is None:
-                replace(last, reshape(found.results[0], shape_of(last.results[0]), sizes))
-                return
-            for op, result in zip((made.codes, made.scales), found.results, strict=True):
-                wanted = op.results[0]
-                wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
+            kind = _KINDS[kernel.weights.kind] if isinstance(kernel, Gemm) else "matrix"
+            take_over(found, call.of, call.op, after, made, kind=kind, choice=choice)
 
-    def _prepare(self, call: Call, kernel: Prepare) -> ir.Value:
-        """The prepared activations, where no earlier call has them."""
+    def _prepare(self, call: Call, kernel: Prepare, rows: Rows) -> ir.Value:
+        """The prepared activations."""
         tensors = call.lhs.tensors
         read = call.lhs.source
         own = not read.is_float and read.scales == "own" and not read.to
         found = quantiser(*tensors) if own else None
         if found is not None and kernel.prepared.block == call.lhs.source.block == BLOCK:
             kernel, tensors = dataclasses.replace(kernel, quantiser=found[0]), found[1]
-        key = (kernel.name, tensors)
-        if key not in self._prepared:
-            scalars = []
-            if kernel.scalars:
-                groups, rows = _extent(call)
-                scalars = [value_of(quotient(product(groups, rows), call.lhs.share))]
-            made = self._calls.dispatch(kernel.name, kernel, tensors, scalars)
-            if not kernel.source.is_float:
-                mark_quantises(made, kernel.source.format)
-            self._prepared[key] = made.results[0]
-        return self._prepared[key]
+        made = self._once(kernel.name, kernel, tensors, rows.sources)
+        if not kernel.source.is_float:
+            mark_quantises(made, kernel.source.format)
+        return made.results[0]
 
-    def _sort(self, call: Call, kernel: SortedRows, prepared: ir.Value) -> ir.Value:
-        """Prepared rows by expert, where no earlier call has them."""
-        operands = (prepared, self._route(call))
-        key = (kernel.name, operands)
-        if key not in self._prepared:
-            scalars = [value_of(_extent(call)[0])] if kernel.scalars else []
-            made = self._calls.dispatch(kernel.name, kernel, operands, scalars)
-            self._prepared[key] = made.results[0]
-        return self._prepared[key]
+    def _once(
+        self, name: str, kernel: Kernel, tensors: Sequence[ir.Value], size: Size
+    ) -> ir.Operation:
+        """The call of a kernel whose scalar, if it has one, is a size; an earlier one where there
+        is one."""
+        key = (name, tuple(tensors))
+        if key not in self._made:
+            scalars = [value_of(size)] if kernel.scalars else []
+            self._made[key] = self._calls.dispatch(name, kernel, tensors, scalars)
+        return self._made[key]
 
-    def _route(self, call: Call) -> ir.Value:
-        """The rows by expert, where no earlier call has them."""
-        assert call.ids is not None
-        if call.ids not in self._routes:
-            kernel = Routes(call.of.batch, call.of.experts)
-            scalars = [value_of(_extent(call)[0])] if kernel.scalars else []
-            made = self._calls.dispatch(kernel.name, kernel, [call.ids], scalars)
-            self._routes[call.ids] = made.results[0]
-        return self._routes[call.ids]
+    def _route(self, call: Call, rows: Rows) -> ir.Value:
+        """The rows by expert."""
+        kernel = Routes(call.of.batch, call.of.experts)
+        return self._once(kernel.name, kernel, [call.ids], rows.groups).results[0]
 
     def _name(self, call: Call, routed: bool, after: Epilogue, out: Rounding | None) -> str:
         name = _name(call, routed)
@@ -336,7 +313,7 @@ def _rows(call: Call, routed: bool) -> Rows:
 
 def _blocks_of(call: Call, after: Epilogue) -> tuple[Quantisation | None, Rounding | None]:
     """What becomes of a result that is only quantised, and how."""
-    last = after.stages[-1].op if after.stages else call.op
+    last = after.last(call.op)
     made = quantised_result(last.results[0]) if after.stores == "f32" else None
     return made, None if made is None else Rounding(made.format, made.recipe)
 
@@ -344,14 +321,6 @@ def _blocks_of(call: Call, after: Epilogue) -> tuple[Quantisation | None, Roundi
 def _scalars(call: Call) -> list[ir.Value]:
     """Groups and rows that come with the call, at the insertion point."""
     return scalars_of(call.op.results[0], call.of.batch, call.of.m)
-
-
-def _extent(call: Call) -> tuple[Size, Size]:
-    """Groups and rows of a call, at the insertion point."""
-    given = iter(_scalars(call))
-    sizes = (call.of.batch, call.of.m)
-    groups, rows = (next(given) if size is None else size for size in sizes)
-    return groups, rows
 
 
 def _name(call: Call, routed: bool) -> str:

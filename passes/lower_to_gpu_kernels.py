@@ -33,19 +33,15 @@ other than zero; operands whose dimensions are in another order; weights of 2 Gi
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.contraction import OperandFormat
-from mxc.dialects.generic import shape_of
 from mxc.dialects.reasons import Reason
 from mxc.errors import PassError
 from mxc.passes.base import Pass
+from mxc.passes.kernels.calls import Calls, take_over
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
-from mxc.passes.kernels.executables import dispatch_all, executable_of
-from mxc.passes.kernels.extents import dynamic_of
 from mxc.passes.kernels.gpu.by_rows import ByRows
 from mxc.passes.kernels.gpu.calls import Call, match
 from mxc.passes.kernels.gpu.contraction import Contraction
@@ -56,9 +52,9 @@ from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, read_schedules
 from mxc.passes.kernels.gpu.stream import Stream
-from mxc.passes.kernels.reshapes import as_buffer, as_tensor, packed_as, reshape, sizes_of
-from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
+from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 from mxc.targets.amd import known_gpu
+from mxc.targets.target import Kind
 
 #: What to do about a schedule that does not fit.
 _CURE = "leave the schedule to mxc-choose-gpu-schedule, or give another one"
@@ -88,15 +84,14 @@ class LowerToGpuKernels(Pass):
 
 class _Kernels:
     def __init__(self, module: ir.Operation) -> None:
-        self._module = module
-        self._built: set[str] = set()
+        self._calls = Calls(module)
         self._epilogues: dict[str, int] = {}
 
     def lower(self, call: Call, chosen: Schedules) -> None:
         """Replace the contraction by a dispatch. Raises PassError for a schedule that cannot be."""
         chosen = chosen if call.of.m is None else chosen.only(call.of.m)
         after = epilogue(call.op, 16)
-        last = after.stages[-1].op if after.stages else call.op
+        last = after.last(call.op)
         converts = chosen.schedules[0].instruction.unit.converts
         quantises = converts and after.stores == "f32"
         blocks = quantisation_of(last.results[0]) if quantises else None
@@ -108,33 +103,14 @@ class _Kernels:
         name = self._name(call, after) + (f"_as_{out.name}" if out is not None else "")
         name += f"_as_{after.stores}" if blocks is None and after.stores != "f32" else ""
         kernel = ByRows(kernels, chosen.bounds)
-        self._build(name, kernel)
         with ir.InsertionPoint(last), call.op.location:
-            scalars = call.scalars()
-            buffers, results = kernel.buffers(scalars), kernel.results(scalars)
             ids = [] if call.ids is None else [call.ids]
             given = [*call.lhs.tensors, *ids, *call.rhs, *(v for _, v in after.operands)]
-            operands = [as_buffer(v, each) for v, each in zip(given, buffers, strict=False)]
-            made = dispatch_all(
-                name,
-                [*operands, *scalars],
-                [as_tensor(each.memref) for each in results],
-                workload=scalars,
-                sizes=dynamic_of(buffers),
+            made = self._calls.dispatch(
+                name, kernel, given, call.scalars(), kernel.threads, kernel.cases
             )
-            dataclasses.replace(
-                call.of,
-                out=OperandFormat(after.stores) if out is None else OperandFormat.of(out.format),
-                kind="scaled matrix" if call.decoded is None else "matrix",
-                unfused="" if after.unfused is None or blocks is not None else after.unfused.text,
-            ).write(made)
-            sizes = sizes_of(last.results[0])
-            if blocks is None:
-                replace(last, reshape(made.results[0], shape_of(last.results[0]), sizes))
-                return
-            for op, result in zip((blocks.codes, blocks.scales), made.results, strict=True):
-                wanted = op.results[0]
-                wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
+            kind: Kind = "scaled matrix" if call.decoded is None else "matrix"
+            take_over(made, call.of, call.op, after, blocks, kind=kind)
 
     def _kernel(
         self, call: Call, schedule: Schedule, after: Epilogue, out: Conversion | None
@@ -153,13 +129,6 @@ class _Kernels:
             chosen=call.ids is not None,
             decoded=call.decoded,
         )
-
-    def _build(self, name: str, kernel: ByRows) -> None:
-        if name in self._built:
-            return
-        self._built.add(name)
-        with ir.InsertionPoint.at_block_begin(self._module.regions[0].blocks[0]):
-            executable_of(name, kernel, kernel.threads, kernel.cases)
 
     def _name(self, call: Call, after: Epilogue) -> str:
         source, left = call.lhs.source, call.left

@@ -138,7 +138,7 @@ func.func @mxfp4(%arg0: tensor<3x64xbf16>) -> (tensor<3x2x32xf4E2M1FN>, tensor<3
 // CHECK-LABEL: func.func @dynamic_rows(
 // CHECK: %[[M:.*]] = tensor.dim
 // CHECK-NOT: linalg
-// CHECK: %[[COUNT:.*]] = arith.muli %[[M]], %c2
+// CHECK: %[[COUNT:.*]] = arith.muli %c2{{.*}}, %[[M]]
 // CHECK: flow.dispatch @mxc_quantise_bf16_mxfp4_even_D::@mxc_quantise_bf16_mxfp4_even_D[%[[COUNT]]](%{{.*}}, %[[COUNT]]) {mxc.quantises = {{.*}}} : (tensor<?xbf16>{%{{.*}}}, index) -> (tensor<?xi32>{%{{.*}}}, tensor<?xi8>{%[[COUNT]]})
 // CHECK-NOT: linalg
 // CHECK: return %{{.*}}, %{{.*}} : tensor<?x2x32xf4E2M1FN>, tensor<?x2xf8E8M0FNU>

@@ -88,6 +88,10 @@ class Epilogue:
         """Whether the result has half of the columns."""
         return any(stage.gated for stage in self.stages)
 
+    def last(self, op: ir.Operation) -> ir.Operation:
+        """The last operation that is computed, of those behind the contraction `op` and itself."""
+        return self.stages[-1].op if self.stages else op
+
     @property
     def result(self) -> ir.Type:
         """The element type of the result."""

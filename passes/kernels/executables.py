@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from iree.compiler import ir
 
 from mxc.artifact.kernel_names import case_name
 from mxc.dialects.amdgpu import in_global_memory
-from mxc.passes.kernels.extents import Buffer, Size, dynamic_of, value_of
+from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.vectors import index
 
 _EXECUTABLE = "stream.executable"
@@ -92,44 +91,6 @@ def cases_of(module: ir.Operation) -> dict[str, tuple[str, int]]:
                     given = ir.DictAttr(function.attributes[CASES])
                     for rows in ir.DenseI64ArrayAttr(given["bounds"]):
                         found[case_name(entry, rows)] = (entry, rows)
-    return found
-
-
-class Kernel(Protocol):
-    """A kernel whose sizes may come with each call, as index scalars, which are the workload."""
-
-    @property
-    def scalars(self) -> int:
-        """How many there are."""
-
-    def workgroups(self, scalars: Sequence[ir.Value]) -> Sequence[Size]:
-        """Counts, at the insertion point."""
-
-    def buffers(self, scalars: Sequence[ir.Value] = ()) -> Sequence[Buffer]:
-        """What is read, then what is written, at the insertion point; of no call in particular
-        where no scalars are given."""
-
-    def body(self, *given: ir.Value) -> None:
-        """Build the body at the insertion point, of the buffers and the scalars."""
-
-
-def executable_of(
-    name: str, kernel: Kernel, threads: Threads, cases: Cases | None = None
-) -> ir.Operation:
-    """`executable` of a kernel, at the insertion point."""
-    found = executable(
-        name,
-        [each.memref for each in kernel.buffers()],
-        kernel.workgroups,
-        kernel.body,
-        scalars=kernel.scalars,
-        threads=threads,
-        sizes=lambda scalars: dynamic_of(kernel.buffers(scalars)),
-    )
-    if cases is not None:
-        _, module, _ = found.regions[0].blocks[0].operations
-        (function,) = module.operation.regions[0].blocks[0].operations
-        function.operation.attributes[CASES] = cases.attribute
     return found
 
 

@@ -63,19 +63,6 @@ def quotient_up(size: Size, by: int) -> Size:
 
 
 @dataclass(frozen=True)
-class Extent:
-    """`groups` groups of `rows` rows."""
-
-    groups: Size
-    rows: Size
-
-    @property
-    def results(self) -> Size:
-        """Rows of the result."""
-        return product(self.groups, self.rows)
-
-
-@dataclass(frozen=True)
 class Buffer:
     """A tensor that a kernel reads or writes."""
 

@@ -10,7 +10,7 @@ a kernel of its own, which mxc-split-kernels does where the host program can cho
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
@@ -26,7 +26,7 @@ from mxc.passes.kernels.vectors import index
 class ByRows:
     """`kernels`: one more than there are `bounds`; number n is for rows less than bound n.
 
-    They differ in their schedules. The rows are the last scalar of a call.
+    They differ in their schedules. The rows of a call are its last scalar.
     """
 
     kernels: Sequence[Contraction]
@@ -53,33 +53,36 @@ class ByRows:
             threads=[_threads(kernel) for kernel in self.kernels],
         )
 
-    def results(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
-        """What is written, which are the last buffers."""
-        return self.kernels[0].results(scalars)
+    def given(self, scalars: Sequence[ir.Value]) -> ByRows:
+        """This kernel for so many groups or rows."""
+        return replace(self, kernels=[kernel.given(scalars) for kernel in self.kernels])
 
-    def buffers(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
+    @property
+    def buffers(self) -> list[Buffer]:
         """What is read and written."""
-        return self.kernels[0].buffers(scalars)
+        return self.kernels[0].buffers
 
-    def workgroups(self, scalars: Sequence[ir.Value] = ()) -> list[Size]:
+    @property
+    def workgroups(self) -> list[Size]:
         """Along columns, rows and groups."""
-        *others, found = [kernel.workgroups(scalars) for kernel in self.kernels]
+        *others, found = [kernel.workgroups for kernel in self.kernels]
         for counts, bound in reversed(list(zip(others, self.bounds, strict=True))):
-            few = below(scalars[-1], bound)
+            few = below(value_of(self.kernels[0].rows), bound)
             found = [
                 arith.select(few, value_of(count), value_of(more))
                 for count, more in zip(counts, found, strict=True)
             ]
         return found
 
-    def body(self, *given: ir.Value) -> None:
-        """Build the body at the insertion point, of the buffers and the scalars."""
+    def body(self, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
         if not self.bounds:
-            self.kernels[0].body(*given)
+            self.kernels[0].body(*buffers)
             return
+        rows = value_of(self.kernels[0].rows)
         case = index(len(self.bounds))
         for number, bound in reversed(list(enumerate(self.bounds))):
-            case = arith.select(below(given[-1], bound), index(number), case)
+            case = arith.select(below(rows, bound), index(number), case)
         switch = ir.Operation.create(
             "scf.index_switch",
             operands=[case],
@@ -89,7 +92,7 @@ class ByRows:
         default, *regions = switch.regions
         for region, kernel in zip([*regions, default], self.kernels, strict=True):
             with ir.InsertionPoint(region.blocks.append()):
-                kernel.body(*given)
+                kernel.body(*buffers)
                 scf.YieldOp([])
 
 

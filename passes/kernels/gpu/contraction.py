@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
@@ -13,7 +14,7 @@ from mxc.dialects.amdgpu import KEEPS_NAN
 from mxc.dialects.generic import element_of
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.extents import Buffer, Extent, Size, quotient, quotient_up, value_of
+from mxc.passes.kernels.extents import Buffer, Size, product, quotient, quotient_up, value_of
 from mxc.passes.kernels.finish import Finish, Place
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.decode import Register
@@ -32,7 +33,8 @@ from mxc.passes.kernels.vectors import f32, i32, index, of
 class Contraction(ABC):
     """`groups` products of [rows, K] and [columns, K]; `experts`: 0 where there is one rhs for all.
 
-    `groups` and `rows` are None where they come with each call, as index scalars in this order.
+    `groups` and `rows` are None where they come with each call, as index scalars in this order,
+    until they are given.
 
     `chosen`: ids say which expert a group has; else there are as many as groups, each has its own.
 
@@ -48,8 +50,8 @@ class Contraction(ABC):
 
     lhs: Scaled | Floats
     rhs: Scaled
-    groups: int | None
-    rows: int | None
+    groups: Size
+    rows: Size
     columns: int
     experts: int
     schedule: Schedule
@@ -86,46 +88,50 @@ class Contraction(ABC):
         """How many index values come with each call."""
         return (self.groups, self.rows).count(None)
 
-    def extent(self, scalars: Sequence[ir.Value]) -> Extent:
-        """Groups and rows of a call; of none in particular where there are no scalars."""
-        given = iter(scalars)
-        groups, rows = (
-            next(given, None) if size is None else size for size in (self.groups, self.rows)
-        )
-        return Extent(groups, rows)
+    def given(self, scalars: Sequence[ir.Value]) -> Self:
+        """This product for so many groups or rows."""
+        values = iter(scalars)
+        groups, rows = (next(values) if size is None else size for size in (self.groups, self.rows))
+        return replace(self, groups=groups, rows=rows) if self.scalars else self
+
+    @property
+    def height(self) -> Size:
+        """Rows of the result of all groups."""
+        return product(self.groups, self.rows)
 
     @property
     def right(self) -> int:
         """Workgroups along columns."""
         return -(-self.width // (self.schedule.columns // self.halves))
 
-    def workgroups(self, scalars: Sequence[ir.Value] = ()) -> list[Size]:
+    @property
+    def workgroups(self) -> list[Size]:
         """Along columns, rows and groups."""
-        extent = self.extent(scalars)
-        return [self.right, quotient_up(extent.rows, self.schedule.rows), extent.groups]
+        return [self.right, quotient_up(self.rows, self.schedule.rows), self.groups]
 
-    def results(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
+    @property
+    def results(self) -> list[Buffer]:
         """What is written, which are the last buffers."""
-        rows = self.extent(scalars).results
+        rows = self.height
         if self.out is not None:
             return Blocks.buffers(self.out, rows, self.width)
         return [Buffer([rows, self.width], self.after.result)]
 
-    def buffers(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
+    @property
+    def buffers(self) -> list[Buffer]:
         """What is read and written."""
-        extent = self.extent(scalars)
-        found = self.lhs.buffers(quotient(extent.results, self.share))
+        rows = self.height
+        found = self.lhs.buffers(quotient(rows, self.share))
         if self.experts and self.chosen:
-            found.append(Buffer([extent.groups], i32()))
+            found.append(Buffer([self.groups], i32()))
         found += self.rhs.buffers(max(self.experts, 1) * self.columns)
         for reach, value in self.after.operands:
-            shape = flat_shape(reach, value, extent.results)
-            found.append(Buffer(shape, element_of(value)))
-        return [*found, *self.results(scalars)]
+            found.append(Buffer(flat_shape(reach, value, rows), element_of(value)))
+        return [*found, *self.results]
 
     @abstractmethod
-    def body(self, *given: ir.Value) -> None:
-        """Build the body at the insertion point, of the buffers and the scalars."""
+    def body(self, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
 
     @property
     def attributes(self) -> Mapping[str, str]:
@@ -136,19 +142,16 @@ class Contraction(ABC):
 class Given:
     """The buffers of a product by what they are, for the group of the workgroup that runs.
 
-    `rhs`: elements and scales, of the group's expert alone; `results`: as the product has them;
-    `extent`: of this call.
+    `rhs`: elements and scales, of the group's expert alone; `results`: as the product has them.
     """
 
-    def __init__(self, contraction: Contraction, given: Sequence[ir.Value]) -> None:
-        """At the insertion point; `given`: the buffers and the scalars."""
+    def __init__(self, contraction: Contraction, buffers: Sequence[ir.Value]) -> None:
+        """At the insertion point."""
         self.contraction = contraction
         self.group = workgroup(2)
-        count = len(given) - contraction.scalars
-        buffers, self.extent = list(given[:count]), contraction.extent(given[count:])
-        operands, results = len(contraction.lhs.row_sizes), len(contraction.results())
-        self._lhs, after = buffers[:operands], buffers[operands:-results]
-        self.results = buffers[-results:]
+        operands, results = len(contraction.lhs.row_sizes), 1 if contraction.out is None else 2
+        self._lhs, after = list(buffers[:operands]), list(buffers[operands:-results])
+        self.results = list(buffers[-results:])
         expert = self.group
         if contraction.experts and contraction.chosen:
             expert, after = self._expert(after[0]), after[1:]
@@ -164,8 +167,9 @@ class Given:
         They begin at its row, so that offsets are small however many rows there are. Rows behind
         the last one are zero.
         """
-        start, total = self._source(first), quotient(self.extent.results, self.contraction.share)
-        sizes, most = self.contraction.lhs.row_sizes, self.contraction.schedule.rows
+        contraction, start = self.contraction, self._source(first)
+        sizes, most = contraction.lhs.row_sizes, contraction.schedule.rows
+        total = quotient(contraction.height, contraction.share)
         return [
             rows_of(buffer, size, start, most, total)
             for buffer, size in zip(self._lhs, sizes, strict=True)
@@ -179,18 +183,18 @@ class Given:
 
     def result_row(self, row: ir.Value) -> ir.Value:
         """A row of the group in the result of all groups."""
-        return plus(times(self.group, value_of(self.extent.rows)), row)
+        return plus(times(self.group, value_of(self.contraction.rows)), row)
 
     def has_row(self, row: ir.Value) -> ir.Value:
         """Whether the group has a row."""
-        return below(row, value_of(self.extent.rows))
+        return below(row, value_of(self.contraction.rows))
 
     def blocks(self, first: ir.Value) -> list[ir.Value]:
         """The results of a workgroup that begins at the row `first`, if blocks: see `lhs`."""
         contraction, start = self.contraction, self.result_row(first)
         assert contraction.out is not None
         sizes = Blocks.row_sizes(contraction.out, contraction.width)
-        most, total = contraction.schedule.rows, self.extent.results
+        most, total = contraction.schedule.rows, contraction.height
         return [
             rows_of(buffer, size, start, most, total)
             for buffer, size in zip(self.results, sizes, strict=True)

@@ -53,7 +53,7 @@ class Stream(Contraction):
         return self.decoded is not None and not converts and rows > 1
 
     def body(self, *given: ir.Value) -> None:
-        """Build the body at the insertion point, of the buffers and the scalars."""
+        """Build the body at the insertion point."""
         _Body(self, given).build()
 
 

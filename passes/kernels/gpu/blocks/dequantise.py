@@ -17,6 +17,7 @@ from mxc.dialects.amdgpu import thread
 from mxc.dialects.amdgpu_narrow import widened
 from mxc.formats.formats import BlockFormat
 from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import named, product
 from mxc.passes.kernels.gpu.blocks.over_blocks import OverBlocks
 from mxc.passes.kernels.gpu.conversions import power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
@@ -35,13 +36,12 @@ class Dequantise(OverBlocks):
     """
 
     format: BlockFormat
-    blocks: int | None
     kind: str
 
     @property
     def name(self) -> str:
         """The symbol of the kernel: the same for the same work."""
-        size = "D" if self.blocks is None else self.blocks * BLOCK
+        size = named(product(self.blocks, BLOCK))
         return f"mxc_dequantise_{self.format.name}_{self.kind}_{size}"
 
     @property
@@ -56,12 +56,11 @@ class Dequantise(OverBlocks):
         return 2 if self.format.element.bits == 6 else 4
 
     def body(self, *given: ir.Value) -> None:
-        """Build the body at the insertion point, of the buffers and the scalars."""
-        kinds, most = self._kinds, self._together
-        total, start = self._count(given[len(kinds) :]), times(workgroup(0), most)
+        """Build the body at the insertion point."""
+        most, start = self._together, times(workgroup(0), self._together)
         elements, scales, floats = (
-            rows_of(buffer, size, start, most, total)
-            for buffer, (size, _) in zip(given, kinds, strict=False)
+            rows_of(buffer, size, start, most, self.blocks)
+            for buffer, (size, _) in zip(given, self._kinds, strict=True)
         )
         lane, count = thread(), BLOCK // self._lanes
         words = count * self.format.element.bits // 32

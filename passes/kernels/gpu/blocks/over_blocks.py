@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 from iree.compiler import ir
 
@@ -13,10 +15,11 @@ from mxc.passes.kernels.extents import Buffer, Size, product, quotient_up
 THREADS = 256
 
 
+@dataclass(frozen=True)
 class OverBlocks(ABC):
     """`blocks`: how many; where it is None, their number is an index scalar of each call."""
 
-    blocks: int | None
+    blocks: Size
 
     @property
     @abstractmethod
@@ -38,18 +41,19 @@ class OverBlocks(ABC):
         """How many index values come with each call."""
         return int(self.blocks is None)
 
-    def workgroups(self, scalars: Sequence[ir.Value] = ()) -> list[Size]:
+    def given(self, scalars: Sequence[ir.Value]) -> Self:
+        """This kernel for so many blocks."""
+        return replace(self, blocks=scalars[0]) if self.scalars else self
+
+    @property
+    def workgroups(self) -> list[Size]:
         """Along the blocks."""
-        return [quotient_up(self._count(scalars), self._together)]
+        return [quotient_up(self.blocks, self._together)]
 
-    def buffers(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
+    @property
+    def buffers(self) -> list[Buffer]:
         """What is read, then the results."""
-        count = self._count(scalars)
-        return [Buffer([product(count, size)], element) for size, element in self._kinds]
-
-    def _count(self, scalars: Sequence[ir.Value]) -> Size:
-        """Blocks of a call."""
-        return next(iter(scalars), None) if self.blocks is None else self.blocks
+        return [Buffer([product(self.blocks, size)], element) for size, element in self._kinds]
 
     @property
     def _together(self) -> int:

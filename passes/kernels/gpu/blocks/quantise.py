@@ -28,6 +28,7 @@ from mxc.dialects.amdgpu import BEYOND, no_reordering, thread
 from mxc.dialects.amdgpu_narrow import neighbour, widened
 from mxc.formats.formats import FORMATS, BlockFormat
 from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import named, product
 from mxc.passes.kernels.gpu.blocks.over_blocks import OverBlocks
 from mxc.passes.kernels.gpu.conversions import Conversion, largest_of, power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
@@ -46,13 +47,12 @@ class Quantise(OverBlocks):
     """
 
     conversion: Conversion
-    blocks: int | None
     source: str
 
     @property
     def name(self) -> str:
         """The symbol of the kernel: the same for the same work."""
-        size = "D" if self.blocks is None else self.blocks * BLOCK
+        size = named(product(self.blocks, BLOCK))
         return f"mxc_quantise_{self.source}_{self.conversion.name}_{size}"
 
     @property
@@ -86,12 +86,11 @@ class Quantise(OverBlocks):
         return ir.Type.parse(self.source)
 
     def body(self, *given: ir.Value) -> None:
-        """Build the body at the insertion point, of the buffers and the scalars."""
-        kinds, most = self._kinds, self._together
-        total, start = self._count(given[len(kinds) :]), times(workgroup(0), most)
+        """Build the body at the insertion point."""
+        most, start = self._together, times(workgroup(0), self._together)
         *read, elements, scales = (
-            rows_of(buffer, size, start, most, total)
-            for buffer, (size, _) in zip(given, kinds, strict=False)
+            rows_of(buffer, size, start, most, self.blocks)
+            for buffer, (size, _) in zip(given, self._kinds, strict=True)
         )
         self.conversion.prepare()
         lane = thread()

@@ -68,11 +68,17 @@ class TransposeQuantise:
         """None: everything is known."""
         return 0
 
-    def workgroups(self, scalars: Sequence[ir.Value] = ()) -> list[Size]:
+    def given(self, scalars: Sequence[ir.Value]) -> TransposeQuantise:
+        """This kernel."""
+        return self
+
+    @property
+    def workgroups(self) -> list[Size]:
         """Along the columns, and the blocks of rows."""
         return [-(-self._words // LANES), self.rows // BLOCK]
 
-    def buffers(self, scalars: Sequence[ir.Value] = ()) -> list[Buffer]:
+    @property
+    def buffers(self) -> list[Buffer]:
         """What is read, then the results."""
         count = self.rows * self.depth
         blocks = [Buffer([count // BLOCK], i8())]

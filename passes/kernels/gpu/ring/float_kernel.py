@@ -110,7 +110,7 @@ class FloatRing(Contraction):
         return self.schedule.stages * self.slot_bytes
 
     def body(self, *given: ir.Value) -> None:
-        """Build the body at the insertion point, of the buffers and the scalars."""
+        """Build the body at the insertion point."""
         lane = lane_of(INSTRUCTION)
         buffers = Given(self, given)
         tile = Tile(self, lane, buffers)

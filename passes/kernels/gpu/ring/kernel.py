@@ -183,7 +183,7 @@ class Ring(Contraction):
         return min(1.0, max(self.slot_bytes / path, most))
 
     def body(self, *buffers: ir.Value) -> None:
-        """Build the body at the insertion point, of the buffers and the scalars."""
+        """Build the body at the insertion point."""
         lane = lane_of(INSTRUCTION)
         given = Given(self, buffers)
         tile = Tile(self, lane, given)

@@ -51,7 +51,7 @@ class Tile:
         Numbers that a die gets become consecutive ones, and these go down some rows first.
         """
         right = self._contraction.right
-        down = quotient_up(self._given.extent.rows, self._schedule.rows)
+        down = quotient_up(self._contraction.rows, self._schedule.rows)
         count = product(down, right)
         number = plus(times(workgroup(1), right), workgroup(0))
         if isinstance(count, int):
@@ -150,7 +150,7 @@ class Tile:
         for quad in range(schedule.instruction.totals // QUAD):
             at = self._column(column, quad)
             conditions = []
-            if contraction.rows is None or contraction.rows % schedule.rows:
+            if not isinstance(contraction.rows, int) or contraction.rows % schedule.rows:
                 conditions.append(self._given.has_row(row))
             if contraction.width % (schedule.columns // contraction.halves):
                 conditions.append(below(at, contraction.width))

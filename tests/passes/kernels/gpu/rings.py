@@ -21,7 +21,8 @@ from mxc.compiler.report.loops import Loop, hot_loop
 from mxc.dialects.context import new_context
 from mxc.formats.formats import FORMATS
 from mxc.formats.packing import decode_elements, decode_scales
-from mxc.passes.kernels.executables import Threads, dispatch, executable_of
+from mxc.passes.kernels.calls import build
+from mxc.passes.kernels.executables import Threads, dispatch
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
@@ -119,7 +120,7 @@ DUMPS = ("binaries", "intermediates")
 def program(kernel: Ring | FloatRing) -> str:
     """A program that only calls the kernel."""
     with new_context(), ir.Location.unknown():
-        types = [as_tensor(each.memref) for each in kernel.buffers()]
+        types = [as_tensor(each.memref) for each in kernel.buffers]
         arguments = ", ".join(f"%a{n}: {kind}" for n, kind in enumerate(types[:-1]))
         module = ir.Module.parse(
             f"func.func @main({arguments}) -> {types[-1]} {{\n"
@@ -127,7 +128,7 @@ def program(kernel: Ring | FloatRing) -> str:
         )
         threads = Threads(kernel.schedule.threads, 64, kernel.attributes)
         with ir.InsertionPoint.at_block_begin(module.body):
-            executable_of("k", kernel, threads)
+            build("k", kernel, threads)
         (*_, function) = module.body.operations
         block = function.regions[0].blocks[0]
         (*_, done) = block.operations
@@ -187,7 +188,7 @@ def simulate(case: Case, kernel: Kernel, change: Callable[..., None] | None = No
     observed = Program(kernel, observed=True)
     assert not observed.unmodelled
     sanitizer, counter = Sanitizer(), Counter()
-    launch(observed, tuple(case.kernel.workgroups()), given, observer=Several([sanitizer, counter]))
+    launch(observed, tuple(case.kernel.workgroups), given, observer=Several([sanitizer, counter]))
     return Run(out, wanted.reshape(rows, case.n), sanitizer, counter)
 
 

@@ -1,0 +1,185 @@
+"""Kernels of a program: each is built once, where the first call of it is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+from iree.compiler import ir
+
+from mxc.dialects.contraction import Contraction, OperandFormat
+from mxc.dialects.generic import shape_of
+from mxc.dialects.kernel_calls import mark_quantises
+from mxc.dialects.quantise import Quantisation
+from mxc.kernels.language import Kernel as Nest
+from mxc.kernels.printer import NEST, printed
+from mxc.passes.kernels.epilogues import Epilogue
+from mxc.passes.kernels.executables import CASES, Cases, Threads, dispatch_all, executable
+from mxc.passes.kernels.extents import Buffer, Size, dynamic_of, product, value_of
+from mxc.passes.kernels.reshapes import as_buffer, as_tensor, packed_as, reshape, sizes_of
+from mxc.passes.kernels.sources import BLOCK
+from mxc.passes.rewriting import rebuild
+from mxc.targets.target import Kind
+
+
+class Kernel(Protocol):
+    """What is dispatched. Sizes that come with each call are None until they are given."""
+
+    @property
+    def scalars(self) -> int:
+        """How many come with each call."""
+        ...
+
+    def given(self, scalars: Sequence[ir.Value]) -> Kernel:
+        """The kernel of one call."""
+        ...
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """What is read, then what is written."""
+        ...
+
+    @property
+    def workgroups(self) -> list[Size]:
+        """Along columns, rows and groups."""
+        ...
+
+    def body(self, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        ...
+
+
+@runtime_checkable
+class Nested(Protocol):
+    """A kernel that is written in the kernel language."""
+
+    @property
+    def kernel(self) -> Nest:
+        """Its nest."""
+        ...
+
+
+class Calls:
+    """The kernels of `module`."""
+
+    def __init__(self, module: ir.Operation) -> None:
+        """None yet."""
+        # Before all that there is: nothing is built for a program that has nothing.
+        self._first = next(iter(module.regions[0].blocks[0].operations), None)
+        self._built: set[str] = set()
+
+    def dispatch(
+        self,
+        name: str,
+        kernel: Kernel,
+        tensors: Sequence[ir.Value],
+        scalars: Sequence[ir.Value],
+        threads: Threads | None = None,
+        cases: Cases | None = None,
+    ) -> ir.Operation:
+        """The call of @name on `tensors`, in any shape of as many elements, here. `threads`,
+        `cases`: of a kernel for a GPU."""
+        if name not in self._built:
+            self._built.add(name)
+            assert self._first is not None
+            with ir.InsertionPoint(self._first), ir.Location.unknown():
+                build(name, kernel, threads, cases)
+        given = kernel.given(scalars)
+        buffers, count = given.buffers, len(tensors)
+        operands = [as_buffer(value, each) for value, each in zip(tensors, buffers, strict=False)]
+        return dispatch_all(
+            name,
+            [*operands, *scalars],
+            [as_tensor(each.memref) for each in buffers[count:]],
+            workload=scalars,
+            sizes=dynamic_of(buffers),
+        )
+
+
+def build(
+    name: str, kernel: Kernel, threads: Threads | None = None, cases: Cases | None = None
+) -> None:
+    """The executable @name. One of the kernel language has its nest as text."""
+
+    def body(*given: ir.Value) -> None:
+        count = len(given) - kernel.scalars
+        kernel.given(given[count:]).body(*given[:count])
+
+    made = executable(
+        name,
+        [buffer.memref for buffer in kernel.buffers],
+        lambda scalars: kernel.given(scalars).workgroups,
+        body,
+        scalars=kernel.scalars,
+        threads=threads,
+        sizes=lambda scalars: dynamic_of(kernel.given(scalars).buffers),
+    )
+    if isinstance(kernel, Nested):
+        made.attributes[NEST] = ir.StringAttr.get(printed(kernel.kernel))
+    if cases is not None:
+        _, module, _ = made.regions[0].blocks[0].operations
+        (function,) = module.operation.regions[0].blocks[0].operations
+        function.operation.attributes[CASES] = cases.attribute
+
+
+def take_over(
+    made: ir.Operation,
+    of: Contraction,
+    op: ir.Operation,
+    after: Epilogue,
+    blocks: Quantisation | None,
+    *,
+    kind: Kind,
+    choice: str = "",
+) -> None:
+    """The call `made` computes the contraction `of` of `op`, what follows it, and `blocks` of the
+    result if any: it says so, and its results take the place of theirs."""
+    last = after.last(op)
+    replace(
+        of,
+        out=OperandFormat(after.stores) if blocks is None else OperandFormat.of(blocks.format),
+        kind=kind,
+        choice=choice,
+        unfused="" if after.unfused is None or blocks is not None else after.unfused.text,
+    ).write(made)
+    sizes = sizes_of(last.results[0])
+    if blocks is None:
+        rebuild.replace(last, reshape(made.results[0], shape_of(last.results[0]), sizes))
+    else:
+        replace_blocks(blocks, made, sizes)
+
+
+def replace_blocks(found: Quantisation, made: ir.Operation, sizes: Sequence[ir.Value]) -> None:
+    """The results of a call take the place of the elements and scales of a quantisation."""
+    for op, result in zip((found.codes, found.scales), made.results, strict=True):
+        wanted = op.results[0]
+        wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
+
+
+def quantise(
+    calls: Calls,
+    found: Quantisation,
+    kernel: Kernel,
+    name: str,
+    tensors: Sequence[ir.Value],
+    threads: Threads | None = None,
+) -> None:
+    """Call the kernel @name of `tensors` for a quantisation; its scalar, if it has one, is the
+    number of blocks."""
+    # Where the scales are computed: before all that reads them or the elements.
+    with ir.InsertionPoint(found.scales), found.codes.location:
+        sizes = sizes_of(found.x)
+        scalars = [blocks_of(found.x, sizes)] if kernel.scalars else []
+        made = calls.dispatch(name, kernel, tensors, scalars, threads)
+        mark_quantises(made, found.format.name)
+        replace_blocks(found, made, sizes)
+
+
+def blocks_of(value: ir.Value, sizes: Sequence[ir.Value]) -> ir.Value:
+    """Blocks of a tensor of floats, in its last dimension. `sizes`: its dynamic ones."""
+    count: Size = math.prod(size for size in shape_of(value) if size >= 0) // BLOCK
+    for size in sizes:
+        count = product(count, size)
+    return value_of(count)
