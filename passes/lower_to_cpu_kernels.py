@@ -198,7 +198,7 @@ class _Kernels:
             kind,
             # The scale of a row brings in what integers are worth.
             scaled=(scaled and not folded) or quads,
-            order=tuple(tuple(step) for step in elements.order(kind)),
+            order=elements.order(kind),
             unit=source.unit if quads else 1.0,
             offset=elements.offset(self._isa) if quads else 0,
             weight_unit=weights.unit,

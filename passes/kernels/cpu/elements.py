@@ -10,8 +10,8 @@ steps; a step gives, in each lane,
              the instruction set takes them as signed
     floats   1 element as f32
 
-`order` says which elements (k in the block) each step has; the activations are prepared in this
-order, so that no step shuffles anything.
+The layout of a product's registers (kernels/registers.py) says which elements (k in the block) each
+step has; the activations are prepared in this order, so that no step shuffles anything.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from mxc.formats.formats import (
     INT8,
     ElementFormat,
 )
+from mxc.kernels.registers import weights_of
 from mxc.passes.kernels.cpu.isa import Isa, Kind, halves, pair
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import as_integers, bitcast, f32, i8, i16, i32, shifted, splat
@@ -71,9 +72,15 @@ class Elements(ABC):
         """Dwords of a block in each row."""
         return self.block * self.bits // 32
 
-    @abstractmethod
-    def order(self, kind: Kind) -> list[list[int]]:
-        """The elements of each step."""
+    def order(self, kind: Kind) -> tuple[tuple[int, ...], ...]:
+        """The elements of each step, as the layout of the registers has them."""
+        steps = weights_of(self.code_bits, kind, 1, self.block).coordinates()["k"]
+        return tuple(map(tuple, steps[:, 0].tolist()))
+
+    @property
+    def code_bits(self) -> int:
+        """Of an element as it is looked up."""
+        return self.bits
 
     @abstractmethod
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
@@ -126,13 +133,6 @@ class Nibbles(Codes):
     def _dwords(self) -> range:
         """Those of nibbles."""
         return range(self.block // 8)
-
-    def order(self, kind: Kind) -> list[list[int]]:
-        """By bytes and parities; by words and nibbles; f32 as the pairs that they are halves of."""
-        if kind == "quads":
-            return [[8 * j + 2 * b + p for b in range(4)] for j in self._dwords for p in range(2)]
-        pairs = [[8 * j + 4 * w + t for w in range(2)] for j in self._dwords for t in _TURNS]
-        return pairs if kind == "pairs" else [[k] for pair in pairs for k in pair]
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
         """Lookups of shifted units: what stands above the bits of a code is not looked at."""
@@ -228,9 +228,10 @@ class SixesInRows(Sixes):
     """Elements of 6 bits, a little-endian stream: element k has bits 6k to 6k + 5. Each 24 bits
     become a dword, with an element in each byte."""
 
-    def order(self, kind: Kind) -> list[list[int]]:
+    @property
+    def code_bits(self) -> int:
         """Of bytes."""
-        return _order_of_bytes(kind, self.block)
+        return 8
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
         """Lookups of the bytes."""
@@ -262,10 +263,6 @@ class SixesInRows(Sixes):
 class Bytes(Codes):
     """Elements of 8 bits: byte b of dword j is k = 4j + b."""
 
-    def order(self, kind: Kind) -> list[list[int]]:
-        """Of bytes."""
-        return _order_of_bytes(kind, self.block)
-
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
         """Quads: the sign bit turned over adds 128. Else a lookup of 256 codes, or arithmetic."""
         for j in range(self.units):
@@ -296,12 +293,6 @@ class Dense(Elements):
     def bits(self) -> int:
         """Of a float."""
         return 32 if self.type == "f32" else 16
-
-    def order(self, kind: Kind) -> list[list[int]]:
-        """In their order."""
-        if kind == "pairs":
-            return [[2 * p, 2 * p + 1] for p in range(self.block // 2)]
-        return [[k] for k in range(self.block)]
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
         """bf16 are upper halves of f32."""
@@ -341,15 +332,6 @@ def quads_of(values: NDArray[np.float32], unit: float, offset: int) -> NDArray[n
     if (found != np.clip(np.rint(found), low, high)).any():
         raise ValueError("bytes do not hold every value of the format")
     return found.astype(np.int16).astype(np.int8)
-
-
-def _order_of_bytes(kind: Kind, block: int) -> list[list[int]]:
-    """Elements in bytes: whole dwords; bytes 0, 2 and 1, 3; bytes in that order."""
-    dwords = range(block // 4)
-    if kind == "quads":
-        return [[4 * j + b for b in range(4)] for j in dwords]
-    pairs = [[4 * j + p, 4 * j + 2 + p] for j in dwords for p in range(2)]
-    return pairs if kind == "pairs" else [[k] for pair in pairs for k in pair]
 
 
 def _of_bytes(isa: Isa, kind: Kind, element: ElementFormat, codes: ir.Value) -> Iterator[ir.Value]:

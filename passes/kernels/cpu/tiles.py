@@ -67,7 +67,7 @@ def prepared_for_tiles(isa: Isa, call: Call, *, sorted: bool) -> Prepared | Reas
     return Prepared(
         "pairs",
         scaled=False,
-        order=tuple(tuple(pair) for pair in replace(elements, block=STEP).order("pairs")),
+        order=replace(elements, block=STEP).order("pairs"),
         folded=source.scale is not None and not source.to,
         planes=planes,
         # Sorted rows are copies, and only these are read as tiles.
