@@ -1167,3 +1167,9 @@ func.func @rounded(%x: tensor<2x2x32xf32>) -> tensor<2x20xf32> {
   } -> tensor<2x20xf32>
   func.return %y : tensor<2x20xf32>
 }
+
+// -----
+
+// A program without operations.
+// CHECK: module {
+// CHECK-NEXT: }
