@@ -6,7 +6,8 @@ dimensions gets a parameter of its own, in the order of its loops, so that no ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 _BYTE = 8
 #: A list of at most so many numbers is a table or a bias, which stays in the program.
 LIST = 1024
-
+#: The end of a parameter's name that is not of its module: lin.weight, lin.weight.qdata.
+_PART = re.compile(r"\.weight(\.\w+)?$")
 
 #: What constants are called that the program has no name for.
 CONSTANT = "constant"
@@ -59,8 +61,9 @@ CONSTANT = "constant"
 class Constants:
     """The constants of one module that become parameters; their files are in `folder`."""
 
-    def __init__(self, module: ir.Module, folder: Path) -> None:
-        """Of `module`, which has no parameter yet."""
+    def __init__(self, module: ir.Module, folder: Path, functions: Collection[str] = ()) -> None:
+        """Of `module`, which has no parameter yet; `functions`: names that no parameter gets."""
+        self._functions = functions
         self.found: dict[str, Constant] = {}
         self._module = module
         self._folder = folder
@@ -68,7 +71,7 @@ class Constants:
         self._arrays: dict[str, NDArray[Any]] = {}
         self._unnamed: set[str] = set()
         self._bases: dict[str, str] = {}
-        self._arranged: dict[tuple[str, tuple[tuple[int, int], ...]], str] = {}
+        self._arranged: dict[tuple[str, str, tuple[tuple[int, int], ...]], str] = {}
 
     def take(self) -> None:
         """Make a parameter of each constant tensor that is no table and no repeated element."""
@@ -94,7 +97,7 @@ class Constants:
         if name == CONSTANT:
             name = self._unique(name)
             self._unnamed.add(name)
-        elif name in self.found:
+        elif name in self.found or name in self._functions:
             name = self._unique(name)
         self._arrays[name] = array
         self._write(name, array, element, experts=False)
@@ -130,7 +133,7 @@ class Constants:
         weights = [name for name in read if name in self.found and name not in self._unnamed]
         if weights and not names(op.location):
             largest = max(weights, key=lambda name: prod(self.found[name].shape))
-            own = self._bases.get(largest, largest).removesuffix(".weight")
+            own = _PART.sub("", self._bases.get(largest, largest))
             op.location = ir.Location.name(own, op.location)
 
     def _by_rows(
@@ -150,32 +153,34 @@ class Constants:
             return None
         array = self._arrays[name]
         strides = _strides(at, array.shape, affine.n_dims)
-        if strides is None:
-            return None
         # A loop of one step has no stride, but the other operand has it, and they are merged later.
         read = {loop for loop in dims(affine) if loop is not None}
+        moving = read if strides is None else {i for i, by in enumerate(strides) if by}
         loops = [
             (i, size)
             for i in order
-            if (size := ranges[i]) is not None and (strides[i] or (size == 1 and i in read))
+            if (size := ranges[i]) is not None and (i in moving or (size == 1 and i in read))
         ]
         if prod(size for _, size in loops) != array.size:
             return None
         shape = [size for _, size in loops]
         element = element_of(value)
-        moves = [strides[i] for i, _ in loops]
+        moves = None if strides is None else [strides[i] for i, _ in loops]
         if source == value and shape == shape_of(value) and moves == _row_major(shape):
             return None
         if _bits(element) == NIBBLE and shape[-1] % 2:
             return None
-        key = (name, tuple(zip(shape, moves, strict=True)))
+        key = (name, str(at), tuple(loops))
         if key not in self._arranged:
             self._arranged[key] = made = self._unique(name)
             self._bases[made] = name
             if name in self._unnamed:
                 self._unnamed.add(made)
-            size = array.dtype.itemsize
-            view = as_strided(array, shape, [move * size for move in moves], writeable=False)
+            if moves is None:
+                view = array.reshape(-1)[_addresses(at, array.shape, [i for i, _ in loops], shape)]
+            else:
+                size = array.dtype.itemsize
+                view = as_strided(array, shape, [move * size for move in moves], writeable=False)
             parallel = sum("parallel" in str(iterators(op)[i]) for i, _ in loops)
             self._write(made, view, str(element), experts=parallel > 1)
         with ir.InsertionPoint(op), op.location:
@@ -320,6 +325,35 @@ def _strides(at: Sequence[ir.AffineExpr], shape: Sequence[int], loops: int) -> l
         for loop, factor in terms:
             found[loop] += factor * stride
     return found
+
+
+def _addresses(
+    at: Sequence[ir.AffineExpr], shape: Sequence[int], loops: Sequence[int], sizes: Sequence[int]
+) -> NDArray[np.int64]:
+    """Where each turn of the loops reads a row-major array, by the sizes of the loops."""
+    grids = dict(zip(loops, np.ogrid[tuple(slice(size) for size in sizes)], strict=True))
+    found = np.zeros(tuple(sizes), np.int64)
+    for expression, stride in zip(at, _row_major(shape), strict=True):
+        found += _numbers(expression, grids) * stride
+    return found
+
+
+def _numbers(expression: ir.AffineExpr, grids: Mapping[int, NDArray[np.int64]]) -> Any:
+    """An expression of loops for all of their turns; a loop without a grid stays at 0."""
+    if isinstance(expression, ir.AffineDimExpr):
+        return grids.get(expression.position, 0)
+    if isinstance(expression, ir.AffineConstantExpr):
+        return expression.value
+    two = ir.AffineBinaryExpr(expression)
+    left, right = _numbers(two.lhs, grids), _numbers(two.rhs, grids)
+    if isinstance(expression, ir.AffineAddExpr):
+        return left + right
+    if isinstance(expression, ir.AffineMulExpr):
+        return left * right
+    if isinstance(expression, ir.AffineModExpr):
+        return left % right
+    up = isinstance(expression, ir.AffineCeilDivExpr)
+    return -(-left // right) if up else left // right
 
 
 def _linear(expression: ir.AffineExpr) -> list[tuple[int, int]] | None:

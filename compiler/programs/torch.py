@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import mmap
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from iree.compiler import ir
+from iree.compiler.dialects import arith
 
 from mxc.compiler.programs.constants import LIST, Constants
+from mxc.compiler.programs.torch_lowering import lowered
+from mxc.dialects.dispatches import walk
 from mxc.dialects.parameters import Parameters
 from mxc.errors import CompileError
 from mxc.passes.base import run
@@ -17,7 +22,7 @@ from mxc.passes.base import run
 SUFFIX = ".pt2"
 
 #: torch-to-iree without its calling convention: functions on tensors, as all programs here have.
-_LOWER: tuple[str, ...] = (
+LOWER: tuple[str, ...] = (
     *(
         f"func.func({name})"
         for name in (
@@ -57,6 +62,7 @@ _ELEMENTS = {
     "int16": "i16",
     "int8": "i8",
     "uint8": "i8",
+    "float4_e2m1fn_x2": "i8",
 }
 
 
@@ -67,10 +73,16 @@ def is_exported(source: object) -> bool:
 
 
 def save(program: Any, file: Path) -> None:
-    """Write an ExportedProgram, which the worker reads."""
+    """Write an ExportedProgram, which the worker reads.
+
+    Raises CompileError for an operation on 4-bit floats that has no lowering.
+    """
     import torch
 
-    torch.export.save(program, file)
+    try:
+        torch.export.save(lowered(program), file)
+    except Exception as error:
+        raise _refusal(error) from error
 
 
 def read_torch(
@@ -84,15 +96,17 @@ def read_torch(
     try:
         import torch
         from iree.compiler.extras.fx_importer import FxImporter
+
+        if _names_torchao(file):
+            import_module("torchao.prototype.mx_formats")
     except ImportError as error:
         raise CompileError(
-            f"a program from torch needs torch ({error}): pip install 'mxc[torch]'", phase="import"
+            f"a program from torch needs what it was made with ({error}): pip install 'mxc[torch]'",
+            phase="import",
         ) from error
 
     try:
-        table = torch.export.default_decompositions()
-        table[torch.ops.aten.squeeze.dims] = _squeeze
-        program = torch.export.load(file).run_decompositions(table)
+        program = lowered(torch.export.load(file))
         hooks = _Tensors(constants)
         importer = FxImporter(context=context, hooks=hooks)
         hooks.parameters = Parameters(importer.module)
@@ -100,19 +114,22 @@ def read_torch(
     except CompileError:
         raise
     except Exception as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise CompileError(f"the program cannot be imported: {text[:600]}", "import") from error
+        raise _refusal(error) from error
     module = importer.module
-    _require_known(module)
-    run(_LOWER, module)
+    require_known(module)
+    run(LOWER, module)
+    _see_through_views(module)
     return module, tuple(map(str, program.graph_signature.user_inputs))
 
 
-def _squeeze(tensor: Any, dims: Any) -> Any:
-    """aten.squeeze.dims, which the importer does not know, as a reshape."""
-    gone = {axis % tensor.dim() for axis in dims}
-    shape = [n for axis, n in enumerate(tensor.shape) if axis not in gone or n != 1]
-    return tensor.reshape(shape)
+def _refusal(error: Exception) -> CompileError:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return CompileError(f"the program cannot be imported: {text[:600]}", phase="import")
+
+
+def _names_torchao(file: Path) -> bool:
+    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return data.find(b"torchao") >= 0
 
 
 class _Tensors:
@@ -181,7 +198,23 @@ def _array(tensor: Any, element: str) -> np.ndarray[Any, np.dtype[Any]]:
     return np.array(tensor.numpy())
 
 
-def _require_known(module: ir.Module) -> None:
+def _see_through_views(module: ir.Module) -> None:
+    """Make views of bits as another type operations on elements, which fuse with those around."""
+    for op in [op for op in walk(module.operation) if op.name == "iree_tensor_ext.bitcast"]:
+        value, kind = op.operands[0], op.results[0].type
+        stored = None if isinstance(value, ir.BlockArgument) else value.owner.operation
+        if stored is not None and stored.name == "flow.tensor.bitcast":
+            value = stored.operands[0]
+        if value.type != kind:
+            if ir.RankedTensorType(value.type).shape != ir.RankedTensorType(kind).shape:
+                continue
+            with ir.InsertionPoint(op), op.location:
+                value = arith.BitcastOp(kind, value).result
+        op.results[0].replace_all_uses_with(value)
+        op.erase()
+
+
+def require_known(module: ir.Module) -> None:
     """Raise CompileError for an operation that is not torch's own, with its place."""
     found: list[ir.Operation] = []
 
@@ -195,6 +228,6 @@ def _require_known(module: ir.Module) -> None:
         name = ir.StringAttr(op.attributes["name"]).value
         raise CompileError(
             f"{op.location}: {name.removeprefix('torch.')} has no lowering; write it with "
-            "operations of aten",
+            "other operations",
             phase="import",
         )

@@ -5,16 +5,19 @@ import re
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 from torch_modules import MODULES, exported
+from torch_scaled_modules import SCALED
 
 import mxc
 from mxc.artifact.manifest import REPORT
 from mxc.compiler.artifact import Artifact
 from mxc.compiler.report import Report
 from mxc.errors import CompileError, RequestError
+from mxc.formats.formats import FORMATS
 
 N, K = 64, 128
 FP4 = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
@@ -76,6 +79,17 @@ def modules() -> dict[str, tuple[torch.export.ExportedProgram, torch.nn.Module, 
     return found
 
 
+def _array(tensor: torch.Tensor) -> Any:
+    """A tensor as callers give it: numpy knows no 8-bit floats of torch."""
+    if tensor.element_size() > 1:
+        return tensor.numpy()
+    kind = {
+        torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn,
+        torch.float8_e8m0fnu: ml_dtypes.float8_e8m0fnu,
+    }.get(tensor.dtype, np.uint8)
+    return tensor.view(torch.uint8).numpy().view(kind)
+
+
 @pytest.fixture(scope="module")
 def compiled(modules: Any, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     programs = {name: program for name, (program, _, _) in modules.items()}
@@ -91,11 +105,11 @@ def _report(artifact: Artifact) -> Report:
     return Report.from_dict(json.loads((artifact.path / REPORT).read_text()))
 
 
-@pytest.mark.parametrize("name", [*map(_name, MODULES), "lookup", "float8"])
+@pytest.mark.parametrize("name", [*map(_name, (*MODULES, *SCALED)), "lookup", "float8"])
 def test_numbers_are_those_of_torch(modules: Any, model: Any, name: str) -> None:
     _, module, values = modules[name]
-    (found,) = model.call(name, *(value.numpy() for value in values))
-    wanted = module(*values).detach().numpy()
+    (found,) = model.call(name, *map(_array, values))
+    wanted = getattr(module, "wanted", module)(*values).detach().numpy()
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6 * np.abs(wanted).max())
 
 
@@ -107,15 +121,24 @@ def test_rows_come_with_the_call(modules: Any, model: Any) -> None:
 
 
 def test_scaled_products_are_kernels_of_ours(compiled: Artifact) -> None:
-    products = [one for one in _report(compiled).matmuls if "mx" in one.rhs]
-    assert {one.rhs for one in products} == {"mxfp4", "mxfp8e4m3"}
+    products = [one for one in _report(compiled).matmuls if one.rhs in FORMATS]
+    assert len(products) == 6
+    assert {one.rhs for one in products} == {"mxfp4", "mxfp8e4m3", "nvfp4"}
     assert not any(one.fallback or one.reason for one in products)
+
+
+def test_scales_in_the_order_of_cublas_are_packed(compiled: Artifact) -> None:
+    scales = compiled.manifest.weights["scales"]
+    assert (scales.shape, scales.layout) == ((128, 8), "panel16x1")
 
 
 def test_weights_and_contractions_have_the_names_of_the_state_dict(compiled: Artifact) -> None:
     weights = compiled.manifest.weights
     assert {"gate_proj.weight", "c_fc.weight", "layer.output.dense.weight"} <= set(weights)
-    assert {"gate_proj", "down_proj", "c_fc"} <= {one.name for one in _report(compiled).matmuls}
+    assert {"lin.weight.qdata", "lin.weight.scale", "0.weight.scale"} <= set(weights)
+    assert {"gate_proj", "down_proj", "c_fc", "lin"} <= {
+        one.name for one in _report(compiled).matmuls
+    }
     assert compiled.manifest.functions["lookup"].input_names == ("x",)
 
 

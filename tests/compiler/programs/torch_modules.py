@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch_scaled_modules import SCALED
 
 Module = tuple[torch.nn.Module, tuple[torch.Tensor, ...]]
 
@@ -64,7 +65,7 @@ MODULES: dict[str, Callable[[], Module]] = {
 def exported() -> dict[str, tuple[torch.export.ExportedProgram, torch.nn.Module, Any]]:
     """Each module exported, with the module and its arguments."""
     found = {}
-    for name, build in MODULES.items():
+    for name, build in {**MODULES, **SCALED}.items():
         torch.manual_seed(0)
         module, values = build()
         module.eval()

@@ -1,0 +1,264 @@
+"""Operations of torch in terms of those that IREE's importer lowers, and lowers right.
+
+    uint8         arithmetic and comparisons: in int32. The importer ends its process at a product
+                  or a difference of bytes, and compares bytes from 128 on as negative numbers.
+    index_put     of one number under a mask: a choice
+    _scaled_mm    of blocks, rows or a whole tensor: elements times scales, then a product
+
+What depends on torch is imported where it is used: only a program from torch needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
+from typing import Any
+
+#: Operations of two operands whose result depends on whether a byte has a sign.
+_SIGNED = (
+    "add.Tensor", "sub.Tensor", "mul.Tensor", "minimum.default", "maximum.default",
+    "floor_divide.default", "remainder.Tensor", "remainder.Scalar", "__rshift__.Scalar",
+    "__rshift__.Tensor", "bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar",
+    *(f"{name}.Scalar" for name in ("eq", "ne", "lt", "le", "gt", "ge")),
+    *(f"{name}.Tensor" for name in ("eq", "ne", "lt", "le", "gt", "ge")),
+)  # fmt: skip
+
+#: torch.nn.functional.ScalingType: a scale for the tensor, for each row, or for so many elements
+#: of a row.
+_WHOLE, _ROWS = 0, 1
+_BLOCKS = {2: 16, 3: 32, 4: 128}
+#: Rows and columns of a tile of scales as cuBLAS orders them (SWIZZLE_32_4_4), rows of its part.
+_TILE_ROWS, _TILE_COLUMNS, _PART = 128, 4, 32
+
+
+def _decompositions(table: dict[Any, Any]) -> dict[Any, Any]:
+    """A table of decompositions of torch with ours added."""
+    import torch
+
+    aten = torch.ops.aten
+    for name in _SIGNED:
+        packet, overload = name.split(".")
+        table[getattr(getattr(aten, packet), overload)] = _of_bytes(
+            getattr(getattr(aten, packet), overload)
+        )
+    table[aten.squeeze.dims] = _squeeze
+    table[aten.index_put.default] = _index_put
+    table[aten._scaled_mm.default] = _scaled_mm
+    table[aten._scaled_mm_v2.default] = _scaled_mm_v2
+    return table
+
+
+def _of_bytes(operation: Any) -> Callable[..., Any]:
+    def widened(left: Any, right: Any, **options: Any) -> Any:
+        import torch
+
+        given = (left, right)
+        if not any(getattr(each, "dtype", None) == torch.uint8 for each in given):
+            return NotImplemented
+        kind = torch.result_type(left, right)
+        found = operation(
+            *(
+                each.to(torch.int32) if getattr(each, "dtype", None) == torch.uint8 else each
+                for each in given
+            ),
+            **options,
+        )
+        return found if found.dtype == torch.bool else found.to(kind)
+
+    return widened
+
+
+def _squeeze(tensor: Any, dims: Any) -> Any:
+    """aten.squeeze.dims, which the importer does not know, as a reshape."""
+    gone = {axis % tensor.dim() for axis in dims}
+    shape = [n for axis, n in enumerate(tensor.shape) if axis not in gone or n != 1]
+    return tensor.reshape(shape)
+
+
+def _index_put(tensor: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    import torch
+
+    mask = indices[0]
+    if accumulate or len(indices) != 1 or mask is None or mask.dtype != torch.bool:
+        return NotImplemented
+    if values.numel() != 1 or mask.dim() != tensor.dim():
+        return NotImplemented
+    return torch.where(mask, values.reshape(()), tensor)
+
+
+def _decode(codes: Any, exponent_bits: int, mantissa_bits: int) -> Any:
+    """f32 of the codes of a float without infinities, one in each integer. Plain arithmetic."""
+    import torch
+
+    codes = codes.to(torch.int32)
+    bias = (1 << (exponent_bits - 1)) - 1
+    mantissa = codes & ((1 << mantissa_bits) - 1)
+    exponent = (codes >> mantissa_bits) & ((1 << exponent_bits) - 1)
+    normal = exponent > 0
+    units = torch.where(normal, mantissa + (1 << mantissa_bits), mantissa).to(torch.float32)
+    power = torch.where(normal, exponent, 1) - (bias + mantissa_bits)
+    value = torch.ldexp(units, power)
+    return torch.where((codes >> (exponent_bits + mantissa_bits)) == 1, -value, value)
+
+
+def _plain_torchao() -> AbstractContextManager[None]:
+    """torchao decodes elements by `_decode` while its tensors are taken apart.
+
+    Its own function assigns constants under masks, which `run_decompositions` of torch 2.13 does
+    not allow inside of a tensor that it takes apart.
+    """
+    return _decoding_by(import_module("torchao.prototype.mx_formats").kernels)
+
+
+@contextmanager
+def _decoding_by(kernels: Any) -> Iterator[None]:
+    own = kernels._floatx_unpacked_to_f32
+    kernels._floatx_unpacked_to_f32 = _decode
+    try:
+        yield
+    finally:
+        kernels._floatx_unpacked_to_f32 = own
+
+
+def _scaled_mm(
+    left: Any,
+    right: Any,
+    scale_left: Any,
+    scale_right: Any,
+    bias: Any = None,
+    scale_result: Any = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Any:
+    """Of the first version the types of scales say what they are for."""
+    import torch
+
+    def recipe(scale: Any) -> tuple[int, int]:
+        block = {torch.float8_e8m0fnu: 3, torch.float8_e4m3fn: 2}.get(scale.dtype)
+        if block is not None:
+            return block, 1
+        return (_WHOLE if scale.numel() == 1 else _ROWS), 0
+
+    (by, order), (by_right, order_right) = recipe(scale_left), recipe(scale_right)
+    found = _scaled_mm_v2(
+        left, right, [scale_left], [by], [order], [scale_right], [by_right], [order_right],
+        None, torch.float32,
+    )  # fmt: skip
+    if scale_result is not None:
+        found = found * scale_result
+    found = found if bias is None else found + bias.to(torch.float32)
+    return found.to(left.dtype if out_dtype is None else out_dtype)
+
+
+def _scaled_mm_v2(
+    left: Any,
+    right: Any,
+    scale_left: Sequence[Any],
+    recipe_left: Sequence[int],
+    swizzle_left: Sequence[int],
+    scale_right: Sequence[Any],
+    recipe_right: Sequence[int],
+    swizzle_right: Sequence[int],
+    bias: Any,
+    out_dtype: Any,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,
+) -> Any:
+    """left [M, K] times right [K, N], each under its scales; sums are f32."""
+    import torch
+
+    if contraction_dim:
+        raise NotImplementedError(
+            "_scaled_mm_v2 along other dimensions than the last and the first"
+        )
+    rows = _scaled(left, scale_left, recipe_left, swizzle_left)
+    columns = _scaled(right.t(), scale_right, recipe_right, swizzle_right)
+    found = rows @ columns.t()
+    found = found if bias is None else found + bias.to(torch.float32)
+    return found.to(torch.bfloat16 if out_dtype is None else out_dtype)
+
+
+def _scaled(
+    side: Any, scales: Sequence[Any], recipes: Sequence[int], swizzles: Sequence[int]
+) -> Any:
+    """The f32 that elements [R, K] are under their scales."""
+    import torch
+
+    if side.dtype == torch.float4_e2m1fn_x2:
+        raw = side.view(torch.uint8)
+        side = _decode(torch.stack([raw & 15, raw >> 4], -1).flatten(-2), 2, 1)
+    value = side.to(torch.float32)
+    rows, depth = value.shape
+    orders = [*swizzles, *[0] * (len(scales) - len(swizzles))]
+    for scale, recipe, order in zip(scales, recipes, orders, strict=True):
+        if recipe in _BLOCKS:
+            count = depth // _BLOCKS[recipe]
+            if order:
+                scale = _in_rows(scale, rows, count)
+            by = scale.reshape(rows, count, 1).to(torch.float32)
+            value = (value.reshape(rows, count, _BLOCKS[recipe]) * by).reshape(rows, depth)
+        elif recipe in (_WHOLE, _ROWS):
+            shape = (1, 1) if recipe == _WHOLE else (rows, 1)
+            value = value * scale.to(torch.float32).reshape(shape)
+        else:
+            raise NotImplementedError(f"_scaled_mm_v2 with ScalingType {recipe} has no lowering")
+    return value
+
+
+def _in_rows(scale: Any, rows: int, count: int) -> Any:
+    """Scales [rows, count] of tiles of 128 by 4 in the order 32, 4, 4 of cuBLAS."""
+    down, across = -(-rows // _TILE_ROWS), -(-count // _TILE_COLUMNS)
+    parts = (down, across, _PART, _TILE_ROWS // _PART, _TILE_COLUMNS)
+    ordered = scale.reshape(parts).permute(0, 3, 2, 1, 4)
+    whole = ordered.reshape(down * _TILE_ROWS, across * _TILE_COLUMNS)
+    return whole[:rows, :count]
+
+
+def lowered(program: Any) -> Any:
+    """An ExportedProgram in the operations above, with parts of tensors named lin.weight.qdata.
+
+    Tensors of two 4-bit floats a byte are uint8 in it: torch saves no others, and reads only bytes.
+    """
+    import torch
+
+    parts = _parts(program)
+    with _plain_torchao() if parts else nullcontext():
+        found = program.run_decompositions(_decompositions(torch.export.default_decompositions()))
+    for spec in found.graph_signature.input_specs:
+        spec.target = parts.get(spec.target, spec.target)
+    for name in list(found.state_dict):
+        value = found.state_dict.pop(name)
+        if value.dtype == torch.float4_e2m1fn_x2:
+            value = value.view(torch.uint8)
+        found.state_dict[parts.get(name, name)] = value
+    _name_bytes(found.graph_module)
+    return found
+
+
+def _parts(program: Any) -> dict[str, str]:
+    """What torch calls the parts of tensors that it takes apart -> lin.weight.qdata."""
+    found = {}
+    for name, value in program.state_dict.items():
+        if hasattr(value, "__tensor_flatten__"):
+            owner, _, own = f".{name}".rpartition(".")
+            for number, part in enumerate(value.__tensor_flatten__()[0]):
+                made = f"{owner}.parametrizations.{own}.original{number}".lstrip(".")
+                found[made] = f"{name}.{part}"
+    return found
+
+
+def _name_bytes(module: Any) -> None:
+    import torch
+
+    for node in list(module.graph.nodes):
+        value = node.meta.get("val")
+        if getattr(value, "dtype", None) == torch.float4_e2m1fn_x2:
+            node.meta["val"] = value.view(torch.uint8)
+            node.meta.pop("tensor_meta", None)
+        if str(node.target) == "aten.view.dtype":
+            source = node.args[0]
+            if source.meta["val"].dtype == node.meta["val"].dtype:
+                node.replace_all_uses_with(source)
+                module.graph.erase_node(node)
+    module.recompile()
