@@ -1,4 +1,4 @@
-"""Modules of frameworks, compiled for this CPU, run and compared: the table of docs/programs.md.
+"""Modules of frameworks, compiled for this CPU, run and compared: the list of docs/programs.md.
 
     python benchmarks/exported_modules.py [--output docs/programs.md]
 
@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import tempfile
+import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -28,16 +29,15 @@ sys.path.append(str(ROOT / "tests" / "compiler" / "programs"))
 BEGIN, END = "<!-- modules: begin -->", "<!-- modules: end -->"
 #: The largest difference, over the largest magnitude of what the framework computes.
 BOUND = 1e-4
-HEAD = "| framework | module | largest difference | contractions | in kernels of ours | the rest |"
 
 
 def main() -> int:
-    """Write the table. 1 where a module differs."""
+    """Write the list. 1 where a module differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "programs.md")
     output = parser.parse_args().output
-    rows = [*_jax(), *_torch()]
-    lines = [HEAD, "|---|---|---|---|---|---|", *(row for row, _ in rows)]
+    rows = [*_jax(), *_torch(), *_onnx()]
+    lines = [row for row, _ in rows]
     page = output.read_text()
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
@@ -59,11 +59,20 @@ def _jax() -> Any:
 
 
 def _torch() -> Any:
+    from test_torch import _array
     from torch_modules import exported
 
     for name, (program, module, values) in exported().items():
-        wanted = [module(*values).detach().numpy()]
-        yield _row("torch", name, program, [value.numpy() for value in values], wanted)
+        wanted = [getattr(module, "wanted", module)(*values).detach().numpy()]
+        yield _row("torch", name, program, list(map(_array, values)), wanted)
+
+
+def _onnx() -> Any:
+    from onnx_modules import BACKEND, given
+
+    for name, path in BACKEND.items():
+        file, values, wanted = given(name)
+        yield _row("ONNX", path, file, values, wanted)
 
 
 def _row(
@@ -79,9 +88,10 @@ def _row(
     )
     reasons = Counter(one.fallback or one.reason for one in report.matmuls)
     ours = reasons.pop(None, 0)
-    rest = "; ".join(f"{count}: {reason}" for reason, count in reasons.items())
-    cells = (framework, name, f"{difference:.0e}", len(report.matmuls), ours, rest)
-    return "| " + " | ".join(map(str, cells)) + " |", difference
+    text = f"- {framework}, {name}: {difference:.0e}; {ours} of {len(report.matmuls)} contractions"
+    lines = [text, *(f"{count}: {reason}" for reason, count in reasons.items())]
+    wrapped = textwrap.wrap("; ".join(lines) + ".", 118, subsequent_indent="  ")
+    return "\n".join(wrapped), difference
 
 
 if __name__ == "__main__":

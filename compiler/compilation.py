@@ -78,7 +78,7 @@ def compile(
 ) -> Artifact:
     """Compile a checkpoint folder, or a program, for `target` into the folder `output`.
 
-    A program is a file (.mlir, .stablehlo, .pt2), a `jax.export.Exported`, a
+    A program is a file (.mlir, .stablehlo, .pt2, .onnx), a `jax.export.Exported`, a
     `torch.export.ExportedProgram`, or a dict of one of these by the names of their functions; its
     weights are packed.
 
@@ -231,9 +231,7 @@ def require_no_options(given: Mapping[str, Any], source: str | Path) -> None:
 
 def opened(source: Path, given: dict[str, Any], *, unit: MatrixUnit | None) -> Model | None:
     """The model in a checkpoint folder, for a GPU with `unit` or for CPUs; None for a program."""
-    wanted = (
-        "give a checkpoint folder (safetensors), a .gguf or a program (.mlir, .stablehlo, .pt2)"
-    )
+    wanted = "give a checkpoint folder, a .gguf or a program (.mlir, .stablehlo, .pt2, .onnx)"
     if source.is_dir() or source.suffix == ".gguf":
         return open_model(source, unit=unit, **given)
     if not source.exists():

@@ -77,7 +77,7 @@ class OptRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportRequest:
-    """Programs of another framework: of each function its StableHLO, or its file from torch.
+    """Programs of another framework: of each function its StableHLO, or its file (.pt2, .onnx).
 
     `folder` receives the bytes of constants. `place`, `phase_timeout` as in Request.
     """

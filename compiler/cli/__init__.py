@@ -121,7 +121,7 @@ def _compile(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A checkpoint folder, a .gguf, a .mlir, .stablehlo or .pt2, or ORG/NAME (hub).",
+            help="A checkpoint folder, .gguf, .mlir, .stablehlo, .pt2 or .onnx, or ORG/NAME (hub).",
             show_default=False,
         ),
     ],

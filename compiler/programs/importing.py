@@ -8,6 +8,7 @@ from pathlib import Path
 
 from iree.compiler import ir
 
+from mxc.compiler.programs import onnx
 from mxc.compiler.programs.constants import Constants
 from mxc.compiler.programs.imported import Imported
 from mxc.compiler.programs.roundings import require_exact_roundings
@@ -34,10 +35,13 @@ def import_here(request: ImportRequest, tell: Callable[[Step], None]) -> Importe
     """
     with new_context(), ir.Location.unknown():
         whole = ir.Module.create()
-        constants = Constants(whole, request.folder)
+        constants = Constants(whole, request.folder, request.functions)
         for name, source in request.functions.items():
             tell(Step(kind="phase", name=f"{IMPORT} {name}"))
-            if isinstance(source, Path):
+            if isinstance(source, Path) and source.suffix == onnx.SUFFIX:
+                module, inputs, outputs = onnx.read_onnx(whole.context, source, constants)
+                _add(whole, name, module, inputs, outputs)
+            elif isinstance(source, Path):
                 module, inputs = read_torch(whole.context, source, constants)
                 _add(whole, name, module, inputs)
             else:

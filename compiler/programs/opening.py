@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mxc.compiler.programs import jax, torch
+from mxc.compiler.programs import jax, onnx, torch
 from mxc.compiler.programs.imported import Imported
 from mxc.compiler.steps import ImportRequest, Recorder
 from mxc.compiler.worker import import_program
@@ -20,7 +20,7 @@ from mxc.errors import CheckpointError
 class Foreign:
     """A program of another framework; `place` is its name in messages.
 
-    Of each function its StableHLO, its file from torch, or a torch.export.ExportedProgram.
+    Of each function its StableHLO, its file (.pt2, .onnx), or a torch.export.ExportedProgram.
     """
 
     functions: dict[str, Any]
@@ -34,7 +34,7 @@ def foreign_program(source: Any) -> Foreign | None:
     """
     if isinstance(source, str | Path):
         path = Path(source)
-        if path.suffix == torch.SUFFIX and path.is_file():
+        if _is_file(path):
             return Foreign({jax.MAIN: path}, str(path))
         if not jax.is_stablehlo(path):
             return None
@@ -42,13 +42,23 @@ def foreign_program(source: Any) -> Foreign | None:
     given = source if isinstance(source, Mapping) else {jax.MAIN: source}
     if given and all(map(jax.is_exported, given.values())):
         return Foreign(jax.functions_of(given), ", ".join(each.fun_name for each in given.values()))
+    if given and all(map(_is_file, given.values())):
+        paths = {name: Path(each) for name, each in given.items()}
+        return Foreign(paths, ", ".join(map(str, paths.values())))
     if given and all(map(torch.is_exported, given.values())):
         return Foreign(dict(given), ", ".join(given))
     raise CheckpointError(
         f"a {type(source).__name__} is no source; give the path of a checkpoint or a program, a "
-        "jax.export.Exported, a torch.export.ExportedProgram, or a dict of these by the names of "
-        "their functions"
+        "jax.export.Exported, a torch.export.ExportedProgram, or a dict of these, or of paths of "
+        ".pt2 or .onnx files, by the names of their functions"
     )
+
+
+def _is_file(source: object) -> bool:
+    """Whether it is the path of a file from torch or of ONNX."""
+    if not isinstance(source, str | Path):
+        return False
+    return Path(source).suffix in (torch.SUFFIX, onnx.SUFFIX) and Path(source).is_file()
 
 
 @contextmanager

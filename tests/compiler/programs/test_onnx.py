@@ -1,0 +1,102 @@
+"""Programs from ONNX: the numbers are those of ONNX, and quantized weights are packed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from onnx_modules import BACKEND, K, dynamic_quantized, given, layers
+
+import mxc
+from mxc.artifact.manifest import REPORT
+from mxc.compiler.artifact import Artifact
+from mxc.compiler.report import Report
+from mxc.errors import MxcError
+
+LAYERS = layers()
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    folder = tmp_path_factory.mktemp("onnx")
+    files = {name: given(name)[0] for name in BACKEND}
+    for name, layer in LAYERS.items():
+        files[name] = folder / f"{name}.onnx"
+        outside = name == "mxfp8"  # its weights are in a file beside it
+        onnx.save(layer.model, files[name], save_as_external_data=outside, size_threshold=0)
+    files["qdq"] = folder / "qdq.onnx"
+    onnx.save(dynamic_quantized(), files["qdq"])
+    return mxc.compile(files, output=folder / "all.mxc")
+
+
+@pytest.fixture(scope="module")
+def model(compiled: Artifact) -> Any:
+    return mxc.load(compiled.path, threads=1)
+
+
+def _same(found: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", BACKEND)
+def test_numbers_are_those_that_onnx_ships(model: Any, name: str) -> None:
+    _, values, wanted = given(name)
+    for found, one in zip(model.call(name, *values), wanted, strict=True):
+        _same(found, one)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_dequantized_weight(model: Any, name: str) -> None:
+    x = np.random.default_rng(2).standard_normal((5, K)).astype(np.float32)
+    (found,) = model.call(name, x)
+    _same(found, x @ LAYERS[name].wanted.T)
+
+
+def test_quantized_activations(model: Any) -> None:
+    x = np.random.default_rng(2).standard_normal((5, K)).astype(np.float32)
+    (wanted,) = ReferenceEvaluator(dynamic_quantized()).run(None, {"x": x})
+    _same(model.call("qdq", x)[0], wanted)
+
+
+def test_quantized_weights_are_in_kernels_of_ours(compiled: Artifact) -> None:
+    report = Report.from_dict(json.loads((compiled.path / REPORT).read_text()))
+    ours = {one.function: one.rhs for one in report.matmuls if not one.reason and not one.fallback}
+    wanted = {"mxfp4": "mxfp4", "mxfp8": "mxfp8e4m3", "nvfp4": "nvfp4", "int4": "int8"}
+    assert wanted.items() <= ours.items()
+    assert "zeros" not in ours, "values of zero points are those of no format"
+    assert compiled.manifest.weights["elements_f4"].layout == "panel16x4"
+    assert compiled.manifest.functions["int8"].input_names == ("x",)
+
+
+def _refused(tmp_path: Path, made: onnx.ModelProto) -> str:
+    file = tmp_path / "x.onnx"
+    onnx.save(made, file)
+    with pytest.raises(MxcError) as caught:
+        mxc.compile(file, output=tmp_path / "x.mxc")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def _unary(kind: str, **attributes: Any) -> onnx.ModelProto:
+    sides = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 4]) for n in ("x", "y")]
+    node = helper.make_node(kind, ["x"], ["y"], name="layer.3", **attributes)
+    graph = helper.make_graph([node], "g", sides[:1], sides[1:])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def test_an_operation_without_lowering_is_refused_with_its_node(tmp_path: Path) -> None:
+    message = _refused(tmp_path, _unary("Twist", domain="own"))
+    assert "layer.3" in message
+    assert "Twist" in message
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.onnx"
+    file.write_bytes(b"no model")
+    with pytest.raises(MxcError, match=r"x\.onnx.*cannot be imported"):
+        mxc.compile(file, output=tmp_path / "x.mxc")
