@@ -86,7 +86,7 @@ def _scaled(found: ScaledContraction) -> Contraction | Reason:
 def _plain(op: ir.Operation) -> Contraction | Reason:
     """A contraction of plain numbers."""
     found = read(op)
-    if found is None or op.name != "linalg.generic" or found.block:
+    if found is None or found.block:
         return Reason(f"it is a {op.name} that is no product of two tensors, summed")
     weights = stored(found.rhs.tensor)
     if isinstance(weights, Reason):
@@ -94,6 +94,8 @@ def _plain(op: ir.Operation) -> Contraction | Reason:
     if weights.parameter is None:
         # Of plain numbers that are no parameter IREE's own code is good.
         return Reason("its weights are plain numbers and no parameter")
+    if op.name != "linalg.generic":
+        return Reason(f"it is a {op.name} of a parameter; kernels take it as a linalg.generic")
     if (held := element_of(weights.tensor)) != found.rhs.element:
         return Reason(f"its weights are {found.rhs.element} in a parameter of {held}")
     shared = len(found.rhs.dims) < _RANK
