@@ -6,6 +6,7 @@ are those of numpy in float64. Scales are random: with another block's scale a l
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from mxc.dialects.scaled import scaled_contraction
 from mxc.errors import PassError
 from mxc.formats.formats import FORMATS
 from mxc.formats.packing import decode_elements, decode_scales
-from mxc.runtime.simulated import load
+from mxc.runtime.simulated import SimulatedModel, load
 from mxc.simulator.watch.sanitizer import Sanitizer
 
 Array = NDArray[Any]
@@ -66,43 +67,56 @@ def scales_of(value: ir.Value, format: str = F4) -> ir.Value:
     return flow.TensorBitCastOp(kind, value, [], []).result
 
 
-def program(m: int, n: int, k: int, lhs: str, rhs: str) -> str:
-    """@main: the operands as bytes (float activations as they are) -> f32 [m, n]."""
-    block = FORMATS[rhs].block
-    blocks = k // block
+def program(**cases: tuple[int, int, int, str, str]) -> str:
+    """A function each: the operands as bytes (float activations as they are) -> f32 [m, n]."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
-        kinds = [bytes_type(n, blocks, FORMATS[rhs].block_bytes), bytes_type(n, blocks)]
-        if lhs in FLOATS:
-            kinds.insert(0, ir.RankedTensorType.get([m, blocks, block], ir.Type.parse(lhs)))
-        else:
-            kinds = [bytes_type(m, blocks, FORMATS[lhs].block_bytes), bytes_type(m, blocks), *kinds]
         with ir.InsertionPoint(module.body):
-
-            @func.FuncOp.from_py_func(*kinds, name="main")
-            def _(*given: ir.Value) -> ir.Value:
-                *left, w, t = given
-                weights = w if rhs == "mxint8" else unpacked(w, rhs)
-                if lhs in FLOATS:
-                    return scaled_contraction(left[0], weights, rhs_scale=scales_of(t, rhs))
-                return scaled_contraction(
-                    unpacked(left[0], lhs),
-                    weights,
-                    lhs_scale=scales_of(left[1]),
-                    rhs_scale=scales_of(t),
-                )
-
+            for name, case in cases.items():
+                product(name, *case)
         return str(module)
 
 
-def run(
-    text: str,
-    folder: Path,
-    *arguments: Array,
-    schedule: Path | None = None,
-    target: str = "gfx950",
-) -> tuple[Array, list[str]]:
-    """The result on the simulator and the kernels that ran; nothing may be found."""
+def product(name: str, m: int, n: int, k: int, lhs: str, rhs: str) -> None:
+    """The function of one case."""
+    block = FORMATS[rhs].block
+    blocks = k // block
+    kinds = [bytes_type(n, blocks, FORMATS[rhs].block_bytes), bytes_type(n, blocks)]
+    if lhs in FLOATS:
+        kinds.insert(0, ir.RankedTensorType.get([m, blocks, block], ir.Type.parse(lhs)))
+    else:
+        kinds = [bytes_type(m, blocks, FORMATS[lhs].block_bytes), bytes_type(m, blocks), *kinds]
+
+    @func.FuncOp.from_py_func(*kinds, name=name)
+    def _(*given: ir.Value) -> ir.Value:
+        *left, w, t = given
+        weights = w if rhs == "mxint8" else unpacked(w, rhs)
+        if lhs in FLOATS:
+            return scaled_contraction(left[0], weights, rhs_scale=scales_of(t, rhs))
+        return scaled_contraction(
+            unpacked(left[0], lhs), weights, lhs_scale=scales_of(left[1]), rhs_scale=scales_of(t)
+        )
+
+
+@dataclass
+class Compiled:
+    """A program on the simulator."""
+
+    model: SimulatedModel
+    watched: dict[str, Sanitizer]
+
+    def __call__(self, name: str, *arguments: Array) -> tuple[Array, list[str]]:
+        """The result of a function and the kernels that ran; nothing may be found."""
+        self.watched.clear()
+        (found,) = self.model.call(name, *arguments)
+        assert not [finding for each in self.watched.values() for finding in each.findings]
+        return found, list(self.watched)
+
+
+def compiled(
+    text: str, folder: Path, *, schedule: Path | None = None, target: str = "gfx950"
+) -> Compiled:
+    """Compile a program in a folder."""
     (folder / "p.mlir").write_text(text)
     mxc.compile(
         folder / "p.mlir",
@@ -115,9 +129,12 @@ def run(
     model = load(
         folder / "p.mxc", observe=lambda kernel: watched.setdefault(kernel.name, Sanitizer())
     )
-    (found,) = model.call("main", *arguments)
-    assert not [finding for each in watched.values() for finding in each.findings]
-    return found, list(watched)
+    return Compiled(model, watched)
+
+
+def run(text: str, folder: Path, *arguments: Array, **options: Any) -> tuple[Array, list[str]]:
+    """The result of @main, as `Compiled` gives it."""
+    return compiled(text, folder, **options)("main", *arguments)
 
 
 CASES = [
@@ -161,11 +178,28 @@ DECODED = [
 ]
 
 
+@pytest.fixture(scope="module")
+def products(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Compiled]:
+    """All cases of each target, compiled together."""
+    return {
+        target: compiled(
+            program(**{f"case{number}": case for number, case in enumerate(cases)}),
+            tmp_path_factory.mktemp(target),
+            target=target,
+        )
+        for target, cases in (("gfx950", CASES), ("gfx942", DECODED))
+    }
+
+
 @pytest.mark.parametrize(
-    ("target", "m", "n", "k", "lhs", "rhs"),
-    [*(("gfx950", *case) for case in CASES), *(("gfx942", *case) for case in DECODED)],
+    ("target", "number"),
+    [
+        *(("gfx950", number) for number in range(len(CASES))),
+        *(("gfx942", number) for number in range(len(DECODED))),
+    ],
 )
-def test_products(target: str, m: int, n: int, k: int, lhs: str, rhs: str, tmp_path: Path) -> None:
+def test_products(target: str, number: int, products: dict[str, Compiled]) -> None:
+    m, n, k, lhs, rhs = {"gfx950": CASES, "gfx942": DECODED}[target][number]
     rng = np.random.default_rng(m + n + k)
     block = FORMATS[rhs].block
     # E4M3 has a sign, and numbers up to 126.
@@ -178,7 +212,7 @@ def test_products(target: str, m: int, n: int, k: int, lhs: str, rhs: str, tmp_p
     else:
         x, s, left = operand(rng, (m, k), lhs, (117, 137))
         given = [x.reshape(m, k // 32, -1).view(np.int8), s.view(np.int8), *given]
-    found, kernels = run(program(m, n, k, lhs, rhs), tmp_path, *given, target=target)
+    found, kernels = products[target](f"case{number}", *given)
     wanted = left @ right.T
     assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
     assert [name.startswith("mxc_") for name in kernels] == [True]
@@ -210,7 +244,7 @@ def test_every_code_under_extreme_scales(format: str, least: int, tmp_path: Path
     x = (signs * factors[:, None]).astype(ml_dtypes.bfloat16)
     t = np.repeat(scales[:, None], k // 32, axis=1)
     given = [x.reshape(columns, -1, 32), w.reshape(columns, k // 32, -1).view(np.int8)]
-    text = program(columns, columns, k, "bf16", format)
+    text = program(main=(columns, columns, k, "bf16", format))
     found, _ = run(text, tmp_path, *given, t.view(np.int8), target="gfx942")
     right = element.values[own].astype(np.float64) * decode_scales(scales, format)[:, None]
     with np.errstate(invalid="ignore"):
@@ -286,7 +320,9 @@ def test_a_nan_scale_is_nan_in_its_row_alone(tmp_path: Path) -> None:
     w, t, right = operand(rng, (n, k), F4, (120, 130))
     t[5, 0] = 0xFF
     given = [x.reshape(m, -1, 32), s, w.reshape(n, -1, 16), t]
-    found, _ = run(program(m, n, k, E4M3, F4), tmp_path, *(each.view(np.int8) for each in given))
+    found, _ = run(
+        program(main=(m, n, k, E4M3, F4)), tmp_path, *(each.view(np.int8) for each in given)
+    )
     assert np.isnan(found[:, 5]).all()
     rest = np.delete(np.arange(n), 5)
     wanted = left @ right[rest].T
@@ -310,11 +346,11 @@ def test_a_schedule_of_ones_own(lhs: str, tmp_path: Path) -> None:
     schedules = tmp_path / "schedules.json"
     schedules.write_text(json.dumps([{"m": m, "schedule": {**ring, "stages": 3, "turns": turns}}]))
     arguments = [each if each.itemsize > 1 else each.view(np.int8) for each in given]
-    found, _ = run(program(m, n, k, lhs, F4), tmp_path, *arguments, schedule=schedules)
+    found, _ = run(program(main=(m, n, k, lhs, F4)), tmp_path, *arguments, schedule=schedules)
     wanted = left @ right.T
     assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
     (kernel,) = json.loads((tmp_path / "p.mxc" / "report.json").read_text())["kernels"]
     assert kernel["lds_bytes"] > 0
     schedules.write_text(json.dumps([{"m": m + 1, "schedule": ring}]))
     with pytest.raises(PassError, match="no contraction has m 41"):
-        run(program(m, n, k, lhs, F4), tmp_path, *arguments, schedule=schedules)
+        run(program(main=(m, n, k, lhs, F4)), tmp_path, *arguments, schedule=schedules)
