@@ -84,8 +84,7 @@ def write(found: Sequence[Listing], output: Path) -> list[Path]:
         else {output / f"{each.name}{SUFFIX}": each.text for each in found}
     )
     try:
-        if not one:
-            output.mkdir(parents=True, exist_ok=True)
+        (output.parent if one else output).mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
             file.write_text(text)
     except OSError as error:

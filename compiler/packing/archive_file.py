@@ -68,8 +68,12 @@ def archive_file(path: Path, total: int) -> Iterator[ArchiveFile]:
 def _check_room(path: Path, needed: int) -> None:
     if path.exists():
         raise ArtifactError(f"{path}: exists; remove it or choose another output")
-    if not path.parent.is_dir():
-        raise ArtifactError(f"{path.parent}: not a folder; create it or choose another output")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArtifactError(
+            f"{path.parent}: cannot be made ({error.strerror}); choose another output"
+        ) from error
     if shutil.disk_usage(path.parent).free < needed:
         raise _no_room(path, needed, 0)
 

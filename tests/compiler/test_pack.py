@@ -343,9 +343,11 @@ def test_existing_archive_is_kept(folder, tmp_path):
     assert (tmp_path / "w.irpa").read_text() == "mine"
 
 
-def test_no_folder_to_write_to(folder, tmp_path):
-    with pytest.raises(ArtifactError, match=r"nowhere: not a folder; create it"):
-        pack(items_of(folder), tmp_path / "nowhere" / "w.irpa")
+def test_the_folder_to_write_to_is_made(folder, tmp_path):
+    pack(items_of(folder), tmp_path / "new" / "one" / "w.irpa")
+    assert left(tmp_path / "new" / "one") == ["w.irpa"]
+    with pytest.raises(ArtifactError, match=r"w.irpa: cannot be made \(File exists\)"):
+        pack(items_of(folder), tmp_path / "new" / "one" / "w.irpa" / "w.irpa")
 
 
 def test_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
