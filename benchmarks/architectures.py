@@ -139,7 +139,16 @@ def config(model_type: str, name: str) -> dict[str, Any]:
 
 def measure(checkpoint: Path, target: str, output: Path) -> tuple[float, float, str]:
     """Processor seconds, wall seconds, and the last line of a compilation that failed."""
-    command = [sys.executable, "-m", "mxc", "compile", str(checkpoint), "--target", target]
+    command = [
+        sys.executable,
+        "-m",
+        "mxc",
+        "compile",
+        str(checkpoint),
+        "--no-cache",
+        "--target",
+        target,
+    ]
     command += ["--output", str(output), "--weights", "none", "--strict"]
     command += ["--quantize-dense", "mxfp8"]
     command += ["--max-sequence-length", str(LENGTH)]

@@ -45,7 +45,17 @@ def resident(pid: int) -> int:
 def measure(checkpoint: Path, target: str, output: Path) -> dict[str, Any]:
     """Steps with their seconds, seconds in all, peak memory in bytes."""
     start = time.perf_counter()
-    words = ["compile", checkpoint, "--target", target, "--output", output, "--weights", "none"]
+    words = [
+        "compile",
+        checkpoint,
+        "--target",
+        target,
+        "--output",
+        output,
+        "--weights",
+        "none",
+        "--no-cache",
+    ]
     with subprocess.Popen(
         [sys.executable, "-m", "mxc", *map(str, words)],
         stdout=subprocess.DEVNULL,

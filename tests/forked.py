@@ -163,7 +163,7 @@ def main(arguments: list[str]) -> int:
     """Serve, or have the server run a function, or a file, with our own standard files."""
     if arguments[0] == "--serve":
         serve(arguments[1])
-        return 0
+        os._exit(0)
     place, function, *rest = arguments
     line = connect(place, {"function": function, "arguments": rest, "path": []}, [0, 1, 2])
     number(line)

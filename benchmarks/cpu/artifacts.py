@@ -37,7 +37,7 @@ def compile_model(
     checkpoint: Path, output: Path, activations: str, dense: str | None, words: list[str]
 ) -> Built:
     """`mxc compile`; `dense`: --quantize-dense. Raises SystemExit with what it says."""
-    command = ["compile", str(checkpoint), "--target", "cpu", "--output", str(output), "--json"]
+    command = ["compile", str(checkpoint), "--output", str(output), "--json", "--no-cache"]
     command += ["--activations", activations, *words]
     command += [] if dense is None else ["--quantize-dense", dense]
     run_mxc(command)

@@ -138,7 +138,7 @@ def _checked(programs: Sequence[Program], seeds: Sequence[int], target: str) -> 
         source, output = Path(folder, "program.mlir"), Path(folder, "program.mxc")
         if left:
             source.write_text("".join(functions[n].text for n in left))
-            mxc.compile(source, target=target, output=output)
+            mxc.compile(source, target=target, output=output, cache=False)
             report = Report.from_dict(json.loads((output / REPORT).read_text()))
             device = "simulator" if target_record(target).is_gpu else "local-sync"
             model = mxc.load(output, device=device)

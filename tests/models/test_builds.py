@@ -25,6 +25,7 @@ def test_two_builds_are_the_same_bytes(tmp_path: Path) -> None:
             quantize_dense="mxint8",
             max_sequence_length=32,
             prefill_chunk=8,
+            cache=False,
         )
         files = {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
         files[REPORT] = re.sub(rb'"seconds": [0-9.e-]+', b"", files[REPORT])
