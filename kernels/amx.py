@@ -49,8 +49,12 @@ def steps(
     kernel = stage(kernel, "A", "a", "T+=", "tile", tile_a(weights))
     kernel = stage(kernel, "W", "w", "T+=", "tile", weights)
     yield "operands in tile registers", kernel
-    kernel = keep(kernel, "T", "t", ("k", STEP), "tile", TILE_C)
-    yield "sums too, along a chunk", kernel
+    few = contraction.rows is not None and TILE < contraction.rows <= 2 * TILE
+    # Four sums stay in tiles while weights are decoded; for one row of tiles that gains nothing.
+    all_chunks = few and contraction.choice != "sorted" and _tiles_across(contraction) == 2
+    by = _chunk(contraction) if all_chunks else STEP
+    kernel = keep(kernel, "T", "t", ("k", by), "tile", TILE_C)
+    yield "sums too, along " + ("K" if all_chunks else "a chunk"), kernel
     atom = decoder(contraction.weights, contraction.scales, contraction.block)
     kernel = use(kernel, "W=", atom, AHEAD)
     yield "instructions", use(kernel, "t+=", tdpbf16ps(weights))
@@ -76,7 +80,7 @@ def _tiles(contraction: Contraction, kernel: Kernel, rows: int) -> Kernel:
     kernel = over(kernel, "k", _chunk(contraction), "W= T+=")
     for axis, by in (*((("h", 1),) if halves > 1 else ()), ("n", TILE), ("k", STEP)):
         kernel = over(kernel, axis, by, "W=")
-    if width * halves > 2 * TILE:
+    if _tiles_across(contraction) > 2:
         kernel = over(kernel, "n", TILE, "T+=")
     kernel = over(kernel, "m", 2 * TILE, "T+=", rest=(TILE,))
     kernel = over(kernel, "k", STEP, "T+=")
@@ -91,15 +95,20 @@ def _width(contraction: Contraction) -> int:
     return max(2 * TILE // contraction.halves, contraction.together)
 
 
+def _tiles_across(contraction: Contraction) -> int:
+    """Tiles of weights, of both halves, that are multiplied for a result of that width."""
+    return _width(contraction) * contraction.halves // TILE
+
+
 def _chunk(contraction: Contraction) -> int:
     """Elements along K that are decoded at once, for scratch of the same size."""
-    return CHUNK * 2 * TILE // (_width(contraction) * contraction.halves)
+    return CHUNK * 2 // _tiles_across(contraction)
 
 
 def most_rows(contraction: Contraction) -> int:
     """Rows of a workgroup, for scratch of the same size: 32 KiB with the weights. Where columns are
     finished together, they need some of that."""
-    rows = ROWS * 2 * TILE // (_width(contraction) * contraction.halves)
+    rows = ROWS * 2 // _tiles_across(contraction)
     rows = rows if contraction.together == TILE else rows - TILE
     fitting = ACTIVATIONS // (2 * contraction.planes * contraction.depth) // TILE * TILE
     return min(rows, max(fitting, 2 * TILE))

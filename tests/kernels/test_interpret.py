@@ -18,6 +18,8 @@ CASES = {
     "one tile": ("mxfp4", 16, 16, 32, {}),
     "ragged rows, columns and chunks": ("mxfp4", 37, 40, 288, {}),
     "few rows": ("mxfp4", 3, 17, 64, {}),
+    "sums in tiles along K": ("mxfp4", 20, 17, 544, {}),
+    "planes in tiles along K": ("mxfp4", 20, 17, 288, {"planes": 3}),
     "rows of two workgroups": ("mxfp4", 45, 33, 96, {"wide": 32}),
     "rows that come with the call": ("mxfp4", 21, 40, 64, {"rows": None}),
     "f32 as three planes": ("mxfp4", 19, 40, 64, {"planes": 3}),
