@@ -81,8 +81,8 @@ class Contraction:
     has; else each has its own. What has been made of it, where a kernel of ours computes it:
     `out`: its result. `kind`: of the instruction that multiplies. `choice`: why not by a better one
     that the machine has. `unfused`: why the elementwise operation that follows, its subject, is
-    left for another kernel. These are empty where there is nothing to
-    say.
+    left for another kernel. `clocks`: of a GPU, by the model of time that chose the schedule, and
+    `workgroups`. These are empty, or 0, where there is nothing to say.
     """
 
     batch: int | None
@@ -97,6 +97,8 @@ class Contraction:
     kind: Kind | None = None
     choice: str = ""
     unfused: str = ""
+    clocks: int = 0
+    workgroups: int = 0
 
     @property
     def weights(self) -> int:

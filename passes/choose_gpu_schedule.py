@@ -39,10 +39,8 @@ from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import epilogue
 from mxc.passes.kernels.gpu.calls import Call, match
 from mxc.passes.kernels.gpu.choice import choose, choose_by_rows
-from mxc.passes.kernels.gpu.cost import Problem
-from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.output import for_blocks, quantisation_of
+from mxc.passes.kernels.gpu.problem import problem_of
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.schedule import (
     ATTRIBUTE,
@@ -51,13 +49,10 @@ from mxc.passes.kernels.gpu.schedule import (
     schedules_of,
     write_schedules,
 )
-from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.rewriting.rebuild import linalg_operations
 from mxc.targets.amd import known_gpu
 from mxc.targets.gpu import Gpu
 
-#: Groups that a product is taken to have where they come with each call.
-_GROUPS = 32
 #: What an entry of a file may say of a contraction.
 _KEYS = ("m", "n", "k", "lhs", "rhs")
 
@@ -115,17 +110,7 @@ def _chosen(call: Call, gpu: Gpu) -> Schedules:
     transports: tuple[Transport, ...] = ("stream", "ring")
     if not _may_stage(call):
         transports = ("stream",)
-    problem = Problem(
-        rows=1 if call.of.m is None else call.of.m,
-        columns=call.of.n,
-        blocks=call.of.k // BLOCK,
-        bits=call.bits,
-        groups=_GROUPS if call.of.batch is None else call.of.batch,
-        halves=halves,
-        experts=call.of.experts,
-        parts=_parts(call),
-        shared=(_shared(call.left), _shared(call.right)),
-    )
+    problem = problem_of(call, halves)
     if call.of.m is None:
         found = choose_by_rows(problem, device=gpu, transports=transports)
     else:
@@ -140,18 +125,6 @@ def _may_stage(call: Call) -> bool:
     if call.sums_blocks:
         return False
     return call.decoded is None or FloatRing.takes(call.left, call.right, call.decoded)
-
-
-def _parts(call: Call) -> int:
-    """Of an element of lhs, as floats in registers."""
-    if call.decoded is None:
-        return 0
-    return call.left.parts(call.decoded) if isinstance(call.left, Floats) else 1
-
-
-def _shared(side: Scaled | Floats) -> int:
-    """Blocks of 32 that have one f32 scale, which multiplies sums; 0 where there is none."""
-    return side.shared if isinstance(side, Scaled) and side.multiplies_sums else 0
 
 
 def _fits(entry: Mapping[str, Any], of: Contraction) -> bool:

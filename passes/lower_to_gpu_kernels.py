@@ -33,6 +33,8 @@ other than zero; operands whose dimensions are in another order; weights of 2 Gi
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -46,14 +48,17 @@ from mxc.passes.kernels.gpu.by_rows import ByRows
 from mxc.passes.kernels.gpu.calls import Call, match
 from mxc.passes.kernels.gpu.contraction import Contraction
 from mxc.passes.kernels.gpu.conversions import Conversion
+from mxc.passes.kernels.gpu.cost import cost, workgroups
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.output import quantisation_of
+from mxc.passes.kernels.gpu.problem import problem_of
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, read_schedules
 from mxc.passes.kernels.gpu.stream import Stream
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 from mxc.targets.amd import known_gpu
+from mxc.targets.gpu import Gpu
 from mxc.targets.target import Kind
 
 #: What to do about a schedule that does not fit.
@@ -69,8 +74,9 @@ class LowerToGpuKernels(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Lower every contraction that has a schedule. PassError for a target without kernels."""
-        unit = known_gpu(self.target).matrix
-        kernels = _Kernels(module)
+        gpu = known_gpu(self.target)
+        unit = gpu.matrix
+        kernels = _Kernels(module, gpu)
         for op in linalg_operations(module):
             schedules = read_schedules(op, unit)
             if schedules is None:
@@ -83,8 +89,8 @@ class LowerToGpuKernels(Pass):
 
 
 class _Kernels:
-    def __init__(self, module: ir.Operation) -> None:
-        self._calls = Calls(module)
+    def __init__(self, module: ir.Operation, gpu: Gpu) -> None:
+        self._calls, self._gpu = Calls(module), gpu
         self._epilogues: dict[str, int] = {}
 
     def lower(self, call: Call, chosen: Schedules) -> None:
@@ -110,7 +116,18 @@ class _Kernels:
                 name, kernel, given, call.scalars(), kernel.threads, kernel.cases
             )
             kind: Kind = "scaled matrix" if call.decoded is None else "matrix"
-            take_over(made, call.of, call.op, after, blocks, kind=kind)
+            clocks, count = self._estimate(call, chosen, after)
+            of = dataclasses.replace(call.of, clocks=clocks, workgroups=count)
+            take_over(made, of, call.op, after, blocks, kind=kind)
+
+    def _estimate(self, call: Call, chosen: Schedules, after: Epilogue) -> tuple[int, int]:
+        """Clocks by the model of time, and workgroups; 0 where sizes come with each call."""
+        if call.of.m is None or call.of.batch is None:
+            return 0, 0
+        (schedule,) = chosen.schedules
+        problem = problem_of(call, 2 if after.gated else 1)
+        clocks = math.ceil(cost(problem, schedule, self._gpu))
+        return clocks, workgroups(problem, schedule)
 
     def _kernel(
         self, call: Call, schedule: Schedule, after: Epilogue, out: Conversion | None

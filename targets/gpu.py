@@ -71,3 +71,11 @@ class Gpu:
         Little's law: what is on its way is bandwidth times latency.
         """
         return self.memory_bandwidth * self.memory_latency / self.units
+
+    def flops(self, widths: tuple[int, int] | None = None) -> float:
+        """Operations a second of the fastest matrix instruction on all units; 0 where no source
+        says. widths: bits of the elements of both sides, under their scales; None for bf16."""
+        forms = self.matrix.forms if widths is None else self.matrix.scaled
+        slower = 2 if widths is not None and max(widths) >= 8 else 1
+        rates = [2 * f.m * f.n * f.k / (f.clocks * slower) for f in forms if f.clocks]
+        return max(rates, default=0.0) * self.unit.simds * self.units * self.clock

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxc.artifact.schema import SchemaError, read_record
 from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report.kernel_time import Time
 from mxc.errors import ArtifactError, CompileError
 from mxc.targets.target import Target
 
@@ -64,7 +65,8 @@ class Operation:
 
     `name` is the builder's, or the kernel's where there is none. `bytes_moved` is what the
     dispatch reads and writes, `flops` twice the products of its contractions, padding included;
-    None where sizes are dynamic.
+    None where sizes are dynamic. `results`: the MLIR types of what it writes. `time`: how long it
+    takes a GPU, estimated; None for a CPU, and where sizes are dynamic.
     """
 
     function: str
@@ -72,6 +74,8 @@ class Operation:
     kernel: str
     bytes_moved: int | None
     flops: int | None
+    results: tuple[str, ...] = ()
+    time: Time | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from mxc.artifact.code_objects.metadata import read_resources
 from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel, parse_all
 from mxc.compiler.report.following import following
+from mxc.compiler.report.kernel_time import Time, by_schedule, roofline
 from mxc.compiler.report.lowering import NO_REASON, choice_of, explain, explain_own, lowering_of
 from mxc.compiler.report.preparation import (
     Preparation,
@@ -104,13 +105,15 @@ def account(
         functions=_functions(every, stream),
         findings=tuple(dict.fromkeys([*_written(flow), *_prepared(stream)])),
         operations=tuple(
-            _operation(dispatch, bodies.get(dispatch.entry, []), users[dispatch.entry] > 1)
+            _operation(dispatch, bodies.get(dispatch.entry, []), users[dispatch.entry] > 1, target)
             for dispatch in every
         ),
     )
 
 
-def _operation(dispatch: Dispatch, inside: list[Product], shared: bool) -> Operation:
+def _operation(
+    dispatch: Dispatch, inside: list[Product], shared: bool, target: Target
+) -> Operation:
     call = read_contraction(dispatch.op)
     if call is not None:
         name = next(iter(dispatch.names), dispatch.entry)
@@ -122,13 +125,32 @@ def _operation(dispatch: Dispatch, inside: list[Product], shared: bool) -> Opera
         moved = moved_bytes(dispatch)
         sizes = [(each.batch, each.m, each.n, each.k) for each in inside]
     dynamic = any(min(size) < 0 for size in sizes)
+    flops = None if dynamic else sum(2 * math.prod(size) for size in sizes)
     return Operation(
         function=dispatch.function,
         name=name,
         kernel=dispatch.entry,
         bytes_moved=moved,
-        flops=None if dynamic else sum(2 * math.prod(size) for size in sizes),
+        flops=flops,
+        results=tuple(
+            str(ir.RankedTensorType(each.type).element_type)
+            for each in dispatch.op.results
+            if isinstance(each.type, ir.RankedTensorType)
+        ),
+        time=_time(call, moved, flops, target),
     )
+
+
+def _time(
+    call: Contraction | None, moved: int | None, flops: int | None, target: Target
+) -> Time | None:
+    if target.gpu is None or moved is None or flops is None:
+        return None
+    if call is None:
+        return roofline(target.gpu, moved, flops)
+    widths = (call.lhs.bits, call.rhs.bits) if call.kind == "scaled matrix" else None
+    bound = roofline(target.gpu, moved, flops, widths)
+    return by_schedule(target.gpu, bound, call.clocks, call.workgroups) if call.clocks else bound
 
 
 def _matmul(

@@ -24,7 +24,7 @@
 // CHECK: vector.store {{.*}} memref<4x32xf32, strided<[32, 1], offset: ?>, #hal.descriptor_type<storage_buffer>>, vector<4xf32>
 // CHECK-LABEL: func.func @mixed_pair(
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_mxfp8e4m3_mxfp4_1x4x32x8192::@mxc_mxfp8e4m3_mxfp4_1x4x32x8192(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 1 : i64, k = 8192 : i64, kind = "scaled matrix", lhs = {block = 32 : i64, element = f8E4M3FN, scale = f8E8M0FNU}, m = 4 : i64, n = 32 : i64, out = {element = f32}, rhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}}} : (tensor<32768xi8>, tensor<1024xi8>, tensor<131072xi8>, tensor<8192xi8>) -> tensor<4x32xf32>
+// CHECK: flow.dispatch @mxc_mxfp8e4m3_mxfp4_1x4x32x8192::@mxc_mxfp8e4m3_mxfp4_1x4x32x8192(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 1 : i64, clocks = {{[0-9]+}} : i64, k = 8192 : i64, kind = "scaled matrix", lhs = {block = 32 : i64, element = f8E4M3FN, scale = f8E8M0FNU}, m = 4 : i64, n = 32 : i64, out = {element = f32}, rhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}, workgroups = 2 : i64}} : (tensor<32768xi8>, tensor<1024xi8>, tensor<131072xi8>, tensor<8192xi8>) -> tensor<4x32xf32>
 func.func @mixed_pair(%x: tensor<4x256x32xf8E4M3FN>, %xs: tensor<4x256xf8E8M0FNU>, %w: tensor<32x256x32xf4E2M1FN>, %s: tensor<32x256xf8E8M0FNU>) -> tensor<4x32xf32> {
   %zero = arith.constant 0.0 : f32
   %empty = tensor.empty() : tensor<4x32xf32>

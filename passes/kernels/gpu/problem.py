@@ -1,0 +1,39 @@
+"""A call as the model of time has it (cost.py)."""
+
+from __future__ import annotations
+
+from mxc.passes.kernels.gpu.calls import Call
+from mxc.passes.kernels.gpu.cost import Problem
+from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.gpu.sides import Scaled
+
+#: Groups that a product is taken to have where they come with each call.
+_GROUPS = 32
+
+
+def problem_of(call: Call, halves: int) -> Problem:
+    """The shapes and widths of a call. halves: 2 where an epilogue joins those of the columns."""
+    return Problem(
+        rows=1 if call.of.m is None else call.of.m,
+        columns=call.of.n,
+        blocks=call.of.k // BLOCK,
+        bits=call.bits,
+        groups=_GROUPS if call.of.batch is None else call.of.batch,
+        halves=halves,
+        experts=call.of.experts,
+        parts=_parts(call),
+        shared=(_shared(call.left), _shared(call.right)),
+    )
+
+
+def _parts(call: Call) -> int:
+    """Of an element of lhs, as floats in registers."""
+    if call.decoded is None:
+        return 0
+    return call.left.parts(call.decoded) if isinstance(call.left, Floats) else 1
+
+
+def _shared(side: Scaled | Floats) -> int:
+    """Blocks of 32 that have one f32 scale, which multiplies sums; 0 where there is none."""
+    return side.shared if isinstance(side, Scaled) and side.multiplies_sums else 0
