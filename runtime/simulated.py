@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,16 +32,23 @@ from mxc.simulator.host.vm_module import HostModule, read_module
 #: The device URI that means this module.
 SIMULATOR = "simulator"
 _DENSE = 1
+#: Gives the device that runs the dispatches, from the bytes of every parameter by name.
+Make = Callable[[Mapping[str, Array]], Device]
 
 
 def load(
-    path: str | os.PathLike[str], *, verify: bool = False, observe: Observe | None = None
+    path: str | os.PathLike[str],
+    *,
+    verify: bool = False,
+    observe: Observe | None = None,
+    make: Make | None = None,
 ) -> SimulatedModel:
     """Load an artifact that was compiled for gfx950 or gfx942, to run on this machine.
 
     verify: as `mxc.load`. observe: asked before each dispatch for a Sanitizer, Counter or Trace
-    of it, or None. Raises ArtifactError as `mxc.load` does, and RequestError for an artifact of
-    another target.
+    of it, or None. make: gives the device that runs the dispatches, from the bytes of every
+    parameter; by default the simulator alone. Raises ArtifactError as `mxc.load` does, and
+    RequestError for an artifact of another target.
     """
     folder = Path(path)
     manifest = read_manifest(folder)
@@ -60,13 +68,15 @@ def load(
     level = choose_level(manifest, None, place)
     check_model(manifest, place)
     check_files(folder, manifest, verify=verify)
-    return SimulatedModel(folder, manifest, level, observe)
+    return SimulatedModel(
+        folder, manifest, level, make or (lambda parameters: Device(parameters, observe))
+    )
 
 
 class SimulatedModel(Model):
     """A loaded artifact whose kernels run on the simulator."""
 
-    def __init__(self, path: Path, manifest: Manifest, level: str, observe: Observe | None) -> None:
+    def __init__(self, path: Path, manifest: Manifest, level: str, make: Make) -> None:
         """Map module and weights; `load` is the way to get here."""
         self.path = path
         self.manifest = manifest.at(level)
@@ -78,7 +88,7 @@ class SimulatedModel(Model):
         self._process = os.getpid()
         try:
             module = read_module(self.module_file)
-            self._simulated = Device(_parameters(self.archives), observe)
+            self._simulated = make(_parameters(self.archives))
             self._machine = Machine(module, self._simulated.functions())
         except CodeObjectError as error:
             raise ArtifactError(

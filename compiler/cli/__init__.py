@@ -28,6 +28,7 @@ from mxc.compiler.cli import (
     report,
     run,
     serve,
+    verify_gpu,
 )
 from mxc.compiler.cli.limits import PhaseTimeout
 from mxc.compiler.cli.repository import Revision
@@ -263,6 +264,7 @@ app.command("run")(run.command)
 app.command("bench")(bench.command)
 app.command("eval")(eval.command)
 app.command("report")(report.command)
+app.command("verify-gpu")(verify_gpu.command)
 
 
 @app.command("inspect")

@@ -63,7 +63,7 @@ def command(
     model = watched.load(artifact, device=device, threads=threads, level=level)
     types = model.functions[function].inputs if function in model.functions else ()
     values = [
-        _argument(text, types[index] if index < len(types) else None)
+        argument(text, types[index] if index < len(types) else None)
         for index, text in enumerate(input or [])
     ]
     files = output or []
@@ -88,7 +88,7 @@ def command(
     watched.refuse_findings()
 
 
-def _argument(text: str, wanted: TensorType | None) -> Any:
+def argument(text: str, wanted: TensorType | None) -> Any:
     """What one --input names; the types that .npy cannot name are taken from their bits."""
 
     from mxc.runtime.arrays import dtype_of

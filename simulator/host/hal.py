@@ -86,9 +86,11 @@ class Observe(Protocol):
 
 @dataclass
 class Executable:
-    """Kernels of one executable; each is translated when it is first run."""
+    """Kernels of one executable; each is translated when it is first run. `code`: the code object
+    that holds each."""
 
     kernels: dict[str, Kernel]
+    code: dict[str, bytes] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     programs: dict[tuple[str, bool], Program] = field(default_factory=dict)
 
@@ -202,13 +204,23 @@ class Device:
                 for _, slot, buffer, offset, length in bindings
             ]
             parts = [Binding(b.array, b.offset, b.length) for b in buffers]
-            kernel = executable.kernels[name]
-            observer = self.observe(kernel) if self.observe else None
-            program = executable.program(name, bool(observer and observer.every_instruction))
-            stepped = launch(program, (x, y, z), parts, constants, observer=observer)
-            self.dispatches.append(Dispatch(name, (x, y, z), stepped))
+            self.run(executable, name, (x, y, z), parts, constants)
 
         commands.append(run)
+
+    def run(
+        self,
+        executable: Executable,
+        name: str,
+        workgroups: tuple[int, int, int],
+        parts: Sequence[Binding],
+        constants: Sequence[int],
+    ) -> None:
+        """Run one kernel on its buffers."""
+        observer = self.observe(executable.kernels[name]) if self.observe else None
+        program = executable.program(name, bool(observer and observer.every_instruction))
+        stepped = launch(program, workgroups, parts, constants, observer=observer)
+        self.dispatches.append(Dispatch(name, workgroups, stepped))
 
     def _named(
         self, scope: memoryview, table: memoryview, text: memoryview, spans: memoryview
@@ -371,7 +383,8 @@ def _executable(data: memoryview) -> Executable:
         if name not in kernels[function.code]:
             raise SimulationError(f"no kernel {name!r} in the code object of its executable")
         chosen[name] = replace(kernels[function.code][name], dynamic_lds=function.dynamic_lds)
-    return Executable(chosen, list(functions))
+    code = {name: objects[function.code] for name, function in functions.items()}
+    return Executable(chosen, code, list(functions))
 
 
 def _find(executable: Executable, name: memoryview) -> int:

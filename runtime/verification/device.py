@@ -1,0 +1,121 @@
+"""The device of a host program whose dispatches run on a GPU, and once each on the simulator.
+
+Of the dispatches of one kernel with one number of workgroups the first runs on both, with the same
+buffers; what the simulator computes goes on, so that an error stays where it is made. The others
+run on the GPU alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mxc.runtime.verification.compare import Comparison, compare
+from mxc.runtime.verification.hip import Hip, Times
+from mxc.simulator.compute.operations import Array
+from mxc.simulator.host.hal import Device, Executable
+from mxc.simulator.run.launch import Binding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One dispatch that ran on both: its arguments, how far the results are apart, its time."""
+
+    kernel: str
+    workgroups: tuple[int, int, int]
+    workgroup: tuple[int, int, int]
+    buffers: tuple[int, ...]
+    constants: tuple[int, ...]
+    comparison: Comparison
+    times: Times
+
+
+class VerifyingDevice(Device):
+    """Runs dispatches on `hip`; `checked` is called with each that also ran on the simulator."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Array],
+        hip: Hip,
+        types: Mapping[str, Sequence[str]],
+        checked: Callable[[Check], None],
+        repetitions: int,
+    ) -> None:
+        """types: MLIR types of a kernel's results, by its name. repetitions: of what is timed."""
+        super().__init__(parameters)
+        self._hip, self._types, self._checked = hip, types, checked
+        self._repetitions = repetitions
+        self._seen: set[tuple[str, tuple[int, int, int]]] = set()
+        #: Of the kernel that runs, for who has to say where something failed.
+        self.current = ""
+
+    def run(
+        self,
+        executable: Executable,
+        name: str,
+        workgroups: tuple[int, int, int],
+        parts: Sequence[Binding],
+        constants: Sequence[int],
+    ) -> None:
+        """Run one kernel on its buffers."""
+        self.current = name
+        kernel, code = executable.kernels[name], executable.code[name]
+        windows = [_window(part) for part in parts]
+        before = [window.copy() for window in windows]
+        spans, places = _spans(parts)
+        with self._hip.memory(spans) as bases:
+            addresses = [bases[span] + offset for span, offset in places]
+            self._hip.launch(code, kernel, workgroups, addresses, constants)
+            found = [
+                self._hip.read(address, like)
+                for address, like in zip(addresses, before, strict=True)
+            ]
+            if (name, workgroups) in self._seen:
+                for window, old, new in zip(windows, before, found, strict=True):
+                    if (changed := old != new).any():
+                        np.copyto(window, new, where=changed)
+                return
+            self._seen.add((name, workgroups))
+            times = self._hip.measure(
+                code, kernel, workgroups, addresses, constants, repetitions=self._repetitions
+            )
+        super().run(executable, name, workgroups, parts, constants)
+        self._checked(
+            Check(
+                kernel=name,
+                workgroups=workgroups,
+                workgroup=kernel.workgroup,
+                buffers=tuple(window.size for window in windows),
+                constants=tuple(constants),
+                comparison=compare(before, windows, found, self._types.get(name, ())),
+                times=times,
+            )
+        )
+
+
+def _window(part: Binding) -> Array:
+    flat = part.array.reshape(-1).view(np.uint8)
+    end = flat.size if part.length is None else part.offset + part.length
+    return flat[part.offset : end]
+
+
+def _spans(parts: Sequence[Binding]) -> tuple[list[Array], list[tuple[int, int]]]:
+    """The memory that bindings are parts of, each once, and where in it each begins.
+
+    Several bindings may be windows on one buffer, and then are on the GPU too.
+    """
+    ranges: dict[int, tuple[Array, int, int]] = {}
+    for part in parts:
+        window = _window(part)
+        flat = part.array.reshape(-1).view(np.uint8)
+        _, first, last = ranges.get(flat.ctypes.data, (flat, part.offset, part.offset))
+        end = part.offset + window.size
+        ranges[flat.ctypes.data] = (flat, min(first, part.offset), max(last, end))
+    order = {data: number for number, data in enumerate(ranges)}
+    places = []
+    for part in parts:
+        data = part.array.reshape(-1).view(np.uint8).ctypes.data
+        places.append((order[data], part.offset - ranges[data][1]))
+    return [flat[first:last] for flat, first, last in ranges.values()], places

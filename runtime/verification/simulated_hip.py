@@ -1,0 +1,157 @@
+"""The functions of HIP's library that `hip.py` calls, on the simulator.
+
+So everything that is done with a GPU can be done without one. Times are those of the simulator.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mxc.runtime.verification.hip import ARCHITECTURE
+from mxc.simulator.code.code_object import Kernel, read_kernels
+from mxc.simulator.compute.operations import Array
+from mxc.simulator.run.launch import Binding, launch
+from mxc.simulator.run.translate import Program
+
+_OUT_OF_RANGE, _NOT_FOUND = 1, 500
+
+
+class SimulatedHip:
+    """One device, which simulates the GPU that LLVM calls `architecture`."""
+
+    def __init__(self, architecture: str) -> None:
+        """Without memory and modules."""
+        self._architecture = architecture
+        self._memory: dict[int, Array] = {}
+        self._handles: list[Any] = []
+        self._events: dict[int, float] = {}
+
+    def hipGetDeviceCount(self, count: Any) -> int:
+        """One."""
+        count._obj.value = 1
+        return 0
+
+    def hipGetDevicePropertiesR0600(self, properties: Any, _index: Any) -> int:
+        """Name and architecture; the rest is zero."""
+        for at, text in ((0, "simulator"), (ARCHITECTURE, self._architecture)):
+            properties[at : at + len(text)] = text.encode()
+        return 0
+
+    def hipDriverGetVersion(self, number: Any) -> int:
+        """There is no driver."""
+        return 0
+
+    def hipRuntimeGetVersion(self, number: Any) -> int:
+        """There is no runtime."""
+        return 0
+
+    def hipSetDevice(self, _index: Any) -> int:
+        """There is one."""
+        return 0
+
+    def hipDeviceSynchronize(self) -> int:
+        """Nothing is in flight."""
+        return 0
+
+    def hipMalloc(self, pointer: Any, size: Any) -> int:
+        """Memory of this process."""
+        data = np.zeros((size.value + 7) // 4 * 4, np.uint8)
+        self._memory[data.ctypes.data] = data
+        pointer._obj.value = data.ctypes.data
+        return 0
+
+    def hipFree(self, pointer: Any) -> int:
+        """Forget it."""
+        return 0 if self._memory.pop(pointer.value, None) is not None else _OUT_OF_RANGE
+
+    def hipMemset(self, _pointer: Any, _value: Any, _size: Any) -> int:
+        """There are no caches to be overwritten."""
+        return 0
+
+    def hipMemcpy(self, to: Any, source: Any, size: Any, _kind: Any) -> int:
+        """All memory is of this process."""
+        ctypes.memmove(to, source, size.value)
+        return 0
+
+    def hipModuleLoadData(self, module: Any, code: Any) -> int:
+        """Read the code object at an address, whose size it says itself."""
+        address = ctypes.cast(code, ctypes.c_void_p).value or 0
+        table, *_, entry, count, _ = struct.unpack_from("<40xQIHHHHHH", _bytes(address, 64))
+        size = table + entry * count
+        module._obj.value = self._handle(read_kernels(_bytes(address, size)))
+        return 0
+
+    def hipModuleGetFunction(self, function: Any, module: Any, name: Any) -> int:
+        """A kernel of a module."""
+        kernels: dict[str, Kernel] = self._handles[module.value - 1]
+        kernel = kernels.get(name.value.decode())
+        if kernel is None:
+            return _NOT_FOUND
+        function._obj.value = self._handle(Program(kernel))
+        return 0
+
+    def hipModuleLaunchKernel(self, function: Any, *given: Any) -> int:
+        """Run it to its end."""
+        program: Program = self._handles[function.value - 1]
+        kernel = program.kernel
+        x, y, z, bx, by, bz, lds = (size.value for size in given[:7])
+        parameters = given[8]
+        bindings, constants = [], []
+        shown = [a for a in kernel.arguments if not a.kind.startswith("hidden")]
+        for argument, place in zip(shown, parameters, strict=True):
+            raw = ctypes.string_at(place, argument.size)
+            if argument.kind == "global_buffer":
+                bindings.append(self._binding(int.from_bytes(raw, "little")))
+            else:
+                constants += np.frombuffer(raw, np.uint32).tolist()
+        if (bx, by, bz) != kernel.workgroup:
+            return _OUT_OF_RANGE
+        if lds != kernel.dynamic_lds:
+            program = Program(replace(kernel, dynamic_lds=lds))
+        launch(program, (x, y, z), bindings, constants)
+        return 0
+
+    def hipEventCreate(self, event: Any) -> int:
+        """An event that has not happened."""
+        event._obj.value = self._handle(None)
+        return 0
+
+    def hipEventRecord(self, event: Any, _stream: Any) -> int:
+        """Now."""
+        self._events[event.value] = time.perf_counter()
+        return 0
+
+    def hipEventSynchronize(self, _event: Any) -> int:
+        """It has happened."""
+        return 0
+
+    def hipEventDestroy(self, event: Any) -> int:
+        """Forget it."""
+        self._events.pop(event.value, None)
+        return 0
+
+    def hipEventElapsedTime(self, milliseconds: Any, first: Any, last: Any) -> int:
+        """Of the simulator, on this machine."""
+        passed = self._events[last.value] - self._events[first.value]
+        milliseconds._obj.value = 1e3 * passed
+        return 0
+
+    def _handle(self, thing: Any) -> int:
+        self._handles.append(thing)
+        return len(self._handles)
+
+    def _binding(self, address: int) -> Binding:
+        for start, data in self._memory.items():
+            if start <= address < start + data.size:
+                return Binding(data, address - start)
+        raise ValueError(f"a kernel was given the address 0x{address:x}, which is no memory")
+
+
+def _bytes(address: int, size: int) -> bytes:
+    return ctypes.string_at(address, size)
