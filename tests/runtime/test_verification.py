@@ -182,7 +182,7 @@ def test_what_is_called_is_what_hip_has() -> None:
             variable = any(p.kind is p.VAR_POSITIONAL for p in own)
             assert variable or len(own) == len(other), name
     properties = published.hipDeviceProp_tR0600
-    assert hip.ARCHITECTURE == properties.gcnArchName.offset
+    assert properties.gcnArchName.offset == hip.ARCHITECTURE
     assert hip.PROPERTIES == properties.SIZE
 
 
