@@ -22,6 +22,7 @@ import pytest
 from mxc.artifact import manifest
 from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
 from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report.kernel_time import Time
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -209,6 +210,7 @@ def fields_of(section: str) -> list[str]:
         ("report.json", Report, ("dispatches", "transient_bytes")),
         ("matmuls", Matmul, ()),
         ("operations", Operation, ()),
+        ("time", Time, ()),
         ("kernels", Kernel, ()),
         ("functions of the report", FunctionCost, ()),
     ],

@@ -19,13 +19,8 @@ from mxc.errors import RequestError
 from mxc.simulator.code.code_object import Kernel
 from mxc.simulator.compute.operations import Array
 
-#: Names of the library: that of ROCm's packages, of ROCm 7 and 6, and where ROCm installs it.
-LIBRARIES = (
-    "libamdhip64.so",
-    "libamdhip64.so.7",
-    "libamdhip64.so.6",
-    "/opt/rocm/lib/libamdhip64.so",
-)
+#: Names of the library: that of ROCm's packages, of ROCm 7 and 6.
+LIBRARIES = ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6")
 #: What to do where there is no GPU.
 CURE = (
     "run this on a machine with an AMD GPU and ROCm 6 or later, or give --simulator, which runs "
@@ -67,7 +62,10 @@ def open_library() -> Any:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise RequestError(f"no AMD GPU here: HIP's library ({LIBRARIES[0]}) was not found; {CURE}")
+    raise RequestError(
+        f"no AMD GPU here: HIP's library ({LIBRARIES[0]}) was not found; where ROCm is installed "
+        f"add its lib folder to LD_LIBRARY_PATH, else {CURE}"
+    )
 
 
 class Hip:
