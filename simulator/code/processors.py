@@ -2,8 +2,10 @@
 
 LLVM 22's disassembler reads each of our opcodes alike for both, or for gfx950 alone; so one decoder
 reads both. What a code object for gfx942 must not hold is refused when it is reached: what it lacks
-(the lists below), and 8-bit floats, which are of another kind there (FNUZ). Products of xf32, which
-gfx950 has not, are not modelled. Source: LLVM, AMDGPU.td, FeatureISAVersion9_4_2 and 9_5_0.
+(the lists below), and rounding to 8-bit floats, which are of another kind there (FNUZ; what becomes
+of numbers that are too large no document that we found says). They are read and multiplied as what
+they are. Products of xf32, which gfx950 has not, are not modelled. Sources: LLVM, AMDGPU.td,
+FeatureISAVersion9_4_2 and 9_5_0; AMD CDNA3 instruction set architecture, 7.3 (the kinds of floats).
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ _NEW = re.compile(
     re.VERBOSE,
 )
 _EIGHT_BITS = re.compile(r"_[fb][fp]8\b|_[fb][fp]8_")
+#: Conversions from 8-bit floats and products of them.
+_READS_EIGHT_BITS = re.compile(r"v_cvt_(pk_)?f32_[fb][pf]8|v_mfma_f32_\d+x\d+x\d+(_[fb][pf]8){2}")
+_KIND = re.compile(r"_([fb][pf]8)(?=_|$)")
 
 
 def processor(data: bytes) -> Gpu:
@@ -40,12 +45,20 @@ def processor(data: bytes) -> Gpu:
     return PROCESSORS[code]
 
 
+def meant(name: str, processor: Gpu) -> str:
+    """What an instruction is for a processor: with "fp8z" and "bf8z" where its 8-bit floats are
+    FNUZ numbers."""
+    if processor is GFX950 or not _READS_EIGHT_BITS.fullmatch(name):
+        return name
+    return _KIND.sub(r"_\1z", name)
+
+
 def refusal(name: str, processor: Gpu) -> str | None:
     """Why a processor does not execute an instruction, or None if it does."""
     if processor is GFX950:
         return None
     if _NEW.match(name):
         return f"{processor.name} has no {name}: gfx950 does"
-    if _EIGHT_BITS.search(name):
-        return f"{name} is of FNUZ numbers on {processor.name}, which are not modelled"
+    if _EIGHT_BITS.search(name) and not _READS_EIGHT_BITS.fullmatch(name):
+        return f"{name} is of FNUZ numbers on {processor.name}, and is not modelled with them"
     return None

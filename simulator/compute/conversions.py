@@ -79,6 +79,8 @@ CONVERSIONS: dict[str, Operation] = {
     "v_pack_b32_f16": operation("u", "ww", lambda a, b: a | b << 16),
     "v_cvt_f32_fp8": operation("f", "u", lambda a: values("fp8")[a & 0xFF]),
     "v_cvt_f32_bf8": operation("f", "u", lambda a: values("bf8")[a & 0xFF]),
+    "v_cvt_f32_fp8z": operation("f", "u", lambda a: values("fp8z")[a & 0xFF]),
+    "v_cvt_f32_bf8z": operation("f", "u", lambda a: values("bf8z")[a & 0xFF]),
 }
 
 

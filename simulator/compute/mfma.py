@@ -52,7 +52,7 @@ def mfma_step(i: Instruction, constant: Constant) -> Step | None:
         return None
     rows, columns, depth, blocks, element = shape
     if element == "xf32":
-        raise SimulationError("xf32 is of gfx942: gfx950 has no such instruction")
+        raise SimulationError("gfx950 has no xf32, and how gfx942 rounds to it is not documented")
     if element == "f8f6f4":
         return _scaled(i, rows, depth, constant)
     decode = DECODERS.get(element)
@@ -117,7 +117,12 @@ DECODERS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] =
     "bf16": (_bfloats, _bfloats),
     "i8": (_integers, _integers),
     "f64": (_doubles, _doubles),
-    **{f"{a}_{b}": (_bytes(a), _bytes(b)) for a in ("fp8", "bf8") for b in ("fp8", "bf8")},
+    **{
+        f"{a}_{b}": (_bytes(a), _bytes(b))
+        for pair in (("fp8", "bf8"), ("fp8z", "bf8z"))
+        for a in pair
+        for b in pair
+    },
 }
 
 

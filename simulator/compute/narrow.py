@@ -26,7 +26,7 @@ from mxc.simulator.compute.numbers import (
     values,
 )
 from mxc.simulator.compute.operations import Array
-from mxc.simulator.compute.small import SMALL, Conversion
+from mxc.simulator.compute.small import FNUZ, SMALL, Conversion
 from mxc.simulator.errors import SimulationError
 from mxc.simulator.run.state import Waves
 
@@ -39,7 +39,7 @@ _SHIFTS = (0, 8, 16, 24, 0, 16, 0)
 
 def conversion_step(i: Instruction, read: Reader, read_float: FloatReader) -> Step | None:
     """What one of these conversions does; None for any other instruction."""
-    form = SMALL.get(i.name)
+    form = SMALL.get(i.name) or FNUZ.get(i.name)
     if form is None:
         return None
     return _narrow(i, form, read, read_float) if form.narrows else _widen(i, form, read)

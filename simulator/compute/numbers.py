@@ -14,10 +14,13 @@ from mxc.simulator.compute.operations import Array
 
 #: Element formats by the code that cbsz and blgp give them (CDNA4 ISA, matrix instructions).
 FORMATS = ("fp8", "bf8", "fp6", "bf6", "fp4")
-#: Exponent bits, mantissa bits and bias.
+#: Exponent bits, mantissa bits and bias; fp8z and bf8z are those of gfx942, FNUZ: no infinity, no
+#: negative zero, whose code is their only NaN.
 _FIELDS = {
     "fp8": (4, 3, 7),
     "bf8": (5, 2, 15),
+    "fp8z": (4, 3, 8),
+    "bf8z": (5, 2, 16),
     "fp6": (2, 3, 1),
     "bf6": (3, 2, 3),
     "fp4": (2, 1, 1),
@@ -26,7 +29,7 @@ _FIELDS = {
 }
 #: Mantissa bits of the formats that conversions read.
 MANTISSA = {"f32": 23, "f16": 10, "bf16": 7}
-BITS = {"fp8": 8, "bf8": 8, "fp6": 6, "bf6": 6, "fp4": 4}
+BITS = {"fp8": 8, "bf8": 8, "fp8z": 8, "bf8z": 8, "fp6": 6, "bf6": 6, "fp4": 4}
 
 
 @cache
@@ -45,6 +48,8 @@ def values(name: str) -> Array:
     if name == "bf8":
         special = exponent == 31
         size[special] = np.where(mantissa[special] == 0, np.inf, np.nan)
+    if name in ("fp8z", "bf8z"):
+        size[0x80] = np.nan
     sign = codes >> (exponent_bits + mantissa_bits)
     result: Array = np.where(sign == 1, -size, size).astype(np.float32)
     return result

@@ -176,7 +176,8 @@ UNROUNDED = frozenset(
         *(f"v_{name}_{width}" for name in (*_EXACT, "rndne", "frexp_mant") for width in _WIDTHS),
         *(f"v_pk_{name}_f16" for name in ("min", "max", "minimum3", "maximum3")),
         *("v_cvt_f32_f16", "v_cvt_f64_f32", "v_cvt_f64_i32", "v_cvt_f64_u32", "v_cvt_f32_bf16"),
-        *("v_cvt_f32_fp8", "v_cvt_f32_bf8", *(f"v_cvt_f32_ubyte{n}" for n in range(4))),
+        *(f"v_cvt_f32_{kind}" for kind in ("fp8", "bf8", "fp8z", "bf8z")),
+        *(f"v_cvt_f32_ubyte{n}" for n in range(4)),
         *("v_div_fixup_f32", "v_div_fixup_f64", "v_div_fixup_f16", "v_pk_mov_b32"),
         *("v_cvt_off_f32_i4", "v_cubeid_f32"),
     )

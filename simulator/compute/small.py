@@ -79,3 +79,8 @@ def _table() -> dict[str, Conversion]:
 
 
 SMALL: dict[str, Conversion] = _table()
+#: What v_cvt_pk_f32_fp8 and bf8 mean for gfx942.
+FNUZ = {
+    f"v_cvt_pk_f32_{small}": Conversion(small, "f32", False, 2, scaled=False)
+    for small in ("fp8z", "bf8z")
+}

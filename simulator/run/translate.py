@@ -7,12 +7,12 @@ An instruction that computes lane by lane becomes one line that applies its func
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mxc.simulator.code.code_object import Kernel
 from mxc.simulator.code.instruction import Instruction, Operand
-from mxc.simulator.code.processors import refusal
+from mxc.simulator.code.processors import meant, refusal
 from mxc.simulator.code.text import branch_target, text
 from mxc.simulator.compute.lanes import lane_step
 from mxc.simulator.compute.mfma import mfma_step
@@ -140,7 +140,8 @@ class Program:
         try:
             if (reason := refusal(i.name, self.kernel.processor)) is not None:
                 raise SimulationError(reason)
-            return instruction_lines(lines, i)
+            name = meant(i.name, self.kernel.processor)
+            return instruction_lines(lines, i if name == i.name else replace(i, name=name))
         except SimulationError as error:
             self.unmodelled.append(text(i))
             return [f"{lines.bind(_refusal(str(error)))}(w)"]

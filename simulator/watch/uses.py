@@ -17,13 +17,14 @@ CARRY = ("scc", 0)
 VECTOR, LOCAL, SCALAR = "vmcnt", "lgkmcnt", "scalar"
 #: Both registers are read and written.
 EXCHANGES = ("v_swap_b32", "v_permlane16_swap_b32", "v_permlane32_swap_b32")
-#: The result keeps a part of what was in its register.
-_PARTIAL = ("v_mad_mixlo_f16", "v_mad_mixhi_f16")
 
 
 @dataclass(frozen=True)
 class Use:
     """What an instruction does to registers and counters; `decides`: reads that must be defined.
+
+    A result that is a half or a byte of its register (v_mad_mixlo, d16 loads, SDWA) counts as all
+    of it: compilers leave the rest undefined, and do not use it.
 
     counters: those that it raises. FLAT raises two, as it may go to LDS, and in no order there.
     """
@@ -52,7 +53,7 @@ def use_of(i: Instruction) -> Use:
         writes |= EXECUTION
     if i.name in EXCHANGES:
         reads = writes = reads | writes
-    if i.name in _PARTIAL or "smfmac" in i.name:
+    if "smfmac" in i.name:
         reads |= writes
     if i.name.startswith("s_cbranch"):
         reads |= (

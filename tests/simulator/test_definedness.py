@@ -89,3 +89,32 @@ def test_scalars_in_lanes(between: str, register: str, lane: int, defined: bool)
     assert seen == ([] if defined else ["undefined"]), sanitizer.findings
     if defined:
         assert set(found) == {42}
+
+
+HALF = """
+  s_load_dwordx2 s[4:5], s[0:1], 0x0
+  v_lshlrev_b32_e32 v1, 2, v0
+  v_mov_b32_e32 v2, 1.0
+  v_mad_mixlo_f16 v3, v2, v2, v2
+  v_mad_mixhi_f16 v4, v2, v2, v2
+  v_pack_b32_f16 v5, v3, v3
+  s_waitcnt lgkmcnt(0)
+  global_store_dword v1, {stored}, s[4:5]
+  s_endpgm
+"""
+
+
+@pytest.mark.parametrize(("stored", "kinds"), [("v5", []), ("v6", ["undefined"])])
+def test_half_a_register_is_enough(stored: str, kinds: list[str]) -> None:
+    """LLVM computes with halves of registers whose other half nobody wrote."""
+    sanitizer = Sanitizer()
+    found = simulate(
+        HALF.format(stored=stored),
+        (1, 1, 1),
+        [np.zeros(64, np.uint32)],
+        workgroup=(64, 1, 1),
+        observer=sanitizer,
+    )
+    assert [finding.kind for finding in sanitizer.findings] == kinds
+    if stored == "v5":
+        assert (found[0].view(np.float16) == 2).all()

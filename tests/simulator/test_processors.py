@@ -1,14 +1,18 @@
 """gfx942 on the simulator: what LLVM reads for gfx950 alone is refused, and FNUZ floats."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from mxc.errors import CodeObjectError
-from mxc.simulator.code.code_object import read_kernels
+from mxc.simulator.code.code_object import Kernel, read_kernels
 from mxc.simulator.code.processors import refusal
 from mxc.simulator.code.words import OPCODES
+from mxc.simulator.run.launch import launch
 from mxc.simulator.run.translate import Program
 from mxc.targets.amd import GFX942, GFX950
 
@@ -68,7 +72,8 @@ def test_what_gfx942_does_not_have() -> None:
     assert newer
     assert refused - newer == OF_GFX950
     eight = {name for name in names - refused if refusal(name, GFX942) is not None}
-    assert eight >= {"v_cvt_pk_f32_fp8", "v_mfma_f32_16x16x32_bf8_fp8"}
+    assert eight >= {"v_cvt_pk_fp8_f32", "v_smfmac_f32_16x16x64_bf8_fp8"}
+    assert not eight & {"v_cvt_pk_f32_fp8", "v_mfma_f32_16x16x32_bf8_fp8"}
     assert all("fp8" in name or "bf8" in name for name in eight)
     assert not [name for name in names if refusal(name, GFX950) is not None]
 
@@ -94,3 +99,62 @@ def test_a_code_object_of_another_processor() -> None:
     header = b"\x7fELF\x02\x01".ljust(18, b"\0") + (224).to_bytes(2, "little")
     with pytest.raises(CodeObjectError, match=r"0x4f \(gfx950\) or 0x4c \(gfx942\), found"):
         read_kernels(header.ljust(64, b"\0"))
+
+
+#: FNUZ numbers of gfx942, by the name that instructions have for them.
+FNUZ = {"fp8": ml_dtypes.float8_e4m3fnuz, "bf8": ml_dtypes.float8_e5m2fnuz}
+
+WIDEN = """
+  v_lshlrev_b32 v1, 2, v0
+  v_lshlrev_b32 v2, 4, v0
+  global_load_dword v3, v1, s[2:3]
+  s_waitcnt vmcnt(0)
+  v_cvt_f32_{kind} v4, v3
+  v_cvt_f32_{kind}_sdwa v5, v3 src0_sel:BYTE_1
+  v_cvt_pk_f32_{kind}_sdwa v[6:7], v3 src0_sel:WORD_1
+  s_nop 1
+  global_store_dwordx4 v2, v[4:7], s[4:5]
+  s_endpgm
+"""
+
+
+def run(kernel: Kernel, *buffers: Any) -> None:
+    """On gfx942, whose code is that of gfx950 here; buffers are changed in place."""
+    program = Program(replace(kernel, processor=GFX942))
+    assert not program.unmodelled
+    launch(program, (1, 1, 1), buffers)
+
+
+@pytest.mark.parametrize("kind", FNUZ)
+def test_every_eight_bit_float_is_fnuz(kind: str, assemble: Callable[..., Kernel]) -> None:
+    codes, found = np.arange(256, dtype=np.uint8), np.zeros(256, np.float32)
+    run(assemble(WIDEN.format(kind=kind), buffers=2), codes, found)
+    np.testing.assert_array_equal(found, codes.view(FNUZ[kind]).astype(np.float32))
+
+
+PRODUCT = """
+  v_lshlrev_b32 v1, 3, v0
+  v_lshlrev_b32 v2, 4, v0
+  global_load_dwordx2 v[4:5], v1, s[2:3]
+  global_load_dwordx2 v[6:7], v1, s[4:5]
+  s_waitcnt vmcnt(0)
+  v_mfma_f32_16x16x32_{left}_{right} v[8:11], v[4:5], v[6:7], 0
+  s_nop 15
+  global_store_dwordx4 v2, v[8:11], s[6:7]
+  s_endpgm
+"""
+
+
+@pytest.mark.parametrize("left", FNUZ)
+@pytest.mark.parametrize("right", FNUZ)
+def test_products_of_fnuz_floats(left: str, right: str, assemble: Callable[..., Kernel]) -> None:
+    """Lane l holds 8 elements of row l % 16, of group l / 16 along K (CDNA3 ISA guide, 7.1.4)."""
+    rng = np.random.default_rng(3)
+    codes = rng.integers(0, 0x60, (2, 16, 32)).astype(np.uint8)
+    held = [np.ascontiguousarray(c.reshape(16, 4, 8).transpose(1, 0, 2)) for c in codes]
+    found = np.zeros((4, 16, 4), np.float32)
+    run(assemble(PRODUCT.format(left=left, right=right), buffers=3), *held, found)
+    a, b = (c.view(FNUZ[k]).astype(np.float64) for c, k in zip(codes, (left, right), strict=True))
+    # Lane l has rows 4 (l / 16) .. of column l % 16.
+    result = found.transpose(0, 2, 1).reshape(16, 16)
+    np.testing.assert_allclose(result, a @ b.T, rtol=1e-6)
