@@ -48,6 +48,10 @@ LARGEST_TENSOR = 1 << 44
 #: Elements of which two are in a byte at the boundary, the first in its low half.
 NIBBLES = ("f4E2M1FN",)
 
+#: How results are named that are the inputs of linear layers, before the keys of their weights with
+#: ", " between; and the experts, i32, that each row of inputs of a mixture is for.
+INPUTS, EXPERTS = "input of ", "experts of "
+
 #: A weight in blocks is two tensors there, whose names are its own and these.
 BLOCKS, SCALES = "_blocks", "_scales"
 
@@ -96,6 +100,19 @@ class Function:
     outputs: tuple[TensorType, ...]
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
+
+    @property
+    def own_results(self) -> int:
+        """How many of the outputs come before the inputs of linear layers, if it returns those."""
+        observed = [name.startswith((INPUTS, EXPERTS)) for name in self.output_names]
+        return observed.index(True) if True in observed else len(self.outputs)
+
+    @property
+    def unobserved(self) -> Function:
+        """Without the results that are inputs of linear layers."""
+        count = self.own_results
+        names = self.output_names[:count]
+        return replace(self, outputs=self.outputs[:count], output_names=names if any(names) else ())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,6 +72,7 @@ def compile(
     dump_ir: str | Path | None = None,
     html: str | Path | None = None,
     schedule: str | Path | None = None,
+    observe_inputs: bool = False,
     phase_timeout: float | None = None,
     cache: bool = True,
     progress: Progress | None = None,
@@ -94,9 +95,10 @@ def compile(
     longer than `phase_timeout` seconds, an hour by default. `cache`: a program that was compiled
     before with the same options is not compiled again (cache.py). `dump_ir` receives the IR after
     each pass and phase, of several targets each in a folder of its own. `html` is a file that
-    receives the report as a page, with the assembly of kernels and what `dump_ir` has. Raises
-    MxcError with the place and the cure; nothing is left in the place of the artifact then, nor
-    after an interrupt.
+    receives the report as a page, with the assembly of kernels and what `dump_ir` has.
+    `observe_inputs`: the functions of a model return the inputs of its linear layers too (mxc
+    quantize --calibrate). Raises MxcError with the place and the cure; nothing is left in the place
+    of the artifact then, nor after an interrupt.
     """
     foreign = foreign_program(source)
     source = Path(foreign.place) if foreign is not None else located(source, revision)
@@ -114,6 +116,7 @@ def compile(
         "quantize_dense": quantize_dense,
         "recipe": recipe,
         "batch": batch or None,
+        "observe_inputs": observe_inputs or None,
     }
     options: dict[str, Any] = {"target": names if len(names) > 1 else names[0], "strict": strict}
     if schedule is not None and not Path(schedule).is_file():

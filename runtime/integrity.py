@@ -51,6 +51,8 @@ def check_model(manifest: Manifest, place: str) -> None:
     model = manifest.model
     if model is None:
         return
+    # Inputs of linear layers are results beside those that a sequence needs.
+    functions = {name: each.unobserved for name, each in manifest.functions.items()}
     number = TensorType(shape=(), dtype="i32")
     counts = (number,) if model.states else ()
     for name, tokens, numbers in (
@@ -58,7 +60,7 @@ def check_model(manifest: Manifest, place: str) -> None:
         ("decode", 1, (number,)),
     ):
         ids = TensorType(shape=(tokens,), dtype="i32")
-        function = manifest.functions.get(name)
+        function = functions.get(name)
         if function is None or function.inputs != (ids, *numbers, *model.memory):
             raise _contradiction(place, f"model and function {name} disagree")
         if function.outputs[1:] != model.memory:
@@ -66,21 +68,21 @@ def check_model(manifest: Manifest, place: str) -> None:
             raise _contradiction(place, f"function {name} does not return the {what}")
     for size in model.batches:
         name, memory = batch_function(size), model.memory * size
-        function = manifest.functions.get(name)
+        function = functions.get(name)
         ids = TensorType(shape=(size,), dtype="i32")
         if function is None or function.inputs != (ids, *(number,) * size, *memory):
             raise _contradiction(place, f"model and function {name} disagree")
         if function.outputs != (_logits(size, model), *memory):
             raise _contradiction(place, f"function {name} does not return what the model says")
-    if manifest.functions["decode"].outputs[0] != _logits(1, model):
+    if functions["decode"].outputs[0] != _logits(1, model):
         raise _contradiction(place, f"vocab_size {model.vocab_size} is not that of decode")
-    hidden = manifest.functions["prefill"].outputs[0]
+    hidden = functions["prefill"].outputs[0]
     chunk = _logits(model.prefill_chunk, model)
     for name, wanted in (
         ("logits", Function(inputs=(hidden,), outputs=(chunk,))),
         ("logits_row", Function(inputs=(hidden, number), outputs=(_logits(1, model),))),
     ):
-        if manifest.functions.get(name) != wanted:
+        if functions.get(name) != wanted:
             raise _contradiction(place, f"model and function {name} disagree")
     needed = model.max_sequence_length + model.prefill_chunk - 1
     if len(model.cache.shape) == _CACHE_RANK and model.cache.shape[1] < needed:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
@@ -109,6 +110,9 @@ class Model:
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         self._text_model: TextModel | None = None
+        #: Called with the inputs of linear layers that a function returned, by their names in the
+        #: manifest, as HalBufferViews; see mxc.runtime.observed.
+        self.observer: Callable[[dict[str, Any]], None] | None = None
         self._process = os.getpid()
         instance = rt.VmInstance()
         try:
@@ -212,10 +216,15 @@ class Model:
         outputs = rt.VmVariantList(len(entry.output_is_tensor))
         with self._lock:
             self._context.invoke(entry.code, inputs, outputs)
-        return [
+        results = [
             outputs.get_as_object(index, rt.HalBufferView) if tensor else outputs.get_variant(index)
             for index, tensor in enumerate(entry.output_is_tensor)
         ]
+        own = entry.function.own_results
+        if own < len(results) and self.observer is not None:
+            names = entry.function.output_names[own:]
+            self.observer(dict(zip(names, results[own:], strict=True)))
+        return results[:own]
 
     def sequence(self) -> Sequence:
         """A new sequence with its own KV cache; RequestError where this is no language model."""

@@ -38,7 +38,7 @@ from mxc.compiler.models.options import Options
 from mxc.dialects.attention import Chunk, Reach
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import shape_of
-from mxc.dialects.parameters import Parameters
+from mxc.dialects.parameters import NAME, Parameters
 from mxc.formats.recipes import scale_recipe
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -234,7 +234,7 @@ class Builder:
             self._module = ir.Module.create()
         self._parameters = Parameters(self._module)
         self._scope = Scope(
-            Weights(self._parameters, formats, self._activations),
+            Weights(self._parameters, formats, self._activations, observes=options.observe_inputs),
             self._activations,
             decoder.norm,
             grouped,
@@ -281,9 +281,16 @@ class Builder:
         block = op.regions[0].blocks.append(*inputs)
         with ir.InsertionPoint(block):
             results = body(*block.arguments)
+            observed = self._scope.weights.take_observed()
+            names = [""] * len(results) + [name for name, _ in observed]
+            results = [*results, *(value for _, value in observed)]
             ir.Operation.create("util.return", operands=results)
         kinds = [value.type for value in results]
         op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kinds))
+        if observed:
+            op.attributes["res_attrs"] = ir.ArrayAttr.get(
+                [ir.DictAttr.get({NAME: ir.StringAttr.get(each)} if each else {}) for each in names]
+            )
         # Memory is given to the program, which returns it: it is updated where it lies.
         consumed, memory = {"iree.abi.consume": ir.UnitAttr.get()}, self._memory_types()
         op.attributes["arg_attrs"] = ir.ArrayAttr.get(

@@ -159,10 +159,12 @@ def open_model(
     recipe: str | None = None,
     batch: Sequence[int] | None = None,
     unit: MatrixUnit | None = None,
+    observe_inputs: bool | None = None,
 ) -> Model:
     """Open the checkpoint in the folder, or the GGUF, `place` and settle the options.
 
-    `unit`: the matrix instructions of the GPU that it is for; None for CPUs. Reads headers only.
+    `unit`: the matrix instructions of the GPU that it is for; None for CPUs. `observe_inputs`: its
+    functions return the inputs of linear layers too. Reads headers only.
     Raises CheckpointError for a checkpoint that cannot be read, and for options that it cannot
     have.
     """
@@ -180,6 +182,7 @@ def open_model(
         dense=_plain_dtypes(source),
         declared=_declared(source),
     )
+    options = replace(options, observe_inputs=bool(observe_inputs))
     dense = None
     if options.dense_format is not None and options.recipe is not None:
         dense = Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))

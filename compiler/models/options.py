@@ -38,6 +38,7 @@ class Options:
     where they meet plain weights and in the cache. `quantize_dense` names the format that dense
     weights are packed in, `recipe` that of their scales; None where they are packed as they are.
     `batches`: the numbers of sequences that can be decoded together, ascending.
+    `observe_inputs`: functions return the inputs of linear layers too, for calibration.
     `declared_recipe`: that of the scales of MX activations, where the checkpoint states one.
     """
 
@@ -49,6 +50,7 @@ class Options:
     recipe: str | None = None
     batches: tuple[int, ...] = ()
     declared_recipe: str | None = None
+    observe_inputs: bool = False
 
     @property
     def dense_format(self) -> BlockFormat | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.artifact.manifest import BLOCKS, SCALES
+from mxc.artifact.manifest import BLOCKS, EXPERTS, INPUTS, SCALES
 from mxc.compiler.models.blocks.activations import Activations, Blocks
 from mxc.compiler.models.blocks.primitives import (
     add_bias,
@@ -58,11 +58,35 @@ class Inputs:
 class Weights:
     """The parameters of one module, and what meets them."""
 
-    def __init__(self, parameters: Parameters, formats: Formats, activations: Activations) -> None:
-        """`formats`: of every parameter."""
+    def __init__(
+        self,
+        parameters: Parameters,
+        formats: Formats,
+        activations: Activations,
+        *,
+        observes: bool = False,
+    ) -> None:
+        """`formats`: of every parameter. `observes`: inputs of linear layers are collected."""
         self._parameters = parameters
         self._formats = formats
         self._activations = activations
+        self._observes = observes
+        self._observed: list[tuple[str, ir.Value]] = []
+
+    def observe(self, x: ir.Value, keys: Sequence[str], experts: ir.Value | None = None) -> None:
+        """Collect x f32 [.., K], which the weights `keys` are multiplied with.
+
+        `experts` i32: of a mixture, the expert that each row of x is for, or each choice of it.
+        """
+        if self._observes:
+            self._observed.append((INPUTS + ", ".join(keys), x))
+            if experts is not None:
+                self._observed.append((EXPERTS + ", ".join(keys), experts))
+
+    def take_observed(self) -> list[tuple[str, ir.Value]]:
+        """What was collected since the last call, with the names of results."""
+        found, self._observed = self._observed, []
+        return found
 
     def has(self, key: str) -> bool:
         """Whether the model has such a parameter."""
@@ -109,6 +133,7 @@ class Weights:
 
     def prepare(self, x: ir.Value, *keys: str) -> Inputs:
         """x f32 [T, K] as the weights `keys` see it, for every `linear` that reads it."""
+        self.observe(x, keys)
         formats = [self.format(key) for key in keys]
         floats = self._activations.round(x) if None in formats else None
         sizes = {format.block: format for format in formats if format is not None}
