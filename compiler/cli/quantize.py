@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from mxc.compiler.cli.calibrate import DEFAULT_TOKENS, calibrate
 from mxc.compiler.cli.report_table import bytes_text, table_console
 from mxc.compiler.cli.repository import Revision
 from mxc.compiler.cli.signals import ending_cleanly
@@ -27,6 +29,7 @@ from mxc.errors import CheckpointError
 
 if TYPE_CHECKING:
     from mxc.compiler.quantize.checkpoint import Result
+    from mxc.compiler.quantize.loss import Loss
 
 #: Rows of the table of errors that a terminal is given: the worst.
 _WORST = 20
@@ -49,10 +52,32 @@ def command(
         str | None,
         typer.Option(
             help="How scales are chosen: `mxc list recipes`, or search: of each block the scale of "
-            "least error. nvfp4 takes search alone.",
-            show_default="that of least error",
+            "least error; gptq: then columns are rounded so that each makes up for errors of those "
+            "before, which needs --calibrate. nvfp4 takes search and gptq alone.",
+            show_default="that of least error; with --calibrate search",
         ),
     ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibrate",
+            metavar="FILE",
+            help="Run the model on this text first, and count errors by what they change of the "
+            "outputs of layers.",
+            show_default=False,
+        ),
+    ] = None,
+    tokens: Annotated[
+        int, typer.Option("--calibrate-tokens", min=16, help="Take the first tokens of the text.")
+    ] = DEFAULT_TOKENS,
+    rotate: Annotated[
+        bool,
+        typer.Option(
+            "--rotate",
+            help="Rotate hidden states by a Hadamard matrix first, folded into weights: the same "
+            "model, with fewer outliers.",
+        ),
+    ] = False,
     dialect: Annotated[
         str | None,
         typer.Option(
@@ -94,8 +119,11 @@ def command(
     Example: mxc quantize model-bf16 --output model-mxfp4 --format mxfp4 --recipe even
     """
     from mxc.compiler.checkpoints.hub import located
+    from mxc.compiler.leftovers import partial_folder
     from mxc.compiler.quantize.checkpoint import quantize_checkpoint
     from mxc.compiler.quantize.plot import plot as draw
+    from mxc.compiler.quantize.rotate import write_rotated
+    from mxc.compiler.quantize.search import FEEDBACK
 
     if plot is not None:
         _require_place(plot)
@@ -110,7 +138,17 @@ def command(
         transient=True,
         disable=not Console(stderr=True).is_terminal,
     )
-    with ending_cleanly(), live:
+    with ending_cleanly(), ExitStack() as stack:
+        calibration = None
+        if text is not None:
+            scratch = stack.enter_context(partial_folder(output))
+            feedback = recipe == FEEDBACK
+            place = source
+            if rotate and source.is_dir():
+                place = scratch / "rotated"
+                write_rotated(source, place)
+            calibration = calibrate(place, text, tokens, scratch, feedback=feedback)
+        stack.enter_context(live)
         task = live.add_task("quantise", total=None)
 
         def advance(done: int, total: int, tensor: str) -> None:
@@ -125,6 +163,8 @@ def command(
             dialect=dialect,
             include=include or (),
             exclude=exclude or (),
+            calibration=calibration,
+            rotate=rotate,
             workers=workers,
             progress=advance,
         )
@@ -149,17 +189,23 @@ def _show(result: Result, *, full: bool) -> None:
         shown = sorted(known, key=lambda each: each[1].sqnr or float("inf"))[:_WORST]
     table = Table(box=SIMPLE_HEAD)
     table.add_column("tensor", overflow="fold")
-    for heading in ("elements", "SQNR dB", "saturated"):
+    calibrated = result.calibration is not None
+    outputs = ("outputs dB",) if calibrated else ()
+    for heading in ("elements", "SQNR dB", *outputs, "saturated"):
         table.add_column(heading, justify="right")
     for name, loss in shown:
-        table.add_row(name, *_cells(loss.elements, loss.sqnr, loss.saturated_share))
-    total = result.total
+        table.add_row(name, *_cells(loss, calibrated))
     table.add_section()
-    cells = _cells(total.elements, total.sqnr, total.saturated_share)
-    table.add_row(f"all {len(known)}", *cells)
+    table.add_row(f"all {len(known)}", *_cells(result.total, calibrated))
     console.print(table)
     if len(shown) < len(known):
         console.print(f"the {len(shown)} worst of {len(known)}; --full shows all", highlight=False)
+    if result.uncalibrated:
+        first, *others = result.uncalibrated
+        more = f" and {len(others)} more" if others else ""
+        console.print(
+            f"quantised without inputs, of which the text has none: {first}{more}", highlight=False
+        )
     kept: dict[str, int] = {}
     for item in result.items:
         if item.parts is None:
@@ -176,12 +222,19 @@ def _show(result: Result, *, full: bool) -> None:
     print(f"wrote {result.output} ({bytes_text(result.bytes_written)})")
 
 
-def _cells(elements: int, sqnr: float | None, saturated: float) -> tuple[str, str, str]:
-    return f"{elements:,}", "exact" if sqnr is None else f"{sqnr:.2f}", f"{saturated:.3%}"
+def _cells(loss: Loss, calibrated: bool) -> list[str]:
+    weights = "exact" if loss.sqnr is None else f"{loss.sqnr:.2f}"
+    outputs = ["-" if loss.output_sqnr is None else f"{loss.output_sqnr:.2f}"] if calibrated else []
+    return [f"{loss.elements:,}", weights, *outputs, f"{loss.saturated_share:.3%}"]
 
 
 def _title(result: Result) -> str:
     recipe = "" if result.recipe is None else f", recipe {result.recipe}"
+    if result.rotation is not None:
+        recipe += f", rotated by {result.rotation}"
+    if result.calibration is not None:
+        said = result.calibration
+        recipe += f", calibrated with {said['tokens']:,} tokens of {said['text']}"
     return f"{result.format}{recipe}, ties {result.ties}"
 
 

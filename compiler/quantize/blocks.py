@@ -102,13 +102,21 @@ class BlockKernel:
         return (np.square(error) + 1j * np.square(values)).astype(np.complex64)
 
     @cached_property
+    def _errors(self) -> NDArray[np.float32]:
+        """By place, in units of the scale: the error squared."""
+        return np.ascontiguousarray(self._squares.real)
+
+    @cached_property
     def _limit(self) -> int:
         """The first place beyond the largest element."""
         return int(np.searchsorted(self._places, self.format.element.max, side="right"))
 
-    def run(self, bits: Words) -> tuple[Bytes, Bytes, Loss]:
+    def run(
+        self, bits: Words, squares: NDArray[np.float32] | None = None
+    ) -> tuple[Bytes, Bytes, Loss]:
         """Blocks uint16 [n, 32], bits of bfloat16 -> elements [n, block_bytes], scales [n], loss.
 
+        `squares` float32 [m, 32]: by what errors count in the search, in the blocks of a row.
         Raises FormatError where a number is Inf or NaN.
         """
         count = len(bits)
@@ -120,7 +128,7 @@ class BlockKernel:
             raise FormatError("wanted finite numbers, found NaN or Inf")
         scales = self._bytes.take(amax)
         if self.search:
-            scales = self._searched(scales, magnitude)
+            scales = self._searched(scales, magnitude, squares)
         base = np.maximum(scales, self._depth).astype(np.uint16) - np.uint16(self._depth)
         base = np.repeat(base << np.uint16(_MANTISSA), _BESIDE).reshape(count, _BESIDE)
         # A difference that stops at zero.
@@ -141,14 +149,22 @@ class BlockKernel:
             self._by_reference(bits, small, elements, loss)
         return elements, scales, loss
 
-    def _searched(self, usual: Bytes, magnitude: Words) -> Bytes:
+    def _searched(
+        self, usual: Bytes, magnitude: Words, squares: NDArray[np.float32] | None
+    ) -> Bytes:
         """Of the scales `usual` and their neighbours those of least error, for [8, n, 4]."""
+        counts = None
+        if squares is not None:
+            counts = squares.reshape(-1, len(magnitude), _BESIDE).transpose(1, 0, 2)[:, None]
         best, least = usual, np.full(len(usual), np.inf)
         for by in NEIGHBOURS:
             tried = np.clip(usual.astype(np.int16) + by, 0, E8M0.max_code).astype(np.uint8)
             base = np.maximum(tried, self._depth).astype(np.uint16) - np.uint16(self._depth)
             base = np.repeat(base << np.uint16(_MANTISSA), _BESIDE).reshape(-1, _BESIDE)
-            errors = self._squares.real.take(np.maximum(magnitude, base) - base)
+            errors = self._errors.take(np.maximum(magnitude, base) - base)
+            if counts is not None:
+                rows = errors.reshape(len(errors), -1, *counts.shape[2:])
+                rows *= counts
             noise = _over_four(np.add, errors.sum(axis=0)).astype(np.float64)
             noise *= np.exp2(2.0 * (tried.astype(np.float64) - 127))
             # Below, the tables do not hold.

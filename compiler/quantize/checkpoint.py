@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mxc.compiler.checkpoints.canonical.stored import Decoded
+from mxc.compiler.checkpoints.dialects import MADE
 from mxc.compiler.checkpoints.files.safetensors import (
     CONFIG,
     INDEX,
@@ -23,14 +24,16 @@ from mxc.compiler.checkpoints.files.safetensors import (
 )
 from mxc.compiler.checkpoints.files.tensors import Checkpoint
 from mxc.compiler.leftovers import partial_folder
+from mxc.compiler.quantize.calibration import Calibration
 from mxc.compiler.quantize.least_error import recipe_for
 from mxc.compiler.quantize.loss import Loss
 from mxc.compiler.quantize.outputs import output_dialect
 from mxc.compiler.quantize.plan import Item, plan
+from mxc.compiler.quantize.rotate import rotated
 from mxc.compiler.quantize.rows import RowQuantizer
-from mxc.compiler.quantize.search import SEARCH
+from mxc.compiler.quantize.search import FEEDBACK, SEARCH
 from mxc.compiler.quantize.write import Writer
-from mxc.errors import CheckpointError
+from mxc.errors import CheckpointError, FormatError
 from mxc.formats.formats import block_format
 from mxc.formats.recipes import ScaleRecipe
 from mxc.formats.rounding import tie_rule
@@ -38,16 +41,18 @@ from mxc.formats.rounding import tie_rule
 #: Files that hold weights, which are not copied beside the new ones.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".index.json")
 
-#: Where the files themselves say how they were made: a key of safetensors' metadata.
-METADATA = "mxc.quantize"
-
 #: Called with the bytes of the source that are done, all of them, and the tensor that was last.
 Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A quantised checkpoint: what became of every tensor. Bytes and seconds of the whole."""
+    """A quantised checkpoint: what became of every tensor. Bytes and seconds of the whole.
+
+    `rotation` is what hidden states were rotated by, `calibration` what a calibration says of
+    itself; `uncalibrated` are the tensors of whose inputs it says nothing, which were quantised as
+    without one.
+    """
 
     source: Path
     output: Path
@@ -60,6 +65,9 @@ class Result:
     bytes_read: int
     bytes_written: int
     seconds: float
+    rotation: str | None = None
+    calibration: Mapping[str, Any] | None = None
+    uncalibrated: Sequence[str] = ()
 
     @property
     def total(self) -> Loss:
@@ -84,13 +92,18 @@ class Result:
             "seconds": round(self.seconds, 3),
             "mb_per_second": round(self.bytes_read / max(self.seconds, 1e-9) / 1e6, 1),
             "sqnr": total.sqnr,
+            "output_sqnr": total.output_sqnr,
             "saturated_share": total.saturated_share,
+            "rotation": self.rotation,
+            "calibration": self.calibration,
+            "uncalibrated": list(self.uncalibrated),
             "tensors": [
                 {
                     "name": item.source.name,
                     "shape": list(item.source.shape),
                     "elements": self.losses[item.source.name].elements,
                     "sqnr": self.losses[item.source.name].sqnr,
+                    "output_sqnr": self.losses[item.source.name].output_sqnr,
                     "saturated_share": self.losses[item.source.name].saturated_share,
                 }
                 for item in self.items
@@ -114,6 +127,8 @@ def quantize_checkpoint(
     dialect: str | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    calibration: Calibration | None = None,
+    rotate: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Result:
@@ -121,7 +136,10 @@ def quantize_checkpoint(
 
     `source` is a checkpoint folder, a .safetensors or a .gguf file in bf16, f16 or f32 (of gguf
     also q8_0). Without `recipe` it is that of least error; "search" tries the
-    neighbours of each scale (search.py). Without `ties` and `dialect` the default
+    neighbours of each scale (search.py), "gptq" then rounds with feedback of errors (feedback.py).
+    `calibration`: what layers are fed with, which gptq needs, and the search counts errors by; with
+    one the search is the default. `rotate`: hidden states are rotated (rotate.py), and the
+    calibration is of the rotated model. Without `ties` and `dialect` the default
     of the dialect, and of the format.
     `include`, `exclude`: see `plan`. The output is the same for any number of `workers`, by
     default one a CPU, and takes about 30 MiB for each. The folder appears when all is in it.
@@ -134,17 +152,34 @@ def quantize_checkpoint(
     source, output = Path(source), Path(output)
     block = block_format(format)
     spoken = output_dialect(dialect, block)
-    search = recipe == SEARCH
+    recipe = _searching(recipe, calibration)
+    search = recipe in (SEARCH, FEEDBACK)
     # The search begins at the scale with which nothing saturates.
     if search:
         chosen = None if block.tensor_scale else ScaleRecipe.RCEIL
     else:
         chosen = recipe_for(block, recipe)
-    told = SEARCH if search else None if chosen is None else chosen.value
+    told = recipe if search else None if chosen is None else chosen.value
     rule = spoken.ties if ties is None else tie_rule(ties)
     checkpoint, reads, texts = _open(source)
+    rotation = None
+    if rotate:
+        if not source.is_dir():
+            raise CheckpointError(
+                f"{source}: --rotate: wanted a checkpoint folder, found {found_instead(source)}; "
+                "a .gguf becomes one with `mxc convert`"
+            )
+        checkpoint, reads, rotation = rotated(source)
     items = plan(checkpoint, spoken, block, include=include, exclude=exclude)
-    items = [replace(item, read=reads.get(item.source.name, item.read)) for item in items]
+    # Rows of a rotated matrix depend on each other.
+    items = [
+        replace(
+            item,
+            read=reads.get(item.source.name, item.read),
+            at_once=item.at_once or rotation is not None,
+        )
+        for item in items
+    ]
     quantizer = RowQuantizer(
         format=block,
         recipe=chosen,
@@ -154,8 +189,12 @@ def quantize_checkpoint(
         reciprocal=spoken.reciprocal,
         search=search,
     )
-    how = {"format": block.name, "recipe": told, "ties": rule}
-    metadata = {"format": "pt", METADATA: json.dumps(how)}
+    how: dict[str, Any] = {"format": block.name, "recipe": told, "ties": rule}
+    if rotation is not None:
+        how["rotation"] = rotation
+    if calibration is not None:
+        how["calibration"] = calibration.said
+    metadata = {"format": "pt", MADE: json.dumps(how)}
     kept = [
         item.source.name.removesuffix(".weight")
         for item in items
@@ -175,7 +214,7 @@ def quantize_checkpoint(
 
     with (
         _beside(output) as folder,
-        Writer(quantizer, workers or _cpus(), advance) as writer,
+        Writer(quantizer, workers or _cpus(), advance, calibration) as writer,
     ):
         written = _write_files(checkpoint, items, folder, writer, metadata)
         (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
@@ -202,7 +241,29 @@ def quantize_checkpoint(
         bytes_read=total,
         bytes_written=written,
         seconds=time.perf_counter() - started,
+        rotation=rotation,
+        calibration=None if calibration is None else calibration.said,
+        uncalibrated=writer.uncalibrated,
     )
+
+
+def _searching(recipe: str | None, calibration: Calibration | None) -> str | None:
+    """The recipe with a calibration, or without. Raises FormatError where they do not fit."""
+    if calibration is None:
+        if recipe == FEEDBACK:
+            raise FormatError(
+                "--recipe gptq: wanted the inputs of the layers, found no text; give one with "
+                "--calibrate"
+            )
+        return recipe
+    if recipe not in (None, SEARCH, FEEDBACK):
+        raise FormatError(
+            f"--recipe {recipe}: finds scales without looking at inputs; with --calibrate give "
+            f"{SEARCH} or {FEEDBACK}"
+        )
+    if recipe == FEEDBACK and not calibration.feeds_back:
+        raise FormatError("--recipe gptq: wanted a calibration that keeps inputs, found sums alone")
+    return recipe or SEARCH
 
 
 def _open(source: Path) -> tuple[Checkpoint, Mapping[str, Decoded], Mapping[str, bytes]]:

@@ -14,14 +14,17 @@ from numpy.typing import NDArray
 class Loss:
     """Sums of squares of a tensor and of what quantising it changed.
 
-    `how` names what it was quantised to; `saturated` counts elements whose scaled value was beyond
-    the largest element.
+    `output_signal` and `output_noise` are those of the outputs of the layer on inputs of a text; 0
+    where none is known. `how` names what it was quantised to; `saturated` counts elements whose
+    scaled value was beyond the largest element.
     """
 
     how: str = ""
     elements: int = 0
     signal: float = 0.0
     noise: float = 0.0
+    output_signal: float = 0.0
+    output_noise: float = 0.0
     saturated: int = 0
 
     def add(self, other: Loss) -> None:
@@ -30,19 +33,28 @@ class Loss:
         self.elements += other.elements
         self.signal += other.signal
         self.noise += other.noise
+        self.output_signal += other.output_signal
+        self.output_noise += other.output_noise
         self.saturated += other.saturated
 
     @property
     def sqnr(self) -> float | None:
         """Signal to noise in dB, to 0.01; None where there is no signal, or no noise."""
-        if not self.signal or not self.noise:
-            return None
-        return round(10 * math.log10(self.signal / self.noise), 2)
+        return _decibels(self.signal, self.noise)
+
+    @property
+    def output_sqnr(self) -> float | None:
+        """The same of the layer's outputs; None where no inputs are known."""
+        return _decibels(self.output_signal, self.output_noise)
 
     @property
     def saturated_share(self) -> float:
         """Part of the elements that were beyond the largest; 0 of no elements."""
         return self.saturated / self.elements if self.elements else 0.0
+
+
+def _decibels(signal: float, noise: float) -> float | None:
+    return round(10 * math.log10(signal / noise), 2) if signal and noise else None
 
 
 def sum_of_squares(values: NDArray[Any]) -> float:

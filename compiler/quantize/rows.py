@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.quantize.blocks import BlockKernel, Bytes, peaks
+from mxc.compiler.quantize.feedback import Feedback
+from mxc.compiler.quantize.inputs import Inputs
 from mxc.compiler.quantize.loss import Loss, sum_of_squares
 from mxc.compiler.quantize.search import SEARCH, best_nvfp4, best_powers
 from mxc.errors import CheckpointError
@@ -67,10 +69,17 @@ class RowQuantizer:
         return tensor_scale(amax, self.format, reciprocal=self.reciprocal)
 
     def run(
-        self, values: Values, place: str, *, row: int = 0, whole: Tensor | None = None
+        self,
+        values: Values,
+        place: str,
+        *,
+        row: int = 0,
+        whole: Tensor | None = None,
+        inputs: Inputs | None = None,
     ) -> tuple[Bytes, Bytes, Loss]:
         """Rows [n, K] -> elements uint8 [n, bytes], scales uint8 [n, K / block], and the loss.
 
+        `inputs`: what the layer is fed with; the search then looks at its outputs.
         `place` and the number of the first `row` are for the refusal, CheckpointError, of a number
         that is NaN or Inf: in its block nothing else would be left.
         """
@@ -78,16 +87,23 @@ class RowQuantizer:
         elements = np.empty((rows, self.format.packed_bytes(depth)), np.uint8)
         scales = np.empty((rows, self.format.blocks(depth)), np.uint8)
         loss = Loss(how=str(self))
-        step = max(1, _PIECE // max(depth, 1))
+        feedback = None if inputs is None else inputs.feedback
+        step = rows if feedback is not None else max(1, _PIECE // max(depth, 1))
         for start in range(0, rows if depth else 0, step):
             part = np.ascontiguousarray(values[start : start + step])
             self.require_finite(part, place, row + start)
-            found = self._piece(part, whole)
+            if feedback is not None and inputs is not None:
+                found = self._with_feedback(part, whole, inputs, feedback)
+            else:
+                squares = None if inputs is None else inputs.squares
+                found = self._piece(part, whole, squares)
             if self.zero_scale and whole is None:
                 self._mark_zeros(*found[:2])
             elements[start : start + step] = found[0].reshape(len(part), -1)
             scales[start : start + step] = found[1].reshape(len(part), -1)
             loss.add(found[2])
+            if inputs is not None:
+                loss.add(self._outputs(part, *found[:2], whole, inputs.sample))
         return elements, scales, loss
 
     def largest(self, values: Values, place: str, row: int = 0) -> np.float32:
@@ -119,34 +135,88 @@ class RowQuantizer:
             zero = ((codes | np.uint8(sign)) == sign).all(axis=1)
             scales.reshape(-1)[least[zero]] = self.zero_scale
 
-    def _piece(self, values: Values, whole: Tensor | None) -> tuple[Bytes, Bytes, Loss]:
+    def _piece(
+        self, values: Values, whole: Tensor | None, squares: NDArray[np.float32] | None
+    ) -> tuple[Bytes, Bytes, Loss]:
         blocks = values.reshape(-1, self.format.block)
+        if squares is not None:
+            squares = squares.reshape(-1, self.format.block)
         if whole is not None:
-            return self._two_level(blocks, whole)
+            return self._two_level(blocks, whole, squares)
         if values.dtype.name == "bfloat16":
-            return self._kernel.run(blocks.view(np.uint16))
+            return self._kernel.run(blocks.view(np.uint16), squares)
         wide = blocks.astype(np.float32)
-        elements, scales = self._plain(wide)
-        factors = decode_scales(scales, self.format)
+        elements, scales = self._plain(wide, squares)
+        return elements, scales, self._loss(wide, elements, decode_scales(scales, self.format))
+
+    def _with_feedback(
+        self, values: Values, whole: Tensor | None, inputs: Inputs, feedback: Feedback
+    ) -> tuple[Bytes, Bytes, Loss]:
+        """Rows [n, K] under the scales that the search finds, with feedback of errors."""
+        block = self.format.block
+        wide = values.astype(np.float32)
+        blocks, squares = wide.reshape(-1, block), inputs.squares.reshape(-1, block)
+        if whole is None:
+            _, scales = best_powers(blocks, self.format, self.ties, squares)
+        else:
+            amax = np.abs(blocks).max(axis=1)
+            _, scales = best_nvfp4(blocks, amax, whole, self.format, self.ties, squares)
+        factors = self._factors(scales, whole)
+        units = factors.reshape(len(wide), -1)
+        codes = feedback.run(wide, units, self.format.element, self.ties)
+        if not self.negative_zero:
+            codes[codes == self.format.element.sign_bit] = 0
+        elements = pack_elements(codes.reshape(-1, block), self.format)
+        return elements, scales, self._loss(blocks, elements, factors[:, None])
+
+    def _factors(self, scales: Bytes, whole: Tensor | None) -> NDArray[np.float32]:
+        """What elements are multiplied with, of the shape of `scales`."""
+        if whole is None:
+            return decode_scales(scales, self.format)
+        return whole.factors(scales, self.format)
+
+    def _outputs(
+        self,
+        values: Values,
+        elements: Bytes,
+        scales: Bytes,
+        whole: Tensor | None,
+        sample: NDArray[np.float32],
+    ) -> Loss:
+        """What quantising changed of the outputs on a sample [s, K] of inputs."""
+        wide = values.astype(np.float32)
+        numbers = decode_elements(elements.reshape(scales.size, -1), self.format)
+        numbers = numbers * self._factors(scales.reshape(-1), whole)[:, None]
+        error = numbers.reshape(wide.shape) - wide
+        return Loss(
+            output_signal=sum_of_squares(wide @ sample.T),
+            output_noise=sum_of_squares(error @ sample.T),
+        )
+
+    def _loss(
+        self, wide: NDArray[np.float32], elements: Bytes, factors: NDArray[np.float32]
+    ) -> Loss:
+        """What quantising changed of blocks [n, 32], by the `factors` [n, 1] of their elements."""
         # A product beyond float32 is Inf, and so is what it lost.
         with np.errstate(over="ignore"):
             noise = sum_of_squares(decode_elements(elements, self.format) * factors - wide)
             limit = factors * np.float32(self.format.element.max)
-        loss = Loss(
+        return Loss(
             elements=wide.size,
             signal=sum_of_squares(wide),
             noise=noise,
             saturated=int(np.count_nonzero(np.abs(wide) > limit)),
         )
-        return elements, scales, loss
 
-    def _plain(self, wide: NDArray[np.float32]) -> tuple[Bytes, Bytes]:
+    def _plain(
+        self, wide: NDArray[np.float32], squares: NDArray[np.float32] | None
+    ) -> tuple[Bytes, Bytes]:
         """Elements and scales of float32 blocks [n, 32]."""
         if self.search:
-            codes, scales = best_powers(wide, self.format, self.ties)
+            codes, scales = best_powers(wide, self.format, self.ties, squares)
             if not self.negative_zero:
                 codes[codes == self.format.element.sign_bit] = 0
-            return pack_elements(codes, self.format), scales
+            return pack_elements(codes, self.format), scales[:, None]
         q = quantize(
             wide,
             self.format,
@@ -156,7 +226,9 @@ class RowQuantizer:
         )
         return q.elements, q.scales
 
-    def _two_level(self, blocks: Values, whole: Tensor) -> tuple[Bytes, Bytes, Loss]:
+    def _two_level(
+        self, blocks: Values, whole: Tensor, squares: NDArray[np.float32] | None
+    ) -> tuple[Bytes, Bytes, Loss]:
         """Blocks [n, 16] under a tensor scale; sums are taken in units of an element."""
         element = self.format.element
         wide = blocks.astype(np.float32)
@@ -166,7 +238,7 @@ class RowQuantizer:
         else:
             amax = np.abs(wide).max(axis=1)
         if self.search:
-            codes, scales = best_nvfp4(wide, amax, whole, self.format, self.ties)
+            codes, scales = best_nvfp4(wide, amax, whole, self.format, self.ties, squares)
             steps = wide / whole.factors(scales, self.format)[:, None]
         else:
             scales, unit = whole.block_scales(amax, self.format)

@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.files.tensors import DTYPES, read_exactly
+from mxc.compiler.quantize.calibration import Calibration
+from mxc.compiler.quantize.inputs import Inputs
 from mxc.compiler.quantize.loss import Loss
 from mxc.compiler.quantize.outputs import Parts, Tensor
 from mxc.compiler.quantize.plan import Item
@@ -56,9 +58,18 @@ class _Files:
 class Writer:
     """Writes files of items with `workers` threads; a context, which ends them."""
 
-    def __init__(self, quantizer: RowQuantizer, workers: int, progress: Progress) -> None:
+    def __init__(
+        self,
+        quantizer: RowQuantizer,
+        workers: int,
+        progress: Progress,
+        calibration: Calibration | None = None,
+    ) -> None:
         """`progress` is called by the thread that calls `write`."""
         self._quantizer, self._progress = quantizer, progress
+        self._calibration = calibration
+        #: Tensors of whose inputs the calibration says nothing.
+        self.uncalibrated: list[str] = []
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="quantize")
         self._ahead = 2 * workers
         self._waiting: deque[tuple[Future[tuple[int, Loss | None]], str]] = deque()
@@ -134,28 +145,44 @@ class Writer:
     def _pieces(
         self, item: Item, parts: Parts, files: _Files, whole: TensorScale | None
     ) -> Iterator[Job]:
+        inputs = None if parts.transposed else self._inputs(item)
+
         def rows(start: int, count: int) -> tuple[int, Loss | None]:
             values = _rows(item, files, start, count)
             elements, scales, loss = self._quantizer.run(
-                values, _place(item), row=start, whole=whole
+                values, _place(item), row=start, whole=whole, inputs=inputs
             )
             files.put(parts.elements, start * elements.shape[1], elements)
             files.put(parts.scales, start * scales.shape[1], scales)
             return values.nbytes, loss
 
-        def matrix(index: int) -> tuple[int, Loss | None]:
+        def matrix(index: int, inputs: Inputs | None) -> tuple[int, Loss | None]:
             depth = item.source.shape[-2]
             values = _rows(item, files, index * depth, depth)
             place = f"{_place(item)} (slice {index}, transposed)"
-            elements, scales, loss = self._quantizer.run(values.T, place)
+            elements, scales, loss = self._quantizer.run(values.T, place, inputs=inputs)
             files.put(parts.elements, index * elements.nbytes, elements)
             files.put(parts.scales, index * scales.nbytes, scales)
             return values.nbytes, loss
 
         if parts.transposed:
-            yield from (partial(matrix, index) for index in range(item.source.shape[0]))
+            for index in range(item.source.shape[0]):
+                yield partial(matrix, index, self._inputs(item, index))
         else:
             yield from (partial(rows, *span) for span in _row_ranges(item))
+
+    def _inputs(self, item: Item, expert: int | None = None) -> Inputs | None:
+        """What a weight is fed with; one of which that is not known is noted."""
+        if self._calibration is None:
+            return None
+        name = item.source.name
+        if self._calibration.feeds_back:
+            # Each has a matrix of its inputs: not several at once.
+            self._finish()
+        found = self._calibration.of(name, expert)
+        if found is None:
+            self.uncalibrated.append(name if expert is None else f"{name}, expert {expert}")
+        return found
 
     def _run(self, jobs: Iterable[Job], name: str) -> None:
         for job in jobs:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ from mxc.errors import CheckpointError
 
 #: Files that hold pickles: to load one is to run the program in it.
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+#: Where files that `mxc quantize` wrote say how they were made: a key of safetensors' metadata.
+MADE = "mxc.quantize"
+#: The recipes there that no config of a dialect has a name for.
+SEARCHES = ("search", "gptq")
 
 #: What a dialect finds: tensors, declarations, and config.json as transformers would have it.
 Found = tuple[list[CanonicalTensor], Quantisation, Mapping[str, Any]]
@@ -178,7 +184,7 @@ def open_checkpoint(path: Path) -> Source:
                 path=path,
                 dialect=dialect.name,
                 config=config,
-                tensors=by_name(tensors, path),
+                tensors=by_name(_as_made(tensors, checkpoint), path),
                 quantisation=quantisation,
                 files=checkpoint.files,
             )
@@ -186,6 +192,28 @@ def open_checkpoint(path: Path) -> Source:
         f"{path}: quantisation method {_method(checkpoint)!r} is not supported; supported: "
         f"{', '.join(d.name for d in DIALECTS)}"
     )
+
+
+def _as_made(tensors: list[CanonicalTensor], checkpoint: Checkpoint) -> list[CanonicalTensor]:
+    """The tensors with the recipe that mxc wrote into the files, where a config has no name for it.
+
+    Raises CheckpointError where it is not JSON.
+    """
+    try:
+        made = json.loads(checkpoint.metadata.get(MADE, "{}"))
+        recipe = made.get("recipe")
+    except (ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{checkpoint.folder}: wanted a JSON object in the metadata {MADE}, found another text "
+            f"({error}); fetch the files again"
+        ) from error
+    if recipe not in SEARCHES:
+        return tensors
+    if "rotation" in made:
+        recipe = f"{recipe}, rotated by {made['rotation']}"
+    return [
+        tensor if tensor.block is None else replace(tensor, recipe=recipe) for tensor in tensors
+    ]
 
 
 def _is_gguf(path: Path) -> bool:

@@ -1,0 +1,103 @@
+"""What `mxc quantize --calibrate` does first: the model runs on a text; inputs are collected."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mxc.errors import CheckpointError, RequestError
+
+if TYPE_CHECKING:
+    from mxc.compiler.models.model import Model
+    from mxc.compiler.quantize.calibration import Calibration
+
+#: Tokens of the text that are fed, unless told.
+DEFAULT_TOKENS = 8192
+#: Tokens that see each other.
+_WINDOW = 512
+#: Bytes of inputs that one call returns, about.
+_BUDGET = 256 << 20
+
+
+def calibrate(
+    source: Path, text: Path, tokens: int, scratch: Path, *, feedback: bool
+) -> Calibration:
+    """The inputs of the layers of the checkpoint folder `source` over the first tokens of a text.
+
+    The model is compiled for this CPU into the folder `scratch`, where inputs are kept too if there
+    is to be `feedback` of errors. Raises CheckpointError for a source that is no whole model,
+    RequestError for a text that cannot be read or is too short.
+    """
+    from mxc.compiler import compilation
+    from mxc.compiler.cli.progress import showing
+    from mxc.compiler.models.model import open_model
+    from mxc.compiler.quantize.calibration import Calibration
+    from mxc.runtime.observed import observe
+    from mxc.runtime.session import load
+    from mxc.runtime.text import Text
+
+    if not source.is_dir() and source.suffix != ".gguf":
+        raise CheckpointError(
+            f"{source}: --calibrate runs the model: wanted a checkpoint folder or a .gguf file, "
+            "found tensors alone; leave --calibrate out"
+        )
+    try:
+        content = text.read_bytes()
+        words = content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is no UTF-8"
+        raise RequestError(f"{text}: cannot be read ({why}); give a file of text") from error
+    opened = open_model(source)
+    window = min(_WINDOW, opened.decoder.max_position_embeddings)
+    console = Console(stderr=True)
+    with showing(console) as progress:
+        made = compilation.compile(
+            source,
+            "cpu",
+            scratch / "calibration.mxc",
+            max_sequence_length=window,
+            prefill_chunk=min(_chunk(opened), window),
+            observe_inputs=True,
+            progress=progress,
+        )
+    model = load(made.path)
+    ids = Text.load(made.path).encode(words)[:tokens]
+    said = {"text": text.name, "sha256": hashlib.sha256(content).hexdigest(), "tokens": len(ids)}
+    folder = None
+    if feedback:
+        folder = scratch / "inputs"
+        folder.mkdir()
+    found = Calibration(opened, len(ids), folder, said)
+    live = Progress(
+        TextColumn("calibrate"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tokens"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with live:
+        task = live.add_task("calibrate", total=None)
+        found.said["tokens"] = observe(
+            model,
+            ids,
+            found.add,
+            lambda done, total: live.update(task, completed=done, total=total),
+        )
+    return found
+
+
+def _chunk(model: Model) -> int:
+    """Tokens of one call: a power of two for which inputs are about the budget."""
+    each = 4 * sum(
+        bound.parameter.shape[-1] * (2 if bound.parameter.experts else 1)
+        for bound in model.bound
+        if bound.parameter.matrix
+    )
+    return int(1 << max(4, min(7, (_BUDGET // each).bit_length() - 1)))

@@ -1,0 +1,164 @@
+"""The inputs of linear layers over a text: what scales and rounding of their weights depend on.
+
+A model that is compiled to return them (`observe_inputs`) runs on a text; `Inputs` of each weight
+come out. Sums are kept in memory, the inputs themselves in a folder, in bfloat16, where rounding
+with error feedback wants them: memory does not grow with the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.artifact.manifest import EXPERTS, INPUTS
+from mxc.compiler.models.model import Model
+from mxc.compiler.quantize.feedback import Feedback
+from mxc.compiler.quantize.inputs import Inputs
+
+Floats = NDArray[np.float32]
+
+#: Inputs, spread over the text, on which errors of outputs are measured.
+_SAMPLE = 64
+#: Inputs that are read together.
+_ROWS = 2048
+#: Feedback that is kept: the query, key and value weights of a layer have the same inputs, and in
+#: a file the output weight may lie between.
+_KEPT = 2
+
+_EXPERT = re.compile(r"(?P<stem>.*\bexperts)\.(?P<number>\d+)\.(?P<part>\w+?)(\.weight)?")
+
+
+@dataclass
+class _Stream:
+    """What goes into one weight, or into one expert."""
+
+    squares: NDArray[np.float64]
+    count: int = 0
+    sample: list[Floats] = field(default_factory=list)
+
+
+class Calibration:
+    """The inputs of the linear layers of `model` over a text of `tokens` tokens.
+
+    `folder` receives the inputs; None: there is no feedback. `said` is what files that are written
+    with it say of it.
+    """
+
+    def __init__(
+        self, model: Model, tokens: int, folder: Path | None, said: Mapping[str, Any]
+    ) -> None:
+        """Nothing was fed yet."""
+        self.said = dict(said)
+        self._folder = folder
+        self._stride = max(1, tokens // _SAMPLE)
+        self._keys = dict(_tensors(model))
+        self._same: dict[str, str] = {}
+        self._streams: dict[tuple[str, int | None], _Stream] = {}
+        self._feedback: OrderedDict[tuple[str, int | None], Feedback] = OrderedDict()
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether inputs are kept, so that there is feedback of errors."""
+        return self._folder is not None
+
+    def add(self, results: Mapping[str, NDArray[Any]]) -> None:
+        """Inputs of some tokens, and the experts that they go to, as the program names them."""
+        for name, values in results.items():
+            if not name.startswith(INPUTS):
+                continue
+            listed = name.removeprefix(INPUTS)
+            key, *others = listed.split(", ")
+            # The first stands for all that read the same.
+            self._same |= dict.fromkeys(others, key)
+            rows = values.reshape(-1, values.shape[-1])
+            chosen = results.get(EXPERTS + listed)
+            if chosen is None:
+                self._add((key, None), rows)
+                continue
+            flat = chosen.reshape(-1)
+            # Rows of tokens, or one for each of their choices.
+            pairs = np.arange(len(flat)) * len(values) // len(flat)
+            for expert in np.unique(flat).tolist():
+                self._add((key, expert), rows[pairs[flat == expert]])
+
+    def _add(self, stream: tuple[str, int | None], rows: Floats) -> None:
+        found = self._streams.setdefault(stream, _Stream(np.zeros(rows.shape[1])))
+        found.squares += np.einsum("nk,nk->k", rows, rows, dtype=np.float64)
+        first = -found.count % self._stride
+        found.sample.append(rows[first :: self._stride].copy())
+        found.count += len(rows)
+        if self._folder is not None:
+            with self._file(stream).open("ab") as file:
+                file.write(rows.astype(ml_dtypes.bfloat16).tobytes())
+
+    def of(self, tensor: str, expert: int | None = None) -> Inputs | None:
+        """What goes into the weight `tensor` of the checkpoint, of a stack into one expert's.
+
+        None where the model did not compute with it, or the text reached nothing of it.
+        """
+        place = self._place(tensor, expert)
+        if place is None:
+            return None
+        stream = (self._same.get(place[0], place[0]), place[1])
+        found = self._streams.get(stream)
+        if found is None or not found.squares.any():
+            return None
+        feedback = None
+        if self._folder is not None:
+            if stream not in self._feedback:
+                while len(self._feedback) >= _KEPT:
+                    self._feedback.popitem(last=False)
+                self._feedback[stream] = Feedback.of(self._gram(stream, found), found.count)
+            feedback = self._feedback[stream]
+        squares = (found.squares / found.count).astype(np.float32)
+        return Inputs(squares, np.concatenate(found.sample), feedback)
+
+    def _place(self, tensor: str, expert: int | None) -> tuple[str, int | None] | None:
+        """The key of the weight that a tensor is part of, and the expert."""
+        if tensor in self._keys:
+            key, number = self._keys[tensor]
+            return key, number if expert is None else expert
+        # A weight that was taken out of the stack of all experts.
+        if (match := _EXPERT.fullmatch(tensor)) is not None:
+            part = match["part"]
+            for name in (part, "gate_up_proj"):
+                for ending in ("", ".weight"):
+                    if (stack := f"{match['stem']}.{name}{ending}") in self._keys:
+                        return self._keys[stack][0], int(match["number"])
+        return None
+
+    def _gram(self, stream: tuple[str, int | None], found: _Stream) -> NDArray[np.float64]:
+        depth = len(found.squares)
+        rows = np.memmap(self._file(stream), ml_dtypes.bfloat16, "r", shape=(found.count, depth))
+        total = np.zeros((depth, depth))
+        for start in range(0, len(rows), _ROWS):
+            part = rows[start : start + _ROWS].astype(np.float32)
+            total += part.T @ part
+        total /= found.count
+        return total
+
+    def _file(self, stream: tuple[str, int | None]) -> Path:
+        assert self._folder is not None
+        number = list(self._streams).index(stream)
+        return self._folder / f"{number}.bf16"
+
+
+def _tensors(model: Model) -> Iterator[tuple[str, tuple[str, int | None]]]:
+    """The tensors of the checkpoint that weights are made of: the key of the weight, the expert."""
+    for each in model.bound:
+        if not each.parameter.matrix:
+            continue
+        sources = zip(each.tensors, each.parameter.rows, strict=True)
+        for tensor, rows in sources:
+            match = _EXPERT.fullmatch(rows.tensor) if each.parameter.experts else None
+            expert = None if match is None else int(match["number"])
+            for name in {rows.tensor, *(record.name for record in tensor.records)}:
+                yield name, (each.key, expert)

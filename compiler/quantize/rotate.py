@@ -1,0 +1,270 @@
+"""A decoder whose hidden states are rotated: the same function, with weights easier to quantise.
+
+With an orthogonal matrix R, hidden states x become x R everywhere at once. That is exact where
+norms are RMS norms before each part of a layer, because the norm of x R is that of x:
+
+    embedding E                    E R
+    norm with weights w, then W    a norm with weights one, then W diag(w) R
+    o_proj, down_proj W, bias b    R^T W, R^T b
+
+The values of a head of attention are rotated too, by a matrix of the size of a head, and o_proj
+back. A head that is the embedding becomes a tensor of its own, for the last norm is folded into it.
+What comes between the gate and down_proj stays as it is: that is not linear. Sources: Ashkboos et
+al., QuaRot, arXiv 2404.00456.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.compiler.checkpoints.canonical.stored import Decoded
+from mxc.compiler.checkpoints.files.safetensors import CONFIG, INDEX, SINGLE, read_checkpoint
+from mxc.compiler.checkpoints.files.tensors import DTYPES, Checkpoint, TensorRecord, read_bytes
+from mxc.compiler.models.blocks.parameters import Parameter, Rows
+from mxc.compiler.models.blocks.self_attention import SelfAttention
+from mxc.compiler.models.decoder import EMBEDDING, HEAD, Decoder
+from mxc.compiler.models.model import open_model
+from mxc.compiler.quantize.hadamard import Hadamard
+from mxc.compiler.quantize.outputs import Tensor
+from mxc.compiler.quantize.write import CHUNK, layout
+from mxc.errors import CheckpointError
+
+Floats = NDArray[np.float32]
+
+#: What config.json calls the width of hidden states.
+_HIDDEN = "hidden_size"
+#: Files beside the weights that are copied.
+_TEXTS = (".json", ".jinja")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What becomes of a matrix [N, K], or of a vector [N] as a matrix of one column.
+
+    `scale` float32 [K]: its columns are multiplied with it; then they are rotated by `columns`,
+    and its rows by `rows`.
+    """
+
+    scale: Floats | None = None
+    columns: Hadamard | None = None
+    rows: Hadamard | None = None
+
+    @property
+    def group(self) -> int:
+        """Rows that depend on each other."""
+        return 1 if self.rows is None else self.rows.width
+
+    def apply(self, values: Floats) -> Floats:
+        """Whole groups of rows [n, K], rotated."""
+        if self.scale is not None:
+            values = values * self.scale
+        if self.columns is not None:
+            values = self.columns.rotate(np.ascontiguousarray(values))
+        if self.rows is not None:
+            values = self.rows.rotate(np.ascontiguousarray(values.T)).T
+        return values
+
+
+def rotated(place: Path) -> tuple[Checkpoint, Mapping[str, Decoded], str]:
+    """The checkpoint in the folder `place` with rotated hidden states, and how they are.
+
+    The tensors that are read anew are in the mapping, in the dtypes that they had. Raises
+    CheckpointError where the architecture, or a tensor beside the model, does not allow it.
+    """
+    checkpoint = read_checkpoint(place)
+    decoder = open_model(place).decoder
+    _require_exact(decoder, place)
+    hidden = Hadamard.of(decoder.hidden_size)
+    turns = dict(_turns(decoder, checkpoint, hidden))
+    tensors, config = dict(checkpoint.tensors), dict(checkpoint.config)
+    sources = {name: name for name in turns}
+    if decoder.tied:
+        tensors[HEAD] = replace(tensors[EMBEDDING], name=HEAD)
+        sources[HEAD] = EMBEDDING
+        config["tie_word_embeddings"] = False
+    reads = {name: _reader(checkpoint.tensors[sources[name]], turn) for name, turn in turns.items()}
+    for norm in _layer_norms(decoder):
+        name = f"{norm}.weight"
+        reads[name] = _constant(checkpoint.tensors[name], 1 - decoder.norm.offset)
+    said = f"hadamard {hidden.size}"
+    return replace(checkpoint, tensors=tensors, config=config), reads, said
+
+
+def _require_exact(decoder: Decoder, place: Path) -> None:
+    norm = decoder.norm
+    why = ""
+    if norm.centered or norm.bias:
+        why = "its norms subtract the mean or add a bias, which do not rotate"
+    elif any(layer.norms.after_attention or layer.norms.after_mlp for layer in decoder.layers):
+        why = "it has norms behind attention or MLP, whose weights cannot be folded into others"
+    elif decoder.next_tokens:
+        why = "it has layers that predict later tokens, which read hidden states too"
+    elif Hadamard.of(decoder.hidden_size).size < 2:
+        why = f"its hidden states have an odd width, {decoder.hidden_size}"
+    if why:
+        raise CheckpointError(
+            f"{place}: --rotate: {decoder.architecture} cannot be rotated exactly: {why}; leave "
+            "--rotate out"
+        )
+
+
+def _turns(
+    decoder: Decoder, checkpoint: Checkpoint, hidden: Hadamard
+) -> Iterator[tuple[str, Turn]]:
+    """What becomes of each tensor that hidden states, or values of attention, go through."""
+    read: set[str] = {f"{norm}.weight" for norm in _layer_norms(decoder)}
+    before = dict(_norm_before(decoder))
+    heads = dict(_heads(decoder))
+    shapes = {name: record.shape for name, record in checkpoint.tensors.items()}
+    scales: dict[str, Floats] = {}
+
+    def scale(norm: str) -> Floats:
+        if norm not in scales:
+            weight = _floats(checkpoint.tensors[f"{norm}.weight"])
+            scales[norm] = weight + np.float32(decoder.norm.offset)
+        return scales[norm]
+
+    yield EMBEDDING, Turn(columns=hidden)
+    yield HEAD, Turn(scale=scale("model.norm"), columns=hidden)
+    read |= {EMBEDDING, HEAD}
+    for parameter, rows in _parts(decoder):
+        name = rows.tensor
+        if name not in shapes:
+            raise CheckpointError(
+                f"{checkpoint.folder}: --rotate: wanted the tensor {name}, found it as part of "
+                "another, or under another name; leave --rotate out"
+            )
+        if name in read:
+            continue
+        read.add(name)
+        turn = _turn(parameter, rows, hidden, heads)
+        if turn.columns is hidden:
+            (norm,) = (norm for stem, norm in before.items() if name.startswith(stem))
+            turn = turn if norm is None else replace(turn, scale=scale(norm))
+        if turn.columns is not None or turn.rows is not None:
+            yield name, turn
+    for name, shape in shapes.items():
+        if name not in read and len(shape) > 1:
+            raise CheckpointError(
+                f"{checkpoint.folder}: --rotate: the tensor {name} {list(shape)} is no part of "
+                "the language model, and may read its hidden states; leave --rotate out"
+            )
+
+
+def _turn(
+    parameter: Parameter, rows: Rows, hidden: Hadamard, heads: Mapping[str, Hadamard]
+) -> Turn:
+    """By what the dimensions of a tensor count."""
+    counts = [count for count, _ in rows.dims]
+    if _HIDDEN in counts and (len(counts) > 2 or parameter.turned or rows.taken):
+        raise CheckpointError(
+            f"--rotate: the tensor {rows.tensor} {rows.describe()} holds several weights; leave "
+            "--rotate out"
+        )
+    module = rows.tensor.rpartition(".")[0]
+    if len(counts) == 1:
+        if counts[0] == _HIDDEN and not rows.tensor.endswith(".bias"):
+            raise CheckpointError(
+                f"--rotate: the vector {rows.tensor} meets hidden states one by one, which does "
+                "not rotate; leave --rotate out"
+            )
+        return Turn(rows=hidden if counts[0] == _HIDDEN else heads.get(module))
+    head = heads.get(module)
+    if counts[-1] == _HIDDEN:
+        return Turn(columns=hidden, rows=head)
+    if counts[0] == _HIDDEN:
+        return Turn(columns=head, rows=hidden)
+    return Turn()
+
+
+def _parts(decoder: Decoder) -> Iterator[tuple[Parameter, Rows]]:
+    for parameter in decoder.parameters(lambda name: None):
+        for rows in parameter.rows:
+            yield parameter, rows
+
+
+def _layer_norms(decoder: Decoder) -> Iterator[str]:
+    """The norms whose weights are folded into the weights behind them."""
+    for number, layer in enumerate(decoder.layers):
+        for name in layer.norms.names():
+            yield f"model.layers.{number}.{name}"
+    yield "model.norm"
+
+
+def _norm_before(decoder: Decoder) -> Iterator[tuple[str, str | None]]:
+    """What the names of the weights of a part of a layer begin with, and the norm before it."""
+    for number, layer in enumerate(decoder.layers):
+        name, norms = f"model.layers.{number}", layer.norms
+        first, second = norms.before_attention, norms.before_mlp
+        second = first if layer.parallel else second
+        for part, norm in ((layer.attention_name, first), (layer.mlp_name, second)):
+            yield f"{name}.{part}.", None if norm is None else f"{name}.{norm}"
+
+
+def _heads(decoder: Decoder) -> Iterator[tuple[str, Hadamard]]:
+    """The modules that write and read values of attention, and the rotation of one head of them."""
+    for number, layer in enumerate(decoder.layers):
+        attention = layer.attention
+        if not isinstance(attention, SelfAttention) or attention.fused or attention.gated:
+            continue
+        name, rotation = (
+            f"model.layers.{number}.{layer.attention_name}",
+            Hadamard.of(attention.depth),
+        )
+        yield f"{name}.v_proj", rotation
+        yield f"{name}.o_proj", rotation
+
+
+def _floats(record: TensorRecord) -> Floats:
+    values = read_bytes(record, 0, record.bytes).view(DTYPES[record.dtype])
+    return values.reshape(record.shape).astype(np.float32)
+
+
+def _reader(record: TensorRecord, turn: Turn) -> Decoded:
+    """Reads of the rotated tensor, in the dtype of the one in the file."""
+    dtype = DTYPES[record.dtype]
+    depth = record.shape[-1] if len(record.shape) > 1 else 1
+    step = turn.group * depth * dtype.itemsize
+
+    def read(offset: int, size: int) -> NDArray[np.uint8]:
+        first = offset // step * step
+        end = min(-(-(offset + size) // step) * step, record.bytes)
+        raw = read_bytes(record, first, end - first).view(dtype)
+        turned = turn.apply(raw.reshape(-1, depth).astype(np.float32)).astype(dtype)
+        data = np.ascontiguousarray(turned).reshape(-1).view(np.uint8)
+        return data[offset - first : offset - first + size]
+
+    return read
+
+
+def _constant(record: TensorRecord, value: float) -> Decoded:
+    data = np.full(record.shape, value, DTYPES[record.dtype]).reshape(-1).view(np.uint8)
+    return lambda offset, size: data[offset : offset + size]
+
+
+def write_rotated(place: Path, folder: Path) -> None:
+    """Write the checkpoint in the folder `place` into `folder` (created), rotated, in one file."""
+    checkpoint, reads, _ = rotated(place)
+    folder.mkdir()
+    for path in place.iterdir():
+        if path.is_file() and path.suffix in _TEXTS:
+            shutil.copyfile(path, folder / path.name)
+    (folder / INDEX).unlink(missing_ok=True)
+    (folder / CONFIG).write_text(json.dumps(checkpoint.config))
+    records = list(checkpoint.tensors.values())
+    header, offsets, _ = layout([Tensor(r.name, r.dtype, r.shape) for r in records], {})
+    with (folder / SINGLE).open("wb") as file:
+        file.write(header)
+        for record in records:
+            read = reads.get(record.name) or partial(read_bytes, record)
+            file.seek(offsets[record.name])
+            for start in range(0, record.bytes, CHUNK):
+                file.write(read(start, min(CHUNK, record.bytes - start)).tobytes())
