@@ -32,19 +32,30 @@ def pip(*arguments: str, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of a copy of the tree: what an earlier build left in the tree must not get in."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tree: what an earlier build left in the tree must not get into a package."""
+    source = tmp_path_factory.mktemp("tree") / "source"
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     for name in FOLDERS:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
-    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", ".", "./source", cwd=folder)
-    [built] = folder.glob("*.whl")
-    return built
+    return source
+
+
+def built(source: Path, folder: Path) -> Path:
+    """The wheel that pip makes of a folder or an archive."""
+    build = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", ".", str(source))
+    pip(*build, cwd=folder)
+    [found] = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the tree."""
+    return built(source, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +87,26 @@ def test_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert sorted(wanted - found) == [], "a folder without __init__.py, or data that no rule names"
     assert sorted(found - wanted) == []
+
+
+def test_wheel_of_the_source_archive_is_the_same(source: Path, wheel: Path, tmp_path: Path) -> None:
+    program = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    run(sys.executable, "-c", program, str(tmp_path), cwd=source)
+    [archive] = tmp_path.glob("mxc-*.tar.gz")
+    assert archive.name == f"mxc-{PROJECT['version']}.tar.gz"
+    again = built(archive, tmp_path)
+    contents = []
+    for each in (wheel, again):
+        with zipfile.ZipFile(each) as opened:
+            contents.append({name: opened.read(name) for name in opened.namelist()})
+    assert contents[0] == contents[1]
+
+
+def test_the_version_is_said_once() -> None:
+    """CITATION.cff and the changelog name the version of pyproject.toml."""
+    version = PROJECT["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {version} " in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_wheel_carries_licence_and_metadata(wheel: Path) -> None:
