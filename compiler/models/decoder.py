@@ -282,15 +282,13 @@ class Builder:
         with ir.InsertionPoint(block):
             results = body(*block.arguments)
             observed = self._scope.weights.take_observed()
-            names = [""] * len(results) + [name for name, _ in observed]
-            results = [*results, *(value for _, value in observed)]
+            unnamed = [ir.DictAttr.get({}) for _ in results]
+            results += observed.values()
             ir.Operation.create("util.return", operands=results)
         kinds = [value.type for value in results]
         op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kinds))
-        if observed:
-            op.attributes["res_attrs"] = ir.ArrayAttr.get(
-                [ir.DictAttr.get({NAME: ir.StringAttr.get(each)} if each else {}) for each in names]
-            )
+        named = [ir.DictAttr.get({NAME: ir.StringAttr.get(name)}) for name in observed]
+        op.attributes["res_attrs"] = ir.ArrayAttr.get(unnamed + named)
         # Memory is given to the program, which returns it: it is updated where it lies.
         consumed, memory = {"iree.abi.consume": ir.UnitAttr.get()}, self._memory_types()
         op.attributes["arg_attrs"] = ir.ArrayAttr.get(

@@ -71,7 +71,7 @@ class Weights:
         self._formats = formats
         self._activations = activations
         self._observes = observes
-        self._observed: list[tuple[str, ir.Value]] = []
+        self._observed: dict[str, ir.Value] = {}
 
     def observe(self, x: ir.Value, keys: Sequence[str], experts: ir.Value | None = None) -> None:
         """Collect x f32 [.., K], which the weights `keys` are multiplied with.
@@ -79,13 +79,13 @@ class Weights:
         `experts` i32: of a mixture, the expert that each row of x is for, or each choice of it.
         """
         if self._observes:
-            self._observed.append((INPUTS + ", ".join(keys), x))
+            self._observed[INPUTS + ", ".join(keys)] = x
             if experts is not None:
-                self._observed.append((EXPERTS + ", ".join(keys), experts))
+                self._observed[EXPERTS + ", ".join(keys)] = experts
 
-    def take_observed(self) -> list[tuple[str, ir.Value]]:
-        """What was collected since the last call, with the names of results."""
-        found, self._observed = self._observed, []
+    def take_observed(self) -> dict[str, ir.Value]:
+        """What was collected since the last call, by the names of results."""
+        found, self._observed = self._observed, {}
         return found
 
     def has(self, key: str) -> bool:
