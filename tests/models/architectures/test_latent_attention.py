@@ -63,6 +63,16 @@ CASES: dict[str, tuple[Any, torch.dtype, dict[str, str]]] = {
         torch.bfloat16,
         {"q_proj": "mxfp4"},
     ),
+    "glm4_moe_lite": (
+        t.Glm4MoeLiteConfig(
+            **{key: value for key, value in LATENT.items() if key != "first_k_dense_replace"},
+            mlp_layer_types=["dense", "sparse"],
+            q_lora_rank=32,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+        ),
+        torch.bfloat16,
+        PROJECTIONS | dict.fromkeys(MLP, "nvfp4"),
+    ),
 }
 
 each = pytest.mark.parametrize("name", CASES)
