@@ -1,0 +1,141 @@
+"""`torch.compile(module, backend="mxc")`: inference on this CPU, weights packed.
+
+Each graph of torch.compile becomes one artifact for each set of shapes that it is called with.
+Parameters and buffers are taken as they are at the first call: later changes are not seen.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from mxc.compiler.compilation import compile
+from mxc.errors import RequestError
+from mxc.runtime import load
+
+#: What numpy has no dtype for: the bits of which size, and the dtype of ml_dtypes.
+_BITS: dict[str, tuple[str, Any]] = {
+    "bfloat16": ("int16", ml_dtypes.bfloat16),
+    "float8_e4m3fn": ("uint8", ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": ("uint8", ml_dtypes.float8_e5m2),
+    "float8_e8m0fnu": ("uint8", ml_dtypes.float8_e8m0fnu),
+}
+#: torch.compile's name of a weight: L['self']._modules['lin']._parameters['weight'].
+_OWN = re.compile(r"_(?:modules|parameters|buffers)\['([^']+)'\]")
+
+
+def compile_graph(graph: Any, inputs: Sequence[Any]) -> Callable[..., list[Any]]:
+    """A function that computes a torch.fx.GraphModule; `inputs` are what it is first called with.
+
+    Raises RequestError where gradients are asked for; MxcError, when it is called, for what cannot
+    be compiled.
+    """
+    import torch
+
+    tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
+    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+        raise RequestError('backend "mxc" has no gradients; call the module under torch.no_grad()')
+    weights = dict(_weights(graph))
+    programs: dict[Any, _Program] = {}
+
+    def run(*given: Any) -> list[Any]:
+        key = tuple(
+            (tuple(each.shape), each.dtype) if isinstance(each, torch.Tensor) else each
+            for number, each in enumerate(given)
+            if number not in weights
+        )
+        if key not in programs:
+            programs[key] = _Program(graph, given, weights)
+        return programs[key](given)
+
+    undisturbed: Callable[..., list[Any]] = torch.compiler.disable(run)
+    return undisturbed
+
+
+def _weights(graph: Any) -> list[tuple[int, str]]:
+    """The inputs that are parameters or buffers: number and name in the state_dict."""
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    found = []
+    for number, node in enumerate(placeholders):
+        source = str(getattr(getattr(node, "_dynamo_source", None), "name", ""))
+        if "_parameters[" in source or "_buffers[" in source:
+            found.append((number, ".".join(_OWN.findall(source))))
+    return found
+
+
+class _Program:
+    """A graph compiled for the shapes of one call."""
+
+    def __init__(self, graph: Any, given: Sequence[Any], weights: dict[int, str]) -> None:
+        import torch
+
+        self._inputs = [
+            number
+            for number, each in enumerate(given)
+            if isinstance(each, torch.Tensor) and number not in weights
+        ]
+        # Lives as long as the program: the artifact is in it.
+        self._folder = tempfile.TemporaryDirectory(prefix="mxc-torch-")
+        module = _bound(graph, given, weights, self._inputs)
+        with torch.no_grad():
+            program = torch.export.export(module, tuple(given[i] for i in self._inputs))
+        artifact = compile(program, output=Path(self._folder.name) / "graph.mxc")
+        self._model = load(artifact.path)
+
+    def __call__(self, given: Sequence[Any]) -> list[Any]:
+        return list(
+            map(_tensor, self._model.call("main", *(_array(given[i]) for i in self._inputs)))
+        )
+
+
+def _bound(graph: Any, given: Sequence[Any], weights: dict[int, str], inputs: Sequence[int]) -> Any:
+    """A module of the inputs alone: weights are its buffers, numbers are constants."""
+    import torch
+
+    def forward(self: Any, *values: Any) -> Any:
+        whole = list(given)
+        for number, value in zip(inputs, values, strict=True):
+            whole[number] = value
+        for number, name in weights.items():
+            whole[number] = self.get_buffer(name)
+        return tuple(graph(*whole))
+
+    bound: Any = type("Bound", (torch.nn.Module,), {"forward": forward})()
+    for number, name in weights.items():
+        *path, own = name.split(".")
+        owner: Any = bound
+        for part in path:
+            if part not in owner._modules:
+                owner.add_module(part, torch.nn.Module())
+            owner = owner._modules[part]
+        if own not in owner._buffers:
+            owner.register_buffer(own, given[number].detach())
+    return bound
+
+
+def _array(tensor: Any) -> Any:
+    """A tensor as an array of the dtype of numpy or ml_dtypes."""
+    import torch
+
+    tensor = tensor.detach().contiguous()
+    bits = _BITS.get(str(tensor.dtype).rpartition(".")[2])
+    if bits is None:
+        return tensor.numpy()
+    return tensor.view(getattr(torch, bits[0])).numpy().view(bits[1])
+
+
+def _tensor(array: Any) -> Any:
+    """An array as a tensor of the dtype of torch."""
+    import torch
+
+    array = np.asarray(array)
+    for name, (bits, kind) in _BITS.items():
+        if array.dtype == kind:
+            return torch.from_numpy(array.view(bits)).view(getattr(torch, name))
+    return torch.from_numpy(array)
