@@ -215,6 +215,10 @@ def quotient(
     whole, rest = _divide(expression, divisor)
     if bound(rest, ranges) <= divisor - 1 and rest != expression:
         return whole
+    if isinstance(expression, ir.AffineModExpr):
+        inner = expression.rhs.maybe_downcast()
+        if isinstance(inner, ir.AffineConstantExpr) and inner.value <= divisor:
+            return ir.AffineConstantExpr.get(0)
     if isinstance(expression, ir.AffineFloorDivExpr):
         inner = expression.rhs.maybe_downcast()
         if isinstance(inner, ir.AffineConstantExpr):

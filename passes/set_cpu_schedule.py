@@ -79,7 +79,7 @@ def refuse_elements(op: ir.Operation, *, f8: bool = True, fnuz: bool = True) -> 
     """Raise PassError where `op` reads elements that IREE cannot load or extend.
 
     Those of 6 bits nowhere, those of 8 bits not on every GPU (`f8` false). `fnuz` false: nor FNUZ
-    kinds, which IREE extends on gfx942 alone, where the simulator does not model them.
+    kinds, which IREE extends on gfx942 alone, where nobody has compared the numbers.
     """
     for value in op.operands:
         if not isinstance(value.type, ir.RankedTensorType):

@@ -229,3 +229,77 @@ func.func @copied_float_scales(%x: tensor<4x64xf32>, %w: tensor<16x64xf8E4M3FN>,
       ins(%x, %d : tensor<4x64xf32>, tensor<16x64xf32>) outs(%acc : tensor<4x16xf32>) -> tensor<4x16xf32>
   func.return %r : tensor<4x16xf32>
 }
+
+// -----
+
+// A batch of one row each, whose row is collapsed after it is dequantised: a dimension without a loop goes.
+// CHECK-LABEL: @batch_of_rows
+// CHECK: %[[X:.*]] = tensor.collapse_shape %arg0 {{\[}}[0], [1, 2]] : tensor<4x1x64xf4E2M1FN> into tensor<4x64xf4E2M1FN>
+// CHECK: %[[E:.*]] = tensor.expand_shape %[[X]] {{\[}}[0], [1, 2]] output_shape [4, 2, 32]
+// CHECK: %[[S:.*]] = tensor.collapse_shape %arg1 {{\[}}[0], [1, 2]] : tensor<4x1x2xf8E8M0FNU> into tensor<4x2xf8E8M0FNU>
+// CHECK: linalg.generic {{.*}} ins(%{{.*}}, %{{.*}}, %[[E]], %[[S]] : tensor<4x8x2x32xf4E2M1FN>, tensor<4x8x2xf8E8M0FNU>, tensor<4x2x32xf4E2M1FN>, tensor<4x2xf8E8M0FNU>)
+// CHECK-NOT: linalg.batch_matvec
+#rows = affine_map<(z, m, k) -> (z, m, k)>
+#blocks = affine_map<(z, m, k) -> (z, m, k floordiv 32)>
+func.func @batch_of_rows(%x: tensor<4x1x64xf4E2M1FN>, %xs: tensor<4x1x2xf8E8M0FNU>, %w: tensor<4x8x64xf4E2M1FN>, %ws: tensor<4x8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %xe = tensor.empty() : tensor<4x1x64xf32>
+  %xd = linalg.generic {indexing_maps = [#rows, #blocks, #rows], iterator_types = ["parallel", "parallel", "parallel"]}
+      ins(%x, %xs : tensor<4x1x64xf4E2M1FN>, tensor<4x1x2xf8E8M0FNU>) outs(%xe : tensor<4x1x64xf32>) {
+  ^bb0(%b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    linalg.yield %y : f32
+  } -> tensor<4x1x64xf32>
+  %we = tensor.empty() : tensor<4x8x64xf32>
+  %wd = linalg.generic {indexing_maps = [#rows, #blocks, #rows], iterator_types = ["parallel", "parallel", "parallel"]}
+      ins(%w, %ws : tensor<4x8x64xf4E2M1FN>, tensor<4x8x2xf8E8M0FNU>) outs(%we : tensor<4x8x64xf32>) {
+  ^bb0(%b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    linalg.yield %y : f32
+  } -> tensor<4x8x64xf32>
+  %xc = tensor.collapse_shape %xd [[0, 1], [2]] : tensor<4x1x64xf32> into tensor<4x64xf32>
+  %r = linalg.batch_matvec ins(%wd, %xc : tensor<4x8x64xf32>, tensor<4x64xf32>) outs(%acc : tensor<4x8xf32>) -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}
+
+// -----
+
+// A row that is collapsed after it is dequantised, of one block and of two.
+// CHECK-LABEL: @row_of_one_block
+// CHECK: linalg.generic {{.*}} iterator_types = ["parallel", "reduction", "reduction"]
+// CHECK: arith.scaling_extf
+// CHECK-NOT: linalg.matvec
+#rows = affine_map<(m, k) -> (m, k)>
+#blocks = affine_map<(m, k) -> (m, k floordiv 32)>
+func.func @row_of_one_block(%x: tensor<1x32xf8E4M3FN>, %xs: tensor<1x1xf8E8M0FNU>, %w: tensor<8x32xf32>, %acc: tensor<8xf32>) -> tensor<8xf32> {
+  %xe = tensor.empty() : tensor<1x32xf32>
+  %xd = linalg.generic {indexing_maps = [#rows, #blocks, #rows], iterator_types = ["parallel", "parallel"]}
+      ins(%x, %xs : tensor<1x32xf8E4M3FN>, tensor<1x1xf8E8M0FNU>) outs(%xe : tensor<1x32xf32>) {
+  ^bb0(%b: f8E4M3FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f8E4M3FN, f8E8M0FNU to f32
+    linalg.yield %y : f32
+  } -> tensor<1x32xf32>
+  %xc = tensor.collapse_shape %xd [[0, 1]] : tensor<1x32xf32> into tensor<32xf32>
+  %r = linalg.matvec ins(%w, %xc : tensor<8x32xf32>, tensor<32xf32>) outs(%acc : tensor<8xf32>) -> tensor<8xf32>
+  func.return %r : tensor<8xf32>
+}
+
+// -----
+
+// CHECK-LABEL: @row_of_two_blocks
+// CHECK: linalg.generic {{.*}} iterator_types = ["parallel", "reduction", "reduction", "reduction"]
+// CHECK: arith.scaling_extf
+// CHECK-NOT: linalg.matvec
+#rows = affine_map<(m, k) -> (m, k)>
+#blocks = affine_map<(m, k) -> (m, k floordiv 32)>
+func.func @row_of_two_blocks(%x: tensor<1x64xf8E4M3FN>, %xs: tensor<1x2xf8E8M0FNU>, %w: tensor<8x64xf32>, %acc: tensor<8xf32>) -> tensor<8xf32> {
+  %xe = tensor.empty() : tensor<1x64xf32>
+  %xd = linalg.generic {indexing_maps = [#rows, #blocks, #rows], iterator_types = ["parallel", "parallel"]}
+      ins(%x, %xs : tensor<1x64xf8E4M3FN>, tensor<1x2xf8E8M0FNU>) outs(%xe : tensor<1x64xf32>) {
+  ^bb0(%b: f8E4M3FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f8E4M3FN, f8E8M0FNU to f32
+    linalg.yield %y : f32
+  } -> tensor<1x64xf32>
+  %xc = tensor.collapse_shape %xd [[0, 1]] : tensor<1x64xf32> into tensor<64xf32>
+  %r = linalg.matvec ins(%w, %xc : tensor<8x64xf32>, tensor<64xf32>) outs(%acc : tensor<8xf32>) -> tensor<8xf32>
+  func.return %r : tensor<8xf32>
+}

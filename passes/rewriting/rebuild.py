@@ -13,7 +13,7 @@ from mxc.dialects.dequantize import is_element, is_integer, iterators
 from mxc.dialects.generic import constant
 from mxc.dialects.indexing import indexing_maps, loop_ranges
 from mxc.dialects.linalg_ext import GATHER
-from mxc.passes.rewriting.split_loops import plan_split, reassociation, reshape
+from mxc.passes.rewriting.split_loops import can_reshape, plan_split, reassociation, reshape
 from mxc.passes.rewriting.worklist import Worklist, erase
 
 #: Prefixes of operations that do nothing but make their results.
@@ -98,6 +98,8 @@ def rebuild(op: ir.Operation, inputs: Sequence[Scalar], *, split: bool = False) 
     kinds = iterators(op)
     plan = plan_split(maps, kinds, loop_ranges(op), op.location) if split else None
     if split and plan is None:
+        return None
+    if plan is not None and not all(map(can_reshape, values, plan.digits)):
         return None
     with ir.InsertionPoint(op), op.location:
         if plan is not None:

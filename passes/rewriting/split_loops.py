@@ -118,21 +118,28 @@ def _divisors(
 
 
 def _divisions(expression: ir.AffineExpr) -> list[tuple[int, int]]:
-    """(loop, divisor) of every `d floordiv c` and `d mod c` in an expression."""
+    """(loop, divisor) of every `d floordiv c` and `d mod c` in an expression, and of c in
+    `(d mod e) floordiv c`."""
     if not isinstance(expression, ir.AffineBinaryExpr):
         return []
     loop = dim_of(expression.lhs)
     divides = isinstance(expression, (ir.AffineFloorDivExpr, ir.AffineModExpr))
     if divides and loop is not None and isinstance(expression.rhs, ir.AffineConstantExpr):
         return [(loop, expression.rhs.value)]
+    if divides and isinstance(expression.lhs, ir.AffineModExpr):
+        return [(loop, expression.rhs.value) for loop, _ in _divisions(expression.lhs)] + (
+            _divisions(expression.lhs)
+        )
     return _divisions(expression.lhs) + _divisions(expression.rhs)
 
 
 def _digits(expression: ir.AffineExpr, sizes: list[int | None]) -> list[int] | None:
     """The loops, outermost first, of which an index is the mixed-radix number; None if it is not.
 
-    With inner sizes B and C: `a * (B * C) + b * C + c` is [a, b, c].
+    With inner sizes B and C: `a * (B * C) + b * C + c` is [a, b, c]; 0 is [].
     """
+    if isinstance(expression, ir.AffineConstantExpr):
+        return None if expression.value else []
     terms: list[tuple[int, int]] = []
     pending = [expression]
     while pending:
@@ -159,10 +166,20 @@ def _digits(expression: ir.AffineExpr, sizes: list[int | None]) -> list[int] | N
     return [loop for _, loop in reversed(terms)]
 
 
+def can_reshape(value: ir.Value, digits: list[list[int]]) -> bool:
+    """Whether each dimension that no loop indexes has one element, beside one that a loop does."""
+    alone = [axis for axis, group in enumerate(digits) if not group]
+    shape = ir.RankedTensorType(value.type).shape
+    return all(shape[axis] == 1 for axis in alone) and len(alone) < max(len(digits), 1)
+
+
 def reshape(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -> ir.Value:
     """`value` with a dimension for each of its loops: itself where each index is one loop."""
     if all(len(group) == 1 for group in digits):
         return value
+    if not all(digits):
+        value, digits = _without_ones(value, digits), [group for group in digits if group]
+        return reshape(value, digits, sizes)
     source = ir.RankedTensorType(value.type)
     shape: list[int] = []
     dynamic: list[ir.Value] = []
@@ -184,6 +201,22 @@ def reshape(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -
         output_shape=dynamic,
         static_output_shape=shape,
     ).result
+
+
+def _without_ones(value: ir.Value, digits: list[list[int]]) -> ir.Value:
+    """`value` without the dimensions of one element that no loop indexes."""
+    groups: list[list[int]] = []
+    waiting: list[int] = []
+    for axis, group in enumerate(digits):
+        waiting.append(axis)
+        if group:
+            groups.append(waiting)
+            waiting = []
+    groups[-1] += waiting
+    source = ir.RankedTensorType(value.type)
+    shape = [source.shape[axis] for axis, group in enumerate(digits) if group]
+    kind = ir.RankedTensorType.get(shape, source.element_type)
+    return tensor.CollapseShapeOp(kind, value, reassociation(groups)).result
 
 
 def reassociation(digits: list[list[int]]) -> ir.ArrayAttr:
