@@ -86,6 +86,7 @@ def test_manifest_and_report_say_what_was_chosen(
         "prefill_chunk": 4,
         "activations": "f32",
         "floats": "f32",
+        "observe_inputs": False,
         "quantize_dense": None,
         "recipe": None,
         "batches": [],
@@ -174,7 +175,10 @@ def test_unknown_targets(checkpoint: Path, out: Path, target: str, said: str) ->
     [
         ("gone", "gone: does not exist; give a checkpoint folder"),
         ("m.gguf", r"m\.gguf: truncated: wanted 4 bytes for the magic"),
-        ("m.onnx", r"m\.onnx: of no known kind; give a checkpoint folder .*\.mlir, \.stablehlo"),
+        (
+            "m.tflite",
+            r"m\.tflite: of no known kind; give a checkpoint folder.*\.mlir, \.stablehlo",
+        ),
         ("m.safetensors", r"m\.safetensors: one file of a checkpoint; give the folder"),
         ("config.json", "one file of a checkpoint; give the folder"),
     ],

@@ -64,7 +64,7 @@ def test_products(target: str, m: int, n: int, k: int, lhs: str, rhs: str) -> No
     else:
         x, s, left = operand(rng, (m, k), lhs, (117, 137))
         given = [x, s, *given]
-    found = run(target, program(m, n, k, lhs, rhs), given, m, n)
+    found = run(target, program(main=(m, n, k, lhs, rhs)), given, m, n)
     wanted = left @ right.T
     assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
 
@@ -76,7 +76,7 @@ def test_a_nan_scale_is_nan_in_its_row_alone() -> None:
     x, s, left = operand(rng, (m, k), E4M3, (120, 130))
     w, t, right = operand(rng, (n, k), F4, (120, 130))
     t[5, 0] = 0xFF
-    found = run("gfx1250", program(m, n, k, E4M3, F4), [x, s, w, t], m, n)
+    found = run("gfx1250", program(main=(m, n, k, E4M3, F4)), [x, s, w, t], m, n)
     assert np.isnan(found[:, 5]).all()
     rest = np.delete(np.arange(n), 5)
     wanted = left @ right[rest].T
@@ -97,7 +97,7 @@ def test_a_clamp_keeps_nan(target: str) -> None:
       %low = arith.maximumf \1, %least : \2
       %clamped = arith.minimumf %low, %most : \2
       return %clamped : \2""",
-        program(m, n, k, E4M3, F4),
+        program(main=(m, n, k, E4M3, F4)),
     )
     found = run(target, text, [x, s, w, t], m, n)
     assert np.isnan(found[:, 5]).all()

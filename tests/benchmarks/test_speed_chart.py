@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-import chart
+import speed_chart
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 
 
 def test_the_picture_is_that_of_the_table() -> None:
-    drawn = chart.chart(chart.bars(README))
+    drawn = speed_chart.chart(speed_chart.bars(README))
     assert (ROOT / "docs" / "speed.svg").read_text() == drawn, (
-        "draw it again: python benchmarks/cpu/chart.py"
+        "draw it again: python benchmarks/speed_chart.py"
     )
 
 
@@ -25,5 +25,5 @@ def test_bars_are_ratios() -> None:
 
 and so on
 """
-    bars = [(b.rows, b.activations, b.times) for b in chart.bars(table)]
+    bars = [(b.rows, b.activations, b.times) for b in speed_chart.bars(table)]
     assert bars == [("1 row", "bf16", 2.0), ("1 row", "i8", 4.0), ("32 rows", "i8", 1.5)]

@@ -1,6 +1,6 @@
 """The chart of the README: its table of speed, as times faster than llama.cpp on the same machine.
 
-    python benchmarks/cpu/chart.py [--output docs/speed.svg]
+    python benchmarks/speed_chart.py [--output docs/speed.svg]
 
 The table is the only place of the numbers; a test compares the picture with it.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 #: Text and axis are read on white and on dark pages; a colour for each kind of activations.
 _TEXT, _AXIS, _COLOURS = "#808080", "#b0b0b0", {"bf16": "#3f51b5", "i8": "#e08a1e"}
