@@ -17,6 +17,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -113,7 +114,8 @@ class Child:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a child and what it started."""
     if process.returncode is None:  # not waited for: its number is still that of its group
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for pipe in (process.stdin, process.stdout):
         try:

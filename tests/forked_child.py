@@ -7,7 +7,7 @@ import socket
 import sys
 import weakref
 from collections.abc import Callable
-from typing import IO
+from typing import IO, Any
 
 import forked
 
@@ -20,9 +20,8 @@ _START = child._START
 class _Process:
     """What `Child` uses of a subprocess.Popen."""
 
-    def __init__(self, line: socket.socket, stdin: IO[bytes], stdout: IO[bytes]) -> None:
-        self._line, self.stdin, self.stdout = line, stdin, stdout
-        self.pid = forked.number(line)
+    def __init__(self, line: socket.socket, pid: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+        self._line, self.pid, self.stdin, self.stdout = line, pid, stdin, stdout
         self.returncode: int | None = None
 
     def wait(self) -> int:
@@ -58,15 +57,27 @@ class ForkedChild(child.Child):
         stdout, writes = os.pipe()
         with open(os.devnull, "wb") as nothing:
             files = [reads, writes, (log or nothing).fileno()]
-            line = forked.connect(type(self).place(), request, files)
+            line = _begun(type(self).place(), request, files)
         os.close(reads)
         os.close(writes)
-        self.process = _Process(line, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
+        self.process = _Process(*line, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
         self.end = weakref.finalize(self, child._end, self.process)
 
     def _ended(self) -> child.Ended:
         self.end()
         return child.Ended(self.process.wait())
+
+
+def _begun(place: str, request: dict[str, Any], files: list[int]) -> tuple[socket.socket, int]:
+    """The connection to a process that has begun, and its number."""
+    for left in (2, 1, 0):
+        try:
+            line = forked.connect(place, request, files)
+            return line, forked.number(line)
+        except ConnectionResetError:  # seen once, under load: nothing has begun
+            if not left:
+                raise
+    raise AssertionError
 
 
 def use(place: Callable[[], str]) -> None:
