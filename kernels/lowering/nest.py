@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from iree.compiler import ir
-from iree.compiler.dialects import scf
+from iree.compiler.dialects import arith, scf
 
 from mxc.dialects.generic import constant
 from mxc.kernels.language import Array, Body, Do, For, Kernel, statements
@@ -116,8 +116,10 @@ class _Walk:
         even = self._even(loop) or (whole is not None and whole % loop.by == 0)
         widths = (loop.by, *loop.rest)
         for by, rest in zip(widths, loop.rest, strict=False):
-            # Turns of this width, as long as more than the rest is left.
-            behind = (stop - start + (by - rest - 1)) // by * by + start
+            # Turns of this width, as long as more than the rest is left; wider ones may have gone
+            # beyond the end.
+            over = stop - start if by == loop.by else _at_least_zero(stop - start)
+            behind = (over + (by - rest - 1)) // by * by + start
             self._turns(loop, tile, (start, behind, by), even, once=by != loop.by)
             start, even = behind, False
         self._turns(loop, tile, (start, stop, widths[-1]), even, once=bool(loop.rest))
@@ -157,6 +159,14 @@ class _Walk:
             scf.YieldOp([registers[name][key] for name, key in carried])
         for (name, key), value in zip(carried, op.results, strict=True):
             registers[name][key] = value
+
+
+def _at_least_zero(number: Number) -> Number:
+    whole = known(number)
+    if whole is not None:
+        return max(whole, 0)
+    zero = constant(0, ir.IndexType.get())
+    return of(arith.maxsi(value_of(number), zero))
 
 
 def _workgroup(dimension: int) -> ir.Value:
