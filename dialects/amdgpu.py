@@ -46,20 +46,29 @@ def in_global_memory(kind: ir.Type) -> ir.Type:
     IREE 3.13 forgets that offset where the type does not say that there is one.
     """
     memref_type = ir.MemRefType(kind)
-    strides = [1]
-    for size in reversed(memref_type.shape[1:]):
-        strides.insert(0, strides[0] * size)
-    layout = ir.StridedLayoutAttr.get(ir.ShapedType.get_dynamic_stride_or_offset(), strides)
+    unknown = ir.ShapedType.get_dynamic_stride_or_offset()
+    layout = ir.StridedLayoutAttr.get(unknown, _contiguous(memref_type))
     space = ir.Attribute.parse(GLOBAL)
     return ir.MemRefType.get(memref_type.shape, memref_type.element_type, layout, space)
+
+
+def _contiguous(kind: ir.MemRefType) -> list[int]:
+    """Strides of rows one after the other."""
+    unknown = ir.ShapedType.get_dynamic_stride_or_offset()
+    strides = [1]
+    for size in reversed(kind.shape[1:]):
+        known = strides[0] != unknown and size != ir.ShapedType.get_dynamic_size()
+        strides.insert(0, strides[0] * size if known else unknown)
+    return strides
 
 
 def bounded(buffer: ir.Value) -> ir.Value:
     """A memref of global memory as one with checked bounds, of at most 2 GiB."""
     kind = ir.MemRefType(buffer.type)
-    wanted = ir.MemRefType.get(
-        kind.shape, kind.element_type, memory_space=ir.Attribute.parse(_BOUNDED)
-    )
+    strides, _ = kind.get_strides_and_offset()
+    # One that is contiguous has no layout.
+    layout = None if strides == _contiguous(kind) else ir.StridedLayoutAttr.get(0, strides)
+    wanted = ir.MemRefType.get(kind.shape, kind.element_type, layout, ir.Attribute.parse(_BOUNDED))
     return ir.Operation.create(
         "amdgpu.fat_raw_buffer_cast",
         results=[wanted],

@@ -135,6 +135,12 @@ def neighbour(value: ir.Value, distance: int) -> ir.Value:
     return amdgpu.dpp(value, value, amdgpu.DPPPerm.quad_perm, perm_argument=places, bound_ctrl=True)
 
 
+def mirrored(value: ir.Value) -> ir.Value:
+    """An i32 of the lane that is as far from the other end of its eight lanes: DPP."""
+    half = amdgpu.DPPPerm.row_half_mirror
+    return amdgpu.dpp(value, value, half, perm_argument=ir.UnitAttr.get(), bound_ctrl=True)
+
+
 def swapped(first: ir.Value, second: ir.Value, rows: int) -> tuple[ir.Value, ir.Value]:
     """v_permlane{16,32}_swap of two i32: lanes in groups of `rows`, 16 or 32, counted from 0.
 

@@ -10,7 +10,9 @@ open; this is what IREE's codegen reads).
 from __future__ import annotations
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, flow, tensor
+from iree.compiler.dialects import flow
+
+from mxc.dialects.sizes import dynamic_sizes
 
 
 def unpack(value: ir.Value, element: ir.Type) -> ir.Value:
@@ -48,11 +50,7 @@ def _bitcast(
     if bits % width_to:
         raise ValueError(f"a row of {source} is {bits} bits, not a whole number of {element}")
     shape = [*list(source.shape)[:-1], bits // width_to]
-    sizes = [
-        tensor.DimOp(value, arith.constant(ir.IndexType.get(), axis)).result
-        for axis in range(last)
-        if source.is_dynamic_dim(axis)
-    ]
+    sizes = dynamic_sizes(value)
     target = ir.RankedTensorType.get(shape, element)
     return flow.TensorBitCastOp(target, value, sizes, sizes).result
 

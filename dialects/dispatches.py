@@ -10,7 +10,7 @@ is built here: the functions serve passes that verify and the report.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -19,9 +19,6 @@ from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.locations import names
 
 LOAD, STORE = (f"iree_tensor_ext.dispatch.tensor.{kind}" for kind in ("load", "store"))
-#: On a dispatch of a kernel whose body does not say it: the bytes that it reads of its first
-#: operands at most, -1 for all of them.
-READS = "mxc.reads"
 
 #: Operations that give the same bytes another type.
 RENAMES = (
@@ -111,8 +108,8 @@ def moved_bytes(dispatch: Dispatch) -> int | None:
     """Bytes that the dispatch reads and writes, each operand and result once; None if dynamic.
 
     An operand of which only a part is read counts that part: the rows that a gather takes, the
-    slice that a load with offsets takes, what `mark_reads` said. A result that is an operand,
-    written where it lies, counts what is stored.
+    slice that a load with offsets takes. A result that is an operand, written where it lies, counts
+    what is stored.
     """
     written = [_written_bytes(dispatch, number) for number in range(len(dispatch.op.results))]
     read = [
@@ -124,11 +121,6 @@ def moved_bytes(dispatch: Dispatch) -> int | None:
             return None
         total += part
     return total
-
-
-def mark_reads(dispatch: ir.Operation, read: Sequence[int]) -> None:
-    """Say how many bytes a dispatch reads of its first operands at most, -1 for all of them."""
-    dispatch.attributes[READS] = ir.DenseI64ArrayAttr.get(read)
 
 
 def loads(dispatch: Dispatch, index: int) -> list[ir.Value]:
@@ -153,9 +145,6 @@ def owner(value: ir.Value) -> ir.Operation | None:
 
 def _read_bytes(dispatch: Dispatch, index: int, operand: ir.Value) -> int | None:
     whole = tensor_bytes(operand.type)
-    if READS in dispatch.op.attributes:
-        stated = list(ir.DenseI64ArrayAttr(dispatch.op.attributes[READS]))[index : index + 1]
-        return stated[0] if stated and stated[0] >= 0 else whole
     parts = loads(dispatch, index)
     if whole is None or not parts:
         return whole

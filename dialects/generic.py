@@ -13,37 +13,14 @@ in the order in which they appear.
 from collections.abc import Callable, Sequence
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, linalg, tensor
+from iree.compiler.dialects import linalg, tensor
+
+from mxc.dialects.sizes import constant as constant
+from mxc.dialects.sizes import element_of as element_of
+from mxc.dialects.sizes import shape_of as shape_of
+from mxc.dialects.sizes import size_of
 
 Body = Callable[..., ir.Value]
-
-
-def shape_of(value: ir.Value) -> list[int]:
-    """Static sizes of a ranked tensor; a negative entry is dynamic."""
-    return list(ir.RankedTensorType(value.type).shape)
-
-
-def element_of(value: ir.Value) -> ir.Type:
-    """Element type of a ranked tensor."""
-    return ir.RankedTensorType(value.type).element_type
-
-
-def constant(value: float | int, kind: ir.Type) -> ir.Value:
-    """A constant of a scalar type, or of a vector type with that value in every element.
-
-    The attribute is built here: `arith.constant` finds out by a failed C++ cast that 0 is no
-    float, which takes it half a second.
-    """
-    is_vector = isinstance(kind, ir.VectorType)
-    element = ir.VectorType(kind).element_type if is_vector else kind
-    attribute: ir.Attribute
-    if isinstance(element, ir.FloatType):
-        attribute = ir.FloatAttr.get(element, float(value))
-    else:
-        attribute = ir.IntegerAttr.get(element, int(value))
-    if is_vector:
-        attribute = ir.DenseElementsAttr.get_splat(kind, attribute)
-    return arith.ConstantOp(kind, attribute).result
 
 
 def empty(sizes: Sequence[int | ir.Value], element: ir.Type) -> ir.Value:
@@ -82,7 +59,7 @@ def generic(
             )
         for axis, (letter, size) in enumerate(zip(letters, shape, strict=True)):
             if size < 0 and letter not in extent:
-                extent[letter] = tensor.dim(value, constant(axis, ir.IndexType.get()))
+                extent[letter] = size_of(value, axis)
             known = extent.setdefault(letter, size)
             if size >= 0 and isinstance(known, int) and known != size:
                 raise ValueError(f"loop '{letter}' is {known} and {size} in {value.type}")

@@ -4,9 +4,10 @@ Source: IREE, compiler/src/iree/compiler/Dialect/LinalgExt/IR/LinalgExtOps.td.
 """
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, tensor
+from iree.compiler.dialects import arith
 
-from mxc.dialects.generic import constant, element_of, empty, fill, shape_of
+from mxc.dialects.generic import element_of, empty, fill, shape_of
+from mxc.dialects.sizes import size_of
 
 GATHER = "iree_linalg_ext.gather"
 
@@ -16,10 +17,7 @@ def gather(source: ir.Value, indices: ir.Value) -> ir.Value:
 
     G may be dynamic.
     """
-    (count,) = shape_of(indices)
-    if count < 0:
-        count = tensor.dim(indices, constant(0, ir.IndexType.get()))
-    out = empty([count, *shape_of(source)[1:]], element_of(source))
+    out = empty([size_of(indices, 0), *shape_of(source)[1:]], element_of(source))
     op = ir.Operation.create(
         GATHER,
         results=[out.type],
@@ -29,9 +27,29 @@ def gather(source: ir.Value, indices: ir.Value) -> ir.Value:
     return op.result
 
 
+def scatter(updates: ir.Value, places: ir.Value, whole: ir.Value) -> ir.Value:
+    """`whole` [N, .., W..] with updates [T, W..] at places i32 [T, R], each of which is once: the
+    indices in its first R dimensions."""
+    kind = element_of(whole)
+    op = ir.Operation.create(
+        "iree_linalg_ext.scatter",
+        results=[whole.type],
+        operands=[updates, places, whole],
+        attributes={
+            "dimension_map": ir.DenseI64ArrayAttr.get(list(range(shape_of(places)[1]))),
+            "unique_indices": ir.BoolAttr.get(True),
+        },
+        regions=1,
+    )
+    block = op.regions[0].blocks.append(kind, kind)
+    with ir.InsertionPoint(block):
+        ir.Operation.create("iree_linalg_ext.yield", operands=[block.arguments[0]])
+    return op.result
+
+
 def top_k(scores: ir.Value, k: int) -> tuple[ir.Value, ir.Value]:
     """The k largest of each row of scores f32 [T, E], falling: values f32, indices i32, [T, k]."""
-    rows, _ = shape_of(scores)
+    rows = size_of(scores, 0)
     f32, i32 = ir.F32Type.get(), ir.IntegerType.get_signless(32)
     values = fill([rows, k], f32, float("-inf"))
     indices = fill([rows, k], i32, 0)

@@ -7,7 +7,9 @@ rhs [N, K / 16, 16], scales [N, K / 16]    ->    [N, K / 32, 2, 16], scales [N, 
 from __future__ import annotations
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, tensor
+from iree.compiler.dialects import tensor
+
+from mxc.dialects.sizes import sizes_of, split
 
 
 def in_common_blocks(
@@ -33,22 +35,13 @@ def _split(value: ir.Value, axis: int, size: int) -> ir.Value:
     """A dimension, counted from the end, as two, the inner one of so many."""
     kind = ir.RankedTensorType(value.type)
     axis += kind.rank
-    shape = [size_of(value, at) for at in range(kind.rank)]
+    shape = sizes_of(value)
     whole = kind.shape[axis]
     if whole < 0 or whole % size:
         raise ValueError(f"dimension {axis} of {value.type} holds no blocks of {size}")
     sizes = [*shape[:axis], whole // size, size, *shape[axis + 1 :]]
     groups = [[at + (at > axis)] for at in range(kind.rank)]
     groups[axis].append(axis + 1)
-    static = [each if isinstance(each, int) else ir.ShapedType.get_dynamic_size() for each in sizes]
-    dynamic = [each for each in sizes if not isinstance(each, int)]
+    static, dynamic = split(sizes)
     made = ir.RankedTensorType.get(static, kind.element_type)
     return tensor.expand_shape(made, value, groups, dynamic, static)
-
-
-def size_of(value: ir.Value, axis: int) -> int | ir.Value:
-    """Size of one dimension: an int where static, else a `tensor.dim`."""
-    shaped = ir.RankedTensorType(value.type)
-    if not shaped.is_dynamic_dim(axis):
-        return int(shaped.get_dim_size(axis))
-    return tensor.DimOp(value, arith.constant(ir.IndexType.get(), axis)).result

@@ -38,6 +38,7 @@ from mxc.dialects.quantise_scalars import (
     row_scale,
     scale_byte,
 )
+from mxc.dialects.sizes import dynamic_sizes
 from mxc.errors import FormatError
 from mxc.formats.formats import E8M0, FORMATS, BlockFormat, block_format
 from mxc.formats.recipes import ScaleRecipe, scale_recipe
@@ -94,7 +95,7 @@ def quantise_mx(
         raise FormatError(
             f"activations cannot be quantised to {format}; choose {', '.join(MX_FORMATS)}"
         )
-    codes, scales = _codes(_widened(x), format, recipe)
+    codes, scales = mx_integers(x, format, recipe)
     if format.element.bits == 6:
         rank = len(shape_of(codes))
         groups = [*([axis] for axis in range(rank - 2)), [rank - 2, rank - 1]]
@@ -103,6 +104,12 @@ def quantise_mx(
         packed = tensor.collapse_shape(packed, codes, groups)
         return unpack(packed, ir.Type.parse(format.element.mlir)), _renamed(scales, E8M0.mlir)
     return _renamed(codes, format.element.mlir), _renamed(scales, E8M0.mlir)
+
+
+def mx_integers(x: ir.Value, format: BlockFormat, recipe: ScaleRecipe) -> tuple[ir.Value, ir.Value]:
+    """What `quantise_mx` gives, as integers: elements i8 [.., K / 32, 32], i4 where they have 4
+    bits, where they have 6 bytes [.., K / 32, 8, 3]; and scales i8 [.., K / 32]."""
+    return _codes(_widened(x), format, recipe)
 
 
 def quantise_nvfp4(x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -188,11 +195,7 @@ def _blocks(x: ir.Value, inner: Sequence[int]) -> ir.Value:
     if element_of(x) != ir.F32Type.get() or depth < 0 or depth % block:
         raise ValueError(f"wanted f32 [.., K] with K a multiple of {block}, got {x.type}")
     sizes = [*lead, depth // block, *inner]
-    dynamic = [
-        tensor.dim(x, constant(axis, ir.IndexType.get()))
-        for axis, size in enumerate(lead)
-        if size < 0
-    ]
+    dynamic = dynamic_sizes(x)
     groups = [*([axis] for axis in range(len(lead))), list(range(len(lead), len(sizes)))]
     kind = ir.RankedTensorType.get(sizes, ir.F32Type.get())
     return tensor.expand_shape(kind, x, groups, dynamic, sizes)
@@ -365,11 +368,7 @@ def _renamed(value: ir.Value, element: str) -> ir.Value:
     if kind == element_of(value):
         return value
     target = ir.RankedTensorType.get(shape_of(value), kind)
-    sizes = [
-        tensor.dim(value, constant(axis, ir.IndexType.get()))
-        for axis, size in enumerate(shape_of(value))
-        if size < 0
-    ]
+    sizes = dynamic_sizes(value)
     return flow.TensorBitCastOp(target, value, sizes, sizes).result
 
 

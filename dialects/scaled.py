@@ -31,9 +31,10 @@ from iree.compiler.dialects import arith, linalg, tensor
 
 from mxc.dialects.dequantize import Factor, extend, is_scale_of
 from mxc.dialects.indexing import dims, indexing_maps
-from mxc.dialects.mixed_blocks import in_common_blocks, size_of
+from mxc.dialects.mixed_blocks import in_common_blocks
 from mxc.dialects.product import is_canonical_body, read_product
 from mxc.dialects.reasons import Reason
+from mxc.dialects.sizes import size_of
 
 _PARALLEL = linalg.IteratorType.parallel
 _REDUCTION = linalg.IteratorType.reduction

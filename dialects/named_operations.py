@@ -1,0 +1,201 @@
+"""Named operations: what mxc builds itself is a call of a private function that says what it is.
+
+    util.func private @mxc.attention(%queries: .., ..) -> .. attributes {
+        mxc.operation = "attention", mxc.options = {scale = 0.125, ..}} { reference }
+    %y = util.call @mxc.attention(%queries, ..)
+
+The body of the function is the reference: linalg that IREE compiles where no kernel takes the
+operation. A pass that lowers one replaces the call, and never looks at the body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+#: Attributes of the function: the name of the operation, what it was built with, and of each
+#: dynamic size of its results the operand and the axis that have it.
+OPERATION, OPTIONS, SIZES = "mxc.operation", "mxc.options", "mxc.sizes"
+#: On the contractions of a reference.
+PRODUCT = "mxc.product"
+
+#: What may call: functions of programs of ours, and of programs from elsewhere.
+_FUNCTIONS = ("util.func", "func.func")
+
+
+@dataclass(frozen=True)
+class NamedCall:
+    """A call of a named operation: `op`, a util.call; `function` is what it calls."""
+
+    op: ir.Operation
+    function: ir.Operation
+
+    @property
+    def options(self) -> ir.DictAttr:
+        """What the operation was built with."""
+        return ir.DictAttr(self.function.attributes[OPTIONS])
+
+    @property
+    def products(self) -> tuple[ir.Operation, ...]:
+        """The contractions of the reference, in their order."""
+        return tuple(_marked(self.function))
+
+
+def call(
+    name: str,
+    operands: Sequence[ir.Value],
+    results: Sequence[ir.Type],
+    reference: Callable[..., Sequence[ir.Value]],
+    *,
+    options: Mapping[str, ir.Attribute],
+    sizes: Sequence[tuple[int, int]] = (),
+) -> list[ir.Value]:
+    """Call the operation `name` here; its results.
+
+    `reference` builds the body from the arguments of the function. `sizes`: for each dynamic
+    dimension of the results, in their order, the number of an operand and its axis that are as
+    large.
+    """
+    module = _module_here()
+    kinds = [value.type for value in operands]
+    numbers = [number for pair in sizes for number in pair]
+    said = {
+        OPERATION: ir.StringAttr.get(name),
+        OPTIONS: ir.DictAttr.get(dict(options)),
+        SIZES: ir.DenseI64ArrayAttr.get(numbers),
+        "function_type": ir.TypeAttr.get(ir.FunctionType.get(kinds, list(results))),
+    }
+    symbol = _function(module, name, said, reference)
+    made = ir.Operation.create(
+        "util.call",
+        results=list(results),
+        operands=list(operands),
+        attributes={"callee": ir.FlatSymbolRefAttr.get(symbol)},
+    )
+    return list(made.results)
+
+
+def calls(module: ir.Operation, name: str) -> Iterator[NamedCall]:
+    """The calls of the operation `name`; they may be replaced meanwhile."""
+    found = {}
+    for op in _functions(module):
+        if OPERATION in op.attributes and ir.StringAttr(op.attributes[OPERATION]).value == name:
+            found[ir.StringAttr(op.attributes["sym_name"]).value] = op
+    made = []
+    # All of them first: what uses a result may be replaced with it.
+    for function in _functions(module):
+        for block in function.regions[0].blocks:
+            for each in block.operations:
+                op = each.operation
+                if op.name == "util.call":
+                    symbol = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+                    if symbol in found:
+                        made.append(NamedCall(op, found[symbol]))
+    yield from made
+
+
+def erase_unused(module: ir.Operation) -> None:
+    """Erase the calls of named operations that nothing reads, and the functions that nothing calls
+    any more."""
+    named = {
+        ir.StringAttr(op.attributes["sym_name"]).value: op
+        for op in _functions(module)
+        if OPERATION in op.attributes
+    }
+    called = set()
+    for function in _functions(module):
+        for block in function.regions[0].blocks:
+            for each in list(block.operations):
+                if each.operation.name == "util.call":
+                    symbol = ir.FlatSymbolRefAttr(each.operation.attributes["callee"]).value
+                    if symbol in named and not any(list(result.uses) for result in each.results):
+                        each.operation.erase()
+                        continue
+                    called.add(symbol)
+    for symbol, function in named.items():
+        if symbol not in called:
+            function.erase()
+
+
+def size_of_result(op: ir.Operation, number: int, axis: int) -> tuple[int, int] | None:
+    """The operand of a call and its axis that are as large as a dynamic dimension of a result."""
+    symbol = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+    for function in _functions(_module_of(op)):
+        if ir.StringAttr(function.attributes["sym_name"]).value != symbol:
+            continue
+        if SIZES not in function.attributes:
+            return None
+        numbers = list(ir.DenseI64ArrayAttr(function.attributes[SIZES]))
+        pairs = iter(zip(numbers[::2], numbers[1::2], strict=True))
+        for place, result in enumerate(op.results):
+            kind = ir.RankedTensorType(result.type)
+            for dimension in range(kind.rank):
+                if kind.is_dynamic_dim(dimension):
+                    found = next(pairs)
+                    if (place, dimension) == (number, axis):
+                        return found
+    return None
+
+
+def _function(
+    module: ir.Operation,
+    name: str,
+    said: Mapping[str, ir.Attribute],
+    reference: Callable[..., Sequence[ir.Value]],
+) -> str:
+    """The symbol of the function that is this operation, which is built if there is none yet."""
+    taken = set()
+    for op in _functions(module):
+        symbol = str(ir.StringAttr(op.attributes["sym_name"]).value)
+        taken.add(symbol)
+        if all(key in op.attributes and op.attributes[key] == said[key] for key in said):
+            return symbol
+    stem = f"mxc.{name}"
+    names = (stem, *(f"{stem}.{number}" for number in range(1, len(taken) + 1)))
+    symbol = next(each for each in names if each not in taken)
+    block_of_module = module.regions[0].blocks[0]
+    with ir.InsertionPoint.at_block_begin(block_of_module), ir.Location.unknown():
+        function = ir.Operation.create(
+            "util.func",
+            attributes={
+                **said,
+                "sym_name": ir.StringAttr.get(symbol),
+                "sym_visibility": ir.StringAttr.get("private"),
+            },
+            regions=1,
+        )
+    kinds = ir.FunctionType(ir.TypeAttr(said["function_type"]).value).inputs
+    block = function.regions[0].blocks.append(*kinds)
+    with ir.InsertionPoint(block), ir.Location.name(symbol):
+        ir.Operation.create("util.return", operands=list(reference(*block.arguments)))
+    return symbol
+
+
+def _functions(module: ir.Operation) -> Iterator[ir.Operation]:
+    for op in module.regions[0].blocks[0].operations:
+        if op.operation.name in _FUNCTIONS and len(op.operation.regions[0].blocks):
+            yield op.operation
+
+
+def _marked(op: ir.Operation) -> Iterator[ir.Operation]:
+    """The operations inside of `op` that are a product."""
+    for region in op.regions:
+        for block in region.blocks:
+            for each in block.operations:
+                if PRODUCT in each.operation.attributes:
+                    yield each.operation
+                yield from _marked(each.operation)
+
+
+def _module_here() -> ir.Operation:
+    block = ir.InsertionPoint.current.block
+    return _module_of(block.owner)
+
+
+def _module_of(op: ir.Operation | ir.OpView) -> ir.Operation:
+    found = op.operation
+    while found.name != "builtin.module":
+        found = found.parent.operation
+    return found

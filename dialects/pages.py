@@ -1,0 +1,162 @@
+"""Pages of keys and values: writing rows into them, and what an element of them is.
+
+A pool [N, E, B, V, D] has N pages of B positions, and is in floats, or in an MX format.
+
+In an MX format a pool is bytes [N, E, B + B / 32, V, D]: behind the B positions of an entry are
+their scales, E8M0 [V, D / 32, B]. So all of an entry begins at a multiple of D bytes, a page is one
+piece of memory, and scales of positions side by side are side by side: a register of them where
+keys are in the lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, tensor
+
+from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
+from mxc.dialects.linalg_ext import scatter
+from mxc.dialects.quantise import BLOCK
+from mxc.dialects.sizes import size_of, value_of
+from mxc.formats.formats import FORMATS
+
+
+@dataclass(frozen=True)
+class Pages:
+    """A pool of pages, and `lists` i32 [S, P]: the pages of each run's sequence. `format`: the MX
+    format that the pool is in; None: it has floats."""
+
+    pool: ir.Value
+    lists: ir.Value
+    format: str | None = None
+
+    @property
+    def positions(self) -> int:
+        """Positions B of a page."""
+        rows = shape_of(self.pool)[2]
+        return rows if self.format is None else rows * BLOCK // (BLOCK + 1)
+
+
+def write_rows(pool: ir.Value, entry: int, slots: ir.Value, rows: ir.Value) -> ir.Value:
+    """`pool` with rows [T, V, D], of its type, at `slots` i32 [T]: page * B + position % B."""
+    _, _, block, heads, depth = shape_of(pool)
+    kind = ir.RankedTensorType.get([shape_of(rows)[0], heads * depth], element_of(pool))
+    updates = tensor.collapse_shape(kind, rows, [[0], [1, 2]])
+    return _write(pool, range(entry, entry + 1), block, slots, updates)
+
+
+def write_blocks(
+    pages: Pages, entry: int, slots: ir.Value, codes: ir.Value, scales: ir.Value
+) -> ir.Value:
+    """The pool with rows of the entries from `entry` on at `slots`: codes i8 [T, e, V, D / 32, 32]
+    and scales i8 [T, e, V, D / 32]."""
+    i32, pool, block = ir.IntegerType.get_signless(32), pages.pool, pages.positions
+    _, entries, _, heads, depth = shape_of(pool)
+    _, count, _, blocks = shape_of(scales)
+    dynamic, byte = ir.ShapedType.get_dynamic_size(), element_of(pool)
+    several = ir.RankedTensorType.get([dynamic, heads * depth], byte)
+    several = tensor.collapse_shape(several, codes, [[0, 1], [2, 3, 4]])
+    written = _write(pool, range(entry, entry + count), block, slots, several)
+
+    def place(slot: ir.Value) -> ir.Value:
+        """The entry of all, and the byte in it."""
+        each, head, part, which = (
+            arith.index_cast(i32, loop_index("m e h k c", loop)) for loop in "ehkc"
+        )
+        page, at = (op(slot, constant(block, i32)) for op in (arith.divui, arith.remui))
+        whole = arith.addi(arith.muli(page, constant(entries, i32)), constant(entry, i32))
+        whole = arith.addi(whole, each)
+        before = arith.addi(arith.muli(head, constant(blocks, i32)), part)
+        offset = arith.addi(arith.muli(before, constant(block, i32)), at)
+        offset = arith.addi(offset, constant(block * heads * depth, i32))
+        first = arith.cmpi(arith.CmpIPredicate.eq, which, constant(0, i32))
+        return arith.select(first, whole, offset)
+
+    sizes: dict[str, int | ir.Value] = {"e": count, "h": heads, "k": blocks, "c": 2}
+    places = generic([(slots, "m")], "m e h k c", i32, place, sizes=sizes)
+    pairs = ir.RankedTensorType.get([dynamic, 2], i32)
+    places = tensor.collapse_shape(pairs, places, [[0, 1, 2, 3], [4]])
+    updates = ir.RankedTensorType.get([dynamic], byte)
+    updates = tensor.collapse_shape(updates, scales, [[0, 1, 2, 3]])
+    parts = [[0, 1], [2, 3, 4]]
+    flat = ir.RankedTensorType.get([dynamic, shape_of(pool)[2] * heads * depth], byte)
+    flat = scatter(updates, places, tensor.collapse_shape(flat, written, parts))
+    sizes_of_pool = [value_of(size_of(pool, 0))]
+    return tensor.expand_shape(pool.type, flat, parts, sizes_of_pool, shape_of(pool))
+
+
+def element_at(pages: Pages, at: Sequence[ir.Value]) -> ir.Value:
+    """The f32 of an element of the pool, by its five indices."""
+    found = tensor.extract(pages.pool, at)
+    if pages.format is None:
+        return to_f32(found)
+    factor = _scale(tensor.extract(pages.pool, _place_of_scale(pages, at)))
+    return arith.mulf(_element(found, pages.format), factor)
+
+
+def _write(
+    pool: ir.Value, written: range, block: int, slots: ir.Value, updates: ir.Value
+) -> ir.Value:
+    """`pool` [N, E, .., V, D], of `block` positions, with updates [T * e, V * D] in e entries."""
+    i32 = ir.IntegerType.get_signless(32)
+    _, entries, height, heads, depth = shape_of(pool)
+
+    def place(slot: ir.Value) -> ir.Value:
+        size = constant(block, i32)
+        page, at = arith.divui(slot, size), arith.remui(slot, size)
+        each = arith.index_cast(i32, loop_index("m e i", "e"))
+        each = arith.muli(arith.addi(each, constant(written[0], i32)), constant(height, i32))
+        whole = arith.muli(page, constant(entries * height, i32))
+        return arith.addi(whole, arith.addi(at, each))
+
+    dynamic = ir.ShapedType.get_dynamic_size()
+    places = generic([(slots, "m")], "m e i", i32, place, sizes={"e": len(written), "i": 1})
+    column = ir.RankedTensorType.get([shape_of(updates)[0], 1], i32)
+    places = tensor.collapse_shape(column, places, [[0, 1], [2]])
+    parts = [[0, 1, 2], [3, 4]]
+    whole = ir.RankedTensorType.get([dynamic, heads * depth], element_of(pool))
+    flat = scatter(updates, places, tensor.collapse_shape(whole, pool, parts))
+    pages = value_of(size_of(pool, 0))
+    return tensor.expand_shape(pool.type, flat, parts, [pages], shape_of(pool))
+
+
+def _place_of_scale(pages: Pages, at: Sequence[ir.Value]) -> list[ir.Value]:
+    """The indices in an MX pool of the scale of the element at these indices."""
+    _, _, _, heads, depth = shape_of(pages.pool)
+    block = pages.positions
+    page, entry, position, head, element = at
+
+    def number(value: int) -> ir.Value:
+        return constant(value, ir.IndexType.get())
+
+    before = arith.muli(head, number(depth // BLOCK))
+    before = arith.addi(before, arith.divui(element, number(BLOCK)))
+    byte = arith.addi(arith.muli(before, number(block)), position)
+    row = arith.addi(arith.divui(byte, number(heads * depth)), number(block))
+    head = arith.remui(arith.divui(byte, number(depth)), number(heads))
+    return [page, entry, row, head, arith.remui(byte, number(depth))]
+
+
+def _element(code: ir.Value, format: str) -> ir.Value:
+    """The f32 that a byte of a format is without its scale."""
+    f32, element = ir.F32Type.get(), FORMATS[format].element
+    if not element.exponent:
+        return arith.mulf(arith.sitofp(f32, code), constant(element.min_positive, f32))
+    return arith.extf(f32, arith.bitcast(ir.Type.parse(element.mlir), code))
+
+
+def _scale(byte: ir.Value) -> ir.Value:
+    """The f32 that a byte of E8M0 is: two to the power of it - 127, 255 is NaN. The least, which is
+    subnormal, is zero, as CPUs and IREE read it."""
+    i32, f32 = ir.IntegerType.get_signless(32), ir.F32Type.get()
+    bits = arith.shli(arith.extui(i32, byte), constant(23, i32))
+    none = arith.cmpi(arith.CmpIPredicate.eq, byte, constant(-1, byte.type))
+    return arith.select(none, constant(float("nan"), f32), arith.bitcast(f32, bits))
+
+
+def to_f32(value: ir.Value) -> ir.Value:
+    """A float extended to f32."""
+    f32 = ir.F32Type.get()
+    return value if value.type == f32 else arith.extf(f32, value)

@@ -1,0 +1,172 @@
+"""Sizes of tensors that come with each call, followed to what they come from.
+
+A `tensor.dim` of a tensor that is computed would be one more use of it, and passes that take the
+place of operations would find it read twice. So a size is that of an argument of the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, flow, tensor
+
+from mxc.dialects import named_operations
+
+#: A number, or an index value where it comes with each call.
+Size: TypeAlias = int | ir.Value
+
+#: Operations whose results are as large as what they update: the place of that among the operands.
+_UPDATES = {"tensor.insert_slice": 1, "iree_linalg_ext.scatter": 2, "iree_linalg_ext.gather": 2}
+
+
+def shape_of(value: ir.Value) -> list[int]:
+    """Static sizes of a ranked tensor; a negative entry is dynamic."""
+    return list(ir.RankedTensorType(value.type).shape)
+
+
+def element_of(value: ir.Value) -> ir.Type:
+    """Element type of a ranked tensor."""
+    return ir.RankedTensorType(value.type).element_type
+
+
+def constant(value: float | int, kind: ir.Type) -> ir.Value:
+    """A constant of a scalar type, or of a vector type with that value in every element.
+
+    The attribute is built here: `arith.constant` finds out by a failed C++ cast that 0 is no
+    float, which takes it half a second.
+    """
+    is_vector = isinstance(kind, ir.VectorType)
+    element = ir.VectorType(kind).element_type if is_vector else kind
+    attribute: ir.Attribute
+    if isinstance(element, ir.FloatType):
+        attribute = ir.FloatAttr.get(element, float(value))
+    else:
+        attribute = ir.IntegerAttr.get(element, int(value))
+    if is_vector:
+        attribute = ir.DenseElementsAttr.get_splat(kind, attribute)
+    return arith.ConstantOp(kind, attribute).result
+
+
+#: Operations whose last operands are the dynamic sizes of their result.
+_STATED = ("tensor.empty", "tensor.expand_shape", "flow.tensor.bitcast", "flow.tensor.reshape")
+
+
+def size_of(value: ir.Value, axis: int) -> Size:
+    """The size of a tensor along `axis`."""
+    shape = shape_of(value)
+    if shape[axis] >= 0:
+        return shape[axis]
+    if isinstance(value, ir.BlockArgument):
+        return _size_of_argument(value, axis)
+    op, place = value.owner, ir.OpResult(value).result_number
+    operands = list(op.operands)
+    before = sum(size < 0 for size in shape[:axis])
+    if op.name.startswith("linalg."):
+        return size_of(operands[len(operands) - len(op.results) + place], axis)
+    if op.name in _UPDATES:
+        return size_of(operands[_UPDATES[op.name]], axis)
+    if op.name == "iree_linalg_ext.topk_v2":
+        return size_of(operands[1 + place], axis)
+    if op.name in _STATED:
+        sizes = operands[-sum(size < 0 for size in shape) :]
+        return sizes[before]
+    if op.name == "tensor.collapse_shape":
+        groups = [[int(one) for one in group] for group in op.attributes["reassociation"]]
+        return product([size_of(operands[0], each) for each in groups[axis]])
+    if op.name == "tensor.extract_slice":
+        source, _, sizes, _ = _segments(op)
+        static = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
+        kept = _kept(static, shape)
+        dynamic = sum(size < 0 for size in static[: kept[axis]])
+        return sizes[dynamic] if static[kept[axis]] < 0 else size_of(source[0], kept[axis])
+    if op.name == "util.call":
+        found = named_operations.size_of_result(op, place, axis)
+        if found is not None:
+            return size_of(operands[found[0]], found[1])
+    return tensor.dim(value, constant(axis, ir.IndexType.get()))
+
+
+def as_long_as(value: ir.Value, other: ir.Value) -> ir.Value:
+    """A vector whose dynamic size is said to be that of `other`, which it is as long as."""
+    sizes = [dynamic_sizes(each) for each in (value, other)]
+    return flow.TensorReshapeOp(value.type, value, *sizes).result
+
+
+def sizes_of(value: ir.Value) -> list[Size]:
+    """The sizes of a tensor along all of its axes."""
+    return [size_of(value, axis) for axis in range(len(shape_of(value)))]
+
+
+def dynamic_sizes(value: ir.Value) -> list[ir.Value]:
+    """The sizes that the type of a tensor does not say, in their order."""
+    return [size for size in sizes_of(value) if not isinstance(size, int)]
+
+
+def product(sizes: Sequence[Size]) -> Size:
+    """The product of sizes."""
+    number = 1
+    found: ir.Value | None = None
+    for size in sizes:
+        if isinstance(size, int):
+            number *= size
+        else:
+            found = size if found is None else arith.muli(found, size)
+    if found is None:
+        return number
+    return found if number == 1 else arith.muli(found, constant(number, ir.IndexType.get()))
+
+
+def quotient(size: Size, by: int) -> Size:
+    """size / by, which it is a multiple of."""
+    if isinstance(size, int):
+        return size // by
+    return size if by == 1 else arith.divui(size, constant(by, ir.IndexType.get()))
+
+
+def value_of(size: Size) -> ir.Value:
+    """A size as an index value."""
+    return constant(size, ir.IndexType.get()) if isinstance(size, int) else size
+
+
+def split(sizes: Sequence[Size]) -> tuple[list[int], list[ir.Value]]:
+    """The sizes as a type has them, and the values of those that are dynamic."""
+    dynamic = ir.ShapedType.get_dynamic_size()
+    given = [size for size in sizes if not isinstance(size, int)]
+    return [size if isinstance(size, int) else dynamic for size in sizes], given
+
+
+def _size_of_argument(value: ir.BlockArgument, axis: int) -> ir.Value:
+    """One `tensor.dim` at the beginning of its block, for all that ask."""
+    block = value.owner
+    for each in block.operations:
+        op = each.operation
+        if op.name == "tensor.dim" and op.operands[0] == value:
+            number = op.operands[1].owner
+            if ir.IntegerAttr(number.attributes["value"]).value == axis:
+                return op.result
+        elif op.name != "arith.constant":
+            break
+    with ir.InsertionPoint.at_block_begin(block), ir.Location.unknown():
+        return tensor.dim(value, constant(axis, ir.IndexType.get()))
+
+
+def _segments(op: ir.Operation) -> list[list[ir.Value]]:
+    counts = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
+    operands, found = iter(op.operands), []
+    for count in counts:
+        found.append([next(operands) for _ in range(count)])
+    return found
+
+
+def _kept(static: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """The axes of a slice that its result has: those of size one may be dropped."""
+    dropped = len(static) - len(shape)
+    kept: list[int] = []
+    for axis, size in enumerate(static):
+        if dropped and size == 1 and (len(kept) == len(shape) or shape[len(kept)] != 1):
+            dropped -= 1
+            continue
+        kept.append(axis)
+    return kept
