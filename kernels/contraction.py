@@ -74,8 +74,10 @@ class Contraction:
             arrays.append(
                 Array("SB", self.scales, (*expert, *half, "n", "k"), "global", grain=grain)
             )
+        # Of one expert there is one group, which its weights are still chosen by.
+        group = ("g",) if self.groups != 1 or self.experts else ()
         arrays += [
-            Array("T", F32, (*(("g",) if self.groups != 1 else ()), "m", *half, "n")),
+            Array("T", F32, (*group, "m", *half, "n")),
             Array("Y", self.result, ("y", "n"), "global"),
         ]
         sides = ("A", "B", *(["SA"] * self.scaled), *(["SB"] if self.scales is not None else []))

@@ -20,6 +20,8 @@ from mxc.passes.lower_attention_to_gpu_kernels import LowerAttentionToGpuKernels
 from mxc.passes.lower_dequantise_to_gpu_kernels import LowerDequantiseToGpuKernels
 from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
 from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
+from mxc.passes.lower_recurrences_to_cpu_kernels import LowerRecurrencesToCpuKernels
+from mxc.passes.lower_recurrences_to_gpu_kernels import LowerRecurrencesToGpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.merge_loops import MergeLoops
@@ -57,6 +59,8 @@ PASSES: tuple[type[Pass], ...] = (
     LowerDequantiseToGpuKernels,
     LowerQuantiseToCpuKernels,
     LowerQuantiseToGpuKernels,
+    LowerRecurrencesToCpuKernels,
+    LowerRecurrencesToGpuKernels,
     LowerToCpuKernels,
     LowerToGpuKernels,
     MergeLoops,

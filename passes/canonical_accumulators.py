@@ -32,10 +32,10 @@ from iree.compiler.dialects import arith, linalg
 from mxc.dialects.decoded_formats import constant_value
 from mxc.dialects.generic import element_of, empty, fill, shape_of
 from mxc.dialects.indexing import dim_of, trace
-from mxc.dialects.mixed_blocks import size_of
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scalar_trees import tree_of
 from mxc.dialects.scaled import match_scaled_contraction
+from mxc.dialects.sizes import size_of
 from mxc.passes.base import Pass, add_note
 from mxc.passes.kernels.values import is_zero
 from mxc.passes.rewriting.codes import Codes

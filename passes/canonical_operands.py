@@ -33,9 +33,9 @@ from iree.compiler.dialects import linalg
 
 from mxc.dialects.generic import element_of, fill
 from mxc.dialects.indexing import dims, substitute
-from mxc.dialects.mixed_blocks import size_of
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, contraction_into, match_scaled_contraction
+from mxc.dialects.sizes import size_of
 from mxc.dialects.tensor_constants import is_constant
 from mxc.passes.base import Pass, add_note
 from mxc.passes.kernels.values import is_zero

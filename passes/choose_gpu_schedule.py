@@ -108,7 +108,8 @@ def _chosen(call: Call, gpu: Gpu) -> Schedules:
     quantises = gpu.matrix.converts and after.stores == "f32"
     quantised = quantises and quantisation_of(last.results[0]) is not None
     transports: tuple[Transport, ...] = ("stream", "ring")
-    if not _may_stage(call):
+    # A ring of a dense product has tiles of half a block of the result.
+    if not _may_stage(call) or (call.is_dense and quantised):
         transports = ("stream",)
     problem = problem_of(call, halves)
     if call.of.m is None:
@@ -124,6 +125,8 @@ def _may_stage(call: Call) -> bool:
     """Whether there is a ring for such operands."""
     if call.sums_blocks:
         return False
+    if call.is_dense:
+        return True
     return call.decoded is None or FloatRing.takes(call.left, call.right, call.decoded)
 
 

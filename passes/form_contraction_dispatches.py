@@ -32,13 +32,12 @@ import functools
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import tensor
 
-from mxc.dialects.generic import constant
 from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
+from mxc.dialects.sizes import size_of, value_of
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.rebuild import linalg_operations
 from mxc.passes.rewriting.worklist import erase
@@ -162,5 +161,5 @@ def _size(found: ScaledContraction, loop: ir.AffineExpr) -> ir.Value:
     for operand, affine in zip((found.lhs, found.rhs), found.maps[:2], strict=True):
         for place, expression in enumerate(affine.results):
             if expression == loop:
-                return tensor.DimOp(operand, constant(place, ir.IndexType.get())).result
+                return value_of(size_of(operand, place))
     raise AssertionError(f"no side of {found.op.name} has loop {loop}")

@@ -40,7 +40,7 @@ from mxc.dialects.indexing import (
     substitute,
     trace,
 )
-from mxc.dialects.mixed_blocks import size_of
+from mxc.dialects.sizes import size_of
 from mxc.dialects.tensor_constants import constant_of
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.captured import read_captured

@@ -24,12 +24,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, linalg, tensor
+from iree.compiler.dialects import linalg, tensor
 
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.indexing import dim_of, indexing_maps, trace
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.scalar_nodes import loops_of
+from mxc.dialects.sizes import size_of
 from mxc.passes.base import Pass
 from mxc.passes.fuse_dequantize import is_decoding
 from mxc.passes.rewriting.lookups import lookup_of
@@ -165,10 +166,5 @@ def _chosen(value: ir.Value, ids: ir.Value) -> ir.RankedTensorType:
 
 def _empty(value: ir.Value, ids: ir.Value) -> ir.Value:
     chosen = _chosen(value, ids)
-    sizes = [
-        chosen.get_dim_size(axis)
-        if not chosen.is_dynamic_dim(axis)
-        else tensor.DimOp(value if axis else ids, arith.constant(ir.IndexType.get(), axis)).result
-        for axis in range(chosen.rank)
-    ]
+    sizes = [size_of(value if axis else ids, axis) for axis in range(chosen.rank)]
     return tensor.empty(sizes, chosen.element_type)

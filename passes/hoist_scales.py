@@ -34,9 +34,9 @@ from mxc.dialects.dequantize import (
 )
 from mxc.dialects.generic import element_of, fill
 from mxc.dialects.indexing import dims, indexing_maps, substitute
-from mxc.dialects.mixed_blocks import size_of
 from mxc.dialects.product import f32_operands
 from mxc.dialects.scalar_nodes import loops_of
+from mxc.dialects.sizes import size_of
 from mxc.passes.base import Pass
 from mxc.passes.kernels.values import is_zero
 from mxc.passes.rewriting.generics import (

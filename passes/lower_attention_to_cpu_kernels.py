@@ -1,31 +1,32 @@
-"""mxc-lower-attention-to-cpu-kernels: attention over a cache becomes kernels that read it in place.
+"""mxc-lower-attention-to-cpu-kernels: attention over pages becomes kernels that read them in place.
 
 Scores, softmax and values of all heads become one dispatch of a hand-scheduled body
-(passes/kernels/attention/), for any number of keys, known or not when the program is compiled.
-The slices of the cache go away: the body reads the cache itself, from the entry and for the keys
-that the slices named. Nothing of the size of tokens times keys is in memory. Where there are too
-few rows for many workgroups, a token that is decoded, the keys are shared out in pieces, and a
-second dispatch puts their results together.
+(passes/kernels/attention/), for any number of rows, runs and pages. Nothing of the size of tokens
+times keys is in memory. Where there are too few rows for many workgroups, a token that is decoded,
+the keys are shared out in pieces, and a second dispatch puts their results together; where there
+are enough it has nothing to do. The bits of a row are the same either way.
 
-Products and sums are f32, keys and values are extended exactly. Exponentials are within 1 ulp.
+Products and sums are f32, keys and values are extended exactly; where they are in an MX format they
+are decoded in registers, and are packed in memory (passes/kernels/attention/packed.py).
+Exponentials are within 1 ulp.
 
 before:
-    %k = tensor.extract_slice %cache[%entry, %first, 0, 0] [1, %size, V, D] ..
-    %v = tensor.extract_slice %cache[%next, %first, 0, 0] [1, %size, V, D] ..
-    %products = linalg.generic ins(%queries, %k) { mulf, addf }
-    %scores = linalg.generic ins(%products) { index, cmpi, select }
-    ..
-    %y = linalg.generic ins(%mixed, %total) { divf }
+    %y = util.call @mxc.attention(%queries, %sinks, %positions, %runs, %pool, %lists, %keys,
+                                  %values)
 after:
-    stream.executable private @mxc_attention_1x8x8x64_bf16_of_4096 { .. }
-    %y = flow.dispatch @mxc_attention_..(%queries, %cache, %cache, %sinks, %position, %first,
-                                         %size, %entry, %next)
+    stream.executable private @mxc_attention_8x8x64_bf16 { .. }
+    stream.executable private @mxc_attention_8x8x64_bf16_joined { .. }
+    %pieces = ..
+    %parts, %result = flow.dispatch @mxc_attention_8x8x64_bf16[..](%queries, %pool, %sinks, %runs,
+        %lists, %T, %S, %P, %N, %keys, %values, %pieces)
+    %y = flow.dispatch @mxc_attention_8x8x64_bf16_joined[..](%parts, %sinks, %runs, %result, ..)
+        -> %result
 
-Leaves alone: attention in another form than dialects/attention.py builds; queries that are not
-f32; keys, values or sinks of other types than bf16, f16 and f32; keys and values that are no slices
-of static tensors, or slices at other keys than each other; keys and values of sizes that are no
-multiple of 16; keys of more than 576 elements, 1152 with 4 lanes. Of more than 144 elements,
-kernels have 8 lanes at most. Values may be the first elements of the rows that keys are.
+Leaves alone: queries that are not f32; keys, values or sinks of other types than bf16, f16 and f32,
+keys and values in other formats than mxint8 and mxfp8e4m3; keys and values of sizes that are no
+multiple of 16, packed ones of 32; keys of more than 576 elements, 1152 with 4
+lanes; pages whose positions are no multiple of the keys of a block: 32 with 16 lanes, else 16 or 8.
+Keys of more than 144 elements have 8 lanes at most, and half as many in a block from 288 on.
 """
 
 from __future__ import annotations
@@ -34,27 +35,28 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.attention import MatchedAttention
+from mxc.dialects.attention import AttentionCall
 from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.quantise import BLOCK
 from mxc.dialects.reasons import Reason
 from mxc.passes.base import Pass
 from mxc.passes.kernels.attention.kernel import attention
-from mxc.passes.kernels.attention.pieces import join_pieces, pieces_buffers
+from mxc.passes.kernels.attention.pieces import join_pieces
 from mxc.passes.kernels.attention.shape import (
     KEY_REGISTERS,
     MOST_STAGED,
     Attention,
     key_registers,
-    most_pieces,
 )
-from mxc.passes.kernels.caches import CacheSlice, lower_attention
-from mxc.passes.kernels.executables import executable
+from mxc.passes.kernels.paged_attention import executables_of, lower_attention
 
 #: Lanes of the kernels of long heads where registers have more.
 _FEW_LANES = 8
 
 #: Types that are extended to f32 exactly, on the way to the registers.
 _FLOATS = ("bf16", "f16", "f32")
+#: MX formats of pages, of which all elements are exact in f32.
+_PACKED = ("mxint8", "mxfp8e4m3")
 
 
 @dataclass(frozen=True)
@@ -65,60 +67,54 @@ class LowerAttentionToCpuKernels(Pass):
     lanes: int = 16
 
     def run(self, module: ir.Operation) -> None:
-        """Lower every attention over slices of a cache."""
-        lower_attention(module, lambda found, slices: _shape(found, slices, self.lanes), _build)
+        """Lower every attention over pages."""
+        lower_attention(module, lambda call: _shape(call, self.lanes), _build)
 
 
-def _shape(
-    found: MatchedAttention, slices: tuple[CacheSlice, CacheSlice], lanes: int
-) -> Attention | Reason:
-    keys, values = slices
-    tokens, heads, group, depth = shape_of(found.queries)
-    element = str(element_of(keys.source))
-    sinks = str(element_of(found.sinks))
-    if min(shape_of(found.queries)) <= 0 or str(element_of(found.queries)) != "f32":
-        return Reason(f"queries are {found.queries.type}; kernels take f32 of static sizes")
-    if element not in _FLOATS or sinks not in _FLOATS:
-        return Reason(f"keys are {element}, sinks {sinks}; kernels take {', '.join(_FLOATS)}")
+def _shape(call: AttentionCall, lanes: int) -> Attention | Reason:
+    _, heads, group, depth = shape_of(call.queries)
+    entries, positions = shape_of(call.pages.pool)[1], call.pages.positions
+    element = call.pages.format or str(element_of(call.pages.pool))
+    sinks = str(element_of(call.sinks))
+    if str(element_of(call.queries)) != "f32":
+        return Reason(f"queries are {element_of(call.queries)}; kernels take f32")
+    if element not in (*_FLOATS, *_PACKED) or sinks not in _FLOATS:
+        return Reason(
+            f"keys are {element}, sinks {sinks}; kernels take {', '.join(_FLOATS)}, and keys in "
+            f"{' and '.join(_PACKED)}"
+        )
     # Half the lanes stage half as many keys at once: long heads have room then.
     if key_registers(depth, lanes) < KEY_REGISTERS:
         lanes = min(lanes, _FEW_LANES)
-    mixed = shape_of(found.values)[-1]
-    if depth % 16 or mixed % 16 or not key_registers(depth, lanes):
+    unit = BLOCK if element in _PACKED else 16
+    if depth % unit or call.mixed % unit or not key_registers(depth, lanes):
         most = MOST_STAGED // (4 * lanes)
         return Reason(
-            f"keys have {depth} elements, values {mixed}; kernels take multiples of 16 up to {most}"
+            f"keys have {depth} elements, values {call.mixed}; kernels take multiples of {unit} up "
+            f"to {most}"
         )
-    most_keys = keys.size if isinstance(keys.size, int) else shape_of(keys.source)[-3]
-    return Attention(
-        tokens=tokens,
+    shape = Attention(
         heads=heads,
         group=group,
         depth=depth,
-        mixed=mixed,
-        keys=tuple(shape_of(keys.source)),
-        values=tuple(shape_of(values.source)),
+        mixed=call.mixed,
+        pool=(entries, positions),
         element=element,
         sinks=sinks,
-        scale=found.scale,
-        width=found.width,
-        pieces=most_pieces(tokens, heads, group, most_keys, lanes),
+        scale=call.scale,
+        cap=call.cap,
+        reach=call.reach,
         lanes=lanes,
     )
+    if positions % shape.block_keys:
+        return Reason(f"pages have {positions} positions; kernels take {shape.block_keys} at once")
+    return shape
 
 
 def _build(name: str, shape: Attention) -> None:
-    buffers = shape.buffers()
-
-    def body(*values: ir.Value) -> None:
-        attention(shape, values[: len(buffers)], values[len(buffers) :])
-
-    executable(name, buffers, shape.workgroups, body, shape.scalars)
-    if shape.pieces is None:
-        return
-    joined = pieces_buffers(shape)
-
-    def join(*values: ir.Value) -> None:
-        join_pieces(shape, values[: len(joined)], values[len(joined)])
-
-    executable(f"{name}_joined", joined, (shape.heads, shape.tokens), join, 1)
+    executables_of(
+        name,
+        shape,
+        lambda buffers, call: attention(shape, buffers, call),
+        lambda buffers, call: join_pieces(shape, buffers, call),
+    )

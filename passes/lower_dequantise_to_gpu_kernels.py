@@ -24,11 +24,12 @@ from iree.compiler import ir
 
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.recast import Dequantised, match_dequantised
+from mxc.dialects.sizes import dynamic_sizes
 from mxc.passes.base import Pass
 from mxc.passes.kernels.calls import Calls, blocks_of
 from mxc.passes.kernels.executables import Threads
 from mxc.passes.kernels.gpu.blocks.dequantise import Dequantise
-from mxc.passes.kernels.reshapes import packed_as, sizes_of
+from mxc.passes.kernels.reshapes import packed_as
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 
 #: Bits of elements that IREE cannot load.
@@ -59,7 +60,7 @@ def _lower(calls: Calls, op: ir.Operation, found: Dequantised, kind: str) -> Non
     blocks = math.prod(lead) if min(lead) >= 0 else None
     kernel = Dequantise(blocks, found.format, kind)
     with ir.InsertionPoint(op), op.location:
-        given = sizes_of(result)
+        given = dynamic_sizes(result)
         scalars = [blocks_of(result, given)] if kernel.scalars else []
         threads = Threads(kernel.threads, 64)
         made = calls.dispatch(kernel.name, kernel, tensors, scalars, threads)

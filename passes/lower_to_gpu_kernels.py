@@ -1,4 +1,4 @@
-"""mxc-lower-to-gpu-kernels: scaled contractions become kernels of our own on matrix instructions.
+"""mxc-lower-to-gpu-kernels: contractions become kernels of our own on matrix instructions.
 
 Both sides scaled: scaled MFMA on elements and scales as they are (passes/kernels/gpu/stream.py),
 for every pair of elements. Where activations are floats, a scale is for 16 elements, the program
@@ -11,6 +11,8 @@ result that becomes bf16 or f16 is stored so.
 8-bit floats and integers of 8 or 4 bits under f32 scales, for 32 elements or a multiple, are
 multiplied without them; each sum under one scale of both sides is multiplied by these before it is
 added to the total.
+
+Plain bf16 and f16 weights of a parameter are multiplied as they are (passes/kernels/gpu/dense/).
 
 The schedule (mxc-choose-gpu-schedule) says whether operands come straight from memory or through a
 ring of stages in shared memory (passes/kernels/gpu/ring/kernel.py), and how much a wave computes.
@@ -28,7 +30,8 @@ on the rows, of which mxc-split-kernels makes a kernel for each.
 Leaves alone: contractions without a schedule, which are those with other dynamic sizes; blocks that
 are no power of two from 16 on, under f32 no multiple of 32; other elements under f32 than floats of
 8 bits and integers; K that is no multiple of 32; sides rounded to f16 beside others; accumulators
-other than zero; operands whose dimensions are in another order; weights of 2 GiB or more an expert.
+other than zero; operands whose dimensions are in another order; weights of 2 GiB or more an expert;
+plain f32 weights, f16 ones beside other activations, and those that are no parameter.
 """
 
 from __future__ import annotations
@@ -49,6 +52,8 @@ from mxc.passes.kernels.gpu.calls import Call, match
 from mxc.passes.kernels.gpu.contraction import Contraction
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.cost import cost, workgroups
+from mxc.passes.kernels.gpu.dense.ring import DenseRing
+from mxc.passes.kernels.gpu.dense.stream import DenseStream
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.output import quantisation_of
 from mxc.passes.kernels.gpu.problem import problem_of
@@ -67,7 +72,7 @@ _CURE = "leave the schedule to mxc-choose-gpu-schedule, or give another one"
 
 @dataclass(frozen=True)
 class LowerToGpuKernels(Pass):
-    """Give scaled contractions to kernels of the matrix instructions of `target`."""
+    """Give contractions to kernels of the matrix instructions of `target`."""
 
     name = "mxc-lower-to-gpu-kernels"
     target: str = "gfx950"
@@ -150,7 +155,10 @@ class _Kernels:
     def _name(self, call: Call, after: Epilogue) -> str:
         source, left = call.lhs.source, call.left
         name = f"mxc_{source.name if isinstance(left, Floats) else left.format.name}"
-        name += f"_{call.right.format.name}" + ("_in_f16" if call.decoded == "f16" else "")
+        if isinstance(call.right, Floats):
+            name += f"_{call.right.memory}"
+        else:
+            name += f"_{call.right.format.name}" + ("_in_f16" if call.decoded == "f16" else "")
         name += f"_{call.of.symbol}"
         name += f"_share_{call.lhs.share}" if call.lhs.share > 1 else ""
         if not after.stages:
@@ -161,6 +169,8 @@ class _Kernels:
 
 def _kind(call: Call, schedule: Schedule) -> type[Contraction]:
     """What computes a call by a schedule."""
+    if call.is_dense:
+        return DenseStream if schedule.transport == "stream" else DenseRing
     if schedule.transport == "stream":
         return Stream
     if call.sums_blocks:

@@ -30,12 +30,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, linalg, tensor
+from iree.compiler.dialects import arith, linalg
 
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.dispatches import walk
-from mxc.dialects.generic import constant, fill, generic, shape_of
+from mxc.dialects.generic import constant, fill, generic
 from mxc.dialects.indexing import indexing_maps
+from mxc.dialects.sizes import sizes_of
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.rebuild import discardable
 from mxc.passes.rewriting.worklist import Worklist, erase
@@ -114,10 +115,7 @@ def _reduce_integers(op: ir.Operation, parent: ir.Operation) -> None:
     end = -(1 << kind.width - 1) if largest else (1 << kind.width - 1) - 1
     with ir.InsertionPoint(parent), parent.location:
         *inputs, start = parent.operands
-        sizes = [
-            tensor.dim(start, constant(axis, ir.IndexType.get())) if size < 0 else size
-            for axis, size in enumerate(shape_of(start))
-        ]
+        sizes = sizes_of(start)
         new = _generic(parent, inputs, fill(sizes, integer, end))
         source = parent.regions[0].blocks[0]
         types = [argument.type for argument in list(source.arguments)[:-1]]

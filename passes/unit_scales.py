@@ -29,10 +29,10 @@ from iree.compiler.dialects import arith
 from mxc.dialects.dequantize import extend, is_element, is_integer, iterators
 from mxc.dialects.generic import fill
 from mxc.dialects.indexing import dim_of, loop_ranges
-from mxc.dialects.mixed_blocks import size_of
 from mxc.dialects.product import f32_operands
 from mxc.dialects.quantise import BLOCK
 from mxc.dialects.scalar_nodes import loops_of
+from mxc.dialects.sizes import size_of
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.generics import (
     generic_like,

@@ -6,11 +6,12 @@ import tempfile
 from pathlib import Path
 
 from iree.compiler import ir
-from iree.compiler.dialects import func, tensor
+from iree.compiler.dialects import func
 
 from mxc.compiler import iree
-from mxc.dialects.attention import attention
+from mxc.dialects.attention import Runs, attention
 from mxc.dialects.context import new_context
+from mxc.dialects.pages import Pages
 from mxc.passes.base import run
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
 from mxc.targets.target import target
@@ -43,25 +44,23 @@ PRODUCT = "vfmadd|fmla"
 
 
 def program() -> bytes:
-    """Sixteen tokens of eight query heads over a bf16 cache."""
+    """Rows of eight query heads over pages of bf16."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
-        f32, bf16, index = ir.F32Type.get(), ir.BF16Type.get(), ir.IndexType.get()
-        shapes = [([16, 2, 8, 64], f32), ([2, 512, 2, 64], bf16), ([2, 8], f32)]
+        f32, bf16, i32 = ir.F32Type.get(), ir.BF16Type.get(), ir.IntegerType.get_signless(32)
+        some = ir.ShapedType.get_dynamic_size()
+        shapes = [
+            ([some, 2, 8, 64], f32), ([2, 8], f32), ([some], i32), ([some, 3], i32),
+            ([some, 2, 64, 2, 64], bf16), ([some, some], i32),
+        ]  # fmt: skip
         kinds = [ir.RankedTensorType.get(shape, kind) for shape, kind in shapes]
-        keys = ir.RankedTensorType.get([512, 2, 64], bf16)
 
-        def main(q: ir.Value, cache: ir.Value, sinks: ir.Value, position: ir.Value) -> ir.Value:
-            parts = [
-                tensor.extract_slice(
-                    keys, cache, [], [], [], [entry, 0, 0, 0], [1, 512, 2, 64], [1] * 4
-                )
-                for entry in range(2)
-            ]
-            return attention(q, *parts, sinks, position=position, first=None, width=None, scale=0.1)
+        def main(q: ir.Value, sinks: ir.Value, *given: ir.Value) -> ir.Value:
+            rows, pages = Runs(*given[:2]), Pages(*given[2:])
+            return attention(q, sinks, rows, pages, (0, 1), mixed=64, reach=None, scale=0.1)
 
         with ir.InsertionPoint(module.body):
-            func.FuncOp.from_py_func(*kinds, index, name="main")(main)
+            func.FuncOp.from_py_func(*kinds, name="main")(main)
         return str(module).encode()
 
 

@@ -12,7 +12,7 @@
 // CHECK-NEXT:   T      f32       [m n]            register  | n0 n1 n2 n3
 // CHECK-NEXT:   Y      f32       [y n]            global -, m clamped, n masked
 // CHECK-NEXT:   W      bf16      [n k]            register k2 | n0 n1 n2 n3 | k1 k0 k3 k4
-// CHECK-NEXT:   S      f32       [m n]            register  | n0 n1 n2 n3, chains: 12 sums, at most 26
+// CHECK-NEXT:   S      f32       [m n]            register  | n0 n1 n2 n3, chains: 1 sums, at most 26
 // CHECK-NEXT:   r is g * size of m + m
 // CHECK-NEXT:   y is g * size of m + m
 // CHECK-NEXT: for g by 1 in grid:
@@ -64,7 +64,7 @@
 // AVX2-NEXT:   Y      f32       [y n]            global -, m clamped, n masked
 // AVX2-NEXT:   W      f32       [n k]            stack   | n0 n1 n2 | k2 k1 k0 k3 k4, k in slots of 224
 // AVX2-NEXT:   SW     f32       [n k] /k 32      stack   | n0 n1 n2, k in slots of 224
-// AVX2-NEXT:   S      f32       [m n]            register  | n0 n1 n2, chains: 12 sums, at most 10
+// AVX2-NEXT:   S      f32       [m n]            register  | n0 n1 n2, chains: 1 sums, at most 10
 // AVX2-NEXT:   t      f32       [m n]            register  | n0 n1 n2
 // AVX2-NEXT:   r is g * size of m + m
 // AVX2-NEXT:   y is g * size of m + m

@@ -13,12 +13,13 @@ from mxc.dialects.contraction import Contraction, OperandFormat
 from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import mark_quantises
 from mxc.dialects.quantise import Quantisation
+from mxc.dialects.sizes import dynamic_sizes
 from mxc.kernels.language import Kernel as Nest
 from mxc.kernels.printer import NEST, printed
 from mxc.passes.kernels.epilogues import Epilogue
-from mxc.passes.kernels.executables import CASES, Cases, Threads, dispatch_all, executable
+from mxc.passes.kernels.executables import Cases, Threads, dispatch_all, executable, set_cases
 from mxc.passes.kernels.extents import Buffer, Size, dynamic_of, product, value_of
-from mxc.passes.kernels.reshapes import as_buffer, as_tensor, packed_as, reshape, sizes_of
+from mxc.passes.kernels.reshapes import as_buffer, as_tensor, packed_as, reshape
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.rewriting import rebuild
 from mxc.targets.target import Kind
@@ -119,9 +120,7 @@ def build(
     if isinstance(kernel, Nested):
         made.attributes[NEST] = ir.StringAttr.get(printed(kernel.kernel))
     if cases is not None:
-        _, module, _ = made.regions[0].blocks[0].operations
-        (function,) = module.operation.regions[0].blocks[0].operations
-        function.operation.attributes[CASES] = cases.attribute
+        set_cases(made, cases)
 
 
 def take_over(
@@ -144,7 +143,7 @@ def take_over(
         choice=choice,
         unfused="" if after.unfused is None or blocks is not None else after.unfused.text,
     ).write(made)
-    sizes = sizes_of(last.results[0])
+    sizes = dynamic_sizes(last.results[0])
     if blocks is None:
         rebuild.replace(last, reshape(made.results[0], shape_of(last.results[0]), sizes))
     else:
@@ -170,7 +169,7 @@ def quantise(
     number of blocks."""
     # Where the scales are computed: before all that reads them or the elements.
     with ir.InsertionPoint(found.scales), found.codes.location:
-        sizes = sizes_of(found.x)
+        sizes = dynamic_sizes(found.x)
         scalars = [blocks_of(found.x, sizes)] if kernel.scalars else []
         made = calls.dispatch(name, kernel, tensors, scalars, threads)
         mark_quantises(made, found.format.name)

@@ -15,7 +15,6 @@ operation is elementwise too and no stage, the epilogue has the reason.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -26,7 +25,7 @@ from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dim_of, dims, indexing_maps
 from mxc.dialects.reasons import Reason
-from mxc.passes.kernels.extents import Size
+from mxc.passes.kernels.extents import Buffer, Size, quotient
 
 #: How an operand varies: with rows and columns, with one of them, with groups of rows, or as a
 #: table of rows.
@@ -133,6 +132,23 @@ class Epilogue:
             for table in stage.tables:
                 found["table", table] = None
         return tuple(found)
+
+    def buffers(self, rows: Size) -> list[Buffer]:
+        """The operands as a kernel with so many rows of results reads them."""
+        return [
+            Buffer(self._flat(reach, value, rows), element_of(value))
+            for reach, value in self.operands
+        ]
+
+    def _flat(self, reach: Reach, value: ir.Value, rows: Size) -> list[Size]:
+        shape: list[Size] = list(shape_of(value)) or [1]
+        if reach == "table":
+            return shape
+        if reach == "group":
+            read = Input(reach, value)
+            return [quotient(rows, next(s.together for s in self.stages if read in s.inputs))]
+        sizes: dict[str, list[Size]] = {"cell": [rows, shape[-1]], "row": [rows], "scalar": [1]}
+        return sizes[reach] if reach in sizes else [shape[-1]]
 
 
 #: No stages.
@@ -279,8 +295,7 @@ def _reach(value: ir.Value, read: ir.AffineMap, shape: list[int]) -> Reach | Non
         return "row"
     # The last dimension before the columns are the rows of a group.
     others = [axis for axis in left_out if shape[axis] != 1]
-    known = min(shape_of(value), default=1) >= 0
-    return "group" if known and places == rows and others == [rank - 2] and shape[-2] > 1 else None
+    return "group" if places == rows and others == [rank - 2] and shape[-2] > 1 else None
 
 
 def _tables(op: ir.Operation, rank: int, rows: set[ir.Value]) -> tuple[ir.Value, ...] | Reason:
@@ -351,14 +366,3 @@ def _is_constant(value: ir.Value) -> bool:
 
 def _is_argument(value: ir.Value) -> bool:
     return isinstance(value, ir.BlockArgument)
-
-
-def flat_shape(reach: Reach, value: ir.Value, rows: Size) -> list[Size]:
-    """The shape in which a kernel with so many rows of results reads an operand."""
-    shape: list[Size] = list(shape_of(value)) or [1]
-    if reach == "table":
-        return shape
-    if reach == "group":
-        return [math.prod(shape_of(value))]
-    sizes: dict[str, list[Size]] = {"cell": [rows, shape[-1]], "row": [rows], "scalar": [1]}
-    return sizes[reach] if reach in sizes else [shape[-1]]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from iree.compiler import ir
+from iree.compiler.dialects import arith
 
 from mxc.artifact.kernel_names import case_name
 from mxc.dialects.amdgpu import in_global_memory
@@ -76,6 +77,34 @@ class Cases:
 
 #: Of a function: what its cases are to become.
 CASES = "mxc.cases"
+
+
+def set_cases(made: ir.Operation, cases: Cases) -> None:
+    """Say what the cases of the one function of an executable are to become."""
+    _, module, _ = made.regions[0].blocks[0].operations
+    (function,) = module.operation.regions[0].blocks[0].operations
+    function.operation.attributes[CASES] = cases.attribute
+
+
+def switch_below(
+    number: ir.Value, bounds: Sequence[int], parts: Sequence[Callable[[], None]]
+) -> None:
+    """A switch: part n is for numbers less than bound n, the last one for all others."""
+    case = index(len(bounds))
+    for place, bound in reversed(list(enumerate(bounds))):
+        fits = arith.cmpi(arith.CmpIPredicate.ult, number, index(bound))
+        case = arith.select(fits, index(place), case)
+    switch = ir.Operation.create(
+        "scf.index_switch",
+        operands=[case],
+        attributes={"cases": ir.DenseI64ArrayAttr.get(list(range(len(bounds))))},
+        regions=len(parts),
+    )
+    default, *regions = switch.regions
+    for region, part in zip([*regions, default], parts, strict=True):
+        with ir.InsertionPoint(region.blocks.append()):
+            part()
+            ir.Operation.create("scf.yield")
 
 
 def cases_of(module: ir.Operation) -> dict[str, tuple[str, int]]:
@@ -227,13 +256,15 @@ def dispatch_all(
     results: Sequence[ir.Type],
     workload: Sequence[ir.Value] = (),
     sizes: Sequence[ir.Value] = (),
+    tied: Sequence[int] = (),
 ) -> ir.Operation:
     """`dispatch` of a kernel with several results: the call.
 
-    `sizes`: of the dynamic dimensions of operands and results, in their order.
+    `sizes`: of the dynamic dimensions of operands and results, in their order. `tied`: for the
+    first results the operand that each is, written where it lies; -1: it is memory of its own.
     """
     entry = ir.SymbolRefAttr.get([name, name])
-    untied = ir.IntegerAttr.get(ir.IndexType.get(), -1)
+    operand_of = [*tied, *[-1] * (len(results) - len(tied))]
     made = sum(kind.is_dynamic_dim(axis) for kind in results for axis in range(kind.rank))
     return ir.Operation.create(
         "flow.dispatch",
@@ -244,6 +275,8 @@ def dispatch_all(
             "operandSegmentSizes": ir.DenseI32ArrayAttr.get(
                 [len(workload), len(operands), len(sizes) - made, made]
             ),
-            "tied_operands": ir.ArrayAttr.get([untied] * len(results)),
+            "tied_operands": ir.ArrayAttr.get(
+                [ir.IntegerAttr.get(ir.IndexType.get(), number) for number in operand_of]
+            ),
         },
     )

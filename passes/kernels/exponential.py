@@ -1,4 +1,4 @@
-"""exp(x) of vectors, for any number of lanes."""
+"""exp(x) and tanh(x) of vectors, for any number of lanes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,15 @@ _POLYNOMIAL = (
     1.0,
     1.0,
 )
+#: tanh(x) / x - 1 over x^2 up to the bound: S. L. Moshier, Cephes, single/tanhf.c.
+_TANH = (
+    -5.70498872745e-3,
+    2.06390887954e-2,
+    -5.37397155531e-2,
+    1.33314422036e-1,
+    -3.33332819422e-1,
+)
+_TANH_BOUND = 0.625
 #: Below it the exponent field is zero: 2^n is zero and so is the result.
 _LOWEST = -88.0
 
@@ -55,6 +64,24 @@ def exponential(x: ir.Value) -> ir.Value:
         power = math.fma(power, r, same(coefficient))
     exponent = arith.shli(bitcast(rounded, i32(), lanes), splat(23, i32(), lanes))
     return arith.mulf(power, bitcast(exponent, ir.F32Type.get(), lanes))
+
+
+def tanh(x: ir.Value) -> ir.Value:
+    """tanh(x) of an f32 vector, within 2 ulp; of -0 it may be 0. NaN stays NaN."""
+    lanes = lanes_of(x)
+
+    def same(value: float) -> ir.Value:
+        return splat(value, ir.F32Type.get(), lanes)
+
+    size, square = math.absf(x), arith.mulf(x, x)
+    power = same(_TANH[0])
+    for coefficient in _TANH[1:]:
+        power = math.fma(power, square, same(coefficient))
+    near = math.fma(arith.mulf(power, square), x, x)
+    below = exponential(arith.mulf(size, same(-2.0)))
+    far = arith.divf(arith.subf(same(1.0), below), arith.addf(same(1.0), below))
+    small = arith.cmpf(arith.CmpFPredicate.OLT, size, same(_TANH_BOUND))
+    return arith.select(small, near, math.copysign(far, x))
 
 
 def greater(x: ir.Value, y: ir.Value) -> ir.Value:

@@ -67,20 +67,21 @@ def operand(
     block: int = BLOCK,
     ones: bool = False,
     to: str = "",
+    rounds: bool = True,
 ) -> Operand | Reason:
     """The activations of a contraction over `depth`, or why no kernel takes them.
 
     `formats`: those that a kernel takes, by the types of their elements and scales. `floats`: those
     without scales that it takes. `block`: elements that share a scale, where they have one. `ones`:
     scales that are all one need not be in memory. `to`: the type to which the program rounds their
-    values, "" where it does not.
+    values, "" where it does not. `rounds`: kernels may round f32 to bf16 themselves.
     """
     kind = str(element_of(elements))
     row_bits = depth * _width(elements)
     if scales is None:
         if kind not in floats:
             return Reason(f"activations are {kind}; kernels take {', '.join(floats)}")
-        value, rounded, share = _look_through(elements, row_bits, as_bytes=False)
+        value, rounded, share = _look_through(elements, row_bits, as_bytes=False, rounds=rounds)
         format = next(format for format in floats if format == kind)
         return Operand(Source(format, rounded), (value,), share)
     quantised = formats.get((kind, str(element_of(scales))))
@@ -110,7 +111,9 @@ def has_scales_of_one(scales: ir.Value) -> bool:
     return isinstance(element_of(scales), ir.Float8E8M0FNUType) and is_filled(scales, 1.0)
 
 
-def _look_through(value: ir.Value, row_bits: int, *, as_bytes: bool) -> tuple[ir.Value, bool, int]:
+def _look_through(
+    value: ir.Value, row_bits: int, *, as_bytes: bool, rounds: bool = False
+) -> tuple[ir.Value, bool, int]:
     """The tensor behind reshapes, a rounding of f32 to bf16 and a repetition of rows.
 
     `row_bits`: of a row, which is what may be repeated. `as_bytes`: the kernel reads bytes of any
@@ -121,7 +124,7 @@ def _look_through(value: ir.Value, row_bits: int, *, as_bytes: bool) -> tuple[ir
         op = value.owner
         if op.name in _RESHAPES or (as_bytes and op.name == "flow.tensor.bitcast"):
             value = op.operands[0]
-        elif not as_bytes and not rounded and _is_rounding(op):
+        elif rounds and not rounded and _is_rounding(op):
             value, rounded = op.operands[0], True
             row_bits *= 2
         elif share == 1 and (repeats := _repeats(op, row_bits)) > 1:

@@ -13,20 +13,8 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, flow, tensor
 
 from mxc.dialects.generic import constant, element_of, shape_of
+from mxc.dialects.sizes import dynamic_sizes
 from mxc.passes.kernels.extents import Buffer, Size, dynamic_of, product, value_of
-from mxc.passes.kernels.values import producer
-
-
-def sizes_of(value: ir.Value) -> list[ir.Value]:
-    """The values of the dynamic sizes of a tensor, of what it is made from where that says them."""
-    op = producer(value)
-    while op is not None and op.name.startswith("linalg."):
-        value = op.operands[len(op.operands) - 1]
-        op = producer(value)
-    if op is not None and op.name == "tensor.empty":
-        return list(op.operands)
-    axes = [axis for axis, size in enumerate(shape_of(value)) if size < 0]
-    return [tensor.dim(value, constant(axis, ir.IndexType.get())) for axis in axes]
 
 
 def scalars_of(value: ir.Value, groups: int | None, rows: int | None) -> list[ir.Value]:
@@ -34,7 +22,7 @@ def scalars_of(value: ir.Value, groups: int | None, rows: int | None) -> list[ir
 
     value: its result, [rows, columns] or [groups, rows, columns]; of one group these are its rows.
     """
-    sizes = iter(sizes_of(value))
+    sizes = iter(dynamic_sizes(value))
     *given, own, _ = [next(sizes) if size < 0 else size for size in shape_of(value)]
     count: Size = given[0] if given else 1
     if groups == 1:
@@ -72,7 +60,7 @@ def as_bytes(value: ir.Value) -> ir.Value:
     width: int = element.width
     if isinstance(element, ir.IntegerType) and width == 8:
         return value
-    sizes = sizes_of(value)
+    sizes = dynamic_sizes(value)
     shape, made = _byte_sizes(shape_of(value), sizes, width)
     kind = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(8))
     return flow.TensorBitCastOp(kind, value, sizes, made).result

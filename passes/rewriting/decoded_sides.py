@@ -20,10 +20,10 @@ from mxc.dialects.decoded_formats import (
 from mxc.dialects.dequantize import extend, is_byte, iterators
 from mxc.dialects.generic import constant, element_of, generic, shape_of
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges, substitute
-from mxc.dialects.mixed_blocks import size_of
 from mxc.dialects.product import f32_operands
 from mxc.dialects.scalar_nodes import Product, Read, Tree, loops_of, reads
 from mxc.dialects.scalar_trees import body_tree
+from mxc.dialects.sizes import size_of
 from mxc.passes.rewriting.codes import Codes
 from mxc.passes.rewriting.rebuild import clone_scalar, discardable, replace
 from mxc.passes.rewriting.split_loops import reassociation, reshape

@@ -17,7 +17,7 @@ from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.generic import empty, shape_of
 from mxc.dialects.indexing import dims, indexing_maps
 from mxc.dialects.linalg_ext import gather
-from mxc.dialects.mixed_blocks import size_of
+from mxc.dialects.sizes import size_of
 from mxc.passes.rewriting.generics import yielded
 from mxc.passes.rewriting.rebuild import clone_scalar
 from mxc.passes.rewriting.split_loops import reassociation

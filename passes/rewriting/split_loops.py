@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, tensor
+from iree.compiler.dialects import tensor
 
 from mxc.dialects.indexing import dim_of, plus, resolve, times
+from mxc.dialects.sizes import size_of, value_of
 from mxc.errors import PassError
 
 
@@ -186,7 +187,7 @@ def reshape(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -
     for axis, group in enumerate(digits):
         inner = [sizes[loop] or 0 for loop in group[1:]]
         if source.is_dynamic_dim(axis):
-            dynamic.append(tensor.DimOp(value, arith.constant(ir.IndexType.get(), axis)).result)
+            dynamic.append(value_of(size_of(value, axis)))
             shape.append(ir.ShapedType.get_dynamic_size())
         else:
             outer = source.get_dim_size(axis)

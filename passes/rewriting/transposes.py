@@ -9,8 +9,8 @@ from iree.compiler.dialects import arith, linalg, tensor
 
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.generic import constant, element_of, empty, generic, loop_index, shape_of
-from mxc.dialects.mixed_blocks import size_of
 from mxc.dialects.scalar_operations import bits_of
+from mxc.dialects.sizes import size_of
 from mxc.dialects.tensor_constants import codes_of, constant_tensor, is_constant
 from mxc.passes.rewriting.split_loops import reassociation, reshape
 

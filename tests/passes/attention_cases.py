@@ -1,4 +1,4 @@
-"""Attention over a cache as programs, drawn numbers, and what it is in float64.
+"""Attention over pages as programs, drawn numbers, and what it is in float64.
 
 Errors: a score is a sum of D products in f32, so that it is off by about scale |q| |k| u,
 u = 2^-24, and its weight by as much relatively; a weight has 2 u of its own. A result is a mean of
@@ -7,19 +7,24 @@ too many or too few is a thousand times more.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith, func, tensor
+from iree.compiler.dialects import arith, tensor
 from numpy.typing import NDArray
 
-from mxc.dialects.attention import Chunk, Reach, attention
+from mxc.dialects.attention import Chunk, Reach, Runs, attention
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic
+from mxc.dialects.pages import Pages
+from mxc.formats.formats import FORMATS
+from mxc.formats.recipes import ScaleRecipe
+from mxc.formats.reference import quantize
 
+Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 U = 2.0**-24
@@ -28,44 +33,52 @@ TYPES = {
     "f16": (ir.F16Type, np.float16),
     "f32": (ir.F32Type, np.float32),
 }
-#: Which entry of a cache has the keys, and which the values.
-ENTRIES, KEYS, VALUES = 3, 2, 0
+#: Positions of a page; how many entries it has, and which are the keys and the values.
+PAGE, ENTRIES, KEYS, VALUES = 64, 3, 2, 0
 
 
 @dataclass(frozen=True)
 class Case:
-    """Queries [tokens, heads, group, depth] over a cache [ENTRIES, capacity, heads, depth].
+    """Queries [T, heads, group, depth] over a pool [N, ENTRIES, PAGE, heads, depth].
 
+    `pool`: the type of its numbers, or the MX format that they are packed in.
     `latent`: values are so many elements of the rows that keys are; 0: they are rows of their own.
-    `size`: how many keys the slices have; 0: as many as the caller says. `rounded`: the result is
-    one row of bf16 a token.
+    `rounded`: the result is one row of bf16 a token.
     """
 
-    tokens: int
     heads: int
     group: int
     depth: int
-    capacity: int
-    cache: str = "bf16"
+    pool: str = "bf16"
     sinks: str = "f32"
-    width: Reach = None
-    size: int = 0
-    rounded: bool = False
+    reach: Reach = None
     latent: int = 0
+    cap: float | None = None
+    rounded: bool = False
 
     def __str__(self) -> str:
-        sizes = f"{self.tokens}x{self.heads}x{self.group}x{self.depth}"
-        window = "" if self.width is None else f"_near_{self.width}"
-        if isinstance(self.width, Chunk):
-            window = f"_chunks_{self.width.size}"
-        size = f"_static_{self.size}" if self.size else ""
-        size += "_as_bf16" if self.rounded else ""
-        size += f"_latent_{self.latent}" if self.latent else ""
-        return f"{sizes}_{self.cache}_{self.sinks}_of_{self.capacity}{window}{size}"
+        name = f"{self.heads}x{self.group}x{self.depth}_{self.pool}_{self.sinks}"
+        if isinstance(self.reach, Chunk):
+            name += f"_chunks_{self.reach.size}"
+        elif self.reach is not None:
+            name += f"_near_{self.reach}"
+        name += f"_latent_{self.latent}" if self.latent else ""
+        name += "_capped" if self.cap else ""
+        return name + ("_as_bf16" if self.rounded else "")
 
     @property
     def scale(self) -> float:
         return self.depth**-0.5
+
+    @property
+    def format(self) -> str | None:
+        """The MX format of the pool, if it is in one."""
+        return self.pool if self.pool in FORMATS else None
+
+    @property
+    def block(self) -> int:
+        """Elements that a NaN makes NaN."""
+        return 1 if self.format is None else 32
 
     @property
     def mixed(self) -> int:
@@ -74,38 +87,35 @@ class Case:
 
     @property
     def values(self) -> int:
-        """The entry of the cache that has them."""
+        """The entry of a page that has them."""
         return KEYS if self.latent else VALUES
 
-    @property
-    def queries(self) -> tuple[int, ...]:
-        return (self.tokens, self.heads, self.group, self.depth)
+    def first_seen(self, position: int) -> int:
+        """The first key that a token sees."""
+        if isinstance(self.reach, Chunk):
+            return position // self.reach.size * self.reach.size
+        return 0 if self.reach is None else max(0, position - self.reach + 1)
 
 
 def build(case: Case) -> Callable[..., ir.Value]:
-    """The function of a case, over queries, cache, sinks, position, first key and size."""
+    """The function of a case, over the arrays of `Inputs`, in their order."""
 
-    def body(queries: ir.Value, cache: ir.Value, sinks: ir.Value, *numbers: ir.Value) -> ir.Value:
-        position, first, size = (arith.index_cast(ir.IndexType.get(), n) for n in numbers)
-        dynamic = ir.ShapedType.get_dynamic_size()
-        element = ir.RankedTensorType(cache.type).element_type
-
-        def part(entry: int, depth: int) -> ir.Value:
-            sizes = [case.size or dynamic, case.heads, depth]
-            return tensor.extract_slice(
-                ir.RankedTensorType.get(sizes, element),
-                cache, [first], [] if case.size else [size], [],
-                [entry, dynamic, 0, 0], [1, *sizes], [1] * 4,
-            )  # fmt: skip
-
-        keys, values = part(KEYS, case.depth), part(case.values, case.mixed)
+    def body(
+        queries: ir.Value,
+        sinks: ir.Value,
+        positions: ir.Value,
+        runs: ir.Value,
+        pool: ir.Value,
+        lists: ir.Value,
+    ) -> ir.Value:
         result = attention(
-            queries, keys, values, sinks,
-            position=position, first=first, width=case.width, scale=case.scale,
+            queries, sinks, Runs(positions, runs), Pages(pool, lists, case.format),
+            (KEYS, case.values),
+            mixed=case.mixed, reach=case.reach, scale=case.scale, cap=case.cap,
         )  # fmt: skip
         if not case.rounded:
             return result
-        rows = [case.tokens, case.heads * case.group * case.mixed]
+        rows = [ir.ShapedType.get_dynamic_size(), case.heads * case.group * case.mixed]
         kind = ir.RankedTensorType.get(rows, ir.F32Type.get())
         result = tensor.collapse_shape(kind, result, [[0], [1, 2, 3]])
         bf16 = ir.BF16Type.get()
@@ -115,84 +125,188 @@ def build(case: Case) -> Callable[..., ir.Value]:
 
 
 def program(cases: Sequence[Case]) -> bytes:
+    """A function for each case, of its name."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
-        i32 = ir.IntegerType.get_signless(32)
+        i32, some = ir.IntegerType.get_signless(32), ir.ShapedType.get_dynamic_size()
         with ir.InsertionPoint(module.body):
             for case in cases:
-                shape = [ENTRIES, case.capacity, case.heads, case.depth]
-                kinds = [
-                    ir.RankedTensorType.get(case.queries, ir.F32Type.get()),
-                    ir.RankedTensorType.get(shape, TYPES[case.cache][0].get()),
-                    ir.RankedTensorType.get([case.heads, case.group], TYPES[case.sinks][0].get()),
+                page = [ENTRIES, PAGE, case.heads, case.depth]
+                kind = ir.IntegerType.get_signless(8)
+                if case.format is None:
+                    kind = TYPES[case.pool][0].get()
+                else:
+                    page[1] += PAGE // 32
+                shapes = [
+                    ([some, case.heads, case.group, case.depth], ir.F32Type.get()),
+                    ([case.heads, case.group], TYPES[case.sinks][0].get()),
+                    ([some], i32),
+                    ([some, 3], i32),
+                    ([some, *page], kind),
+                    ([some, some], i32),
                 ]
-                func.FuncOp.from_py_func(*kinds, i32, i32, i32, name=str(case))(build(case))
+                kinds = [ir.RankedTensorType.get(*shape) for shape in shapes]
+                _function(str(case), kinds, build(case))
         return str(module).encode()
+
+
+def _function(name: str, kinds: list[ir.Type], body: Callable[..., ir.Value]) -> None:
+    op = ir.Operation.create("util.func", regions=1, attributes={
+        "sym_name": ir.StringAttr.get(name),
+        "sym_visibility": ir.StringAttr.get("public"),
+        "function_type": ir.TypeAttr.get(ir.FunctionType.get(kinds, [])),
+    })  # fmt: skip
+    block = op.regions[0].blocks.append(*kinds)
+    with ir.InsertionPoint(block):
+        result = body(*block.arguments)
+        ir.Operation.create("util.return", operands=[result])
+    kind = ir.FunctionType.get(kinds, [result.type])
+    op.attributes["function_type"] = ir.TypeAttr.get(kind)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Arguments of a case."""
+    """Arguments of a case: `spans` are its runs, (tokens, positions before).
 
+    `pool` has the numbers of a pool in MX `format`, which have no error there, as bf16.
+    """
+
+    spans: Sequence[tuple[int, int]]
     queries: NDArray[np.float32]
-    cache: NDArray[Any]
-    sinks: NDArray[Any]
-    position: int
-    first: int
-    size: int
+    sinks: Array
+    positions: NDArray[np.int32]
+    runs: NDArray[np.int32]
+    pool: Array
+    lists: NDArray[np.int32]
+    format: str | None = None
 
-    def seen(self, case: Case) -> NDArray[np.bool_]:
-        """Whether each token sees each key of the capacity."""
-        tokens = self.position + np.arange(case.tokens)[:, None]
-        keys = np.arange(case.capacity)[None]
-        seen = (keys <= tokens) & (keys >= self.first) & (keys < self.first + self.size)
-        if isinstance(case.width, Chunk):
-            return seen & (keys // case.width.size == tokens // case.width.size)
-        return seen if case.width is None else seen & (tokens - keys < case.width)
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """As the function takes them."""
+        pool = self.pool if self.format is None else packed(self.pool, self.format)
+        return self.queries, self.sinks, self.positions, self.runs, pool, self.lists
+
+    def place(self, run: int, key: int) -> tuple[int, int]:
+        """Page and position in it of a key of a run."""
+        return int(self.lists[run, key // PAGE]), key % PAGE
+
+    def rows_of(self, run: int) -> slice:
+        """The rows of a run."""
+        first, count, _ = self.runs[run]
+        return slice(first, first + count)
+
+    def some(self, case: Case, spans: Sequence[tuple[int, int, int]]) -> "Inputs":
+        """A call of (run, first token of it, tokens): other runs of the same sequences."""
+        rows = [
+            int(self.runs[run, 0]) + first + i for run, first, count in spans for i in range(count)
+        ]
+        given = [(count, self.spans[run][1] + first) for run, first, count in spans]
+        longest = max(-(-(count + before) // PAGE) for count, before in given)
+        lists = self.lists[[run for run, _, _ in spans], :longest]
+        return replace(
+            self, spans=given, queries=self.queries[rows], positions=self.positions[rows],
+            runs=_runs(given), lists=np.ascontiguousarray(lists),
+        )  # fmt: skip
 
 
-def draw(case: Case, position: int, first: int, size: int, seed: int = 0) -> Inputs:
-    """Numbers of usual size."""
+def _runs(spans: Sequence[tuple[int, int]]) -> NDArray[np.int32]:
+    counts = np.array([count for count, _ in spans])
+    columns = [np.cumsum(counts) - counts, counts, [before for _, before in spans]]
+    return np.stack(columns, axis=1).astype(np.int32)
+
+
+def draw(case: Case, spans: Sequence[tuple[int, int]], seed: int = 0) -> Inputs:
+    """Numbers of usual size; pages in any order, some of nobody."""
     rng = np.random.default_rng(seed)
+    needed = [-(-(count + before) // PAGE) for count, before in spans]
+    pages = sum(needed) + 2
+    order = iter(rng.permutation(pages))
+    # Entries behind the end of a list are any number of the pool.
+    lists = rng.integers(0, pages, [len(spans), max(needed) + int(rng.integers(0, 2))])
+    for row, count in zip(lists, needed, strict=True):
+        row[:count] = [next(order) for _ in range(count)]
+    tokens = sum(count for count, _ in spans)
+    positions = np.concatenate([np.arange(count) + before for count, before in spans])
+    page = [ENTRIES, PAGE, case.heads, case.depth]
+    pool = rng.standard_normal([pages, *page], np.float32)
+    if case.format is None:
+        pool = pool.astype(TYPES[case.pool][1])
+    else:
+        # Scales far apart, too.
+        pool *= 2.0 ** rng.integers(-3, 2, [*pool.shape[:-1], 1])
+        pool = unpacked(packed(pool, case.format), case.format)
     return Inputs(
-        rng.normal(size=case.queries).astype(np.float32),
-        rng.normal(size=(ENTRIES, case.capacity, case.heads, case.depth)).astype(
-            TYPES[case.cache][1]
-        ),
-        rng.normal(size=(case.heads, case.group)).astype(TYPES[case.sinks][1]),
-        position,
-        first,
-        size,
+        list(spans),
+        rng.normal(size=[tokens, case.heads, case.group, case.depth]).astype(np.float32),
+        rng.normal(size=[case.heads, case.group]).astype(TYPES[case.sinks][1]),
+        positions.astype(np.int32),
+        _runs(spans),
+        pool,
+        lists.astype(np.int32),
+        case.format,
     )
 
 
-def at_the_end(case: Case, seed: int = 0) -> Inputs:
-    """The last tokens that the cache has room for."""
-    first = case.capacity - case.size if case.size else 0
-    return draw(case, case.capacity - case.tokens, first, case.capacity - first, seed)
+def packed(pool: Array, format: str) -> NDArray[np.int8]:
+    """Numbers [N, E, B, V, D] as bytes [N, E, B + B / 32, V, D] of an MX format: behind the
+    positions of an entry are their scales, [V, D / 32, B]."""
+    found = quantize(np.asarray(pool, np.float32), format, recipe=ScaleRecipe.RCEIL)
+    scales = np.ascontiguousarray(np.moveaxis(found.scales, 2, -1))
+    rows = scales.reshape(*pool.shape[:2], -1, *pool.shape[3:])
+    return np.concatenate([found.elements.view(np.int8), rows.view(np.int8)], axis=2)
+
+
+def unpacked(pool: NDArray[np.int8], format: str) -> Array:
+    """The numbers of such a pool, by ml_dtypes: bf16 [N, E, B, V, D]."""
+    pages, entries, rows, heads, depth = pool.shape
+    size = rows * 32 // 33
+    scales = pool[:, :, size:].reshape(pages, entries, heads, depth // 32, size)
+    factors = np.moveaxis(scales.view(ml_dtypes.float8_e8m0fnu).astype(np.float32), -1, 2)
+    codes = pool[:, :, :size].astype(np.float32) / 64
+    if format == "mxfp8e4m3":
+        codes = pool[:, :, :size].copy().view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    found = (codes * np.repeat(factors, 32, axis=-1)).astype(ml_dtypes.bfloat16)
+    return found
+
+
+def seen(case: Case, given: Inputs) -> NDArray[np.bool_]:
+    """Whether any row sees a position of a page, [pages, PAGE]."""
+    found = np.zeros([len(given.pool), PAGE], bool)
+    for run, (count, before) in enumerate(given.spans):
+        for key in range(case.first_seen(before), before + count):
+            found[given.place(run, key)] = True
+    return found
 
 
 def expected(case: Case, given: Inputs) -> tuple[Floats, float]:
     """Attention in float64, and the error that is allowed."""
-    queries, cache, sinks = (
-        x.astype(np.float64) for x in (given.queries, given.cache, given.sinks)
-    )
-    seen = given.seen(case)[:, None, None]
-    scores = np.einsum("mhgd,shd->mhgs", queries, cache[KEYS]) * case.scale
-    scores = np.where(seen, scores, -np.inf)
-    sinks = np.broadcast_to(sinks[None, :, :, None], (*scores.shape[:3], 1))
-    top = np.maximum(scores.max(axis=-1, keepdims=True), sinks)
-    weights = np.exp(scores - top)
-    total = weights.sum(axis=-1, keepdims=True) + np.exp(sinks - top)
-    values = cache[case.values, ..., : case.mixed]
-    values = np.where(seen.any(axis=0)[0, 0][:, None, None], values, 0)
-    norms = [np.linalg.norm(x, axis=-1).max() for x in (queries, cache[KEYS])]
-    allowed = 8 * U * (case.scale * norms[0] * norms[1] + 2) * np.abs(values).max()
-    return np.einsum("mhgs,shd->mhgd", weights / total, values), allowed
+    queries, sinks = given.queries.astype(np.float64), given.sinks.astype(np.float64)[..., None]
+    found, largest, norm = [], 0.0, 0.0
+    for run, (count, before) in enumerate(given.spans):
+        pages = given.pool[given.lists[run, : -(-(count + before) // PAGE)]]
+        flat = np.moveaxis(pages, 1, 0).reshape(ENTRIES, -1, case.heads, case.depth)
+        flat = flat[:, : before + count].astype(np.float64)
+        for own, query in zip(
+            range(before, before + count), queries[given.rows_of(run)], strict=True
+        ):
+            keys = flat[KEYS, case.first_seen(own) : own + 1]
+            values = flat[case.values, case.first_seen(own) : own + 1, :, : case.mixed]
+            scores = np.einsum("hgd,shd->hgs", query, keys) * case.scale
+            if case.cap:
+                scores = case.cap * np.tanh(scores / case.cap)
+            top = np.maximum(scores.max(axis=-1, keepdims=True), sinks)
+            weights = np.exp(scores - top)
+            total = weights.sum(axis=-1, keepdims=True) + np.exp(sinks - top)
+            found.append(np.einsum("hgs,shd->hgd", weights / total, values))
+            largest = max(largest, np.abs(values).max())
+            norm = max(norm, np.linalg.norm(keys, axis=-1).max())
+    norm *= np.linalg.norm(queries, axis=-1).max()
+    return np.stack(found), 8 * U * (case.scale * norm + 2) * largest
 
 
 def check(found: NDArray[np.float32], case: Case, given: Inputs) -> None:
+    """The result of a case is that of float64, as far as f32 goes."""
     wanted, allowed = expected(case, given)
-    error = np.abs(found - wanted)
+    error = np.abs(found.reshape(wanted.shape) - wanted)
     bound = allowed + 2.0**-8 * np.abs(wanted) if case.rounded else allowed
     assert (error <= bound).all(), (error / bound).max()

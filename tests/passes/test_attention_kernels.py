@@ -4,15 +4,26 @@ All cases are functions of one program, compiled the way a model is, for this ma
 where it runs that. Where the CPU has no kernels the same functions run as portable code.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import KEYS, VALUES, Case, Inputs, at_the_end, check, draw, program
+from attention_cases import (
+    ENTRIES,
+    KEYS,
+    VALUES,
+    Case,
+    Inputs,
+    check,
+    draw,
+    program,
+    seen,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from iree import runtime as rt
@@ -24,6 +35,7 @@ from mxc.compiler.pipelines import pipeline
 from mxc.compiler.steps import Request
 from mxc.dialects.attention import Chunk
 from mxc.passes.base import run
+from mxc.passes.kernels.attention.shape import ENOUGH_WORKGROUPS, PIECE_KEYS
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
 from mxc.runtime.device import open_device
 from mxc.targets.target import target
@@ -33,34 +45,48 @@ HOST = iree.resolve(target("cpu"))
 TARGETS = ["cpu"] + ["cpu:x86-64-v3"] * HOST.has_any(("avx512bw",))
 each_target = pytest.mark.parametrize("name", TARGETS)
 
-#: One token over pieces of keys, with a group that is a tile, less than one and more than one; a
-#: window that is one workgroup a head; tiles of several tokens, of parts of one and of neither;
-#: several blocks of rows; head sizes of one register to eight, in pairs of bf16 or not; a tile of
-#: every rest of rows; values that are too many to copy, and heads for one workgroup; heads of so
-#: many elements that registers have eight lanes; values that are the first elements of keys, of so
-#: many elements that a block is one register of keys; chunks.
+#: A group that is a tile, less than one and more than one, and one that neither divides; windows
+#: and chunks of less than a block of keys and of more than a piece; head sizes of one register to
+#: eight, in pairs of bf16 or not; values that are too many to copy, and heads for one workgroup;
+#: heads of so many elements that registers have eight lanes; values that are the first elements of
+#: keys, of so many elements that a block is one register of keys; scores with a bound.
 CASES = [
-    Case(1, 2, 8, 64, 700),
-    Case(1, 1, 3, 80, 300, "f16"),
-    Case(1, 2, 1, 16, 300, "f32"),
-    Case(1, 2, 12, 48, 400, "bf16", "bf16"),
-    Case(1, 4, 4, 32, 64, width=20, size=20),
-    Case(5, 2, 1, 128, 90, "f32", width=7),
-    Case(7, 1, 6, 48, 130, "bf16", "f16"),
-    Case(3, 3, 2, 112, 60, "f16", size=60),
-    Case(33, 2, 8, 64, 120, width=20, size=52),
-    Case(20, 1, 16, 64, 600),
-    Case(9, 1, 4, 128, 40, "f32"),
-    Case(1, 70, 1, 16, 300),
-    Case(1, 2, 6, 256, 300),
-    Case(11, 1, 8, 256, 90),
-    Case(1, 1, 12, 576, 300, latent=512),
-    Case(5, 2, 3, 48, 90, "f32", width=7, latent=32),
-    Case(33, 1, 6, 32, 120, width=Chunk(20)),
+    Case(2, 8, 64),
+    Case(1, 3, 80, "f16", reach=300),
+    Case(2, 1, 16, "f32"),
+    Case(2, 12, 48, "bf16", "bf16"),
+    Case(4, 4, 32, reach=20),
+    Case(2, 1, 128, "f32", reach=7),
+    Case(1, 5, 112, "bf16", "f16", reach=Chunk(300)),
+    Case(1, 16, 64, cap=3.0),
+    Case(100, 1, 16),
+    Case(2, 6, 256),
+    Case(1, 12, 576, latent=512),
+    Case(2, 3, 48, "f32", reach=7, latent=32),
+    Case(1, 6, 32, reach=Chunk(20)),
+    Case(2, 8, 64, "mxint8"),
+    Case(2, 8, 64, "mxfp8e4m3"),
+    Case(1, 3, 96, "mxint8", reach=20),
+    Case(4, 4, 32, "mxfp8e4m3", "bf16"),
+    Case(1, 12, 256, "mxint8", cap=3.0),
+    Case(1, 12, 576, "mxint8", latent=512),
 ]
 #: Those whose values can be poisoned alone.
 APART = [case for case in CASES if not case.latent]
+FLOATS = [case for case in APART if case.format is None]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+#: (tokens, positions before): a token that is decoded; several of them; a prompt; parts of prompts
+#: and tokens that are decoded, over one piece of keys and over several.
+CALLS = {
+    "one token": [(1, 700)],
+    "tokens": [(1, 0), (1, 63), (1, 300), (1, 255)],
+    "a prompt": [(45, 0)],
+    "chunks": [(30, 250), (1, 513), (3, 127), (1, 5), (64, 0), (2, 600)],
+}
+each_call = pytest.mark.parametrize("spans", CALLS.values(), ids=CALLS)
+#: As many runs as make workgroups enough that none has a piece of its own.
+COMPANY = [(1, 3 * i % 70) for i in range(ENOUGH_WORKGROUPS)]
 
 
 @dataclass(frozen=True)
@@ -71,14 +97,10 @@ class Loaded:
     module: rt.VmModule
     device: Any
 
-    def call(self, name: object, *arguments: Any) -> NDArray[np.float32]:
-        function = self.module.lookup_function(str(name))
-        entry = rt.FunctionInvoker(self.context, self.device, function)
-        return np.array(entry(*arguments).to_host())
-
     def attend(self, case: Case, given: Inputs) -> NDArray[np.float32]:
-        numbers = (given.position, given.first, given.size)
-        return self.call(case, given.queries, given.cache, given.sinks, *numbers)
+        function = self.module.lookup_function(str(case))
+        entry = rt.FunctionInvoker(self.context, self.device, function)
+        return np.array(entry(*given.arrays).to_host())
 
 
 Load = Callable[..., Loaded]
@@ -128,95 +150,137 @@ def test_kernels_are_used_where_the_cpu_has_them() -> None:
         compiler = iree.Compiler(record, source)
         stages = pipeline(name).stages
         run([p for stage in stages if stage.phase is None for p in stage.passes], compiler.module)
-        left = str(compiler.module).count("linalg.generic")
-        assert left == 0 if record.has_any(("fma",)) else left > len(CASES)
+        text = str(compiler.module)
+        kernels = record.has_any(("fma",))
+        assert text.count("flow.dispatch @mxc_attention") == 2 * len(CASES) * kernels
+        assert ("linalg.generic" in text) is not kernels
 
 
 @each_target
+@each_call
 @each_case
-def test_last_tokens(case: Case, name: str, loaded: Load) -> None:
-    given = at_the_end(case)
+def test_runs(case: Case, spans: list[tuple[int, int]], name: str, loaded: Load) -> None:
+    given = draw(case, spans)
     check(loaded(name).attend(case, given), case, given)
 
 
 @pytest.mark.parametrize("case", NARROW_CASES, ids=str)
 def test_four_lanes(case: Case, loaded: Load) -> None:
-    given = at_the_end(case)
+    given = draw(case, CALLS["chunks"])
     check(loaded(NARROW).attend(case, given), case, given)
 
 
 @each_target
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_any_window(name: str, loaded: Load, data: st.DataObject) -> None:
-    """Tokens may stand before, within and behind the keys of the slice."""
+def test_any_runs(name: str, loaded: Load, data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(CASES))
-    first = data.draw(st.integers(0, case.capacity - max(case.size, 1)))
-    size = case.size or data.draw(st.integers(1, case.capacity - first))
-    position = data.draw(st.integers(0, case.capacity))
-    given = draw(case, position, first, size, seed=data.draw(st.integers(0, 9)))
+    spans = st.tuples(st.integers(1, 40), st.integers(0, 600))
+    given = draw(case, data.draw(st.lists(spans, min_size=1, max_size=6)))
     check(loaded(name).attend(case, given), case, given)
 
 
 @each_target
 @each_case
-def test_what_nobody_sees_may_be_anything(case: Case, name: str, loaded: Load) -> None:
-    """Other entries of the cache, keys outside of the slice or the window, tokens to come."""
-    size = case.size or case.capacity // 2
-    given = draw(case, position=size // 2, first=3 if not case.size else 0, size=size)
-    hidden = ~given.seen(case).any(axis=0)
-    assert hidden.any()
+def test_a_row_has_the_same_bits_in_any_call(case: Case, name: str, loaded: Load) -> None:
+    """Alone and in company; of a prompt, a chunk or one token; with pieces of keys apart or not."""
+    count, before = 2 * PIECE_KEYS + 40, 17
+    given = draw(case, [(count, before), (9, 2), (1, 3 * PIECE_KEYS), *COMPANY])
+    attend = loaded(name).attend
+    whole = attend(case, given)
+    others = [(run, 0, 1) for run in range(3, 3 + len(COMPANY))]
+    cuts = [0, 1, 8, 100, 101, 367, 512, count]
+    chunks = [(0, first, end - first) for first, end in pairwise(cuts)]
+    for chunk in chunks:
+        for company in ([], [(1, 0, 9)], [(2, 0, 1)], others):
+            assert_same(attend, case, given, whole, [*company, chunk])
+    for token in (0, 5, 239, 240, 495, count - 1):
+        for company in ([], [(2, 0, 1)], others, [(1, 0, 4), *others]):
+            assert_same(attend, case, given, whole, [(0, token, 1), *company])
+
+
+def assert_same(
+    attend: Callable[[Case, Inputs], NDArray[np.float32]],
+    case: Case,
+    given: Inputs,
+    whole: NDArray[np.float32],
+    spans: Sequence[tuple[int, int, int]],
+) -> None:
+    """Rows have the bits that they have in `whole`."""
+    found = attend(case, given.some(case, spans))
+    rows = [given.runs[run, 0] + first + i for run, first, n in spans for i in range(n)]
+    np.testing.assert_array_equal(found.view(np.int32), whole[rows].view(np.int32))
+
+
+@each_target
+@each_call
+@each_case
+def test_what_nobody_sees_may_be_anything(
+    case: Case, spans: list[tuple[int, int]], name: str, loaded: Load
+) -> None:
+    """Other entries, other pages, positions before the window and behind the last token."""
+    given = draw(case, spans)
+    hidden = ~seen(case, given)
     clean = loaded(name).attend(case, given)
-    given.cache[1] = np.nan
-    for entry in {KEYS, case.values}:
-        given.cache[entry][hidden] = [[[np.inf], [np.nan]][entry == VALUES] * case.depth]
-        given.cache[entry][hidden, :, ::3] = -np.inf
+    for entry in range(ENTRIES):
+        unused = entry not in (KEYS, case.values)
+        given.pool[:, entry][np.full_like(hidden, True) if unused else hidden] = np.nan
+        given.pool[:, entry, :, :, ::3][hidden] = -np.inf
     np.testing.assert_array_equal(loaded(name).attend(case, given), clean)
 
 
 @each_target
-@pytest.mark.parametrize("case", [c for c in APART if c.tokens > 1], ids=str)
-@pytest.mark.parametrize("poison", [np.nan, np.inf], ids=str)
+@pytest.mark.parametrize(
+    ("case", "poison"),
+    # In an MX format what is infinite is the largest number.
+    [(case, np.nan) for case in APART] + [(case, np.inf) for case in FLOATS],
+    ids=str,
+)
 def test_a_token_spoils_what_comes_after_it_alone(
     case: Case, poison: float, name: str, loaded: Load
 ) -> None:
-    given = at_the_end(case)
+    count, before = 11, 270
+    given = draw(case, [(5, 20), (count, before), (1, 400)])
+    rows, token = given.rows_of(1), count // 2
+    page, at = given.place(1, before + token)
     clean = loaded(name).attend(case, given)
-    token = case.tokens // 2
-    key = given.position + token
-    given.cache[VALUES, key, :, 5] = poison
+    sees = np.zeros(len(clean), bool)
+    for i in range(token, count):
+        sees[rows.start + i] = case.first_seen(before + i) <= before + token
+    given.pool[page, VALUES, at, :, 5] = poison
     found = loaded(name).attend(case, given)
-    np.testing.assert_array_equal(found[:token], clean[:token])
-    after = given.seen(case)[:, key]
-    assert not np.isfinite(found[after, ..., 5]).any()
-    rest = np.arange(case.depth) != 5
+    np.testing.assert_array_equal(found[~sees], clean[~sees])
+    assert not np.isfinite(found[sees, ..., 5]).any()
+    rest = np.arange(case.depth) // case.block != 5 // case.block
     np.testing.assert_array_equal(found[..., rest], clean[..., rest])
-    given.cache[KEYS, key, :, 1] = np.nan
+    given.pool[page, KEYS, at, :, 1] = np.nan
     found = loaded(name).attend(case, given)
-    np.testing.assert_array_equal(found[:token], clean[:token])
-    assert np.isnan(found[after]).all()
-    np.testing.assert_array_equal(found[~after], clean[~after])
+    np.testing.assert_array_equal(found[~sees], clean[~sees])
+    assert np.isnan(found[sees]).all()
 
 
 @each_target
-@pytest.mark.parametrize("case", APART, ids=str)
+@pytest.mark.parametrize("case", [case for case in FLOATS if not case.cap], ids=str)
 def test_a_value_without_weight_is_not_there(case: Case, name: str, loaded: Load) -> None:
     """A key so far below the others that its weight is zero: its value may be infinite."""
-    given = at_the_end(case)
-    key = given.position
+    given = draw(case, [(4, 301)])
+    page, at = given.place(0, 301)
     given.queries[:] = np.abs(given.queries)
-    given.cache[KEYS, key] = -60000.0
-    given.cache[VALUES, key] = 0.0
-    clean = loaded(name).attend(case, given)
-    given.cache[VALUES, key] = np.inf
-    np.testing.assert_array_equal(loaded(name).attend(case, given), clean)
-    check(clean, case, replace(given, cache=np.where(np.isinf(given.cache), 0, given.cache)))
+    given.pool[page, KEYS, at] = -60000.0
+    given.pool[page, VALUES, at] = 0.0
+    if case.first_seen(301) < 301:
+        # The one key of the first token has all of the weight.
+        clean = loaded(name).attend(case, given)
+        given.pool[page, VALUES, at] = np.inf
+        np.testing.assert_array_equal(loaded(name).attend(case, given), clean)
+        pool = np.where(np.isinf(given.pool), 0, given.pool)
+        check(clean, case, replace(given, pool=pool))
 
 
 @each_target
 @each_case
 def test_without_sinks(case: Case, name: str, loaded: Load) -> None:
-    given = at_the_end(case)
+    given = draw(case, [(7, 250), (1, 600)])
     given.sinks[:] = -np.inf
     check(loaded(name).attend(case, given), case, given)
     given.sinks[:] = 60.0
@@ -226,6 +290,6 @@ def test_without_sinks(case: Case, name: str, loaded: Load) -> None:
 @each_target
 @each_case
 def test_threads_do_not_change_results(case: Case, name: str, loaded: Load) -> None:
-    given = at_the_end(case, seed=1)
+    given = draw(case, CALLS["chunks"], seed=1)
     one, two = (loaded(name, threads).attend(case, given) for threads in (1, 2))
     np.testing.assert_array_equal(one, two)

@@ -1,1 +1,1 @@
-"""Attention over a cache on CPUs: one kernel body made of pieces."""
+"""Attention over pages on CPUs: one kernel, softmax as the keys go by."""

@@ -1,120 +1,266 @@
-"""Attention over a cache: one kernel body for prefill and decode, softmax as the keys go by.
+"""Attention over pages on CPUs: one kernel body for all rows, softmax as the keys go by.
 
     result[t, v, g] = sum over s of p[s] values[s, v]
-    p               = softmax over s of scale * queries[t, v, g] . keys[s, v]
+    p               = softmax over s of scale * queries[t, v, g] . keys[s, v], and the sink
 
-A row is one query head of one token: r = t * G + g. A workgroup has some rows of a key/value head v
-and goes over the keys that any of them sees, a block of two registers at a time:
+A row is one query head of one token. A workgroup has a block of rows of a run and a key/value head,
+and goes over the keys that any of the rows sees, a block of two registers at a time:
 
-    for block of keys:
-      staged[d, key] = keys, extended to f32 and transposed         # once for all rows
-      for tile of rows that sees some of them:                       # see attention_tile.py
-        scores[row, key]   = scale * queries . staged                # keys in the lanes
-        maximum, total     = of what came before and of the scores
-        weights[row, key]  = exp(scores - maximum)
-        result[row, d]     = result[row, d] * exp(old maximum - maximum) + weights . values
+    for piece of keys:                                               # at absolute positions
+      for block of keys:                                             # in one page
+        staged[d, key] = keys, extended to f32 and transposed        # once for all rows
+        factors[d / 32, key] = scales of values                      # where they are packed
+        for tile of rows that sees some of them:                     # see tile.py
+          scores[row, key]   = scale * queries . staged              # keys in the lanes
+          maximum, total     = of the blocks before and of the scores
+          weights[row, key]  = exp(scores - maximum)
+          part[row, d]       = part[row, d] * exp(old maximum - maximum) + weights . values
+      result += part                                                 # see pieces.py
     result /= total
 
-Queries stay f32; products and sums are f32. The cache is read where it lies.
-
-Where there are too few rows to share out, the keys are shared out too, in pieces whose size depends
-on their number alone; attention_pieces.py puts the results together. So no result depends on the
-threads.
+Where the call has few rows each piece has its own workgroup, which leaves its part. Where each run
+has one token a workgroup has all heads of it. A row's sums are in one order for all that, by its
+position alone. Queries stay f32; products and sums are f32. The pool is read where it lies.
 """
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, scf
+from iree.compiler.dialects import arith, memref, scf
 
-from mxc.passes.kernels.attention.rows import when
-from mxc.passes.kernels.attention.shape import Attention, Source
-from mxc.passes.kernels.attention.staging import Staging, scratch
-from mxc.passes.kernels.attention.tile import Memory, Tile
-from mxc.passes.kernels.caches import Seen
+from mxc.dialects.generic import constant
+from mxc.dialects.quantise import BLOCK
+from mxc.passes.kernels.attention.memory import Block, Memory, Workgroup, place_of
+from mxc.passes.kernels.attention.packed import bytes_of_entries
+from mxc.passes.kernels.attention.rows import equal, less, when
+from mxc.passes.kernels.attention.shape import BLOCK_ROWS, PIECE_KEYS, Attention, is_apart
+from mxc.passes.kernels.attention.staging import Staging
+from mxc.passes.kernels.attention.tile import Tile
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.vectors import index, loop
+from mxc.passes.kernels.extents import Buffer, value_of
+from mxc.passes.kernels.paged_attention import Scalars
+from mxc.passes.kernels.runs import block_of_rows, first_seen
+from mxc.passes.kernels.vectors import f32, i1, i8, index, loop, scratch
+
+#: Keys ahead that the cache is asked for, where values are copied.
+AHEAD = 64
+
+#: What is done with a head, and the number of its first tile.
+EachHead = Callable[[ir.Value, ir.Value], None]
 
 
-def attention(shape: Attention, buffers: Sequence[ir.Value], scalars: Sequence[ir.Value]) -> None:
-    """Build the body at the insertion point, over the memrefs and scalars that `shape` names."""
-    queries, keys, values, sinks, result = buffers
-    position, slice_begin, size, piece_keys, *places = scalars
-    split = len(shape.keys) - 3
-    heads = shape.heads_a_workgroup
-    first_head = arith.muli(workgroup(0), index(heads))
-    # The last rows see most keys: begun first, they do not make the others wait.
-    block = arith.subi(index(shape.blocks - 1), workgroup(1))
-    begin, end = slice_begin, arith.addi(slice_begin, size)
-    piece = None
-    if shape.pieces is not None:
-        piece = workgroup(2)
-        begin = arith.addi(begin, arith.muli(piece, piece_keys))
-        end = arith.minsi(end, arith.addi(begin, piece_keys))
-    seen = Seen(position, begin, end, shape.width)
-    tiles = -(-min(shape.rows, shape.block_rows) // shape.tile_rows)
-    f32, block_keys = ir.F32Type.get(), shape.block_keys
-    copied = None
-    if shape.copies_values:
-        copied = scratch([block_keys, shape.mixed], shape.element_type())
-    memory = Memory(
-        queries=queries,
-        keys=Source(keys, places[:split]),
-        values=Source(values, places[split:]),
-        sinks=sinks,
-        result=result,
-        staged=scratch([shape.depth, block_keys], f32),
-        copied=copied,
-        weights=scratch([shape.tile_rows + 1, block_keys], f32),
-        maxima=scratch([heads * tiles, shape.lanes], f32),
-        totals=scratch([heads * tiles, shape.lanes], f32),
+def attention(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> None:
+    """Build the body at the insertion point, over the memrefs of `buffers_of`."""
+    *_, runs, _, _, _ = buffers
+    # The last rows of a run see most keys: begun first, they do not make the others wait.
+    number = arith.subi(arith.subi(shape.blocks(call), index(1)), workgroup(1))
+    run, block, found = block_of_rows(
+        runs, value_of(call.runs), number, group=shape.group, rows=BLOCK_ROWS
     )
-    first = arith.muli(block, index(shape.block_rows))
-    behind = arith.minsi(index(shape.rows), arith.addi(first, index(shape.block_rows)))
+    memory, of_all_heads = _memory(shape, buffers, call)
+    work = Workgroup(run, shape.group, arith.muli(workgroup(2), value_of(call.tokens)))
+    many = found
+    together = shape.all_heads(call)
+    if together is not None:
+        with when(arith.andi(found, together)):
+            AllHeads(shape, of_all_heads, work, call, block).build()
+        many = arith.andi(found, arith.xori(together, constant(1, i1())))
+    with when(many):
+        OneHead(shape, memory, work, call, block).build()
 
-    def each_head(build: Callable[[ir.Value, ir.Value], None]) -> None:
-        """With the head, and the number of its first tile."""
-        with loop(index(0), index(heads), index(1)) as (number, _, _):
-            build(arith.addi(first_head, number), arith.muli(number, index(tiles)))
+
+def _memory(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> tuple[Memory, Memory]:
+    """The memory of a workgroup of one head, and that of one of all heads; they share it."""
+    queries, pool, sinks, _, lists, parts, result = buffers
+    staged = scratch([shape.depth, shape.block_keys], f32())
+    weights = scratch([shape.tile_rows + 1, shape.block_keys], f32())
+    whole, values = shape.state_bytes(shape.tiles), None
+    if shape.copies_values:
+        values = Buffer([shape.block_keys, shape.mixed], shape.value_type())
+        whole += math.prod(values.memref.shape) * values.element.width // 8
+    if shape.takes_all_heads:
+        whole = max(whole, shape.state_bytes(shape.heads))
+    rest = scratch([whole], i8())
+    packed = factors = None
+    if shape.packed is not None:
+        packed = bytes_of_entries(pool)
+        factors = scratch([shape.mixed // BLOCK, shape.block_keys], f32())
+
+    def memory(tiles: int, copied: Buffer | None) -> Memory:
+        def view(buffer: Buffer, at: int) -> ir.Value:
+            return memref.ViewOp(buffer.memref, rest, index(at), []).result
+
+        each = shape.state_bytes(tiles) // 4
+        states = [view(Buffer([tiles, shape.lanes], f32()), number * each) for number in range(4)]
+        return Memory(
+            queries=queries,
+            pool=pool,
+            packed=packed,
+            sinks=sinks,
+            lists=lists,
+            parts=parts,
+            result=result,
+            sums=arith.select(is_apart(call), parts, result),
+            keys=value_of(call.keys),
+            values=value_of(call.values),
+            staged=staged,
+            copied=None if copied is None else view(copied, 4 * each),
+            factors=factors,
+            weights=weights,
+            maxima=states[0],
+            totals=states[1],
+            all_maxima=states[2],
+            all_totals=states[3],
+        )
+
+    return memory(shape.tiles, values), memory(shape.heads, None)
+
+
+@dataclass(frozen=True)
+class Walk(ABC):
+    """A workgroup with rows goes over the keys that they see. `block`: of rows, in the run."""
+
+    shape: Attention
+    memory: Memory
+    work: Workgroup
+    call: Scalars
+    block: ir.Value
+
+    @property
+    @abstractmethod
+    def tokens(self) -> tuple[ir.Value, ir.Value]:
+        """The first and the last token of the rows, counted in the run."""
+
+    @abstractmethod
+    def each_head(self, act: EachHead) -> None:
+        """Build `act` for the heads of the workgroup."""
+
+    @abstractmethod
+    def each_tile(self, head: ir.Value, number: ir.Value, act: Callable[[Tile], None]) -> None:
+        """Build `act` for the tiles of a head, of which the first has this number."""
+
+    def all_tiles(self, act: Callable[[Tile], None]) -> None:
+        """Build `act` for the tiles of the workgroup."""
+        self.each_head(lambda head, number: self.each_tile(head, number, act))
+
+    def build(self) -> None:
+        """Go over one piece and leave it, or over all and write the result."""
+        shape, run = self.shape, self.work.run
+        first, last = (arith.addi(run.before, token) for token in self.tokens)
+        size, piece_keys = index(shape.block_keys), index(PIECE_KEYS)
+        begin = arith.muli(arith.divui(first_seen(shape.reach, first), size), size)
+        behind = arith.addi(last, index(1))
+        apart = is_apart(self.call)
+        # Where pieces are not apart, this is workgroup 0 of 1.
+        piece = arith.addi(arith.divui(begin, piece_keys), workgroup(2))
+        end = arith.ceildivui(behind, piece_keys)
+        end = arith.select(apart, arith.minui(end, arith.addi(piece, index(1))), end)
+        with when(less(piece, end)):
+            whole = arith.xori(apart, constant(1, i1()))
+            self.all_tiles(Tile.begin_piece)
+            several = less(arith.addi(piece, index(1)), end)
+            with when(whole):
+                self.all_tiles(Tile.begin)
+                with when(several):
+                    self.all_tiles(Tile.begin_sums)
+            with loop(piece, end, index(1)) as (each, _, _):
+                start = arith.muli(each, piece_keys)
+                stop = arith.minui(behind, arith.addi(start, piece_keys))
+                self._go_over(arith.maxui(start, begin), stop)
+                with when(less(arith.addi(each, index(1)), end)):
+                    self.all_tiles(Tile.add_piece)
+                scf.YieldOp([])
+            with when(whole):
+                self.all_tiles(lambda tile: tile.finish(several))
+            with when(apart):
+                self.all_tiles(lambda tile: tile.leave_piece(self.call))
+
+    def _go_over(self, start: ir.Value, stop: ir.Value) -> None:
+        """The keys `start` .. `stop` - 1 of a piece."""
+        size, run = index(self.shape.block_keys), self.work.run
+        last = arith.muli(arith.divui(arith.addi(run.before, self.tokens[1]), size), size)
+        ahead = index(self.shape.block_keys if self.memory.copied is None else AHEAD)
+        with loop(start, stop, size) as (at, _, _):
+            places = [
+                place_of(self.shape, self.memory.lists, run.number, position)
+                for position in (at, arith.minui(arith.addi(at, ahead), last))
+            ]
+            block = Block(at, arith.minui(arith.addi(at, size), stop), *places)
+
+            def go_over(head: ir.Value, number: ir.Value) -> None:
+                staging = Staging(self.shape, self.memory, head)
+                staging.stage_keys(block)
+                if self.memory.packed is not None:
+                    staging.stage_factors(block)
+                if self.memory.copied is not None:
+                    staging.copy_values(block)
+                self.each_tile(head, number, lambda tile: tile.block(block))
+
+            self.each_head(go_over)
             scf.YieldOp([])
 
-    def each_tile(head: ir.Value, number: ir.Value, build: Callable[[Tile], None]) -> None:
-        whole = arith.divui(arith.subi(behind, first), index(shape.tile_rows))
-        with loop(index(0), whole, index(1)) as (tile, _, _):
-            at = arith.addi(first, arith.muli(tile, index(shape.tile_rows)))
-            each = arith.addi(number, tile)
-            build(Tile(shape, memory, head, piece, at, each, shape.tile_rows))
+
+class AllHeads(Walk):
+    """All heads of the one token of a run, a tile each."""
+
+    @property
+    def tokens(self) -> tuple[ir.Value, ir.Value]:
+        """The run has one."""
+        return index(0), index(0)
+
+    def each_head(self, act: EachHead) -> None:
+        """One after the other."""
+        with loop(index(0), index(self.shape.heads), index(1)) as (head, _, _):
+            act(head, head)
             scf.YieldOp([])
-        rest = shape.rows % shape.tile_rows
+
+    def each_tile(self, head: ir.Value, number: ir.Value, act: Callable[[Tile], None]) -> None:
+        """Of all query heads."""
+        rows = self.work.rest(head, number, self.shape.group)
+        act(Tile(self.shape, self.memory, rows, all_heads=True))
+
+
+class OneHead(Walk):
+    """A block of rows of a head."""
+
+    def _bounds(self) -> tuple[ir.Value, ir.Value]:
+        """The first row of the block, and the one behind the last."""
+        first = arith.muli(self.block, index(BLOCK_ROWS))
+        count = arith.muli(self.work.run.tokens, index(self.shape.group))
+        return first, arith.minui(count, arith.addi(first, index(BLOCK_ROWS)))
+
+    @property
+    def tokens(self) -> tuple[ir.Value, ir.Value]:
+        """Those of the first and the last row."""
+        first, behind = self._bounds()
+        group = index(self.shape.group)
+        return arith.divui(first, group), arith.divui(arith.subi(behind, index(1)), group)
+
+    def each_head(self, act: EachHead) -> None:
+        """The workgroup's."""
+        act(workgroup(0), index(0))
+
+    def each_tile(self, head: ir.Value, number: ir.Value, act: Callable[[Tile], None]) -> None:
+        """Full ones; the last may have rows twice, unless it is what is left of one token."""
+        first, behind = self._bounds()
+        size = self.shape.tile_rows
+        count = arith.subi(behind, first)
+        tiles, rest = arith.ceildivui(count, index(size)), self.shape.group % size
+        left = None
         if rest:
-            last = arith.cmpi(arith.CmpIPredicate.eq, behind, index(shape.rows))
-            with when(last):
-                at = index(shape.rows - rest)
-                build(Tile(shape, memory, head, piece, at, arith.addi(number, whole), rest))
-
-    each_head(lambda head, number: each_tile(head, number, Tile.begin))
-    first_key = seen.first(arith.divui(first, index(shape.group)))
-    last_token = arith.divui(arith.subi(behind, index(1)), index(shape.group))
-    behind_keys = seen.behind(last_token)
-    with loop(first_key, behind_keys, index(block_keys)) as (start, _, _):
-        stop = arith.minsi(arith.addi(start, index(block_keys)), behind_keys)
-
-        def go_over(head: ir.Value, number: ir.Value) -> None:
-            staging = Staging(
-                shape,
-                keys=memory.keys,
-                values=memory.values,
-                staged=memory.staged,
-                copied=copied,
-                head=head,
-            )
-            staging.stage_keys(start, stop)
-            if copied is not None:
-                staging.copy_values(start, stop)
-            each_tile(head, number, lambda tile: tile.block(seen, start))
-
-        each_head(go_over)
-        scf.YieldOp([])
-    each_head(lambda head, number: each_tile(head, number, Tile.finish))
+            left = equal(arith.remui(count, index(size)), index(rest))
+            tiles = arith.select(left, arith.subi(tiles, index(1)), tiles)
+        with loop(index(0), tiles, index(1)) as (tile, _, _):
+            at = arith.addi(first, arith.muli(tile, index(size)))
+            rows = self.work.tile(head, arith.addi(number, tile), at, size)
+            act(Tile(self.shape, self.memory, rows, all_heads=False))
+            scf.YieldOp([])
+        if left is not None:
+            with when(left):
+                rows = self.work.rest(head, arith.addi(number, tiles), rest)
+                act(Tile(self.shape, self.memory, rows, all_heads=False))

@@ -1,72 +1,114 @@
-"""Pieces of keys put together: the second kernel where the first one shares the keys out.
+"""Pieces of keys put together, in one order by one formula: in a workgroup, or by @NAME_joined.
 
-The first kernel leaves, for each piece and row, what its weights and values come to, then in one
-register more their maximum (lane 0) and their total (the other lanes), the sink not among them:
+The sink is what there is before the first piece. Piece p of a row has a maximum m, a total l and
+values a, sums of exp(score - m) and of these times values:
 
-    result[row] = sum of exp(m[p] - m) values[p] / (exp(sink - m) + sum of exp(m[p] - m) total[p])
+    M' = max(M, m)
+    L' = L * exp(M - M') + l * exp(m - M')
+    A' = A * exp(M - M') + a * exp(m - M')
 
-with m the greatest of the m[p] and the sink. Pieces are added in their order.
+and the result is A / L. A piece that the row sees none of leaves M, L and A as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, scf, vector
 
-from mxc.passes.kernels.attention.shape import Attention
+from mxc.passes.kernels.attention.rows import when
+from mxc.passes.kernels.attention.shape import BLOCK_ROWS, PIECE_KEYS, Attention, is_apart
 from mxc.passes.kernels.attention.staging import extended
-from mxc.passes.kernels.attention.tile import FLOOR
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.exponential import exponential, greater
-from mxc.passes.kernels.vectors import broadcast, index, load, loop, splat
+from mxc.passes.kernels.exponential import exponential, greater, lanes_of
+from mxc.passes.kernels.extents import value_of
+from mxc.passes.kernels.paged_attention import Scalars
+from mxc.passes.kernels.runs import Run, first_seen, run_of_token
+from mxc.passes.kernels.vectors import broadcast, f32, index, load, loop, splat
 
+#: The least that a maximum can be.
+FLOOR = -1.0e38
 #: Registers of a row that are summed at once.
 SUMS = 8
 
 
-def pieces_buffers(shape: Attention) -> list[ir.Type]:
-    """Memrefs of what the first kernel left, the sinks, and the result."""
-    f32 = ir.F32Type.get()
-    whole = [shape.tokens, shape.heads, shape.group, shape.mixed]
-    return [
-        ir.MemRefType.get(shape.result_shape(), f32),
-        shape.sinks_buffer(),
-        ir.MemRefType.get(whole, f32),
-    ]
+@dataclass(frozen=True)
+class State:
+    """Maximum and total of rows, in any lanes."""
+
+    maximum: ir.Value
+    total: ir.Value
 
 
-def join_pieces(shape: Attention, buffers: Sequence[ir.Value], pieces: ir.Value) -> None:
+def only_sink(sink: ir.Value) -> State:
+    """Before the first piece."""
+    maximum = greater(splat(FLOOR, f32(), lanes_of(sink)), sink)
+    return State(maximum, exponential(arith.subf(sink, maximum)))
+
+
+def joined(before: State, piece: State) -> tuple[State, tuple[ir.Value, ir.Value]]:
+    """Both together, and the factors of what came before and of the piece."""
+    maximum = greater(piece.maximum, before.maximum)
+    old = exponential(arith.subf(before.maximum, maximum))
+    new = exponential(arith.subf(piece.maximum, maximum))
+    return State(maximum, added(before.total, piece.total, (old, new))), (old, new)
+
+
+def added(before: ir.Value, piece: ir.Value, factors: tuple[ir.Value, ir.Value]) -> ir.Value:
+    """before * the one factor + piece * the other."""
+    return math.fma(piece, factors[1], arith.mulf(before, factors[0]))
+
+
+def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> None:
     """Build the body at the insertion point; a workgroup has the query heads of a token."""
-    parts, sinks, result = buffers
-    lanes, depth, f32 = shape.lanes, shape.mixed, ir.F32Type.get()
+    parts, sinks, runs, result = buffers
+    lanes, whole = shape.lanes, shape.mixed // shape.lanes
+    registers = max(n for n in range(1, SUMS + 1) if whole % n == 0)
     head, token = workgroup(0), workgroup(1)
-    with loop(index(0), index(shape.group), index(1)) as (member, _, _):
-        row = arith.addi(arith.muli(token, index(shape.group)), member)
-
-        def number(piece: ir.Value, at: int, row: ir.Value = row) -> ir.Value:
-            return broadcast(parts, [piece, head, row, index(depth + at)], lanes)
-
-        sink = extended(broadcast(sinks, [head, member], lanes))
-        initial = greater(splat(FLOOR, f32, lanes), sink)
-        with loop(index(0), pieces, index(1), [initial]) as (piece, (highest,), op):
-            scf.YieldOp([greater(number(piece, 0), highest)])
-        maximum = op.results[0]
-        zero, whole = splat(0.0, f32, lanes), depth // lanes
-        registers = max(n for n in range(1, SUMS + 1) if whole % n == 0)
-        start = [exponential(arith.subf(sink, maximum)), *[zero] * registers]
-        with loop(index(0), index(depth), index(registers * lanes)) as (first, _, _):
-            columns = [arith.addi(first, index(i * lanes)) for i in range(registers)]
-            with loop(index(0), pieces, index(1), start) as (piece, (total, *sums), op):
-                factor = exponential(arith.subf(number(piece, 0), maximum))
-                total = math.fma(number(piece, 1), factor, total)
-                for i, at in enumerate(columns):
-                    part = load(parts, [piece, head, row, at], f32, lanes)
-                    sums[i] = math.fma(part, factor, sums[i])
-                scf.YieldOp([total, *sums])
-            total, *sums = op.results
-            for at, mixed in zip(columns, sums, strict=True):
-                vector.store(arith.divf(mixed, total), result, [token, head, member, at])
+    with when(is_apart(call)):
+        run = run_of_token(runs, value_of(call.runs), token)
+        with loop(index(0), index(shape.group), index(1)) as (member, _, _):
+            first, behind = _pieces(shape, run, token, member)
+            sink = only_sink(extended(broadcast(sinks, [head, member], lanes)))
+            start = [sink.maximum, sink.total, *[splat(0.0, f32(), lanes)] * registers]
+            with loop(index(0), index(whole), index(registers)) as (register, _, _):
+                columns = [
+                    arith.muli(arith.addi(register, index(i)), index(lanes))
+                    for i in range(registers)
+                ]
+                with loop(first, behind, index(1), start) as (piece, (maximum, total, *sums), op):
+                    row = arith.addi(arith.muli(piece, value_of(call.tokens)), token)
+                    left = [
+                        broadcast(parts, shape.state_of(call, [row, head, member], i), lanes)
+                        for i in range(2)
+                    ]
+                    state, factors = joined(State(maximum, total), State(*left))
+                    for i, at in enumerate(columns):
+                        part = load(parts, [row, head, member, at], f32(), lanes)
+                        sums[i] = added(sums[i], part, factors)
+                    scf.YieldOp([state.maximum, state.total, *sums])
+                _, total, *sums = op.results
+                for at, value in zip(columns, sums, strict=True):
+                    vector.store(arith.divf(value, total), result, [token, head, member, at])
+                scf.YieldOp([])
             scf.YieldOp([])
-        scf.YieldOp([])
+
+
+def _pieces(
+    shape: Attention, run: Run, token: ir.Value, member: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """The first piece that a row sees some of, and the one behind the last, counted from the first
+    one that its block of rows sees some of."""
+    own, rows = arith.subi(token, run.first), index(BLOCK_ROWS)
+    row = arith.addi(arith.muli(own, index(shape.group)), member)
+    begin = arith.divui(arith.muli(arith.divui(row, rows), rows), index(shape.group))
+
+    def first_piece(token: ir.Value) -> ir.Value:
+        key = first_seen(shape.reach, arith.addi(run.before, token))
+        return arith.divui(key, index(PIECE_KEYS))
+
+    behind = arith.addi(arith.divui(arith.addi(run.before, own), index(PIECE_KEYS)), index(1))
+    zero = first_piece(begin)
+    return arith.subi(first_piece(own), zero), arith.subi(behind, zero)

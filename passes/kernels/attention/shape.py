@@ -1,4 +1,4 @@
-"""What one attention kernel is: its sizes, its memory, and which keys a token sees."""
+"""What one attention kernel is: its sizes, its memory, how it is shared out."""
 
 from __future__ import annotations
 
@@ -6,45 +6,52 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
+from iree.compiler.dialects import arith
 
 from mxc.dialects.attention import Reach
-from mxc.passes.kernels.caches import PIECE_KEYS
+from mxc.dialects.quantise import BLOCK
+from mxc.formats.formats import FORMATS, BlockFormat
+from mxc.passes.kernels.attention.rows import equal, less
+from mxc.passes.kernels.extents import Size, plus, product, quotient_up, value_of
+from mxc.passes.kernels.paged_attention import Scalars, pool_type
+from mxc.passes.kernels.runs import most_blocks, most_pieces
+from mxc.passes.kernels.vectors import index
 
 #: Registers of keys that a tile takes at once, at most.
 KEY_REGISTERS = 2
+#: Sums that hide most of the latency of a multiply-add.
+CHAINS = 4
 #: Rows of a workgroup. Staging a block of keys costs about as much as four rows over it.
 BLOCK_ROWS = 128
-#: Keys are shared out where there are fewer workgroups than this, until there are as many.
-ENOUGH_WORKGROUPS = 64
-#: Bytes of a workgroup's memory, which is its stack. IREE refuses more than 32 KiB in all: keys of
-#: a block in f32, these and values of a block, and maxima and totals of heads that a workgroup has
-#: together; those of the tiles of one head, and the weights, are 4 KiB at most.
-MOST_STAGED, MOST_COPIED, MOST_STATE = 18432, 28672, 8192
+#: Keys of a piece. Adding a piece to what came before costs a row about two keys.
+PIECE_KEYS = 256
+#: Pieces are computed apart where there are fewer workgroups than this without, and where what
+#: they leave is no more than so many bytes.
+ENOUGH_WORKGROUPS, MOST_PARTS = 64, 1 << 26
+#: Bytes of a workgroup's memory, which is its stack: IREE refuses more than 32 KiB. Keys of a block
+#: in f32 take the first at most.
+MOST_STAGED, MOST_SCRATCH = 18432, 32256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """Sizes of one kernel, all static.
+    """Sizes of one kernel; what comes with each call is in Scalars.
 
-    A key has `depth` elements, a value `mixed`. `keys` and `values` are the shapes of the memrefs
-    they are read from, [.., S, V, D], of which a value is the first elements; `element` is their
-    type, `sinks` the type of the sinks. Scores are multiplied by `scale`; `width` is the sliding
-    window in tokens, or the chunks. `pieces`: how many pieces the keys may come to, or None where a
-    workgroup goes over all keys of its rows.
+    A key has `depth` elements, a value `mixed`. `pool`: entries of a page and its positions;
+    `element` is its type, or its MX format; `sinks` the type of the sinks. Scores are multiplied by
+    `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the chunks.
     """
 
-    tokens: int
     heads: int
     group: int
     depth: int
     mixed: int
-    keys: tuple[int, ...]
-    values: tuple[int, ...]
+    pool: tuple[int, int]
     element: str
     sinks: str
     scale: float
-    width: Reach
-    pieces: int | None
+    cap: float | None
+    reach: Reach
     lanes: int
 
     @property
@@ -53,24 +60,9 @@ class Attention:
         return "f32"
 
     @property
-    def rows(self) -> int:
-        """Rows of a key/value head: its query heads of all tokens."""
-        return self.tokens * self.group
-
-    @property
     def tile_rows(self) -> int:
         """Rows of a register tile: 16 sums of the 32 registers of AVX-512, 8 of the 16 of AVX2."""
-        return _tile_rows(self.lanes)
-
-    @property
-    def block_rows(self) -> int:
-        """Rows of a workgroup."""
-        return BLOCK_ROWS
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of rows."""
-        return -(-self.rows // self.block_rows)
+        return 8 if self.lanes >= 16 else 4
 
     @property
     def block_keys(self) -> int:
@@ -83,82 +75,126 @@ class Attention:
         return key_registers(self.depth, self.lanes)
 
     @property
+    def chains(self) -> int:
+        """Chains of multiply-adds of a score: so many that those of a token hide the latency."""
+        sums = min(self.group, self.tile_rows) * self.key_registers
+        return max(1, CHAINS // sums)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of a workgroup that has one head: full ones, and one of the rest of a token."""
+        return -(-BLOCK_ROWS // self.tile_rows) + 1
+
+    @property
+    def takes_all_heads(self) -> bool:
+        """Whether a workgroup has all heads of a token where each run has one token, since the pool
+        has the heads of a key side by side: where each has one tile, and there is room for all."""
+        scratch = self._scratch + self.state_bytes(self.heads)
+        return self.group <= self.tile_rows and scratch <= MOST_SCRATCH
+
+    @property
     def copies_values(self) -> bool:
-        """Whether values are copied from the cache, where their lines displace each other."""
-        copied = self.block_keys * self.mixed * int(self.element_type().width) // 8
-        staged = self.block_keys * self.depth * 4
-        return self.rows > self.tile_rows and staged + copied <= MOST_COPIED
+        """Whether a workgroup of one head copies values from the pool, where their lines displace
+        each other."""
+        copied = self.block_keys * self.mixed * int(self.value_type().width) // 8
+        return self._scratch + self.state_bytes(self.tiles) + copied <= MOST_SCRATCH
 
     @property
-    def heads_a_workgroup(self) -> int:
-        """Heads of a workgroup: all of a piece where each has one tile, since the cache has the
-        heads of a key side by side."""
-        state = 2 * 4 * self.heads * self.lanes
-        if self.pieces is None or self.rows > self.tile_rows or state > MOST_STATE:
-            return 1
-        return self.heads
+    def _scratch(self) -> int:
+        """Bytes of staged keys, of weights and of scales of values."""
+        rows = self.depth + self.tile_rows + 1
+        return 4 * self.block_keys * (rows + (0 if self.packed is None else self.mixed // BLOCK))
+
+    def state_bytes(self, tiles: int) -> int:
+        """Maxima and totals of tiles, of a piece and of all before it."""
+        return 4 * 4 * tiles * self.lanes
 
     @property
-    def workgroups(self) -> tuple[int | None, ...]:
-        """Along heads, blocks of rows and pieces of keys; None: as many as there are."""
-        heads = self.heads // self.heads_a_workgroup
-        return (heads, self.blocks, 1 if self.pieces is None else None)
+    def packed(self) -> BlockFormat | None:
+        """The MX format of the pool; None: it has floats."""
+        return FORMATS.get(self.element)
 
     def element_type(self) -> ir.Type:
-        """The MLIR type of keys and values."""
-        return ir.Type.parse(self.element)
+        """The MLIR type of the elements of the pool."""
+        return pool_type(self.element)
 
-    def result_shape(self) -> list[int]:
-        """[T, V, G, D]; or [pieces, V, T * G, D and a register] (see pieces.py)."""
-        if self.pieces is None:
-            return [self.tokens, self.heads, self.group, self.mixed]
-        return [self.pieces, self.heads, self.rows, self.mixed + self.lanes]
+    def value_type(self) -> ir.Type:
+        """The MLIR type of values that are copied: of what is packed bf16, which has them all."""
+        return ir.BF16Type.get() if self.packed is not None else self.element_type()
 
-    def buffers(self) -> list[ir.Type]:
-        """Memrefs of queries, keys, values, sinks and result."""
-        f32 = ir.F32Type.get()
+    def parts(self, call: Scalars) -> list[Size]:
+        """[rows, V, G, mixed]: pieces * T rows of values; then their maxima and totals, see
+        `state_of`. Where no piece is apart: what comes of all before the one that is in work."""
+        rows = product(call.pieces, call.tokens)
+        states = quotient_up(product(rows, 2), self.mixed)
+        return [plus(rows, states), self.heads, self.group, self.mixed]
+
+    def state_of(self, call: Scalars, row: Sequence[ir.Value], number: int) -> list[ir.Value]:
+        """The indices in the parts of the maximum (0) or total (1) of a row [piece * T + t, v, g]:
+        pairs, one after the other, behind the values."""
+        first, head, member = row
+        each = arith.addi(arith.muli(first, index(self.heads)), head)
+        each = arith.addi(arith.muli(each, index(self.group)), member)
+        at = arith.addi(arith.muli(each, index(2)), index(number))
+        indices = []
+        for size in (self.mixed, self.group, self.heads):
+            indices.append(arith.remui(at, index(size)))
+            at = arith.divui(at, index(size))
+        rows = value_of(product(call.pieces, call.tokens))
+        return [arith.addi(rows, at), *reversed(indices)]
+
+    def all_heads(self, call: Scalars) -> ir.Value | None:
+        """Whether the workgroups of a call have all heads; None: no call's have."""
+        if not self.takes_all_heads:
+            return None
+        return equal(value_of(call.tokens), value_of(call.runs))
+
+    def blocks(self, call: Scalars) -> ir.Value:
+        """Blocks of rows of a call, at most."""
+        tokens, runs = value_of(call.tokens), value_of(call.runs)
+        return most_blocks(tokens, runs, group=self.group, rows=BLOCK_ROWS)
+
+    def pieces(self, call: Scalars) -> ir.Value:
+        """How many pieces are computed apart; 1: none, a workgroup goes over all keys."""
+        found = most_pieces(
+            arith.muli(value_of(call.pages), index(self.pool[1])),
+            reach=self.reach,
+            group=self.group,
+            rows=BLOCK_ROWS,
+            piece_keys=PIECE_KEYS,
+        )
+        few = less(self._workgroups(call), index(ENOUGH_WORKGROUPS))
+        size = index(4 * self.heads * self.group * self.mixed)
+        parts = arith.muli(arith.muli(value_of(call.tokens), found), size)
+        apart = arith.andi(few, less(parts, index(MOST_PARTS + 1)))
+        return arith.select(apart, arith.maxui(found, index(1)), index(1))
+
+    def _workgroups(self, call: Scalars) -> ir.Value:
+        return arith.muli(self._columns(call), self.blocks(call))
+
+    def _columns(self, call: Scalars) -> ir.Value:
+        """Workgroups of a block of rows."""
+        together, heads = self.all_heads(call), index(self.heads)
+        return heads if together is None else arith.select(together, index(1), heads)
+
+    def workgroups(self, call: Scalars) -> Sequence[Size]:
+        """Along heads, blocks of rows and pieces."""
+        return [self._columns(call), self.blocks(call), call.pieces]
+
+    def joined_workgroups(self, call: Scalars) -> Sequence[Size]:
+        """Along heads and tokens; one, which has nothing to do, where no piece is apart."""
+        apart = is_apart(call)
         return [
-            ir.MemRefType.get([self.tokens, self.heads, self.group, self.depth], f32),
-            ir.MemRefType.get(list(self.keys), self.element_type()),
-            ir.MemRefType.get(list(self.values), self.element_type()),
-            self.sinks_buffer(),
-            ir.MemRefType.get(self.result_shape(), f32),
+            arith.select(apart, index(self.heads), index(1)),
+            arith.select(apart, value_of(call.tokens), index(1)),
         ]
 
-    def sinks_buffer(self) -> ir.Type:
-        """The memref of the sinks, [V, G]."""
-        return ir.MemRefType.get([self.heads, self.group], ir.Type.parse(self.sinks))
 
-    @property
-    def scalars(self) -> int:
-        """Index operands: position, first, size, keys of a piece; places of keys and values."""
-        return 4 + len(self.keys) - 3 + len(self.values) - 3
-
-
-def most_pieces(tokens: int, heads: int, group: int, most_keys: int, lanes: int) -> int | None:
-    """Into how many pieces up to `most_keys` keys are cut, or None where they are left whole."""
-    rows = tokens * group
-    workgroups = heads * -(-rows // BLOCK_ROWS) if rows > _tile_rows(lanes) else 1
-    pieces = min(ENOUGH_WORKGROUPS // workgroups, -(-most_keys // PIECE_KEYS))
-    return pieces if pieces > 1 else None
+def is_apart(call: Scalars) -> ir.Value:
+    """Whether each piece has a workgroup of its own."""
+    return less(index(1), value_of(call.pieces))
 
 
 def key_registers(depth: int, lanes: int) -> int:
     """Registers of keys that are staged at once: as many as there is room for, 0 for none."""
     return min(KEY_REGISTERS, MOST_STAGED // (4 * depth * lanes))
-
-
-def _tile_rows(lanes: int) -> int:
-    return 8 if lanes >= 16 else 4
-
-
-@dataclass(frozen=True)
-class Source:
-    """Keys or values: a memref and the indices before [key, head, d]."""
-
-    memref: ir.Value
-    place: Sequence[ir.Value]
-
-    def at(self, key: ir.Value, head: ir.Value, depth: ir.Value) -> list[ir.Value]:
-        """The indices of one element."""
-        return [*self.place, key, head, depth]

@@ -6,71 +6,97 @@ import math
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, scf, vector
+from iree.compiler.dialects import arith, scf, vector
 
-from mxc.passes.kernels.attention.rows import transpose
-from mxc.passes.kernels.attention.shape import Attention, Source
-from mxc.passes.kernels.vectors import bitcast, i32, index, load, loop, of, prefetch, splat
-
-#: Keys ahead that the cache is asked for.
-AHEAD = 64
-
-
-def scratch(shape: list[int], element: ir.Type) -> ir.Value:
-    """Memory of the workgroup, aligned to cache lines."""
-    kind = ir.MemRefType.get(shape, element)
-    alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64)
-    return memref.AllocaOp(kind, [], [], alignment=alignment).result
+from mxc.dialects.quantise import BLOCK
+from mxc.passes.kernels.attention.memory import Block, Memory
+from mxc.passes.kernels.attention.packed import (
+    as_bf16,
+    of_bytes,
+    of_dwords,
+    place_of_scale,
+    scales_of,
+)
+from mxc.passes.kernels.attention.rows import shuffle, transpose
+from mxc.passes.kernels.attention.shape import Attention
+from mxc.passes.kernels.vectors import (
+    bitcast,
+    broadcast,
+    f32,
+    i8,
+    i32,
+    index,
+    load,
+    loop,
+    of,
+    prefetch,
+    splat,
+)
 
 
 def extended(value: ir.Value) -> ir.Value:
-    """A vector of the cache in f32, exactly."""
+    """A vector of the pool in f32, exactly."""
     kind = ir.VectorType(value.type)
     if isinstance(kind.element_type, ir.F32Type):
         return value
-    return arith.extf(of(ir.F32Type.get(), kind.shape[0]), value)
+    return arith.extf(of(f32(), kind.shape[0]), value)
 
 
 @dataclass(frozen=True)
 class Staging:
-    """`staged` is [D, keys of a block] f32, `copied` [keys of a block, D] as in the cache."""
+    """Puts a block of a head into the workgroup's memory."""
 
     shape: Attention
-    keys: Source
-    values: Source
-    staged: ir.Value
-    copied: ir.Value | None
+    memory: Memory
     head: ir.Value
 
-    def stage_keys(self, start: ir.Value, end: ir.Value) -> None:
-        """Put keys from `start` into `staged`. Behind `end` the last key before it is repeated."""
+    def stage_keys(self, block: Block) -> None:
+        """Put the keys into `staged`, transposed. Behind the last one it is repeated."""
         lanes, depth = self.shape.lanes, self.shape.depth
-        last = arith.subi(end, index(1))
-        pairs = 2 * lanes if self.shape.element == "bf16" else lanes
-        whole = depth // pairs * pairs
+        last = arith.subi(arith.subi(block.stop, block.start), index(1))
+        # As many elements as are in 32 bits: a column of a transposition.
+        packed = self.shape.packed is not None
+        width = (4 if packed else 2 if self.shape.element == "bf16" else 1) * lanes
+        whole = depth // width * width
+        stage = self._stage_packed if packed else self._stage_square
         with loop(index(0), index(self.shape.block_keys), index(lanes)) as (column, _, _):
-            first = arith.addi(start, column)
-            rows = [arith.minsi(arith.addi(first, index(i)), last) for i in range(lanes)]
-            with loop(index(0), index(whole), index(pairs)) as (at, _, _):
-                self._stage_square(rows, at, column, pairs)
+            numbers = [arith.minsi(arith.addi(column, index(i)), last) for i in range(lanes)]
+            with loop(index(0), index(whole), index(width)) as (at, _, _):
+                stage(block, numbers, at, column, width)
                 scf.YieldOp([])
             if whole < depth:
-                self._stage_square(rows, index(whole), column, lanes)
+                stage(block, numbers, index(whole), column, depth - whole)
+            scf.YieldOp([])
+
+    def stage_factors(self, block: Block) -> None:
+        """Put the scales of the values into `factors`, and ask for those of a later block."""
+        shape, memory, lanes = self.shape, self.memory, self.shape.lanes
+        with loop(index(0), index(shape.mixed // BLOCK), index(1)) as (part, _, _):
+            place = place_of_scale(shape, memory.values, block.here, self.head, part)
+            for column in range(0, shape.block_keys, lanes):
+                found = scales_of(shape, memory, place, index(column))
+                vector.store(found, memory.factors, [part, index(column)])
+            for entry in (memory.keys, memory.values):
+                ahead = place_of_scale(shape, entry, block.ahead, self.head, part)
+                prefetch(memory.packed, ahead)
             scf.YieldOp([])
 
     def _stage_square(
-        self, rows: list[ir.Value], at: ir.Value, column: ir.Value, width: int
+        self,
+        block: Block,
+        numbers: list[ir.Value],
+        at: ir.Value,
+        column: ir.Value,
+        width: int,
     ) -> None:
-        """`width` elements from `at` of each row: as many as lanes, or pairs of bf16."""
-        lanes = self.shape.lanes
-        kind = self.shape.element_type()
+        """`width` elements from `at` of each key: as many as lanes, or pairs of bf16."""
+        lanes, memory = self.shape.lanes, self.memory
         registers = []
-        for row in rows:
-            place = self.keys.at(row, self.head, at)
-            registers.append(load(self.keys.memref, place, kind, width))
-            if self.shape.copies_values:
-                ahead = arith.addi(row, index(AHEAD))
-                prefetch(self.keys.memref, self.keys.at(ahead, self.head, at))
+        for number in numbers:
+            here = block.here.at(memory.keys, number, self.head, at)
+            registers.append(load(memory.pool, here, self.shape.element_type(), width))
+            if memory.copied is not None:
+                prefetch(memory.pool, block.ahead.at(memory.keys, number, self.head, at))
         if width == lanes:
             columns = transpose([extended(register) for register in registers])
         else:
@@ -79,20 +105,63 @@ class Staging:
                 # A bf16 is the upper half of the f32 of the same value; the even one comes first.
                 even = arith.shli(pair, splat(16, i32(), lanes))
                 odd = arith.andi(pair, splat(-0x10000, i32(), lanes))
-                columns += [bitcast(half, ir.F32Type.get(), lanes) for half in (even, odd)]
+                columns += [bitcast(half, f32(), lanes) for half in (even, odd)]
         for i, register in enumerate(columns):
-            vector.store(register, self.staged, [arith.addi(at, index(i)), column])
+            vector.store(register, memory.staged, [arith.addi(at, index(i)), column])
 
-    def copy_values(self, start: ir.Value, end: ir.Value) -> None:
-        """Copy values `start` .. `end` - 1, as they are."""
-        lanes, depth, kind = self.shape.lanes, self.shape.mixed, self.shape.element_type()
-        width = math.gcd(depth, lanes * 32 // kind.width)
-        with loop(start, end, index(1)) as (key, _, _):
-            ahead = arith.addi(key, index(AHEAD))
-            number = arith.subi(key, start)
+    def _stage_packed(
+        self,
+        block: Block,
+        numbers: list[ir.Value],
+        at: ir.Value,
+        column: ir.Value,
+        width: int,
+    ) -> None:
+        """`width` elements from `at` of each key: four times as many as lanes, or twice."""
+        shape, memory, lanes = self.shape, self.memory, self.shape.lanes
+        assert shape.packed is not None
+        registers = []
+        for number in numbers:
+            here = block.here.at(memory.keys, number, self.head, at)
+            codes = load(memory.pool, here, i8(), width)
+            if width == 2 * lanes:
+                # IREE takes the extension of what was cast for that of smaller elements.
+                pairs = [[2 * lane, 2 * lane + 1, width, width] for lane in range(lanes)]
+                codes = shuffle(codes, splat(0, i8(), width), [i for pair in pairs for i in pair])
+            registers.append(bitcast(codes, i32(), lanes))
+            if memory.copied is not None:
+                prefetch(memory.pool, block.ahead.at(memory.keys, number, self.head, at))
+        first = arith.divui(at, index(BLOCK))
+        scales = []
+        for part in range(-(-width // BLOCK)):
+            each = arith.addi(first, index(part))
+            place = place_of_scale(shape, memory.keys, block.here, self.head, each)
+            scales.append(scales_of(shape, memory, place, column))
+        each = width // lanes
+        for i, dwords in enumerate(transpose(registers)):
+            for byte in range(each):
+                element = i * each + byte
+                value = of_dwords(shape.packed, dwords, byte)
+                value = arith.mulf(value, scales[element // BLOCK])
+                here = [arith.addi(at, index(element)), column]
+                vector.store(value, memory.staged, here)
+
+    def copy_values(self, block: Block) -> None:
+        """Copy the values, as they are, or as bf16 where they are packed."""
+        lanes, memory, depth = self.shape.lanes, self.memory, self.shape.mixed
+        packed = self.shape.packed
+        kind = self.shape.element_type()
+        width = math.gcd(depth, lanes * 32 // kind.width) if packed is None else lanes
+        count = arith.subi(block.stop, block.start)
+        with loop(index(0), count, index(1)) as (number, _, _):
             for at in range(0, depth, width):
-                place = self.values.at(key, self.head, index(at))
-                value = load(self.values.memref, place, kind, width)
-                vector.store(value, self.copied, [number, index(at)])
-                prefetch(self.values.memref, self.values.at(ahead, self.head, index(at)))
+                here = block.here.at(memory.values, number, self.head, index(at))
+                value = load(memory.pool, here, kind, width)
+                if packed is not None:
+                    factor = broadcast(memory.factors, [index(at // BLOCK), number], lanes)
+                    value = as_bf16(arith.mulf(of_bytes(packed, value), factor))
+                vector.store(value, memory.copied, [number, index(at)])
+                if at * kind.width % 512 == 0:
+                    ahead = block.ahead.at(memory.values, number, self.head, index(at))
+                    prefetch(memory.pool, ahead)
             scf.YieldOp([])

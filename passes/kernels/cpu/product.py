@@ -13,7 +13,6 @@ from typing import Self
 from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
-from mxc.dialects.generic import element_of as type_of
 from mxc.kernels.contraction import Choice, Contraction
 from mxc.kernels.decode import BF16, F32, element_of, scale_element
 from mxc.kernels.language import Element, Kernel
@@ -24,7 +23,7 @@ from mxc.passes.kernels.cpu.quantise.output import buffers as block_buffers
 from mxc.passes.kernels.cpu.quantise.rounding import Rounding
 from mxc.passes.kernels.cpu.rows import Rows
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
-from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
+from mxc.passes.kernels.epilogues import NOTHING, Epilogue
 from mxc.passes.kernels.extents import Buffer, Size, quotient_up
 from mxc.passes.kernels.finish import Finish, Place
 from mxc.passes.kernels.narrow_floats import narrowed
@@ -146,10 +145,7 @@ class Product(ABC):
             self._activations,
             *self.rows.buffers,
             *self.weights.buffers(self.rows.experts, -(-self.columns // PANEL), blocks),
-            *(
-                Buffer(flat_shape(reach, value, self.rows.results), type_of(value))
-                for reach, value in self.epilogue.operands
-            ),
+            *self.epilogue.buffers(self.rows.results),
             *self._results,
         ]
 

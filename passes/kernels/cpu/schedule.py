@@ -122,8 +122,7 @@ def plan(
         rests=_rests(height, rows),
         columns=columns * lanes,
         weights=into,
-        # Of sorted rows the height of a tile depends on other rows, and no sum may.
-        chains=Chains(1 if rows.sorted else isa.chains(kind), isa.registers - _OTHERS),
+        chains=Chains(_chains(isa, kind, rows), isa.registers - _OTHERS),
         rows_a_workgroup=None if rows.sorted and not staged else most,
         columns_a_workgroup=-(-width // together) * together * lanes,
         ahead=_PREFETCH // block * block if weights.packed else 0,
@@ -145,6 +144,16 @@ def _operands(weights: Weights, isa: Isa) -> Element:
         # What multiplies floats is rounded, and has their width.
         return replace(narrow, bits=into.bits)
     return into
+
+
+def _chains(isa: Isa, kind: Kind, rows: Rows) -> int:
+    """Sums that are added up apart, to hide the latency of a multiply-add, where tiles are low.
+
+    Where rows are sorted or come with the call, the height of a row's tile depends on other rows,
+    and no sum may: one chain, as tiles of whole height have.
+    """
+    known = isinstance(rows.rows, int) and not rows.sorted
+    return isa.chains(kind) if known else 1
 
 
 def _rests(height: int, rows: Rows) -> tuple[int, ...]:

@@ -1,0 +1,158 @@
+"""The memory of a workgroup, where a block of keys lies in it, and which rows a tile has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref
+
+from mxc.passes.kernels.attention.shape import Attention
+from mxc.passes.kernels.runs import Run
+from mxc.passes.kernels.vectors import index
+
+
+@dataclass(frozen=True)
+class Memory:
+    """`queries`, `pool`, `sinks`, `lists`, `parts` and `result` are the memrefs of a call; `sums`
+    is that of the last two in which the values of a piece are summed.
+
+    `packed` is the pool as bytes [pages * entries, bytes of an entry], where it is in an MX format.
+
+    The rest is the workgroup's own: `staged` [D, keys] and `copied` [keys, mixed] are a block of
+    keys and of values, and `factors` f32 [mixed / 32, keys] the scales of the latter where they are
+    packed; `weights` [rows of a tile and one more, keys]; `maxima` and `totals` of a
+    piece and `all_maxima` and `all_totals` of the pieces before it, with the sink: [tiles, lanes],
+    where row i of a tile has the lanes from i * row_lanes.
+    """
+
+    queries: ir.Value
+    pool: ir.Value
+    packed: ir.Value | None
+    sinks: ir.Value
+    lists: ir.Value
+    parts: ir.Value
+    result: ir.Value
+    sums: ir.Value
+    keys: ir.Value
+    values: ir.Value
+    staged: ir.Value
+    copied: ir.Value | None
+    factors: ir.Value | None
+    weights: ir.Value
+    maxima: ir.Value
+    totals: ir.Value
+    all_maxima: ir.Value
+    all_totals: ir.Value
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a block of keys begins: a page, and a position of it. The block lies in that page."""
+
+    page: ir.Value
+    first: ir.Value
+
+    def at(
+        self, entry: ir.Value, number: ir.Value, head: ir.Value, element: ir.Value
+    ) -> list[ir.Value]:
+        """The indices in the pool of an element of key `number` of the block."""
+        return [self.page, entry, arith.addi(self.first, number), head, element]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The keys `start` .. `stop` - 1 of a run's sequence; those behind are of no use to anybody.
+
+    `here` is where they lie, `ahead` where a block does that comes soon.
+    """
+
+    start: ir.Value
+    stop: ir.Value
+    here: Place
+    ahead: Place
+
+
+def place_of(shape: Attention, lists: ir.Value, run: ir.Value, position: ir.Value) -> Place:
+    """Where the block that begins at `position` of a run lies."""
+    size = index(shape.pool[1])
+    page = memref.LoadOp(lists, [run, arith.divui(position, size)]).result
+    return Place(arith.index_cast(ir.IndexType.get(), page), arith.remui(position, size))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a tile: `tokens` of the call, their `positions`, query heads (`members`).
+
+    `number` of the tile in its workgroup; `first_part`: the row of `parts` of the first token.
+    Rows may be the same: then they are computed twice.
+    """
+
+    head: ir.Value
+    number: ir.Value
+    tokens: Sequence[ir.Value]
+    positions: Sequence[ir.Value]
+    members: Sequence[ir.Value]
+    first_part: ir.Value
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        return len(self.tokens)
+
+    def row(self, number: int) -> list[ir.Value]:
+        """The indices of a query, and of a result."""
+        return [self.tokens[number], self.head, self.members[number]]
+
+    def part(self, number: int) -> list[ir.Value]:
+        """The indices of what a piece comes to."""
+        token = arith.addi(self.first_part, self.tokens[number])
+        return [token, self.head, self.members[number]]
+
+
+@dataclass(frozen=True)
+class Workgroup:
+    """What a workgroup has of a call: a run, and where its parts begin."""
+
+    run: Run
+    group: int
+    first_part: ir.Value
+
+    def rows(
+        self, head: ir.Value, number: ir.Value, tokens: Sequence[ir.Value], members: list[ir.Value]
+    ) -> Rows:
+        """Rows of `tokens`, counted in the run."""
+        known: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
+        for token in tokens:
+            if token not in known:
+                run = self.run
+                known[token] = arith.addi(run.first, token), arith.addi(run.before, token)
+        places, positions = zip(*(known[token] for token in tokens), strict=True)
+        return Rows(head, number, places, positions, members, self.first_part)
+
+    def tile(self, head: ir.Value, number: ir.Value, first: ir.Value, count: int) -> Rows:
+        """`count` rows from `first`; where the run has fewer, some of them again."""
+        each, last = index(self.group), arith.subi(self.run.tokens, index(1))
+        if self.group % count == 0:
+            token, member = arith.divui(first, each), arith.remui(first, each)
+            members = [arith.addi(member, index(i)) for i in range(count)]
+            return self.rows(head, number, [token] * count, members)
+        if count % self.group == 0:
+            token = arith.divui(first, each)
+            tokens = [
+                arith.minui(arith.addi(token, index(i)), last) for i in range(count // self.group)
+            ]
+            members = [index(i) for i in range(self.group)]
+            spread = [token for token in tokens for _ in members]
+            return self.rows(head, number, spread, members * len(tokens))
+        most = arith.subi(arith.muli(self.run.tokens, each), index(1))
+        numbers = [arith.minui(arith.addi(first, index(i)), most) for i in range(count)]
+        tokens = [arith.divui(row, each) for row in numbers]
+        return self.rows(head, number, tokens, [arith.remui(row, each) for row in numbers])
+
+    def rest(self, head: ir.Value, number: ir.Value, count: int) -> Rows:
+        """The last `count` rows of the run, all of one token."""
+        last = arith.subi(self.run.tokens, index(1))
+        members = [index(self.group - count + i) for i in range(count)]
+        return self.rows(head, number, [last] * count, members)

@@ -1,0 +1,138 @@
+"""Weights of a tile times values of one block, some registers along D a row.
+
+Each weight goes to all lanes. What came before in the piece is in memory, and is scaled to the new
+maximum.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math, memref, scf, vector
+
+from mxc.dialects.quantise import BLOCK
+from mxc.passes.kernels.attention.memory import Block, Memory, Rows
+from mxc.passes.kernels.attention.packed import of_bytes
+from mxc.passes.kernels.attention.rows import choose, row_lanes
+from mxc.passes.kernels.attention.shape import KEY_REGISTERS, Attention
+from mxc.passes.kernels.attention.staging import extended
+from mxc.passes.kernels.exponential import lanes_of
+from mxc.passes.kernels.vectors import (
+    bitcast,
+    broadcast,
+    f32,
+    i1,
+    i32,
+    index,
+    load,
+    loop,
+    prefetch,
+    splat,
+)
+
+
+@dataclass(frozen=True)
+class Mix:
+    """The rows of a tile over a block. `all_heads`: the workgroup goes over the next head next."""
+
+    shape: Attention
+    memory: Memory
+    rows: Rows
+    block: Block
+    all_heads: bool
+
+    def add(self, first: ir.Value, behind: ir.Value) -> None:
+        """Add weights times values of the keys `first` .. `behind` - 1 of the block."""
+        lanes, depth = self.shape.lanes, self.shape.mixed
+        most = KEY_REGISTERS * self.shape.tile_rows // self.rows.count
+        registers = max(n for n in range(1, most + 1) if depth // lanes % n == 0)
+        with loop(index(0), index(depth), index(registers * lanes)) as (at, _, _):
+            columns = [arith.addi(at, index(j * lanes)) for j in range(registers)]
+
+            def mixed(careful: bool, columns: list[ir.Value] = columns) -> list[ir.Value]:
+                return self._columns(columns, first, behind, careful=careful)
+
+            # Zero times what a row does not see is zero, unless that is infinite or NaN.
+            results = mixed(careful=False)
+            results = choose(_any_not_finite(results), lambda: mixed(careful=True), results)
+            for place, value in enumerate(results):
+                row, column = divmod(place, registers)
+                vector.store(value, self.memory.sums, [*self.rows.part(row), columns[column]])
+            scf.YieldOp([])
+
+    def _columns(
+        self, columns: Sequence[ir.Value], first: ir.Value, behind: ir.Value, *, careful: bool
+    ) -> list[ir.Value]:
+        """[row, column]; `careful`: a value whose weight is zero is not there."""
+        memory, rows, lanes = self.memory, self.rows, self.shape.lanes
+        rest, width = index(self.shape.tile_rows), row_lanes(rows.count, lanes)
+        sums = []
+        for i in range(rows.count):
+            factor = broadcast(memory.weights, [rest, index(i * width)], lanes)
+            for at in columns:
+                before = load(memory.sums, [*rows.part(i), at], f32(), lanes)
+                sums.append(arith.mulf(before, factor))
+        with loop(first, behind, index(1), sums) as (number, totals, op):
+            if memory.copied is None:
+                self._ask_for_next(number, columns)
+            values = [self._value(number, at) for at in columns]
+            for i in range(rows.count):
+                weight = broadcast(memory.weights, [index(i), number], lanes)
+                for j, value in enumerate(values):
+                    place = i * len(columns) + j
+                    taken = _unless_zero(weight, value) if careful else value
+                    totals[place] = math.fma(weight, taken, totals[place])
+            scf.YieldOp(totals)
+        return list(op.results)
+
+    def _ask_for_next(self, number: ir.Value, columns: Sequence[ir.Value]) -> None:
+        """Ask for what the next head needs of a key.
+
+        Evenly, since only some lines can be asked for at a time. Keys alone for the first-level
+        cache: rows of a head are heads * D apart, so that few of its sets take them all.
+        """
+        page, first = self.block.ahead.page, self.block.ahead.first
+        head = self.rows.head
+        if self.all_heads:
+            here, following = self.block.here, arith.addi(head, index(1))
+            last = arith.cmpi(arith.CmpIPredicate.eq, following, index(self.shape.heads))
+            page = arith.select(last, page, here.page)
+            first = arith.select(last, first, here.first)
+            head = arith.select(last, index(0), following)
+        key = arith.addi(first, number)
+        line, pool = 512 // int(self.shape.element_type().width), self.memory.pool
+        for at in columns[:: max(1, line // self.shape.lanes)]:
+            prefetch(pool, [page, self.memory.keys, key, head, at])
+            values = [page, self.memory.values, key, head, at]
+            memref.PrefetchOp(pool, values, False, 2, True)
+
+    def _value(self, number: ir.Value, at: ir.Value) -> ir.Value:
+        memory, packed, lanes = self.memory, self.shape.packed, self.shape.lanes
+        if memory.copied is not None:
+            return extended(load(memory.copied, [number, at], self.shape.value_type(), lanes))
+        place = self.block.here.at(memory.values, number, self.rows.head, at)
+        value = load(memory.pool, place, self.shape.element_type(), lanes)
+        if packed is None:
+            return extended(value)
+        part = arith.divui(at, index(BLOCK))
+        factor = broadcast(memory.factors, [part, number], lanes)
+        return arith.mulf(of_bytes(packed, value), factor)
+
+
+def _unless_zero(weight: ir.Value, value: ir.Value) -> ir.Value:
+    """The value, or zero where its weight is zero: what is not seen may be NaN."""
+    zero = splat(0.0, f32(), lanes_of(value))
+    unseen = arith.cmpf(arith.CmpFPredicate.OEQ, weight, zero)
+    return arith.select(unseen, zero, value)
+
+
+def _any_not_finite(values: Sequence[ir.Value]) -> ir.Value:
+    """Whether a lane is infinite or NaN: x - x is zero of all others."""
+    lanes = lanes_of(values[0])
+    bits = [bitcast(arith.subf(value, value), i32(), lanes) for value in values]
+    both = functools.reduce(arith.ori, bits)
+    over = arith.cmpi(arith.CmpIPredicate.ne, both, splat(0, i32(), lanes))
+    return vector.ReductionOp(i1(), vector.CombiningKind.OR, over).result

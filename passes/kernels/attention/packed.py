@@ -1,0 +1,99 @@
+"""Keys and values that are packed in an MX format, on their way to f32.
+
+    value = 2 ** (scale - 127) * element
+
+An element is exact in f32, and in bf16, and so is its product with a scale; but what is less than
+the least normal f32 is zero. Of e4m3 the 7 bits of the magnitude are those of the f16 that is 256
+times less, and with another exponent those of an f32, unless it is subnormal. In no element is a
+NaN: a block that has one has a NaN as its scale.
+
+Behind the B positions of an entry are its scales, [V, D / 32, B]: see dialects/pages.py.
+"""
+
+from __future__ import annotations
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref
+
+from mxc.dialects.quantise import BLOCK
+from mxc.formats.formats import BlockFormat
+from mxc.passes.kernels.attention.memory import Memory, Place
+from mxc.passes.kernels.attention.shape import Attention
+from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, index, load, of, shifted, splat
+
+#: What `of_bytes` and `of_dwords` give of e4m3 is that many times less.
+_E4M3 = 256.0
+#: The exponents with which the magnitude of an e4m3 is that of an f32 / 256, normal or with one to
+#: be subtracted; that one.
+_NORMAL, _MORE, _ONE = 112 << 23, 113 << 23, 2.0**-14
+
+
+def bytes_of_entries(pool: ir.Value) -> ir.Value:
+    """The memref i8 [N, E, .., V, D] of a pool as [N * E, bytes of an entry]."""
+    _, _, rows, heads, depth = ir.MemRefType(pool.type).shape
+    kind = ir.MemRefType.get([ir.ShapedType.get_dynamic_size(), rows * heads * depth], i8())
+    return memref.collapse_shape(kind, pool, [[0, 1], [2, 3, 4]])
+
+
+def place_of_scale(
+    shape: Attention, entry: ir.Value, place: Place, head: ir.Value, block: ir.Value
+) -> list[ir.Value]:
+    """The indices in `Memory.packed` of the scale of a block of the first key of `place`."""
+    entries, positions = shape.pool
+    row = arith.addi(arith.muli(place.page, index(entries)), entry)
+    before = arith.addi(arith.muli(head, index(shape.depth // BLOCK)), block)
+    at = arith.addi(arith.muli(before, index(positions)), place.first)
+    return [row, arith.addi(at, index(positions * shape.heads * shape.depth))]
+
+
+def scales_of(shape: Attention, memory: Memory, place: list[ir.Value], keys: ir.Value) -> ir.Value:
+    """f32 [lanes]: the scales of keys from number `keys` on, times what elements are less."""
+    assert shape.packed is not None
+    lanes, (row, at) = shape.lanes, place
+    codes = load(memory.packed, [row, arith.addi(at, keys)], i8(), lanes)
+    bits = arith.shli(arith.extui(of(i32(), lanes), codes), splat(23, i32(), lanes))
+    unit = splat(unit_of(shape.packed), f32(), lanes)
+    found = arith.mulf(bitcast(bits, f32(), lanes), unit)
+    none = arith.cmpi(arith.CmpIPredicate.eq, codes, splat(-1, i8(), lanes))
+    return arith.select(none, splat(float("nan"), f32(), lanes), found)
+
+
+def unit_of(format: BlockFormat) -> float:
+    """What the f32 of elements are to be multiplied with."""
+    return _E4M3 if format.element.exponent else format.element.min_positive
+
+
+def of_bytes(format: BlockFormat, codes: ir.Value) -> ir.Value:
+    """f32 of the elements i8 [lanes], over `unit_of`."""
+    (lanes,) = ir.VectorType(codes.type).shape
+    wide = of(f32(), lanes)
+    if not format.element.exponent:
+        return arith.sitofp(wide, arith.extsi(of(i32(), lanes), codes))
+    # Sign at bits 15 and 14, of which the second is none of an e4m3's.
+    both = shifted(arith.extsi(of(i16(), lanes), codes), -7)
+    bits = arith.andi(both, splat(0xBF80 - (1 << 16), i16(), lanes))
+    return arith.extf(wide, bitcast(bits, ir.F16Type.get(), lanes))
+
+
+def of_dwords(format: BlockFormat, dwords: ir.Value, byte: int) -> ir.Value:
+    """f32 of the elements in one byte of i32 [lanes], over `unit_of`."""
+    (lanes,) = ir.VectorType(dwords.type).shape
+    high = shifted(dwords, 8 * byte - 24)
+    if not format.element.exponent:
+        signed = arith.shrsi(high, splat(24, i32(), lanes))
+        return arith.sitofp(of(f32(), lanes), signed)
+    magnitude = arith.andi(shifted(high, 4), splat(0x07F00000, i32(), lanes))
+    normal = arith.addi(magnitude, splat(_NORMAL, i32(), lanes))
+    more = bitcast(arith.addi(magnitude, splat(_MORE, i32(), lanes)), f32(), lanes)
+    # Of a subnormal, m / 8: (1 + m / 8) - 1. It is the less of the two, elsewhere the other one is.
+    less = arith.subf(more, splat(_ONE, f32(), lanes))
+    found = arith.minui(normal, bitcast(less, i32(), lanes))
+    sign = arith.andi(high, splat(-(1 << 31), i32(), lanes))
+    return bitcast(arith.ori(found, sign), f32(), lanes)
+
+
+def as_bf16(values: ir.Value) -> ir.Value:
+    """f32 that are bf16, as those: their upper halves."""
+    (lanes,) = ir.VectorType(values.type).shape
+    bits = arith.shrui(bitcast(values, i32(), lanes), splat(16, i32(), lanes))
+    return bitcast(arith.trunci(of(i16(), lanes), bits), ir.BF16Type.get(), lanes)

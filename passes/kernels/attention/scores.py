@@ -1,0 +1,152 @@
+"""Scores of a tile over one block of keys, keys in the lanes: sums of products, then what is seen.
+
+One or two registers of keys a row; each element of the queries goes to all lanes. A row's sum has
+one order, whatever rows the tile has: chains of every so many-th element, then these.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math, scf
+
+from mxc.passes.kernels.attention.memory import Block, Memory, Rows
+from mxc.passes.kernels.attention.rows import choose, less, spread
+from mxc.passes.kernels.attention.shape import KEY_REGISTERS, Attention
+from mxc.passes.kernels.exponential import tanh
+from mxc.passes.kernels.runs import first_seen
+from mxc.passes.kernels.vectors import (
+    broadcast,
+    f32,
+    i32,
+    index,
+    load,
+    loop,
+    prefetch,
+    splat,
+    table,
+)
+
+#: Elements of D that the loop over the scores takes at once.
+UNROLL = 8
+#: What a score is where a row does not see the key: the exponential of its difference to FLOOR is
+#: zero.
+MASKED = -3.0e38
+
+#: [row][register of keys].
+Scores = list[list[ir.Value]]
+
+
+def scores(shape: Attention, memory: Memory, rows: Rows, block: Block) -> Scores:
+    """What the rows score with the keys of a block; MASKED those that a row does not see."""
+    return _masked(shape, rows, block, _products(shape, memory, rows, block))
+
+
+def _products(shape: Attention, memory: Memory, rows: Rows, block: Block) -> Scores:
+    lanes, registers = shape.lanes, shape.key_registers
+    at_once = KEY_REGISTERS * shape.tile_rows // (rows.count * registers)
+    number = min(shape.chains, at_once)
+    chains: list[list[ir.Value]] = []
+    for first in range(0, shape.chains, number):
+        chains += _chains(shape, memory, rows, block, range(first, first + number))
+
+    def finished(*sums: ir.Value) -> ir.Value:
+        total = functools.reduce(arith.addf, sums)
+        if shape.cap is None:
+            return arith.mulf(total, splat(shape.scale, f32(), lanes))
+        bounded = tanh(arith.mulf(total, splat(shape.scale / shape.cap, f32(), lanes)))
+        return arith.mulf(bounded, splat(shape.cap, f32(), lanes))
+
+    totals = [finished(*sums) for sums in zip(*chains, strict=True)]
+    return [totals[i * registers : (i + 1) * registers] for i in range(rows.count)]
+
+
+def _chains(
+    shape: Attention, memory: Memory, rows: Rows, block: Block, chains: range
+) -> list[list[ir.Value]]:
+    """Of each chain the sums of all rows and registers of keys."""
+    lanes, registers = shape.lanes, shape.key_registers
+    size = rows.count * registers
+    zero = [splat(0.0, f32(), lanes)] * (len(chains) * size)
+    with loop(index(0), index(shape.depth), index(UNROLL), zero) as (at, sums, op):
+        if memory.copied is None and 0 in chains:
+            _ask_for_values(shape, memory, rows, block, at)
+        for step in range(UNROLL):
+            if step % shape.chains not in chains:
+                continue
+            here = arith.addi(at, index(step))
+            keys = [
+                load(memory.staged, [here, index(j * lanes)], f32(), lanes)
+                for j in range(registers)
+            ]
+            first = chains.index(step % shape.chains) * size
+            for i in range(rows.count):
+                query = broadcast(memory.queries, [*rows.row(i), here], lanes)
+                for j, key in enumerate(keys):
+                    place = first + i * registers + j
+                    sums[place] = math.fma(query, key, sums[place])
+        scf.YieldOp(sums)
+    sums = list(op.results)
+    return [sums[first : first + size] for first in range(0, len(sums), size)]
+
+
+def _ask_for_values(
+    shape: Attention, memory: Memory, rows: Rows, block: Block, at: ir.Value
+) -> None:
+    """Ask for a part of the values of the block, in the loop over its scores from `at`."""
+    keys, depth = shape.block_keys, shape.depth
+    first = arith.divui(arith.muli(at, index(keys)), index(depth))
+    line = 512 // int(shape.element_type().width)
+    for row in range(max(1, keys * UNROLL // depth)):
+        number = arith.addi(first, index(row))
+        for column in range(0, shape.mixed, line):
+            place = block.here.at(memory.values, number, rows.head, index(column))
+            prefetch(memory.pool, place)
+
+
+def _masked(shape: Attention, rows: Rows, block: Block, scores: Scores) -> Scores:
+    """Most blocks have no key that a row does not see."""
+    behind = arith.addi(block.start, index(shape.block_keys))
+    hidden = less(arith.addi(rows.positions[0], index(1)), behind)
+    if shape.reach is not None:
+        early = less(block.start, first_seen(shape.reach, rows.positions[-1]))
+        hidden = arith.ori(hidden, early)
+
+    def masked() -> list[ir.Value]:
+        masks: dict[ir.Value, list[ir.Value]] = {}
+        lowest = splat(MASKED, f32(), shape.lanes)
+        found = []
+        for row, position in zip(scores, rows.positions, strict=True):
+            if position not in masks:
+                masks[position] = _seen_keys(shape, position, block.start)
+            found += [
+                arith.select(mask, score, lowest)
+                for mask, score in zip(masks[position], row, strict=True)
+            ]
+        return found
+
+    flat = choose(hidden, masked, [value for row in scores for value in row])
+    registers = shape.key_registers
+    return [flat[i * registers : (i + 1) * registers] for i in range(rows.count)]
+
+
+def _seen_keys(shape: Attention, position: ir.Value, start: ir.Value) -> list[ir.Value]:
+    """Which keys of the block from `start` a row at `position` sees."""
+    lanes = shape.lanes
+
+    def bound(key: ir.Value) -> ir.Value:
+        return spread(arith.index_cast(i32(), arith.subi(key, start)), lanes)
+
+    own, first = bound(position), None
+    if shape.reach is not None:
+        first = bound(first_seen(shape.reach, position))
+    masks = []
+    for j in range(shape.key_registers):
+        keys = table(np.arange(j * lanes, (j + 1) * lanes, dtype=np.int32), i32())
+        mask = arith.cmpi(arith.CmpIPredicate.sle, keys, own)
+        if first is not None:
+            mask = arith.andi(mask, arith.cmpi(arith.CmpIPredicate.sge, keys, first))
+        masks.append(mask)
+    return masks

@@ -1,0 +1,98 @@
+"""The short convolution on CPUs: a workgroup goes over the rows of a run, for some columns.
+
+The last W - 1 rows of x are in registers; the weights, extended and transposed, in the L1 cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math, scf, vector
+
+from mxc.dialects.reasons import Reason
+from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import Size
+from mxc.passes.kernels.recurrences.shape import ConvolutionShape, Extents, rows_of_run
+from mxc.passes.kernels.vectors import f32, index, load, loop, of, scratch, splat
+
+#: Registers for the last rows, of 32 or of the 16 that AVX2 has.
+_KEPT, _KEPT_AVX2 = 12, 6
+
+
+@dataclass(frozen=True)
+class CpuConvolution:
+    """`shape` in registers of `lanes` f32."""
+
+    shape: ConvolutionShape
+    lanes: int
+
+    @staticmethod
+    def of(shape: ConvolutionShape, lanes: int) -> CpuConvolution | Reason:
+        """The kernel, or why there is none."""
+        if shape.columns % lanes:
+            return Reason(f"x has {shape.columns} columns; kernels take multiples of {lanes}")
+        return CpuConvolution(shape, lanes)
+
+    @property
+    def threads(self) -> None:
+        """None: a CPU has no lanes of its own."""
+
+    @property
+    def columns(self) -> int:
+        """Of a workgroup."""
+        return self._registers * self.lanes
+
+    @property
+    def _registers(self) -> int:
+        """A row of a workgroup."""
+        whole = self.shape.columns // self.lanes
+        kept = _KEPT_AVX2 if self.lanes == 8 else _KEPT
+        most = max(1, kept // (self.shape.width - 1))
+        return max(n for n in range(1, min(most, whole) + 1) if whole % n == 0)
+
+    def workgroups(self, of: Extents) -> list[Size]:
+        """Along columns and runs."""
+        return [self.shape.columns // self.columns, of.runs]
+
+    def body(self, layer: ir.Value, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        x, weights, pool, runs, places, result = buffers
+        run = rows_of_run(runs, places, workgroup(1))
+        first = arith.muli(workgroup(0), index(self.columns))
+        columns = [arith.addi(first, index(n * self.lanes)) for n in range(self._registers)]
+        before = [index(n) for n in range(self.shape.width - 1)]
+        states = [[run.place, layer, n, column] for n in before for column in columns]
+        factors = self._factors(weights, columns)
+        zeros = splat(0.0, f32(), self.lanes)
+        start = [arith.select(run.fresh, zeros, self._load(pool, at)) for at in states]
+        with loop(run.first, run.behind, index(1), start) as (row, kept, op):
+            for number, column in enumerate(columns):
+                kept.append(self._load(x, [row, column]))
+                total = zeros
+                for n, value in enumerate(kept[number :: len(columns)]):
+                    factor = self._load(factors, [index(n), index(number * self.lanes)])
+                    total = math.fma(value, factor, total)
+                vector.store(total, result, [row, column])
+            scf.YieldOp(kept[len(columns) :])
+        for value, at in zip(op.results, states, strict=True):
+            vector.store(value, pool, at)
+
+    def _load(self, source: ir.Value, at: Sequence[ir.Value]) -> ir.Value:
+        return load(source, at, f32(), self.lanes)
+
+    def _factors(self, weights: ir.Value, columns: list[ir.Value]) -> ir.Value:
+        """Scratch f32 [W, columns] of the weights."""
+        width, lanes = self.shape.width, self.lanes
+        memory = scratch([width, self.columns], f32())
+        element = ir.Type.parse(self.shape.element)
+        for number, column in enumerate(columns):
+            at = arith.muli(column, index(width))
+            whole = vector.load(of(element, lanes * width), weights, [at])
+            if self.shape.element != "f32":
+                whole = arith.extf(of(f32(), lanes * width), whole)
+            for n in range(width):
+                taken = vector.shuffle(whole, whole, list(range(n, lanes * width, width)))
+                vector.store(taken, memory, [index(n), index(number * lanes)])
+        return memory

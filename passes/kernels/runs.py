@@ -1,0 +1,115 @@
+"""Which rows and which keys a workgroup of attention over pages has.
+
+`runs` is the memref i32 [S, 3] of a call: first token, number of tokens and positions before them,
+of each run. A token has G rows, its query heads: row r of a run is head r % G of token r // G.
+Blocks of rows never mix runs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref, scf
+
+from mxc.dialects.attention import Chunk, Reach
+from mxc.dialects.generic import constant
+from mxc.passes.kernels.vectors import i1, index, loop
+
+
+def reach_size(reach: int | Chunk) -> int:
+    """Tokens of the window, or of a chunk."""
+    return reach.size if isinstance(reach, Chunk) else reach
+
+
+def first_seen(reach: Reach, position: ir.Value) -> ir.Value:
+    """The first key that a token at `position` sees, of its type; the last one is its own."""
+
+    def number(value: int) -> ir.Value:
+        return constant(value, position.type)
+
+    if reach is None:
+        return number(0)
+    if isinstance(reach, Chunk):
+        return arith.muli(arith.divui(position, number(reach.size)), number(reach.size))
+    return arith.maxsi(number(0), arith.subi(position, number(reach - 1)))
+
+
+def most_blocks(tokens: ir.Value, runs: ir.Value, *, group: int, rows: int) -> ir.Value:
+    """Blocks of `rows` rows of all runs, at most; one a run where each has one token.
+
+    A run of c tokens has at most (c * G + rows - g) / rows, where g divides both rows and G.
+    """
+    ragged = arith.muli(runs, index(rows - math.gcd(group, rows)))
+    return arith.divui(arith.addi(arith.muli(tokens, index(group)), ragged), index(rows))
+
+
+def most_pieces(
+    positions: ir.Value, *, reach: Reach, group: int, rows: int, piece_keys: int
+) -> ir.Value:
+    """Pieces of `piece_keys` keys that a block of `rows` rows sees some of, at most, where no run
+    has more than so many positions."""
+    found = arith.ceildivui(positions, index(piece_keys))
+    if reach is None:
+        return found
+    tokens = -(-rows // group) + 1
+    # The first token of a block sees so many keys before it, which begin anywhere in a piece.
+    keys = reach_size(reach) + tokens
+    return arith.minui(found, index(-(-keys // piece_keys) + 1))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a call: its `number`, `first` token and number of `tokens`, positions `before`."""
+
+    number: ir.Value
+    first: ir.Value
+    tokens: ir.Value
+    before: ir.Value
+
+
+def block_of_rows(
+    runs: ir.Value, count: ir.Value, number: ir.Value, *, group: int, rows: int
+) -> tuple[Run, ir.Value, ir.Value]:
+    """Block `number` of all blocks of rows: its run, its number in the run, whether there is one.
+
+    `count`: runs of the call. Where there is no such block the run is the first one.
+    """
+    no = constant(0, i1())
+    with loop(index(0), count, index(1), [index(0), index(0), index(0), no]) as (each, carried, op):
+        before, run, block, found = carried
+        all_rows = arith.muli(_number(runs, each, 1), index(group))
+        behind = arith.addi(before, arith.ceildivui(all_rows, index(rows)))
+        here = arith.andi(_at_most(before, number), _less(number, behind))
+        run = arith.select(here, each, run)
+        block = arith.select(here, arith.subi(number, before), block)
+        scf.YieldOp([behind, run, block, arith.ori(found, here)])
+    _, run, block, found = op.results
+    return read_run(runs, run), block, found
+
+
+def run_of_token(runs: ir.Value, count: ir.Value, token: ir.Value) -> Run:
+    """The run of a token of the call: the last that begins at or before it."""
+    with loop(index(1), count, index(1), [index(0)]) as (each, (run,), op):
+        scf.YieldOp([arith.select(_at_most(_number(runs, each, 0), token), each, run)])
+    return read_run(runs, op.results[0])
+
+
+def read_run(runs: ir.Value, number: ir.Value) -> Run:
+    """Run `number` of the call."""
+    first, tokens, before = (_number(runs, number, column) for column in range(3))
+    return Run(number, first, tokens, before)
+
+
+def _number(runs: ir.Value, run: ir.Value, column: int) -> ir.Value:
+    value = memref.LoadOp(runs, [run, index(column)]).result
+    return arith.index_cast(ir.IndexType.get(), value)
+
+
+def _less(x: ir.Value, y: ir.Value) -> ir.Value:
+    return arith.cmpi(arith.CmpIPredicate.slt, x, y)
+
+
+def _at_most(x: ir.Value, y: ir.Value) -> ir.Value:
+    return arith.cmpi(arith.CmpIPredicate.sle, x, y)
