@@ -176,8 +176,7 @@ func.func @nvfp4(%x: tensor<4x32x16xf32>, %w: tensor<32x32x16xf4E2M1FN>, %s: ten
 // CHECK: arith.cmpi ult, %{{.*}}, %[[ROWS]]
 // CHECK: vector.load %{{.*}} : memref<?x32xf32, strided<[32, 1], offset: ?>, #hal.descriptor_type<storage_buffer>>, vector<4xf32>
 // CHECK-LABEL: func.func @dynamic_rows(
-// CHECK-NOT: linalg
-// CHECK: %[[DIM:.*]] = tensor.dim %{{.*}}, %c0
+// CHECK: %[[DIM:.*]] = tensor.dim %arg0, %c0
 // CHECK-NOT: linalg
 // CHECK: flow.dispatch @mxc_mxfp4_mxfp4_1xDx32x512_then_0::@mxc_mxfp4_mxfp4_1xDx32x512_then_0[%[[DIM]]](%{{.*}}, %[[DIM]]) {mxc.contraction = {batch = 1 : i64, k = 512 : i64, kind = "scaled matrix", lhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}, m = -1 : i64, n = 32 : i64, out = {element = f32}, rhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}}} : (tensor<?xi8>{%{{.*}}}, {{.*}}, tensor<?x32xf32>{%[[DIM]]}, index) -> tensor<?x32xf32>{%[[DIM]]}
 func.func @dynamic_rows(%x: tensor<?x16x32xf4E2M1FN>, %xs: tensor<?x16xf8E8M0FNU>, %w: tensor<32x16x32xf4E2M1FN>, %s: tensor<32x16xf8E8M0FNU>, %more: tensor<?x32xf32>) -> tensor<?x32xf32> {
@@ -501,4 +500,61 @@ func.func @float_scales(%x: tensor<4x2x128xf8E4M3FN>, %xs: tensor<4x2xf32>, %w: 
     linalg.yield %q : f32
   } -> tensor<4x32xf32>
   func.return %y : tensor<4x32xf32>
+}
+
+// -----
+
+// Plain weights, a parameter: no scales. What rounds the activations becomes a part of what computes
+// them, and the bias is added to the sums.
+// CHECK-LABEL: stream.executable private @mxc_bf16_bf16_1xDx48x544_then_0
+// CHECK-COUNT-2: amdgpu.mfma 16x16x32 {{.*}} : vector<8xbf16>, vector<8xbf16>, vector<4xf32>
+// CHECK-LABEL: func.func @dense(
+// CHECK: arith.truncf
+// CHECK-NEXT: linalg.yield
+// CHECK-NOT: linalg
+// CHECK: flow.dispatch @mxc_bf16_bf16_1xDx48x544_then_0::@mxc_bf16_bf16_1xDx48x544_then_0[%[[ROWS:[a-z0-9_]*]]]({{.*}}, %[[ROWS]]) {mxc.contraction = {batch = 1 : i64, k = 544 : i64, kind = "matrix", lhs = {element = bf16}, m = -1 : i64, n = 48 : i64, out = {element = f32}, rhs = {element = bf16}}}
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<48x544xbf16>
+func.func @dense(%x: tensor<?x544xf32>, %b: tensor<48xf32>) -> tensor<?x48xf32> {
+  %c0 = arith.constant 0 : index
+  %m = tensor.dim %x, %c0 : tensor<?x544xf32>
+  %w = util.global.load immutable @w : tensor<48x544xbf16>
+  %wide = tensor.empty(%m) : tensor<?x544xf32>
+  %f = linalg.generic {
+      indexing_maps = [affine_map<(m, k) -> (m, k)>, affine_map<(m, k) -> (m, k)>], iterator_types = ["parallel", "parallel"]}
+      ins(%x : tensor<?x544xf32>) outs(%wide : tensor<?x544xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %n = math.sin %a : f32
+    linalg.yield %n : f32
+  } -> tensor<?x544xf32>
+  %e = tensor.empty(%m) : tensor<?x544xbf16>
+  %h = linalg.generic {
+      indexing_maps = [affine_map<(m, k) -> (m, k)>, affine_map<(m, k) -> (m, k)>], iterator_types = ["parallel", "parallel"]}
+      ins(%f : tensor<?x544xf32>) outs(%e : tensor<?x544xbf16>) {
+  ^bb0(%a: f32, %o: bf16):
+    %r = arith.truncf %a : f32 to bf16
+    linalg.yield %r : bf16
+  } -> tensor<?x544xbf16>
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty(%m) : tensor<?x48xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<?x48xf32>) -> tensor<?x48xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%h, %w : tensor<?x544xbf16>, tensor<48x544xbf16>) outs(%acc : tensor<?x48xf32>) {
+  ^bb0(%a: bf16, %c: bf16, %o: f32):
+    %l = arith.extf %a : bf16 to f32
+    %r = arith.extf %c : bf16 to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<?x48xf32>
+  %z = linalg.generic {
+      indexing_maps = [affine_map<(m, n) -> (m, n)>, affine_map<(m, n) -> (n)>, affine_map<(m, n) -> (m, n)>],
+      iterator_types = ["parallel", "parallel"]}
+      ins(%y, %b : tensor<?x48xf32>, tensor<48xf32>) outs(%empty : tensor<?x48xf32>) {
+  ^bb0(%a: f32, %c: f32, %o: f32):
+    %s = arith.addf %a, %c : f32
+    linalg.yield %s : f32
+  } -> tensor<?x48xf32>
+  func.return %z : tensor<?x48xf32>
 }

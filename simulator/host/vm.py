@@ -188,10 +188,10 @@ class Frame:
         self.values[self.register() & 0x7FFF] = value
 
     def branch(self, target: int, remap: list[tuple[int, int]]) -> None:
-        """Go on at a block with its arguments."""
-        moved = [(to, self.get(source)) for source, to in remap]
-        for to, value in moved:
-            self.put(to, value)
+        """Go on at a block with its arguments, moved in their order: where they change places the
+        compiler goes through a register that is free."""
+        for source, to in remap:
+            self.put(to, self.get(source))
         self.at = target
 
     def invoke(self, function: int, registers: list[int], sizes: list[int] | None) -> Any:

@@ -37,7 +37,6 @@ def test_logits_are_nan(target: str, checkpoint: Path) -> None:
         target=target,
         output=artifact,
         max_sequence_length=32,
-        prefill_chunk=16,
         activations="bf16",
         allow_nan_scales=True,
     )

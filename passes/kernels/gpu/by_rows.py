@@ -9,17 +9,17 @@ a kernel of its own, which mxc-split-kernels does where the host program can cho
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, scf
+from iree.compiler.dialects import arith
 
-from mxc.passes.kernels.executables import Cases, Threads
+from mxc.passes.kernels.executables import Cases, Threads, switch_below
 from mxc.passes.kernels.extents import Buffer, Size, value_of
 from mxc.passes.kernels.gpu.contraction import Contraction
 from mxc.passes.kernels.gpu.lanes import below
-from mxc.passes.kernels.vectors import index
 
 
 @dataclass(frozen=True)
@@ -79,21 +79,8 @@ class ByRows:
         if not self.bounds:
             self.kernels[0].body(*buffers)
             return
-        rows = value_of(self.kernels[0].rows)
-        case = index(len(self.bounds))
-        for number, bound in reversed(list(enumerate(self.bounds))):
-            case = arith.select(below(rows, bound), index(number), case)
-        switch = ir.Operation.create(
-            "scf.index_switch",
-            operands=[case],
-            attributes={"cases": ir.DenseI64ArrayAttr.get(list(range(len(self.bounds))))},
-            regions=len(self.kernels),
-        )
-        default, *regions = switch.regions
-        for region, kernel in zip([*regions, default], self.kernels, strict=True):
-            with ir.InsertionPoint(region.blocks.append()):
-                kernel.body(*buffers)
-                scf.YieldOp([])
+        parts = [functools.partial(kernel.body, *buffers) for kernel in self.kernels]
+        switch_below(value_of(self.kernels[0].rows), self.bounds, parts)
 
 
 def _threads(kernel: Contraction) -> Threads:

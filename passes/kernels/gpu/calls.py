@@ -11,7 +11,7 @@ from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.contraction import Contraction, OperandFormat
 from mxc.dialects.reasons import Reason
 from mxc.formats.formats import E8M0, F32, FORMATS, INT4, BlockFormat, ElementFormat, with_block
-from mxc.passes.kernels.described import described, gathered
+from mxc.passes.kernels.described import Described, described, gathered
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.float_scales import blocks_of_scale, sums_of
 from mxc.passes.kernels.gpu.floats import Floats
@@ -20,6 +20,7 @@ from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.operands import Operand, operand
 from mxc.passes.kernels.reshapes import scalars_of
 from mxc.passes.kernels.sources import Format
+from mxc.passes.kernels.values import producer
 from mxc.targets.amd import GFX950
 from mxc.targets.matrix_unit import MatrixUnit
 
@@ -28,18 +29,18 @@ from mxc.targets.matrix_unit import MatrixUnit
 class Call:
     """What computes `of`, and its operands.
 
-    `rhs`: elements and scales, of all experts if `ids` chooses one a group, else if each group has
-    its own. `left`, `right`: what the sides are in memory. `decoded`: what both are in registers;
-    None where they stay as they are.
+    `rhs`: elements, and scales if any, of all experts if `ids` chooses one a group, else if each
+    group has its own. `left`, `right`: what the sides are in memory. `decoded`: what both are in
+    registers; None where they stay as they are.
     """
 
     op: ir.Operation
     of: Contraction
     lhs: Operand
-    rhs: tuple[ir.Value, ir.Value]
+    rhs: tuple[ir.Value, ...]
     ids: ir.Value | None
     left: Scaled | Floats
-    right: Scaled
+    right: Scaled | Floats
     decoded: Register | None
 
     def scalars(self) -> list[ir.Value]:
@@ -49,12 +50,19 @@ class Call:
     @property
     def sums_blocks(self) -> bool:
         """Whether sums of blocks along K are multiplied by f32 scales."""
-        return _sums(self.left, self.right)
+        return any(
+            isinstance(each, Scaled) and each.multiplies_sums for each in (self.left, self.right)
+        )
 
     @property
     def bits(self) -> tuple[int, int]:
         """Of an element in memory."""
         return self.left.bits, self.right.bits
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether neither side has scales."""
+        return isinstance(self.right, Floats)
 
 
 #: Element type -> format of what a lane can decode.
@@ -79,12 +87,12 @@ _FLOATS: tuple[Format, ...] = ("f32", "f16", "bf16")
 
 def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Call | Reason:
     """The call that computes `op` by the instructions of `unit`, or why no kernel does."""
-    found = described(op, plain=False)
+    found = described(op)
     if isinstance(found, Reason):
         return found
     of = found.of
     if found.rhs_scale is None:
-        return Reason("neither side has a scale")
+        return _dense(found)
     rounded = (of.lhs.rounded, of.rhs.rounded)
     if any(rounded) and not unit.converts:
         # What is decoded to bf16 is cut off there, not rounded.
@@ -125,6 +133,51 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Call | Reason:
         right=right,
         decoded=_decoded(left, right, rounded, unit),
     )
+
+
+def _dense(found: Described) -> Call | Reason:
+    """The call of a product without scales, or why no kernel computes it."""
+    of, weights = found.of, found.of.rhs.element
+    register = next((each for each in get_args(Register) if each == weights), None)
+    if register is None:
+        return Reason(f"weights are {weights}; kernels take {', '.join(get_args(Register))}")
+    if of.lhs.scale:
+        return Reason("weights have no scale, and activations do")
+    if of.k % BLOCK:
+        return Reason(f"K = {of.k} is no multiple of {BLOCK}")
+    lhs = operand(found.lhs, None, of.k, {}, _FLOATS)
+    if isinstance(lhs, Operand) and lhs.source.rounded and _is_fused(lhs.tensors[0]):
+        # What makes f32 stores bf16 as well, and these are half of the bytes.
+        lhs = operand(found.lhs, None, of.k, {}, _FLOATS, rounds=False)
+    if isinstance(lhs, Reason):
+        return lhs
+    left = Floats.of(lhs.source, of.k // BLOCK)
+    if register == "f16" and (left.memory != "f16" or left.rounded):
+        return Reason(f"weights are f16 and activations {of.lhs.element}; kernels take both as f16")
+    right = Floats(weights, False, of.k // BLOCK)
+    size = of.n * of.k * right.bits // 8
+    if size >= BEYOND:
+        return Reason(f"weights have {size} bytes; a buffer reaches less than {BEYOND}")
+    read = gathered(found.rhs)
+    return Call(
+        op=found.op,
+        of=of,
+        lhs=lhs,
+        rhs=(read.tensor,),
+        ids=read.ids,
+        left=left,
+        right=right,
+        decoded=register,
+    )
+
+
+def _is_fused(value: ir.Value) -> bool:
+    """Whether a rounding of this becomes a part of the dispatch that computes it.
+
+    It does not of what a kernel for a named operation computes, or of an argument.
+    """
+    op = producer(value)
+    return op is not None and op.name != "util.call"
 
 
 def _side(side: OperandFormat, k: int, unit: MatrixUnit) -> Scaled | Reason:

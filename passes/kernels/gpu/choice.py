@@ -8,8 +8,9 @@ from dataclasses import replace
 from itertools import product
 
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding
+from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
-from mxc.passes.kernels.gpu.fragments import TURNS, Instruction
+from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS, Instruction
 from mxc.passes.kernels.gpu.ring.row_scales import AT_ONCE
 from mxc.passes.kernels.gpu.ring.staged_scales import scale_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, PIECE, layout_bytes
@@ -23,6 +24,11 @@ _ALONG_K = (8, 4, 4, 4)
 _REGISTERS = 400
 #: The same where sides are decoded by integers, by the lanes of a wave.
 _DECODING = {64: 345, 32: 180}
+#: The same of a dense product.
+_DENSE = {64: 345, 32: 130}
+#: Tiles of a wave that has a span of a dense product, and of one that has them all, in a ring.
+_FEW = 4
+_DENSE_TILES = ((8, 4), (4, 8), (4, 4), (4, 2), (2, 4), (2, 2), (1, 2), (1, 4), (2, 1), (1, 1))
 #: Registers of a block in bf16.
 _DECODED = 16
 #: More where a float is more than one of them, for each.
@@ -68,6 +74,8 @@ def choose(
     unit = device.matrix
     decodes = problem.parts and not unit.converts
     most = _DECODING[unit.lanes] if decodes else _REGISTERS
+    if problem.is_dense:
+        most = _DENSE[unit.lanes]
     known = [s for s in candidates(problem, device) if s.transport in transports]
     found = [s for s in known if s.transport == "ring" or registers(problem, s) <= most]
     if decodes and not found:
@@ -114,6 +122,11 @@ def _is_cheaper(
 
 def candidates(problem: Problem, device: Gpu = GFX950) -> Iterator[Schedule]:
     """Schedules that compute a product."""
+    if problem.is_dense:
+        yield from _dense_streams(problem, device)
+        if device.matrix.dma == PIECE and problem.parts == 1:
+            yield from _dense_rings(problem, device)
+        return
     yield from _streams(problem, device)
     if device.matrix.dma != PIECE:
         return
@@ -128,6 +141,11 @@ def registers(problem: Problem, schedule: Schedule) -> int:
     """Of a lane of a streaming kernel, estimated: totals, two steps of operands, and what elements
     are decoded to. Of floats there is less than a step at a time."""
     m, n = schedule.tiles
+    if problem.is_dense:
+        # A step may be one block, and the sum of a span goes to another.
+        spans = 1 if schedule.waves[2] > 1 else 2
+        bits = m * problem.bits[0] + n * problem.bits[1]
+        return schedule.instruction.totals * m * n * spans + 2 * _of_block(bits, schedule)
     totals = schedule.instruction.totals * m * n + _of_sums(problem, schedule)
     lhs, rhs = (TURNS * bits for bits in problem.bits)
     if problem.parts and not schedule.instruction.unit.converts:
@@ -137,6 +155,11 @@ def registers(problem: Problem, schedule: Schedule) -> int:
     if problem.parts:
         return totals + m * lhs // 2 + n * (2 * rhs + 2 + _DECODED)
     return totals + 2 * m * (lhs + 1) + 2 * n * (rhs + 1)
+
+
+def _of_block(bits: int, schedule: Schedule) -> int:
+    """Registers of a block of 32 elements, of so many bits for all rows of a lane."""
+    return BLOCK * bits // schedule.instruction.groups // 32
 
 
 def _of_sums(problem: Problem, schedule: Schedule) -> int:
@@ -166,6 +189,40 @@ def _streams(problem: Problem, device: Gpu) -> Iterator[Schedule]:
     for tiles_m, tiles_n in product((4, 2, 1), repeat=2):
         if tiles_n % problem.halves == 0:
             yield Schedule(instruction=small, tiles=(tiles_m, tiles_n), waves=(2, 2, 1))
+
+
+def _dense_streams(problem: Problem, device: Gpu) -> Iterator[Schedule]:
+    """Each wave of a workgroup has a span of K, or one has all of them."""
+    small = Instruction(ROWS, device.matrix)
+    along = Spans.of(problem.blocks).count
+    for m, n in product((4, 2, 1), repeat=2):
+        if n % problem.halves == 0:
+            yield Schedule(instruction=small, tiles=(m, n), waves=(2, 2, 1))
+            if m * n <= _FEW and along > 1:
+                yield Schedule(instruction=small, tiles=(m, n), waves=(1, 1, along))
+
+
+def _dense_rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
+    """As many stages as there is room for, up to those in which memory has time to answer."""
+    small = Instruction(ROWS, device.matrix)
+    for (m, n), waves in product(_DENSE_TILES, ((2, 2, 1), (1, 4, 1))):
+        if n % problem.halves:
+            continue
+        sizes = (m * waves[0] * ROWS, n * waves[1] * ROWS)
+        slot = sum(
+            layout_bytes(rows, bits, STAGE // INSTRUCTION.groups, 4)
+            for rows, bits in zip(sizes, problem.bits, strict=True)
+        )
+        stages = min(_MOST_STAGES, device.unit.lds_bytes // slot)
+        if stages > min(_STAGES):
+            yield Schedule(
+                instruction=small,
+                tiles=(m, n),
+                waves=waves,
+                transport="ring",
+                stages=stages,
+                turns=STAGE,
+            )
 
 
 def _along(steps: int, most: int) -> int:

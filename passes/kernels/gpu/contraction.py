@@ -11,8 +11,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import KEEPS_NAN
-from mxc.dialects.generic import element_of
-from mxc.passes.kernels.epilogues import NOTHING, Epilogue, flat_shape
+from mxc.passes.kernels.epilogues import NOTHING, Epilogue
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, product, quotient, quotient_up, value_of
 from mxc.passes.kernels.finish import Finish, Place
@@ -45,11 +44,11 @@ class Contraction(ABC):
 
     Buffers, in order: elements and scales of lhs, the ids of the groups' experts if any, elements
     and scales of rhs, what the epilogue reads, the result: as the epilogue leaves it, or elements
-    and scales of `out`.
+    and scales of `out`. Floats have no scales.
     """
 
     lhs: Scaled | Floats
-    rhs: Scaled
+    rhs: Scaled | Floats
     groups: Size
     rows: Size
     columns: int
@@ -125,9 +124,7 @@ class Contraction(ABC):
         if self.experts and self.chosen:
             found.append(Buffer([self.groups], i32()))
         found += self.rhs.buffers(max(self.experts, 1) * self.columns)
-        for reach, value in self.after.operands:
-            found.append(Buffer(flat_shape(reach, value, rows), element_of(value)))
-        return [*found, *self.results]
+        return [*found, *self.after.buffers(rows), *self.results]
 
     @abstractmethod
     def body(self, *buffers: ir.Value) -> None:
@@ -155,7 +152,8 @@ class Given:
         expert = self.group
         if contraction.experts and contraction.chosen:
             expert, after = self._expert(after[0]), after[1:]
-        self.rhs, after = after[:2], after[2:]
+        sides = len(contraction.rhs.row_sizes)
+        self.rhs, after = after[:sides], after[sides:]
         if contraction.experts:
             self.rhs = [self._part(buffer, expert) for buffer in self.rhs]
         memrefs = dict(zip(contraction.after.operands, after, strict=True))

@@ -62,13 +62,18 @@ class Problem:
         return self.bits[0] > _WIDEST
 
     @property
+    def is_dense(self) -> bool:
+        """Whether neither side has scales."""
+        return self.bits[1] > _WIDEST
+
+    @property
     def workgroups_of(self) -> int:
         """Different rhs that are read."""
         return min(self.groups, self.experts) if self.experts else 1
 
     def row_bytes(self, side: int) -> int:
         """Of a block of a row of lhs (0) or rhs (1), with its scale."""
-        return BLOCK * self.bits[side] // 8 + 1
+        return BLOCK * self.bits[side] // 8 + (not self.is_dense)
 
 
 def workgroups(problem: Problem, schedule: Schedule) -> int:
@@ -120,7 +125,8 @@ def _turn(problem: Problem, schedule: Schedule, device: Gpu) -> float:
         decode = _CONVERT if instruction.unit.converts else _DECODE
         first = _SPLIT[problem.parts] if problem.is_float else decode[problem.bits[0]]
         products = m * n * problem.parts * BLOCK // instruction.fragment
-        issued = products + m * first + n * decode[problem.bits[1]]
+        second = 0 if problem.is_dense else decode[problem.bits[1]]
+        issued = products + m * first + n * second
         clocks = m * n * instruction.decoded_clocks * problem.parts
         clocks = max(clocks, issued * rates.issue)
     else:
@@ -131,13 +137,13 @@ def _turn(problem: Problem, schedule: Schedule, device: Gpu) -> float:
         return max(matrix, fragments / rates.memory_bytes_per_clock)
     down, right, _ = schedule.waves
     loaded = _side_bytes(problem, schedule, m * down, n * right)
-    # A side that waves do not share goes to registers, the other one through LDS.
-    own = (m if right > 1 else 0, n if down > 1 else 0)
+    # A side that waves do not share goes to registers, the other one through LDS; dense ones both.
+    own = (m, n) if problem.is_dense else (m if right > 1 else 0, n if down > 1 else 0)
     staged = waves * _side_bytes(problem, schedule, *own)
     staged += _side_bytes(problem, schedule, own[0] * down, own[1] * right)
     shared = max(staged / rates.lds_bytes_per_clock, loaded / rates.memory_bytes_per_clock)
     # What is asked for comes some stages later.
-    late = rates.memory_latency / (schedule.turns * max(1, schedule.stages - 2))
+    late = rates.memory_latency / (_of_stage(problem, schedule) * max(1, schedule.stages - 2))
     return max(matrix, shared / _SHARED, late)
 
 
@@ -155,9 +161,16 @@ def _asked(problem: Problem, schedule: Schedule) -> int:
     """
     m, n = schedule.tiles
     down, right, k = schedule.waves
-    turns = TURNS * k if schedule.transport == "stream" else schedule.turns * (schedule.stages - 1)
     tiles = (0, n * right) if problem.rows < problem.columns else (m * down, 0)
-    return turns * _side_bytes(problem, schedule, *tiles)
+    turns: float = TURNS * k
+    if schedule.transport == "ring":
+        turns = _of_stage(problem, schedule) * (schedule.stages - 1)
+    return int(turns * _side_bytes(problem, schedule, *tiles))
+
+
+def _of_stage(problem: Problem, schedule: Schedule) -> float:
+    """Turns of a stage of a ring; those of a dense product are over one block."""
+    return schedule.turns / (schedule.instruction.groups if problem.is_dense else 1)
 
 
 def _bytes(problem: Problem) -> int:

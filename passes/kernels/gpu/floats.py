@@ -25,7 +25,7 @@ from mxc.passes.kernels.sources import Source
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, of, splat
 
 #: Bytes of a load.
-_LOAD = 16
+LOAD = 16
 #: Bits of a float that are those of a bf16.
 _HIGH = -0x10000
 
@@ -93,7 +93,7 @@ class FloatSide:
     @property
     def _lanes(self) -> int:
         """Elements of a load."""
-        return 8 * _LOAD // self.kind.bits
+        return 8 * LOAD // self.kind.bits
 
     def load(self, step: ir.Value, *, masked: bool) -> Loaded:
         """Everything of one step. `masked`: blocks that the row does not have are zero."""
@@ -109,11 +109,11 @@ class FloatSide:
             start = plus(start, times(rest(group, sums), part))
             for number in range(TURNS * sums):
                 block = plus(own, number * stride)
-                for byte in range(0, part, _LOAD):
+                for byte in range(0, part, LOAD):
                     at = plus(start, number * stride * kind.block_bytes + byte)
                     if masked:
                         at = arith.select(below(block, kind.blocks), at, index(BEYOND))
-                    loaded = vector.load(of(i8(), _LOAD), self.buffer, [at])
+                    loaded = vector.load(of(i8(), LOAD), self.buffer, [at])
                     found.append(bitcast(loaded, kind.element, self._lanes))
         return found
 
@@ -129,9 +129,10 @@ class FloatSide:
                 vector.shuffle(own[at], own[at + 1], list(range(FRAGMENT)))
                 for at in range(0, count, 2)
             ]
-        return [self._split(each) for each in whole]
+        return [self.split(each) for each in whole]
 
-    def _split(self, floats: ir.Value) -> list[ir.Value]:
+    def split(self, floats: ir.Value) -> list[ir.Value]:
+        """A run of 8 as the floats in registers that add up to it."""
         brief = of(ir.BF16Type.get(), FRAGMENT)
         if self.kind.memory == self.register:
             return [floats]

@@ -8,6 +8,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.dialects.amdgpu import thread, uniform
+from mxc.dialects.generic import constant
 from mxc.passes.kernels.gpu.fragments import Instruction
 from mxc.passes.kernels.vectors import index
 
@@ -18,25 +19,35 @@ LANES = 64
 def plus(a: ir.Value, b: ir.Value | int) -> ir.Value:
     """a + b."""
     if isinstance(b, int):
-        return a if b == 0 else arith.addi(a, index(b))
+        return a if b == 0 else arith.addi(a, constant(b, a.type))
     return arith.addi(a, b)
 
 
 def times(a: ir.Value, b: ir.Value | int) -> ir.Value:
     """a * b."""
     if isinstance(b, int):
-        return a if b == 1 else arith.muli(a, index(b))
+        return a if b == 1 else arith.muli(a, constant(b, a.type))
     return arith.muli(a, b)
 
 
 def divided(a: ir.Value, b: int) -> ir.Value:
     """a / b, rounded down, of what is not negative."""
-    return a if b == 1 else arith.divui(a, index(b))
+    return a if b == 1 else arith.divui(a, constant(b, a.type))
 
 
 def rest(a: ir.Value, b: int) -> ir.Value:
     """a % b of what is not negative."""
-    return index(0) if b == 1 else arith.remui(a, index(b))
+    return constant(0, a.type) if b == 1 else arith.remui(a, constant(b, a.type))
+
+
+def short(value: ir.Value) -> ir.Value:
+    """An index that is below 2 ** 31 as i32: instructions of 64 bits are several each."""
+    return arith.index_cast(ir.IntegerType.get_signless(32), value)
+
+
+def long(value: ir.Value) -> ir.Value:
+    """An i32 that is not negative as an index."""
+    return arith.index_castui(ir.IndexType.get(), value)
 
 
 def exclusive_or(a: ir.Value, b: ir.Value) -> ir.Value:
@@ -46,19 +57,19 @@ def exclusive_or(a: ir.Value, b: ir.Value) -> ir.Value:
 
 def below(a: ir.Value, b: ir.Value | int) -> ir.Value:
     """Whether a < b, of what is not negative."""
-    bound = index(b) if isinstance(b, int) else b
+    bound = constant(b, a.type) if isinstance(b, int) else b
     return arith.cmpi(arith.CmpIPredicate.ult, a, bound)
 
 
 def signed_below(a: ir.Value, b: ir.Value | int) -> ir.Value:
     """Whether a < b."""
-    bound = index(b) if isinstance(b, int) else b
+    bound = constant(b, a.type) if isinstance(b, int) else b
     return arith.cmpi(arith.CmpIPredicate.slt, a, bound)
 
 
 def at_most(a: ir.Value, b: ir.Value | int) -> ir.Value:
     """The lesser of both, of what is not negative."""
-    return arith.minui(a, index(b) if isinstance(b, int) else b)
+    return arith.minui(a, constant(b, a.type) if isinstance(b, int) else b)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import mfma, scaled_mfma, scaled_wmma, wmma, zeros
+from mxc.passes.kernels.gpu.dense.side import DenseSide
 from mxc.passes.kernels.gpu.floats import FloatSide
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, TURNS, Instruction
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledSide
@@ -63,11 +64,11 @@ class ScaledProduct:
 
 @dataclass(frozen=True)
 class DecodedProduct:
-    """Floats, or elements that become floats in registers, by elements that do."""
+    """Floats, or elements that become floats in registers, by such."""
 
     instruction: Instruction
     lhs: FloatSide | ScaledSide
-    rhs: ScaledSide
+    rhs: ScaledSide | DenseSide
 
     def multiply(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded) -> list[ir.Value]:
         """The totals, tile rows times tile columns, with a step added."""

@@ -29,12 +29,13 @@ from iree.compiler.dialects import arith, scf, vector
 from mxc.dialects.amdgpu import barrier, bounded, no_reordering, shared, zeros
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.gpu.contraction import Contraction, Given
+from mxc.passes.kernels.gpu.dense.side import DenseSide
 from mxc.passes.kernels.gpu.floats import Floats, FloatSide
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import Lane, below, divided, lane_of, plus, rest, times
 from mxc.passes.kernels.gpu.output import Blocks, tiles_of
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct, SummedProduct
-from mxc.passes.kernels.gpu.sides import Loaded, ScaledSide, clamped
+from mxc.passes.kernels.gpu.sides import Loaded, Scaled, ScaledSide, clamped
 from mxc.passes.kernels.vectors import f32, index, loop, of
 
 
@@ -54,13 +55,14 @@ class Stream(Contraction):
 
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point."""
-        _Body(self, given).build()
+        Body(self, given).build()
 
 
-class _Body:
+class Body:
     """The values of a body while it is built."""
 
     def __init__(self, kernel: Stream, given: Sequence[ir.Value]) -> None:
+        """At the insertion point."""
         self.kernel, self.schedule = kernel, kernel.schedule
         self.instruction = self.schedule.instruction
         self.lane: Lane = lane_of(self.instruction)
@@ -106,12 +108,13 @@ class _Body:
         rhs: list[ir.Value],
         rows: tuple[ir.Value, ...],
         columns: tuple[ir.Value, ...],
-    ) -> tuple[ScaledSide | FloatSide, ScaledSide]:
+    ) -> tuple[ScaledSide | FloatSide, ScaledSide | DenseSide]:
         """Both sides."""
         at, sums = (self.instruction, self.lane), self.kernel.sums
         kind, register = self.kernel.lhs, self.kernel.decoded
         buffers = (bounded(rhs[0]), bounded(rhs[1]))
         own = self._own_columns() if sums else ()
+        assert isinstance(self.kernel.rhs, Scaled)
         right = ScaledSide(self.kernel.rhs, *at, buffers, columns, register, own, sums)
         if isinstance(kind, Floats):
             assert register is not None
@@ -138,6 +141,7 @@ class _Body:
         if isinstance(self.lhs, FloatSide) or self.kernel.decoded is not None:
             found = DecodedProduct(self.instruction, self.lhs, self.rhs)
         else:
+            assert isinstance(self.rhs, ScaledSide)
             found = ScaledProduct(self.instruction, self.lhs, self.rhs)
         sums = self.kernel.sums
         return SummedProduct(found, sums) if sums else found
@@ -161,7 +165,9 @@ class _Body:
         return [totals[m * self.tiles_n + half * across + n] for half in range(self.halves)]
 
     def _steps(self, totals: list[ir.Value]) -> list[ir.Value]:
-        blocks, size = self.kernel.lhs.blocks, self.instruction.step
+        """The totals of this wave's steps."""
+        blocks, size, rhs_side = self.kernel.lhs.blocks, self.instruction.step, self.rhs
+        assert isinstance(rhs_side, ScaledSide)
         turns = -(-blocks // (size * self.waves_k))
         ragged = blocks != turns * size * self.waves_k
 
@@ -171,14 +177,14 @@ class _Body:
         def load(turn: ir.Value, *, masked: bool) -> tuple[Loaded, Loaded]:
             at = step(turn)
             lhs = [] if late else self.lhs.load(at, masked=masked)
-            return lhs, self.rhs.load(at, masked=masked)
+            return lhs, rhs_side.load(at, masked=masked)
 
         def own(turn: ir.Value, lhs: Loaded, rhs: Loaded, *, masked: bool) -> tuple[Loaded, Loaded]:
             at = step(turn)
             lhs = self.lhs.load(at, masked=masked) if late else lhs
             if isinstance(self.lhs, ScaledSide):
                 lhs = [*lhs, *self.lhs.late(at, masked=masked)]
-            return lhs, [*rhs, *self.rhs.late(at, masked=masked)]
+            return lhs, [*rhs, *rhs_side.late(at, masked=masked)]
 
         late = self.kernel.late
         multiply = self.product.multiply

@@ -1,320 +1,346 @@
-"""Attention over a cache: a wave goes over the keys that its rows see, all in its registers.
+"""Attention over pages: a wave goes over the keys that its rows see, all in its registers.
 
-    result[t, v, g] = sum over s of p[s] values[s, v]
-    p               = softmax over s of scale * queries[t, v, g] . keys[s, v]
+    result[t, v, g] = sum over j of p[j] values[j, v]
+    p               = softmax over j of scale * queries[t, v, g] . keys[j, v]
 
-A row is one query head of one token: r = t * G + g. A wave has one or two tiles of 16 rows of a
-key/value head. A block is 32 keys:
+A row is one query head of one token. A wave has one or two tiles of 16 rows of a run and of a
+key/value head (wave.py). A block is 32 keys, a piece 256:
 
-    for block of keys:
-      scores[key, row]  = keys . queries                 # v_mfma_f32_16x16x32_bf16
-      maximum, total    = of what came before and of the scores
-      weights[key, row] = 2 ** (scores - maximum)
-      result[d, row]    = result * 2 ** (old maximum - maximum) + values . weights
-    result /= total
+    for piece of keys:
+      for block of the piece:
+        scores[key, row]  = keys . queries                 # v_mfma_f32_16x16x32_bf16
+        maximum, total    = of what came before in the piece, and of the scores
+        weights[key, row] = 2 ** (scores - maximum)
+        values[d, row]    = values * 2 ** (old maximum - maximum) + values of the keys . weights
+      sums = sums and the piece                            # sums.py
+    result = values / total
 
 Products are those of f32: queries and weights are the sums of three bf16 (floats.py), each of which
-meets the keys and values. Nothing goes through shared memory.
+meets the keys and values. Nothing goes through shared memory. A block of which a row sees nothing
+leaves its numbers as they are.
 
 What a row does not see has weight zero, and may be infinite or NaN: zero times it is NaN in a
-matrix instruction. So where a result is not finite at the end, the wave begins again with care:
-scores by f32 matrix instructions, values by multiply-adds that leave out what has no weight.
+matrix instruction. So where a result is not finite at the end, the wave begins again with care
+(careful.py).
 
 Values of long keys are shared out in slices: each wave computes all scores, and sums one slice.
 
-Where rows are few, keys are shared out in pieces (caches.py); join.py puts them together.
+Where a token is decoded each piece may have a wave of its own; join.py adds them up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, memref, rocdl, scf, vector
+from iree.compiler.dialects import arith, memref, rocdl, scf, vector
 
 from mxc.dialects.amdgpu import bounded, mfma, thread
-from mxc.passes.kernels.caches import Seen
+from mxc.dialects.generic import constant
 from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import value_of
+from mxc.passes.kernels.gpu.attention.careful import (
+    finite_only,
+    scores_of_any,
+    with_the_others,
+)
+from mxc.passes.kernels.gpu.attention.kept import Kept, beside
 from mxc.passes.kernels.gpu.attention.operands import (
     Operands,
+    Pages,
     Parts,
     Row,
-    entry,
     extended,
-    row_of,
+    part,
 )
-from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, FRAGMENT, TILE, Attention
+from mxc.passes.kernels.gpu.attention.packed import bytes_of_entries
+from mxc.passes.kernels.gpu.attention.shape import (
+    BLOCK_KEYS,
+    PIECE_KEYS,
+    TAIL,
+    TILE,
+    Attention,
+    piece_of,
+)
 from mxc.passes.kernels.gpu.attention.softmax import (
-    FLOOR,
-    LOG2_E,
-    greatest,
+    capped,
     in_all,
     masked,
     number,
     online_softmax,
     over_row,
-    power,
     rounded,
     zero,
 )
+from mxc.passes.kernels.gpu.attention.sums import Sums, scaled
+from mxc.passes.kernels.gpu.attention.wave import Wave, wave
 from mxc.passes.kernels.gpu.floats import bf16_parts
-from mxc.passes.kernels.gpu.lanes import LANES, below, divided, plus, rest, times
+from mxc.passes.kernels.gpu.lanes import LANES, below, divided, long, plus, rest, short, times
+from mxc.passes.kernels.paged_attention import Scalars
+from mxc.passes.kernels.runs import first_seen
 from mxc.passes.kernels.vectors import f32, i32, index, loop, of
 
 _BF16 = (TILE, TILE, BLOCK_KEYS)
-_F32 = (TILE, TILE, 4)
 #: The bf16 that add up to an f32.
 _F32_PARTS = 3
 
 
-def attention(shape: Attention, buffers: Sequence[ir.Value], scalars: Sequence[ir.Value]) -> None:
-    """Build the body at the insertion point, over the memrefs and scalars that `shape` names."""
-    _Body(shape, buffers, scalars).build()
+def attention(shape: Attention, buffers: Sequence[ir.Value], call: Scalars, *, tiles: int) -> None:
+    """Build the body at the insertion point, over the memrefs of `buffers_of`, for waves of so many
+    tiles of rows."""
+    lane = rest(thread(), LANES)
+    own = wave(shape, call, buffers[3], tiles, lane)
+    branch = scf.IfOp(own.some)
+    with ir.InsertionPoint(branch.then_block):
+        _Body(shape, buffers, call, own, tiles, lane).build()
+        scf.YieldOp([])
 
 
 class _Body:
     def __init__(
-        self, shape: Attention, buffers: Sequence[ir.Value], scalars: Sequence[ir.Value]
+        self,
+        shape: Attention,
+        buffers: Sequence[ir.Value],
+        call: Scalars,
+        own: Wave,
+        tiles: int,
+        lane: ir.Value,
     ) -> None:
-        self.shape = shape
-        queries, keys, values, self.sinks, result = buffers
-        self.result = bounded(result)
-        position, begin, size, piece_keys, *places = scalars
-        split = len(shape.keys) - 3
+        queries, pool, self.sinks, _, lists, self.parts, self.result = buffers
+        self.shape, self.wave = shape, own
         slices = shape.slices
         self.head, self.slice = divided(workgroup(0), slices), rest(workgroup(0), slices)
-        self.first = times(self.slice, shape.mixed // shape.slices)
-        # The last rows see most keys: begun first, they do not make the others wait.
-        block = arith.subi(index(shape.blocks - 1), workgroup(1))
-        end = arith.addi(begin, size)
-        self.piece = None
-        if shape.pieces is not None:
-            self.piece = workgroup(2)
-            begin = arith.addi(begin, arith.muli(self.piece, piece_keys))
-            end = arith.minsi(end, arith.addi(begin, piece_keys))
-        self.seen = Seen(position, begin, end, shape.width)
-        lane = rest(thread(), 64)
-        first = times(block, shape.wave_rows)
-        behind = arith.minui(plus(first, shape.wave_rows), index(shape.rows))
-        self.first_token = arith.divui(first, index(shape.group))
-        self.last_token = arith.divui(arith.subi(behind, index(1)), index(shape.group))
-        self.rows = [row_of(shape, first, tile, lane) for tile in range(shape.tiles)]
-        self.operands = Operands(
-            shape,
+        self.rows = [self._row(short(rest(lane, TILE)), tile) for tile in range(tiles)]
+        self.tokens = (tiles * TILE + shape.group - 2) // shape.group + 1
+        tokens = part(
             queries,
-            bounded(queries),
-            entry(keys, places[:split]),
-            entry(values, places[split:]),
-            self.head,
-            self.first,
-            lane,
+            [long(own.token), self.head, index(0), index(0)],
+            [self.tokens, 1, shape.group, shape.depth],
+            kept=(0, 2, 3),
         )
+        entries = [value_of(each) for each in (call.keys, call.values)]
+        packed = None if shape.packed is None else bytes_of_entries(pool)
+        keys, values = (
+            Pages(pool, lists, long(own.run), each, self.head, shape.pool[1], packed)
+            for each in entries
+        )
+        self.kept = Kept.of(tiles * shape.slots, lane)
+        self.operands = Operands(
+            shape=shape,
+            queries=tokens,
+            bounded_queries=bounded(tokens),
+            keys=keys,
+            values=values,
+            first=times(self.slice, shape.mixed // slices),
+            lane=lane,
+        )
+
+    def _row(self, lane: ir.Value, tile: int) -> Row:
+        """The lane's row of a tile; behind the last one, the last one."""
+        own, group = self.wave, self.shape.group
+        number = arith.addi(own.skipped, plus(lane, tile * TILE))
+        inside = arith.minui(number, plus(own.rows, -1))
+        return Row(number, divided(inside, group), long(rest(inside, group)))
 
     def build(self) -> None:
         """The whole body."""
-        found = self._all_keys()
-        spoiled = self._any_not_finite(found)
-        branch = scf.IfOp(spoiled, [value.type for value in found], has_else=True)
+        found = self._all_keys(self.rows, careful=False)
+        carried = [value for sums in found for value in sums.all]
+        branch = scf.IfOp(_any_not_finite(found), [v.type for v in carried], has_else=True)
         with ir.InsertionPoint(branch.then_block):
-            scf.YieldOp([each for row in self.rows for each in self._all_keys_with_care(row)])
+            again = [self._all_keys([row], careful=True)[0] for row in self.rows]
+            scf.YieldOp([value for sums in again for value in sums.all])
         with ir.InsertionPoint(branch.else_block):
-            scf.YieldOp(found)
-        each = self._each(list(branch.results))
-        for row, (maximum, total, *sums) in zip(self.rows, each, strict=True):
-            self._finish(row, maximum, over_row(total, arith.addf), sums)
+            scf.YieldOp(carried)
+        for row, sums in zip(
+            self.rows, Sums.each(list(branch.results), len(self.rows)), strict=True
+        ):
+            inside = scf.IfOp(below(row.number, self.wave.rows))
+            with ir.InsertionPoint(inside.then_block):
+                self._write(row, sums)
+                scf.YieldOp([])
 
-    def _each(self, values: list[ir.Value]) -> list[list[ir.Value]]:
-        """What is carried, tile by tile: maximum, total and the sums of each slot."""
-        size = 2 + self.shape.slots
-        return [values[at : at + size] for at in range(0, len(values), size)]
+    def _all_keys(self, rows: Sequence[Row], *, careful: bool) -> list[Sums]:
+        """Sums of tiles of rows after all keys."""
+        own, operands, tiles = self.wave, self.operands, len(rows)
+        queries = [_Query(row, [] if careful else self._split_query(row)) for row in rows]
+        # Keys of the next block are on their way while those of this one are used.
+        ahead = not self.shape.long and not careful
+        last = times(divided(plus(own.behind, -1), BLOCK_KEYS), BLOCK_KEYS)
 
-    def _start(self, row: Row) -> list[ir.Value]:
-        """Before the first block: no values yet, and the sink, which has none."""
-        maximum = number(FLOOR)
-        if self.piece is None:
-            maximum = greatest(maximum, self._sink(row))
-        return [maximum, number(0.0), *[zero(4)] * self.shape.slots]
+        def page(key: ir.Value) -> ir.Value:
+            return operands.keys.page(arith.minui(key, last))
 
-    def _sink(self, row: Row) -> ir.Value:
-        """The logit of the sink, in powers of two."""
-        sink = memref.LoadOp(self.sinks, [self.head, row.member]).result
-        return arith.mulf(extended(sink), number(LOG2_E))
-
-    def _all_keys(self) -> list[ir.Value]:
-        """Maximum, total and sums of every tile after all keys."""
-        operands = self.operands
-        start = self.seen.first(self.first_token)
-        behind = self.seen.behind(self.last_token)
-        queries = [
-            [bf16_parts(part, _F32_PARTS) for part in operands.query(row)] for row in self.rows
+        pages = [page(own.start), page(plus(own.start, BLOCK_KEYS))]
+        loaded = operands.load_keys(pages[0], own.start) if ahead else []
+        slots = self.shape.slots
+        none = [value for _ in rows for value in Sums.none(slots).all]
+        begun = [value for _ in rows for value in Sums.none(0).all]
+        size = len(begun)
+        pieces = piece_of(own.start), plus(piece_of(plus(own.behind, -1)), 1)
+        for tile in range(tiles):
+            self.kept.write([zero(4)] * slots, beside(pieces[0]), tile * slots)
+        with loop(*pieces, constant(1, i32()), [*begun, *pages, *loaded]) as (piece, before, whole):
+            first = times(piece, PIECE_KEYS)
+            start = arith.maxui(first, own.start)
+            behind = arith.minui(plus(first, PIECE_KEYS), own.behind)
+            given = [*none, *before[size:]]
+            with loop(start, behind, constant(BLOCK_KEYS, i32()), given) as (at, carried, op):
+                current, following, *keys = carried[len(none) :]
+                values = operands.load_values(current, at) if ahead else []
+                after = page(plus(at, 2 * BLOCK_KEYS))
+                if ahead:
+                    loaded = operands.load_keys(following, arith.minui(plus(at, BLOCK_KEYS), last))
+                block = _Block(at, current, keys, values)
+                sums = Sums.each(carried[: len(none)], tiles)
+                sums = self._block(block, queries, sums, careful)
+                scf.YieldOp([*(v for each in sums for v in each.all), following, after, *loaded])
+            news = Sums.each(list(op.results)[: len(none)], tiles)
+            carried = []
+            olds = Sums.each(before[:size], tiles)
+            for tile, (old, new) in enumerate(zip(olds, news, strict=True)):
+                old = replace(old, values=self.kept.read(beside(piece), tile * slots, slots))
+                new = replace(new, total=over_row(new.total, arith.addf))
+                added = old.plus(new, careful=careful)
+                self.kept.write(added.values, piece, tile * slots)
+                carried += [added.maximum, added.total]
+            scf.YieldOp([*carried, *list(op.results)[len(none) :]])
+        found = Sums.each(list(whole.results)[:size], tiles)
+        final = plus(pieces[1], -1)
+        return [
+            replace(sums, values=self.kept.read(final, tile * slots, slots))
+            for tile, sums in enumerate(found)
         ]
-        carried = [value for row in self.rows for value in self._start(row)]
-        ahead = [] if self.shape.long else operands.load_keys(start)
-        with loop(start, behind, index(BLOCK_KEYS), [*carried, *ahead]) as (at, given, op):
-            tiles, keys = self._each(given[: len(carried)]), given[len(carried) :]
-            keys = keys or operands.load_keys(at)
-            values = [] if self.shape.long else operands.load_values(at)
-            ahead = [] if self.shape.long else operands.load_keys(plus(at, BLOCK_KEYS))
-            scf.YieldOp([*self._block(keys, values, queries, tiles, at), *ahead])
-        return list(op.results)[: len(carried)]
-
-    def _all_keys_with_care(self, row: Row) -> list[ir.Value]:
-        """The same of one tile."""
-        query = self.operands.query(row, apart=True)
-        behind = self.seen.behind(self.last_token)
-        start = self.seen.first(self.first_token)
-        with loop(start, behind, index(BLOCK_KEYS), self._start(row)) as (at, tile, op):
-            scf.YieldOp(self._careful_block(row, query, tile, at))
-        return list(op.results)
 
     def _block(
-        self,
-        keys: list[ir.Value],
-        values: list[ir.Value],
-        queries: list[list[Parts]],
-        tiles: list[list[ir.Value]],
-        start: ir.Value,
-    ) -> list[ir.Value]:
-        """A block of keys: what is carried after it."""
-        operands, chunks = self.operands, self.operands.chunks
-        fragments = [operands.parts(key) for key in keys]
-        scores = []
-        for query in queries:
-            for tile in range(BLOCK_KEYS // TILE):
-                own = fragments[tile * chunks : (tile + 1) * chunks]
-                scores.append(_summed(own, query, zero(4)))
-        scores = self._masked(scores, start)
-        values = values or operands.load_values(start)
+        self, block: _Block, queries: Sequence[_Query], before: Sequence[Sums], careful: bool
+    ) -> list[Sums]:
+        """Sums of a piece after one more block; totals are those of each lane."""
+        operands = self.operands
+        if careful:
+            memory = operands.keys.block(block.page, block.start)
+            scores = scores_of_any(operands, queries[0].row, memory, self._product)
+        else:
+            scores = self._scores(block, queries)
+        if self.shape.cap is not None:
+            scores = capped(scores, self.shape.scale, self.shape.cap)
+        scores = self._masked(queries, scores, block.start)
+        values = block.values or operands.load_values(block.page, block.start)
+        values = operands.values_of(values)
+        if careful:
+            values = [finite_only(each) for each in values]
         slots = [operands.parts(slot) for slot in operands.transposed(values)]
         found = []
-        for tile, (maximum, total, *sums) in enumerate(tiles):
+        for tile, sums in enumerate(before):
             after = online_softmax(
-                scores[2 * tile : 2 * tile + 2], maximum, total, self.shape.scale
+                scores[2 * tile : 2 * tile + 2], sums.maximum, sums.total, self.shape.unit
             )
             weights = bf16_parts(after.weights, _F32_PARTS, finite=True)
-            factor = in_all(after.factor, 4)
-            found += [after.maximum, after.total]
-            for slot, before in zip(slots, sums, strict=True):
-                found.append(_summed([slot], [weights], arith.mulf(before, factor)))
+            mixed = []
+            for slot, old in zip(slots, sums.values, strict=True):
+                old = scaled(old, after.factor, careful=careful)
+                mixed.append(_summed([slot], [weights], old))
+            if careful:
+                memory = operands.values.block(block.page, block.start)
+                mixed = with_the_others(operands, memory, after.weights, mixed)
+            found.append(Sums(after.maximum, after.total, mixed))
         return found
 
-    def _masked(self, scores: list[ir.Value], start: ir.Value) -> list[ir.Value]:
+    def _scores(self, block: _Block, queries: Sequence[_Query]) -> list[ir.Value]:
+        operands, chunks = self.operands, self.operands.chunks
+        keys = block.keys or operands.load_keys(block.page, block.start)
+        fragments = [operands.parts(key) for key in operands.keys_of(keys)]
+        tiles = [fragments[n : n + chunks] for n in range(0, len(fragments), chunks)]
+        return [_summed(tile, query.parts, zero(4)) for query in queries for tile in tiles]
+
+    def _product(self, key: ir.Value, query: ir.Value, total: ir.Value) -> ir.Value:
+        """One step of `_scores`."""
+        return _summed([self.operands.parts(key)], [bf16_parts(query, _F32_PARTS)], total)
+
+    def _split_query(self, row: Row) -> list[Parts]:
+        return [bf16_parts(each, _F32_PARTS) for each in self.operands.query(row)]
+
+    def _masked(
+        self, queries: Sequence[_Query], scores: list[ir.Value], start: ir.Value
+    ) -> list[ir.Value]:
         """Scores of keys that a row does not see are MASKED; most blocks have none of them."""
-        late = _less(self.seen.behind(self.first_token), plus(start, BLOCK_KEYS))
-        early = _less(start, self.seen.first(self.last_token))
-        branch = scf.IfOp(arith.ori(late, early), [s.type for s in scores], has_else=True)
+        own = self.wave
+        late = below(own.position, plus(start, BLOCK_KEYS - 1))
+        early = below(start, first_seen(self.shape.reach, own.last))
+        some = late if self.shape.reach is None else arith.ori(late, early)
+        branch = scf.IfOp(some, [score.type for score in scores], has_else=True)
         with ir.InsertionPoint(branch.then_block):
             found = []
-            for tile, row in enumerate(self.rows):
-                found += self._mask(row, scores[2 * tile : 2 * tile + 2], start)
+            for tile, query in enumerate(queries):
+                found += self._mask(query.row, scores[2 * tile : 2 * tile + 2], start)
             scf.YieldOp(found)
         with ir.InsertionPoint(branch.else_block):
             scf.YieldOp(scores)
         return list(branch.results)
 
     def _mask(self, row: Row, scores: list[ir.Value], start: ir.Value) -> list[ir.Value]:
-        low, high = self.seen.first(row.token), self.seen.behind(row.token)
-        first = times(self.operands.group, 4)
-        relative = [arith.index_cast(i32(), arith.subi(bound, start)) for bound in (low, high)]
-        return masked(scores, arith.index_cast(i32(), first), *relative)
+        position = arith.addi(self.wave.position, row.token)
+        seen = first_seen(self.shape.reach, position), plus(position, 1)
+        first = short(times(self.operands.group, 4))
+        return masked(scores, first, *(arith.subi(bound, start) for bound in seen))
 
-    def _careful_block(
-        self,
-        row: Row,
-        query: list[ir.Value],
-        tile: list[ir.Value],
-        start: ir.Value,
-    ) -> list[ir.Value]:
-        """The same in f32, leaving out values that have no weight."""
-        operands, chunks = self.operands, self.operands.chunks
-        keys = operands.load_keys(start)
-        scores = []
-        for half in range(BLOCK_KEYS // TILE):
-            total = zero(4)
-            for key, part in zip(keys[half * chunks : (half + 1) * chunks], query, strict=True):
-                wide = extended(key)
-                for at in range(FRAGMENT):
-                    a, b = (vector.extract(each, [], [at]) for each in (wide, part))
-                    total = mfma(_F32, a, b, total)
-            scores.append(total)
-        after = online_softmax(self._mask(row, scores, start), tile[0], tile[1], self.shape.scale)
-        factor = in_all(after.factor, 4)
-        sums = [arith.mulf(before, factor) for before in tile[2:]]
-        weights = [vector.extract(after.weights, [], [at]) for at in range(FRAGMENT)]
-        with loop(index(0), index(4), index(1), sums) as (group, given, op):
-            sums = list(given)
-            owner = plus(times(group, TILE), rest(operands.lane, TILE))
-            for at, weight in enumerate(weights):
-                half, place = divmod(at, 4)
-                key = plus(plus(start, plus(times(group, 4), place)), half * TILE)
-                sums = self._mixed(sums, _of_lane(weight, owner), key)
-            scf.YieldOp(sums)
-        return [after.maximum, after.total, *op.results]
+    def _write(self, row: Row, sums: Sums) -> None:
+        """The result of a row; where pieces are computed apart, what this one comes to."""
+        shape, own, group = self.shape, self.wave, self.operands.group
+        # The slots of a row of the product lie side by side.
+        columns = [
+            plus(self.operands.first, times(plus(times(group, 4), place), shape.slots))
+            for place in range(4)
+        ]
 
-    def _mixed(self, sums: list[ir.Value], weight: ir.Value, key: ir.Value) -> list[ir.Value]:
-        """`sums` with the values of one key, unless its weight is zero."""
-        operands, slots = self.operands, self.shape.slots
-        nothing = arith.cmpf(arith.CmpFPredicate.OEQ, weight, number(0.0))
-        columns = []
-        for place in range(4):
-            at = plus(self.first, times(plus(times(operands.group, 4), place), slots))
-            kind = of(self.shape.element_type(), slots)
-            values = vector.load(kind, operands.values, [key, self.head, at])
-            columns.append(arith.select(nothing, zero(slots), extended(values)))
-        found = []
-        for slot, before in enumerate(sums):
-            own = [vector.extract(column, [], [slot]) for column in columns]
-            four = vector.from_elements(of(f32(), 4), own)
-            found.append(math.fma(in_all(weight, 4), four, before))
-        return found
+        def write(values: Sequence[ir.Value], into: ir.Value, at: list[ir.Value]) -> None:
+            for place, column in enumerate(columns):
+                lanes = [vector.extract(each, [], [place]) for each in values]
+                whole = vector.from_elements(of(f32(), shape.slots), lanes)
+                kind = str(ir.MemRefType(into.type).element_type)
+                vector.store(rounded(whole, kind), into, [*at, column])
 
-    def _any_not_finite(self, carried: list[ir.Value]) -> ir.Value:
-        """Whether a result of the wave is infinite or NaN: x - x is zero of all others."""
-        added = None
-        for _, total, *sums in self._each(carried):
-            for value in (in_all(total, 4), *sums):
-                own = arith.subf(value, value)
-                added = own if added is None else arith.addf(added, own)
-        assert added is not None
-        lanes = [vector.extract(added, [], [at]) for at in range(4)]
-        whole = lanes[0]
-        for lane in lanes[1:]:
-            whole = arith.addf(whole, lane)
-        spoiled = arith.cmpf(arith.CmpFPredicate.UNE, whole, number(0.0))
-        wide = ir.IntegerType.get_signless(64)
-        some = rocdl.ballot(wide, spoiled)
-        none = arith.ConstantOp(wide, ir.IntegerAttr.get(wide, 0)).result
-        return arith.cmpi(arith.CmpIPredicate.ne, some, none)
-
-    def _finish(self, row: Row, maximum: ir.Value, total: ir.Value, sums: list[ir.Value]) -> None:
-        """Divide by the total; a piece writes maximum and total behind its row instead."""
-        shape, group = self.shape, self.operands.group
-        branch = scf.IfOp(below(row.number, shape.rows))
+        branch = scf.IfOp(own.apart, has_else=True)
         with ir.InsertionPoint(branch.then_block):
-            if self.piece is None:
-                own = arith.subf(self._sink(row), maximum)
-                total = in_all(arith.addf(total, power(own)), 4)
-                sums = [arith.divf(mixed, total) for mixed in sums]
-                before = [row.token, self.head, row.member]
-            else:
-                before = [self.piece, self.head, row.number]
-                tail = [maximum, total, number(0.0), number(0.0)]
-                # One lane of a row, of one of its waves.
-                place_of = plus(times(self.slice, LANES), group)
-                last = scf.IfOp(arith.cmpi(arith.CmpIPredicate.eq, place_of, index(0)))
-                with ir.InsertionPoint(last.then_block):
-                    both = vector.from_elements(of(f32(), 4), tail)
-                    vector.store(both, self.result, [*before, index(shape.mixed)])
-                    scf.YieldOp([])
-            for place in range(4):
-                # The slots of a row of the product lie side by side.
-                own = [vector.extract(mixed, [], [place]) for mixed in sums]
-                whole = vector.from_elements(of(f32(), shape.slots), own)
-                at = plus(self.first, times(plus(times(group, 4), place), shape.slots))
-                if self.piece is None:
-                    whole = rounded(whole, shape.result)
-                vector.store(whole, self.result, [*before, at])
+            place = [own.part, self.head, index(0), index(0)]
+            numbers = shape.mixed + TAIL
+            left = bounded(part(self.parts, place, [1, 1, shape.group, numbers], kept=(2, 3)))
+            # One lane of a row, of one of its waves.
+            first = arith.cmpi(arith.CmpIPredicate.eq, arith.ori(self.slice, group), index(0))
+            last = scf.IfOp(first)
+            with ir.InsertionPoint(last.then_block):
+                tail = [sums.maximum, sums.total, number(0.0), number(0.0)]
+                both = vector.from_elements(of(f32(), TAIL), tail)
+                vector.store(both, left, [row.member, index(shape.mixed)])
+                scf.YieldOp([])
+            write(sums.values, left, [row.member])
             scf.YieldOp([])
+        with ir.InsertionPoint(branch.else_block):
+            place = [long(own.token), self.head, index(0), index(0)]
+            sizes = [self.tokens, 1, shape.group, shape.mixed]
+            result = bounded(part(self.result, place, sizes, kept=(0, 2, 3)))
+            sink = extended(memref.LoadOp(self.sinks, [self.head, row.member]).result)
+            write(sums.finished(sink), result, [long(row.token), row.member])
+            scf.YieldOp([])
+
+
+@dataclass(frozen=True)
+class _Query:
+    """A tile of rows, and its bf16 along D; with care they are not held."""
+
+    row: Row
+    parts: Sequence[Parts]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The block from key `start` on, in `page`: its keys and values, if they are loaded."""
+
+    start: ir.Value
+    page: ir.Value
+    keys: Sequence[ir.Value]
+    values: Sequence[ir.Value]
 
 
 def _summed(a: Sequence[Parts], b: Sequence[Parts], total: ir.Value) -> ir.Value:
@@ -326,11 +352,20 @@ def _summed(a: Sequence[Parts], b: Sequence[Parts], total: ir.Value) -> ir.Value
     return total
 
 
-def _of_lane(value: ir.Value, lane: ir.Value) -> ir.Value:
-    """An f32 of another lane."""
-    at = arith.index_cast(i32(), times(lane, 4))
-    return arith.bitcast(f32(), rocdl.ds_bpermute(i32(), at, arith.bitcast(i32(), value)))
-
-
-def _less(x: ir.Value, y: ir.Value) -> ir.Value:
-    return arith.cmpi(arith.CmpIPredicate.slt, x, y)
+def _any_not_finite(tiles: Sequence[Sums]) -> ir.Value:
+    """Whether a sum of the wave is infinite or NaN: x - x is zero of all others."""
+    added = None
+    for sums in tiles:
+        for value in (in_all(sums.total, 4), *sums.values):
+            own = arith.subf(value, value)
+            added = own if added is None else arith.addf(added, own)
+    assert added is not None
+    lanes = [vector.extract(added, [], [at]) for at in range(4)]
+    whole = lanes[0]
+    for lane in lanes[1:]:
+        whole = arith.addf(whole, lane)
+    spoiled = arith.cmpf(arith.CmpFPredicate.UNE, whole, number(0.0))
+    wide = ir.IntegerType.get_signless(64)
+    some = rocdl.ballot(wide, spoiled)
+    none = arith.ConstantOp(wide, ir.IntegerAttr.get(wide, 0)).result
+    return arith.cmpi(arith.CmpIPredicate.ne, some, none)

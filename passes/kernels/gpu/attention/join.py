@@ -1,12 +1,8 @@
-"""Pieces of keys put together: the second kernel where the first one shares the keys out.
+"""Pieces added up: the second kernel, where the first one computed those of decoded tokens apart.
 
-The first kernel leaves, for each piece and row, what its weights and values come to, then their
-maximum and their total, both in powers of two, the sink not among them:
-
-    result[row] = sum of 2**(m[p] - m) values[p] / (2**(sink - m) + sum of 2**(m[p] - m) total[p])
-
-with m the greatest of the m[p] and the sink. Pieces are added in their order. A lane has four
-elements of a row.
+The first kernel leaves, for each piece and row, the sums of its weights and values, then their
+maximum and their total (sums.py). A lane has four elements of a row, and adds the pieces that its
+token sees, in their order, a few of them loaded at once.
 """
 
 from __future__ import annotations
@@ -14,55 +10,64 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, memref, scf, vector
+from iree.compiler.dialects import arith, memref, scf, vector
 
 from mxc.dialects.amdgpu import bounded, thread
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.gpu.attention.operands import extended
-from mxc.passes.kernels.gpu.attention.shape import TAIL, Attention
-from mxc.passes.kernels.gpu.attention.softmax import (
-    FLOOR,
-    LOG2_E,
-    greatest,
-    in_all,
-    number,
-    power,
-    rounded,
-    zero,
-)
-from mxc.passes.kernels.gpu.lanes import LANES, below, divided, plus, rest, times
+from mxc.passes.kernels.extents import value_of
+from mxc.passes.kernels.gpu.attention.operands import extended, part
+from mxc.passes.kernels.gpu.attention.shape import TAIL, Attention, pieces_between
+from mxc.passes.kernels.gpu.attention.softmax import FLOOR, number, rounded, zero
+from mxc.passes.kernels.gpu.attention.sums import Sums
+from mxc.passes.kernels.gpu.lanes import LANES, at_most, below, divided, plus, rest, times
+from mxc.passes.kernels.paged_attention import Scalars
+from mxc.passes.kernels.runs import first_seen, read_run
 from mxc.passes.kernels.vectors import f32, index, loop, of
 
+#: Pieces that are loaded at once.
+_PIECES = 8
 
-def join_pieces(shape: Attention, buffers: Sequence[ir.Value], pieces: ir.Value) -> None:
-    """Build the body at the insertion point."""
-    parts, sinks, result = bounded(buffers[0]), buffers[1], bounded(buffers[2])
+
+def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> None:
+    """Build the body at the insertion point, over the memrefs of `joined_buffers_of`."""
+    parts, sinks, runs, result = buffers
+    run = read_run(runs, workgroup(1))
     quads = shape.mixed // TAIL
     own = plus(times(workgroup(0), LANES), thread())
-    inside = scf.IfOp(below(own, shape.heads * shape.rows * quads))
+    decoded = arith.cmpi(arith.CmpIPredicate.eq, run.tokens, index(1))
+    inside = scf.IfOp(arith.andi(decoded, below(own, shape.heads * shape.group * quads)))
     with ir.InsertionPoint(inside.then_block):
         at = times(rest(own, quads), TAIL)
-        row = rest(divided(own, quads), shape.rows)
-        head = divided(own, quads * shape.rows)
-        token, member = divided(row, shape.group), rest(row, shape.group)
-        sink = arith.mulf(extended(memref.LoadOp(sinks, [head, member]).result), number(LOG2_E))
+        member = rest(divided(own, quads), shape.group)
+        head = divided(own, quads * shape.group)
+        first = first_seen(shape.reach, run.before)
+        count = pieces_between(first, run.before)
+        sizes = [1, shape.heads, shape.group, shape.mixed + TAIL]
 
-        def load(piece: ir.Value, at: ir.Value) -> ir.Value:
-            return vector.load(of(f32(), TAIL), parts, [piece, head, row, at])
+        def load(piece: ir.Value) -> Sums:
+            place = arith.addi(arith.muli(piece, value_of(call.runs)), run.number)
+            begin = [place, index(0), index(0), index(0)]
+            left = bounded(part(parts, begin, sizes, kept=(1, 2, 3)))
+            kind = of(f32(), TAIL)
+            values = vector.load(kind, left, [head, member, at])
+            tail = vector.load(kind, left, [head, member, index(shape.mixed)])
+            maximum, total = (vector.extract(tail, [], [n]) for n in range(2))
+            return Sums(maximum, total, [values])
 
-        behind = index(shape.mixed)
-        highest = greatest(number(FLOOR), sink)
-        with loop(index(0), pieces, index(1), [highest]) as (piece, (greater,), op):
-            maximum = vector.extract(load(piece, behind), [], [0])
-            scf.YieldOp([greatest(greater, maximum)])
-        top = op.results[0]
-        start = [power(arith.subf(sink, top)), zero(TAIL)]
-        with loop(index(0), pieces, index(1), start) as (piece, (total, sums), op):
-            tail = load(piece, behind)
-            factor = power(arith.subf(vector.extract(tail, [], [0]), top))
-            total = math.fma(vector.extract(tail, [], [1]), factor, total)
-            scf.YieldOp([total, math.fma(load(piece, at), in_all(factor, TAIL), sums)])
-        total, sums = op.results
-        whole = rounded(arith.divf(sums, in_all(total, TAIL)), shape.result)
-        vector.store(whole, result, [token, head, member, at])
+        with loop(index(0), count, index(_PIECES), Sums.none(1).all) as (start, carried, op):
+            (sums,) = Sums.each(carried, 1)
+            numbers = [plus(start, n) for n in range(_PIECES)]
+            for number_of, some in [
+                (each, load(at_most(each, plus(count, -1)))) for each in numbers
+            ]:
+                there = below(number_of, count)
+                maximum = arith.select(there, some.maximum, number(FLOOR))
+                total = arith.select(there, some.total, number(0.0))
+                values = arith.select(there, some.values[0], zero(TAIL))
+                sums = sums.plus(Sums(maximum, total, [values]), careful=True)
+            scf.YieldOp(sums.all)
+        (sums,) = Sums.each(list(op.results), 1)
+        sink = extended(memref.LoadOp(sinks, [head, member]).result)
+        (whole,) = sums.finished(sink)
+        vector.store(rounded(whole, shape.result), result, [run.first, head, member, at])
         scf.YieldOp([])

@@ -11,6 +11,9 @@ The second product may take keys in any order. In the lanes where scores are lef
 4 g .. 4 g + 3 of two tiles: these are its eight k, and weights move to no other lane. The values of
 eight keys, loaded with their elements of D side by side, are transposed in registers: lane n has
 d = slots * n .. of them, so that row m of the j-th product is d = slots * m + j.
+
+A block of keys lies in one page, and is read from a base of its own: offsets are those within it,
+the same for all blocks.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import bounded
+from mxc.dialects.quantise import BLOCK
+from mxc.passes.kernels.gpu.attention.packed import byte_of, decoded, first_scale, load_words
 from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, FRAGMENT, TILE, Attention
 from mxc.passes.kernels.gpu.floats import bf16_parts
-from mxc.passes.kernels.gpu.lanes import divided, plus, rest, times
-from mxc.passes.kernels.vectors import f32, index, of
+from mxc.passes.kernels.gpu.lanes import divided, long, plus, rest, times
+from mxc.passes.kernels.vectors import f32, i32, index, of
 
 #: The bf16 that add up to a fragment.
 Parts = list[ir.Value]
@@ -40,40 +45,75 @@ def extended(values: ir.Value) -> ir.Value:
 
 @dataclass(frozen=True)
 class Row:
-    """The row of a tile that this lane has: its number, and the token and query head it is."""
+    """The row of a tile that this lane has.
+
+    `number`: counted from the first row of the wave's first token, i32; `token`, counted from that
+    one, i32, and query head `member` are those of the last row where the wave has fewer.
+    """
 
     number: ir.Value
     token: ir.Value
     member: ir.Value
 
 
-def row_of(shape: Attention, first: ir.Value, tile: int, lane: ir.Value) -> Row:
-    """This lane's row of the tile; behind the last one, the last one."""
-    number = plus(plus(first, tile * TILE), rest(lane, TILE))
-    inside = arith.minui(number, index(shape.rows - 1))
-    return Row(number, divided(inside, shape.group), rest(inside, shape.group))
+@dataclass(frozen=True)
+class Block:
+    """`elements` [BLOCK_KEYS, D], bounded, and the `scales` of those that are packed: of the first
+    32 elements of each key, and B further on those of the next ones."""
+
+    elements: ir.Value
+    scales: ir.Value | None
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Keys or values: one `entry` of the pages of the pool [N, E, B, V, D] that `lists` i32 [S, P]
+    has for run `run`; `head` of them. `positions`: B; `packed`: see bytes_of_entries."""
+
+    pool: ir.Value
+    lists: ir.Value
+    run: ir.Value
+    entry: ir.Value
+    head: ir.Value
+    positions: int
+    packed: ir.Value | None
+
+    def page(self, key: ir.Value) -> ir.Value:
+        """The page that has a key, i32. The key is the same for all lanes."""
+        return memref.LoadOp(self.lists, [self.run, long(divided(key, self.positions))]).result
+
+    def block(self, page: ir.Value, key: ir.Value) -> Block:
+        """From a key of a page on."""
+        _, entries, _, _, depth = ir.MemRefType(self.pool.type).shape
+        position = long(rest(key, self.positions))
+        place = [long(page), self.entry, position, self.head, index(0)]
+        elements = bounded(part(self.pool, place, [1, 1, BLOCK_KEYS, 1, depth], kept=(2, 4)))
+        if self.packed is None:
+            return Block(elements, None)
+        row = arith.addi(times(long(page), entries), self.entry)
+        place = [row, first_scale(self.pool, position, self.head)]
+        count = (depth // BLOCK - 1) * self.positions + BLOCK_KEYS
+        return Block(elements, bounded(part(self.packed, place, [1, count], kept=(1,))))
 
 
 @dataclass(frozen=True)
 class Operands:
-    """What one wave reads. `keys`, `values`: bounded memrefs [S, V, D] of one entry of the cache.
+    """What one wave reads. `queries`: a memref [tokens, G, D] of its key/value head.
 
-    `head`: the key/value head; `first`: the first element of a value that the wave has; `lane`: 0
-    .. 63.
+    `first`: the first element of a value that the wave has; `lane`: 0 .. 63.
     """
 
     shape: Attention
     queries: ir.Value
     bounded_queries: ir.Value
-    keys: ir.Value
-    values: ir.Value
-    head: ir.Value
+    keys: Pages
+    values: Pages
     first: ir.Value
     lane: ir.Value
 
     @property
     def group(self) -> ir.Value:
-        """Of the lane, along K."""
+        """The lane's group along K."""
         return divided(self.lane, TILE)
 
     @property
@@ -81,49 +121,110 @@ class Operands:
         """Matrix instructions along D for a score."""
         return self.shape.depth // (4 * FRAGMENT)
 
-    def query(self, row: Row, *, apart: bool = False) -> list[ir.Value]:
-        """f32 [8] of the row, chunk by chunk along D.
+    def query(self, row: Row) -> list[ir.Value]:
+        """f32 [8] of the row, chunk by chunk along D."""
+        chunks = range(self.chunks)
+        return [self._query(self.bounded_queries, row, index(chunk)) for chunk in chunks]
 
-        `apart`: through another pointer, so that LLVM does not keep in registers, or in scratch
-        memory, what was loaded before.
+    def query_chunk(self, row: Row, chunk: ir.Value) -> ir.Value:
+        """f32 [8] of the row.
+
+        Through another pointer, so that LLVM does not keep in registers, or in scratch memory, what
+        was loaded before.
         """
-        found = []
-        for chunk in range(self.chunks):
-            at = plus(times(self.group, FRAGMENT), chunk * 4 * FRAGMENT)
-            place = [row.token, self.head, row.member, at]
-            source = self.queries if apart else self.bounded_queries
-            found.append(vector.load(of(f32(), FRAGMENT), source, place))
-        return found
+        return self._query(self.queries, row, chunk)
 
-    def load_keys(self, start: ir.Value) -> list[ir.Value]:
-        """A block from key `start` on, tile by tile and chunk by chunk: [8]. Zeros where the cache
-        ends; a row sees none of what lies behind its keys."""
-        found = []
-        for tile in range(BLOCK_KEYS // TILE):
-            key = plus(plus(start, tile * TILE), rest(self.lane, TILE))
-            for chunk in range(self.chunks):
-                at = plus(times(self.group, FRAGMENT), chunk * 4 * FRAGMENT)
-                kind = of(self.shape.element_type(), FRAGMENT)
-                found.append(vector.load(kind, self.keys, [key, self.head, at]))
-        return found
+    def _query(self, source: ir.Value, row: Row, chunk: ir.Value) -> ir.Value:
+        place = [long(row.token), row.member, self._column(chunk)]
+        return vector.load(of(f32(), FRAGMENT), source, place)
 
-    def load_values(self, start: ir.Value) -> list[ir.Value]:
-        """This lane's elements of D, for each of its eight keys: [slots]."""
-        kind = of(self.shape.element_type(), self.shape.slots)
+    def load_keys(self, page: ir.Value, start: ir.Value) -> list[ir.Value]:
+        """A block from key `start` on, for `keys_of`: tile by tile and chunk by chunk."""
+        block, chunks = self.keys.block(page, start), range(self.chunks)
+        tiles = range(BLOCK_KEYS // TILE)
+        each = [self._load_key(block, tile, index(chunk)) for tile in tiles for chunk in chunks]
+        return [value for loaded in each for value in loaded]
+
+    def keys_of(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
+        """What was loaded, [8] each."""
+        if self.shape.packed is None:
+            return list(loaded)
+        pairs = zip(loaded[::2], loaded[1::2], strict=True)
+        return [self._decoded(words, FRAGMENT, scale) for words, scale in pairs]
+
+    def key_chunk(self, block: Block, tile: int, chunk: ir.Value) -> ir.Value:
+        """[8] of the key that the lane has in a tile of a block."""
+        return self.keys_of(self._load_key(block, tile, chunk))[0]
+
+    def _load_key(self, block: Block, tile: int, chunk: ir.Value) -> list[ir.Value]:
+        key = plus(rest(self.lane, TILE), tile * TILE)
+        at = [key, self._column(chunk)]
+        if block.scales is None:
+            kind = of(self.shape.element_type(), FRAGMENT)
+            return [vector.load(kind, block.elements, at)]
+        # A chunk along D is a block of the format.
+        place = arith.addi(times(chunk, self.keys.positions), key)
+        scale = arith.extui(i32(), memref.LoadOp(block.scales, [place]).result)
+        return [load_words(block.elements, at, FRAGMENT), scale]
+
+    def _decoded(self, words: ir.Value, count: int, scale: ir.Value) -> ir.Value:
+        assert self.shape.packed is not None
+        return decoded(self.shape.packed, words, count, byte_of(scale, 0))
+
+    def _column(self, chunk: ir.Value) -> ir.Value:
+        """The first element that the lane has of a chunk along D."""
+        return plus(times(chunk, 4 * FRAGMENT), times(self.group, FRAGMENT))
+
+    def load_values(self, page: ir.Value, start: ir.Value) -> list[ir.Value]:
+        """This lane's elements of D, for each of its eight keys, for `values_of`."""
+        block = self.values.block(page, start)
         at = plus(self.first, times(rest(self.lane, TILE), self.shape.slots))
-        own = plus(start, times(self.group, 4))
         found = []
         for tile in range(BLOCK_KEYS // TILE):
+            first = plus(times(self.group, 4), tile * TILE)
             for place in range(4):
-                key = plus(own, tile * TILE + place)
-                found.append(vector.load(kind, self.values, [key, self.head, at]))
+                found.append(self._load_value(block, plus(first, place), at))
+            if block.scales is not None:
+                # Those of four keys are side by side.
+                found.append(load_words(block.scales, [self._scale(first, at)], 4))
         return found
+
+    def values_of(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
+        """What was loaded: [slots] of each key."""
+        if self.shape.packed is None:
+            return list(loaded)
+        found = []
+        for tile in range(BLOCK_KEYS // TILE):
+            *keys, scales = loaded[5 * tile : 5 * tile + 5]
+            word = vector.extract(scales, [], [0])
+            for place, key in enumerate(keys):
+                scale = byte_of(word, place)
+                found.append(decoded(self.shape.packed, key, self.shape.slots, scale))
+        return found
+
+    def value(self, block: Block, key: ir.Value, at: ir.Value) -> ir.Value:
+        """[slots] elements from `at` on of the value of a key of a block."""
+        loaded = self._load_value(block, key, at)
+        if self.shape.packed is None:
+            return loaded
+        scale = memref.LoadOp(block.scales, [self._scale(key, at)]).result
+        return decoded(self.shape.packed, loaded, self.shape.slots, scale)
+
+    def _load_value(self, block: Block, key: ir.Value, at: ir.Value) -> ir.Value:
+        if block.scales is not None:
+            return load_words(block.elements, [key, at], self.shape.slots)
+        kind = of(self.shape.element_type(), self.shape.slots)
+        return vector.load(kind, block.elements, [key, at])
+
+    def _scale(self, key: ir.Value, at: ir.Value) -> ir.Value:
+        """Where the scale of the elements from `at` on is, which are of one block of the format."""
+        return arith.addi(times(divided(at, BLOCK), self.values.positions), key)
 
     def parts(self, fragment: ir.Value) -> Parts:
-        """A fragment of the cache as bf16."""
+        """A fragment of the pool as bf16."""
         if self.shape.element == "bf16":
             return [fragment]
-        return bf16_parts(extended(fragment), self.shape.parts)
+        return bf16_parts(extended(fragment), self.shape.parts_of_element)
 
     def transposed(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
         """Of what `load_values` gave: the eight keys of each element of D."""
@@ -145,19 +246,23 @@ class Operands:
         return found
 
 
-def entry(buffer: ir.Value, place: Sequence[ir.Value]) -> ir.Value:
-    """One entry [S, V, D] of a cache, bounded: all of them may be more than offsets reach."""
+def part(
+    buffer: ir.Value, place: Sequence[ir.Value], sizes: Sequence[int], *, kept: Sequence[int]
+) -> ir.Value:
+    """`sizes` of a memref from `place` on, of which the dimensions `kept` are not 1 and stay.
+
+    All of a buffer may be more than offsets reach.
+    """
     kind = ir.MemRefType(buffer.type)
-    shape, count = list(kind.shape), len(place)
-    if not count:
-        return bounded(buffer)
     dynamic = ir.ShapedType.get_dynamic_size()
-    sizes = [1] * count + shape[count:]
-    strides = [shape[count + 1] * shape[count + 2], shape[count + 2], 1]
-    layout = ir.StridedLayoutAttr.get(ir.ShapedType.get_dynamic_stride_or_offset(), strides)
-    part = ir.MemRefType.get(shape[count:], kind.element_type, layout, kind.memory_space)
-    offsets = [dynamic] * count + [0] * 3
-    view = memref.SubViewOp(
-        part, buffer, list(place), [], [], offsets, sizes, [1] * len(shape)
+    strides, _ = kind.get_strides_and_offset()
+    layout = ir.StridedLayoutAttr.get(
+        ir.ShapedType.get_dynamic_stride_or_offset(), [strides[n] for n in kept]
+    )
+    wanted = ir.MemRefType.get(
+        [sizes[n] for n in kept], kind.element_type, layout, kind.memory_space
+    )
+    offsets = [dynamic] * len(place)
+    return memref.SubViewOp(
+        wanted, buffer, list(place), [], [], offsets, list(sizes), [1] * len(sizes)
     ).result
-    return bounded(view)

@@ -1,86 +1,89 @@
-"""What one attention kernel is: its sizes, its memory, how it is shared out."""
+"""What one attention kernel is: its sizes, its memory, how it is shared out among waves."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
+from iree.compiler.dialects import arith
 
 from mxc.dialects.attention import Reach
-from mxc.passes.kernels.caches import PIECE_KEYS
-from mxc.passes.kernels.gpu.lanes import LANES
-from mxc.passes.kernels.vectors import f32
+from mxc.formats.formats import FORMATS, BlockFormat
+from mxc.passes.kernels.extents import Size, value_of
+from mxc.passes.kernels.gpu.attention.softmax import LOG2_E
+from mxc.passes.kernels.gpu.lanes import LANES, at_most, below, divided, plus, times
+from mxc.passes.kernels.paged_attention import Scalars
+from mxc.passes.kernels.runs import reach_size
+from mxc.passes.kernels.vectors import index
 
 #: Rows, keys or elements of D that a matrix instruction takes: v_mfma_f32_16x16x32_bf16.
 TILE = 16
-#: Keys of a block, which are its K where weights meet values.
+#: Keys of a block, which are its K where weights meet values. A block lies in one page.
 BLOCK_KEYS = 32
+#: Keys of a piece, at absolute positions: sums of a row are those of its pieces, in their order.
+PIECE_KEYS = 256
 #: Elements of a fragment: 16 bytes of bf16.
 FRAGMENT = 8
-#: Waves that keep the chip busy: keys are shared out until there are as many. An MI350 has 256
-#: compute units of four SIMDs.
-ENOUGH_WAVES = 1024
 #: Bytes of a key of which registers hold a block beside the next one.
 HEAD_BYTES = 512
 #: Numbers that a piece has behind the values of a row: its maximum and its total, then nothing.
 TAIL = 4
+#: Bytes that pieces computed apart may take.
+MOST_PARTS = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
     """Sizes of one kernel, all static.
 
-    A key has `depth` elements, a value `mixed`. `keys` and `values` are the shapes of the memrefs
-    they are read from, [.., S, V, D], of which a value is the first elements; `element` is their
-    type, `sinks` the type of the sinks. Scores are multiplied by `scale`; `width` is the sliding
-    window in tokens, or the chunks. `most_keys`: that a call may have. `result`: "f32", or "bf16"
-    where it is rounded.
+    A key has `depth` elements, a value `mixed`, of `pool` = E entries of B positions a page;
+    `element` is their type, or their MX format; `sinks` is the type of the sinks. Scores are
+    multiplied by `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the
+    chunks. `result`: "f32", or "bf16" where it is rounded.
     """
 
-    tokens: int
     heads: int
     group: int
     depth: int
     mixed: int
-    keys: tuple[int, ...]
-    values: tuple[int, ...]
+    pool: tuple[int, int]
     element: str
     sinks: str
     scale: float
-    width: Reach
-    most_keys: int
+    cap: float | None
+    reach: Reach
     result: str = "f32"
 
     @property
-    def rows(self) -> int:
-        """Rows of a key/value head: its query heads of all tokens."""
-        return self.tokens * self.group
+    def unit(self) -> float:
+        """What a score is multiplied by to be a power of two; one that has a cap is the tanh."""
+        return LOG2_E * (self.scale if self.cap is None else self.cap)
 
     @property
     def tiles(self) -> int:
-        """Tiles of rows of a wave. Two share what is read, where registers are enough for them."""
-        enough = self.head_bytes <= 128 and self.part_bytes <= 192
-        return 2 if self.rows > TILE and enough else 1
+        """Tiles of 16 rows that a wave may have. Two share what is read, where registers are
+        enough for them."""
+        return 2 if self.head_bytes <= 128 and self.part_bytes <= 192 else 1
 
-    @property
-    def waves(self) -> int:
+    def waves(self, tiles: int) -> int:
         """Waves that a SIMD is to hold, by registers: one of them waits while another computes.
 
         A wave was seen to take up to one register for each byte of a key, or 48 and 3/7 for each
         byte of the parts of a key.
         """
         registers = self.head_bytes, 48 + 3 * self.part_bytes // 7
-        return max(1, min(4 // self.tiles, *(512 // (each * self.tiles) for each in registers)))
+        return max(1, min(4 // tiles, *(512 // (each * tiles) for each in registers)))
 
     @property
     def head_bytes(self) -> int:
-        """Of a key."""
+        """Bytes of a key in registers."""
         return self.depth * int(self.element_type().width) // 8
 
     @property
     def part_bytes(self) -> int:
-        """Of the bf16 that add up to a key."""
-        return 2 * self.depth * self.parts
+        """Bytes of the bf16 that add up to a key."""
+        return 2 * self.depth * self.parts_of_element
 
     @property
     def long(self) -> bool:
@@ -93,83 +96,101 @@ class Attention:
         return 2 if self.long and self.mixed % (4 * TILE) == 0 else 1
 
     @property
-    def wave_rows(self) -> int:
-        """Rows of a wave."""
-        return self.tiles * TILE
-
-    @property
-    def blocks(self) -> int:
-        """Waves of a head, of one piece of the keys."""
-        return -(-self.rows // self.wave_rows)
-
-    @property
-    def block_keys(self) -> int:
-        """Keys that a wave takes at once."""
-        return BLOCK_KEYS
-
-    @property
     def slots(self) -> int:
-        """Elements that a lane has of a value."""
+        """Elements of a value that a lane has."""
         return self.mixed // (TILE * self.slices)
 
     @property
-    def parts(self) -> int:
-        """The bf16 that add up to an element of the cache."""
-        return {"bf16": 1, "f16": 2, "f32": 3}[self.element]
+    def parts_of_element(self) -> int:
+        """The bf16 that add up to an element of the pool."""
+        return 1 if self.packed is not None else {"bf16": 1, "f16": 2, "f32": 3}[self.element]
 
     @property
-    def pieces(self) -> int | None:
-        """Into how many pieces the keys are cut at most; None: a wave goes over all keys."""
-        heads = self.heads * self.slices
-        found = min(ENOUGH_WAVES // (heads * self.blocks), -(-self.most_keys // PIECE_KEYS))
-        return found if found > 1 else None
-
-    @property
-    def workgroups(self) -> tuple[int | None, ...]:
-        """Along slices of heads, blocks of rows and pieces of keys; None: as many as there are."""
-        return (self.heads * self.slices, self.blocks, 1 if self.pieces is None else None)
+    def packed(self) -> BlockFormat | None:
+        """The MX format of the pool; None: it has floats."""
+        return FORMATS.get(self.element)
 
     def element_type(self) -> ir.Type:
-        """The MLIR type of keys and values."""
-        return ir.Type.parse(self.element)
+        """The MLIR type of keys and values in registers: bf16 of what is packed, exactly."""
+        return ir.BF16Type.get() if self.packed is not None else ir.Type.parse(self.element)
 
-    def result_shape(self) -> list[int]:
-        """[T, V, G, D]; or [pieces, V, T * G, D + TAIL]."""
-        if self.pieces is None:
-            return [self.tokens, self.heads, self.group, self.mixed]
-        return [self.pieces, self.heads, self.rows, self.mixed + TAIL]
+    def pieces(self, call: Scalars) -> Size:
+        """Waves among which the keys of a decoded token are shared out: Z.
 
-    def buffers(self) -> list[ir.Type]:
-        """Memrefs of queries, keys, values, sinks and result."""
-        return [
-            ir.MemRefType.get([self.tokens, self.heads, self.group, self.depth], f32()),
-            ir.MemRefType.get(list(self.keys), self.element_type()),
-            ir.MemRefType.get(list(self.values), self.element_type()),
-            self.sinks_buffer(),
-            self._pieces_buffer() if self.pieces is not None else self._result_buffer(),
-        ]
+        0: there is one run, of several tokens, so that no token is decoded. 1: a wave goes over all
+        pieces and writes the result. More: each piece has a wave, and `parts` has what it comes to.
+        """
+        tokens, runs, pages = (value_of(each) for each in (call.tokens, call.runs, call.pages))
+        apart = index(1)
+        if self.reach is None or reach_size(self.reach) > 2 * PIECE_KEYS:
+            apart = arith.ceildivui(times(pages, self.pool[1]), index(PIECE_KEYS))
+            if self.reach is not None:
+                most = (reach_size(self.reach) - 2) // PIECE_KEYS + 2
+                apart = at_most(apart, most)
+            size = times(arith.muli(runs, apart), 4 * self.heads * self.group * self._part)
+            apart = arith.select(below(size, MOST_PARTS), apart, index(1))
+        several = arith.cmpi(arith.CmpIPredicate.ugt, tokens, runs)
+        alone = arith.cmpi(arith.CmpIPredicate.eq, runs, index(1))
+        return arith.select(arith.andi(several, alone), index(0), apart)
 
-    def _pieces_buffer(self) -> ir.Type:
-        return ir.MemRefType.get(self.result_shape(), f32())
-
-    def _result_buffer(self) -> ir.Type:
-        whole = [self.tokens, self.heads, self.group, self.mixed]
-        return ir.MemRefType.get(whole, ir.Type.parse(self.result))
-
-    def sinks_buffer(self) -> ir.Type:
-        """The memref of the sinks, [V, G]."""
-        return ir.MemRefType.get([self.heads, self.group], ir.Type.parse(self.sinks))
-
-    @property
-    def scalars(self) -> int:
-        """Index operands: position, first, size, keys of a piece; places of keys and values."""
-        return 4 + len(self.keys) - 3 + len(self.values) - 3
-
-    def joined_buffers(self) -> list[ir.Type]:
-        """Memrefs of the second kernel: pieces, sinks, result."""
-        return [self._pieces_buffer(), self.sinks_buffer(), self._result_buffer()]
+    def parts(self, call: Scalars) -> Sequence[Size]:
+        """[Z * S, V, G, mixed + TAIL]; [1, ..] where pieces are not computed apart."""
+        count: Size = None
+        if call.pieces is not None:
+            runs, pieces = value_of(call.runs), value_of(call.pieces)
+            few = below(pieces, 2)
+            count = arith.select(few, index(1), arith.muli(runs, pieces))
+        return [count, self.heads, self.group, self._part]
 
     @property
-    def joined_workgroups(self) -> tuple[int]:
-        """Of the second kernel: a lane has four elements of a row."""
-        return (-(-self.heads * self.rows * (self.mixed // 4) // LANES),)
+    def _part(self) -> int:
+        """Numbers of a row of `parts`."""
+        return self.mixed + TAIL
+
+    @property
+    def token_blocks(self) -> int:
+        """Tiles of rows of one token."""
+        return -(-self.group // TILE)
+
+    def workgroups(self, call: Scalars) -> Sequence[Size]:
+        """Along slices of heads; then blocks of rows, and what is computed apart."""
+        runs, pieces = value_of(call.runs), value_of(call.pieces)
+        apart = times(arith.muli(runs, pieces), self.token_blocks)
+        blocks = self.blocks(call, 1)
+        if self.tiles > 1:
+            none = below(pieces, 1)
+            blocks = arith.select(none, self.blocks(call, self.tiles), blocks)
+        return (self.heads * self.slices, arith.addi(blocks, apart))
+
+    def blocks(self, call: Scalars, tiles: int) -> ir.Value:
+        """Blocks of rows of all runs, at most: those of run s begin at `first_block`. None where
+        all tokens are decoded, and computed apart."""
+        tokens, runs, pieces = (value_of(each) for each in (call.tokens, call.runs, call.pieces))
+        some = arith.addi(self.first_block(tokens, tiles), runs)
+        decoded = arith.cmpi(arith.CmpIPredicate.eq, tokens, runs)
+        apart = arith.cmpi(arith.CmpIPredicate.ne, pieces, index(0))
+        return arith.select(arith.andi(decoded, apart), index(0), some)
+
+    def first_block(self, token: ir.Value, tiles: int) -> ir.Value:
+        """The first block of the run that begins at a token; add the number of the run.
+
+        A run of c tokens has at least floor(c * G / rows) + 1 from there to the next run.
+        """
+        return divided(times(token, self.group), tiles * TILE)
+
+    def joined_workgroups(self, call: Scalars) -> Sequence[Size]:
+        """Of the second kernel, a run of one token each: a lane has four elements of a row."""
+        count = -(-self.heads * self.group * (self.mixed // TAIL) // LANES)
+        runs = value_of(call.runs)
+        few = below(value_of(call.pieces), 2)
+        return (count, arith.select(few, index(0), runs))
+
+
+def piece_of(key: ir.Value) -> ir.Value:
+    """The piece that has a key."""
+    return divided(key, PIECE_KEYS)
+
+
+def pieces_between(first: ir.Value, last: ir.Value) -> ir.Value:
+    """How many pieces have some of the keys `first` .. `last`."""
+    return plus(arith.subi(piece_of(last), piece_of(first)), 1)

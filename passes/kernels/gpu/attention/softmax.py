@@ -20,8 +20,17 @@ LOG2_E = 1.4426950408889634
 #: What a score is where a row does not see the key, and the least that a maximum can be: two to the
 #: power of their difference is zero under every scale that SCALES allows.
 MASKED, FLOOR = -1.0e38, -1.0e30
-#: The least and the greatest factor of a product of a query and a key.
-SCALES = (1.0e-6, 2.0)
+#: The least and the greatest factor of a product of a query and a key, and bound of it.
+SCALES, CAPS = (1.0e-6, 2.0), (1.0e-3, 1.0e6)
+#: tanh(x) = x + x^3 P(x^2) for |x| below: S. L. Moshier, Cephes, single/tanhf.c.
+_SMALL = 0.625
+_TANH = (
+    -5.70498872745e-3,
+    2.06390887954e-2,
+    -5.37397155531e-2,
+    1.33314422036e-1,
+    -3.33332819422e-1,
+)
 
 Combine = Callable[[ir.Value, ir.Value], ir.Value]
 
@@ -61,23 +70,51 @@ class Softened:
 
 
 def online_softmax(
-    scores: Sequence[ir.Value], maximum: ir.Value, total: ir.Value, scale: float
+    scores: Sequence[ir.Value], maximum: ir.Value, total: ir.Value, unit: float
 ) -> Softened:
-    """Weights of `scores`, two f32 [4]; `maximum` is in powers of two, that of all before."""
+    """Weights of `scores`, two f32 [4]; these times `unit` are powers of two, as is `maximum`, that
+    of all before."""
     both = vector.shuffle(*scores, list(range(8)))
     own = [vector.extract(both, [], [at]) for at in range(8)]
     highest = own[0]
     for score in own[1:]:
         highest = greatest(highest, score)
-    unit = number(scale * LOG2_E)
-    highest = greatest(maximum, arith.mulf(over_row(highest, greatest), unit))
+    times = number(unit)
+    highest = greatest(maximum, arith.mulf(over_row(highest, greatest), times))
     factor = power(arith.subf(maximum, highest))
     down = arith.negf(highest)
-    weights = [power(math.fma(score, unit, down)) for score in own]
-    total = arith.mulf(total, factor)
-    for weight in weights:
+    weights = [power(math.fma(score, times, down)) for score in own]
+    # LLVM may or may not contract what is no fma; bits are the same wherever a row is computed.
+    total = math.fma(total, factor, weights[0])
+    for weight in weights[1:]:
         total = arith.addf(total, weight)
     return Softened(highest, total, factor, vector.from_elements(of(f32(), 8), weights))
+
+
+def capped(scores: Sequence[ir.Value], scale: float, cap: float) -> list[ir.Value]:
+    """tanh(scale * score / cap) of f32 [4]; the cap is the `unit` that is left."""
+    found = []
+    for four in scores:
+        own = [vector.extract(four, [], [at]) for at in range(4)]
+        bounded = [tanh(arith.mulf(score, number(scale / cap))) for score in own]
+        found.append(vector.from_elements(of(f32(), 4), bounded))
+    return found
+
+
+def tanh(x: ir.Value) -> ir.Value:
+    """tanh(x) of an f32, within some units of the last place."""
+    size = math.absf(x)
+    square = arith.mulf(x, x)
+    sum_ = number(_TANH[0])
+    for coefficient in _TANH[1:]:
+        sum_ = math.fma(sum_, square, number(coefficient))
+    small = math.fma(arith.mulf(square, x), sum_, x)
+    # 1 - 2 / (exp(2 |x|) + 1): what overflows is 1.
+    grown = power(arith.mulf(size, number(2 * LOG2_E)))
+    divisor = arith.addf(grown, number(1.0))
+    large = math.fma(number(-2.0), rocdl.rcp(f32(), divisor), number(1.0))
+    large = math.copysign(large, x)
+    return arith.select(arith.cmpf(arith.CmpFPredicate.OLT, size, number(_SMALL)), small, large)
 
 
 def masked(

@@ -52,6 +52,7 @@ class FloatRing(Contraction):
     """A product of floats by a schedule of the transport "ring"."""
 
     lhs: Floats
+    rhs: Scaled
 
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""
@@ -75,10 +76,12 @@ class FloatRing(Contraction):
             )
 
     @staticmethod
-    def takes(lhs: Floats | Scaled, rhs: Scaled, register: Register | None) -> bool:
+    def takes(lhs: Floats | Scaled, rhs: Floats | Scaled, register: Register | None) -> bool:
         """Whether it computes products of such operands."""
+        if isinstance(rhs, Floats) or not isinstance(lhs, Floats):
+            return False
         blocks = rhs.format.block == BLOCK and rhs.format.scale == E8M0
-        return isinstance(lhs, Floats) and blocks and register == "bf16"
+        return blocks and register == "bf16"
 
     @property
     def attributes(self) -> Mapping[str, str]:

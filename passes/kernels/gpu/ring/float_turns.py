@@ -77,8 +77,8 @@ class _Turns:
     def _turn(self, turn: int) -> None:
         pipe, held = self._pipe, self._held
         stages, size = pipe.schedule.stages, pipe.slot_bytes
-        emptied = _moved(held.slot, 0, (stages - 1) * size, -size)
-        after = _moved(held.slot, (stages - 1) * size, 0, size)
+        emptied = moved(held.slot, 0, (stages - 1) * size, -size)
+        after = moved(held.slot, (stages - 1) * size, 0, size)
         stage = plus(times(self._four, TURNS), turn)
         # Into the slot of the stage before this one, and behind the barrier into this one's.
         earlier = pipe.loads(plus(stage, stages - 1), as_index(emptied))
@@ -225,7 +225,7 @@ class _Turns:
         return [partial(pair, *each) for each in product(columns, range(PAIRS))]
 
 
-def _moved(slot: ir.Value, where: int, there: int, by: int) -> ir.Value:
+def moved(slot: ir.Value, where: int, there: int, by: int) -> ir.Value:
     """A slot's offset moved, but for the one place from which it goes `there`."""
     same = arith.cmpi(arith.CmpIPredicate.eq, slot, number(where))
     return arith.select(same, number(there), arith.addi(slot, number(by)))

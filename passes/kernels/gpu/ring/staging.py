@@ -84,6 +84,11 @@ class Layout:
     decoded: bool = False
 
     @property
+    def tile_rows(self) -> int:
+        """Of the instruction."""
+        return INSTRUCTION.rows
+
+    @property
     def scaled(self) -> Scaled:
         """What has scales."""
         assert isinstance(self.kind, Scaled)
@@ -259,7 +264,7 @@ class StagedSide:
     def read(self, tile: int, piece: tuple[int, int], slot: ir.Value) -> ir.Value:
         """A piece of this lane's row of a tile."""
         at = plus(self._reads[piece], slot)
-        at = plus(at, tile * INSTRUCTION.rows * self.layout.row_bytes)
+        at = plus(at, tile * self.layout.tile_rows * self.layout.row_bytes)
         return vector.load(of(i8(), PIECE), self._slots, [at], alignment=PIECE)
 
     def block(self, packed: ir.Value) -> ir.Value:

@@ -15,15 +15,13 @@ AMD RDNA3.5 ISA guide, 7.9 (gfx1151: lanes l and l + 16 have all of the same row
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from iree.compiler import ir
-from numpy.typing import NDArray
+from iree.compiler.dialects import scf
+from lane_values import FLOATS, Array, Memory, as_bits, floats, from_bits, kind_of, raw_of
 
-Array = NDArray[Any]
 WAVE = 32
 #: Where element i of a lane of group g = lane / 16 is along K, by depth and bits of an element.
 _ALONG_K: dict[tuple[int, int], Callable[[Array, Array], Array]] = {
@@ -31,15 +29,6 @@ _ALONG_K: dict[tuple[int, int], Callable[[Array, Array], Array]] = {
     (32, 16): lambda i, g: 16 * (i // 8) + 8 * g + i % 8,
     (128, 8): lambda i, g: 32 * (i // 16) + 16 * g + i % 16,
     (128, 4): lambda i, g: 64 * (i // 32) + 32 * g + i % 32,
-}
-_FLOATS = {
-    "f32": np.float32,
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "f8E4M3FN": ml_dtypes.float8_e4m3fn,
-    "f8E5M2": ml_dtypes.float8_e5m2,
-    "f8E8M0FNU": ml_dtypes.float8_e8m0fnu,
-    "f4E2M1FN": ml_dtypes.float4_e2m1fn,
 }
 _INTEGERS = {
     "arith.addi": np.add,
@@ -57,81 +46,47 @@ _NUMBERS = {"arith.mulf": np.multiply, "arith.addf": np.add, "arith.subf": np.su
 _COMPARISONS = {0: np.equal, 1: np.not_equal, 6: np.less}
 
 
-@dataclass
-class Memory:
-    """Bytes, and what a memref sees of them: `start` in elements, one for all lanes or each."""
+def run(module: ir.Module, buffers: Sequence[Array], scalars: Sequence[int] = ()) -> None:
+    """Run the one kernel of a module on bytes, in place: operands in order, then the result.
 
-    data: Array
-    bits: int
-    strides: tuple[int, ...]
-    start: Array
-    bounded: bool = False
-
-    def places(self, at: Sequence[Array], count: int) -> tuple[Array, Array]:
-        """Offsets of the bytes of `count` elements, and whether each is inside."""
-        first = sum((a * s for a, s in zip(at, self.strides, strict=True)), self.start)
-        bytes_at = first[:, None] * self.bits // 8 + np.arange(count * self.bits // 8)
-        return bytes_at, (bytes_at >= 0) & (bytes_at < self.data.size)
-
-
-def kind_of(value: ir.Value) -> tuple[ir.Type, int, int]:
-    """Element type, its bits, and elements of a value."""
-    kind, count = value.type, 1
-    if isinstance(kind, ir.VectorType):
-        kind, count = kind.element_type, int(np.prod(kind.shape))
-    return kind, 64 if isinstance(kind, ir.IndexType) else kind.width, count
-
-
-def as_bits(raw: Array, width: int) -> Array:
-    """[lanes, n] of so many bits -> [lanes, n * width] of 0 and 1, the lowest first."""
-    shifts = np.arange(width, dtype=np.uint64)
-    return ((raw[..., None] >> shifts) & np.uint64(1)).reshape(raw.shape[0], -1)
-
-
-def from_bits(bits: Array, width: int) -> Array:
-    powers = np.uint64(1) << np.arange(width, dtype=np.uint64)
-    return (bits.reshape(bits.shape[0], -1, width) * powers).sum(axis=-1, dtype=np.uint64)
-
-
-def floats(raw: Array, kind: ir.Type) -> Array:
-    """Bits of a float type as numbers of it."""
-    found = np.dtype(_FLOATS[str(kind)])
-    return raw.astype(f"u{found.itemsize}").view(found)
-
-
-def raw_of(numbers: Array) -> Array:
-    return numbers.view(f"u{numbers.dtype.itemsize}").astype(np.uint64)
-
-
-def run(module: ir.Module, buffers: Sequence[Array]) -> None:
-    """Run the one kernel of a module on bytes, in place: operands in order, then the result."""
+    `scalars`: what comes with the call, of which the numbers of workgroups follow."""
     (executable,) = [
         op for op in module.body.operations if op.operation.name == "stream.executable"
     ]
     export, inner = [op.operation for op in executable.regions[0].blocks[0].operations][:2]
-    (end,) = [
-        op for op in export.regions[0].blocks[0].operations if op.operation.name == "stream.return"
-    ]
-    counts = [ir.IntegerAttr(v.owner.attributes["value"]).value for v in end.operands]
+    host = _Workgroup(1, (), (), scalars)
+    counts = [int(each[0, 0]) for each in host.run(export.regions[0].blocks[0])]
     (function,) = inner.regions[0].blocks[0].operations
     size = str(function.attributes["translation_info"]).partition("workgroup_size = [")[2]
     threads = int(size.partition(",")[0])
     for group in np.ndindex(*counts):
-        _Workgroup(threads, group, buffers).run(function.regions[0].blocks[0])
+        _Workgroup(threads, group, buffers, scalars).run(function.regions[0].blocks[0])
 
 
 class _Workgroup:
-    def __init__(self, threads: int, group: tuple[int, ...], buffers: Sequence[Array]) -> None:
+    def __init__(
+        self,
+        threads: int,
+        group: tuple[int, ...],
+        buffers: Sequence[Array],
+        scalars: Sequence[int],
+    ) -> None:
         self.threads, self.group, self.buffers = threads, group, buffers
         self.values: dict[ir.Value, Any] = {}
         self.active = np.ones(threads, bool)
+        self.scalars = scalars
 
     def run(self, block: ir.Block) -> list[Any]:
         """All operations; what the last one yields."""
+        if self.scalars and not isinstance(block.owner, scf.ForOp | scf.IfOp):
+            for value, number in zip(
+                list(block.arguments)[-len(self.scalars) :], self.scalars, strict=True
+            ):
+                self.values[value] = np.full((self.threads, 1), number, np.uint64)
         for op in block.operations:
             name = op.operation.name
             given = [self.values.get(v) for v in op.operands]
-            if name in ("scf.yield", "func.return"):
+            if name in ("scf.yield", "func.return", "stream.return"):
                 return given
             if name in _INTEGERS:
                 results = self._masked(op.operation, _INTEGERS[name](*given))
@@ -157,7 +112,7 @@ class _Workgroup:
                 raw = raw_of(numbers) if isinstance(element, ir.FloatType) else numbers
                 return [np.tile(raw.astype(np.uint64), (self.threads, 1))]
         if isinstance(attribute, ir.FloatAttr):
-            number = np.array([attribute.value], _FLOATS[str(attribute.type)])
+            number = np.array([attribute.value], FLOATS[str(attribute.type)])
             raw = int(raw_of(number)[0])
         else:
             raw = int(attribute.value) & ((1 << width) - 1)
@@ -173,6 +128,7 @@ class _Workgroup:
     def stream_binding_subspan(self, op: ir.Operation, *_: Any) -> list[Any]:
         kind = ir.MemRefType(op.results[0].type)
         number = ir.BlockArgument(op.operands[0]).arg_number
+        # The first size, which may be dynamic, is no part of a stride.
         strides = np.cumprod([1, *reversed(kind.shape[1:])])[::-1]
         places = tuple(int(s) for s in strides)
         return [
@@ -247,6 +203,12 @@ class _Workgroup:
             )
         ]
 
+    def math_fma(self, op: ir.Operation, a: Array, b: Array, c: Array) -> list[Any]:
+        def fma(x: Array, y: Array, z: Array) -> Array:
+            return (x.astype(np.float64) * y + z).astype(np.float32)
+
+        return self._floats(op, fma, a, b, c)
+
     def arith_extf(self, op: ir.Operation, a: Array) -> list[Any]:
         return self._floats(op, lambda x: x.astype(np.float32), a)
 
@@ -258,6 +220,15 @@ class _Workgroup:
 
     def arith_sitofp(self, op: ir.Operation, a: Array) -> list[Any]:
         return [raw_of(a.astype(np.uint8).view(np.int8).astype(np.float32))]
+
+    def amdgpu_dpp(self, op: ir.Operation, old: Array, value: Array) -> list[Any]:
+        """Lanes of four in another order, or of eight in the opposite one."""
+        lane = np.arange(self.threads)
+        if "quad_perm" in str(op.attributes["kind"]):
+            order = np.array([each.value for each in op.attributes["permArgument"]])
+            return [value[lane // 4 * 4 + order[lane % 4]]]
+        assert "row_half_mirror" in str(op.attributes["kind"])
+        return [value[lane // 8 * 8 + 7 - lane % 8]]
 
     # Vectors: bits stay what they are.
 
@@ -298,6 +269,9 @@ class _Workgroup:
 
     memref_load = vector_load
 
+    def memref_store(self, op: ir.Operation, raw: Array, memory: Memory, *at: Array) -> None:
+        self.vector_store(op, raw, memory, *at)
+
     def _store(
         self, memory: Memory, at: Sequence[Array], raw: Array, width: int, mask: Array
     ) -> None:
@@ -316,6 +290,9 @@ class _Workgroup:
 
     def amdgpu_lds_barrier(self, op: ir.Operation) -> None:
         """All lanes have come here."""
+
+    def rocdl_sched_barrier(self, op: ir.Operation) -> None:
+        """For the scheduler of the compiler."""
 
     # Control.
 

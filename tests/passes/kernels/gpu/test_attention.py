@@ -4,7 +4,7 @@ All cases are functions of one program, compiled the way a model is.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,44 +16,54 @@ from attention_cases import (
     VALUES,
     Case,
     Inputs,
-    at_the_end,
     check,
     draw,
     expected,
     program,
+    seen,
 )
 from numpy.typing import NDArray
 
 import mxc
 from mxc.artifact.manifest import REPORT
 from mxc.dialects.attention import Chunk
+from mxc.passes.kernels.gpu.attention.shape import PIECE_KEYS
 
-#: One token over pieces, with a window and without; tiles of several tokens and of parts of one;
-#: two tiles of rows; a tile and a part of one; several waves; heads of one fragment to eight; a
-#: cache in every type; groups that do not divide a tile; results in bf16; values that are the first
-#: elements of keys, of one wave and of two; chunks.
+#: One tile of rows or two, of several tokens and of parts of one; groups that do not divide a tile;
+#: windows and chunks of less than a block of keys, and a window of more than two pieces; pools in
+#: every type; heads of one fragment to eight; results in bf16; scores with a bound; values that are
+#: the first elements of keys, of one wave and of two.
 CASES = [
-    Case(1, 2, 8, 64, 300),
-    Case(20, 2, 8, 64, 300),
-    Case(33, 1, 8, 64, 120, width=20, size=52),
-    Case(5, 2, 1, 128, 90, "f32", width=7),
-    Case(9, 1, 4, 128, 40, "f16", "f16"),
-    Case(1, 4, 4, 32, 64, width=20, size=20),
-    Case(3, 1, 2, 96, 60, "f16", "bf16", size=60),
-    Case(7, 1, 6, 256, 50),
-    Case(5, 1, 8, 64, 48, size=48, rounded=True),
-    Case(1, 2, 4, 64, 300, rounded=True),
-    Case(3, 2, 4, 96, 60, latent=64),
-    Case(33, 1, 6, 32, 90, width=Chunk(20)),
-    Case(1, 1, 20, 576, 300, latent=512),
-    Case(3, 1, 8, 576, 70, latent=512, rounded=True),
+    Case(2, 8, 64),
+    Case(1, 6, 32, reach=20),
+    Case(1, 4, 128, "f32", reach=7),
+    Case(1, 4, 128, "f16", "f16", cap=3.0),
+    Case(1, 3, 64, reach=Chunk(20)),
+    Case(1, 1, 32, "f16", "bf16", reach=PIECE_KEYS * 2 + 30),
+    Case(1, 20, 64, rounded=True),
+    Case(1, 2, 256, "bf16", "bf16", cap=50.0),
+    Case(2, 4, 96, latent=64),
+    Case(1, 20, 576, latent=512, rounded=True),
+    Case(2, 8, 64, "mxint8"),
+    Case(1, 6, 32, "mxfp8e4m3", reach=20),
+    Case(1, 4, 128, "mxfp8e4m3"),
+    Case(1, 20, 576, "mxint8", latent=512),
 ]
-#: Those whose values can be poisoned alone.
-APART = [case for case in CASES if not case.latent]
+#: Some of those whose values can be poisoned alone.
+APART = [CASES[0], CASES[1], CASES[2], CASES[6]]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
+#: (tokens, positions before): tokens that are decoded, over one piece of keys and several; a
+#: prompt; a part of one; all of them in a call.
+CALLS = {
+    "tokens": [(1, 600), (1, 0), (1, 63), (1, 255), (1, 256)],
+    "a prompt": [(35, 0)],
+    "a part": [(9, 250)],
+    "mixed": [(5, 254), (1, 513), (3, 125), (1, 5), (20, 0)],
+}
+each_call = pytest.mark.parametrize("spans", CALLS.values(), ids=CALLS)
 
-Attend = Callable[[Case, Inputs], NDArray[np.float32]]
+Attend = Callable[[Case, Inputs], NDArray[Any]]
 
 
 @pytest.fixture(scope="module")
@@ -61,100 +71,128 @@ def attend(watched: Callable[[str], Any]) -> Attend:
     """Run a case, without a finding of the sanitizer."""
     made = watched(program(CASES).decode())
 
-    def call(case: Case, given: Inputs) -> NDArray[np.float32]:
+    def call(case: Case, given: Inputs) -> NDArray[Any]:
         made.seen.clear()
-        numbers = [np.array(n, np.int32) for n in (given.position, given.first, given.size)]
-        result = made.model.call(str(case), given.queries, given.cache, given.sinks, *numbers)
+        result = made.model.call(str(case), *given.arrays)
         assert made.seen
         assert all(k.name.startswith("mxc_attention") for k, _ in made.seen)
         assert not [finding for _, sanitizer in made.seen for finding in sanitizer.findings]
-        return np.asarray(result).astype(np.float32).reshape((*case.queries[:3], case.mixed))
+        shape = (*given.queries.shape[:3], case.mixed)
+        return np.asarray(result).astype(np.float32).reshape(shape)
 
     return call
 
 
 @each_case
-def test_last_tokens(case: Case, attend: Attend) -> None:
-    given = at_the_end(case)
-    check(attend(case, given), case, given)
-
-
-@each_case
-def test_tokens_within_the_keys(case: Case, attend: Attend) -> None:
-    """Some keys come after them, some are behind the window, the first is not the cache's first."""
-    first = 0 if case.size else 3
-    given = draw(case, case.capacity // 2, first, case.size or case.capacity - 9, seed=1)
-    check(attend(case, given), case, given)
-
-
-@each_case
-def test_what_nobody_sees_may_be_anything(case: Case, attend: Attend) -> None:
-    """Other entries of the cache, keys outside of the slice or the window, tokens to come."""
-    size = case.size or case.capacity // 2
-    given = draw(case, position=size // 2, first=3 if not case.size else 0, size=size)
-    hidden = ~given.seen(case).any(axis=0)
-    assert hidden.any()
-    poisoned = replace(given, cache=given.cache.copy())
-    poisoned.cache[1] = np.nan
-    for entry in {KEYS, case.values}:
-        poisoned.cache[entry][hidden] = [[[np.inf], [np.nan]][entry == VALUES] * case.depth]
-        poisoned.cache[entry][hidden, :, ::3] = -np.inf
+@each_call
+def test_rows_of_runs(case: Case, spans: Sequence[tuple[int, int]], attend: Attend) -> None:
+    """What no row sees may be anything: keys to come, behind the window, pages of others."""
+    given = draw(case, spans)
+    poisoned = replace(given, pool=given.pool.copy())
+    poisoned.pool[~_used(case, given)] = np.nan
+    poisoned.pool[~_used(case, given), :, ::3] = -np.inf
     check(attend(case, poisoned), case, given)
 
 
-@pytest.mark.parametrize("case", [c for c in APART if c.tokens > 1], ids=str)
-@pytest.mark.parametrize("poison", [np.nan, np.inf], ids=str)
-def test_a_token_spoils_what_comes_after_it_alone(
-    case: Case, poison: float, attend: Attend
-) -> None:
-    given = at_the_end(case)
+def _used(case: Case, given: Inputs) -> NDArray[np.bool_]:
+    """[N, E, B]: whether any row sees a position of an entry."""
+    found = np.zeros(given.pool.shape[:3], bool)
+    for entry in {KEYS, case.values}:
+        found[:, entry] = seen(case, given)
+    return found
+
+
+@each_case
+def test_bits_of_a_row_are_its_own(case: Case, attend: Attend) -> None:
+    """A prompt at once, in parts that divide its tokens anyhow, in company, token by token."""
+    given = draw(case, [(20, PIECE_KEYS - 9), (2, 530)], seed=2)
+    whole = attend(case, given)
+    assert np.isfinite(whole).all()
+    parts = [[(0, 0, 20)], [(1, 0, 1), (0, 0, 7)], [(0, 19, 1), (1, 1, 1), (0, 8, 1)]]
+    for each in parts:
+        rows = np.concatenate(
+            [given.runs[run, 0] + np.arange(first, first + count) for run, first, count in each]
+        )
+        found = attend(case, given.some(case, each))
+        np.testing.assert_array_equal(found.view(np.int32), whole[rows].view(np.int32))
+
+
+@pytest.mark.parametrize("case", APART, ids=str)
+def test_a_key_spoils_the_rows_that_see_it_alone(case: Case, attend: Attend) -> None:
+    """Rows that do not see it have the same bits as without it."""
+    poison = np.inf if case.pool == "f32" else np.nan
+    given = draw(case, [(5, 60), (1, 290)])
+    found = attend(case, given)
     wanted, allowed = expected(case, given)
-    token = case.tokens // 2
-    key = given.position + token
-    given.cache[VALUES, key, :, 5] = poison
-    found = attend(case, given)
-    after = given.seen(case)[:, key]
-    assert not np.isfinite(found[after, ..., 5]).any()
-    # The value is part of other means no longer, so that only their own size bounds the error.
     allowed = allowed + 2.0**-8 * np.abs(wanted) * case.rounded
-    found[after, ..., 5] = wanted[after, ..., 5]
-    assert (np.abs(found - wanted) <= allowed).all()
-    given.cache[KEYS, key, :, 1] = np.nan
-    found = attend(case, given)
-    assert np.isnan(found[after]).all()
-    assert (np.abs(found - wanted) <= allowed)[~after].all()
+    for run, key in ((0, 62), (1, 285)):
+        rows, positions = given.rows_of(run), given.positions[given.rows_of(run)]
+        sees = np.array([case.first_seen(p) <= key <= p for p in positions])
+        spoiled = replace(given, pool=given.pool.copy())
+        page, place = given.place(run, key)
+        spoiled.pool[page, VALUES, place, :, 5] = poison
+        after = attend(case, spoiled)
+        assert not np.isfinite(after[rows][sees][..., 5]).any()
+        # What is left of a row is as good as before, and rows that do not see it are the same.
+        other = np.delete(after, 5, axis=-1)
+        assert (np.abs(other - np.delete(wanted, 5, axis=-1)) <= np.delete(
+            np.broadcast_to(allowed, wanted.shape), 5, axis=-1)).all()  # fmt: skip
+        same = np.ones(len(after), bool)
+        same[np.arange(len(after))[rows][sees]] = False
+        np.testing.assert_array_equal(after[same].view(np.int32), found[same].view(np.int32))
+        spoiled.pool[page, KEYS, place, :, 1] = np.nan
+        after = attend(case, spoiled)
+        assert np.isnan(after[~same]).all()
+        np.testing.assert_array_equal(after[same].view(np.int32), found[same].view(np.int32))
 
 
-def test_a_value_without_weight_is_not_there(attend: Attend) -> None:
+@pytest.mark.parametrize("spans", [[(20, 0)], [(1, 290)]], ids=["a prompt", "a token"])
+def test_a_value_without_weight_is_not_there(spans: list[tuple[int, int]], attend: Attend) -> None:
     """A key so far below the others that its weight is zero: its value may be infinite."""
-    case = CASES[1]
-    given = at_the_end(case)
+    case = CASES[0]
+    given = draw(case, spans)
     given.queries[:] = np.abs(given.queries)
-    given.cache[KEYS, given.position] = -60000.0
-    given.cache[VALUES, given.position] = np.inf
-    found = attend(case, given)
-    check(found, case, replace(given, cache=np.where(np.isinf(given.cache), 0, given.cache)))
+    # The first one is all that there is, until the next one comes.
+    page, place = given.place(0, 0)
+    given.pool[page, KEYS, place] = -60000.0
+    given.pool[page, VALUES, place] = 1.0
+    given.sinks[:] = 2.0
+    check(attend(case, given), case, given)
+    infinite = replace(given, pool=given.pool.copy())
+    infinite.pool[page, VALUES, place] = np.inf
+    check(attend(case, infinite), case, given)
 
 
 @each_case
 def test_without_sinks(case: Case, attend: Attend) -> None:
-    given = at_the_end(case)
+    given = draw(case, [(3, 254), (1, 300)])
     for sink in (-np.inf, 60.0):
         given.sinks[:] = sink
         check(attend(case, given), case, given)
 
 
+def test_pages_beyond_two_gigabytes_are_reached(attend: Attend) -> None:
+    """Memory that is not touched costs nothing here."""
+    case = CASES[0]
+    small = draw(case, [(1, 70), (2, 0)])
+    far = 70000
+    pool = np.zeros((far + len(small.pool), *small.pool.shape[1:]), small.pool.dtype)
+    assert pool.nbytes > 1 << 31
+    pool[far:] = small.pool
+    given = replace(small, pool=pool, lists=small.lists + far)
+    check(attend(case, given), case, given)
+
+
 def test_registers_are_enough(tmp_path: Path) -> None:
     """Nothing is spilled where two tiles of rows, long heads, or parts of them fill registers."""
     shapes = [(32, "bf16"), (64, "bf16"), (64, "f32"), (128, "bf16"), (128, "f32"), (256, "f16")]
-    shapes += [(32, "f32"), (64, "f16")]
-    cases = [Case(32, 2, 8, depth, 4096, cache) for depth, cache in shapes]
-    cases += [Case(1, 2, 8, depth, 4096, cache) for depth, cache in ((32, "f32"), (64, "f16"))]
-    cases.append(Case(3, 2, 2, 32, 64, "f32", "bf16", width=20, size=60, rounded=True))
-    cases += [Case(tokens, 1, 128, 576, 4096, latent=512) for tokens in (1, 64)]
+    shapes += [(32, "f32"), (64, "f16"), (256, "bf16")]
+    cases = [Case(2, 8, depth, pool) for depth, pool in shapes]
+    cases += [Case(8, 8, 64, reach=128), Case(8, 2, 256, cap=50.0, rounded=True)]
+    cases.append(Case(1, 128, 576, latent=512))
     (tmp_path / "program.mlir").write_bytes(program(cases))
     mxc.compile(tmp_path / "program.mlir", target="gfx950", output=tmp_path / "program.mxc")
     report = json.loads((tmp_path / "program.mxc" / REPORT).read_text())
     kernels = [k for k in report["kernels"] if k["name"].startswith("mxc_attention")]
-    assert len(kernels) >= len(cases)
+    assert len(kernels) >= 2 * len(cases)
     assert {(k["spills"], k["scratch_bytes"]) for k in kernels} == {(0, 0)}

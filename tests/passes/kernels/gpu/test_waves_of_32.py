@@ -69,6 +69,49 @@ def test_products(target: str, m: int, n: int, k: int, lhs: str, rhs: str) -> No
     assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("target", ["gfx1151", "gfx1201", "gfx1250"])
+@pytest.mark.parametrize(
+    ("m", "n", "k", "lhs", "rhs"),
+    [
+        # K with a tail, several spans; rows and columns that fill no tile.
+        (5, 20, 544, "bf16", "bf16"),
+        (40, 33, 96, "f32", "bf16"),
+        (3, 12, 320, "f16", "f16"),
+    ],
+)
+def test_dense_products(target: str, m: int, n: int, k: int, lhs: str, rhs: str) -> None:
+    rng = np.random.default_rng(m + n + k)
+    x = rng.normal(size=(m, k)).astype(FLOATS[lhs])
+    w = rng.normal(size=(n, k)).astype(FLOATS[rhs])
+    a, left = ("%a", "") if lhs == "f32" else ("%l", f"%l = arith.extf %a : {lhs} to f32")
+    text = f"""
+      util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<{n}x{k}x{rhs}>
+      func.func @main(%x: tensor<{m}x{k}x{lhs}>) -> tensor<{m}x{n}xf32> {{
+        %w = util.global.load immutable @w : tensor<{n}x{k}x{rhs}>
+        %zero = arith.constant 0.0 : f32
+        %empty = tensor.empty() : tensor<{m}x{n}xf32>
+        %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<{m}x{n}xf32>)
+            -> tensor<{m}x{n}xf32>
+        %y = linalg.generic {{
+            indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>,
+                             affine_map<(m, n, k) -> (m, n)>],
+            iterator_types = ["parallel", "parallel", "reduction"]}}
+            ins(%x, %w : tensor<{m}x{k}x{lhs}>, tensor<{n}x{k}x{rhs}>)
+            outs(%acc : tensor<{m}x{n}xf32>) {{
+        ^bb0(%a: {lhs}, %b: {rhs}, %o: f32):
+          {left}
+          %r = arith.extf %b : {rhs} to f32
+          %p = arith.mulf {a}, %r : f32
+          %q = arith.addf %o, %p : f32
+          linalg.yield %q : f32
+        }} -> tensor<{m}x{n}xf32>
+        return %y : tensor<{m}x{n}xf32>
+      }}"""
+    found = run(target, text, [x, w], m, n)
+    wanted = x.astype(np.float64) @ w.astype(np.float64).T
+    assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
+
+
 def test_a_nan_scale_is_nan_in_its_row_alone() -> None:
     """The next row's first scales lie behind the end of a row: they are not its own."""
     rng = np.random.default_rng(3)

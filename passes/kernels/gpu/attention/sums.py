@@ -1,0 +1,83 @@
+"""What keys come to: their maximum and total, and the sums of their values. How these are added.
+
+    M' = max(M, m)    A' = A * 2 ** (M - M') + a * 2 ** (m - M')    likewise the total
+
+Pieces are added in their order, wherever it is done, and the sink, which has no value, at last. So
+the bits of a row are the same. What nobody sees has maximum FLOOR and total zero, and changes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math
+
+from mxc.passes.kernels.gpu.attention.softmax import (
+    FLOOR,
+    LOG2_E,
+    greatest,
+    in_all,
+    number,
+    power,
+    zero,
+)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Of the keys so far: `maximum` in powers of two, `total` of the weights, `values` f32 [4]."""
+
+    maximum: ir.Value
+    total: ir.Value
+    values: Sequence[ir.Value]
+
+    @staticmethod
+    def none(count: int) -> Sums:
+        """Before the first key."""
+        return Sums(number(FLOOR), number(0.0), [zero(4)] * count)
+
+    @property
+    def all(self) -> list[ir.Value]:
+        """As loops carry them."""
+        return [self.maximum, self.total, *self.values]
+
+    @staticmethod
+    def each(carried: Sequence[ir.Value], tiles: int) -> list[Sums]:
+        """What loops carried of so many tiles of rows."""
+        size = len(carried) // tiles
+        starts = range(0, len(carried), size)
+        return [Sums(carried[n], carried[n + 1], carried[n + 2 : n + size]) for n in starts]
+
+    def plus(self, piece: Sums, *, careful: bool) -> Sums:
+        """And those of the piece that follows. `careful`: see `scaled`."""
+        top = greatest(self.maximum, piece.maximum)
+        old, new = (power(arith.subf(each.maximum, top)) for each in (self, piece))
+        total = math.fma(piece.total, new, arith.mulf(self.total, old))
+        values = []
+        for before, own in zip(self.values, piece.values, strict=True):
+            own = _unless_zero(new, own) if careful else own
+            values.append(math.fma(own, in_all(new, 4), scaled(before, old, careful=careful)))
+        return Sums(top, total, values)
+
+    def finished(self, sink: ir.Value) -> list[ir.Value]:
+        """Values over the total, with the logit of the sink, f32."""
+        top = greatest(self.maximum, arith.mulf(sink, number(LOG2_E)))
+        factor = power(arith.subf(self.maximum, top))
+        own = power(math.fma(sink, number(LOG2_E), arith.negf(top)))
+        total = in_all(math.fma(self.total, factor, own), 4)
+        found = [scaled(each, factor, careful=True) for each in self.values]
+        # A negative zero that was not left alone would be one no longer.
+        return [arith.addf(arith.divf(each, total), zero(4)) for each in found]
+
+
+def scaled(values: ir.Value, factor: ir.Value, *, careful: bool) -> ir.Value:
+    """f32 [4] times `factor`. `careful`: zero times anything is zero, which may be infinite."""
+    values = _unless_zero(factor, values) if careful else values
+    return arith.mulf(values, in_all(factor, 4))
+
+
+def _unless_zero(factor: ir.Value, values: ir.Value) -> ir.Value:
+    none = arith.cmpf(arith.CmpFPredicate.OEQ, factor, number(0.0))
+    return arith.select(none, zero(4), values)

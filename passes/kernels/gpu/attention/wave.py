@@ -1,0 +1,134 @@
+"""Which rows and which keys a wave has. Numbers are i32.
+
+Rows of a run are the query heads of its tokens: row r is head r % G of token r // G. Waves are
+numbered so that no run has to be added up before another one:
+
+    blocks of rows      of run s from first[s] * G // rows + s on, some of them empty
+    what is apart       where Z > 0: tiles of the rows of run s, its token decoded, for each piece
+
+A token is decoded where it is the only one of its run. Where Z = 0 these are blocks of rows too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math, rocdl, scf
+
+from mxc.dialects.generic import constant
+from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import value_of
+from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, PIECE_KEYS, TILE, Attention, piece_of
+from mxc.passes.kernels.gpu.lanes import (
+    LANES,
+    at_most,
+    below,
+    divided,
+    long,
+    plus,
+    rest,
+    short,
+    times,
+)
+from mxc.passes.kernels.paged_attention import Scalars
+from mxc.passes.kernels.runs import first_seen, read_run
+from mxc.passes.kernels.vectors import i1, i32, loop
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Whether the wave has `some` rows; keys `start` .. `behind` - 1, from that of a block on.
+
+    `run`: their run. `token`: its first one in the call, `skipped` rows of which are those of
+    another wave, as are all from `rows` on; `position`: of that token, `last` that of the last one.
+    `apart`: whether it is one piece of several; it is written to `part`, an index.
+    """
+
+    some: ir.Value
+    run: ir.Value
+    token: ir.Value
+    skipped: ir.Value
+    rows: ir.Value
+    position: ir.Value
+    last: ir.Value
+    start: ir.Value
+    behind: ir.Value
+    apart: ir.Value
+    part: ir.Value
+
+
+def wave(shape: Attention, call: Scalars, runs: ir.Value, tiles: int, lane: ir.Value) -> Wave:
+    """The wave that runs. `tiles` of rows; where they are several Z is 0."""
+    rows, group = tiles * TILE, shape.group
+    count, pieces = short(value_of(call.runs)), short(value_of(call.pieces))
+    unit, blocks = short(workgroup(1)), short(shape.blocks(call, tiles))
+    mine = below(unit, blocks)
+    branch = scf.IfOp(mine, [i32()] * 3, has_else=True)
+    with ir.InsertionPoint(branch.then_block):
+        # The last rows see most keys: begun first, they do not make the others wait.
+        block = arith.subi(plus(blocks, -1), unit)
+        number = _run_of_block(shape, runs, count, block, tiles, lane)
+        begin = arith.addi(shape.first_block(_run(runs, number)[0], tiles), number)
+        scf.YieldOp([number, times(arith.subi(block, begin), rows), constant(0, i32())])
+    with ir.InsertionPoint(branch.else_block):
+        each = arith.subi(unit, blocks)
+        row = times(rest(each, shape.token_blocks), TILE)
+        each = divided(each, shape.token_blocks)
+        piece = arith.divui(each, count)
+        scf.YieldOp([arith.subi(each, arith.muli(piece, count)), row, piece])
+    number, row, piece = branch.results
+    first, tokens, before = _run(runs, number)
+
+    all_rows = times(tokens, group)
+    token = divided(row, group)
+    position = arith.addi(before, token)
+    last = arith.addi(before, divided(plus(arith.minui(plus(row, rows), all_rows), -1), group))
+    start, behind = first_seen(shape.reach, position), plus(last, 1)
+    some, apart = below(row, all_rows), constant(0, i1())
+    if tiles == 1:
+        decoded = arith.cmpi(arith.CmpIPredicate.eq, tokens, constant(1, i32()))
+        none = below(pieces, 1)
+        owned = arith.ori(none, arith.cmpi(arith.CmpIPredicate.ne, decoded, mine))
+        apart = arith.andi(below(constant(1, i32()), pieces), decoded)
+        # One piece, of those that the token sees.
+        begin = times(arith.addi(piece_of(start), piece), PIECE_KEYS)
+        some = arith.andi(arith.andi(some, owned), below(begin, behind))
+        end = arith.minui(behind, plus(begin, PIECE_KEYS))
+        behind = arith.select(apart, end, behind)
+        start = arith.select(apart, arith.maxui(start, begin), start)
+    skipped = times(token, group)
+    return Wave(
+        some=some,
+        run=number,
+        token=arith.addi(first, token),
+        skipped=arith.subi(row, skipped),
+        rows=arith.subi(all_rows, skipped),
+        position=position,
+        last=last,
+        start=times(divided(start, BLOCK_KEYS), BLOCK_KEYS),
+        behind=behind,
+        apart=apart,
+        part=arith.addi(arith.muli(long(piece), value_of(call.runs)), long(number)),
+    )
+
+
+def _run_of_block(
+    shape: Attention, runs: ir.Value, count: ir.Value, block: ir.Value, tiles: int, lane: ir.Value
+) -> ir.Value:
+    """The last run whose blocks begin at or before `block`: each lane looks at one run."""
+    wide, none = ir.IntegerType.get_signless(64), constant(0, i32())
+    with loop(none, count, constant(LANES, i32()), [none]) as (start, (found,), op):
+        number = arith.addi(start, short(lane))
+        token = _run(runs, at_most(number, plus(count, -1)))[0]
+        first = arith.addi(shape.first_block(token, tiles), number)
+        begun = arith.cmpi(arith.CmpIPredicate.ule, first, block)
+        some = rocdl.ballot(wide, arith.andi(below(number, count), begun))
+        scf.YieldOp([arith.addi(found, arith.trunci(i32(), math.ctpop(some)))])
+    return plus(op.results[0], -1)
+
+
+def _run(runs: ir.Value, number: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """First token, number of tokens and positions before them."""
+    run = read_run(runs, long(number))
+    return short(run.first), short(run.tokens), short(run.before)

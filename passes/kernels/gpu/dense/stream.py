@@ -1,0 +1,172 @@
+"""Dense products straight from memory to registers: few rows, and GPUs without direct loads to LDS.
+
+    result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
+
+    for span of K of this wave, or for each                            # spans.py
+      sum = 0
+      for step of the span: sum += product of both, loaded while the step before was multiplied
+      total = total + sum
+    total = sum over the waves along K, if each has a span
+    result = epilogue(total)
+
+Of few rows time is that of the weights' way from memory. Each byte of them is loaded once, and the
+waves of a workgroup have asked for all of their spans, or some KiB of each, before they wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, scf
+
+from mxc.dialects.amdgpu import bounded, no_reordering
+from mxc.passes.kernels.gpu.dense.side import DenseSide
+from mxc.passes.kernels.gpu.dense.spans import ROWS, Spans
+from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.lanes import at_most, plus, times
+from mxc.passes.kernels.gpu.products import DecodedProduct
+from mxc.passes.kernels.gpu.sides import Loaded
+from mxc.passes.kernels.gpu.stream import Body, Stream
+from mxc.passes.kernels.vectors import f32, index, loop, splat
+from mxc.targets.amd import GFX950
+
+#: Registers that sums and what is loaded may take, by the lanes of a wave; and where waves of a
+#: workgroup share a SIMD, as more than four do.
+_REGISTERS, _SHARED = {64: 288, 32: 160}, 224
+
+
+@dataclass(frozen=True)
+class DenseStream(Stream):
+    """A dense product by a schedule of the transport "stream"."""
+
+    lhs: Floats
+    rhs: Floats
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where the schedule would sum in another order."""
+        super().__post_init__()
+        if self.schedule.instruction.rows != ROWS:
+            raise ValueError(f"{self.schedule}: a dense product has tiles of {ROWS} rows")
+        if self.schedule.waves[2] not in (1, self.spans.count):
+            raise ValueError(
+                f"{self.schedule}: a dense product over {self.lhs.blocks} blocks has 1 or "
+                f"{self.spans.count} waves along K"
+            )
+
+    @property
+    def spans(self) -> Spans:
+        """Of K."""
+        return Spans.of(self.lhs.blocks)
+
+    @property
+    def in_turn(self) -> int:
+        """Spans that a wave has, one after the other."""
+        return self.spans.count // self.schedule.waves[2]
+
+    @property
+    def step(self) -> int:
+        """Blocks of a step: a part of a span, as large as there are registers."""
+        size, (m, n) = self.spans.size, self.schedule.tiles
+        instruction = self.schedule.instruction
+        sums = m * n * instruction.totals * min(2, self.in_turn)
+        block = (m * self.lhs.block_bytes + n * self.rhs.block_bytes) // instruction.groups // 4
+        most = _REGISTERS[instruction.unit.lanes]
+        if self.schedule.threads > GFX950.unit.simds * instruction.unit.lanes:
+            most = min(most, _SHARED)
+        room = (most - sums) // block
+        if self.in_turn == 1 and size <= room:
+            return size
+        # One is multiplied while the next one is on its way.
+        return max(
+            step for step in range(1, size + 1) if size % step == 0 and step <= max(1, room // 2)
+        )
+
+    def body(self, *given: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        _Body(self, given).build()
+
+
+class _Body(Body):
+    """The values of a body while it is built."""
+
+    kernel: DenseStream
+    lhs: DenseSide
+    rhs: DenseSide
+    product: DecodedProduct
+
+    def _sides(
+        self,
+        lhs: list[ir.Value],
+        rhs: list[ir.Value],
+        rows: tuple[ir.Value, ...],
+        columns: tuple[ir.Value, ...],
+    ) -> tuple[DenseSide, DenseSide]:
+        """Both sides."""
+        kernel, spans = self.kernel, self.kernel.spans
+        ragged = spans.size * spans.count != kernel.lhs.blocks
+
+        def side(kind: Floats, buffer: ir.Value, own: tuple[ir.Value, ...]) -> DenseSide:
+            assert kernel.decoded is not None
+            at = (kind, self.instruction, self.lane, buffer, own, kernel.decoded)
+            return DenseSide(*at, ragged=ragged)
+
+        return side(kernel.lhs, lhs[0], rows), side(kernel.rhs, bounded(rhs[0]), columns)
+
+    def _steps(self, totals: list[ir.Value]) -> list[ir.Value]:
+        """The sums of this wave's spans."""
+        kernel = self.kernel
+        spans, steps = kernel.spans, kernel.spans.size // kernel.step
+        first = times(self.wave_k, spans.size) if self.waves_k > 1 else index(0)
+
+        def load(step: ir.Value) -> Loaded:
+            at, found = plus(first, times(step, kernel.step)), []
+            for number in range(kernel.step):
+                found += [*self.lhs.block(at, number), *self.rhs.block(at, number)]
+            # All of it is asked for before something is waited for.
+            no_reordering()
+            return found
+
+        loaded = load(index(0))
+        if kernel.in_turn == 1:
+            if steps > 1:
+                carried = [*totals, *loaded]
+                with loop(index(0), index(steps - 1), index(1), carried) as (step, given, op):
+                    coming = load(plus(step, 1))
+                    found = self._multiply(*_parted(given, len(totals)))
+                    scf.YieldOp([*found, *coming])
+                totals, loaded = _parted(list(op.results), len(totals))
+            return self._multiply(totals, loaded)
+        last = kernel.in_turn * steps - 1
+        # What is added to the negative zero stays what it is, whatever its sign.
+        whole = [splat(-0.0, f32(), self.instruction.totals)] * len(totals)
+        with loop(index(0), index(kernel.in_turn), index(1), [*whole, *loaded]) as (
+            span,
+            given,
+            op,
+        ):
+            now, own = _parted(given, len(totals))
+            carried = [*totals, *own]
+            with loop(index(0), index(steps), index(1), carried) as (step, inside, inner):
+                at = plus(times(span, steps), step)
+                coming = load(at_most(plus(at, 1), last))
+                found = self._multiply(*_parted(inside, len(totals)))
+                scf.YieldOp([*found, *coming])
+            sums, own = _parted(list(inner.results), len(totals))
+            added = [arith.addf(one, other) for one, other in zip(now, sums, strict=True)]
+            scf.YieldOp([*added, *own])
+        return list(op.results)[: len(totals)]
+
+    def _multiply(self, totals: list[ir.Value], loaded: Loaded) -> list[ir.Value]:
+        """The totals with a step added."""
+        each = self.lhs.loads + self.rhs.loads
+        for number in range(self.kernel.step):
+            block = loaded[number * each : (number + 1) * each]
+            totals = self.product.add(totals, *_parted(block, self.lhs.loads), 0)
+        return totals
+
+
+def _parted(values: Sequence[ir.Value], count: int) -> tuple[list[ir.Value], list[ir.Value]]:
+    """The first values, and the others."""
+    return list(values[:count]), list(values[count:])

@@ -1,0 +1,1 @@
+"""Recurrences over the rows of several runs, on GPUs."""

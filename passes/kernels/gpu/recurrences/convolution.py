@@ -1,0 +1,97 @@
+"""The short convolution on GPUs: a lane goes over the rows of a run, for one column.
+
+It has the last W - 1 rows of x in registers. Rows do not wait for each other, so that several are
+loaded at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math, memref, scf
+
+from mxc.dialects.amdgpu import thread
+from mxc.dialects.generic import constant
+from mxc.passes.kernels.executables import Threads, workgroup
+from mxc.passes.kernels.extents import Size
+from mxc.passes.kernels.gpu.lanes import below, plus, times
+from mxc.passes.kernels.recurrences.shape import (
+    ConvolutionShape,
+    Extents,
+    Rows,
+    rows_of_run,
+)
+from mxc.passes.kernels.vectors import f32, index, loop
+
+#: Lanes of a workgroup; rows that are loaded at once.
+_THREADS, _ROWS = 256, 8
+
+
+@dataclass(frozen=True)
+class GpuConvolution:
+    """`shape` in waves of `wave` lanes."""
+
+    shape: ConvolutionShape
+    wave: int
+
+    @property
+    def threads(self) -> Threads:
+        """Of a workgroup."""
+        return Threads(_THREADS, self.wave)
+
+    def workgroups(self, of: Extents) -> list[Size]:
+        """Along columns and runs."""
+        return [-(-self.shape.columns // _THREADS), of.runs]
+
+    def body(self, layer: ir.Value, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        x, weights, pool, runs, places, result = buffers
+        column = plus(times(workgroup(0), _THREADS), thread())
+        run = rows_of_run(runs, places, workgroup(1))
+        with ir.InsertionPoint(scf.IfOp(below(column, self.shape.columns)).then_block):
+            lane = _Lane(self.shape, x, result, column, self._factors(weights, column))
+            self._run(lane, run, pool, layer)
+            scf.YieldOp([])
+
+    def _factors(self, weights: ir.Value, column: ir.Value) -> list[ir.Value]:
+        first = times(column, self.shape.width)
+        found = [memref.LoadOp(weights, [plus(first, n)]).result for n in range(self.shape.width)]
+        return found if self.shape.element == "f32" else [arith.extf(f32(), w) for w in found]
+
+    def _run(self, lane: _Lane, run: Rows, pool: ir.Value, layer: ir.Value) -> None:
+        places = [[run.place, layer, index(n), lane.column] for n in range(self.shape.width - 1)]
+        zero = constant(0.0, f32())
+        kept = [memref.LoadOp(pool, place).result for place in places]
+        kept = [arith.select(run.fresh, zero, value) for value in kept]
+        count = arith.subi(run.behind, run.first)
+        whole = times(arith.divui(count, index(_ROWS)), _ROWS)
+        middle = arith.addi(run.first, whole)
+        for begin, end, rows in ((run.first, middle, _ROWS), (middle, run.behind, 1)):
+            with loop(begin, end, index(rows), kept) as (row, kept, op):
+                scf.YieldOp(lane.rows(row, rows, kept))
+            kept = list(op.results)
+        for value, place in zip(kept, places, strict=True):
+            memref.StoreOp(value, pool, place)
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """A column, and the weights of it."""
+
+    shape: ConvolutionShape
+    x: ir.Value
+    result: ir.Value
+    column: ir.Value
+    factors: list[ir.Value]
+
+    def rows(self, first: ir.Value, count: int, kept: list[ir.Value]) -> list[ir.Value]:
+        """Compute so many rows behind those that are `kept`; what is kept behind them."""
+        places = [[plus(first, n), self.column] for n in range(count)]
+        values = [*kept, *(memref.LoadOp(self.x, place).result for place in places)]
+        for number, place in enumerate(places):
+            total = constant(0.0, f32())
+            for value, factor in zip(values[number:], self.factors, strict=False):
+                total = math.fma(value, factor, total)
+            memref.StoreOp(total, self.result, place)
+        return values[count:]

@@ -1,0 +1,237 @@
+"""The delta rule on GPUs: eight lanes go over the rows of a run, for one column of a head.
+
+A lane has K / 8 elements of its column in registers, from the first row of the run to the last:
+
+    known   = sum over i of k[i] state[i]                   # over the eight lanes
+    change  = beta (v - decay known)
+    state   = k[i] change + decay state[i]
+    result  = sum over i of q[i] state[i]                   # over the eight lanes
+
+A workgroup has columns side by side, so that the lines of memory that it reads are whole. Its waves
+do not wait for each other. The next rows are loaded before they are needed.
+
+Where each row of the state has a decay of its own, k[i] decay[i] is in the first sum, and decay[i]
+stands before state[i].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math, memref, scf, vector
+
+from mxc.dialects.amdgpu import thread
+from mxc.dialects.amdgpu_narrow import mirrored, neighbour
+from mxc.dialects.reasons import Reason
+from mxc.passes.kernels.executables import Threads, workgroup
+from mxc.passes.kernels.extents import Size
+from mxc.passes.kernels.gpu.lanes import below, divided, plus, rest, times
+from mxc.passes.kernels.recurrences.shape import Extents, Rows, RuleShape, rows_of_run
+from mxc.passes.kernels.vectors import f32, i32, index, load, loop, splat
+
+#: Lanes that share a column; lanes of a workgroup at most.
+_PARTS, _THREADS = 8, 256
+#: Elements of a lane at most: with those of queries and keys of the rows ahead they fill registers.
+_MOST = 32
+#: Rows that are loaded before they are needed.
+_AHEAD = 2
+
+#: Vectors of f32.
+Vectors = list[ir.Value]
+
+
+@dataclass(frozen=True)
+class GpuDeltaRule:
+    """`shape` in waves of `wave` lanes."""
+
+    shape: RuleShape
+    wave: int
+
+    @staticmethod
+    def of(shape: RuleShape, wave: int) -> GpuDeltaRule | Reason:
+        """The kernel, or why there is none."""
+        kernel = GpuDeltaRule(shape, wave)
+        columns, most = wave // _PARTS, _MOST * _PARTS
+        if shape.key_depth % _PARTS or shape.key_depth > most or shape.depth % columns:
+            return Reason(
+                f"a state is {shape.key_depth}x{shape.depth}; kernels take multiples of "
+                f"{_PARTS}x{columns}, and {most} rows at most"
+            )
+        return kernel
+
+    @property
+    def threads(self) -> Threads:
+        """Of a workgroup."""
+        return Threads(self.columns * _PARTS, self.wave)
+
+    @property
+    def columns(self) -> int:
+        """Of a workgroup."""
+        count = _THREADS // _PARTS
+        while self.shape.depth % count:
+            count //= 2
+        return count
+
+    def workgroups(self, of: Extents) -> list[Size]:
+        """Along columns, heads and runs."""
+        return [self.shape.depth // self.columns, self.shape.heads, of.runs]
+
+    @property
+    def elements(self) -> int:
+        """Of a lane."""
+        return self.shape.key_depth // _PARTS
+
+    def body(self, layer: ir.Value, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        *rows, pool, runs, places, result = buffers
+        block, head, number = (workgroup(n) for n in range(3))
+        run = rows_of_run(runs, places, number)
+        part = rest(thread(), _PARTS)
+        column = plus(times(block, self.columns), divided(thread(), _PARTS))
+        lane = _Lane(
+            kernel=self,
+            rows=rows,
+            run=run,
+            head=head,
+            key_head=divided(head, self.shape.group),
+            first=times(part, self.elements),
+            column=column,
+        )
+        state = lane.state(pool, layer)
+        ahead = [lane.row(plus(run.first, n)) for n in range(_AHEAD)]
+        carried = [*state, *(value for row in ahead for value in row.values)]
+        with loop(run.first, run.behind, index(1), carried) as (row, values, op):
+            state, queue = values[: len(state)], values[len(state) :]
+            size = len(queue) // _AHEAD
+            own = _Row.of(queue[:size], len(state))
+            following = lane.row(plus(row, _AHEAD))
+            state, found = own.step(state)
+            with ir.InsertionPoint(scf.IfOp(below(part, 1)).then_block):
+                memref.StoreOp(found, result, [row, head, column])
+                scf.YieldOp([])
+            scf.YieldOp([*state, *queue[size:], *following.values])
+        lane.store(list(op.results)[: len(state)], pool, layer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lane:
+    """The elements from `first` on of a `column`, and the rows that it goes over."""
+
+    kernel: GpuDeltaRule
+    rows: Sequence[ir.Value]
+    run: Rows
+    head: ir.Value
+    key_head: ir.Value
+    first: ir.Value
+    column: ir.Value
+
+    @property
+    def _width(self) -> int:
+        """Elements of a vector."""
+        return next(n for n in (4, 2, 1) if self.kernel.elements % n == 0)
+
+    def _places(self, layer: ir.Value) -> list[list[ir.Value]]:
+        own = [plus(self.first, n) for n in range(self.kernel.elements)]
+        return [[self.run.place, layer, self.head, i, self.column] for i in own]
+
+    def state(self, pool: ir.Value, layer: ir.Value) -> Vectors:
+        """Its part of the state before the run."""
+        found = [memref.LoadOp(pool, place).result for place in self._places(layer)]
+        zeros = splat(0.0, f32(), self._width)
+        return [
+            arith.select(
+                self.run.fresh, zeros, vector.from_elements(zeros.type, found[n : n + self._width])
+            )
+            for n in range(0, len(found), self._width)
+        ]
+
+    def store(self, state: Vectors, pool: ir.Value, layer: ir.Value) -> None:
+        """Its part of the state behind the run."""
+        values = [vector.extract(v, [], [n]) for v in state for n in range(self._width)]
+        for value, place in zip(values, self._places(layer), strict=True):
+            memref.StoreOp(value, pool, place)
+
+    def row(self, number: ir.Value) -> _Row:
+        """A row, the last one of the run where it is behind that."""
+        last = arith.subi(self.run.behind, index(1))
+        row = arith.minui(number, last)
+        queries, keys, values, decay, beta = self.rows
+
+        def vectors(source: ir.Value, head: ir.Value) -> Vectors:
+            return [
+                load(source, [row, head, plus(self.first, n)], f32(), self._width)
+                for n in range(0, self.kernel.elements, self._width)
+            ]
+
+        q, k = (vectors(source, self.key_head) for source in (queries, keys))
+        if self.kernel.shape.each:
+            left = vectors(decay, self.head)
+        else:
+            left = [memref.LoadOp(decay, [row, self.head]).result]
+        value = memref.LoadOp(values, [row, self.head, self.column]).result
+        return _Row(q, k, left, value, memref.LoadOp(beta, [row, self.head]).result)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What a lane reads of a row; `decay` is one f32, or vectors."""
+
+    queries: Vectors
+    keys: Vectors
+    decay: Vectors
+    value: ir.Value
+    beta: ir.Value
+
+    @staticmethod
+    def of(values: Vectors, count: int) -> _Row:
+        """From `values`, where queries are `count` vectors."""
+        return _Row(values[:count], values[count : 2 * count], values[2 * count : -2], *values[-2:])
+
+    @property
+    def values(self) -> Vectors:
+        """All of them."""
+        return [*self.queries, *self.keys, *self.decay, self.value, self.beta]
+
+    def step(self, state: Vectors) -> tuple[Vectors, ir.Value]:
+        """The state after the row, and what the row reads: the same f32 in the eight lanes."""
+        kind = state[0].type
+        decay, keys, alone = self.decay, self.keys, None
+        if isinstance(decay[0].type, ir.VectorType):
+            keys = [arith.mulf(k, left) for k, left in zip(keys, decay, strict=True)]
+        else:
+            alone = decay[0]
+            decay = [vector.broadcast(kind, alone)] * len(state)
+        known = _product(keys, state)
+        if alone is not None:
+            known = arith.mulf(alone, known)
+        change = arith.mulf(self.beta, arith.subf(self.value, known))
+        wide = vector.broadcast(kind, change)
+        state = [
+            math.fma(k, wide, arith.mulf(left, s))
+            for k, left, s in zip(self.keys, decay, state, strict=True)
+        ]
+        return state, _product(self.queries, state)
+
+
+def _product(x: Vectors, y: Vectors) -> ir.Value:
+    """The sum of products over the eight lanes: within a vector's place first, then its places."""
+    total = arith.mulf(x[0], y[0])
+    for a, b in zip(x[1:], y[1:], strict=True):
+        total = math.fma(a, b, total)
+    width = ir.VectorType(total.type).shape[0]
+    parts = [vector.extract(total, [], [n]) for n in range(width)]
+    while len(parts) > 1:
+        half = len(parts) // 2
+        parts = [arith.addf(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
+    found = parts[0]
+    moves: list[Callable[[ir.Value], ir.Value]] = [
+        lambda bits: neighbour(bits, 1),
+        lambda bits: neighbour(bits, 2),
+        mirrored,
+    ]
+    for move in moves:
+        other = arith.bitcast(f32(), move(arith.bitcast(i32(), found)))
+        found = arith.addf(found, other)
+    return found

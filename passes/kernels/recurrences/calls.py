@@ -1,0 +1,125 @@
+"""Calls of recurrences become dispatches of kernels, which update the pool where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from iree.compiler import ir
+
+from mxc.dialects import named_operations
+from mxc.dialects.generic import shape_of
+from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.reasons import Reason
+from mxc.dialects.recurrence import (
+    ConvolutionCall,
+    DeltaRuleCall,
+    States,
+    convolution_calls,
+    delta_rule_calls,
+)
+from mxc.dialects.sizes import size_of, value_of
+from mxc.passes.kernels.executables import Threads, dispatch_all, executable
+from mxc.passes.kernels.extents import Size, dynamic_of
+from mxc.passes.kernels.recurrences.shape import ConvolutionShape, Extents, RuleShape
+from mxc.passes.kernels.reshapes import as_buffer
+from mxc.passes.rewriting.worklist import erase
+
+Shape = RuleShape | ConvolutionShape
+
+
+class Kernel(Protocol):
+    """What computes a recurrence."""
+
+    @property
+    def threads(self) -> Threads | None:
+        """Of a workgroup, on a GPU."""
+
+    def workgroups(self, of: Extents) -> list[Size]:
+        """Of a call."""
+
+    def body(self, layer: ir.Value, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point. `buffers`: those of the shape."""
+
+
+def lower_recurrences(module: ir.Operation, choose: Callable[[Shape], Kernel | Reason]) -> None:
+    """Replace each recurrence by a dispatch of the kernel that is chosen for it.
+
+    Where there is none the reason is written on the call, and on the contractions of its reference.
+    """
+    built: set[str] = set()
+    found: list[tuple[DeltaRuleCall | ConvolutionCall, Shape | Reason]] = [
+        *((call, RuleShape.of(call)) for call in delta_rule_calls(module)),
+        *((call, ConvolutionShape.of(call)) for call in convolution_calls(module)),
+    ]
+    for call, shape in found:
+        op = call.op
+        kernel = shape if isinstance(shape, Reason) else choose(shape)
+        if isinstance(kernel, Reason):
+            # A report is of contractions; a convolution has none.
+            for each in [op, *(call.products if isinstance(call, DeltaRuleCall) else ())]:
+                write_reason(each, kernel)
+            continue
+        assert not isinstance(shape, Reason)
+        if shape.name not in built:
+            built.add(shape.name)
+            first = ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0])
+            with first, ir.Location.unknown():
+                _build(shape, kernel)
+        with ir.InsertionPoint(op), op.location:
+            made = _dispatch(shape, op, call.states)
+        for old, new in zip(op.results, made.results, strict=True):
+            old.replace_all_uses_with(new)
+        erase(op)
+    named_operations.erase_unused(module)
+
+
+def _build(shape: Shape, kernel: Kernel) -> None:
+    count = len(shape.buffers(Extents()))
+
+    def body(*given: ir.Value) -> None:
+        kernel.body(given[count], *given[:count])
+
+    executable(
+        shape.name,
+        [buffer.memref for buffer in shape.buffers(Extents())],
+        lambda scalars: kernel.workgroups(_extents(scalars)),
+        body,
+        scalars=4,
+        threads=kernel.threads,
+        sizes=lambda scalars: dynamic_of(shape.buffers(_extents(scalars))),
+    )
+
+
+def _extents(scalars: Sequence[ir.Value]) -> Extents:
+    """Of the scalars of a call: the layer comes first."""
+    _, rows, runs, slots = scalars
+    return Extents(rows, runs, slots)
+
+
+def _dispatch(shape: Shape, op: ir.Operation, states: States) -> ir.Operation:
+    """The call in the place of `op`, whose last operands are the pool, layer, runs and places."""
+    rows = value_of(size_of(op.operands[0], 0))
+    runs, slots = (value_of(size_of(each, 0)) for each in (states.runs, states.pool))
+    scalars = [states.layer, rows, runs, slots]
+    *buffers, _ = shape.buffers(_extents(scalars))
+    *given, pool, _, listed, places = op.operands
+    tensors = [
+        # Weights are read one column after the other.
+        value if len(shape_of(value)) == len(buffer.sizes) else as_buffer(value, buffer)
+        for value, buffer in zip([*given, pool, listed, places], buffers, strict=True)
+    ]
+    sizes = [
+        size_of(value, axis)
+        for value in [*tensors, *op.results]
+        for axis, size in enumerate(shape_of(value))
+        if size < 0
+    ]
+    return dispatch_all(
+        shape.name,
+        [*tensors, *scalars],
+        [result.type for result in op.results],
+        workload=scalars,
+        sizes=[value_of(size) for size in sizes],
+        tied=(-1, len(given)),
+    )

@@ -1,0 +1,227 @@
+"""Products of floats by plain weights, alone, on the simulator with its sanitizer.
+
+Products are those of numpy in float64. Every schedule must give the same bits to a row, wherever it
+is among the others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+from rings import compile_ring
+
+from mxc.passes.kernels.gpu.dense.ring import DenseRing
+from mxc.passes.kernels.gpu.dense.spans import Spans
+from mxc.passes.kernels.gpu.dense.stream import DenseStream
+from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.fragments import Instruction
+from mxc.passes.kernels.gpu.schedule import Schedule
+from mxc.simulator.run.launch import launch
+from mxc.simulator.run.translate import Program
+from mxc.simulator.watch.count import Counter
+from mxc.simulator.watch.observe import Several
+from mxc.simulator.watch.sanitizer import Sanitizer
+
+Array = npt.NDArray[Any]
+#: Activations that are f32, of which bf16 are multiplied.
+ROUNDED = "f32 as bf16"
+BF16 = ml_dtypes.bfloat16
+FLOATS = {"bf16": BF16, "f16": np.float16, "f32": np.float32, ROUNDED: np.float32}
+#: Waves along K that have a span each, which number is that of the spans.
+SPANS = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """groups x [m, k] by [n, k], tiles and waves of a stream, or with `stages` of a ring.
+
+    experts: how many rhs there are to choose from; share: rows that have the same row of lhs.
+    """
+
+    lhs: str
+    rhs: str
+    m: int
+    n: int
+    k: int
+    tiles: tuple[int, int] = (1, 1)
+    waves: tuple[int, int, int] = (1, 1, SPANS)
+    stages: int = 0
+    groups: int = 1
+    experts: int = 0
+    share: int = 1
+
+    @property
+    def kernel(self) -> DenseStream | DenseRing:
+        blocks = self.k // 32
+        *waves, along = self.waves
+        schedule = Schedule(
+            instruction=Instruction(16),
+            tiles=self.tiles,
+            waves=(waves[0], waves[1], along or Spans.of(blocks).count),
+            transport="ring" if self.stages else "stream",
+            stages=self.stages,
+            turns=2 if self.stages else 0,
+        )
+        source = ("f32", True) if self.lhs == ROUNDED else (self.lhs, False)
+        return (DenseRing if self.stages else DenseStream)(
+            Floats(*source, blocks),
+            Floats(self.rhs, False, blocks),
+            self.groups,
+            self.m,
+            self.n,
+            self.experts,
+            schedule,
+            self.share,
+            decoded=self.rhs,
+        )
+
+
+SQUARE, ACROSS = (2, 2, 1), (1, 4, 1)
+CASES = [
+    # One span, one block; several of one step, of more; K that no number of spans divides.
+    Case("bf16", "bf16", 1, 16, 32),
+    Case("bf16", "bf16", 3, 20, 512),
+    Case("bf16", "bf16", 16, 36, 2880),
+    Case(ROUNDED, "bf16", 17, 12, 1024, tiles=(2, 1)),
+    Case("f16", "f16", 5, 33, 544, tiles=(1, 2)),
+    Case("f16", "bf16", 5, 20, 320, tiles=(1, 2)),
+    Case("f32", "bf16", 20, 24, 800, tiles=(2, 1)),
+    # All spans by one wave.
+    Case("bf16", "bf16", 70, 52, 1056, tiles=(2, 1), waves=SQUARE),
+    Case("f32", "bf16", 40, 36, 480, tiles=(1, 2), waves=SQUARE),
+    # Through LDS.
+    Case("bf16", "bf16", 70, 100, 544, tiles=(2, 2), waves=SQUARE, stages=3),
+    Case("f16", "f16", 33, 64, 1024, tiles=(1, 2), waves=ACROSS, stages=8),
+    Case(ROUNDED, "bf16", 64, 72, 352, tiles=(4, 2), waves=SQUARE, stages=2),
+    Case("bf16", "bf16", 12, 36, 96, groups=3, experts=2, share=4, waves=SQUARE, stages=4),
+    Case("bf16", "bf16", 4, 36, 256, groups=3, experts=2, share=4),
+]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Any]:
+    """The kernel of a case, compiled once."""
+    return cache(lambda case: compile_ring(case, tmp_path_factory.mktemp("dense")))
+
+
+def floats(rng: np.random.Generator, kind: str, rows: int, k: int) -> Array:
+    """Numbers of all magnitudes that a product of f32 has room for."""
+    return (rng.normal(size=(rows, k)) * 2.0 ** rng.integers(-8, 4, (rows, k))).astype(FLOATS[kind])
+
+
+@dataclass
+class Run:
+    found: Array
+    wanted: Array
+    sanitizer: Sanitizer = field(default_factory=Sanitizer)
+    counter: Counter = field(default_factory=Counter)
+
+
+def simulate(compiled: Any, x: Array, w: Array) -> Run:
+    """[rows, k] by [experts, n, k]."""
+    case = compiled.case
+    ids = np.arange(case.groups, dtype=np.int32)[::-1].copy()
+    multiplied = x.astype(BF16) if case.lhs == ROUNDED else x
+    left = np.repeat(multiplied.astype(np.float64), case.share, axis=0)
+    left = left.reshape(case.groups, case.m, case.k)
+    right = w.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        wanted = [a @ right[min(e, len(right) - 1)].T for a, e in zip(left, ids, strict=True)]
+    out = np.full((case.groups * case.m, case.n), np.nan, np.float32)
+    given = [x.view(np.uint8), *([ids] if case.experts else []), w.view(np.uint8), out]
+    observed = Program(compiled.kernel, observed=True)
+    assert not observed.unmodelled
+    run = Run(out, np.concatenate(wanted))
+    launch(
+        observed,
+        tuple(case.kernel.workgroups),
+        given,
+        observer=Several([run.sanitizer, run.counter]),
+    )
+    assert not run.sanitizer.findings
+    assert run.counter.counts.bank_conflicts == 0 or not case.stages
+    return run
+
+
+def operands(case: Case) -> tuple[Array, Array]:
+    rng = np.random.default_rng(case.m + case.n + case.k)
+    x = floats(rng, case.lhs, case.groups * case.m // case.share, case.k)
+    w = floats(rng, case.rhs, max(case.experts, 1) * case.n, case.k)
+    return x, w.reshape(-1, case.n, case.k)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_as_numpy_and_clean(case: Case, compiled: Callable[[Case], Any]) -> None:
+    run = simulate(compiled(case), *operands(case))
+    error = np.abs(run.found - run.wanted).max() / np.abs(run.wanted).max()
+    assert error < 1e-6
+
+
+@pytest.mark.parametrize("k", [96, 320, 352, 1056])
+def test_every_schedule_gives_a_row_the_same_bits(k: int, compiled: Callable[[Case], Any]) -> None:
+    """Alone, at any place among others, and by any tile, waves and way to the registers."""
+    few = Case("bf16", "bf16", 1, 36, k)
+    many = replace(few, m=37)
+    x, w = operands(many)
+    schedules = [
+        many,
+        replace(many, tiles=(2, 2)),
+        replace(many, tiles=(1, 2), waves=SQUARE),
+        replace(many, tiles=(4, 1), waves=SQUARE),
+        replace(many, tiles=(1, 2), waves=SQUARE, stages=3),
+        replace(many, tiles=(2, 1), waves=ACROSS, stages=5),
+    ]
+    first, *others = [simulate(compiled(case), x, w).found for case in schedules]
+    for other in others:
+        np.testing.assert_array_equal(first.view(np.uint32), other.view(np.uint32))
+    for row in (0, 20, 36):
+        alone = simulate(compiled(few), x[row : row + 1], w).found
+        np.testing.assert_array_equal(alone[0].view(np.uint32), first[row].view(np.uint32))
+
+
+@pytest.mark.parametrize("number", [0, 6, 9])
+def test_infinities_stay_and_nan_too(number: int, compiled: Callable[[Case], Any]) -> None:
+    case = CASES[number]
+    x, w = operands(case)
+    x[0, 3], w[0, 7, 5] = np.inf, np.nan
+    run = simulate(compiled(case), x, w)
+    assert np.isnan(run.found[:, 7]).all()
+    np.testing.assert_array_equal(run.found[0], run.wanted[0].astype(np.float32))
+    assert np.isinf(run.found[0, :7]).all()
+    assert np.isfinite(run.found[1:, :7]).all()
+
+
+#: Spans over K of published sizes: q_proj of gpt-oss, its o_proj, others.
+@pytest.mark.parametrize(
+    ("blocks", "size", "count"),
+    [(1, 4, 1), (90, 18, 5), (128, 32, 4), (64, 16, 4), (17, 4, 5), (33, 6, 6), (448, 112, 4)],
+)
+def test_spans(blocks: int, size: int, count: int) -> None:
+    assert Spans.of(blocks) == Spans(size, count)
+
+
+def test_spans_cover_k_and_have_whole_stages() -> None:
+    for blocks in range(1, 700):
+        spans = Spans.of(blocks)
+        assert spans.size % 2 == 0
+        assert spans.size * (spans.count - 1) < blocks <= spans.size * spans.count
+        assert spans.count <= 8
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (Case("bf16", "bf16", 64, 64, 2880, waves=(1, 1, 4)), "1 or 5 waves along K"),
+        (Case("bf16", "bf16", 64, 64, 512, (8, 8), SQUARE, 2), "registers for 32 tiles"),
+        (Case("f32", "bf16", 64, 64, 512, (1, 1), SQUARE, 2), "more than one bf16"),
+        (Case("bf16", "bf16", 64, 64, 512, (8, 4), SQUARE, 4), "196608 bytes"),
+    ],
+)
+def test_refuses_what_it_cannot_compute(case: Case, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _ = case.kernel

@@ -1,0 +1,242 @@
+"""Dense products of parameters by any number of rows, with what follows, as programs.
+
+Each is compiled with several schedules, by the rows of a call, and run on the simulator. A row gets
+the same bits whichever of them computes it.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from iree.compiler import ir
+from iree.compiler.dialects import arith, func
+from iree.runtime import HalElementType
+from numpy.typing import NDArray
+from test_dynamic_rows import gate
+
+from mxc.compiler.steps import Request
+from mxc.compiler.worker import compile_program
+from mxc.dialects.context import new_context
+from mxc.dialects.generic import generic
+from mxc.dialects.linalg_ext import gather
+from mxc.dialects.parameters import Parameters
+from mxc.dialects.quantise import quantise_mx
+from mxc.formats.reference import quantize
+from mxc.passes.kernels.gpu.dense.spans import Spans
+from mxc.simulator.host.hal import Buffer, Device, View
+from mxc.simulator.host.vm import Machine
+from mxc.simulator.host.vm_module import read_module
+from mxc.simulator.watch.sanitizer import Sanitizer
+
+Array = NDArray[Any]
+BF16 = ml_dtypes.bfloat16
+TYPES = {"bf16": BF16, "f16": np.float16, "f32": np.float32}
+#: As a host program names them.
+CODES = {
+    np.dtype(BF16): int(HalElementType.BFLOAT_16),
+    np.dtype(np.float16): int(HalElementType.FLOAT_16),
+    np.dtype(np.float32): int(HalElementType.FLOAT_32),
+    np.dtype(np.int32): int(HalElementType.INT_32),
+}
+#: No row, one, less than a tile, more, and as many as go through LDS.
+ROWS = (0, 1, 7, 33, 70)
+
+
+@dataclass(frozen=True)
+class Case:
+    """[?, k] of `lhs` by [n, k] of `rhs`; `after`: what follows; `experts`: chosen row by row."""
+
+    name: str
+    lhs: str
+    rhs: str
+    n: int
+    k: int
+    after: str = ""
+    experts: int = 0
+
+
+CASES = [
+    Case("plain", "bf16", "bf16", 48, 544),
+    Case("wide", "f32", "bf16", 36, 96),
+    Case("half", "f16", "f16", 20, 320),
+    Case("added", "bf16", "bf16", 36, 352, after="residual"),
+    Case("gated", "bf16", "bf16", 64, 256, after="gate"),
+    Case("brief", "bf16", "bf16", 40, 1024, after="round"),
+    Case("blocks", "bf16", "bf16", 64, 288, after="quantise"),
+    Case("experts", "bf16", "bf16", 36, 160, experts=3),
+]
+#: By waves along K, by one wave, and where there is one through a ring.
+SCHEDULES = {
+    case.name: [
+        {"below": 5, "instruction": 16, "tiles": [1, 2], "waves": [1, 1, along]},
+        {"below": 50, "instruction": 16, "tiles": [2, 2], "waves": [2, 2, 1]},
+        {"instruction": 16, "tiles": [1, 2], "waves": [2, 2, 1], "transport": "ring",
+         "stages": 3, "turns": 2},
+    ]
+    for case in (CASES[0], *CASES[3:6])
+    for along in [Spans.of(case.k // 32).count]
+}  # fmt: skip
+
+
+def build(case: Case, parameters: Parameters) -> None:
+    dynamic, f32 = ir.ShapedType.get_dynamic_size(), ir.F32Type.get()
+    kinds = [ir.RankedTensorType.get([dynamic, case.k], ir.Type.parse(case.lhs))]
+    if case.experts:
+        one = ir.RankedTensorType.get([dynamic, 1, case.k], ir.Type.parse(case.lhs))
+        kinds = [one, ir.RankedTensorType.get([dynamic], ir.IntegerType.get_signless(32))]
+    more = {"gate": [[case.n]], "residual": [[dynamic, case.n], [dynamic]]}.get(case.after, [])
+    kinds += [ir.RankedTensorType.get(shape, f32) for shape in more]
+
+    def wide(value: ir.Value) -> ir.Value:
+        return value if value.type == f32 else arith.extf(f32, value)
+
+    def multiply(a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
+        return arith.addf(total, arith.mulf(wide(a), wide(b)))
+
+    @func.FuncOp.from_py_func(*kinds, name=case.name)
+    def _(x: ir.Value, *more: ir.Value) -> Any:
+        lead = [case.experts] if case.experts else []
+        w = parameters.load(f"{case.name}.w", [*lead, case.n, case.k], ir.Type.parse(case.rhs))
+        if case.experts:
+            w = gather(w, more[0])
+            return generic([(x, "e m k"), (w, "e n k")], "e m n", f32, multiply)
+        y = generic([(x, "m k"), (w, "n k")], "m n", f32, multiply)
+        if case.after == "gate":
+            return gate(generic([(y, "m n"), (more[0], "n")], "m n", f32, arith.addf))
+        if case.after == "residual":
+            terms = [(y, "m n"), (more[0], "m n"), (more[1], "m")]
+            return generic(terms, "m n", f32, lambda y, r, w: arith.addf(r, arith.mulf(y, w)))
+        if case.after == "round":
+            bf16 = ir.BF16Type.get()
+            return generic([(y, "m n")], "m n", bf16, lambda y: arith.truncf(bf16, y))
+        if case.after == "quantise":
+            return quantise_mx(y, "mxfp8e4m3", "even")
+        return y
+
+
+def weights(case: Case) -> Array:
+    rng = np.random.default_rng(case.n)
+    lead = [case.experts] if case.experts else []
+    return rng.normal(size=(*lead, case.n, case.k)).astype(TYPES[case.rhs])
+
+
+class Program:
+    """All cases for one target."""
+
+    def __init__(self, target: str, folder: Path) -> None:
+        with new_context(), ir.Location.unknown():
+            module = ir.Module.create()
+            parameters = Parameters(module)
+            with ir.InsertionPoint(module.body):
+                for case in CASES:
+                    build(case, parameters)
+            text = str(module).encode()
+        given = [
+            {"n": case.n, "k": case.k, "schedule": SCHEDULES[case.name][: 3 if RING[target] else 2]}
+            for case in CASES
+            if case.name in SCHEDULES
+        ]
+        for entry in given:
+            last = entry["schedule"][-1]
+            entry["schedule"][-1] = {name: each for name, each in last.items() if name != "below"}
+        (folder / "schedules.json").write_text(json.dumps(given))
+        compiled = compile_program(
+            Request(
+                program=text,
+                place="dense",
+                target=target,
+                module=folder / "module.vmfb",
+                parameters=True,
+                schedules=str(folder / "schedules.json"),
+            )
+        )
+        self._target = target
+        self.matmuls = compiled.report["matmuls"]
+        module_file = read_module(folder / "module.vmfb")
+        held = {f"{case.name}.w": weights(case).reshape(-1).view(np.uint8) for case in CASES}
+        self.watched: dict[str, Sanitizer] = {}
+        self._device = Device(
+            held, lambda kernel: self.watched.setdefault(kernel.name, Sanitizer())
+        )
+        self._machine = Machine(module_file, self._device.functions())
+
+    def __call__(self, name: str, *arguments: Array) -> list[Array]:
+        """The bytes of the results; what follows is a part of the kernel."""
+        self.watched.clear()
+        views = [
+            View(Buffer.over(each.reshape(-1).view(np.uint8)), each.shape, CODES[each.dtype], 1)
+            for each in map(np.ascontiguousarray, arguments)
+        ]
+        found = self._machine.call(name, *views)
+        # gfx942 has no instructions that quantise.
+        assert len(self.watched) == (2 if (self._target, name) == ("gfx942", "blocks") else 1)
+        assert not [finding for each in self.watched.values() for finding in each.findings]
+        return [np.frombuffer(view.buffer.bytes.tobytes(), np.uint8) for view in found]
+
+
+#: Whether a GPU loads straight to LDS.
+RING = {"gfx950": True, "gfx942": False}
+
+
+@pytest.fixture(scope="module", params=RING)
+def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return Program(request.param, tmp_path_factory.mktemp("dense"))
+
+
+def arguments(case: Case, rows: int) -> tuple[list[Array], Array]:
+    """Of a call, and what it computes. A row is the same in all calls."""
+    rng = np.random.default_rng(case.k)
+    most = max(ROWS)
+    x = rng.normal(size=(most, case.k)).astype(TYPES[case.lhs])[:rows]
+    w = weights(case).astype(np.float64)
+    if case.experts:
+        ids = rng.integers(0, case.experts, most, dtype=np.int32)[:rows]
+        wanted = np.einsum("mk,mnk->mn", x.astype(np.float64), w[ids])
+        return [x.reshape(rows, 1, case.k), ids], wanted
+    wanted = x.astype(np.float64) @ w.T
+    if case.after == "gate":
+        bias = rng.normal(size=case.n).astype(np.float32)
+        wanted += bias
+        return [x, bias], wanted[:, : case.n // 2] * wanted[:, case.n // 2 :]
+    if case.after == "residual":
+        added = rng.normal(size=(most, case.n)).astype(np.float32)[:rows]
+        factors = rng.normal(size=most).astype(np.float32)[:rows]
+        return [x, added, factors], added + wanted * factors[:, None]
+    return [x], wanted
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_products(case: Case, compiled: Program) -> None:
+    kept: list[Array] = []
+    kernels = set()
+    for rows in reversed(ROWS):
+        given, wanted = arguments(case, rows)
+        results = compiled(case.name, *given)
+        kernels |= compiled.watched.keys()
+        if not kept:
+            kept = results
+        for most, found in zip(kept, results, strict=True):
+            # Whatever kernel computes it, and whichever rows are beside it.
+            np.testing.assert_array_equal(found, most[: found.size])
+        if case.after == "quantise":
+            blocks = quantize(wanted.astype(np.float32), "mxfp8e4m3", recipe="even")
+            same = results[0].reshape(blocks.elements.shape) == blocks.elements
+            # Sums differ in their last bits, which may be a tie.
+            assert (~same).sum() <= same.size // 100
+            continue
+        stored, most = (BF16, 4e-3) if case.after == "round" else (np.float32, 2e-6)
+        error = np.abs(results[0].view(stored).reshape(wanted.shape).astype(float) - wanted)
+        assert error.max(initial=0) <= most * np.abs(wanted).max(initial=0)
+    if case.name in SCHEDULES:
+        assert len(kernels) > 1
+
+
+def test_the_report_names_the_instruction(compiled: Program) -> None:
+    assert len(compiled.matmuls) == len(CASES)
+    for found in compiled.matmuls:
+        assert found["reason"] is None
+        assert found["lowering"].startswith("v_mfma_f32_16x16x")
