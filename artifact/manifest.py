@@ -17,16 +17,9 @@ from typing import Any
 from mxc.artifact.schema import SchemaError, read_record
 from mxc.errors import ArtifactError
 
-#: Bumped when a reader of the old manifest would misread the new one: it has levels since 2. An
-#: artifact without levels is what it always was, and says 1.
-SCHEMA = 1
-SCHEMA_OF_LEVELS = 2
-#: Fields that manifests of schema 1 may lack, because they came later.
-_LATER = (
-    "activation_recipe",
-    "levels",
-    *(f"model.{key}" for key in ("states", "bytes_per_token", "bytes_per_sequence")),
-)
+#: Bumped when a reader of the old manifest would misread the new one: 1 had no levels, and models
+#: of 1 and 2 had functions of other names.
+SCHEMA = 3
 
 MANIFEST = "manifest.json"
 MODULE = "module.vmfb"
@@ -42,8 +35,16 @@ CHAT_TEMPLATE = "chat_template.jinja"
 #: The scope of the parameters in WEIGHTS: `#flow.parameter.named<"model"::"key">` in a program.
 SCOPE = "model"
 
+#: The function of a language model: see ModelRecord.
+STEP = "step"
+
 #: The most elements of a tensor: with 8 bytes each, what 47 bits of a user's address can name.
 LARGEST_TENSOR = 1 << 44
+
+#: Of a page: entries, positions, heads, elements.
+_PAGE_RANK = 4
+#: MX formats that keys and values may be in, and how many of them share a scale.
+PAGE_FORMATS, PAGE_BLOCK = ("mxint8", "mxfp8e4m3"), 32
 
 #: Elements of which two are in a byte at the boundary, the first in its low half.
 NIBBLES = ("f4E2M1FN",)
@@ -173,47 +174,61 @@ class WeightRecord:
     sqnr: float | None = None
 
 
-def batch_function(size: int) -> str:
-    """The function that decodes one token of each of `size` sequences."""
-    return f"decode_batch_{size}"
+@dataclass(frozen=True, kw_only=True)
+class PageRecord:
+    """Pages of keys and values of the layers of one kind.
+
+    `window`: how many positions a token sees, itself included; None: all before it. `shape`
+    [E, B, V, D] and `dtype` are of one page: E entries (keys or values of a layer) of each of B
+    positions, for V heads of D elements. `format`: the MX format of the elements, which `dtype`
+    "i8" has as bytes; None: they are numbers of `dtype`.
+    """
+
+    window: int | None
+    shape: tuple[int, ...]
+    dtype: str
+    format: str | None = None
+
+    @property
+    def stored(self) -> TensorType:
+        """A page as it lies in memory: in an MX format bytes [E, B + B / 32, V, D], where the
+        scales of an entry, [V, D / 32, B], are behind its B positions."""
+        entries, positions, *row = self.shape
+        if self.format is not None:
+            positions += positions // PAGE_BLOCK
+        return TensorType(shape=(entries, positions, *row), dtype=self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRecord:
     """What generation needs to know of a language model.
 
-    Functions of the artifact (T = prefill_chunk, V = vocab_size, M = memory: the cache, then the
-    states, each a tensor):
-    prefill(tokens i32 [T], position i32, M) -> (hidden [T, hidden_size] f32, M), with states
-    prefill(tokens, position, count i32, M), where `count` of the T are tokens of the sequence;
-    decode(tokens i32 [1], position i32, M) -> (logits f32 [1, V], M);
-    logits(hidden [T, hidden_size]) -> f32 [T, V];
-    logits_row(hidden [T, hidden_size], row i32) -> f32 [1, V];
-    for each N of `batches`, ascending, decode_batch_N(tokens i32 [N], N positions i32, N times M)
-    -> (logits f32 [N, V], N times M).
+    Its function computes T rows of S runs, of which R logits are wanted; i32 but for the memory:
+    step(tokens [T], positions [T], runs [S, 3], rows [R],
+         slots [T], lists [S, P] of each kind of `pages`, places [S] where there are `states`,
+         a pool [N, E, B, V, D] of each kind (PageRecord.stored), [M, ..] of each state)
+    -> (logits f32 [R, vocab_size], the pools, the states).
+    `mxc.runtime.steps.StepPlan` says what is in them. T, S, R, P, and the numbers N of pages and M
+    of sequences with states, come with the call.
 
-    `states`: what a sequence keeps beside its cache, by name; it does not grow with the sequence.
-    `bytes_per_token` is what each token takes of the cache, `bytes_per_sequence` what a sequence
+    `page_size`: B. `rows`: the most rows T of a call, what a prompt is cut into. `states`: what a
+    sequence keeps beside its pages, by name; it does not grow with the sequence.
+    `bytes_per_token` is what each token takes of the pages, `bytes_per_sequence` what a sequence
     has whatever its length: the states.
     """
 
     architecture: str
     vocab_size: int
     max_sequence_length: int
-    prefill_chunk: int
-    cache: TensorType
+    page_size: int
+    pages: tuple[PageRecord, ...]
+    rows: int
     eos_tokens: tuple[int, ...] = ()
     bos_token: int | None = None
     pad_token: int | None = None
-    batches: tuple[int, ...] = ()
     states: dict[str, TensorType] = field(default_factory=dict)
     bytes_per_token: int = 0
     bytes_per_sequence: int = 0
-
-    @property
-    def memory(self) -> tuple[TensorType, ...]:
-        """What a sequence keeps from call to call."""
-        return (self.cache, *self.states.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,13 +284,13 @@ class Manifest:
         """
         raw = read_json(text, place)
         found = raw.get("schema") if isinstance(raw, dict) else type(raw).__name__
-        if type(found) is not int or found not in (SCHEMA, SCHEMA_OF_LEVELS):
+        if type(found) is not int or found != SCHEMA:
             raise ArtifactError(
-                f"{place}: manifest schema {str(found)[:20]}, this mxc reads schemas {SCHEMA} and "
-                f"{SCHEMA_OF_LEVELS}; compile the artifact again with this version"
+                f"{place}: manifest schema {str(found)[:20]}, this mxc reads schema {SCHEMA}; "
+                "compile the artifact again with this version"
             )
         try:
-            manifest = read_record(Manifest, raw, optional=_LATER + _names_of(raw))
+            manifest = read_record(Manifest, raw)
             manifest._check()
         except SchemaError as error:
             wrote = str(raw.get("mxc_version"))[:20]
@@ -289,8 +304,6 @@ class Manifest:
 
     def _check(self) -> None:
         """Raise SchemaError where fields of the right types contradict each other."""
-        if bool(self.levels) != (self.schema == SCHEMA_OF_LEVELS):
-            raise SchemaError(f"levels: schema {self.schema} with {len(self.levels)} levels")
         for name, level in self.levels.items():
             for weight in level.layouts:
                 if weight not in self.weights:
@@ -306,19 +319,38 @@ class Manifest:
                 if file.bytes < 0:
                     raise SchemaError(f"{side}.{name}.bytes: {file.bytes} is negative")
         if self.model is not None:
-            _check_shape(self.model.cache.shape, "model.cache.shape")
-            for name, state in self.model.states.items():
-                _check_shape(state.shape, f"model.states.{name}.shape")
-            for key in ("vocab_size", "max_sequence_length", "prefill_chunk"):
-                if getattr(self.model, key) < 1:
-                    raise SchemaError(f"model.{key}: wants at least 1")
+            _check_model(self.model)
 
 
-def _names_of(raw: dict[str, Any]) -> tuple[str, ...]:
-    """The fields of functions that came later, by their place in the file."""
-    functions = raw.get("functions")
-    names = functions if isinstance(functions, dict) else ()
-    return tuple(f"functions.{n}.{side}_names" for n in names for side in ("input", "output"))
+def _check_model(model: ModelRecord) -> None:
+    for key in ("vocab_size", "max_sequence_length", "page_size", "rows"):
+        if getattr(model, key) < 1:
+            raise SchemaError(f"model.{key}: wants at least 1")
+    if not model.pages:
+        raise SchemaError("model.pages: wants at least one kind")
+    for index, kind in enumerate(model.pages):
+        key = f"model.pages[{index}]"
+        _check_shape(kind.shape, f"{key}.shape")
+        if len(kind.shape) != _PAGE_RANK or kind.shape[1] != model.page_size:
+            raise SchemaError(
+                f"{key}.shape: wants [entries, {model.page_size}, heads, elements], found "
+                f"{list(kind.shape)}"
+            )
+        if kind.format is not None:
+            if kind.format not in PAGE_FORMATS or kind.dtype != "i8":
+                raise SchemaError(
+                    f"{key}.format: wants {' or '.join(PAGE_FORMATS)} in i8, found "
+                    f"{kind.format[:20]} in {kind.dtype[:20]}"
+                )
+            if kind.shape[1] % PAGE_BLOCK or kind.shape[-1] % PAGE_BLOCK:
+                raise SchemaError(
+                    f"{key}.shape: wants positions and elements in multiples of {PAGE_BLOCK}, "
+                    f"found {list(kind.shape)}"
+                )
+        if kind.window is not None and kind.window < 1:
+            raise SchemaError(f"{key}.window: wants at least 1, found {kind.window}")
+    for name, state in model.states.items():
+        _check_shape(state.shape, f"model.states.{name}.shape")
 
 
 def _check_shape(shape: tuple[int, ...], key: str, least: int = 0) -> None:

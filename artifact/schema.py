@@ -32,14 +32,11 @@ class SchemaError(ValueError):
     """A value that is not what the schema wants; the message names its key."""
 
 
-def read_record(
-    cls: type[_Record], raw: object, key: str = "", *, optional: tuple[str, ...] = ()
-) -> _Record:
-    """The record of type `cls` that the JSON value `raw` holds.
+def read_record(cls: type[_Record], raw: object, key: str = "") -> _Record:
+    """The record of type `cls` that the JSON value `raw` holds; every field must be there.
 
-    Every field must be there, but those that `optional` names by their place in the file, which
-    have a default then. `key` is where the value stands in it. Raises SchemaError, which names the
-    key, what was wanted and what was found, for a wrong type, a missing key and an unknown one.
+    `key` is where the value stands in the file. Raises SchemaError, which names the key, what was
+    wanted and what was found, for a wrong type, a missing key and an unknown one.
     """
     if not isinstance(raw, Mapping):
         raise _wrong(key, "an object", raw)
@@ -50,8 +47,8 @@ def read_record(
     values: dict[str, Any] = {}
     for name, hint in hints.items():
         if name in raw:
-            values[name] = _read(hint, raw[name], _join(key, name), optional)
-        elif _join(key, name) not in optional:
+            values[name] = _read(hint, raw[name], _join(key, name))
+        else:
             raise SchemaError(f"{_join(key, name)}: missing")
     return cls(**values)
 
@@ -67,14 +64,14 @@ def _hints(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
-def _read(hint: Any, raw: object, key: str, optional: tuple[str, ...] = ()) -> Any:
+def _read(hint: Any, raw: object, key: str) -> Any:
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return raw
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return read_record(hint, raw, key, optional=optional)
+        return read_record(hint, raw, key)
     if origin in (Union, types.UnionType):
-        return _one_of(inner, raw, key, optional)
+        return _one_of(inner, raw, key)
     if origin is Literal:
         if not isinstance(raw, str) or raw not in inner:
             raise _wrong(key, _name(hint), raw)
@@ -84,9 +81,7 @@ def _read(hint: Any, raw: object, key: str, optional: tuple[str, ...] = ()) -> A
     if origin in (dict, Mapping):
         if not isinstance(raw, dict):
             raise _wrong(key, "an object", raw)
-        return {
-            name: _read(inner[1], value, _join(key, name), optional) for name, value in raw.items()
-        }
+        return {name: _read(inner[1], value, _join(key, name)) for name, value in raw.items()}
     return _scalar(hint, raw, key)
 
 
@@ -98,13 +93,13 @@ def _scalar(hint: type, raw: object, key: str) -> Any:
     return raw
 
 
-def _one_of(kinds: tuple[Any, ...], raw: object, key: str, optional: tuple[str, ...] = ()) -> Any:
+def _one_of(kinds: tuple[Any, ...], raw: object, key: str) -> Any:
     """A value of the first kind that it is of; of a record or null, the record's error is told."""
     others = [kind for kind in kinds if kind is not type(None)]
     if raw is None and len(others) < len(kinds):
         return None
     if len(others) == 1 and isinstance(raw, dict | list | tuple):
-        return _read(others[0], raw, key, optional)
+        return _read(others[0], raw, key)
     for kind in others:
         try:
             return _read(kind, raw, key)

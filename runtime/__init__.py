@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mxc.runtime.batch import Batch
-    from mxc.runtime.generation import generate
     from mxc.runtime.sampling import Sampler
     from mxc.runtime.sequence import Sequence
     from mxc.runtime.session import Model, load
@@ -19,11 +18,10 @@ _HOME = {
     "Model": "mxc.runtime.session",
     "Sampler": "mxc.runtime.sampling",
     "Sequence": "mxc.runtime.sequence",
-    "generate": "mxc.runtime.generation",
     "load": "mxc.runtime.session",
 }
 
-__all__ = ["Batch", "Model", "Sampler", "Sequence", "generate", "load"]
+__all__ = ["Batch", "Model", "Sampler", "Sequence", "load"]
 
 
 def __getattr__(name: str) -> Any:

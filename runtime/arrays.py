@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import ml_dtypes
@@ -162,14 +163,26 @@ def zeros(device: Any, tensor: TensorType, *, lazily: bool) -> tuple[Any, Array 
     return rt.HalBufferView(buffer, tensor.shape, _ELEMENTS[tensor.dtype]), memory
 
 
-def copy(device: Any, view: Any) -> Any:
-    """A HalBufferView with a copy of another, made on the device."""
-    source = view.get_buffer()
-    target = device.allocator.allocate_buffer(
-        rt.MemoryType.DEVICE_LOCAL, rt.BufferUsage.DEFAULT, view.byte_length
-    )
-    _execute(device, lambda wait, done: device.queue_copy(source, target, wait, done))
-    return rt.HalBufferView(target, view.shape, view.element_type)
+def copy_ranges(
+    device: Any, source: Any, target: Any, ranges: Iterable[tuple[int, int, int]]
+) -> None:
+    """Copy bytes of one HalBufferView to another, or the same, on the device, one after the other.
+
+    `ranges`: offset in the source, offset in the target, and length. The two never overlap.
+    """
+    merged: list[list[int]] = []
+    for start, end, length in ranges:
+        # Of one buffer, the two may be each other's neighbours: together they would overlap.
+        last = merged[-1] if merged and source is not target else None
+        if last is not None and [last[0] + last[2], last[1] + last[2]] == [start, end]:
+            last[2] += length
+        else:
+            merged.append([start, end, length])
+    given, taken = source.get_buffer(), target.get_buffer()
+    for start, end, length in merged:
+        commands = rt.HalCommandBuffer(device)
+        commands.copy(given, taken, start, end, length, end=True)
+        _execute(device, lambda wait, done, now=commands: device.queue_execute(now, wait, done))
 
 
 def _execute(device: Any, submit: Any) -> None:

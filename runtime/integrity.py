@@ -12,19 +12,16 @@ from pathlib import Path, PurePosixPath
 from mxc.artifact.manifest import (
     ARCHIVE,
     MANIFEST,
+    STEP,
     FileRecord,
     Function,
     Manifest,
     ModelRecord,
     TensorType,
-    batch_function,
     iree_version,
     mxc_version,
 )
 from mxc.errors import ArtifactError
-
-#: Of a cache [entries, positions, heads, head size].
-_CACHE_RANK = 4
 
 #: Weights up to this size (bytes) are always checksummed at load, larger ones only on request.
 SMALL_WEIGHTS = 64 << 20
@@ -44,55 +41,43 @@ def check_version(manifest: Manifest, place: str) -> None:
 
 
 def check_model(manifest: Manifest, place: str) -> None:
-    """Raise ArtifactError where what the manifest says of the model is not what its functions take.
+    """Raise ArtifactError where what the manifest says of the model is not what its function takes.
 
-    A sequence feeds them by that record: a larger one would write behind the end of the cache.
+    It is called by that record: with other pages, it would write behind the end of a pool.
     """
     model = manifest.model
     if model is None:
         return
+    found = manifest.functions.get(STEP)
     # Inputs of linear layers are results beside those that a sequence needs.
-    functions = {name: each.unobserved for name, each in manifest.functions.items()}
-    number = TensorType(shape=(), dtype="i32")
-    counts = (number,) if model.states else ()
-    for name, tokens, numbers in (
-        ("prefill", model.prefill_chunk, (number, *counts)),
-        ("decode", 1, (number,)),
-    ):
-        ids = TensorType(shape=(tokens,), dtype="i32")
-        function = functions.get(name)
-        if function is None or function.inputs != (ids, *numbers, *model.memory):
-            raise _contradiction(place, f"model and function {name} disagree")
-        if function.outputs[1:] != model.memory:
-            what = "cache and states" if model.states else "cache"
-            raise _contradiction(place, f"function {name} does not return the {what}")
-    for size in model.batches:
-        name, memory = batch_function(size), model.memory * size
-        function = functions.get(name)
-        ids = TensorType(shape=(size,), dtype="i32")
-        if function is None or function.inputs != (ids, *(number,) * size, *memory):
-            raise _contradiction(place, f"model and function {name} disagree")
-        if function.outputs != (_logits(size, model), *memory):
-            raise _contradiction(place, f"function {name} does not return what the model says")
-    if functions["decode"].outputs[0] != _logits(1, model):
-        raise _contradiction(place, f"vocab_size {model.vocab_size} is not that of decode")
-    hidden = functions["prefill"].outputs[0]
-    chunk = _logits(model.prefill_chunk, model)
-    for name, wanted in (
-        ("logits", Function(inputs=(hidden,), outputs=(chunk,))),
-        ("logits_row", Function(inputs=(hidden, number), outputs=(_logits(1, model),))),
-    ):
-        if functions.get(name) != wanted:
-            raise _contradiction(place, f"model and function {name} disagree")
-    needed = model.max_sequence_length + model.prefill_chunk - 1
-    if len(model.cache.shape) == _CACHE_RANK and model.cache.shape[1] < needed:
-        raise _contradiction(
-            place, f"the cache holds {model.cache.shape[1]} positions, sequences need {needed}"
-        )
+    found = None if found is None else found.unobserved
+    wanted = step_types(model)
+    if found is None or found.inputs != wanted.inputs:
+        raise _contradiction(place, f"model and function {STEP} disagree")
+    if found.outputs[:1] != wanted.outputs[:1]:
+        raise _contradiction(place, f"vocab_size {model.vocab_size} is not that of {STEP}")
+    if found.outputs != wanted.outputs:
+        raise _contradiction(place, f"function {STEP} does not return its pages and states")
 
 
-def _logits(rows: int, model: ModelRecord) -> TensorType:
-    return TensorType(shape=(rows, model.vocab_size), dtype="f32")
+def step_types(model: ModelRecord) -> Function:
+    """The types of `step`; see ModelRecord."""
+    kinds = len(model.pages)
+    rows, lists = _integers(-1), _integers(-1, -1)
+    memory = [
+        TensorType(shape=(-1, *each.shape), dtype=each.dtype)
+        for each in (*(kind.stored for kind in model.pages), *model.states.values())
+    ]
+    places = [rows] * bool(model.states)
+    logits = TensorType(shape=(-1, model.vocab_size), dtype="f32")
+    return Function(
+        inputs=(rows, rows, _integers(-1, 3), rows, *(rows, lists) * kinds, *places, *memory),
+        outputs=(logits, *memory),
+    )
+
+
+def _integers(*shape: int) -> TensorType:
+    return TensorType(shape=shape, dtype="i32")
 
 
 def _contradiction(place: str, what: str) -> ArtifactError:

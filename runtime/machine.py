@@ -11,12 +11,13 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mxc.targets.tile_permission import TILES, refusal
 
 _CPUINFO = Path("/proc/cpuinfo")
+_MEMINFO = Path("/proc/meminfo")
 _CPUS = Path("/sys/devices/system/cpu")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
@@ -185,23 +186,26 @@ def cpu_quota() -> float | None:
     A worker beyond it is stopped for the rest of each period, and all others wait for it. Source:
     Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst of Linux.
     """
+    known = [limit for limit in map(_limit, _control_groups("cpu")) if limit is not None]
+    return min(known, default=None)
+
+
+def _control_groups(controller: str) -> Iterator[Path]:
+    """The folders of this process's control groups, of version 2 or 1, and of those around them."""
     try:
         listed = _OWN_CGROUPS.read_text(encoding="utf-8").splitlines()
     except OSError:
-        return None
-    limits = []
+        return
     for line in listed:
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
         root = _CGROUPS / controllers if controllers else _CGROUPS
         # In a container the path may be that of the host; its own limits are then at the root.
         for folder in (root / path.lstrip("/"), *(root / path.lstrip("/")).parents):
-            limits.append(_limit(folder))
+            yield folder
             if folder == _CGROUPS:
                 break
-    known = [limit for limit in limits if limit is not None]
-    return min(known, default=None)
 
 
 def _limit(cgroup: Path) -> float | None:
@@ -217,6 +221,27 @@ def _limit(cgroup: Path) -> float | None:
     if not quota.isdecimal() or not period.isdecimal() or int(period) == 0:
         return None  # "max", or -1
     return int(quota) / int(period)
+
+
+def available_memory_bytes() -> int:
+    """Bytes of memory that new work may have: what Linux estimates, and what control groups allow.
+
+    8 GiB where nobody says.
+    """
+    found = []
+    try:
+        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
+        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    except OSError:
+        pass
+    for folder in _control_groups("memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            try:
+                limit = (folder / name).read_text(encoding="ascii").strip()
+            except OSError:
+                continue
+            found += [int(limit)] if limit.isdecimal() else []
+    return min(found, default=8 << 30)
 
 
 def peak_memory_bytes() -> int:

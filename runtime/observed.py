@@ -23,23 +23,21 @@ def observe(
     tokens: Sequence[int],
     take: Callable[[dict[str, NDArray[Any]]], None],
     progress: Progress | None = None,
+    rows: int | None = None,
 ) -> int:
     """Feed `tokens` in sequences as long as the model holds; how many were fed.
 
-    `take` receives what functions return of inputs, by the names in the manifest: float32 [T, K],
-    and int32 of experts. Whole chunks of prefill are fed, so that no row stands for padding. Raises
-    RequestError where the artifact does not return inputs, or there are too few tokens.
+    `take` receives what the function returns of inputs, by the names in the manifest: float32
+    [T, K], and int32 of experts. rows: the most tokens T of a call, by default what the model
+    takes. Raises RequestError where the artifact does not return inputs, or there are no tokens.
     """
     record = model.manifest.model
     if record is None or all(f.unobserved == f for f in model.functions.values()):
         raise RequestError(f"{model.path}: its functions return no inputs of linear layers")
-    chunk = record.prefill_chunk
-    window = record.max_sequence_length // chunk * chunk
-    count = len(tokens) // chunk * chunk
-    if not count:
-        raise RequestError(
-            f"a text of {len(tokens)} tokens: wanted {chunk} at least; give a longer one"
-        )
+    if not len(tokens):
+        raise RequestError("a text of 0 tokens: wanted 1 at least; give a longer one")
+    chunk = min(rows or record.rows, record.rows)
+    window, count = record.max_sequence_length, len(tokens)
 
     def observed(results: dict[str, Any]) -> None:
         kinds = {name: "i32" if name.startswith(EXPERTS) else "f32" for name in results}
@@ -49,10 +47,12 @@ def observe(
     try:
         for start in range(0, count, window):
             sequence = model.sequence()
-            for first in range(start, min(start + window, count), chunk):
-                sequence.feed(tokens[first : first + chunk], last_only=True)
+            end = min(start + window, count)
+            for first in range(start, end, chunk):
+                piece = tokens[first : min(first + chunk, end)]
+                sequence.feed(piece, last_only=True)
                 if progress is not None:
-                    progress(first + chunk, count)
+                    progress(first + len(piece), count)
     finally:
         model.observer = None
     return count

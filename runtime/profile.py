@@ -1,4 +1,4 @@
-"""Where the time of prefill and of decode goes: a profile by operation, checked against the clock.
+"""Where the time of a step goes: a profile by operation, checked against the clock.
 
     time of an operation    the wall time in which its dispatches ran; an instant in which several
                             ran is split evenly, so that the operations never add up to more
@@ -25,11 +25,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mxc.artifact.manifest import REPORT, ModelRecord, TensorType
+from mxc.artifact.manifest import REPORT, STEP, ModelRecord, TensorType
 from mxc.errors import RequestError
 from mxc.runtime import arrays
 from mxc.runtime.capture import Call, Dispatch, Program, capture
+from mxc.runtime.device import driver_of
+from mxc.runtime.levels import CPU_DRIVERS
+from mxc.runtime.page_store import PageStore
+from mxc.runtime.paged_steps import PagedSteps, inputs, language_model
+from mxc.runtime.plans import Run, plan_of
 from mxc.runtime.session import Model
+from mxc.runtime.steps import StepPlan
 from mxc.targets.tile_permission import TILES
 
 #: Calls that are profiled, after one that reads the weights from disk.
@@ -39,7 +45,7 @@ REPETITIONS = 7
 _LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
 _KERNEL = re.compile(r"^\w+?_dispatch_\d+_")
 
-#: Bytes of a cache that are written at a time.
+#: Bytes of a pool that are written at a time.
 _PIECE = 1 << 20
 
 
@@ -73,7 +79,7 @@ class OperationRow(Row):
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One call of `function` at `position`.
+    """One call of `function`: `tokens` rows of one sequence, from `position`.
 
     `milliseconds` is the wall time of the call and the sum of those of `operations`,
     `between_operations` and `around_operations`; `undisturbed` is the wall time without the
@@ -108,16 +114,14 @@ class _Share:
 
 
 def profile_model(model: Model, tokens: Sequence[int]) -> tuple[Profile, ...]:
-    """Profiles of `prefill`, `logits_row` and `decode` for a prompt of `tokens`.
+    """Profiles of two steps of a prompt of `tokens`: the last rows of it, and a token after it.
 
-    prefill is the call for the last whole chunk of the prompt (padded, where it is shorter than
-    one), decode the one for the first token after it. Raises RequestError for an artifact that is
-    no language model, not for a CPU or with tiles of AMX, and where IREE's tools fail.
+    The first is the call for the last rows of the prompt, as many as a call takes, with the logits
+    of the last one. Raises RequestError for an artifact that is no language model, not for a CPU or
+    with tiles of AMX, and where IREE's tools fail.
     """
-    sequence = model.sequence()
-    record = model.manifest.model
-    assert record is not None  # model.sequence() refuses a model without it
-    if not model.runs_on_cpu:
+    record = language_model(model)
+    if driver_of(model.uri) not in CPU_DRIVERS:
         raise RequestError(
             f"{model.path}: compiled for {model.manifest.target.name}: profiles are made on CPUs "
             "only, because IREE's profiler records nothing on this device"
@@ -128,64 +132,61 @@ def profile_model(model: Model, tokens: Sequence[int]) -> tuple[Profile, ...]:
             "program of its own, does not ask; compile for a second target without them "
             "(--target cpu --target cpu:icelake-server) and give that --level"
         )
-    chunk = record.prefill_chunk
-    start = max(len(tokens) // chunk - 1, 0) * chunk
-    if start:
-        sequence.feed(tokens[:start], last_only=True)
-    piece = np.zeros(chunk, np.int32)
-    piece[: len(tokens[start : start + chunk])] = tokens[start : start + chunk]
+    pages = -(-(len(tokens) + 1) // record.page_size)
+    steps = PagedSteps(model, [pages] * len(record.pages), 1)
+    store = PageStore(steps, record.rows)
+    held = store.open((), 0)
+    store.extend(held, len(tokens) + 1)
+    last = max(0, len(tokens) - record.rows)
+
+    def run(first: int, some: Sequence[int]) -> StepPlan:
+        return plan_of([Run(pages=held, tokens=some, before=first, wanted=[len(some) - 1])], steps)
+
+    for first in range(0, last, record.rows):
+        steps.step(run(first, tokens[first : min(first + record.rows, last)]))
     with tempfile.TemporaryDirectory(prefix="mxc-profile-") as folder:
-        work = _Work(model, record, Path(folder))
-        counts = [len(tokens[start : start + chunk])] if record.states else []
-        prefill, results = work.profile("prefill", [piece, start, *counts], sequence.memory)
-        row, _ = work.profile("logits_row", [results[0], chunk - 1])
-        sequence.feed(tokens[start:], last_only=True)
-        token = np.zeros(1, np.int32)
-        decode, _ = work.profile("decode", [token, len(tokens)], sequence.memory)
-    return prefill, row, decode
+        work = _Work(model, steps, record, Path(folder))
+        # A step that is repeated writes what it wrote; the states of a model go on.
+        prompt = work.profile(run(last, tokens[last:]))
+        token = work.profile(run(len(tokens), [0]))
+    return prompt, token
 
 
 @dataclass(frozen=True)
 class _Work:
     model: Model
+    steps: PagedSteps
     record: ModelRecord
     folder: Path
 
-    def profile(
-        self, function: str, given: Sequence[Any], memory: Sequence[Any] = ()
-    ) -> tuple[Profile, list[Any]]:
-        """The profile of function(*given, *memory), where `given` begins with tokens or a buffer,
-        and a position or a row follows; also the results of the last call."""
-        device = self.model.device
-        first, number, *counts = given
-        # Copies: the calls write to them, and the sequence goes on with its own.
-        mine = [arrays.copy(device, buffer) for buffer in memory]
-        tokens = 1
-        if isinstance(first, np.ndarray):
-            listed, tokens = " ".join(map(str, first.tolist())), len(first)
-            inputs = [f"{tokens}xi32={listed}"]
-            arguments: list[Any] = [arrays.to_device(device, first, "i32")]
-        else:
-            inputs, arguments = [self._file(first, self._kinds(function)[0], 0)], [first]
-        inputs += map(str, (number, *counts))
-        for place, buffer in enumerate(mine, start=len(inputs)):
-            inputs.append(self._file(buffer, self._kinds(function)[place], place))
-        arguments += [number, *counts, *mine]
-        fastest, results = float("inf"), []
+    def profile(self, plan: StepPlan) -> Profile:
+        """The profile of one step."""
+        given = inputs(plan, self.record)
+        kinds = self.model.functions[STEP].inputs
+        words = [
+            f"{'x'.join(map(str, array.shape))}xi32={' '.join(map(str, array.ravel().tolist()))}"
+            for array, _ in given
+        ]
+        memory = self.steps.arguments(plan)[len(given) :]
+        words += [
+            self._file(buffer, kind, len(given) + number)
+            for number, (buffer, kind) in enumerate(zip(memory, kinds[len(given) :], strict=True))
+        ]
+        fastest = float("inf")
         for _ in range(REPETITIONS + 1):
             begin = time.perf_counter()
-            results = self.model.invoke(function, arguments)
+            self.steps.step(plan)
             fastest = min(fastest, time.perf_counter() - begin)
-        calls = capture(self._program(), function, inputs, REPETITIONS + 1, self.folder)
+        calls = capture(self._program(), STEP, words, REPETITIONS + 1, self.folder)
         return summarise(
             min(calls[1:], key=lambda call: call.seconds),
-            operations(self.model, function),
-            function=function,
-            position=number,
-            tokens=tokens,
+            operations(self.model, STEP),
+            function=STEP,
+            position=int(plan.positions[0]),
+            tokens=len(plan.tokens),
             threads=self.model.threads,
             undisturbed=1e3 * fastest,
-        ), results
+        )
 
     def _program(self) -> Program:
         model = self.model
@@ -195,9 +196,6 @@ class _Work:
             device=model.uri,
             threads=model.threads,
         )
-
-    def _kinds(self, function: str) -> tuple[TensorType, ...]:
-        return self.model.functions[function].inputs
 
     def _file(self, buffer: Any, kind: TensorType, place: int) -> str:
         """Write the argument at a place for the tool; what is zero takes no space on disk."""
@@ -210,7 +208,7 @@ class _Work:
                     out.seek(at)
                     out.write(part.data)
             out.truncate(data.size)
-        return f"{'x'.join(map(str, kind.shape))}x{kind.dtype}=@{file}"
+        return f"{'x'.join(map(str, buffer.shape))}x{kind.stored.dtype}=@{file}"
 
 
 def operations(model: Model, function: str) -> list[dict[str, Any]]:

@@ -1,35 +1,26 @@
-"""One sequence of tokens over a loaded model, with a memory of its own: KV cache and states.
+"""One sequence of tokens over a loaded model, with pages of keys and values, and states of its own.
 
-Tokens go through `prefill` a chunk of T at a time; what is left goes through one padded chunk or,
-where it is short, through single `decode` steps. A padding token writes to the cache behind the
-last true token: no true token looks there (attention is causal), and the next one fed overwrites
-it, so the cache has T - 1 positions more than the longest sequence. States of linear attention
-have no place behind the last token: where a model has some, `prefill` is told how many are true.
+Tokens are fed in calls of as many rows as the artifact says. What is computed of a token does not
+depend on how its sequence was cut into calls, nor on other sequences of the call.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.artifact.manifest import ModelRecord
 from mxc.errors import RequestError
-from mxc.runtime import arrays
+from mxc.runtime.arrays import Array
+from mxc.runtime.page_store import SequencePages
+from mxc.runtime.paged_steps import language_model
+from mxc.runtime.plans import Run
 
 if TYPE_CHECKING:
     from mxc.runtime.session import Model
-
-
-def decoded_tail(chunk: int, on_cpu: bool) -> int:
-    """Up to how many last tokens of a prompt are decoded one by one rather than padded to a chunk.
-
-    On CPUs a padded chunk of 128 takes as long as 12 to 14 decoded tokens (gpt-oss-20b on two
-    cores: 1.5 s and 0.11 s). On GPUs a chunk costs little more than a token.
-    """
-    return chunk // 10 if on_cpu else min(chunk // 4, 8)
 
 
 class Sequence:
@@ -37,23 +28,17 @@ class Sequence:
 
     def __init__(self, model: Model) -> None:
         """An empty sequence. Raises RequestError where `model` is not a language model."""
-        record = model.manifest.model
-        if record is None:
-            raise RequestError(
-                f"{model.path}: not a language model: it has no sequences; "
-                f"call its functions ({', '.join(model.functions) or 'none'})"
-            )
         self._model = model
-        self._record: ModelRecord = record
+        self._record = language_model(model)
+        self._shared = model.shared_pages()
         self._position = 0
-        self._new_memory()
+        self._own(self._shared.open())
 
-    def _new_memory(self) -> None:
-        device, lazily = self._model.device, self._model.runs_on_cpu
-        made = [arrays.zeros(device, each, lazily=lazily) for each in self._record.memory]
-        self._memory = [buffer for buffer, _ in made]
-        # What is under them is freed with the sequence and not before: see arrays.zeros.
-        self._pages = [pages for _, pages in made]
+    def _own(self, pages: SequencePages) -> None:
+        self._pages = pages
+        self._freed = weakref.finalize(self, self._shared.give_back, pages)
+        # The process ends with its memory.
+        self._freed.atexit = False
 
     @property
     def model(self) -> Model:
@@ -66,17 +51,7 @@ class Sequence:
         return self._position
 
     @property
-    def cache(self) -> Any:
-        """The KV cache on the device, an iree.runtime.HalBufferView; the next feed writes to it."""
-        return self._memory[0]
-
-    @property
-    def memory(self) -> tuple[Any, ...]:
-        """All that the next feed writes to: the KV cache, then the states, in their order."""
-        return tuple(self._memory)
-
-    @property
-    def room(self) -> int:
+    def remaining(self) -> int:
         """How many more tokens can be fed."""
         return self._record.max_sequence_length - self._position
 
@@ -89,34 +64,51 @@ class Sequence:
         """
         ids = self.checked(tokens)
         rows: list[NDArray[np.float32]] = []
-        chunk = self._record.prefill_chunk
-        tail = decoded_tail(chunk, self._model.runs_on_cpu)
-        for start in range(0, len(ids), chunk):
-            piece = ids[start : start + chunk]
-            if len(piece) < chunk and len(piece) <= tail:
-                rows += [self._decode(token) for token in piece]
-                continue
-            hidden = self._prefill(piece)
-            if not last_only:
-                rows.append(self._host("logits", [hidden])[: len(piece)])
-            elif start + len(piece) == len(ids):
-                rows.append(self._host("logits_row", [hidden, len(piece) - 1]))
-        return np.concatenate(rows[-1:] if last_only else rows)
+        most = self._record.rows
+        for start in range(0, len(ids), most):
+            piece = ids[start : start + most]
+            first = 0
+            if last_only:
+                first = len(piece) - (start + len(piece) == len(ids))
+            rows.append(self._shared.step([self.run(piece, first)]))
+            self.appended(len(piece))
+        return rows[-1] if last_only else np.concatenate(rows)
 
     def reset(self) -> None:
-        """Forget all tokens, and the memory: NaN that stayed in it would reach a masked sum."""
+        """Forget all tokens."""
+        self._freed()
         self._position = 0
-        self._new_memory()
+        self._own(self._shared.open())
 
     def fork(self) -> Sequence:
-        """A second sequence that continues from here with its own copy of the memory."""
+        """A second sequence that continues from here.
+
+        It shares the pages that are full, which are never written again, and has copies of the
+        last one and of the states.
+        """
         other = Sequence.__new__(Sequence)
         other._model = self._model
         other._record = self._record
+        other._shared = self._shared
         other._position = self._position
-        other._memory = [arrays.copy(self._model.device, each) for each in self._memory]
-        other._pages = []
+        other._own(self._shared.fork(self._pages, self._position))
         return other
+
+    def pages(self, kind: int = 0) -> Array:
+        """Copies of the pages that it has of a kind: [pages, E, B, V, D], see ModelRecord.
+
+        Those behind a window are gone. What is behind the last token is of no meaning.
+        """
+        return self._shared.read_pages(self._pages, kind)
+
+    def states(self) -> dict[str, NDArray[np.float32]]:
+        """Copies of its recurrent states, by name: [L, ..]; of no meaning before a token."""
+        return self._shared.read_state(self._pages)
+
+    def run(self, tokens: NDArray[np.int32], first: int = 0) -> Run:
+        """What appends `tokens`, with the logits of those from number `first`; see SharedPages."""
+        wanted = range(first, len(tokens))
+        return Run(pages=self._pages, tokens=tokens, before=self._position, wanted=wanted)
 
     def checked(self, tokens: Iterable[int]) -> NDArray[np.int32]:
         """The tokens as int32, if they can be appended; raises RequestError as `feed` does."""
@@ -145,32 +137,6 @@ class Sequence:
             )
         return given.astype(np.int32)
 
-    def appended(self, count: int, memory: Iterable[Any]) -> None:
-        """Note that a call wrote `count` tokens to the memory, which it returned as `memory`."""
+    def appended(self, count: int) -> None:
+        """Note that a call appended `count` tokens."""
         self._position += count
-        self._memory = list(memory)
-
-    def _prefill(self, ids: NDArray[np.int32]) -> Any:
-        """Feed up to one chunk; the hidden states of all its T rows stay on the device."""
-        padded = np.zeros(self._record.prefill_chunk, np.int32)
-        padded[: len(ids)] = ids
-        counts = [len(ids)] if self._record.states else []
-        hidden, *memory = self._run("prefill", padded, *counts)
-        self.appended(len(ids), memory)
-        return hidden
-
-    def _decode(self, token: np.int32) -> NDArray[np.float32]:
-        logits, *memory = self._run("decode", np.array([token], np.int32))
-        self.appended(1, memory)
-        return self._rows(logits)
-
-    def _run(self, function: str, ids: NDArray[np.int32], *counts: int) -> list[Any]:
-        tokens = arrays.to_device(self._model.device, ids, "i32")
-        return self._model.invoke(function, [tokens, self._position, *counts, *self._memory])
-
-    def _host(self, function: str, arguments: list[Any]) -> NDArray[np.float32]:
-        (logits,) = self._model.invoke(function, arguments)
-        return self._rows(logits)
-
-    def _rows(self, logits: Any) -> NDArray[np.float32]:
-        return arrays.to_host(self._model.device, logits, "f32")

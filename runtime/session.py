@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from pathlib import Path
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from mxc.runtime.completions.stream import Completion, Stream
     from mxc.runtime.completions.text_model import TextModel
     from mxc.runtime.sequence import Sequence
+    from mxc.runtime.shared_pages import SharedPages
 
 # One argument or result in IREE's reflection: "sync func @f(%input0: tensor<4xf32>, ...) -> (...)".
 _DECLARED = re.compile(r"%(input|output)\d+: (?:tensor<([^>]*)>|(\w+))")
@@ -101,19 +103,7 @@ class Model:
         self, path: Path, manifest: Manifest, level: str, device: Any, threads: int, uri: str
     ) -> None:
         """Map module and weights; `load` is the way to get here."""
-        self.path = path
-        self.manifest = manifest.at(level)
-        self.level = level
-        self.device = device
-        self.threads = threads
-        self.uri = uri
-        self._lock = threading.Lock()
-        self._opening = threading.Lock()
-        self._text_model: TextModel | None = None
-        #: Called with the inputs of linear layers that a function returned, by their names in the
-        #: manifest, as HalBufferViews; see mxc.runtime.observed.
-        self.observer: Callable[[dict[str, Any]], None] | None = None
-        self._process = os.getpid()
+        self._describe(path, manifest, level, device, threads, uri)
         instance = rt.VmInstance()
         try:
             parameters = load_parameters(self.archives)
@@ -137,6 +127,25 @@ class Model:
             name: _Entry(self._module, name, function, self.module_file)
             for name, function in manifest.functions.items()
         }
+
+    def _describe(
+        self, path: Path, manifest: Manifest, level: str, device: Any, threads: int, uri: str
+    ) -> None:
+        self.path = path
+        self.manifest = manifest.at(level)
+        self.level = level
+        self.device = device
+        self.threads = threads
+        self.uri = uri
+        self._lock = threading.Lock()
+        self._opening = threading.Lock()
+        self._text_model: TextModel | None = None
+        # Freed with the last sequence.
+        self._shared_pages: weakref.ref[SharedPages] | None = None
+        #: Called with the inputs of linear layers that a function returned, by their names in the
+        #: manifest, as HalBufferViews; see mxc.runtime.observed.
+        self.observer: Callable[[dict[str, Any]], None] | None = None
+        self._process = os.getpid()
 
     @property
     def module_file(self) -> Path:
@@ -196,7 +205,8 @@ class Model:
         """Call function `name` with HalBufferViews and Python numbers as they are, unchecked.
 
         Results are HalBufferViews and numbers. A buffer that the program updates is changed in
-        place and comes back as a result: that is how a KV cache stays where it is. Raises
+        place and comes back as a result: that is how pages of keys and values
+        stay where they are. Raises
         RequestError in a process that was forked after the model was loaded.
         """
         entry = self._entry(name)
@@ -227,16 +237,27 @@ class Model:
         return results[:own]
 
     def sequence(self) -> Sequence:
-        """A new sequence with its own KV cache; RequestError where this is no language model."""
+        """A new, empty sequence; RequestError where this is no language model."""
         from mxc.runtime.sequence import Sequence
 
         return Sequence(self)
 
     def batch(self) -> Batch:
-        """What decodes several sequences together; RequestError where it was not compiled in."""
+        """What decodes several sequences together; RequestError where this is no language model."""
         from mxc.runtime.batch import Batch
 
         return Batch(self)
+
+    def shared_pages(self) -> SharedPages:
+        """The pages of its sequences, which whoever asks keeps."""
+        from mxc.runtime.shared_pages import SharedPages
+
+        with self._opening:
+            known = None if self._shared_pages is None else self._shared_pages()
+            if known is None:
+                known = SharedPages(self)
+                self._shared_pages = weakref.ref(known)
+            return known
 
     @overload
     def generate(self, prompt: OnePrompt, *, stream: Literal[True], **options: Any) -> Stream: ...

@@ -7,7 +7,6 @@ are those of a local device of IREE, so that what works with a model works with 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
@@ -78,14 +77,8 @@ class SimulatedModel(Model):
 
     def __init__(self, path: Path, manifest: Manifest, level: str, make: Make) -> None:
         """Map module and weights; `load` is the way to get here."""
-        self.path = path
-        self.manifest = manifest.at(level)
-        self.level = level
-        self.device = open_device("local-sync", 1, str(path))
-        self.threads = 1
-        self.uri = SIMULATOR
-        self._lock = threading.Lock()
-        self._process = os.getpid()
+        device = open_device("local-sync", 1, str(path))
+        self._describe(path, manifest, level, device, 1, SIMULATOR)
         try:
             module = read_module(self.module_file)
             self._simulated = make(_parameters(self.archives))
@@ -96,6 +89,11 @@ class SimulatedModel(Model):
             ) from error
         self._module = _Functions(module)
         self._entries = self._find_entries()
+
+    @property
+    def runs_on_cpu(self) -> bool:
+        """Whether buffers of the device are this process's own memory: they are."""
+        return True
 
     @property
     def dispatches(self) -> list[Dispatch]:

@@ -1,10 +1,17 @@
-"""Metrics for Prometheus: what was asked, how long it took, what the engines hold now."""
+"""Metrics for Prometheus: what was asked, how long it took, what the engines hold now, and
+what the process takes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -23,6 +30,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._engines = _Engines()
         self.registry.register(self._engines)
+        ProcessCollector(registry=self.registry)  # memory, processor time, open files
         self._answers = Counter(
             "mxc_answers", "Answers that have ended", ["model", "reason"], registry=self.registry
         )

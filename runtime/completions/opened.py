@@ -1,17 +1,33 @@
-"""A loaded artifact as a text model."""
+"""A loaded artifact as an engine, and as a text model."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mxc.artifact.manifest import ModelRecord
+from mxc.errors import RequestError
 from mxc.runtime.completions.text_model import TextModel
 from mxc.runtime.engine.engine import Engine
 from mxc.runtime.engine.schedule import StepLimits
-from mxc.runtime.sequence_steps import SequenceSteps
+from mxc.runtime.machine import available_memory_bytes
+from mxc.runtime.paged_steps import PagedSteps, language_model, page_bytes
 from mxc.runtime.text import Text
 
 if TYPE_CHECKING:
     from mxc.runtime.session import Model
+
+#: Memory of a device for keys, values and states.
+_DEVICE_BYTES = 8 << 30
+#: With less, a device that has no memory is an error.
+_LEAST_BYTES = 64 << 20
+
+
+def open_engine(model: Model, *, limits: StepLimits | None = None, queue: int = 1024) -> Engine:
+    """An engine over `model`; RequestError where it is not a language model."""
+    chosen = limits or StepLimits()
+    record = language_model(model)
+    budget = available_memory_bytes() // 2 if model.runs_on_cpu else _DEVICE_BYTES
+    return Engine(_steps(model, record, chosen, budget), chosen, queue)
 
 
 def open_text_model(
@@ -22,8 +38,53 @@ def open_text_model(
     Raises RequestError where it is not a language model; ArtifactError where the artifact has no
     tokenizer.
     """
-    chosen = limits or StepLimits()
-    steps = SequenceSteps(model, chosen.sequences)
-    record = model.manifest.model
-    assert record is not None  # SequenceSteps refuses a model without it
-    return TextModel(Engine(steps, chosen, queue), Text.load(model.path), record.eos_tokens)
+    record = language_model(model)
+    text = Text.load(model.path)
+    return TextModel(open_engine(model, limits=limits, queue=queue), text, record.eos_tokens)
+
+
+def _steps(model: Model, record: ModelRecord, limits: StepLimits, budget: int) -> PagedSteps:
+    """A step model with as much of `budget` bytes as the device gives."""
+    while True:
+        pages, states = capacity(record, limits, budget)
+        try:
+            return PagedSteps(model, pages, states)
+        except RequestError:
+            if budget < _LEAST_BYTES:
+                raise
+            budget //= 2
+
+
+def capacity(record: ModelRecord, limits: StepLimits, budget: int) -> tuple[tuple[int, ...], int]:
+    """Pages of each kind, and state slots, that `limits.sequences` may fill, in `budget` bytes.
+
+    Fewer than they may fill where the budget is smaller, but a page and a slot at least: the engine
+    has requests wait then, or refuses those that never fit.
+    """
+    size, each = record.page_size, page_bytes(record)
+    states = 0
+    if record.states:
+        most = budget // 2 // max(1, record.bytes_per_sequence)
+        states = max(1, min(limits.sequences, most))
+        budget -= states * record.bytes_per_sequence
+    whole = limits.sequences * -(-record.max_sequence_length // size)
+    wanted = []
+    for kind in record.pages:
+        wanted.append(whole)
+        if kind.window is not None:
+            # What sequences see and what a step adds; as many again keep prefixes of others.
+            seen = limits.sequences * (-(-kind.window // size) + 2) + -(-limits.tokens // size)
+            wanted[-1] = min(whole, 2 * seen)
+    bytes_ = [count * page for count, page in zip(wanted, each, strict=True)]
+    windows = sum(
+        taken for taken, kind in zip(bytes_, record.pages, strict=True) if kind.window is not None
+    )
+    # Pages of windows do not grow with the sequences: they come first, of half of the memory.
+    for_windows = min(windows, budget // 2) if windows < sum(bytes_) else budget
+    found = []
+    for count, kind in zip(wanted, record.pages, strict=True):
+        needed, given = windows, for_windows
+        if kind.window is None:
+            needed, given = sum(bytes_) - windows, budget - for_windows
+        found.append(max(1, min(count, count * max(0, given) // max(1, needed))))
+    return tuple(found), states

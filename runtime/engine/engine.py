@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from mxc.errors import MxcError, RequestError
 from mxc.runtime.engine.choice import Choice
 from mxc.runtime.engine.job import Job, step_plan
-from mxc.runtime.engine.pages import next_key, page_keys
 from mxc.runtime.engine.request import CANCELLED, ERROR, LENGTH, STOP, Outcome, Request
-from mxc.runtime.engine.schedule import StepLimits, Work, schedule
-from mxc.runtime.engine.sequences import PageStore, SequencePages, StoreCounts
+from mxc.runtime.engine.schedule import PageLimits, StepLimits, Work, schedule
+from mxc.runtime.page_store import PageStore, SequencePages, StoreCounts
+from mxc.runtime.pages import next_key, page_keys
 from mxc.runtime.steps import StepModel
 
 #: What the thread finds when it looks: something to do, nothing for a while, or the end.
@@ -73,6 +73,7 @@ class Engine:
         )
         self._queue = queue
         self._store = PageStore(model, self.limits.tokens)
+        self._pages = PageLimits(page_size=model.page_size, most=self._store.most)
         self._changed = threading.Condition()
         self._inbox: list[Job] = []
         self._running: list[Job] = []
@@ -204,7 +205,7 @@ class Engine:
             [self._work(job) for job in self._running],
             self._candidates(),
             self._store.available,
-            self._store.limits,
+            self._pages,
             self.limits,
         )
         for number in chosen.preempted:

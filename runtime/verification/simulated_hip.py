@@ -110,7 +110,7 @@ class SimulatedHip:
                 bindings.append(self._binding(int.from_bytes(raw, "little")))
             else:
                 constants += np.frombuffer(raw, np.uint32).tolist()
-        if (bx, by, bz) != kernel.workgroup:
+        if (bx, by, bz) != kernel.workgroup or 0 in (x, y, z):
             return _OUT_OF_RANGE
         if lds != kernel.dynamic_lds:
             program = Program(replace(kernel, dynamic_lds=lds))

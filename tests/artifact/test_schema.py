@@ -27,7 +27,7 @@ class Outer:
     table: dict[str, Inner]
     counts: Mapping[str, int]
     anything: Any
-    later: int = 3
+    later: int = 5
 
 
 INNER = {"size": 1, "kind": "a"}
@@ -42,12 +42,13 @@ WHOLE: dict[str, Any] = {
     "table": {"t": INNER},
     "counts": {"c": 2},
     "anything": {"a": [None]},
+    "later": 3,
 }
 
 
 def test_a_record_is_read() -> None:
     inner = Inner(size=1, kind="a")
-    assert read_record(Outer, WHOLE, optional=("later",)) == Outer(
+    assert read_record(Outer, WHOLE) == Outer(
         name="n",
         share=1,
         flag=True,
@@ -58,6 +59,7 @@ def test_a_record_is_read() -> None:
         table={"t": inner},
         counts={"c": 2},
         anything={"a": [None]},
+        later=3,
     )
 
 
@@ -84,11 +86,11 @@ def test_a_record_is_read() -> None:
 )
 def test_refusals_name_the_key(change: dict[str, Any], message: str) -> None:
     with pytest.raises(SchemaError, match=message):
-        read_record(Outer, {**WHOLE, **change}, "f", optional=("later",))
+        read_record(Outer, {**WHOLE, **change}, "f")
 
 
 def test_what_is_missing_and_what_is_no_object() -> None:
     with pytest.raises(SchemaError, match=r"^later: missing"):
-        read_record(Outer, WHOLE)
+        read_record(Outer, {name: value for name, value in WHOLE.items() if name != "later"})
     with pytest.raises(SchemaError, match=r"^the file: wants an object, found null"):
         read_record(Outer, None)

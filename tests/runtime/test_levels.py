@@ -14,8 +14,6 @@ from iree import runtime as rt
 from mxc.artifact.manifest import (
     MANIFEST,
     MODULE,
-    SCHEMA,
-    SCHEMA_OF_LEVELS,
     WEIGHTS,
     FileRecord,
     LevelRecord,
@@ -58,7 +56,6 @@ def manifest(**levels: tuple[str, ...]) -> Manifest:
         functions={},
         files={},
         levels=records,
-        schema=SCHEMA_OF_LEVELS,
     )
 
 
@@ -147,22 +144,6 @@ def test_a_manifest_of_levels_survives_being_written() -> None:
     assert read.at("v3").target == target("v3", V3)
 
 
-@pytest.mark.parametrize(("schema", "levels"), [(SCHEMA, {"v3": V3}), (SCHEMA_OF_LEVELS, {})])
-def test_schema_and_levels_go_together(schema: int, levels: dict[str, tuple[str, ...]]) -> None:
-    text = replace(manifest(**levels), schema=schema).to_json()
-    with pytest.raises(ArtifactError, match=rf"malformed manifest .*schema {schema} with"):
-        Manifest.from_json(text, "here")
-
-
-def test_an_artifact_that_knows_no_levels_is_read(plain_artifact: Path, rewrite) -> None:
-    """One that was written before there were levels lacks the field."""
-    file = plain_artifact / MANIFEST
-    text = file.read_text()
-    assert '"levels": {},' in text
-    file.write_text(text.replace('"levels": {},', ""))
-    assert load(plain_artifact).level == "cpu"
-
-
 def test_each_level_maps_its_own_files(plain_artifact: Path, rewrite) -> None:
     """Two levels of one code; the second has other weights, in two archives."""
     own = load(plain_artifact).manifest
@@ -190,7 +171,7 @@ def test_each_level_maps_its_own_files(plain_artifact: Path, rewrite) -> None:
         for file in plain_artifact.rglob("*")
         if file.is_file() and file.name != MANIFEST
     }
-    rewrite(plain_artifact, levels=levels, files=files, schema=SCHEMA_OF_LEVELS)
+    rewrite(plain_artifact, levels=levels, files=files)
     ones = np.ones(4, np.float32)
     for name, wanted in (("one", twice / 2), ("two", twice), (None, twice / 2)):
         model = load(plain_artifact, level=name)

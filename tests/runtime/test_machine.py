@@ -233,6 +233,30 @@ def test_without_control_groups(system: Path) -> None:
     assert machine.physical_cores() == 4
 
 
+@pytest.mark.parametrize(
+    ("own", "files", "wanted"),
+    [
+        ("0::/\n", {}, 3 << 20),
+        ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "1048576"}, 1 << 20),
+        ("4:memory:/x\n", {"memory/x/memory.limit_in_bytes": "2097152"}, 2 << 20),
+        ("3:cpu:/x\n", {"cpu/x/memory.max": "1"}, 3 << 20),
+    ],
+)
+def test_memory_for_new_work(
+    system: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, str], wanted: int
+) -> None:
+    (system / "own").write_text(own)
+    for name, text in files.items():
+        file = system / "cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    (system / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    3072 kB\n")
+    monkeypatch.setattr(machine, "_MEMINFO", system / "meminfo")
+    assert machine.available_memory_bytes() == wanted
+    monkeypatch.setattr(machine, "_MEMINFO", system / "nothing")
+    assert machine.available_memory_bytes() in (wanted, 8 << 30)
+
+
 def test_cores_and_memory() -> None:
     assert machine.physical_cores() >= 1
     before = machine.peak_memory_bytes()

@@ -116,12 +116,13 @@ def test_calls_as_the_profiler_saw_them(toy_artifact: Path, tmp_path: Path) -> N
     program = Program(
         module=toy_artifact / "module.vmfb", archives=(), device="local-task", threads=2
     )
-    inputs = ["1xi32=3", "2", "19xf32=0"]
-    calls = capture.capture(program, "decode", inputs, 4, tmp_path)
+    inputs = ["1xi32=3", "1xi32=2", "1x3xi32=0 1 2", "1xi32=0", "1xi32=2", "1x1xi32=0"]
+    inputs.append("1x1x4x1x1xf32=0")
+    calls = capture.capture(program, "step", inputs, 4, tmp_path)
     assert len(calls) == 4
     for call in calls:
         assert len(call.dispatches) >= 2
-        assert all(each.kernel.startswith("decode_dispatch_") for each in call.dispatches)
+        assert all(each.kernel.startswith("step_dispatch_") for each in call.dispatches)
         ran = [(each.start, each.end) for each in call.dispatches]
         assert all(start <= end for start, end in ran)
         assert max(end for _, end in ran) - ran[0][0] < 1e9 * call.seconds
@@ -151,14 +152,12 @@ def test_a_missing_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 def test_profiles_of_a_model(toy_artifact: Path) -> None:
     """Each adds up to its wall time, and is of the position that the prompt gives it."""
-    kernels = (f"{f}_dispatch_{n}" for f in ("prefill", "decode") for n in range(4))
-    listed = [operation(kernel, "x") for kernel in kernels]
+    listed = [operation(f"step_dispatch_{n}", "x") for n in range(4)]
     (toy_artifact / REPORT).write_text(json.dumps({"operations": listed}))
     profiles = profile_model(load(toy_artifact, threads=1), [1, 2, 3, 4, 5, 6, 1, 2, 3])
     assert [(each.function, each.position, each.tokens) for each in profiles] == [
-        ("prefill", 4, 4),
-        ("logits_row", 3, 1),
-        ("decode", 9, 1),
+        ("step", 5, 4),
+        ("step", 9, 1),
     ]
     for each in profiles:
         assert each.threads == 1
@@ -176,4 +175,4 @@ def test_a_report_that_names_nothing(toy_artifact: Path, content: str | None) ->
     if content is not None:
         (toy_artifact / REPORT).write_text(content)
     with pytest.raises(RequestError, match="does not say what the dispatches are"):
-        operations(load(toy_artifact), "decode")
+        operations(load(toy_artifact), "step")

@@ -1,4 +1,4 @@
-"""Chunks, padding, decode steps and several sequences against the same recurrence in numpy."""
+"""Any cut into calls, and several sequences, against the same recurrence in numpy."""
 
 import gc
 import itertools
@@ -10,13 +10,9 @@ import numpy as np
 import pytest
 
 from mxc import runtime
-from mxc.artifact.manifest import Function, Manifest, ModelRecord, TargetRecord, TensorType
+from mxc.artifact.manifest import PageRecord, TensorType
 from mxc.errors import ArtifactError, RequestError
 from mxc.runtime import arrays, load
-from mxc.runtime.generation import generate
-from mxc.runtime.integrity import check_model
-from mxc.runtime.sampling import Sampler
-from mxc.runtime.sequence import decoded_tail
 from mxc.runtime.session import Model
 
 TOKENS = [3, 5, 0, 6, 1, 2, 2, 4, 6, 6, 0, 1, 5, 3, 1, 2]
@@ -35,57 +31,39 @@ def model(toy_artifact: Path) -> Model:
     return load(toy_artifact)
 
 
-@pytest.fixture
-def calls(model: Model, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the functions that are called, in order."""
-    names: list[str] = []
-    invoke = model.invoke
-
-    def traced(name: str, arguments: list[object]) -> list[object]:
-        names.append(name)
-        return invoke(name, arguments)
-
-    monkeypatch.setattr(model, "invoke", traced)
-    return names
-
-
-@pytest.mark.parametrize("tail", [0, 1, 4])
 @pytest.mark.parametrize("count", range(1, 17))
-def test_one_feed(model: Model, monkeypatch, tail: int, count: int) -> None:
-    """tail 0: the remainder is a padded chunk; 4: it is decoded, whatever its length."""
-    monkeypatch.setattr("mxc.runtime.sequence.decoded_tail", lambda chunk, on_cpu: tail)
+def test_one_feed(model: Model, count: int) -> None:
     want = expected(TOKENS[:count])
     seq = model.sequence()
     np.testing.assert_array_equal(seq.feed(TOKENS[:count]), want)
     assert seq.position == count
-    assert seq.room == 16 - count
+    assert seq.remaining == 16 - count
     np.testing.assert_array_equal(model.sequence().feed(TOKENS[:count], last_only=True), want[-1:])
 
 
-@pytest.mark.parametrize("tail", [0, 1, 4])
 @pytest.mark.parametrize("cuts", [(1, 2), (3, 8), (4, 12), (5, 6), (7, 15), (2, 13)])
-def test_any_cut_gives_the_same(model: Model, monkeypatch, tail: int, cuts) -> None:
-    """What padding left behind a short chunk is overwritten by the next one."""
-    monkeypatch.setattr("mxc.runtime.sequence.decoded_tail", lambda chunk, on_cpu: tail)
+def test_any_cut_gives_the_same(model: Model, cuts) -> None:
     seq = model.sequence()
     parts = [TOKENS[a:b] for a, b in itertools.pairwise((0, *cuts, 16))]
     got = np.concatenate([seq.feed(part) for part in parts])
     np.testing.assert_array_equal(got, expected(TOKENS))
 
 
-def test_which_functions_are_called(model: Model, calls: list[str], monkeypatch) -> None:
-    monkeypatch.setattr("mxc.runtime.sequence.decoded_tail", lambda chunk, on_cpu: 2)
-    model.sequence().feed(TOKENS[:10], last_only=True)
-    assert calls == ["prefill", "prefill", "decode", "decode"]
-    calls.clear()
-    model.sequence().feed(TOKENS[:11], last_only=True)
-    assert calls == ["prefill", "prefill", "prefill", "logits_row"]
-    calls.clear()
-    model.sequence().feed(TOKENS[:8])
-    assert calls == ["prefill", "logits"] * 2
-    calls.clear()
-    model.sequence().feed(TOKENS[:8], last_only=True)
-    assert calls == ["prefill", "prefill", "logits_row"]
+@pytest.mark.parametrize(
+    ("last_only", "calls"), [(True, [(4, 0), (4, 0), (2, 1)]), (False, [(4, 4), (4, 4), (2, 2)])]
+)
+def test_rows_and_logits_of_the_calls(model: Model, monkeypatch, last_only: bool, calls) -> None:
+    """The artifact takes four rows a call; logits that nobody wants are not computed."""
+    seen = []
+    invoke = model.invoke
+
+    def traced(name: str, arguments: list) -> list:
+        seen.append((arguments[0].shape[0], arguments[3].shape[0]))
+        return invoke(name, arguments)
+
+    monkeypatch.setattr(model, "invoke", traced)
+    model.sequence().feed(TOKENS[:10], last_only=last_only)
+    assert seen == calls
 
 
 def test_sequences_of_one_model_do_not_touch(model: Model) -> None:
@@ -110,31 +88,20 @@ def test_fork_and_reset(model: Model) -> None:
     np.testing.assert_array_equal(twin.feed(TOKENS[9:12]), expected(TOKENS)[9:12])
 
 
-def test_reset_forgets_the_cache(model: Model) -> None:
-    """NaN of an earlier sequence, behind the mask of a later one, would be NaN times zero."""
-    from iree import runtime as rt
-
+def test_pages_and_states_can_be_read(model: Model, memory_artifact: Path) -> None:
     seq = model.sequence()
     seq.feed(TOKENS[:6])
-    seq.reset()
-    cache = rt.DeviceArray(model.device, seq.cache).to_host()
-    np.testing.assert_array_equal(cache, np.zeros_like(cache))
-
-
-def test_a_short_remainder_is_decoded() -> None:
-    assert [decoded_tail(128, True), decoded_tail(128, False)] == [12, 8]
-    assert [decoded_tail(1, True), decoded_tail(4, True), decoded_tail(16, False)] == [0, 0, 4]
-
-
-def test_cache_stays_in_place(model: Model) -> None:
-    """The program updates the buffer that it was given: no copy of the cache is made."""
-    seq = model.sequence()
-    from iree import runtime as rt
-
-    memory = rt.DeviceArray(model.device, seq.cache).to_host()
-    seq.feed(TOKENS[:6])
-    seq.feed(TOKENS[6:7])
-    np.testing.assert_array_equal(memory[:7], np.float32(TOKENS[:7]))
+    assert seq.pages().shape == (2, 1, 4, 1, 1)
+    np.testing.assert_array_equal(seq.pages().ravel()[:6], np.float32(TOKENS[:6]))
+    assert seq.states() == {}
+    other = load(memory_artifact).sequence()
+    other.feed(TOKENS[:14])
+    assert other.pages(0).shape == (4, 1, 4, 1, 1)
+    # A token at 14 sees those from 9: the pages of positions 8 to 15.
+    assert other.pages(1).shape == (2, 1, 4, 2, 3)
+    np.testing.assert_array_equal(other.pages(1)[0, 0, :, 1, 2], np.float32(TOKENS[8:12]))
+    squares = sum((token + 1) ** 2 for token in TOKENS[:14])
+    np.testing.assert_array_equal(other.states()["squares"], np.float32([[squares]]))
 
 
 def test_results_belong_to_the_caller(model: Model) -> None:
@@ -172,37 +139,10 @@ def test_not_a_language_model(plain_artifact: Path) -> None:
         load(plain_artifact).sequence()
 
 
-def test_generate(model: Model) -> None:
-    # logits grow with the token id here, so the greedy choice is always 6.
-    greedy = Sampler()
-    assert list(generate(model, [1, 2, 3], greedy, max_new_tokens=5)) == [6] * 5
-    assert list(generate(model, [1, 2, 3], greedy, 5, stop=[6])) == [6]
-    assert len(list(generate(model, [1, 2, 3], greedy))) == 16 - 3 + 1
-    assert len(list(generate(model, [1] * 16, greedy))) == 1
-    with pytest.raises(RequestError, match="3 tokens and 15 new ones is longer than the 16"):
-        list(generate(model, [1, 2, 3], greedy, max_new_tokens=15))
-    with pytest.raises(RequestError, match="a prompt of 17 tokens is longer than the 16"):
-        list(generate(model, [1] * 17, greedy))
-    with pytest.raises(RequestError, match="max-new-tokens must be at least 1, got 0"):
-        list(generate(model, [1], greedy, max_new_tokens=0))
-
-
-def test_generate_feeds_what_it_draws(model: Model, monkeypatch) -> None:
-    seen: list[np.ndarray] = []
-    script = iter([4, 1, 0])
-
-    def sampler(logits: np.ndarray) -> int:
-        seen.append(logits)
-        return next(script)
-
-    assert list(generate(model, [2, 5], sampler, 3)) == [4, 1, 0]
-    np.testing.assert_array_equal(np.concatenate(seen), expected([2, 5, 4, 1])[1:])
-
-
 @pytest.mark.parametrize("lazily", [True, False])
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i8"])
 def test_zeros_of_both_kinds(model: Model, lazily: bool, dtype: str) -> None:
-    """GPU caches are filled on the device; the CPU device can do that too."""
+    """Pools of GPUs are filled on the device; the CPU device can do that too."""
     wanted = TensorType(shape=(3, 1025), dtype=dtype)
     for _ in range(3):  # memory that was used before comes back
         view, _memory = arrays.zeros(model.device, wanted, lazily=lazily)
@@ -212,12 +152,12 @@ def test_zeros_of_both_kinds(model: Model, lazily: bool, dtype: str) -> None:
         arrays.to_device(model.device, np.full(3 * 1025, 7, np.float32), "f32")
 
 
-def test_cache_memory_lives_as_long_as_the_sequence(model: Model) -> None:
-    """IREE frees it with the first buffer's Python object, though later ones are made in place."""
+def test_pools_live_as_long_as_a_sequence(model: Model) -> None:
+    """IREE frees them with the first buffer's Python object; later ones are made in place."""
     seq = model.sequence()
     seq.feed(TOKENS[:1])
     gc.collect()
-    rubbish = [np.full(19 * 4 + 64, 7, np.uint8) for _ in range(200)]
+    rubbish = [np.full(5 * 16 + 64, 7, np.uint8) for _ in range(200)]
     np.testing.assert_array_equal(seq.feed(TOKENS[1:3]), expected(TOKENS)[1:3])
     del rubbish
 
@@ -226,18 +166,21 @@ def test_no_name_of_the_package_is_one_of_its_modules() -> None:
     """Such a name would be the module once that is imported, whatever it was before."""
     modules = {module.name for module in pkgutil.iter_modules(runtime.__path__)}
     assert modules.isdisjoint(runtime.__all__)
-    assert runtime.generate is generate
+    assert runtime.load is load
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"prefill_chunk": 8}, "model and function prefill disagree"),
-        ({"vocab_size": 9}, "vocab_size 9 is not that of decode"),
-        ({"cache": TensorType(shape=(5,), dtype="f32")}, "prefill disagree"),
+        ({"vocab_size": 9}, "vocab_size 9 is not that of step"),
+        (
+            {"pages": (PageRecord(window=None, shape=(2, 4, 1, 1), dtype="f32"),)},
+            "model and function step disagree",
+        ),
+        ({"states": {"s": TensorType(shape=(1,), dtype="f32")}}, "function step disagree"),
     ],
 )
-def test_a_model_that_its_functions_are_not_is_refused(toy_artifact, rewrite, fields, said) -> None:
+def test_a_model_that_its_function_is_not_is_refused(toy_artifact, rewrite, fields, said) -> None:
     manifest = load(toy_artifact).manifest
     assert manifest.model is not None
     rewrite(toy_artifact, model=replace(manifest.model, **fields))
@@ -245,41 +188,29 @@ def test_a_model_that_its_functions_are_not_is_refused(toy_artifact, rewrite, fi
         load(toy_artifact)
 
 
-def test_a_sequence_that_the_cache_cannot_hold_is_refused() -> None:
-    """What is fed behind the end of the cache would be written behind the end of a buffer."""
-    cache = TensorType(shape=(4, 35, 2, 32), dtype="f32")
-    number = TensorType(shape=(), dtype="i32")
-    hidden = TensorType(shape=(4, 8), dtype="f32")
-
-    def logits(rows: int) -> TensorType:
-        return TensorType(shape=(rows, 7), dtype="f32")
-
-    def function(tokens: int, first: TensorType) -> Function:
-        ids = TensorType(shape=(tokens,), dtype="i32")
-        return Function(inputs=(ids, number, cache), outputs=(first, cache))
-
-    def manifest(longest: int) -> Manifest:
-        return Manifest(
-            mxc_version="",
-            iree_version="",
-            target=TargetRecord(name="", device="", architecture="", chip=""),
-            activations="f32",
-            functions={
-                "prefill": function(4, hidden),
-                "decode": function(1, logits(1)),
-                "logits": Function(inputs=(hidden,), outputs=(logits(4),)),
-                "logits_row": Function(inputs=(hidden, number), outputs=(logits(1),)),
-            },
-            files={},
-            model=ModelRecord(
-                architecture="toy",
-                vocab_size=7,
-                max_sequence_length=longest,
-                prefill_chunk=4,
-                cache=cache,
-            ),
-        )
-
-    check_model(manifest(32), "a.mxc")
-    with pytest.raises(ArtifactError, match=r"holds 35 positions, sequences need 36.*compile"):
-        check_model(manifest(33), "a.mxc")
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"rows": 0}, "model.rows: wants at least 1"),
+        ({"pages": ()}, "model.pages: wants at least one kind"),
+        ({"page_size": 8}, r"model.pages\[0\].shape: wants \[entries, 8, heads, elements\]"),
+        (
+            {"pages": (PageRecord(window=0, shape=(1, 4, 1, 1), dtype="f32"),)},
+            r"pages\[0\].window: wants at least 1",
+        ),
+        (
+            {"pages": (PageRecord(window=None, shape=(1, 4, 1, 1), dtype="f32", format="mxint8"),)},
+            r"pages\[0\].format: wants mxint8 or mxfp8e4m3 in i8, found mxint8 in f32",
+        ),
+        (
+            {"pages": (PageRecord(window=None, shape=(1, 4, 1, 1), dtype="i8", format="mxint8"),)},
+            r"pages\[0\].shape: wants positions and elements in multiples of 32",
+        ),
+    ],
+)
+def test_pages_that_cannot_be_are_refused(toy_artifact, rewrite, fields, said) -> None:
+    manifest = load(toy_artifact).manifest
+    assert manifest.model is not None
+    rewrite(toy_artifact, model=replace(manifest.model, **fields))
+    with pytest.raises(ArtifactError, match=said):
+        load(toy_artifact)

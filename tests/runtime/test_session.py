@@ -200,7 +200,7 @@ def test_manifest_and_module_that_disagree(plain_artifact: Path, rewrite) -> Non
         ({"mxc_version": "9.9"}, r"compiled with mxc 9\.9, installed is mxc"),
         ({"iree_version": "1.0"}, r"compiled with IREE 1\.0, installed is IREE 3"),
         ({"weights_present": False}, "compiled with --weights none: it can be inspected"),
-        ({"schema": 7}, "manifest schema 7, this mxc reads schemas 1 and 2"),
+        ({"schema": 7}, "manifest schema 7, this mxc reads schema 3"),
         ({"files": {}}, r"manifest\.json: lists no module\.vmfb"),
         (
             {
@@ -306,7 +306,8 @@ def test_large_weights_are_checksummed_on_request(plain_artifact: Path, monkeypa
         (None, "not an artifact: it holds no manifest.json"),
         ("{", "manifest.json: not JSON"),
         ("[]", "manifest schema list"),
-        ('{"schema": 1}', "malformed manifest"),
+        ('{"schema": 1}', "schema 1, this mxc reads schema 3; compile the artifact again"),
+        ('{"schema": 3}', "malformed manifest"),
     ],
 )
 def test_folders_that_are_no_artifacts(tmp_path: Path, content: str | None, message: str) -> None:
@@ -337,10 +338,11 @@ def test_types_that_are_not_the_modules(plain_artifact: Path, rewrite) -> None:
 def test_results_may_outlive_the_model_at_exit(toy_artifact: Path) -> None:
     """IREE crashes when a buffer outlives its device; at exit Python frees in any order."""
     code = (
-        "import sys; import numpy as np; from mxc.runtime import arrays, load\n"
+        "import sys; import numpy as np; from mxc.runtime import load\n"
+        "from mxc.runtime.plans import plan_of\n"
         "model = load(sys.argv[1]); seq = model.sequence(); seq.feed([1, 2, 3, 4, 5, 6])\n"
-        "tokens = arrays.to_device(model.device, np.zeros(4, np.int32), 'i32')\n"
-        "sys.kept = model.invoke('prefill', [tokens, 6, seq.cache])\n"
+        "steps = seq._shared._steps; plan = plan_of([seq.run(np.zeros(2, np.int32))], steps)\n"
+        "sys.kept = model.invoke('step', steps.arguments(plan))\n"
         "print('end')\n"
     )
     out = subprocess.run(
@@ -354,7 +356,7 @@ def test_runtime_never_imports_the_compiler(toy_artifact: Path) -> None:
         "import sys\n"
         "sys.modules['iree.compiler'] = None\n"
         "import mxc; seq = mxc.load(sys.argv[1]).sequence(); print(seq.feed([1]).shape)\n"
-        "import mxc.runtime.text, mxc.runtime.sampling, mxc.runtime.generation\n"
+        "import mxc.runtime.text, mxc.runtime.sampling, mxc.runtime.completions.opened\n"
     )
     out = subprocess.run(
         [sys.executable, "-c", code, str(toy_artifact)], capture_output=True, text=True, check=False

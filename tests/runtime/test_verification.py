@@ -12,6 +12,7 @@ import tinygrad.runtime.autogen.hip as published
 from typer.testing import CliRunner
 
 import mxc
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli import app
 from mxc.errors import RequestError
 from mxc.runtime.verification import hip
@@ -115,6 +116,20 @@ def test_a_wrong_kernel_is_found_and_no_other(artifact: Path, name: str, change:
     assert len(wrong) == 1
     assert name in wrong.pop()
     assert not found.agrees
+
+
+def test_a_model_is_run(tmp_path: Path) -> None:
+    """What joins pieces of attention has no workgroup where there is one: HIP refuses to run it."""
+    options = GptOssOptions(num_hidden_layers=1, layer_types=("full_attention",), vocab_size=512)
+    write_gpt_oss(tmp_path / "checkpoint", options, tokenizer=False)
+    place = tmp_path / "model.mxc"
+    mxc.compile(tmp_path / "checkpoint", "gfx950", place, max_sequence_length=32)
+    found = run(place, SimulatedHip("gfx950"), function=None, tokens=2)
+    assert found.failure is None
+    assert found.agrees
+    names = [kernel.name for kernel in found.kernels]
+    assert any(name.startswith("mxc_attention") for name in names)
+    assert not any(name.endswith("_joined") for name in names)
 
 
 def test_a_last_bit_of_a_sum_is_no_fault(artifact: Path) -> None:

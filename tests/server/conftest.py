@@ -11,7 +11,7 @@ import uvicorn
 sys.path += [str(Path(__file__).parents[1] / "runtime" / "engine"), str(Path(__file__).parent)]
 
 from paged_model import PagedModel
-from running import Running
+from running import TEMPLATE, Running
 from scripted_model import ScriptedModel
 
 from mxc.artifact.manifest import CHAT_TEMPLATE
@@ -23,26 +23,6 @@ from mxc.runtime.text import Text
 from mxc.server.app import make_app
 from mxc.server.run import listen
 from mxc.server.settings import Settings
-
-#: A template that shows what it was given: tools, calls, results, effort.
-TEMPLATE = """\
-{%- for message in messages -%}
-  {%- if message.role not in ('system', 'developer', 'user', 'assistant', 'tool') -%}
-    {{- raise_exception('unknown role ' ~ message.role) -}}
-  {%- endif -%}
-  {%- if message.content == 'fail' -%}{{- message.nothing.secret_name() -}}{%- endif -%}
-  {%- if message.content == 'refuse' -%}{{- raise_exception('I will not') -}}{%- endif -%}
-  {{- '<|start|>' ~ message.role -}}
-  {%- for call in message.tool_calls or [] -%}
-    {{- ' to=functions.' ~ call.function.name ~ '<|message|>' -}}
-    {{- call.function.arguments | tojson ~ '<|call|>' -}}
-  {%- endfor -%}
-  {{- '<|message|>' ~ message.content ~ '<|end|>' -}}
-{%- endfor -%}
-{%- if tools -%}{{- tools | tojson -}}{%- endif -%}
-{%- if reasoning_effort -%}{{- 'effort ' ~ reasoning_effort -}}{%- endif -%}
-{{- '<|start|>assistant' -}}
-"""
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,26 @@ from mxc.runtime.completions.text_model import TextModel
 FINAL = "<|channel|>final<|message|>"
 THOUGHT = "<|channel|>analysis<|message|>Let me see.<|end|><|start|>assistant"
 
+#: A template that shows what it was given: tools, calls, results, effort.
+TEMPLATE = """\
+{%- for message in messages -%}
+  {%- if message.role not in ('system', 'developer', 'user', 'assistant', 'tool') -%}
+    {{- raise_exception('unknown role ' ~ message.role) -}}
+  {%- endif -%}
+  {%- if message.content == 'fail' -%}{{- message.nothing.secret_name() -}}{%- endif -%}
+  {%- if message.content == 'refuse' -%}{{- raise_exception('I will not') -}}{%- endif -%}
+  {{- '<|start|>' ~ message.role -}}
+  {%- for call in message.tool_calls or [] -%}
+    {{- ' to=functions.' ~ call.function.name ~ '<|message|>' -}}
+    {{- call.function.arguments | tojson ~ '<|call|>' -}}
+  {%- endfor -%}
+  {{- '<|message|>' ~ message.content ~ '<|end|>' -}}
+{%- endfor -%}
+{%- if tools -%}{{- tools | tojson -}}{%- endif -%}
+{%- if reasoning_effort -%}{{- 'effort ' ~ reasoning_effort -}}{%- endif -%}
+{{- '<|start|>assistant' -}}
+"""
+
 
 @dataclass
 class Running:

@@ -270,6 +270,7 @@ def test_metrics(scripted: Running) -> None:
     assert float(values['mxc_pages{kind="0",model="tiny",use="used"}']) == 0
     assert float(values['mxc_time_to_first_token_seconds_count{model="tiny"}']) >= 1
     assert float(values['mxc_http_responses_total{status="200"}']) >= 1
+    assert float(values["process_resident_memory_bytes"]) > 1 << 20
 
 
 def test_answers_on_their_way_end_before_the_server_does(start: Callable[..., Running]) -> None:

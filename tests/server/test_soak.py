@@ -24,3 +24,18 @@ def test_nothing_is_left(start: Callable[..., Running], seed: int) -> None:
     assert soak.problems == []
     assert {"ask", "leave", "reset", "slow", "no_json", "half"} <= set(soak.seen)
     assert made.all_pages_are_free()
+    counts = made.model.engine.counts
+    assert counts.cached_tokens
+    assert counts.preemptions
+
+
+def test_growth_is_told(start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of memory, and of files that stay open."""
+    made = start(PagedModel(vocabulary=484, full_pages=70, window_pages=40, context=200))
+    soak = Soak(made.url, tokens=4)
+    monkeypatch.setattr("soak.GROWTH", -(1 << 60))
+    asyncio.run(soak.run(1.0, 2))
+    assert [problem.split()[:2] for problem in soak.problems] == [["memory", "grew"]]
+    soak.problems.clear()
+    asyncio.run(soak.settle(0))
+    assert "process_open_fds" in soak.problems[0]

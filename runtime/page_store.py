@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mxc.errors import RequestError
-from mxc.runtime.engine.pages import PageCounts, PagePool
-from mxc.runtime.engine.schedule import PageLimits
+from mxc.runtime.pages import PageCounts, PagePool
 from mxc.runtime.steps import StepModel
 
 
@@ -41,6 +40,7 @@ class PageStore:
 
     def __init__(self, model: StepModel, step_tokens: int) -> None:
         """Everything is free. Raises RequestError where a window does not fit into its pool."""
+        self._model = model
         self._kinds = model.kinds
         self._size = size = model.page_size
         self._pools = [PagePool(kind.pages) for kind in model.kinds]
@@ -57,7 +57,9 @@ class PageStore:
             most.append(min(kind.pages, -(-seen // size) + 1))
         if longest < 1:
             raise RequestError("the model has no pages for its KV cache")
-        self.limits = PageLimits(page_size=size, most=tuple(most))
+        #: Of each kind, the most pages that a sequence has at once, which where layers see a
+        #: window does not grow with the sequence.
+        self.most = tuple(most)
         #: The most tokens that one sequence may have.
         self.longest = longest
 
@@ -73,6 +75,23 @@ class PageStore:
             pages=tuple(pool.counts for pool in self._pools),
             states_used=self._states - len(self._free_states),
         )
+
+    @property
+    def used(self) -> tuple[list[int], ...]:
+        """The pages that sequences use, of each kind."""
+        return tuple(pool.used for pool in self._pools)
+
+    @property
+    def free_states(self) -> int:
+        """Slots of recurrent states that no sequence has."""
+        return len(self._free_states)
+
+    def grow(self) -> None:
+        """Have as many pages and state slots as the model has by now."""
+        for pool, kind in zip(self._pools, self._model.kinds, strict=True):
+            pool.grow(kind.pages)
+        self._free_states[:0] = reversed(range(self._states, self._model.states))
+        self._states = self._model.states
 
     def match(self, keys: Sequence[bytes]) -> int:
         """How many full pages of a sequence that begins so need not be computed."""
@@ -111,6 +130,24 @@ class PageStore:
             first.append(gone)
         state = self._free_states.pop() if self._stateful else None
         return SequencePages(lists, first, state)
+
+    def fork(self, pages: SequencePages, tokens: int) -> SequencePages:
+        """A second sequence with the first `tokens` tokens of one, which has no more.
+
+        Full pages are shared. A last page that is not full, and the state, are its own: the caller
+        copies what is in them. There is a page of each kind and a state slot for that.
+        """
+        full, partial = divmod(tokens, self._size)
+        lists = []
+        for pool, held, first in zip(self._pools, pages.lists, pages.first, strict=True):
+            pool.share(held[first:full])
+            lists.append(held[:full] + [pool.new()] * bool(partial))
+        state = self._free_states.pop() if self._stateful else None
+        return SequencePages(lists, list(pages.first), state)
+
+    def needed(self, pages: SequencePages, tokens: int) -> int:
+        """How many pages of each kind `extend` takes."""
+        return max(0, -(-tokens // self._size) - len(pages.lists[0]))
 
     def extend(self, pages: SequencePages, tokens: int) -> None:
         """Give a sequence the pages that it needs for `tokens` tokens."""

@@ -50,6 +50,17 @@ class PagePool:
             used=len(self._users) - unused, cached=len(self._cached), free=len(self._free)
         )
 
+    @property
+    def used(self) -> list[int]:
+        """The pages that sequences use, ascending."""
+        return [page for page, count in enumerate(self._users) if count]
+
+    def grow(self, count: int) -> None:
+        """Have `count` pages: those that are new are free."""
+        known = len(self._users)
+        self._free[:0] = reversed(range(known, count))
+        self._users += [0] * (count - known)
+
     def new(self) -> int:
         """An empty page with one user; IndexError where `available` is 0."""
         if self._free:
@@ -75,7 +86,7 @@ class PagePool:
         return sum(self._users[page] == 1 for page in pages)
 
     def share(self, pages: Iterable[int]) -> None:
-        """Note one more user of each of `pages`, which `find` has found."""
+        """Note one more user of each of `pages`, which are in use or were found."""
         for page in pages:
             self._users[page] += 1
             self._cached.pop(page, None)

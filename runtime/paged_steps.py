@@ -1,0 +1,202 @@
+"""Steps of an artifact: its pools of pages and its states on the device, and calls that use them.
+
+The program gets every pool and gives it back, updated in place. On CPUs a pool is memory that the
+operating system commits when it is written to, so that a large one costs what is used of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.artifact.manifest import STEP, ModelRecord, TensorType
+from mxc.errors import RequestError
+from mxc.runtime import arrays
+from mxc.runtime.plans import misfit
+from mxc.runtime.steps import Integers, PageKind, StepPlan
+
+if TYPE_CHECKING:
+    from mxc.runtime.session import Model
+
+
+def language_model(model: Model) -> ModelRecord:
+    """What the manifest says of a language model. Raises RequestError where `model` is none."""
+    record = model.manifest.model
+    if record is None:
+        raise RequestError(
+            f"{model.path}: not a language model: it has no sequences; "
+            f"call its functions ({', '.join(model.functions) or 'none'})"
+        )
+    return record
+
+
+def page_bytes(record: ModelRecord) -> tuple[int, ...]:
+    """Bytes of a page of each kind."""
+    return tuple(_bytes(_page(record, kind)) for kind in range(len(record.pages)))
+
+
+@dataclass
+class _Memory:
+    """`count` items (pages, or the states of sequences) of a type: a HalBufferView of a program's
+    making, of [count, *item], and the memory under it where that is ours: see arrays.zeros."""
+
+    item: TensorType
+    count: int
+    view: Any
+    under: Any
+
+    @property
+    def bytes(self) -> int:
+        """Of an item."""
+        return _bytes(self.item)
+
+
+class PagedSteps:
+    """A StepModel over an artifact, with `pages` of each kind and `states` state slots."""
+
+    def __init__(self, model: Model, pages: Sequence[int], states: int) -> None:
+        """Raises RequestError where `model` is no language model, or there is no memory for it."""
+        record = language_model(model)
+        self._model = model
+        self._record = record
+        self._lock = threading.Lock()
+        self.page_size = record.page_size
+        self.vocabulary = record.vocab_size
+        self.context = record.max_sequence_length
+        self.rows = record.rows
+        self.states = states if record.states else 0
+        self._pools = [
+            self._allocate(_page(record, kind), count) for kind, count in enumerate(pages)
+        ]
+        self._states = [self._allocate(kind, states) for kind in record.states.values()]
+        self.kinds = tuple(
+            PageKind(window=kind.window, pages=pool.count, bytes_per_page=pool.bytes)
+            for kind, pool in zip(record.pages, self._pools, strict=True)
+        )
+
+    def step(self, plan: StepPlan) -> NDArray[np.float32]:
+        """See StepModel."""
+        wrong = misfit(plan, self)
+        if wrong is not None:
+            raise RequestError(f"{self._model.path}: no step of the model: {wrong}")
+        with self._lock:
+            logits, *memory = self._model.invoke(STEP, self.arguments(plan))
+            for each, view in zip(self._memory, memory, strict=True):
+                each.view = view
+        return arrays.to_host(self._model.device, logits, "f32")
+
+    def arguments(self, plan: StepPlan) -> list[Any]:
+        """What `step` is called with: HalBufferViews, the pools and states at last."""
+        given = [array for array, _ in inputs(plan, self._record)]
+        device = self._model.device
+        return [
+            *(arrays.to_device(device, array, "i32") for array in given),
+            *(each.view for each in self._memory),
+        ]
+
+    def copy_pages(self, kind: int, source: Integers, target: Integers) -> None:
+        """See StepModel."""
+        pool = self._pools[kind]
+        with self._lock:
+            self._copy(pool, pool, list(zip(source.tolist(), target.tolist(), strict=True)))
+
+    def copy_state(self, source: int, target: int) -> None:
+        """See StepModel."""
+        with self._lock:
+            for each in self._states:
+                self._copy(each, each, [(source, target)])
+
+    def read_pages(self, kind: int, pages: Integers) -> arrays.Array:
+        """A copy of some pages of a kind: [len(pages), E, B, V, D], or as PageRecord.stored is."""
+        return self._read(self._pools[kind], pages)
+
+    def read_state(self, slot: int) -> dict[str, NDArray[np.float32]]:
+        """Copies of the states of a sequence, by name: [L, ..]."""
+        slots = np.array([slot], np.int32)
+        return {
+            name: self._read(memory, slots)[0]
+            for name, memory in zip(self._record.states, self._states, strict=True)
+        }
+
+    def grow(self, pages: Sequence[int], states: int, used: Sequence[Sequence[int]]) -> None:
+        """Have `pages` of each kind and `states` slots, no fewer than before.
+
+        Of the pages those that are `used` keep what is in them, and all states. Raises
+        RequestError, and changes nothing, where there is no memory for it.
+        """
+        with self._lock:
+            grown = [
+                self._grown(pool, count, held)
+                for pool, count, held in zip(self._pools, pages, used, strict=True)
+            ]
+            slots = [self._grown(each, states, range(each.count)) for each in self._states]
+            self._pools, self._states = grown, slots
+            if self._states:
+                self.states = states
+            self.kinds = tuple(
+                replace(kind, pages=pool.count)
+                for kind, pool in zip(self.kinds, self._pools, strict=True)
+            )
+
+    @property
+    def _memory(self) -> list[_Memory]:
+        return [*self._pools, *self._states]
+
+    def _grown(self, old: _Memory, count: int, used: Sequence[int]) -> _Memory:
+        if count == old.count:
+            return old
+        new = self._allocate(old.item, count)
+        self._copy(old, new, [(each, each) for each in used])
+        return new
+
+    def _allocate(self, item: TensorType, count: int) -> _Memory:
+        model = self._model
+        whole = TensorType(shape=(count, *item.shape), dtype=item.dtype)
+        try:
+            view, under = arrays.zeros(model.device, whole, lazily=model.runs_on_cpu)
+        except (MemoryError, RuntimeError) as error:
+            raise RequestError(
+                f"{model.path}: no memory for {count} of {_bytes(item)} bytes of keys, values and "
+                f"states ({' '.join(str(error).split())[:200]}); use fewer or shorter sequences"
+            ) from error
+        return _Memory(item, count, view, under)
+
+    def _copy(self, source: _Memory, target: _Memory, pairs: list[tuple[int, int]]) -> None:
+        size = source.bytes
+        ranges = [(size * start, size * end, size) for start, end in pairs]
+        arrays.copy_ranges(self._model.device, source.view, target.view, ranges)
+
+    def _read(self, memory: _Memory, items: Integers) -> arrays.Array:
+        target = self._allocate(memory.item, len(items))
+        with self._lock:
+            self._copy(memory, target, list(zip(items.tolist(), range(len(items)), strict=True)))
+        return arrays.to_host(self._model.device, target.view, memory.item.dtype)
+
+
+def inputs(plan: StepPlan, record: ModelRecord) -> list[tuple[Integers, str]]:
+    """The arrays of a plan in the order of the arguments of `step`, with their names."""
+    found = [
+        (plan.tokens, "tokens"),
+        (plan.positions, "positions"),
+        (plan.runs, "runs"),
+        (plan.rows, "rows"),
+    ]
+    for slots, pages in zip(plan.slots, plan.pages, strict=True):
+        found += [(slots, "slots"), (pages, "lists")]
+    if record.states:
+        found.append((plan.states, "places"))
+    return [(np.ascontiguousarray(array), name) for array, name in found]
+
+
+def _page(record: ModelRecord, kind: int) -> TensorType:
+    return record.pages[kind].stored.stored
+
+
+def _bytes(kind: TensorType) -> int:
+    return prod(kind.shape) * arrays.DTYPES[kind.dtype].itemsize
