@@ -13,8 +13,6 @@ from typing import Any
 from mxc.artifact.manifest import (
     MANIFEST,
     REPORT,
-    SCHEMA,
-    SCHEMA_OF_LEVELS,
     TOKENIZER,
     FileRecord,
     Manifest,
@@ -59,11 +57,10 @@ def compile(
     output: str | Path | None = None,
     *,
     max_sequence_length: int | None = None,
-    prefill_chunk: int | None = None,
     activations: str | None = None,
     quantize_dense: str | None = None,
     recipe: str | None = None,
-    batch: Sequence[int] | None = None,
+    kv_cache: str | None = None,
     weights: str = "packed",
     revision: str | None = None,
     strict: bool = False,
@@ -87,18 +84,18 @@ def compile(
     from its cache or downloaded (checkpoints/hub.py), at `revision`.
 
     Several CPU targets make one artifact that holds the program for each of these levels of CPU
-    features, and runs the best one that the machine may run. `batch` lists the numbers of sequences
-    that can be decoded together; see runtime/batch.py. `output` defaults to the source's
-    name with .mxc, in the current folder. `weights="none"` leaves the weights out: such an
+    features, and runs the best one that the machine may run. `output` defaults to the source's name
+    with .mxc, in the current folder. `weights="none"` leaves the weights out: such an
     artifact can be inspected, not run. `strict` refuses any fallback. `schedule` is a file of
     schedules for GPU kernels (passes/choose_gpu_schedule.py). No phase of the compiler may take
     longer than `phase_timeout` seconds, an hour by default. `cache`: a program that was compiled
     before with the same options is not compiled again (cache.py). `dump_ir` receives the IR after
     each pass and phase, of several targets each in a folder of its own. `html` is a file that
     receives the report as a page, with the assembly of kernels and what `dump_ir` has.
-    `observe_inputs`: the functions of a model return the inputs of its linear layers too (mxc
-    quantize --calibrate). Raises MxcError with the place and the cure; nothing is left in the place
-    of the artifact then, nor after an interrupt.
+    `kv_cache`: what keys and values are kept in, bf16, f32, mxint8 or mxfp8; bf16 or f32 by
+    default, as activations are. `observe_inputs`: the functions of a model return the inputs of its
+    linear layers too (mxc quantize --calibrate). Raises MxcError with the place and the cure;
+    nothing is left in the place of the artifact then, nor after an interrupt.
     """
     foreign = foreign_program(source)
     source = Path(foreign.place) if foreign is not None else located(source, revision)
@@ -111,11 +108,10 @@ def compile(
     names = [record.name for record in targets.values()]
     given = {
         "max_sequence_length": max_sequence_length,
-        "prefill_chunk": prefill_chunk,
         "activations": activations,
         "quantize_dense": quantize_dense,
         "recipe": recipe,
-        "batch": batch or None,
+        "kv_cache": kv_cache,
         "observe_inputs": observe_inputs or None,
     }
     options: dict[str, Any] = {"target": names if len(names) > 1 else names[0], "strict": strict}
@@ -294,7 +290,6 @@ def _manifest(
             *(_WITHOUT if weighted is not None and archives is None else ()),
         ),
         levels=levels,
-        schema=SCHEMA_OF_LEVELS if levels else SCHEMA,
     )
 
 

@@ -13,6 +13,8 @@ from mxc.passes.lower_attention_to_gpu_kernels import LowerAttentionToGpuKernels
 from mxc.passes.lower_dequantise_to_gpu_kernels import LowerDequantiseToGpuKernels
 from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
 from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
+from mxc.passes.lower_recurrences_to_cpu_kernels import LowerRecurrencesToCpuKernels
+from mxc.passes.lower_recurrences_to_gpu_kernels import LowerRecurrencesToGpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.normalise import NORMALISE
@@ -83,6 +85,7 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
     lanes = [n for n, feature in _F32_LANES if target.has_any((feature,))]
     if lanes:
         found.append(LowerAttentionToCpuKernels(lanes=lanes[0]))
+        found.append(LowerRecurrencesToCpuKernels(lanes=lanes[0]))
     gpu = target.gpu
     if schedules and gpu is None:
         raise TargetError(
@@ -96,6 +99,7 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
         ]
         # What a quantisation reads as blocks is not dequantised first.
         found.append(LowerQuantiseToGpuKernels(target=target.name))
+        found.append(LowerRecurrencesToGpuKernels(target=target.name))
         if gpu.matrix.converts:
             found += [LowerDequantiseToGpuKernels(), LowerAttentionToGpuKernels()]
     isa = best_isa(target)

@@ -23,17 +23,20 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from mxc.artifact.manifest import (
     MANIFEST,
     MODULE,
+    STEP,
     TOKENIZER,
     WEIGHTS,
     FileRecord,
     Function,
     Manifest,
     ModelRecord,
+    PageRecord,
     TargetRecord,
     TensorType,
     iree_version,
     mxc_version,
 )
+from mxc.runtime.integrity import step_types
 from mxc.targets.tile_permission import refusal
 
 # Every worker has a core: torch's threads, one a core of each worker, would wait for each other.
@@ -90,16 +93,25 @@ def tensor(dtype: str, *shape: int) -> TensorType:
     return TensorType(shape=shape, dtype=dtype)
 
 
-CACHE = tensor("f32", 19)
-HIDDEN = tensor("f32", 4, 2)
-TOY_FUNCTIONS = {
-    "prefill": Function(inputs=(tensor("i32", 4), tensor("i32"), CACHE), outputs=(HIDDEN, CACHE)),
-    "decode": Function(
-        inputs=(tensor("i32", 1), tensor("i32"), CACHE), outputs=(tensor("f32", 1, 7), CACHE)
-    ),
-    "logits": Function(inputs=(HIDDEN,), outputs=(tensor("f32", 4, 7),)),
-    "logits_row": Function(inputs=(HIDDEN, tensor("i32")), outputs=(tensor("f32", 1, 7),)),
-}
+TOY_MODEL = ModelRecord(
+    architecture="toy",
+    vocab_size=7,
+    max_sequence_length=16,
+    page_size=4,
+    pages=(PageRecord(window=None, shape=(1, 4, 1, 1), dtype="f32"),),
+    rows=4,
+    bytes_per_token=4,
+)
+MEMORY_MODEL = replace(
+    TOY_MODEL,
+    architecture="memory",
+    max_sequence_length=64,
+    pages=(*TOY_MODEL.pages, PageRecord(window=6, shape=(1, 4, 2, 3), dtype="f32")),
+    rows=16,
+    states={"squares": tensor("f32", 1, 1)},
+    bytes_per_token=28,
+    bytes_per_sequence=4,
+)
 PLAIN_FUNCTIONS = {
     "main": Function(inputs=(tensor("f32", 4), tensor("f32", 4)), outputs=(tensor("f32", 4),)),
     "types": Function(
@@ -146,22 +158,15 @@ def compile_module(source: Path, folder: Path) -> None:
     )
 
 
-def make_toy(folder: Path) -> Path:
+def make_toy(folder: Path, source: str = "toy.mlir", model: ModelRecord = TOY_MODEL) -> Path:
     """An artifact of a language model of seven tokens, in a new folder."""
     folder.mkdir()
-    compile_module(HERE / "runtime/toy.mlir", folder)
+    compile_module(HERE / "runtime" / source, folder)
     words = {f"w{n}": n for n in range(7)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / TOKENIZER))
-    model = ModelRecord(
-        architecture="toy",
-        vocab_size=7,
-        max_sequence_length=16,
-        prefill_chunk=4,
-        cache=CACHE,
-    )
-    write_artifact(folder, TOY_FUNCTIONS, model)
+    write_artifact(folder, {STEP: step_types(model)}, model)
     return folder
 
 
@@ -179,6 +184,12 @@ def make_plain(folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def _toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_toy(tmp_path_factory.mktemp("toy") / "toy.mxc")
+
+
+@pytest.fixture(scope="session")
+def memory_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tests/runtime/memory.mlir, compiled: a test must not alter it."""
+    return make_toy(tmp_path_factory.mktemp("memory") / "memory.mxc", "memory.mlir", MEMORY_MODEL)
 
 
 @pytest.fixture(scope="session")

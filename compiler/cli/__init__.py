@@ -141,9 +141,6 @@ def _compile(
     max_sequence_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens that a sequence may hold, prompt included.")
     ] = None,
-    prefill_chunk: Annotated[
-        int | None, typer.Option(min=1, help="Prompt tokens that are computed at once.")
-    ] = None,
     activations: Annotated[
         str | None,
         typer.Option(
@@ -166,13 +163,11 @@ def _compile(
             show_default="rceil",
         ),
     ] = None,
-    batch: Annotated[
-        list[int] | None,
+    kv_cache: Annotated[
+        str | None,
         typer.Option(
-            min=2,
-            help="Sequences to be decoded together, which reads the weights once for all of them. "
-            "May be given several times: a call takes the smallest that is large enough.",
-            show_default="each alone",
+            help="bf16, f32, mxint8 or mxfp8: what keys and values are kept in.",
+            show_default="bf16, or f32 where activations are",
         ),
     ] = None,
     weights: Annotated[
@@ -236,11 +231,10 @@ def _compile(
         target=target or ["cpu"],
         output=output,
         max_sequence_length=max_sequence_length,
-        prefill_chunk=prefill_chunk,
         activations=activations,
         quantize_dense=quantize_dense,
         recipe=recipe,
-        batch=batch,
+        kv_cache=kv_cache,
         weights=weights,
         revision=revision,
         strict=strict,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_text
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,6 @@ from mxc.errors import RequestError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mxc.runtime import Model, Sequence
     from mxc.runtime.profile import Profile, Row
 
 #: The smallest part of a call that a kernel of an operation gets a line for.
@@ -42,9 +40,9 @@ def command(
     """Measure load, prompt and generation.
 
     The tokens are random, the choice is greedy. With --batch, each sequence has a prompt and
-    tokens of its own, and tokens a second are those of all of them. One chunk of the prompt and
-    one token are computed first and not counted: they read the weights from disk. --profile
-    repeats the last whole chunk of the prompt, its row of logits, and the first generated token.
+    tokens of its own, and tokens a second are those of all of them. A step of prompt tokens and
+    one of a token of each are computed first and not counted: they read the weights from disk.
+    --profile repeats the step of the last prompt tokens, and that of the first generated one.
     """
     result = measure(artifact, prompt, generate, threads, device, level, batch)
     profiles = measured_profiles(artifact, prompt, threads, device, level) if profile else ()
@@ -79,8 +77,9 @@ def profile_table(profile: Profile) -> Table:
     from rich.table import Table
 
     title = (
-        f"{profile.function} at position {profile.position}: {profile.milliseconds:.2f} ms with "
-        f"the profiler, {profile.undisturbed:.2f} ms without ({profile.threads} threads)"
+        f"{profile.function} of {profile.tokens} {'row' if profile.tokens == 1 else 'rows'} at "
+        f"position {profile.position}: {profile.milliseconds:.2f} ms with the profiler, "
+        f"{profile.undisturbed:.2f} ms without ({profile.threads} threads)"
     )
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("operation", overflow="fold")
@@ -131,19 +130,6 @@ def _random_tokens(count: int, vocabulary: int) -> list[int]:
     return tokens
 
 
-def _decoder(model: Model, batch: int) -> Callable[[list[Sequence], list[int]], Any]:
-    """What appends a token to each of `batch` sequences and gives their logits [batch, V]."""
-    if batch == 1:
-        return lambda sequences, tokens: sequences[0].feed(tokens)
-    together = model.batch()
-    if batch not in together.sizes:
-        raise RequestError(
-            f"--batch {batch}: the artifact decodes {', '.join(map(str, together.sizes))} "
-            "sequences together; ask for one of these, or compile with this --batch"
-        )
-    return together.feed
-
-
 def measure(
     artifact: Path,
     prompt: int,
@@ -165,7 +151,7 @@ def measure(
     model = load_model(artifact, device=device, threads=threads, level=level)
     load_seconds = time.perf_counter() - started
     sequence = model.sequence()
-    decode = _decoder(model, batch)
+    together = model.batch()
     record = model.manifest.model
     assert record is not None  # model.sequence() refuses a model without it
     if prompt + generate > record.max_sequence_length:
@@ -175,10 +161,10 @@ def measure(
             "compile with a larger --max-sequence-length"
         )
     tokens = _random_tokens(batch * prompt, record.vocab_size)
-    sequence.feed(tokens[: record.prefill_chunk], last_only=True)
+    sequence.feed(tokens[: min(prompt, record.rows)], last_only=True)
     sequence.reset()
     sequences = [sequence, *(model.sequence() for _ in range(batch - 1))]
-    decode(sequences, tokens[:batch])
+    together.feed(sequences, tokens[:batch])
     for each in sequences:
         each.reset()
 
@@ -192,7 +178,7 @@ def measure(
     prompt_seconds = time.perf_counter() - started
     started = time.perf_counter()
     for _ in range(generate):
-        logits = decode(sequences, np.argmax(logits, axis=1).tolist())
+        logits = together.feed(sequences, np.argmax(logits, axis=1).tolist())
     generate_seconds = time.perf_counter() - started
     return {
         "prompt_tokens_per_second": batch * prompt / prompt_seconds,

@@ -60,7 +60,6 @@ def calibrate(
             "cpu",
             scratch / "calibration.mxc",
             max_sequence_length=window,
-            prefill_chunk=min(_chunk(opened), window),
             observe_inputs=True,
             progress=progress,
         )
@@ -89,11 +88,12 @@ def calibrate(
             ids,
             found.add,
             lambda done, total: live.update(task, completed=done, total=total),
+            rows=_rows(opened),
         )
     return found
 
 
-def _chunk(model: Model) -> int:
+def _rows(model: Model) -> int:
     """Tokens of one call: a power of two for which inputs are about the budget."""
     each = 4 * sum(
         bound.parameter.shape[-1] * (2 if bound.parameter.experts else 1)

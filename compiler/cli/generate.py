@@ -18,7 +18,8 @@ from mxc.compiler.cli.terminal import visible
 from mxc.errors import RequestError
 
 if TYPE_CHECKING:
-    from mxc.runtime.sampling import Sampler
+    from mxc.artifact.manifest import ModelRecord
+    from mxc.runtime.completions.stream import Stream
     from mxc.runtime.session import Model
     from mxc.runtime.text import Text
 
@@ -102,13 +103,20 @@ def command(
 
     Example: mxc generate gpt-oss-20b.mxc --prompt "Why is the sky blue?"
     """
+    from mxc.runtime.completions.opened import open_engine
+    from mxc.runtime.completions.text_model import Prompt, TextModel
+    from mxc.runtime.completions.token_stream import start_tokens
+    from mxc.runtime.engine.request import Sampling
+    from mxc.runtime.engine.schedule import StepLimits
+    from mxc.runtime.paged_steps import language_model
     from mxc.runtime.sampling import Sampler
 
     if (prompt is None) == (prompt_tokens is None):
         raise RequestError("give either --prompt TEXT or --prompt-tokens 1,2,3")
     # What can be refused without the model is refused before it is loaded.
     watched = Observation(trace=trace, wave=wave, count=count, sanitize=sanitize)
-    sampler = Sampler(temperature, top_k, top_p, min_p, seed)
+    Sampler(temperature, top_k, top_p, min_p, seed)
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     ids = None if prompt_tokens is None else _ids(prompt_tokens)
     started = time.perf_counter()
     model = watched.load(artifact, device=device, threads=threads, level=level)
@@ -123,9 +131,24 @@ def command(
     elif system is not None or raw is False:
         option = "--chat" if system is None else "--system"
         raise RequestError(f"{option} is for --prompt; put it into --prompt-tokens yourself")
-    outcome = _generate(
-        model, text, ids, sampler, max_new_tokens, stop or [], special=special, show=not json
-    )
+    record = language_model(model)
+    most = _fitting(record, len(ids), max_new_tokens)
+    engine = open_engine(model, limits=StepLimits(tokens=record.rows, sequences=1))
+    try:
+        if text is None:
+            stream = start_tokens(engine, ids, most, sampling=sampling, ends=record.eos_tokens)
+        else:
+            stream = TextModel(engine, text, record.eos_tokens).start(
+                Prompt(tuple(ids)),
+                max_tokens=most,
+                sampling=sampling,
+                stop=stop or (),
+                special=special,
+            )
+        outcome = _told(stream, ids, has_text=text is not None, show=not json)
+    finally:
+        # An interrupt, too, leaves no thread behind that computes.
+        engine.close()
     outcome.timings = {"load_seconds": loaded, **outcome.timings}
     watched.close()
     if json:
@@ -170,59 +193,44 @@ def _encode(text: Text, prompt: str, system: str | None, raw: bool | None) -> li
     return text.encode(text.chat(messages), add_special_tokens=False)
 
 
-def _generate(
-    model: Model,
-    text: Text | None,
-    prompt: list[int],
-    sampler: Sampler,
-    max_new_tokens: int | None,
-    stop: list[str],
-    *,
-    special: bool,
-    show: bool,
-) -> Outcome:
-    from mxc.runtime.generation import generate
-    from mxc.runtime.text import StopStrings
+def _fitting(record: ModelRecord, prompt: int, asked: int | None) -> int:
+    """How many tokens are generated; RequestError where they do not fit."""
+    # The last token is never fed, so a full sequence still gives one more.
+    fits = record.max_sequence_length - prompt + 1
+    count = min(DEFAULT_NEW_TOKENS, fits) if asked is None else asked
+    if fits < 1 or count > fits:
+        new = "" if asked is None else f" and {asked} new ones"
+        raise RequestError(
+            f"a prompt of {prompt} tokens{new} is longer than the "
+            f"{record.max_sequence_length} that the artifact holds; shorten it, or compile with a "
+            "larger --max-sequence-length"
+        )
+    return count
 
-    record = model.manifest.model
-    if max_new_tokens is None and record is not None:
-        fits = record.max_sequence_length - len(prompt) + 1
-        max_new_tokens = DEFAULT_NEW_TOKENS if fits >= DEFAULT_NEW_TOKENS else None
-    decoder = None if text is None else text.decoder(skip_special_tokens=not special)
-    guard = StopStrings(stop)
-    tokens: list[int] = []
-    pieces: list[str] = []
+
+def _told(stream: Stream, prompt: list[int], *, has_text: bool, show: bool) -> Outcome:
+    """Read an answer to its end, and print it as it comes; as token ids where it has no text."""
     terminal = sys.stdout.isatty()
-
-    def give(piece: str) -> None:
-        pieces.append(piece)
-        if show:
-            print(visible(piece) if terminal else piece, end="", flush=True)
-
-    started = first = time.perf_counter()
-    for token in generate(model, prompt, sampler, max_new_tokens):
-        if not tokens:
-            first = time.perf_counter()
-        tokens.append(token)
-        if decoder is None:
-            give(f"{token} ")
-        else:
-            give(guard.push(decoder.push(token)))
-            if guard.found is not None:
-                break
-    if decoder is not None:
-        give(guard.push(decoder.finish()) + guard.finish())
-    ended = time.perf_counter()
+    for piece in stream:
+        shown = piece.text
+        if not has_text and piece.drawn is not None:
+            shown = f"{piece.drawn.token} "
+        if show and shown:
+            print(visible(shown) if terminal else shown, end="", flush=True)
     if show:
         print()
-    ends = record.eos_tokens if record is not None else ()
-    stopped = guard.found is not None or tokens[-1] in ends
+    answer = stream.completion
+    outcome = answer.outcome
+    assert outcome is not None  # the stream has ended
+    first = outcome.first_token or outcome.ended
     return Outcome(
         prompt_tokens=prompt,
-        tokens=tokens,
-        text=None if decoder is None else "".join(pieces),
-        finish_reason="stop" if stopped else "length",
-        timings=_timings(first - started, ended - first, len(prompt), len(tokens) - 1),
+        tokens=answer.tokens,
+        text=answer.text if has_text else None,
+        finish_reason=outcome.reason,
+        timings=_timings(
+            first - outcome.submitted, outcome.ended - first, len(prompt), len(answer.tokens) - 1
+        ),
     )
 
 

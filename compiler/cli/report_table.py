@@ -150,7 +150,8 @@ def print_memory(console: Console, model: ModelRecord | None) -> None:
     """What a sequence takes beside the weights, of a language model; never folded."""
     if model is None:
         return
-    text = f"a sequence keeps {bytes_text(model.bytes_per_token)} a token (cache)"
+    kinds = " ".join(dict.fromkeys(page.format or page.dtype for page in model.pages))
+    text = f"a sequence keeps {bytes_text(model.bytes_per_token)} a token (cache, {kinds})"
     if model.states:
         names = ", ".join(model.states)
         text += f", and {bytes_text(model.bytes_per_sequence)} whatever its length ({names})"

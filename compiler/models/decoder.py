@@ -1,6 +1,6 @@
 """A decoder as a record of blocks, and the module that it is.
 
-The functions of the module are those that `ModelRecord` describes.
+The one function of the module, `step`, is the one that `ModelRecord` describes.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
-from mxc.artifact.manifest import batch_function
-from mxc.compiler.models.blocks import attention
+from mxc.artifact.manifest import PAGE_BLOCK, STEP
 from mxc.compiler.models.blocks.activations import Activations
+from mxc.compiler.models.blocks.attention import Cache
 from mxc.compiler.models.blocks.gated_delta_net import GatedDeltaNet
 from mxc.compiler.models.blocks.latent_attention import LatentAttention
 from mxc.compiler.models.blocks.mixture import Mixture
@@ -25,26 +24,43 @@ from mxc.compiler.models.blocks.parameters import Parameter, matrix, table
 from mxc.compiler.models.blocks.primitives import (
     add,
     f32,
-    rows_at,
-    rows_from,
+    rows_of,
     scale,
     soft_cap,
 )
 from mxc.compiler.models.blocks.rope import Rope, tables
-from mxc.compiler.models.blocks.scope import Memory, Scope, Span, State
+from mxc.compiler.models.blocks.scope import Memory, Scope, State
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.blocks.weights import Formats, Weights
 from mxc.compiler.models.options import Options
-from mxc.dialects.attention import Chunk, Reach
+from mxc.dialects.attention import Chunk, Reach, Runs
 from mxc.dialects.context import new_context
-from mxc.dialects.generic import shape_of
+from mxc.dialects.pages import Pages
 from mxc.dialects.parameters import NAME, Parameters
+from mxc.dialects.sizes import as_long_as
 from mxc.formats.recipes import scale_recipe
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
-#: Attention over what the cache keeps of each token.
+#: Attention over what pages keep of each token.
 Cached = SelfAttention | LatentAttention
+
+#: Positions of a page of keys and values: two blocks of keys of a GPU's kernels, two to four of a
+#: CPU's.
+PAGE = 64
+
+
+@dataclass(frozen=True)
+class PageKind:
+    """Pages of the layers whose queries see the same keys: [entries, positions, V, D]."""
+
+    reach: Reach
+    shape: tuple[int, int, int, int]
+
+    @property
+    def window(self) -> int | None:
+        """How many positions a token sees at most, itself included; None: all before it."""
+        return self.reach.size if isinstance(self.reach, Chunk) else self.reach
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +149,6 @@ class Decoder:
         return tuple(each if isinstance(each, Cached) else None for each in every)
 
     @property
-    def places(self) -> tuple[int, ...]:
-        """Of each layer, how many of its kind are before it: its place in cache or states."""
-        full = [each is not None for each in self.attentions]
-        return tuple(full[:number].count(kind) for number, kind in enumerate(full))
-
-    @property
     def ropes(self) -> tuple[Rope, ...]:
         """The rotary positions of the layers, each once."""
         found = (each.rope for each in self.attentions if each is not None)
@@ -160,10 +170,15 @@ class Decoder:
             layers.append(replace(layer, attention=attention))
         return replace(self, layers=tuple(layers))
 
-    def cache_shape(self, capacity: int) -> tuple[int, int, int, int]:
-        """The cache of one sequence, [entries of all layers, capacity, V, D]: see CacheRow."""
-        layers, row = sum(each is not None for each in self.attentions), self.heads.row
-        return (layers * row.entries, capacity, row.heads, row.depth)
+    @property
+    def pages(self) -> tuple[PageKind, ...]:
+        """The kinds of pages, in the order in which layers have them."""
+        reaches = [each.window for each in self.attentions if each is not None]
+        row = self.heads.row
+        return tuple(
+            PageKind(reach, (reaches.count(reach) * row.entries, PAGE, row.heads, row.depth))
+            for reach in dict.fromkeys(reaches)
+        )
 
     @property
     def states(self) -> dict[str, tuple[int, ...]]:
@@ -192,14 +207,14 @@ class Decoder:
         if not self.tied or head:
             yield matrix(HEAD, vocabulary, hidden, [EMBEDDING if self.tied else HEAD])
 
-    def generated(self, capacity: int, length: int) -> dict[str, NDArray[np.float32]]:
-        """The parameters that are computed, not read: rope tables f32 [capacity, R], ..
+    def generated(self, length: int) -> dict[str, NDArray[np.float32]]:
+        """The parameters that are computed, not read: rope tables f32 [length, R], ..
 
         `length`: tokens of the longest sequence.
         """
         found = dict(self.heads.generated())
         for number, rope in enumerate(self.ropes):
-            arrays = tables(rope, self.heads.rope_depth, capacity, length)
+            arrays = tables(rope, self.heads.rope_depth, length)
             found |= dict(zip(_rope_keys(number), arrays, strict=True))
         return found
 
@@ -221,7 +236,7 @@ class Builder:
         *,
         grouped: bool = False,
     ) -> None:
-        """`formats`: of every parameter, by key; see weights.py. `grouped`: prefill sorts rows by
+        """`formats`: of every parameter, by key; see weights.py. `grouped`: rows are sorted by
         expert in the program; see experts.py."""
         self._decoder = decoder
         self._options = options
@@ -241,149 +256,113 @@ class Builder:
         )
 
     def build(self) -> ir.Module:
-        """The module with prefill, decode, logits and logits_row, and decode_batch_N of each N."""
-        chunk, batches = self._options.prefill_chunk, self._options.batches
+        """The module with the function `step`."""
         with self._context, ir.Location.name(self._decoder.architecture):
-            i32 = ir.IntegerType.get_signless(32)
-            memory = self._memory_types()
-            # Of a prompt's last chunk not all rows are tokens, which states must not see.
-            counts = [i32] * bool(self._decoder.states)
-            hidden = ir.RankedTensorType.get([chunk, self._decoder.hidden_size], f32())
-            tokens = {n: ir.RankedTensorType.get([n], i32) for n in (1, chunk, *batches)}
-            self._function("prefill", [tokens[chunk], i32, *counts, *memory], self._prefill)
-            self._function("decode", [tokens[1], i32, *memory], self._decode)
-            for size in batches:
-                kinds = [tokens[size], *[i32] * size, *memory * size]
-                self._function(batch_function(size), kinds, self._decode)
-            self._function("logits", [hidden], lambda x: [self._head(x)])
-            self._function("logits_row", [hidden, i32], self._head_of_row)
+            rows, pages, memory = self._row_types(), self._page_types(), self._memory_types()
+            places = [_integers(None)] * bool(self._decoder.states)
+            inputs = [*rows, *pages, *places, *memory]
+            with ir.InsertionPoint(self._module.body):
+                op = ir.Operation.create(
+                    "util.func",
+                    attributes={
+                        "sym_name": ir.StringAttr.get(STEP),
+                        "function_type": ir.TypeAttr.get(ir.FunctionType.get(inputs, [])),
+                    },
+                    regions=1,
+                )
+            block = op.regions[0].blocks.append(*inputs)
+            with ir.InsertionPoint(block):
+                results = self._step(list(block.arguments))
+                observed = self._scope.weights.take_observed()
+                unnamed = [ir.DictAttr.get({}) for _ in results]
+                results += observed.values()
+                ir.Operation.create("util.return", operands=results)
+            kinds = [value.type for value in results]
+            op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kinds))
+            named = [ir.DictAttr.get({NAME: ir.StringAttr.get(name)}) for name in observed]
+            op.attributes["res_attrs"] = ir.ArrayAttr.get(unnamed + named)
+            # Memory is given to the program, which returns it: it is updated where it lies.
+            consumed = ir.DictAttr.get({"iree.abi.consume": ir.UnitAttr.get()})
+            given = len(inputs) - len(memory)
+            op.attributes["arg_attrs"] = ir.ArrayAttr.get(
+                [ir.DictAttr.get({})] * given + [consumed] * len(memory)
+            )
         return self._module
 
+    def _row_types(self) -> list[ir.Type]:
+        """tokens [T], positions [T], runs [S, 3], rows [R]: i32."""
+        return [_integers(None), _integers(None), _integers(None, 3), _integers(None)]
+
+    def _page_types(self) -> list[ir.Type]:
+        """Of each kind of pages: slots [T] and lists [S, P], i32."""
+        kinds = self._decoder.pages
+        return [each for _ in kinds for each in (_integers(None), _integers(None, None))]
+
     def _memory_types(self) -> list[ir.Type]:
-        """What one sequence keeps: its cache, of floats, and its states."""
-        shape = self._decoder.cache_shape(self._options.capacity)
-        cache = ir.RankedTensorType.get(list(shape), self._activations.float_type())
+        """The pools of each kind of pages, as PageRecord.stored is, and those of states, f32."""
+        dynamic, element = ir.ShapedType.get_dynamic_size(), _element_of_pages(self._options)
+        pools = []
+        for entries, positions, heads, depth in (kind.shape for kind in self._decoder.pages):
+            if self._options.page_format is not None:
+                positions += positions // PAGE_BLOCK
+            shape = [dynamic, entries, positions, heads, depth]
+            pools.append(ir.RankedTensorType.get(shape, element))
         states = self._decoder.states.values()
-        return [cache, *(ir.RankedTensorType.get(list(state), f32()) for state in states)]
+        return [*pools, *(ir.RankedTensorType.get([dynamic, *state], f32()) for state in states)]
 
-    def _function(
-        self, name: str, inputs: list[ir.Type], body: Callable[..., list[ir.Value]]
-    ) -> None:
-        with ir.InsertionPoint(self._module.body):
-            op = ir.Operation.create(
-                "util.func",
-                attributes={
-                    "sym_name": ir.StringAttr.get(name),
-                    "function_type": ir.TypeAttr.get(ir.FunctionType.get(inputs, [])),
-                },
-                regions=1,
-            )
-        block = op.regions[0].blocks.append(*inputs)
-        with ir.InsertionPoint(block):
-            results = body(*block.arguments)
-            observed = self._scope.weights.take_observed()
-            unnamed = [ir.DictAttr.get({}) for _ in results]
-            results += observed.values()
-            ir.Operation.create("util.return", operands=results)
-        kinds = [value.type for value in results]
-        op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kinds))
-        named = [ir.DictAttr.get({NAME: ir.StringAttr.get(name)}) for name in observed]
-        op.attributes["res_attrs"] = ir.ArrayAttr.get(unnamed + named)
-        # Memory is given to the program, which returns it: it is updated where it lies.
-        consumed, memory = {"iree.abi.consume": ir.UnitAttr.get()}, self._memory_types()
-        op.attributes["arg_attrs"] = ir.ArrayAttr.get(
-            [ir.DictAttr.get(consumed if kind in memory else {}) for kind in inputs]
-        )
-
-    def _prefill(self, tokens: ir.Value, position: ir.Value, *rest: ir.Value) -> list[ir.Value]:
-        """A chunk; `rest`: how many of its rows are tokens where states ask for it, the memory."""
-        if not self._decoder.states:
-            return self._layers(tokens, position, *rest)
-        count, *memory = rest
-        rows = attention.index(shape_of(tokens)[0])
-        found = arith.index_cast(ir.IndexType.get(), count)
-        found = arith.minsi(arith.maxsi(found, attention.index(0)), rows)
-        return self._layers(tokens, position, *memory, rows=found)
-
-    def _layers(
-        self, tokens: ir.Value, *where: ir.Value, rows: ir.Value | None = None
-    ) -> list[ir.Value]:
-        """tokens [T] of S sequences, T / S each; `where`: S positions, then what each keeps.
-
-        `rows`: how many of the rows are tokens, an index; None: all.
-        """
+    def _step(self, given: list[ir.Value]) -> list[ir.Value]:
+        """The logits of the rows that are asked for, then the memory: see `ModelRecord`."""
         model = self._decoder
-        kept = 1 + len(model.states)
-        sequences = len(where) // (1 + kept)
-        positions, given = where[:sequences], where[sequences:]
-        memories = [
-            Memory(given[start], list(given[start + 1 : start + kept]))
-            for start in range(0, len(given), kept)
-        ]
-        count = shape_of(tokens)[0]
-        zero = attention.hidden_zero()
-        starts = [arith.index_cast(ir.IndexType.get(), position) for position in positions]
-        spans = tuple(self._span(at, count // sequences) for at in starts)
-        state = State(count, zero, self._rotations(starts, count), spans, rows)
+        kinds = len(model.pages)
+        tokens, positions, runs, wanted, *given = given
+        slots, lists, given = given[0 : 2 * kinds : 2], given[1 : 2 * kinds : 2], given[2 * kinds :]
+        positions, *slots = (as_long_as(each, tokens) for each in (positions, *slots))
+        places = given.pop(0) if model.states else None
+        pools, states = given[:kinds], given[kinds:]
+        caches = {
+            kind.reach: Cache(Pages(pool, pages, self._options.page_format), slot)
+            for kind, pool, pages, slot in zip(model.pages, pools, lists, slots, strict=True)
+        }
+        memory = Memory(caches, states)
+        state = State(self._rotations(positions), Runs(positions, runs), places)
         x = self._scope.weights.lookup(tokens, EMBEDDING, (model.vocab_size, model.hidden_size))
         x = scale(x, model.embedding_scale)
         for number, layer in enumerate(model.layers):
-            x = self._layer(layer, x, number, state, memories)
-        return [x, *(part for each in memories for part in (each.cache, *each.states))]
+            x = self._layer(layer, x, number, state, memory)
+        logits = self._head(rows_of(x, wanted))
+        return [logits, *(cache.pages.pool for cache in caches.values()), *memory.states]
 
-    def _rotations(
-        self, starts: list[ir.Value], count: int
-    ) -> dict[Rope, tuple[ir.Value, ir.Value]]:
-        """The rows of the rope tables that belong to the `count` rows of this call."""
-
-        def rows(key: str, width: int) -> ir.Value:
-            table = self._parameters.load(key, [self._options.capacity, width], f32())
-            if len(starts) > 1:
-                return rows_at(table, starts)
-            return rows_from(table, starts[0], count)
-
+    def _rotations(self, positions: ir.Value) -> dict[Rope, tuple[ir.Value, ir.Value]]:
+        """The rows of the rope tables that belong to the rows of this call."""
         found = {}
         for number, rope in enumerate(self._decoder.ropes):
             width = rope.rotated(self._decoder.heads.rope_depth) // 2
-            cos, sin = (rows(key, width) for key in _rope_keys(number))
+            shape = [self._options.max_sequence_length, width]
+            cos, sin = (
+                rows_of(self._parameters.load(key, shape, f32()), positions)
+                for key in _rope_keys(number)
+            )
             found[rope] = (cos, sin)
         return found
 
     def _layer(
-        self, layer: Layer, x: ir.Value, number: int, state: State, memories: list[Memory]
+        self, layer: Layer, x: ir.Value, number: int, state: State, memory: Memory
     ) -> ir.Value:
-        """x [T, H] -> [T, H]; the memories become those behind the tokens of this call."""
+        """x [T, H] -> [T, H]; the memory becomes that behind the tokens of this call."""
         name, norms = f"model.layers.{number}", layer.norms
 
         def norm(value: ir.Value, which: str | None) -> ir.Value:
             return value if which is None else self._scope.norm(value, f"{name}.{which}")
 
         normed = norm(x, norms.before_attention)
-        place = self._decoder.places[number]
         attended = layer.attention.build(
-            self._scope, normed, place, f"{name}.{layer.attention_name}", state, memories
+            self._scope, normed, f"{name}.{layer.attention_name}", state, memory
         )
         y = add(x, scale(norm(attended, norms.after_attention), layer.residual))
         if not layer.parallel:
             normed = norm(y, norms.before_mlp)
         mixed = layer.mlp.build(self._scope, normed, f"{name}.{layer.mlp_name}")
         return add(y, scale(norm(mixed, norms.after_mlp), layer.residual))
-
-    def _span(self, position: ir.Value, rows: int) -> Span:
-        capacity = self._options.capacity
-        windows: dict[Reach, attention.Window] = {}
-        for reach in dict.fromkeys(each.window for each in self._decoder.attentions if each):
-            if reach is None:
-                windows[reach] = attention.full_window(position, rows)
-            elif isinstance(reach, Chunk):
-                windows[reach] = attention.chunk_window(position, rows, reach, capacity)
-            else:
-                windows[reach] = attention.sliding_window(position, rows, reach, capacity)
-        return Span(position, windows)
-
-    def _decode(self, tokens: ir.Value, *where: ir.Value) -> list[ir.Value]:
-        hidden, *memory = self._layers(tokens, *where)
-        return [self._head(hidden), *memory]
 
     def _head(self, hidden: ir.Value) -> ir.Value:
         """hidden [T, H] -> logits [T, vocabulary]."""
@@ -394,6 +373,16 @@ class Builder:
         logits = scale(weights.linear(normed, "lm_head", weight, shape), model.logits_scale)
         return logits if model.logits_cap is None else soft_cap(logits, model.logits_cap)
 
-    def _head_of_row(self, hidden: ir.Value, row: ir.Value) -> list[ir.Value]:
-        at = arith.index_cast(ir.IndexType.get(), row)
-        return [self._head(rows_from(hidden, at, 1))]
+
+def _element_of_pages(options: Options) -> ir.Type:
+    """Bytes, where keys and values are in an MX format."""
+    if options.page_format is not None:
+        return ir.IntegerType.get_signless(8)
+    return {"f32": ir.F32Type, "bf16": ir.BF16Type}[options.kv_cache].get()
+
+
+def _integers(*sizes: int | None) -> ir.Type:
+    """A tensor of i32; sizes that are None come with the call."""
+    dynamic = ir.ShapedType.get_dynamic_size()
+    shape = [dynamic if size is None else size for size in sizes]
+    return ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from mxc.artifact.manifest import (
     CHAT_TEMPLATE,
+    PAGE_BLOCK,
     TOKENIZER,
     TOKENIZER_CONFIG,
     ModelRecord,
+    PageRecord,
     TensorType,
     WeightRecord,
 )
@@ -41,11 +43,11 @@ from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.configs.gguf import unstated
 from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
 from mxc.compiler.models.configs.longrope import LongropeScaling
-from mxc.compiler.models.decoder import Builder, Decoder
+from mxc.compiler.models.decoder import PAGE, Builder, Decoder
 from mxc.compiler.models.fused_layers import split_fused
 from mxc.compiler.models.gguf import read_gguf_decoder
 from mxc.compiler.models.language_model import read_language_model, settle_head
-from mxc.compiler.models.options import Options, choose
+from mxc.compiler.models.options import STEP_ROWS, Options, choose
 from mxc.compiler.models.packed import array_items, pack_items, weight_records
 from mxc.compiler.models.unread import describe_unread
 from mxc.compiler.packing.items import PackItem
@@ -61,7 +63,7 @@ TEXT_FILES = (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE)
 
 
 #: Bytes of a number in memory, by its type.
-_BYTES = {"f32": 4, "bf16": 2}
+_BYTES = {"f32": 4, "bf16": 2, "i8": 1}
 
 
 @dataclass(frozen=True)
@@ -122,14 +124,16 @@ class Model:
         return records
 
     def _generated(self) -> dict[str, NDArray[np.float32]]:
-        options = self.options
-        return self.decoder.generated(options.capacity, options.max_sequence_length)
+        return self.decoder.generated(self.options.max_sequence_length)
 
     def record(self) -> ModelRecord:
         """What generation needs to know."""
         decoder, o = self.decoder, self.options
-        shape = decoder.cache_shape(o.capacity)
-        cache = TensorType(shape=shape, dtype=o.floats)
+        format, dtype = o.page_format, o.kv_cache if o.page_format is None else "i8"
+        pages = tuple(
+            PageRecord(window=kind.window, shape=kind.shape, dtype=dtype, format=format)
+            for kind in decoder.pages
+        )
         states = {
             name: TensorType(shape=state, dtype="f32") for name, state in decoder.states.items()
         }
@@ -137,15 +141,17 @@ class Model:
             architecture=decoder.architecture,
             vocab_size=decoder.vocab_size,
             max_sequence_length=o.max_sequence_length,
-            prefill_chunk=o.prefill_chunk,
-            cache=cache,
+            rows=min(STEP_ROWS, o.max_sequence_length),
+            page_size=PAGE,
+            pages=pages,
             states=states,
-            bytes_per_token=prod(shape) // o.capacity * _BYTES[o.floats],
+            bytes_per_token=sum(
+                prod(page.stored.shape) * _BYTES[page.dtype] // PAGE for page in pages
+            ),
             bytes_per_sequence=sum(prod(s.shape) * _BYTES[s.dtype] for s in states.values()),
             eos_tokens=self.eos_tokens,
             bos_token=decoder.bos_token,
             pad_token=decoder.pad_token,
-            batches=o.batches,
         )
 
 
@@ -153,18 +159,17 @@ def open_model(
     place: Path,
     *,
     max_sequence_length: int | None = None,
-    prefill_chunk: int | None = None,
     activations: str | None = None,
     quantize_dense: str | None = None,
     recipe: str | None = None,
-    batch: Sequence[int] | None = None,
+    kv_cache: str | None = None,
     unit: MatrixUnit | None = None,
     observe_inputs: bool | None = None,
 ) -> Model:
     """Open the checkpoint in the folder, or the GGUF, `place` and settle the options.
 
     `unit`: the matrix instructions of the GPU that it is for; None for CPUs. `observe_inputs`: its
-    functions return the inputs of linear layers too. Reads headers only.
+    function returns the inputs of linear layers too. Reads headers only.
     Raises CheckpointError for a checkpoint that cannot be read, and for options that it cannot
     have.
     """
@@ -173,22 +178,22 @@ def open_model(
     eos_tokens = _eos_tokens(place, decoder)
     options, notes = choose(
         max_sequence_length,
-        prefill_chunk,
         activations,
         quantize_dense,
         recipe,
-        batch or (),
+        kv_cache,
         longest=decoder.max_position_embeddings,
         dense=_plain_dtypes(source),
         declared=_declared(source),
     )
     options = replace(options, observe_inputs=bool(observe_inputs))
+    _require_pages(decoder, options, unit, kv_cache)
     dense = None
     if options.dense_format is not None and options.recipe is not None:
         dense = Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))
     bound, left = bind(decoder, source, dense, unit)
     _require_nvfp4(bound, options, place)
-    unread = describe_unread(decoder, left, source.quantisation.cache, options.floats)
+    unread = describe_unread(decoder, left, source.quantisation.cache, options.kv_cache)
     notes = (
         *read.notes,
         *notes,
@@ -226,6 +231,25 @@ def _read(source: Source) -> _Read:
         texts=text_files(source.config, place),
         notes=unstated(source.config),
     )
+
+
+def _require_pages(
+    decoder: Decoder, options: Options, unit: MatrixUnit | None, asked: str | None
+) -> None:
+    """Raise CheckpointError where keys and values cannot be in the format that is asked for."""
+    if options.page_format is None:
+        return
+    if unit is not None and not unit.converts:
+        raise CheckpointError(
+            f"--kv-cache {asked}: kernels of gfx950 and of CPUs read it, none of this GPU; leave "
+            "it out, or give bf16 or f32"
+        )
+    depth = decoder.heads.row.depth
+    if depth % PAGE_BLOCK:
+        raise CheckpointError(
+            f"--kv-cache {asked}: keys have {depth} elements a head, and blocks of the format "
+            f"{PAGE_BLOCK}, of which they must be a multiple; leave it out, or give bf16 or f32"
+        )
 
 
 def _require_nvfp4(bound: Sequence[Bound], options: Options, place: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxc.compiler.checkpoints.canonical.tensor import UNSTATED
@@ -19,38 +18,41 @@ DENSE = {
     "mxint8": ("mxint8", ScaleRecipe.RCEIL),
 }
 
+#: What `--kv-cache` may be -> the type of floats or the MX format of keys and values.
+KV_CACHE = {"bf16": "bf16", "f32": "f32", "mxint8": "mxint8", "mxfp8": "mxfp8e4m3"}
+
 #: Tokens that a sequence may hold where neither the user nor the checkpoint asks for fewer.
 DEFAULT_SEQUENCE_LENGTH = 4096
 
-#: Prompt tokens of one prefill call: enough that most of the rows that experts compute are used.
-DEFAULT_PREFILL_CHUNK = 128
-
-
-#: Sequences that one call may decode: each has its own dispatches of attention in the program.
-LARGEST_BATCH = 64
+#: Rows of a call that a prompt is cut into: enough that a weight is read for many.
+STEP_ROWS = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Tokens a sequence may hold, tokens a prefill call takes, and how numbers are written.
+    """Tokens a sequence may hold, and how numbers are written.
 
     `activations` is the mode in which they meet MX weights, `floats` what they are rounded to
-    where they meet plain weights and in the cache. `quantize_dense` names the format that dense
+    where they meet plain weights. `kv_cache`: what keys and values are in, one of the values of
+    KV_CACHE: as `floats` unless asked for. `quantize_dense` names the format that dense
     weights are packed in, `recipe` that of their scales; None where they are packed as they are.
-    `batches`: the numbers of sequences that can be decoded together, ascending.
-    `observe_inputs`: functions return the inputs of linear layers too, for calibration.
+    `observe_inputs`: `step` returns the inputs of linear layers too, for calibration.
     `declared_recipe`: that of the scales of MX activations, where the checkpoint states one.
     """
 
     max_sequence_length: int
-    prefill_chunk: int
     activations: str
     floats: str
+    kv_cache: str
     quantize_dense: str | None = None
     recipe: str | None = None
-    batches: tuple[int, ...] = ()
     declared_recipe: str | None = None
     observe_inputs: bool = False
+
+    @property
+    def page_format(self) -> str | None:
+        """The MX format of `kv_cache`; None where it has floats."""
+        return self.kv_cache if self.kv_cache in FORMATS else None
 
     @property
     def dense_format(self) -> BlockFormat | None:
@@ -64,19 +66,13 @@ class Options:
             return None
         return self.declared_recipe or str(MX[self.activations][1])
 
-    @property
-    def capacity(self) -> int:
-        """Positions of the cache: a padded last chunk may start at the last token."""
-        return self.max_sequence_length + self.prefill_chunk - 1
-
 
 def choose(
     max_sequence_length: int | None,
-    prefill_chunk: int | None,
     activations: str | None,
     quantize_dense: str | None = None,
     recipe: str | None = None,
-    batches: Sequence[int] = (),
+    kv_cache: str | None = None,
     *,
     longest: int,
     dense: set[str],
@@ -101,11 +97,6 @@ def choose(
             f"--max-sequence-length {length}: the checkpoint's max_position_embeddings is "
             f"{longest}; give 1 to {longest}"
         )
-    chunk = min(DEFAULT_PREFILL_CHUNK, length) if prefill_chunk is None else prefill_chunk
-    if not 1 <= chunk <= length:
-        raise CheckpointError(
-            f"--prefill-chunk {chunk}: a sequence holds {length} tokens; give 1 to {length}"
-        )
     floats = "bf16" if dense == {"BF16"} else "f32"
     stated, said = _declared(declared, activations)
     mode, notes = activations or stated or floats, notes + said
@@ -119,24 +110,22 @@ def choose(
             f"--activations {mode}: not supported; supported are {', '.join(MODES)}"
         )
     floats = mode if mode in FLOATS else floats
-    for size in batches:
-        if not 2 <= size <= LARGEST_BATCH:
-            raise CheckpointError(
-                f"--batch {size}: sequences that are decoded together are 2 to {LARGEST_BATCH}; "
-                "one alone needs no --batch"
-            )
+    if kv_cache is not None and kv_cache not in KV_CACHE:
+        raise CheckpointError(
+            f"--kv-cache {kv_cache}: not supported; supported are {', '.join(KV_CACHE)}"
+        )
+    cache = KV_CACHE[kv_cache or floats]
     format, chosen, note = _dense(quantize_dense, recipe)
     notes += note
     recipe_stated = _recipe(declared) if mode == stated else None
-    notes += _quantised(mode, floats, quantize_dense, recipe_stated)
+    notes += _quantised(mode, floats, cache, quantize_dense, recipe_stated)
     return Options(
         max_sequence_length=length,
-        prefill_chunk=chunk,
         activations=mode,
         floats=floats,
+        kv_cache=cache,
         quantize_dense=format,
         recipe=chosen,
-        batches=tuple(sorted(set(batches))),
         declared_recipe=recipe_stated,
     ), tuple(notes)
 
@@ -192,17 +181,20 @@ def _dense(wanted: str | None, recipe: str | None) -> tuple[str | None, str | No
     return format, str(default), [note]
 
 
-def _quantised(mode: str, floats: str, dense: str | None, recipe: str | None) -> list[str]:
+def _quantised(
+    mode: str, floats: str, cache: str, dense: str | None, recipe: str | None
+) -> list[str]:
     """What a mode that quantises leaves as it is."""
     if mode in FLOATS:
         return []
     plain = "the router" if dense is not None else "dense weights (attention, router, LM head)"
+    plain += " and the key/value cache" if cache == floats else ""
     also = "" if dense is not None else "; --quantize-dense quantises all but the router"
     if mode == NVFP4:
         return [
             "activations are quantised to nvfp4, in blocks of 16 and with a float32 scale for each "
             f"row, where they meet nvfp4 weights, by code of IREE: mxc has no kernel for it; MX "
-            f"weights, {plain} and the key/value cache see {floats}"
+            f"weights, {plain} see {floats}"
         ]
     how = "int8 with a float32 scale"
     if mode in MX:
@@ -210,5 +202,5 @@ def _quantised(mode: str, floats: str, dense: str | None, recipe: str | None) ->
         how = f"{format} with recipe {recipe or usual}"
     return [
         f"activations are quantised to {how}, in blocks of 32, where they meet MX weights; {plain} "
-        f"and the key/value cache see {floats}{also}"
+        f"see {floats}{also}"
     ]

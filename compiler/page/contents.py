@@ -82,7 +82,8 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
     if model is not None:
         facts.insert(0, ("architecture", model.architecture))
         facts.append(("sequence", f"up to {model.max_sequence_length} tokens"))
-        facts.append(("KV cache", f"{model.bytes_per_token} bytes per token"))
+        kinds = ", ".join(dict.fromkeys(page.format or page.dtype for page in model.pages))
+        facts.append(("KV cache", f"{kinds}, {model.bytes_per_token} bytes per token"))
     return facts
 
 

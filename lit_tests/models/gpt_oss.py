@@ -10,30 +10,31 @@ from mxc.compiler.models.decoder import Builder
 from mxc.compiler.models.options import Options
 from mxc.formats.formats import FORMATS
 
+# Attention is a named operation; layer 1 sees everything.
+# CHECK: util.func private @mxc.attention.1({{.*}}) -> tensor<?x2x2x32xf32> attributes {mxc.operation = "attention", mxc.options = {scale = {{[^,]*}}}
+
 # Weights are parameters; of the packed ones nothing but their bytes is known here.
 # CHECK: util.global private @model.layers.0.mlp.experts.gate_up_proj_blocks = #flow.parameter.named<"model"::"model.layers.0.mlp.experts.gate_up_proj_blocks"> : tensor<4x128x2x16xi8>
 
-# The cache is consumed and returned, so that it stays where it is.
-# CHECK-LABEL: util.func public @prefill
-# CHECK-SAME: (%arg0: tensor<8xi32>, %arg1: i32, %arg2: tensor<4x71x2x32xbf16> {iree.abi.consume}) -> (tensor<8x64xf32>, tensor<4x71x2x32xbf16>)
-# Keys and values of layer 0 are written, then read in a window of 8 + 8 - 1 positions.
-# CHECK: tensor.insert_slice {{.*}} into %arg2[0, %{{.*}}, 0, 0] [1, 8, 2, 32]
-# CHECK: tensor.insert_slice {{.*}}[1, %{{.*}}, 0, 0] [1, 8, 2, 32]
-# CHECK: tensor.extract_slice {{.*}} [1, 15, 2, 32]
+# Layer 0 sees a window.
+# CHECK: util.func private @mxc.attention({{.*}}) -> tensor<?x2x2x32xf32> attributes {mxc.operation = "attention", mxc.options = {scale = {{.*}}, window = 8 : i64}, mxc.sizes = array<i64: 0, 0>}
+
+# Tokens, positions, runs and wanted rows; slots and lists of both kinds of pages; their pools, which
+# are consumed and returned, so that they stay where they are.
+# CHECK-LABEL: util.func public @step(%arg0: tensor<?xi32>, %arg1: tensor<?xi32>, %arg2: tensor<?x3xi32>, %arg3: tensor<?xi32>, %arg4: tensor<?xi32>, %arg5: tensor<?x?xi32>, %arg6: tensor<?xi32>, %arg7: tensor<?x?xi32>,
+# CHECK-SAME: %arg8: tensor<?x2x64x2x32xbf16> {iree.abi.consume}, %arg9: tensor<?x2x64x2x32xbf16> {iree.abi.consume}) -> (tensor<?x512xf32>, tensor<?x2x64x2x32xbf16>, tensor<?x2x64x2x32xbf16>)
+# Keys and values of layer 0 are written to its pages, then read there.
+# CHECK: iree_linalg_ext.scatter {{.*}} ins(%{{.*}}, %{{.*}} : tensor<?x64xbf16>, tensor<?x1xi32>)
+# CHECK: iree_linalg_ext.scatter
+# CHECK: util.call @mxc.attention(
 # CHECK: iree_linalg_ext.topk_v2 dimension(1) is_sorted
-# Experts: 16 pairs in at most (16 + 4 * 15) / 16 = 4 groups of 16 rows.
-# CHECK: iree_linalg_ext.gather {{.*}} : tensor<4x128x2x32xf4E2M1FN>, tensor<4xi32>)
-# CHECK: linalg.generic {{.*}} : tensor<4x16x2x32xbf16>, tensor<4x128x2x32xf4E2M1FN>, tensor<4x128x2xf8E8M0FNU>)
-# Layer 1 sees everything: as many positions as there are.
-# CHECK: tensor.extract_slice {{.*}} [1, %{{.*}}, 2, 32]
-
-# One token: the two chosen experts, one row each, no sorting.
-# CHECK-LABEL: util.func public @decode
-# CHECK-SAME: -> (tensor<1x512xf32>, tensor<4x71x2x32xbf16>)
-# CHECK: linalg.generic {{.*}} : tensor<2x1x2x32xbf16>, tensor<2x128x2x32xf4E2M1FN>, tensor<2x128x2xf8E8M0FNU>)
-
-# CHECK-LABEL: util.func public @logits(
-# CHECK-LABEL: util.func public @logits_row(
+# Experts: pairs in groups of 16 rows, as many as there may be.
+# CHECK: iree_linalg_ext.gather {{.*}} : tensor<4x128x2x32xf4E2M1FN>, tensor<?xi32>)
+# CHECK: linalg.generic {{.*}} : tensor<?x16x2x32xbf16>, tensor<?x128x2x32xf4E2M1FN>, tensor<?x128x2xf8E8M0FNU>)
+# CHECK: util.call @mxc.attention.1(
+# The head is computed of the rows that are wanted.
+# CHECK: linalg.generic {{.*}} ins(%arg3 : tensor<?xi32>) outs(%{{.*}} : tensor<?x64xf32>)
+# CHECK: linalg.generic {{.*}} : tensor<?x64xbf16>, tensor<512x64xbf16>) outs(%{{.*}} : tensor<?x512xf32>)
 with tempfile.TemporaryDirectory() as folder:
     config = write_gpt_oss(Path(folder), GptOssOptions(), headers_only=True)
 
@@ -41,17 +42,15 @@ with tempfile.TemporaryDirectory() as folder:
 def build(
     activations: str,
     dense: str | None = None,
-    batches: tuple[int, ...] = (),
     *,
     grouped: bool = False,
 ) -> None:
     options = Options(
         max_sequence_length=64,
-        prefill_chunk=8,
         activations=activations,
         floats="bf16",
+        kv_cache="bf16",
         quantize_dense=dense,
-        batches=batches,
     )
     model = decoder(config)
     formats = {
@@ -70,38 +69,28 @@ def build(
 build("bf16", grouped=True)
 
 # int8 activations: the router sees bf16; rows are quantised once, then gathered for their experts.
-# CHECK-LABEL: util.func public @decode
-# CHECK: linalg.generic {{.*}} : tensor<1x64xbf16>, tensor<4x64xbf16>) outs(%{{.*}} : tensor<1x4xf32>)
-# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<1x2xi32>)
-# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<1x2xf32>)
-# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<1x2x32xi8>)
-# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<1x2x2x32xi8>)
-# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<1x2x2xf32>)
-# CHECK: linalg.generic {{.*}} : tensor<2x1x2x32xi8>, tensor<2x128x2x32xf4E2M1FN>, tensor<2x1x2xf32>, tensor<2x128x2xf8E8M0FNU>)
+# CHECK-LABEL: util.func public @step
+# CHECK: linalg.generic {{.*}} : tensor<?x64xbf16>, tensor<4x64xbf16>) outs(%{{.*}} : tensor<?x4xf32>)
+# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<?x2xi32>)
+# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<?x2xf32>)
+# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<?x2x32xi8>)
+# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<?x2x2x32xi8>)
+# CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<?x2x2xf32>)
+# CHECK: linalg.generic {{.*}} : tensor<?x1x2x32xi8>, tensor<?x128x2x32xf4E2M1FN>, tensor<?x1x2xf32>, tensor<?x128x2xf8E8M0FNU>)
 build("i8")
 
 # Dense weights in blocks: Q, K and V read the same elements and scales; so does the head.
 # CHECK: util.global private @model.layers.0.self_attn.q_proj.weight_blocks = {{.*}} : tensor<128x2x32xi8>
-# CHECK-LABEL: util.func public @decode
-# CHECK: %[[SCALES:.*]] = flow.tensor.bitcast %{{.*}} : tensor<1x2xi8> -> tensor<1x2xf8E8M0FNU>
-# CHECK: linalg.generic {{.*}} ins(%[[X:.*]], %{{.*}}, %[[SCALES]], %{{.*}} : tensor<1x2x32xi8>, tensor<128x2x32xi8>, tensor<1x2xf8E8M0FNU>, tensor<128x2xf8E8M0FNU>)
-# CHECK: linalg.generic {{.*}} ins(%[[X]], %{{.*}}, %[[SCALES]], %{{.*}} : tensor<1x2x32xi8>, tensor<64x2x32xi8>,
-# CHECK: linalg.generic {{.*}} ins(%[[X]], %{{.*}}, %[[SCALES]], %{{.*}} : tensor<1x2x32xi8>, tensor<64x2x32xi8>,
-# CHECK: linalg.generic {{.*}} : tensor<1x64xbf16>, tensor<4x64xbf16>) outs(%{{.*}} : tensor<1x4xf32>)
-# CHECK: linalg.generic {{.*}} : tensor<1x2x32xi8>, tensor<512x2x32xi8>, tensor<1x2xf8E8M0FNU>, tensor<512x2xf8E8M0FNU>)
+# CHECK-LABEL: util.func public @step
+# CHECK: %[[SCALES:.*]] = flow.tensor.bitcast %{{.*}} : tensor<?x2xi8>{%{{.*}}} -> tensor<?x2xf8E8M0FNU>
+# CHECK: linalg.generic {{.*}} ins(%[[X:.*]], %{{.*}}, %[[SCALES]], %{{.*}} : tensor<?x2x32xi8>, tensor<128x2x32xi8>, tensor<?x2xf8E8M0FNU>, tensor<128x2xf8E8M0FNU>)
+# CHECK: linalg.generic {{.*}} ins(%[[X]], %{{.*}}, %[[SCALES]], %{{.*}} : tensor<?x2x32xi8>, tensor<64x2x32xi8>,
+# CHECK: linalg.generic {{.*}} ins(%[[X]], %{{.*}}, %[[SCALES]], %{{.*}} : tensor<?x2x32xi8>, tensor<64x2x32xi8>,
+# CHECK: linalg.generic {{.*}} : tensor<?x64xbf16>, tensor<4x64xbf16>) outs(%{{.*}} : tensor<?x4xf32>)
+# CHECK: linalg.generic {{.*}} : tensor<?x2x32xi8>, tensor<512x2x32xi8>, tensor<?x2xf8E8M0FNU>, tensor<512x2xf8E8M0FNU>)
 build("mxint8", "mxint8")
 
-# Two sequences decoded together: one product for both rows, a cache and a position of each.
-# CHECK-LABEL: util.func public @decode_batch_2
-# CHECK-SAME: (%arg0: tensor<2xi32>, %arg1: i32, %arg2: i32, %arg3: tensor<4x71x2x32xbf16> {iree.abi.consume}, %arg4: tensor<4x71x2x32xbf16> {iree.abi.consume}) -> (tensor<2x512xf32>, tensor<4x71x2x32xbf16>, tensor<4x71x2x32xbf16>)
-# CHECK: linalg.generic {{.*}} : tensor<2x64xbf16>, tensor<128x64xbf16>) outs(%{{.*}} : tensor<2x128xf32>)
-# CHECK: tensor.insert_slice {{.*}} into %arg3[0, %{{.*}}, 0, 0] [1, 1, 2, 32]
-# CHECK: tensor.extract_slice {{.*}} [1, 8, 2, 32]
-# CHECK: tensor.insert_slice {{.*}} into %arg4[0, %{{.*}}, 0, 0] [1, 1, 2, 32]
-# CHECK: tensor.extract_slice {{.*}} [1, 8, 2, 32]
-# CHECK: linalg.generic {{.*}} : tensor<2x128xbf16>, tensor<64x128xbf16>) outs(%{{.*}} : tensor<2x64xf32>)
-# Experts: a row for each of four pairs.
-# CHECK: linalg.generic {{.*}} : tensor<4x1x2x32xbf16>, tensor<4x128x2x32xf4E2M1FN>, tensor<4x128x2xf8E8M0FNU>)
-# CHECK: linalg.generic {{.*}} : tensor<2x64xbf16>, tensor<512x64xbf16>) outs(%{{.*}} : tensor<2x512xf32>)
-# CHECK-LABEL: util.func public @logits(
-build("bf16", batches=(2,))
+# Sequences together are rows of one product; without groups, an expert's weights for each pair.
+# CHECK-LABEL: util.func public @step
+# CHECK: linalg.generic {{.*}} : tensor<?x1x2x32xbf16>, tensor<?x128x2x32xf4E2M1FN>, tensor<?x128x2xf8E8M0FNU>)
+build("bf16")

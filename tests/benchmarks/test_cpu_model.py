@@ -22,7 +22,7 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss_shapes import stored_shapes
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 TINY = ("--tiny", "--layers", "1", "--quantize-dense", "none", "--generate", "2", "--rounds", "1")
-SMALL = ("--", "--prefill-chunk", "2")
+SMALL = ("--", "--strict")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_lines_of_scaling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
     def compiled(checkpoint: Path, output: Path, *rest: object) -> Built:
         assert (checkpoint / "config.json").is_file()
-        words = ["--max-sequence-length", "34", "--batch", "2", "--prefill-chunk", "2"]
+        words = ["--max-sequence-length", "34", "--strict"]
         assert rest == ("bf16", None, words)
         return Built(output, 1.0, 1.0, 1)
 

@@ -39,8 +39,8 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_compile(given: dict[str, Any]) -> None:
-    words = "compile in.d --target gfx950 -o out.mxc --max-sequence-length 64 --prefill-chunk 8"
-    words += " --activations f32 --quantize-dense mxfp8 --recipe even"
+    words = "compile in.d --target gfx950 -o out.mxc --max-sequence-length 64"
+    words += " --activations f32 --quantize-dense mxfp8 --recipe even --kv-cache mxint8"
     words += " --weights none --revision v2 --strict --allow-nan-scales --force --dump-ir d"
     words += " --emit asm --schedule s.json --no-cache"
     assert CliRunner().invoke(app, [*words.split(), "--json"]).exit_code == 0
@@ -50,11 +50,10 @@ def test_compile(given: dict[str, Any]) -> None:
             "target": ["gfx950"],
             "output": Path("out.mxc"),
             "max_sequence_length": 64,
-            "prefill_chunk": 8,
             "activations": "f32",
             "quantize_dense": "mxfp8",
             "recipe": "even",
-            "batch": None,
+            "kv_cache": "mxint8",
             "weights": "none",
             "revision": "v2",
             "strict": True,

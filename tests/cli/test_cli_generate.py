@@ -4,7 +4,6 @@ import io
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tokenizers import Tokenizer, processors
@@ -13,7 +12,9 @@ from typer.testing import CliRunner, Result
 from mxc.artifact.manifest import CHAT_TEMPLATE, REPORT, TOKENIZER, TOKENIZER_CONFIG
 from mxc.compiler.cli import app, generate
 from mxc.runtime import load
-from mxc.runtime.sampling import Sampler
+from mxc.runtime.completions.deltas import CONTENT, Delta
+from mxc.runtime.completions.stream import Piece, Stream
+from mxc.runtime.engine.request import Drawn, Outcome
 
 
 def mxc(*words: object) -> Result:
@@ -120,10 +121,13 @@ def test_chat_and_raw(toy_artifact: Path, rewrite) -> None:
         ([], "give either --prompt TEXT or --prompt-tokens 1,2,3"),
         (["--prompt", "w1", "--prompt-tokens", "1"], "give either --prompt"),
         (["--prompt-tokens", "1,x"], "--prompt-tokens wants numbers with commas"),
-        (["--prompt-tokens", "1,7"], "token 7 (number 1 of those fed) is outside"),
+        (["--prompt-tokens", "1,7"], "token 7 of the prompt is outside of the vocabulary, 0 to 6"),
         (["--prompt-tokens", ",".join("1" * 17)], "a prompt of 17 tokens is longer than the 16"),
         (["--prompt-tokens", "1", "--max-new-tokens", "17"], "1 tokens and 17 new ones is longer"),
-        (["--prompt-tokens", "1", "--max-new-tokens", "0"], "max-new-tokens must be at least 1"),
+        (
+            ["--prompt-tokens", "1", "--max-new-tokens", "0"],
+            "the number of new tokens must be at least 1, got 0",
+        ),
         (["--prompt-tokens", "1", "--temperature", "-1"], "temperature must be at least 0, got -1"),
         (["--prompt-tokens", "1", "--top-p", "2"], "top-p must be 0 to 1, got 2"),
         (["--prompt-tokens", "1", "--stop", ""], "a stop string must not be empty"),
@@ -164,20 +168,21 @@ def test_bench(toy_artifact: Path) -> None:
 
 def test_bench_profile(toy_artifact: Path) -> None:
     """The operations are named by the report and, with what is between them, are the whole call."""
-    row = {"function": "decode", "name": "model.layers.3.mix", "bytes_moved": 80, "flops": 20}
-    kernels = [f"decode_dispatch_{n}" for n in range(4)]
+    row = {"function": "step", "name": "model.layers.3.mix", "bytes_moved": 80, "flops": 20}
+    kernels = [f"step_dispatch_{n}" for n in range(4)]
     named = [{**row, "kernel": kernel} for kernel in kernels]
     (toy_artifact / REPORT).write_text(json.dumps({"operations": named}))
     words = ("bench", toy_artifact, "--prompt", 6, "--generate", 2, "--threads", 2, "--profile")
     got = json.loads(mxc(*words, "--json").stdout)
     assert got["generate"] == 2
-    assert [each["function"] for each in got["profiles"]] == ["prefill", "logits_row", "decode"]
+    assert [(each["position"], each["tokens"]) for each in got["profiles"]] == [(2, 4), (6, 1)]
     for each in got["profiles"]:
         parts = sum(row["milliseconds"] for row in each["operations"])
         parts += each["between_operations"] + each["around_operations"]
         assert parts == pytest.approx(each["milliseconds"])
     shown = mxc(*words).stdout
-    assert "decode at position 6: " in shown
+    assert "step of 4 rows at position 2: " in shown
+    assert "step of 1 row at position 6: " in shown
     assert "between operations" in shown
     (toy_artifact / REPORT).unlink()
     refused = mxc(*words)
@@ -197,13 +202,17 @@ def test_bench_of_no_language_model(plain_artifact: Path) -> None:
 def test_a_terminal_does_not_obey_a_model(
     monkeypatch: pytest.MonkeyPatch, terminal: bool, shown: str
 ) -> None:
-    decoder = SimpleNamespace(push=lambda token: "\x1b[2Ja", finish=lambda: "")
-    text = SimpleNamespace(decoder=lambda skip_special_tokens: decoder)
-    model = SimpleNamespace(manifest=SimpleNamespace(model=None))
+    stream = Stream()
+    for token in (1, 2):
+        stream.put(Piece((Delta(CONTENT, "\x1b[2Ja"),), Drawn(token)))
+    stream.completion.outcome = Outcome(
+        reason="length", prompt_tokens=1, generated_tokens=2, cached_tokens=0,
+        submitted=0.0, started=0.0, first_token=1.0, ended=2.0,
+    )  # fmt: skip
+    stream.put(None)
     out = io.StringIO()
     monkeypatch.setattr(out, "isatty", lambda: terminal, raising=False)
-    monkeypatch.setattr("mxc.runtime.generation.generate", lambda *_: iter([1, 2]))
     monkeypatch.setattr(sys, "stdout", out)
-    outcome = generate._generate(model, text, [1], Sampler(), 2, [], special=False, show=True)
+    outcome = generate._told(stream, [1], has_text=True, show=True)
     assert out.getvalue() == shown + "\n"
     assert outcome.text == "\x1b[2Ja" * 2

@@ -117,7 +117,6 @@ def test_generate_in_json(tmp_path: Path) -> None:
         target="gfx950",
         output=artifact,
         max_sequence_length=32,
-        prefill_chunk=16,
         activations="bf16",
     )
     words = ["generate", str(artifact), "--device", "simulator", "--prompt-tokens", "7"]
@@ -129,5 +128,7 @@ def test_generate_in_json(tmp_path: Path) -> None:
     assert "trace" not in seen
     names = [row["kernel"] for row in seen["counts"]]
     assert len(set(names)) == len(names) > 5
-    assert all(row["runs"] > 0 and row["waves"] > 0 for row in seen["counts"])
-    assert sum(row["instructions"]["vector"] for row in seen["counts"]) > 0
+    # What joins pieces of attention has no workgroup where there is one.
+    assert all(row["waves"] > 0 for row in seen["counts"] if "_joined" not in row["kernel"])
+    assert all(row["runs"] > 0 for row in seen["counts"])
+    assert sum(row["instructions"].get("vector", 0) for row in seen["counts"]) > 0

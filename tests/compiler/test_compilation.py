@@ -74,7 +74,7 @@ def test_manifest_and_report_say_what_was_chosen(
     checkpoint: Path, out: Path, stub: list[Request]
 ) -> None:
     artifact = mxc.compile(
-        checkpoint, "cpu", out / "a.mxc", max_sequence_length=16, prefill_chunk=4, activations="f32"
+        checkpoint, "cpu", out / "a.mxc", max_sequence_length=16, activations="f32"
     )
     assert artifact.path == out / "a.mxc"
     text = (artifact.path / MANIFEST).read_text()
@@ -83,14 +83,13 @@ def test_manifest_and_report_say_what_was_chosen(
     assert manifest.options == {
         "target": "cpu",
         "max_sequence_length": 16,
-        "prefill_chunk": 4,
         "activations": "f32",
         "floats": "f32",
         "observe_inputs": False,
         "quantize_dense": None,
         "recipe": None,
-        "batches": [],
         "declared_recipe": None,
+        "kv_cache": "f32",
         "weights": "packed",
         "strict": False,
         "allow_nan_scales": False,
@@ -196,7 +195,6 @@ def test_inputs_of_other_kinds(out: Path, tmp_path: Path, name: str, said: str) 
     [
         ({"max_sequence_length": 0}, "--max-sequence-length 0: .* is 64; give 1 to 64"),
         ({"max_sequence_length": 65}, "--max-sequence-length 65: .* is 64; give 1 to 64"),
-        ({"max_sequence_length": 8, "prefill_chunk": 9}, "--prefill-chunk 9: .*; give 1 to 8"),
         ({"activations": "i4"}, "--activations i4: not supported; .* f32, bf16, i8, mxfp4"),
         ({"weights": "some"}, "--weights some: not known; give packed or none"),
     ],
@@ -209,9 +207,7 @@ def test_options_that_the_model_cannot_have(
     assert not list(out.iterdir())
 
 
-@pytest.mark.parametrize(
-    "option", [{"max_sequence_length": 8}, {"prefill_chunk": 8}, {"activations": "f32"}]
-)
+@pytest.mark.parametrize("option", [{"max_sequence_length": 8}, {"activations": "f32"}])
 def test_options_of_models_are_refused_for_programs(
     out: Path, tmp_path: Path, option: dict[str, object]
 ) -> None:

@@ -58,7 +58,7 @@ def source(folder):
 def computed(folder):
     """The tables that the compiler makes, and packs beside the tensors."""
     model = opened(folder)
-    return model.decoder.generated(model.options.capacity, model.options.max_sequence_length)
+    return model.decoder.generated(model.options.max_sequence_length)
 
 
 def with_iree(path: Path) -> dict[str, np.ndarray]:

@@ -65,7 +65,6 @@ def computed(maps: list[str], inputs: list[str], types: list[str], kinds: str) -
 WHOLE, ROW, JOINED = f"tensor<{M}x{N}xf32>", f"tensor<{N}xf32>", f"tensor<{M}x{N // 2}xf32>"
 PARALLEL = '"parallel", "parallel"'
 OPERANDS = [f"tensor<{M}x{K}xbf16>", f"tensor<{N * K // 2}xi8>", f"tensor<{N * K // 32}xi8>"]
-CACHE = "tensor<48x4096x8x64xbf16>"
 BIAS = load("x", 0, WHOLE) + load("b", 1, ROW)
 BIAS += computed(["(m, n)", "(n)", "(m, n)"], ["%x", "%b"], [WHOLE, ROW, WHOLE], PARALLEL)
 GATE = load("x", 0, WHOLE, 0, JOINED) + load("y", 0, WHOLE, N // 2, JOINED)
@@ -100,14 +99,6 @@ util.func public @{name}({arguments}, %b: {ROW}) -> {kind} {{
 """
 
 
-ATTENTION = f"""
-util.func public @attention(%q: tensor<1x512xf32>, %c: {CACHE}) -> tensor<1x512xf32> {{
-  %r = flow.dispatch @attention_kernel::@attention_kernel(%q, %c, %c) {{
-      mxc.reads = array<i64: -1, 131072, 131072>}}
-    : (tensor<1x512xf32>, {CACHE}, {CACHE}) -> tensor<1x512xf32>
-  util.return %r : tensor<1x512xf32>
-}}
-"""
 #: The scales [K / 32, N] of a weight, which one kernel writes in the order of another.
 SCALES = f"tensor<{K // 32}x{N}xi8>"
 REORDER = load("x", 0, SCALES)
@@ -168,9 +159,6 @@ PROGRAM = "".join(
         executable("bias", [WHOLE, ROW, WHOLE], BIAS),
         executable("gate", [WHOLE, JOINED], GATE),
         executable("sum", [WHOLE, WHOLE, f"tensor<{M}xf32>"], SUM),
-        executable(
-            "attention_kernel", ["tensor<1x512xf32>", CACHE, CACHE, "tensor<1x512xf32>"], ""
-        ),
         function("alone", PRODUCT, "p", WHOLE),
         function("biased", PRODUCT + BIASED, "q", WHOLE),
         function("gated", PRODUCT + BIASED + GATED, "g", JOINED),
@@ -178,7 +166,6 @@ PROGRAM = "".join(
         function("returned", PRODUCT + BIASED, "p", WHOLE),
         function("unfused", UNFUSED + BIASED, "q", WHOLE),
         function("unfused_alone", UNFUSED, "p", WHOLE),
-        ATTENTION,
     ]
 )
 
@@ -240,11 +227,6 @@ def test_scales_that_are_reordered_for_the_kernel(report: Report) -> None:
 
 def test_an_embedding_is_no_weight_in_another_order(report: Report) -> None:
     assert one(report, "embedded").kernels == 1
-
-
-def test_attention_reads_its_own_keys_and_values(report: Report) -> None:
-    (found,) = [operation for operation in report.operations if operation.function == "attention"]
-    assert found.bytes_moved == 2 * 4 * 512 + 2 * 131072
 
 
 #: A kernel that is split by the rows of a call, and another one whose name looks like a part of it.

@@ -36,7 +36,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         [f"cpu:{TILES}", f"cpu:{VECTORS}"],
         folder / "model.mxc",
         max_sequence_length=16,
-        prefill_chunk=8,
         strict=True,
     )
 

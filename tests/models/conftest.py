@@ -3,11 +3,11 @@
 A test asks for a model by a `case`: a dict of
 
     options         GptOssOptions, what the checkpoint is
-    length, chunk   max_sequence_length and prefill_chunk of the artifact
+    length          max_sequence_length of the artifact
     activations     the mode, as --activations takes it
     quantize_dense  as --quantize-dense takes it, None where it is not given
+    kv_cache        as --kv-cache takes it, None where it is not given
     seed            of the weights, 0 where it is not given
-    batch           as --batch takes it, None where it is not given
 """
 
 import sys
@@ -97,9 +97,8 @@ def _compile(folder: Path, case: dict[str, Any]) -> Compiled:
         artifact,
         activations=case["activations"],
         quantize_dense=case.get("quantize_dense"),
+        kv_cache=case.get("kv_cache"),
         max_sequence_length=case["length"],
-        prefill_chunk=case["chunk"],
-        batch=case.get("batch"),
     )
     return Compiled(
         checkpoint, artifact, options.vocab_size, case["length"], case.get("quantize_dense")

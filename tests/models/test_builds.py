@@ -24,7 +24,6 @@ def test_two_builds_are_the_same_bytes(tmp_path: Path) -> None:
             activations="i8",
             quantize_dense="mxint8",
             max_sequence_length=32,
-            prefill_chunk=8,
             cache=False,
         )
         files = {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
 from mxc.compiler.cli import app
-from mxc.runtime import Sampler, generate
+from mxc.runtime.completions.opened import open_engine
+from mxc.runtime.completions.token_stream import start_tokens
 from mxc.runtime.evaluation import evaluate
 
 NEW_TOKENS = 64
@@ -27,7 +28,6 @@ CASES: dict[str, dict[str, Any]] = {
         ),
         "activations": "f32",
         "length": 17 + NEW_TOKENS,
-        "chunk": 8,
     },
 }
 
@@ -55,7 +55,9 @@ def test_greedy_tokens(case, compiled) -> None:
     best = torch.stack(answer.logits).topk(2).values
     assert float((best[..., 0] - best[..., 1]).min()) > 1e-3
 
-    assert list(generate(built.model, prompt, Sampler(), NEW_TOKENS)) == wanted
+    engine = open_engine(built.model)
+    assert start_tokens(engine, prompt, NEW_TOKENS).result().tokens == wanted
+    engine.close()
     words = ["generate", built.artifact, "--prompt-tokens", ",".join(map(str, prompt))]
     words += ["--max-new-tokens", NEW_TOKENS, "--json"]
     result = CliRunner().invoke(app, [str(word) for word in words])
@@ -69,8 +71,10 @@ def test_generation_stops_where_transformers_does(case, compiled) -> None:
     built = compiled(case)
     stops = built.model.manifest.model.eos_tokens
     assert set(stops) == set(built.reference.generation_config.eos_token_id)
-    tokens = list(generate(built.model, built.tokens[:17], Sampler(), 8, stop=()))
-    ended = list(generate(built.model, built.tokens[:17], Sampler(), 8, stop=tokens[3:4]))
+    engine, prompt = open_engine(built.model), built.tokens[:17]
+    tokens = start_tokens(engine, prompt, 8).result().tokens
+    ended = start_tokens(engine, prompt, 8, ends=tokens[3:4]).result().tokens
+    engine.close()
     assert ended == tokens[: tokens.index(tokens[3]) + 1]
     assert np.isin(tokens, stops).sum() == 0
 

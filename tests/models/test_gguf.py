@@ -172,7 +172,6 @@ def write(folder: Path, *, tied: bool) -> transformers.MixtralForCausalLM:
         folder / "model.mxc",
         activations="f32",
         max_sequence_length=21,
-        prefill_chunk=8,
     )
     return model
 

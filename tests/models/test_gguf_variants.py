@@ -270,7 +270,6 @@ def made(
                 folder / "m.mxc",
                 activations="f32",
                 max_sequence_length=LENGTH,
-                prefill_chunk=8,
             )
         return folder, said
 
@@ -311,7 +310,7 @@ def test_the_folder_is_the_same_model(name: str, made: Made) -> None:
     sources = [open_checkpoint(folder / place) for place in ("model", "m.gguf")]
     for name, tensor in sources[0].tensors.items():
         assert compare_tensors(tensor, sources[1].tensor(name))["result"] == "same bytes"
-    tables = [model.decoder.generated(256, 256) for model in models]
+    tables = [model.decoder.generated(256) for model in models]
     assert tables[0].keys() == tables[1].keys()
     for key in tables[0]:
         assert np.abs(tables[0][key] - tables[1][key]).max() <= 2e-5

@@ -24,7 +24,6 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "both.mxc",
         activations="f32",
         max_sequence_length=16,
-        prefill_chunk=8,
     ).path
 
 

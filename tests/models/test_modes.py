@@ -83,7 +83,6 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
                 "cpu",
                 folder / "model.mxc",
                 max_sequence_length=20,
-                prefill_chunk=8,
                 **options,
             )
         return made[name]

@@ -81,7 +81,7 @@ def test_rows_are_quantised_where_they_meet_nvfp4(name: str, tmp_path: Path) -> 
     write_published(tmp_path, dataclasses.replace(PUBLISHED[name], dtype=torch.float32))
     artifact = mxc.compile(
         tmp_path / "checkpoint", "cpu", tmp_path / "model.mxc", activations="nvfp4",
-        max_sequence_length=8, prefill_chunk=2, strict=True,
+        max_sequence_length=8, strict=True,
     )  # fmt: skip
     assert any("nvfp4, in blocks of 16 and with a float32 scale for" in note
                for note in artifact.manifest.notes)  # fmt: skip
@@ -150,7 +150,7 @@ def test_gfx950_computes_what_a_cpu_does(tmp_path: Path) -> None:
     for target, device in (("cpu", None), ("gfx950", "simulator")):
         artifact = mxc.compile(
             tmp_path / "checkpoint", target, tmp_path / f"{target}.mxc", activations="nvfp4",
-            max_sequence_length=4, prefill_chunk=1, strict=True,
+            max_sequence_length=4, strict=True,
         )  # fmt: skip
         sequence = mxc.load(artifact.path, device=device).sequence()
         found.append(np.concatenate([sequence.feed([token]) for token in (5, 17)]))

@@ -31,7 +31,7 @@ from mxc.targets.amd import GFX1201
 #: Of the root mean square of all logits, or three times what transformers loses in float32.
 TOLERANCE, ROUNDING = 2e-5, 3
 
-LENGTH, CHUNK = 11, 1
+LENGTH = 11
 
 
 EVERY = PUBLISHED | HYBRIDS | FUSED | LATENT
@@ -47,7 +47,6 @@ def test_logits(name: str, tmp_path: Path) -> None:
         tmp_path / "model.mxc",
         activations="f32",
         max_sequence_length=LENGTH,
-        prefill_chunk=CHUNK,
         strict=True,
     )
     assert_packed(artifact, published)
@@ -95,7 +94,6 @@ def test_float_scales_on_gfx950(name: str, tmp_path: Path) -> None:
         place,
         activations="f32",
         max_sequence_length=4,
-        prefill_chunk=1,
     )
     # Blocks of which all have the scale one are those of an MX format to a kernel.
     assert_packed(artifact, published, {"i8": "mxint8", "f8E4M3FN": "mxfp8e4m3"})

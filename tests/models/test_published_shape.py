@@ -75,7 +75,7 @@ def reference(checkpoint: Path) -> Iterator[GptOssForCausalLM]:
 
 
 def test_logits(checkpoint: Path, reference: GptOssForCausalLM, tmp_path: Path) -> None:
-    """Prefill and decode in float32.
+    """Two calls in float32.
 
     A sum of K products that is added up one after the other in float32 has an error of about
     2^-24 sqrt(K / 6) of its own size, 1.3e-6 at K = 2880; a handful of such contractions follow
@@ -89,7 +89,6 @@ def test_logits(checkpoint: Path, reference: GptOssForCausalLM, tmp_path: Path) 
         artifact,
         activations="f32",
         max_sequence_length=LENGTH,
-        prefill_chunk=CHUNK,
     )
     tokens = [int(t) for t in np.random.default_rng(0).integers(0, OPTIONS.vocab_size, LENGTH)]
     with torch.no_grad():
@@ -110,12 +109,11 @@ def test_compiles_for_gfx950(checkpoint: Path, tmp_path: Path) -> None:
         artifact,
         weights="none",
         max_sequence_length=LENGTH,
-        prefill_chunk=CHUNK,
     )
     assert built.manifest.target.name == "gfx950"
     assert not built.manifest.weights_present
     contractions = json.loads((artifact / "report.json").read_text())["matmuls"]
     for name, n, k in (("gate_up_proj", 5760, 2880), ("down_proj", 2880, 2880)):
         found = [c for c in contractions if c["name"].endswith(f"experts.{name}")]
-        assert {c["function"] for c in found} == {"prefill", "decode"}
+        assert {c["function"] for c in found} == {"step"}
         assert {(c["n"], c["k"]) for c in found} == {(n, k)}

@@ -340,6 +340,6 @@ def test_scales_of_the_libraries_mean_the_same():
 def test_every_difference_is_in_the_documentation():
     name = r"(?:torchao|quark|ct|gguf|gfloat|ml-dtypes)-[\w-]+"
     named = set(re.findall(rf"\[({name})\]", Path(__file__).read_text()))
-    told = set(re.findall(rf"^\| `({name})` \|", DOCS.read_text(), re.M))
+    told = set(re.findall(rf"^- `({name})`: ", DOCS.read_text(), re.M))
     assert len(told) > 10
     assert named == told

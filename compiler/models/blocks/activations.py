@@ -59,7 +59,7 @@ class Blocks:
 class Activations:
     """How activations are prepared: `mode` is one of MODES, `floats` one of FLOATS.
 
-    `floats` is what meets plain weights and what the cache holds; in the modes "f32" and "bf16" it
+    `floats` is what meets plain weights; in the modes "f32" and "bf16" it
     is the mode. `recipe`: of the scales of MX blocks, None for the one of MX.
     """
 

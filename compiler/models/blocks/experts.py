@@ -4,17 +4,18 @@ Letters: T tokens, J chosen experts a token, E experts, P = T * J pairs (token, 
 a group, G groups, N and K of an expert's weight [N, K], KO = K / 32 blocks.
 
 Each pair is a row by its expert's weights, which are gathered: a kernel of ours reads them where
-they are, and takes many pairs expert by expert. Where there is no such kernel (on GPUs), prefill
-sorts the pairs by expert into groups of B rows, each group of one expert, so that an expert's
-weights are read once for up to B rows:
+they are, and takes many pairs expert by expert. Where there is no such kernel (on GPUs), the
+program sorts the pairs by expert into groups of B rows, each group of one expert, so that an
+expert's weights are read once for up to B rows:
 
     pairs      (t0,e2) (t0,e0) (t1,e2) (t1,e1) ..     P = T * J, in the order of the tokens
     slots      e0: [p1 . . .]  e1: [p3 . . .]  e2: [p0 p2 . .] ..     G groups of B slots
 
-All shapes are static: G is the most that any routing can need. A slot that no pair fills repeats
-pair 0 and is never read back.
+G is the most that any routing of so many pairs can need. A slot that no pair fills repeats pair 0
+and is never read back.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,13 +23,14 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
 from mxc.compiler.models.blocks.activations import Blocks
-from mxc.compiler.models.blocks.primitives import collapse, expand, f32, to_f32
+from mxc.compiler.models.blocks.primitives import collapse, expand, f32, slice_of, to_f32
 from mxc.dialects.boundary import pack, unpack
-from mxc.dialects.generic import constant, element_of, fill, generic, loop_index, shape_of
+from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.scaled import scaled_contraction
+from mxc.dialects.sizes import product, sizes_of, value_of
 
-#: Rows of a group in prefill: the M of a matrix instruction, and of a register tile on CPUs.
+#: Rows of a group: the M of a matrix instruction, and of a register tile on CPUs.
 GROUP_ROWS = 16
 
 
@@ -59,35 +61,25 @@ class Groups:
 
 def one_group_a_pair(experts: ir.Value) -> Groups:
     """Each pair is a group of one row, nothing to sort. experts i32 [T, J]."""
-    tokens, choices = shape_of(experts)
+    choices = shape_of(experts)[1]
+    loops = "m j"
+
+    def number(_: ir.Value) -> ir.Value:
+        row, column = (arith.index_cast(i32(), loop_index(loops, letter)) for letter in "mj")
+        return arith.addi(arith.muli(row, constant(choices, i32())), column)
+
+    slots = generic([(experts, loops)], loops, i32(), number)
     chosen = collapse(experts, [[0, 1]])
-    slots = _numbers([tokens, choices])
-    if tokens * choices == 1:
-        # IREE reads one gathered slice as part of a tensor, which it cannot of packed elements
-        # (bitcast-unsupported-element-types): the lone pair is computed twice, and read once.
-        chosen = generic([(chosen, "p")], "g p", i32(), lambda e: e, sizes={"g": 2})
-        chosen = collapse(chosen, [[0, 1]])
-        return Groups(chosen, fill([2], i32(), 0), slots, 1)
     return Groups(chosen, collapse(slots, [[0, 1]]), slots, 1, in_order=True)
 
 
-def _numbers(sizes: list[int]) -> ir.Value:
-    """0, 1, 2, .. in the shape [M, J]: i32."""
-    loops = "m j"
-
-    def number() -> ir.Value:
-        row, column = (arith.index_cast(i32(), loop_index(loops, letter)) for letter in "mj")
-        return arith.addi(arith.muli(row, constant(sizes[1], i32())), column)
-
-    return generic([], loops, i32(), number, sizes=dict(zip("mj", sizes, strict=True)))
-
-
 def group_by_expert(experts: ir.Value, expert_count: int, rows: int = GROUP_ROWS) -> Groups:
-    """Prefill: sort the pairs of experts i32 [T, J] into groups of `rows` rows of one expert."""
-    tokens, choices = shape_of(experts)
-    pairs = tokens * choices
-    # At least two: see `one_group_a_pair`.
-    groups = max(2, (pairs + min(expert_count, pairs) * (rows - 1)) // rows)
+    """Sort the pairs of experts i32 [T, J] into groups of `rows` rows of one expert."""
+    index = ir.IndexType.get()
+    pairs = value_of(product(sizes_of(experts)))
+    used = arith.minsi(pairs, constant(expert_count, index))
+    most = arith.addi(pairs, arith.muli(used, constant(rows - 1, index)))
+    groups = arith.divui(most, constant(rows, index))
     chosen = collapse(experts, [[0, 1]])
 
     def number(value: int) -> ir.Value:
@@ -149,8 +141,9 @@ def group_by_expert(experts: ir.Value, expert_count: int, rows: int = GROUP_ROWS
         here = equal(slot, position("s p", "s"))
         return arith.select(here, position("s p", "p"), acc)
 
-    pair_of_slot = generic([(slots, "p")], "s", i32(), pair_here, sizes={"s": groups * rows})
-    return Groups(owner, pair_of_slot, expand(slots, [[0, 1]], [tokens, choices]), rows)
+    slot_count = arith.muli(groups, constant(rows, index))
+    pair_of_slot = generic([(slots, "p")], "s", i32(), pair_here, sizes={"s": slot_count})
+    return Groups(owner, pair_of_slot, expand(slots, [[0, 1]], shape_of(experts)), rows)
 
 
 def group_rows(x: Blocks, groups: Groups) -> Blocks:
@@ -170,10 +163,10 @@ def _repeated(x: ir.Value, groups: Groups) -> ir.Value:
     rows = generic(
         [(x, f"m{inner}")], f"m j{inner}", element_of(x), lambda e: e, sizes={"j": choices}
     )
-    tokens, _, *rest = shape_of(rows)
-    rows = collapse(rows, [[0, 1], *([axis + 2] for axis in range(len(rest)))])
+    rows = collapse(rows, [[0, 1], *([axis + 2] for axis in range(len(shape_of(x)) - 1))])
+    pairs, *rest = shape_of(rows)
     grouped = [[0, 1], *([axis + 2] for axis in range(len(rest)))]
-    rows = expand(rows, grouped, [tokens * choices, 1, *rest])
+    rows = expand(rows, grouped, [pairs, 1, *rest])
     return unpack(rows, kind) if packed else rows
 
 
@@ -194,7 +187,7 @@ def _rows(x: ir.Value, groups: Groups) -> ir.Value:
     rows = generic([(groups.pair_of_slot, "s")], loops, element_of(x), row, sizes=sizes)
     slots, *rest = shape_of(rows)
     grouped = [[0, 1], *([axis + 2] for axis in range(len(rest)))]
-    rows = expand(rows, grouped, [slots // groups.rows, groups.rows, *rest])
+    rows = expand(rows, grouped, [slots, groups.rows, *rest])
     return unpack(rows, kind) if packed else rows
 
 
@@ -259,12 +252,15 @@ def combine(y: ir.Value, shares: ir.Value, groups: Groups) -> ir.Value:
     rows = collapse(y, [[0, 1], [2]])
     if groups.in_order:
         pairs = expand(rows, [[0, 1], [2]], [*shape_of(shares), shape_of(rows)[1]])
-        return generic(
-            [(pairs, "m j n"), (shares, "m j")],
-            "m n",
-            f32(),
-            lambda value, share, acc: arith.addf(acc, arith.mulf(value, share)),
-        )
+        choices = range(shape_of(shares)[1])
+
+        def added(*values: ir.Value) -> ir.Value:
+            # Element by element: IREE takes a sum over so few for a product, whose tiles spill.
+            products = [arith.mulf(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
+            return functools.reduce(arith.addf, products)
+
+        each = [[(slice_of(pairs, 1, j), "m n"), (slice_of(shares, 1, j), "m")] for j in choices]
+        return generic([one for pair in each for one in pair], "m n", f32(), added)
 
     def weighted(slot: ir.Value, share: ir.Value, acc: ir.Value) -> ir.Value:
         value = tensor.extract(rows, [as_index(slot), loop_index("m n j", "n")])

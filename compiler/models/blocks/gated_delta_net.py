@@ -2,15 +2,18 @@
 
     qkv, z, b, a = projections of x
     q, k, v      = silu(convolution(qkv)); q and k of each head have length one, q times K^-1/2
-    g            = -exp(A_log) softplus(a + dt_bias)
-    o            = delta rule of q, k, v, sigmoid(b) and g
+    decay        = exp(-exp(A_log) softplus(a + dt_bias))
+    o            = delta rule of q, k, v, decay and sigmoid(b)
     result       = out_proj(norm(o) silu(z))
 
-What a sequence keeps does not grow with it: the ring of the convolution, f32 [L, W, C], and the
-matrices of the delta rule, f32 [L, G, R, K, V], of L layers. Rows that are no tokens, which fill up
-a chunk, do not change it.
+What a sequence keeps does not grow with it: the last rows that the convolution sees, f32
+[L, W - 1, C], and the matrices of the delta rule, f32 [L, H, K, V], of L layers. They lie in pools
+of those of all sequences, which dialects/recurrence.py describes; a row of a call is read after
+those of its sequence alone, in their order, so that its bits depend on nothing else.
 
-Source: transformers' models/qwen3_next and models/qwen3_5 (5.23). Letters as in delta_rule.py.
+Source: Yang et al., "Gated Delta Networks" (arXiv 2412.06464), and transformers' models/qwen3_next
+and models/qwen3_5 (5.23). Letters: T rows of this call, G heads of queries and keys, H of values, K
+and V the sizes of their heads, C columns of all of them, W the width of the convolution.
 """
 
 from __future__ import annotations
@@ -21,22 +24,13 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
-from mxc.compiler.models.blocks.delta_rule import Tokens, advance
 from mxc.compiler.models.blocks.gates import sigmoid
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix, vector
-from mxc.compiler.models.blocks.primitives import (
-    by_sequence,
-    collapse,
-    columns_of,
-    expand,
-    f32,
-    joined,
-    to_f32,
-)
+from mxc.compiler.models.blocks.primitives import collapse, expand, f32, parts_of, to_f32
 from mxc.compiler.models.blocks.scope import Memory, Scope, State
-from mxc.compiler.models.blocks.short_convolution import convolve
-from mxc.dialects.generic import constant, generic, loop_index, shape_of
+from mxc.dialects.generic import constant, generic, shape_of
+from mxc.dialects.recurrence import States, delta_rule, short_convolution
 
 #: Beside the sum of squares of a query or a key (transformers' l2norm).
 _SMALL = 1e-6
@@ -44,7 +38,7 @@ _SMALL = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class GatedDeltaNet:
-    """`key_heads` heads of queries and keys, G, and `value_heads` = G R of values, R for each.
+    """`key_heads` heads of queries and keys, G, and `value_heads` of values, H, a multiple of G.
 
     `key_depth` and `value_depth` are the sizes of their heads, K and V; `width` is W, how many
     tokens the convolution sees; `epsilon` is that of the norm behind. `fused`: the checkpoint has
@@ -63,14 +57,14 @@ class GatedDeltaNet:
 
     @property
     def group(self) -> int:
-        """R."""
+        """Heads of values for each of keys."""
         return self.value_heads // self.key_heads
 
     @property
     def states(self) -> dict[str, tuple[int, ...]]:
         """The shapes of what is kept of each layer, f32, by what it is."""
-        sizes = (self.key_heads, self.group, self.key_depth, self.value_depth)
-        return {"convolution": (self.width, sum(self._widths)), "delta_rule": sizes}
+        sizes = (self.value_heads, self.key_depth, self.value_depth)
+        return {"convolution": (self.width - 1, sum(self._widths)), "delta_rule": sizes}
 
     @property
     def _widths(self) -> tuple[int, int, int]:
@@ -97,43 +91,36 @@ class GatedDeltaNet:
         values = ("linear_num_value_heads * linear_value_head_dim", self._widths[2])
         yield matrix(f"{name}.out_proj.weight", hidden, values)
 
-    def build(
-        self,
-        scope: Scope,
-        x: ir.Value,
-        layer: int,
-        name: str,
-        state: State,
-        memories: list[Memory],
-    ) -> ir.Value:
-        """x [T, H] -> [T, H]; the states in memory become those behind the tokens of x.
-
-        `layer` counts those that have such states.
-        """
+    def build(self, scope: Scope, x: ir.Value, name: str, state: State, memory: Memory) -> ir.Value:
+        """x [T, H] -> [T, H]; the pools become those with the states behind the rows."""
         mixed, gate, rate, decay = self._projected(scope, x, name)
-        weights, count = scope.weights, len(state.spans)
+        weights = scope.weights
+        assert state.places is not None
         with ir.Location.name(name):
-            beta = generic([(rate, "m h")], "m h", f32(), sigmoid)
-            g = self._decay(scope, decay, name)
-            at = arith.addi(state.zero, constant(layer, ir.IndexType.get()))
+            layer = constant(memory.layer, ir.IndexType.get())
+            places = (layer, state.rows.runs, state.places)
+            memory.layer += 1
             kernel = weights.load(f"{name}.conv1d.weight", sum(self._widths), self.width)
-            found = []
-            rows = by_sequence((mixed, beta, g), count)
-            for span, (own, rate, log), memory in zip(state.spans, rows, memories, strict=True):
-                own, memory.states[0] = convolve(
-                    own,
-                    kernel,
-                    memory.states[0],
-                    layer=at,
-                    position=span.position,
-                    count=state.count,
-                    activation=_silu,
+            convolved, memory.states[0] = short_convolution(
+                mixed, kernel, States(memory.states[0], *places)
+            )
+            q, k, v = (
+                self._heads(part, count)
+                for part, count in zip(
+                    parts_of(convolved, self._widths),
+                    (self.key_heads, self.key_heads, self.value_heads),
+                    strict=True,
                 )
-                tokens = self._tokens(own, rate, log, state.count)
-                read, memory.states[1] = advance(tokens, memory.states[1], at)
-                found.append(read)
-            rows = collapse(joined(found), [[0], [1, 2], [3]])
-            normed = self._norm.build(weights, rows, f"{name}.norm")
+            )
+            read, memory.states[1] = delta_rule(
+                _of_length(q, self.key_depth**-0.5),
+                _of_length(k, 1.0),
+                v,
+                self._decay(scope, decay, name),
+                generic([(rate, "m h")], "m h", f32(), sigmoid),
+                States(memory.states[1], *places),
+            )
+            normed = self._norm.build(weights, read, f"{name}.norm")
             gate = expand(gate, [[0], [1, 2]], shape_of(normed))
             loops = "m h k"
             gated = generic(
@@ -187,7 +174,7 @@ class GatedDeltaNet:
         )
 
     def _projected(self, scope: Scope, x: ir.Value, name: str) -> tuple[ir.Value, ...]:
-        """Queries, keys and values [T, C], gates [T, G R V], b and a [T, G R] of x [T, H]."""
+        """Queries, keys and values [T, C], gates [T, H V], b and a [T, H] of x [T, hidden]."""
         weights = scope.weights
         rows = {f"{name}.{part}": size for part, (_, size), _ in self._projections}
         with ir.Location.name(name):
@@ -198,7 +185,7 @@ class GatedDeltaNet:
         )
 
     def _decay(self, scope: Scope, a: ir.Value, name: str) -> ir.Value:
-        """g [T, G R] of a."""
+        """What is left of a state, [T, H], of a."""
         shift, rate = (
             scope.weights.load(f"{name}.{part}", self.value_heads) for part in ("dt_bias", "A_log")
         )
@@ -209,25 +196,15 @@ class GatedDeltaNet:
             # log(1 + exp(x)), where neither end overflows.
             small = math.log1p(math.exp(arith.negf(math.absf(x))))
             soft = arith.addf(arith.maximumf(x, zero), small)
-            return arith.negf(arith.mulf(math.exp(to_f32(log)), soft))
+            return math.exp(arith.negf(arith.mulf(math.exp(to_f32(log)), soft)))
 
         return generic([(a, "m h"), (shift, "h"), (rate, "h")], "m h", f32(), decay)
 
-    def _tokens(self, x: ir.Value, beta: ir.Value, g: ir.Value, count: ir.Value | None) -> Tokens:
-        """What the delta rule sees of x [T, C], beta and g [T, G R]: zeros of what is no token."""
-        tokens, heads, group = shape_of(x)[0], self.key_heads, self.group
-        x, beta, g = (_only_tokens(each, count) for each in (x, beta, g))
-        starts = (0, self._widths[0], 2 * self._widths[0])
-        q, k, v = (columns_of(x, *each) for each in zip(starts, self._widths, strict=True))
-        q, k = (expand(each, [[0], [1, 2]], [tokens, heads, self.key_depth]) for each in (q, k))
-        beta, g = (expand(each, [[0], [1, 2]], [tokens, heads, group]) for each in (beta, g))
-        return Tokens(
-            queries=_of_length(q, self.key_depth**-0.5),
-            keys=_of_length(k, 1.0),
-            values=expand(v, [[0], [1, 2, 3]], [tokens, heads, group, self.value_depth]),
-            beta=beta,
-            g=g,
-        )
+    def _heads(self, x: ir.Value, count: int) -> ir.Value:
+        """silu of x [T, N] by heads, [T, count, N / count]."""
+        rows, width = shape_of(x)
+        x = generic([(x, "m n")], "m n", f32(), _silu)
+        return expand(x, [[0], [1, 2]], [rows, count, width // count])
 
 
 def _silu(x: ir.Value) -> ir.Value:
@@ -246,16 +223,3 @@ def _of_length(x: ir.Value, length: float) -> ir.Value:
         return value if length == 1.0 else arith.mulf(value, constant(length, f32()))
 
     return generic([(x, "m g k"), (squares, "m g")], "m g k", f32(), scaled)
-
-
-def _only_tokens(x: ir.Value, count: ir.Value | None) -> ir.Value:
-    """x [T, N] with zeros in the rows from `count` on."""
-    if count is None or shape_of(x)[0] == 1:
-        return x
-    loops = "m n"
-
-    def kept(value: ir.Value) -> ir.Value:
-        here = arith.cmpi(arith.CmpIPredicate.slt, loop_index(loops, "m"), count)
-        return arith.select(here, value, constant(0.0, f32()))
-
-    return generic([(x, loops)], loops, f32(), kept)

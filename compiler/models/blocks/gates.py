@@ -4,9 +4,9 @@ from collections.abc import Callable
 from math import pi
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, tensor
+from iree.compiler.dialects import arith, math
 
-from mxc.compiler.models.blocks.primitives import f32
+from mxc.compiler.models.blocks.primitives import f32, parts_of
 from mxc.dialects.generic import constant, generic, shape_of
 
 #: activation(gate, up), two f32 scalars.
@@ -15,16 +15,8 @@ Activation = Callable[[ir.Value, ir.Value], ir.Value]
 
 def gated(y: ir.Value, activation: Activation) -> ir.Value:
     """activation(gate, up) of y [.., 2 I], whose first I columns are gate: f32 [.., I]."""
-    *lead, width = shape_of(y)
-    sizes = [*lead, width // 2]
-    kind = ir.RankedTensorType.get(sizes, f32())
-    halves = [
-        tensor.extract_slice(
-            kind, y, [], [], [], [*[0] * len(lead), half * (width // 2)], sizes, [1] * len(sizes)
-        )
-        for half in range(2)
-    ]
-    return combined(halves[0], halves[1], activation)
+    gate, up = parts_of(y, [shape_of(y)[-1] // 2] * 2)
+    return combined(gate, up, activation)
 
 
 def combined(gate: ir.Value, up: ir.Value, activation: Activation) -> ir.Value:

@@ -37,18 +37,17 @@ from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix, vector
 from mxc.compiler.models.blocks.primitives import (
     beside,
-    by_sequence,
     collapse,
     expand,
     f32,
-    joined,
     parts_of,
     rotate,
 )
 from mxc.compiler.models.blocks.rope import Rope
-from mxc.compiler.models.blocks.scope import Memory, Scope, Span, State
+from mxc.compiler.models.blocks.scope import Memory, Scope, State
 from mxc.compiler.models.blocks.self_attention import NO_SINKS
 from mxc.dialects.attention import MASKED
+from mxc.dialects.attention import attention as attend
 from mxc.dialects.generic import generic, shape_of
 
 #: Of the norms inside, whatever the model's is (transformers' DeepseekV3RMSNorm).
@@ -146,38 +145,37 @@ class LatentAttention:
         self,
         scope: Scope,
         x: ir.Value,
-        layer: int,
         name: str,
         state: State,
-        memories: list[Memory],
+        memory: Memory,
     ) -> ir.Value:
-        """x [T, H] -> [T, H]; the caches in memory become those with the rows of x.
-
-        `layer` counts those that have such rows.
-        """
-        tokens, weights = state.tokens, scope.weights
+        """x [T, H] -> [T, H]; the pages become those with the rows of x."""
+        tokens, weights = shape_of(x)[0], scope.weights
         asked, kept = self._projected(scope, x, name)
         with ir.Location.name(name):
             asked = expand(asked, [[0], [1, 2]], [tokens, self.heads, self.plain + self.rotated])
-            plain, turned = parts_of(asked, 2, (self.plain, self.rotated))
+            plain, turned = parts_of(asked, (self.plain, self.rotated))
             seen = self._by_head(scope, plain, name, "keys")
             queries = beside(seen, self._rotated(turned, state))
             queries = expand(queries, [[0], [1, 2], [3]], [tokens, 1, *shape_of(queries)[1:]])
-            latent, turned = parts_of(kept, 1, (self.latent, self.rotated))
+            latent, turned = parts_of(kept, (self.latent, self.rotated))
             latent = _INNER.build(weights, latent, f"{name}.kv_a_layernorm")
             latent, turned = (
                 expand(each, [[0], [1, 2]], [tokens, 1, shape_of(each)[1]])
                 for each in (latent, turned)
             )
             row = beside(latent, self._rotated(turned, state))
-            row = attention.as_cached(row, memories[0].cache)
-            sinks = weights.load(NO_SINKS, 1, self.heads)
-            rows = by_sequence((queries, row), len(state.spans))
-            mixed = joined(
-                [
-                    self._attend(part, sinks, layer, state.zero, span, memory)
-                    for span, part, memory in zip(state.spans, rows, memories, strict=True)
-                ]
+            cache = memory.caches[self.window]
+            (entry,) = cache.write(self.row, [row])
+            mixed = attend(
+                queries,
+                weights.load(NO_SINKS, 1, self.heads),
+                state.rows,
+                cache.pages,
+                (entry, entry),
+                mixed=self.latent,
+                reach=self.window,
+                scale=self.scale,
             )
             mixed = collapse(mixed, [[0], [1, 2], [3]])
             values = collapse(self._by_head(scope, mixed, name, "values"), [[0], [1, 2]])
@@ -222,22 +220,3 @@ class LatentAttention:
         cos, sin = state.rotations[self.rope]
         heads, whole = shape_of(x)[1], collapse(x, [[0], [1, 2]])
         return rotate(whole, heads, cos, sin, interleaved=self.rope.interleaved)
-
-    def _attend(
-        self,
-        rows: tuple[ir.Value, ...],
-        sinks: ir.Value,
-        layer: int,
-        zero: ir.Value,
-        span: Span,
-        memory: Memory,
-    ) -> ir.Value:
-        """Attention of the queries over the cache with the new row: [T, 1, H, C]."""
-        queries, row = rows
-        window = span.windows[None]
-        memory.cache = attention.write_cache(memory.cache, layer, span.position, row)
-        keys, values = (
-            attention.read_cache(memory.cache, zero, layer, window, depth)
-            for depth in (None, self.latent)
-        )
-        return attention.attend(queries, keys, values, sinks, span.position, window, self.scale)

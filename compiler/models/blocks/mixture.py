@@ -18,7 +18,8 @@ from mxc.compiler.models.blocks.parameters import Parameter, Rows, matrix, vecto
 from mxc.compiler.models.blocks.primitives import add, collapse, f32
 from mxc.compiler.models.blocks.routing import CHOSEN, Routing
 from mxc.compiler.models.blocks.scope import Scope
-from mxc.dialects.generic import fill, generic, shape_of
+from mxc.dialects.generic import fill, generic
+from mxc.dialects.sizes import sizes_of
 from mxc.errors import CheckpointError
 
 
@@ -122,7 +123,7 @@ class Mixture:
             if self.routing.correction is not None:
                 correction = scope.weights.load(f"{name}.{self.routing.correction}", self.experts)
             shares, chosen = self.routing.build(logits, self.choices, correction)
-            if scope.grouped and shape_of(x)[0] > 1:
+            if scope.grouped:
                 groups = experts.group_by_expert(chosen, self.experts)
             else:
                 groups = experts.one_group_a_pair(chosen)
@@ -130,7 +131,7 @@ class Mixture:
             if self.weighs_inputs:
                 share = collapse(shares, [[0, 1]])
                 own = generic([(x, "m k"), (share, "m")], "m k", f32(), arith.mulf)
-                shares = fill(shape_of(shares), f32(), 1.0)
+                shares = fill(sizes_of(shares), f32(), 1.0)
             into, back = (f"{name}.experts.{part}_proj" for part in ("gate_up", "down"))
             scope.weights.observe(own, [into], chosen)
             rows = experts.group_rows(scope.weights.rows(own, into), groups)

@@ -6,12 +6,14 @@ heads, G = Q / V, S keys. Values are f32 unless a line says otherwise; weights k
 checkpoint and are extended inside the contraction that reads them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from math import prod
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, flow, math, tensor
+from iree.compiler.dialects import arith, math, tensor
 
 from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
+from mxc.dialects.sizes import dynamic_sizes, quotient, size_of, sizes_of, value_of
 
 
 def f32() -> ir.Type:
@@ -99,11 +101,7 @@ def rotate(
     tokens, width = shape_of(x)
     depth, half = width // heads, shape_of(cos)[1]
     x = expand(x, [[0], [1, 2]], [tokens, heads, depth])
-    whole = [tokens, heads, 2 * half]
-    head = x
-    if 2 * half < depth:
-        kind = ir.RankedTensorType.get(whole, f32())
-        head = tensor.extract_slice(kind, x, [], [], [], [0, 0, 0], whole, [1, 1, 1])
+    head, *rest = parts_of(x, [2 * half] + [depth - 2 * half] * (2 * half < depth))
     loops, sizes = ("m h r p", [half, 2]) if interleaved else ("m h p r", [2, half])
     parts = expand(head, [[0], [1], [2, 3]], [tokens, heads, *sizes])
     axis = loops.split().index("p")
@@ -124,27 +122,35 @@ def rotate(
         sizes={"p": 2},
     )
     turned = collapse(turned, [[0], [1], [2, 3]])
-    if 2 * half == depth:
-        return turned
-    return tensor.insert_slice(turned, x, [], [], [], [0, 0, 0], whole, [1, 1, 1])
+    return beside(turned, rest[0]) if rest else turned
 
 
 def expand(x: ir.Value, groups: list[list[int]], sizes: list[int]) -> ir.Value:
-    """tensor.expand_shape to static `sizes`."""
+    """tensor.expand_shape to `sizes`, of which each group may have one that is dynamic."""
+    dynamic = []
+    for axis, group in enumerate(groups):
+        own = [sizes[each] for each in group]
+        if min(own) < 0:
+            others = prod(size for size in own if size >= 0)
+            dynamic.append(value_of(quotient(size_of(x, axis), others)))
     kind = ir.RankedTensorType.get(sizes, element_of(x))
-    return tensor.expand_shape(kind, x, groups, [], sizes)
+    return tensor.expand_shape(kind, x, groups, dynamic, sizes)
 
 
 def collapse(x: ir.Value, groups: list[list[int]]) -> ir.Value:
-    """tensor.collapse_shape of a static shape."""
-    shape = shape_of(x)
-    sizes = []
-    for group in groups:
-        size = 1
-        for axis in group:
-            size *= shape[axis]
-        sizes.append(size)
+    """tensor.collapse_shape; a group with a dynamic size is dynamic."""
+    shape, dynamic = shape_of(x), ir.ShapedType.get_dynamic_size()
+    parts = [[shape[axis] for axis in group] for group in groups]
+    sizes = [prod(part) if min(part) >= 0 else dynamic for part in parts]
     return tensor.collapse_shape(ir.RankedTensorType.get(sizes, element_of(x)), x, groups)
+
+
+def _slice(x: ir.Value, offsets: list[int], sizes: list[int], kept: list[int]) -> ir.Value:
+    """x from `offsets` on; `sizes` may be dynamic where all of x is taken. `kept`: the axes that
+    the result has."""
+    kind = ir.RankedTensorType.get([sizes[axis] for axis in kept], element_of(x))
+    dynamic = [value_of(size_of(x, axis)) for axis, size in enumerate(sizes) if size < 0]
+    return tensor.extract_slice(kind, x, [], dynamic, [], offsets, sizes, [1] * len(sizes))
 
 
 def slice_of(x: ir.Value, axis: int, index: int) -> ir.Value:
@@ -152,62 +158,41 @@ def slice_of(x: ir.Value, axis: int, index: int) -> ir.Value:
     shape = shape_of(x)
     offsets = [index if i == axis else 0 for i in range(len(shape))]
     sizes = [1 if i == axis else size for i, size in enumerate(shape)]
-    kept = [size for i, size in enumerate(shape) if i != axis]
-    kind = ir.RankedTensorType.get(kept, element_of(x))
-    return tensor.extract_slice(kind, x, [], [], [], offsets, sizes, [1] * len(shape))
+    return _slice(x, offsets, sizes, [i for i in range(len(shape)) if i != axis])
 
 
 def columns_of(x: ir.Value, start: int, width: int) -> ir.Value:
-    """x[:, start : start + width] of x [T, N]."""
-    sizes = [shape_of(x)[0], width]
-    kind = ir.RankedTensorType.get(sizes, element_of(x))
-    return tensor.extract_slice(kind, x, [], [], [], [0, start], sizes, [1, 1])
+    """x[.., start : start + width] of x [.., N]."""
+    *lead, _ = shape_of(x)
+    return _slice(x, [*[0] * len(lead), start], [*lead, width], list(range(len(lead) + 1)))
 
 
-def parts_of(x: ir.Value, axis: int, sizes: Sequence[int]) -> list[ir.Value]:
-    """The parts of static x that lie side by side along `axis`."""
-    shape, found, first = shape_of(x), [], 0
-    for size in sizes:
-        own = [size if i == axis else whole for i, whole in enumerate(shape)]
-        offsets = [first if i == axis else 0 for i in range(len(shape))]
-        kind = ir.RankedTensorType.get(own, element_of(x))
-        found.append(tensor.extract_slice(kind, x, [], [], [], offsets, own, [1] * len(shape)))
-        first += size
-    return found
+def parts_of(x: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:
+    """The parts of x [.., N] that lie side by side."""
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    return [columns_of(x, start, size) for start, size in zip(starts, sizes, strict=True)]
 
 
 def beside(x: ir.Value, y: ir.Value) -> ir.Value:
-    """Static x [.., A] and y [.., B] side by side: [.., A + B]."""
-    *lead, width = shape_of(x)
-    whole = tensor.empty([*lead, width + shape_of(y)[-1]], element_of(x))
+    """x [.., A] and y [.., B] side by side: [.., A + B]."""
+    *lead, width = sizes_of(x)
+    whole = tensor.empty([*lead, shape_of(x)[-1] + shape_of(y)[-1]], element_of(x))
     zeros, ones = [0] * len(lead), [1] * (len(lead) + 1)
     for part, first in ((x, 0), (y, width)):
+        dynamic = dynamic_sizes(part)
         sizes = shape_of(part)
-        whole = tensor.insert_slice(part, whole, [], [], [], [*zeros, first], sizes, ones)
+        whole = tensor.insert_slice(part, whole, [], dynamic, [], [*zeros, first], sizes, ones)
     return whole
 
 
-def rows_from(x: ir.Value, start: ir.Value, rows: int) -> ir.Value:
-    """x[start : start + rows] of a static x [.., ..]; `start` is an index."""
-    shape = shape_of(x)
-    dynamic = ir.ShapedType.get_dynamic_size()
-    kind = ir.RankedTensorType.get([rows, *shape[1:]], element_of(x))
-    return tensor.extract_slice(
-        kind, x, [start], [], [],
-        [dynamic] + [0] * (len(shape) - 1), [rows, *shape[1:]], [1] * len(shape),
-    )  # fmt: skip
+def rows_of(x: ir.Value, rows: ir.Value) -> ir.Value:
+    """Rows `rows` (i32 [M]) of x [N, W]: [M, W]."""
 
+    def element(row: ir.Value) -> ir.Value:
+        place = arith.index_cast(ir.IndexType.get(), row)
+        return tensor.extract(x, [place, loop_index("m k", "k")])
 
-def place_of(row: ir.Value, starts: list[ir.Value]) -> ir.Value:
-    """Where a row of this call stands, an index: the rows of one sequence from its start on, or
-    one row of each sequence."""
-    if len(starts) == 1:
-        return arith.addi(starts[0], row)
-    place = starts[0]
-    for other in range(1, len(starts)):
-        here = arith.cmpi(arith.CmpIPredicate.eq, row, constant(other, ir.IndexType.get()))
-        place = arith.select(here, starts[other], place)
-    return place
+    return generic([(rows, "m")], "m k", element_of(x), element, sizes={"k": shape_of(x)[1]})
 
 
 def of_length_one(x: ir.Value, epsilon: float) -> ir.Value:
@@ -222,42 +207,3 @@ def of_length_one(x: ir.Value, epsilon: float) -> ir.Value:
         return arith.mulf(a, math.rsqrt(mean))
 
     return generic([(x, "m h d"), (squares, "m h")], "m h d", f32(), divided)
-
-
-def rows_at(x: ir.Value, places: list[ir.Value]) -> ir.Value:
-    """Rows `places` (index values) of x [.., R]: [len(places), R], in one dispatch."""
-    loops = "m r"
-
-    def row() -> ir.Value:
-        place = place_of(loop_index(loops, "m"), places)
-        return tensor.extract(x, [place, loop_index(loops, "r")])
-
-    sizes = {"m": len(places), "r": shape_of(x)[1]}
-    return generic([], loops, element_of(x), row, sizes=sizes)
-
-
-def joined(parts: list[ir.Value]) -> ir.Value:
-    """Static parts [1, ..] below one another; the part itself where there is one."""
-    if len(parts) == 1:
-        return parts[0]
-    _, *rest = shape_of(parts[0])
-    whole = tensor.empty([len(parts), *rest], element_of(parts[0]))
-    zeros, ones = [0] * len(rest), [1] * (len(rest) + 1)
-    for number, part in enumerate(parts):
-        whole = tensor.insert_slice(part, whole, [], [], [], [number, *zeros], [1, *rest], ones)
-    return whole
-
-
-def by_sequence(values: Sequence[ir.Value], count: int) -> Iterator[tuple[ir.Value, ...]]:
-    """The rows of each of `count` sequences, of every value: all of one, else one each."""
-    if count == 1:
-        yield tuple(values)
-        return
-    for number in range(count):
-        place = constant(number, ir.IndexType.get())
-        yield tuple(rows_from(value, place, 1) for value in values)
-
-
-def bitcast(x: ir.Value, kind: ir.Type) -> ir.Value:
-    """The bytes of a static tensor seen as another type."""
-    return flow.TensorBitCastOp(kind, x, [], []).result

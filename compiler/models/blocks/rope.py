@@ -252,13 +252,13 @@ def _yarn(
 
 
 def tables(
-    rope: Rope, head_dim: int, positions: int, length: int = 0
+    rope: Rope, head_dim: int, length: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(cos, sin) of every position times every frequency: f32 [positions, R] each.
+    """(cos, sin) of every position times every frequency: f32 [length, R] each.
 
     R is half of the elements that are rotated; `length` as in `frequencies`.
     """
-    angles = np.arange(positions, dtype=np.float32)[:, None]
+    angles = np.arange(length, dtype=np.float32)[:, None]
     angles = angles * frequencies(rope, rope.rotated(head_dim), length)
     # float64 inside, so that the table is the correctly rounded value on every machine.
     wide = angles.astype(np.float64)

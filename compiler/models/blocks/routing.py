@@ -20,6 +20,7 @@ from mxc.compiler.models.blocks.gates import sigmoid
 from mxc.compiler.models.blocks.primitives import collapse, expand, f32, to_f32
 from mxc.dialects.generic import constant, fill, generic, loop_index, shape_of
 from mxc.dialects.linalg_ext import top_k
+from mxc.dialects.sizes import size_of
 
 #: Added to the sum of the shares that are normalized (DeepSeek-V3).
 _SMALL = 1e-20
@@ -110,7 +111,7 @@ def _softmax(values: ir.Value, summed: ir.Value) -> ir.Value:
 
 
 def _largest(values: ir.Value) -> ir.Value:
-    start = fill([shape_of(values)[0]], f32(), float("-inf"))
+    start = fill([size_of(values, 0)], f32(), float("-inf"))
     # NaN comes through the sum of the exponentials, whatever the maximum is.
     larger: Callable[..., ir.Value] = arith.maxnumf
     return generic([(values, "m j")], "m", f32(), larger, initial=start)
@@ -144,7 +145,7 @@ def _of_the_best_groups(ranked: ir.Value, groups: int, kept: int, counted: int) 
         i1,
         found,
         sizes={"g": groups},
-        initial=fill([tokens, groups], i1, 0),
+        initial=fill([size_of(ranked, 0), groups], i1, 0),
     )
 
     def masked(value: ir.Value, keep: ir.Value) -> ir.Value:

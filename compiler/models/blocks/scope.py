@@ -7,52 +7,40 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.compiler.models.blocks import attention
 from mxc.compiler.models.blocks.activations import Activations
+from mxc.compiler.models.blocks.attention import Cache
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.weights import Weights
-from mxc.dialects.attention import Reach
-
-
-@dataclass(frozen=True)
-class Span:
-    """Where the rows of one sequence stand: the first at `position`, an index.
-
-    `windows` are the keys that they look at, by what a query sees of them (None: all before it).
-    """
-
-    position: ir.Value
-    windows: dict[Reach, attention.Window]
+from mxc.dialects.attention import Reach, Runs
 
 
 @dataclass(frozen=True)
 class State:
     """What the layers of one call share.
 
-    `rotations`: the rows cos and sin [T, R] of its T rows, by the rotary positions of a layer. The
-    rows are those of the sequences one after the other, equally many of each in `spans`. `count`:
-    how many of the rows are tokens, an index; the others, behind them, fill up a chunk. None where
-    all are.
+    `rotations`: the rows cos and sin [T, R] of its T rows, by the rotary positions of a layer.
+    `rows`: their positions and their runs. `places` i32 [S]: which of the recurrent states are
+    those of each run's sequence; None where the model has none.
     """
 
-    tokens: int
-    zero: ir.Value
     rotations: Mapping[Rope, tuple[ir.Value, ir.Value]]
-    spans: tuple[Span, ...]
-    count: ir.Value | None = None
+    rows: Runs
+    places: ir.Value | None = None
 
 
 @dataclass
 class Memory:
-    """What a sequence keeps from call to call; a layer replaces what it has written to.
+    """What sequences keep from call to call; a layer replaces what it has written to.
 
-    `cache`: keys and values, see attention.py. `states`: of a size that does not grow with the
-    sequence, see gated_delta_net.py.
+    `caches`: pages of keys and values, by what a query sees of them. `states`: pools f32
+    [M, L, ..] of a size that does not grow with the sequence, see gated_delta_net.py; `layer`: how
+    many layers that have some are before the next one.
     """
 
-    cache: ir.Value
+    caches: Mapping[Reach, Cache]
     states: list[ir.Value]
+    layer: int = 0
 
 
 @dataclass(frozen=True)

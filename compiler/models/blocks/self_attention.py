@@ -19,21 +19,19 @@ from mxc.compiler.models.blocks.gates import sigmoid
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import Parameter, matrix, vector
 from mxc.compiler.models.blocks.primitives import (
-    by_sequence,
     collapse,
-    columns_of,
     expand,
     f32,
-    joined,
     of_length_one,
-    place_of,
+    parts_of,
     rotate,
     slice_of,
 )
 from mxc.compiler.models.blocks.rope import Rope
-from mxc.compiler.models.blocks.scope import Memory, Scope, Span, State
+from mxc.compiler.models.blocks.scope import Memory, Scope, State
 from mxc.dialects.attention import MASKED, Reach
-from mxc.dialects.generic import constant, generic, loop_index, shape_of
+from mxc.dialects.attention import attention as attend
+from mxc.dialects.generic import constant, generic, shape_of
 
 #: The projections of the input, where they are tensors of their own.
 _INPUTS = ("q_proj", "k_proj", "v_proj")
@@ -140,15 +138,11 @@ class SelfAttention:
         self,
         scope: Scope,
         x: ir.Value,
-        layer: int,
         name: str,
         state: State,
-        memories: list[Memory],
+        memory: Memory,
     ) -> ir.Value:
-        """x [T, H] -> [T, H]; the caches in memory become those with the new keys and values.
-
-        `layer` counts those that have keys and values.
-        """
+        """x [T, H] -> [T, H]; the pages become those with the new keys and values."""
         heads, shared, depth = self.heads, self.shared, self.depth
         weights = scope.weights
         q, k, v = self._projected(scope, x, name)
@@ -160,23 +154,26 @@ class SelfAttention:
             k = self._normalized(scope, k, shared, f"{name}.k_norm")
         output = f"{name}.o_proj"
         with ir.Location.name(name):
+            tokens = shape_of(q)[0]
             q, k = (self._rotated(each, n, state) for each, n in ((q, heads), (k, shared)))
             if self.qk_norm == "length":
                 q, k = (of_length_one(each, self.epsilon) for each in (q, k))
             if self.temperature is not None:
                 q = self._warmed(q, state)
-            v = expand(v, [[0], [1, 2]], [state.tokens, shared, depth])
-            group = heads // shared
-            q = expand(q, [[0], [1, 2], [3]], [state.tokens, shared, group, depth])
-            k, v = (attention.as_cached(rows, memories[0].cache) for rows in (k, v))
-            sinks = self._sinks(scope, name)
-            mixed = joined(
-                [
-                    self._attend(part, sinks, layer, state.zero, span, memory)
-                    for span, part, memory in zip(
-                        state.spans, by_sequence((q, k, v), len(state.spans)), memories, strict=True
-                    )
-                ]
+            v = expand(v, [[0], [1, 2]], [tokens, shared, depth])
+            q = expand(q, [[0], [1, 2], [3]], [tokens, shared, heads // shared, depth])
+            cache = memory.caches[self.window]
+            keys, values = cache.write(self.row, [k, v])
+            mixed = attend(
+                q,
+                self._sinks(scope, name),
+                state.rows,
+                cache.pages,
+                (keys, values),
+                mixed=depth,
+                reach=self.window,
+                scale=depth**-0.5 if self.scale is None else self.scale,
+                cap=self.cap,
             )
             mixed = collapse(mixed, [[0], [1, 2, 3]])
             if gate is not None:
@@ -199,13 +196,12 @@ class SelfAttention:
         """q [T, heads, D] times what the temperature says of each row's position."""
         assert self.temperature is not None
         temperature = self.temperature
-        starts = [span.position for span in state.spans]
 
-        def warmed(value: ir.Value) -> ir.Value:
-            place = place_of(loop_index("m h d", "m"), starts)
+        def warmed(value: ir.Value, position: ir.Value) -> ir.Value:
+            place = arith.index_cast(ir.IndexType.get(), position)
             return arith.mulf(value, temperature.at(place))
 
-        return generic([(q, "m h d")], "m h d", f32(), warmed)
+        return generic([(q, "m h d"), (state.rows.positions, "m")], "m h d", f32(), warmed)
 
     def _projected(self, scope: Scope, x: ir.Value, name: str) -> list[ir.Value]:
         """Queries, keys and values of x [T, H]: [T, heads * D] each."""
@@ -227,8 +223,7 @@ class SelfAttention:
         ]
         if not self.fused:
             return found
-        starts = [sum(widths[:number]) for number in range(len(widths))]
-        return [columns_of(found[0], *each) for each in zip(starts, widths, strict=True)]
+        return parts_of(found[0], widths)
 
     def _queries_and_gate(self, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
         """Both of x [T, heads * 2 D], where they lie head by head: [T, heads * D] each."""
@@ -241,7 +236,7 @@ class SelfAttention:
     def _rotated(self, x: ir.Value, heads: int, state: State) -> ir.Value:
         """x [T, heads * D] with rotary positions, if there are any: [T, heads, D]."""
         if self.rope is None:
-            return expand(x, [[0], [1, 2]], [state.tokens, heads, self.depth])
+            return expand(x, [[0], [1, 2]], [shape_of(x)[0], heads, self.depth])
         cos, sin = state.rotations[self.rope]
         return rotate(x, heads, cos, sin, interleaved=self.rope.interleaved)
 
@@ -259,26 +254,3 @@ class SelfAttention:
             return scope.weights.load(NO_SINKS, self.shared, group)
         loaded = scope.weights.load(f"{name}.sinks", self.heads)
         return expand(loaded, [[0, 1]], [self.shared, group])
-
-    def _attend(
-        self,
-        rows: tuple[ir.Value, ...],
-        sinks: ir.Value,
-        layer: int,
-        zero: ir.Value,
-        span: Span,
-        memory: Memory,
-    ) -> ir.Value:
-        """Attention of the queries, keys and values `rows` of the sequence with this memory."""
-        queries, *new = rows
-        window = span.windows[self.window]
-        for entry, part in enumerate(new, start=2 * layer):
-            memory.cache = attention.write_cache(memory.cache, entry, span.position, part)
-        keys, values = (
-            attention.read_cache(memory.cache, zero, entry, window)
-            for entry in (2 * layer, 2 * layer + 1)
-        )
-        scale = self.depth**-0.5 if self.scale is None else self.scale
-        return attention.attend(
-            queries, keys, values, sinks, span.position, window, scale, self.cap
-        )

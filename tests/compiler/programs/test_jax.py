@@ -224,5 +224,5 @@ def test_an_object_of_another_kind_is_refused() -> None:
 
 
 def test_options_of_models_are_refused(exported: dict[str, export.Exported]) -> None:
-    with pytest.raises(CheckpointError, match="--batch has no meaning for a program"):
-        mxc.compile(exported["same"], batch=[2])
+    with pytest.raises(CheckpointError, match="--recipe has no meaning for a program"):
+        mxc.compile(exported["same"], recipe="rceil")

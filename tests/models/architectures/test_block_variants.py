@@ -200,8 +200,8 @@ each = pytest.mark.parametrize("name", CASES)
 
 
 @each
-def test_prefill(name: str, built: Built) -> None:
-    built(name).check_prefill()
+def test_prompt(name: str, built: Built) -> None:
+    built(name).check_prompt()
 
 
 @each

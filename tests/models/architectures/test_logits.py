@@ -135,8 +135,8 @@ def test_the_library_reads_the_same_weights(name: str, built: Built) -> None:
 
 
 @each
-def test_prefill(name: str, built: Built) -> None:
-    built(name).check_prefill()
+def test_prompt(name: str, built: Built) -> None:
+    built(name).check_prompt()
 
 
 @each
