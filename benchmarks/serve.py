@@ -3,25 +3,36 @@
     mxc serve OUT.mxc --port 8000 &
     python benchmarks/serve.py http://127.0.0.1:8000 [--clients 1,4,16,64] [--prompt 32,512,2048]
     python benchmarks/serve.py http://127.0.0.1:8000 --rate 2,8
+    python benchmarks/serve.py http://127.0.0.1:8000 --turns --prompt 2000
 
 Prompts are random token ids, each of its own, so that no prefix is shared; answers are streamed.
 With --clients each client asks again as soon as it has its answer; with --rate requests come at
-random times, so many a second (a Poisson process). TTFT is the time to the first token, TPOT that
-between tokens; of both the median and the 99th percentile. For a comparison run it against the
-other server (llama-server takes the same requests) on the same machine, in turns, with the same
-model and number of threads.
+random times, so many a second (a Poisson process). With --seconds a row takes so long instead of so
+many requests; what is on its way then is finished. TTFT is the time to the first token, TPOT that
+between tokens; of both the median and the 99th percentile.
+
+With --turns each prompt is sent again with 32 more tokens behind it, as the second turn of a
+conversation is; both TTFTs are medians.
+
+For a comparison run it against the other server (llama-server takes the same requests) on the same
+machine, in turns, with the same model and number of threads.
 """
 
 import argparse
 import asyncio
 import json
+import math
 import random
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import httpx2
 import numpy as np
+
+#: Tokens of the question of a second turn.
+QUESTION = 32
 
 
 @dataclass
@@ -61,8 +72,14 @@ async def ask(
     return answer
 
 
+def tokens(key: str, count: int, vocabulary: int) -> list[int]:
+    """Random token ids, the same for each key."""
+    chance = random.Random(key)
+    return [chance.randrange(vocabulary) for _ in range(count)]
+
+
 async def closed(
-    clients: int, requests: int, one: Callable[[int], Awaitable[Answer]]
+    clients: int, requests: int, one: Callable[[int], Awaitable[Answer]], until: float
 ) -> list[Answer]:
     """So many clients, each of which asks again when it has its answer."""
     numbers = iter(range(requests))
@@ -71,13 +88,15 @@ async def closed(
     async def client() -> None:
         for number in numbers:
             found.append(await one(number))
+            if time.perf_counter() > until:
+                return
 
     await asyncio.gather(*(client() for _ in range(clients)))
     return found
 
 
 async def poisson(
-    rate: float, requests: int, one: Callable[[int], Awaitable[Answer]]
+    rate: float, requests: int, one: Callable[[int], Awaitable[Answer]], until: float
 ) -> list[Answer]:
     """Requests at random times, `rate` a second, whoever waits."""
     chance = random.Random(0)
@@ -85,6 +104,8 @@ async def poisson(
     for number in range(requests):
         tasks.append(asyncio.ensure_future(one(number)))
         await asyncio.sleep(chance.expovariate(rate))
+        if time.perf_counter() > until:
+            break
     return await asyncio.gather(*tasks)
 
 
@@ -112,6 +133,21 @@ def line(name: str, prompt: int, found: list[Answer], seconds: float) -> str:
     )
 
 
+def turns(prompt: int, answers: list[tuple[Answer, Answer]]) -> str:
+    """A row: when first and second turns began to answer, and how many times sooner."""
+    errors = sorted({each.error for both in answers for each in both if each.error})
+    good = [both for both in answers if all(each.arrivals for each in both)]
+    if not good:
+        return f"| {prompt} | 0 | - | - | - | {', '.join(errors) or '-'} |"
+    first, second = (
+        float(np.median([both[turn].arrivals[0] for both in good])) * 1e3 for turn in (0, 1)
+    )
+    return (
+        f"| {prompt} | {len(good)} | {first:.1f} | {second:.1f} | {first / second:.1f} | "
+        f"{', '.join(errors) or '-'} |"
+    )
+
+
 async def measure(arguments: argparse.Namespace) -> None:
     headers = {"Authorization": f"Bearer {arguments.key}"}
     limits = httpx2.Limits(max_connections=None)
@@ -119,24 +155,44 @@ async def measure(arguments: argparse.Namespace) -> None:
         base_url=arguments.url, headers=headers, timeout=None, limits=limits
     ) as client:
         model = arguments.model or (await client.get("/v1/models")).json()["data"][0]["id"]
+
+        async def one(key: str, prompt: int, seed: int = 0, question: int = 0) -> Answer:
+            key = f"{arguments.seed} {key} {prompt}"
+            said = tokens(key, prompt, arguments.vocabulary)
+            said += tokens(key + " question", question, arguments.vocabulary)
+            return await ask(client, model, said, arguments.generate, seed)
+
+        await one("reads the weights, and is not counted", 32)
+        if arguments.turns:
+            print("| history | conversations | first TTFT ms | second TTFT ms | times | errors |")
+            print("|---|---|---|---|---|---|")
+            for prompt in arguments.prompt:
+                answers = []
+                for number in range(arguments.requests or 8):
+                    first = await one(f"turn {number}", prompt)
+                    second = await one(f"turn {number}", prompt, question=QUESTION)
+                    answers.append((first, second))
+                print(turns(prompt, answers), flush=True)
+            return
         print(
             "| arrivals | prompt | answers | tokens/s | with prompts | TTFT ms | TPOT ms | errors |"
         )
         print("|---|---|---|---|---|---|---|---|")
         for prompt in arguments.prompt:
-
-            async def one(number: int, prompt: int = prompt) -> Answer:
-                chance = random.Random(f"{arguments.seed} {prompt} {number}")
-                tokens = [chance.randrange(arguments.vocabulary) for _ in range(prompt)]
-                return await ask(client, model, tokens, arguments.generate, number)
-
-            await one(-1)  # reads the weights, and is not counted
             rates = [(f"{rate:g}/s", poisson, rate) for rate in arguments.rate or ()]
             loops = [(f"{count} clients", closed, count) for count in arguments.clients or ()]
             for name, arrivals, how in rates or loops:
                 requests = arguments.requests or max(8, 4 * int(how))
+                if arguments.seconds is not None:
+                    requests = sys.maxsize
+
+                async def each(number: int, prompt: int = prompt, name: str = name) -> Answer:
+                    # Prompts of other rows may still be in the server's cache.
+                    return await one(f"{name} {number}", prompt, number)
+
                 started = time.perf_counter()
-                found = await arrivals(how, requests, one)
+                until = started + (arguments.seconds or math.inf)
+                found = await arrivals(how, requests, each, until)
                 print(line(name, prompt, found, time.perf_counter() - started), flush=True)
 
 
@@ -156,6 +212,8 @@ def main() -> None:
     parser.add_argument("--prompt", type=numbers, default=[32, 512, 2048])
     parser.add_argument("--generate", type=int, default=64)
     parser.add_argument("--requests", type=int, help="of each row; four a client by default")
+    parser.add_argument("--seconds", type=float, help="of each row, instead of --requests")
+    parser.add_argument("--turns", action="store_true", help="second turns beside first ones")
     parser.add_argument("--vocabulary", type=int, default=256, help="prompts have ids below this")
     parser.add_argument("--seed", type=int, default=0)
     asyncio.run(measure(parser.parse_args()))

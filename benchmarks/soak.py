@@ -5,7 +5,8 @@
 
 Clients ask, and some of them leave in the middle, reset their connection, read slowly, send half a
 body, too much of one, or none of JSON. At the end no request runs or waits, every page is free,
-every proper request had its answer, and each answer is the one that its prompt got alone.
+every proper request had its answer, and each answer is the one that its prompt got alone. After a
+fifth of the time the server's memory and its open files no longer grow.
 """
 
 import argparse
@@ -24,7 +25,10 @@ from urllib.request import urlopen
 PATH = "/v1/completions"
 #: More than a server takes by default.
 TOO_LARGE = 9 << 20
-PROMPTS = [f"{word} " * count for word in ("one", "and", "the") for count in (1, 7, 30)]
+#: How much a server's memory may grow once it is warm, in bytes.
+GROWTH = 32 << 20
+#: Token ids; the longest fill pages, which the prefix cache then has.
+PROMPTS = [(token,) * count for token in (65, 66, 67) for count in (1, 7, 30, 130)]
 
 
 @dataclass
@@ -36,13 +40,15 @@ class Soak:
     tokens: int = 24
     seen: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
+    #: Resident bytes of the server: after a fifth of the time, and at the end.
+    memory: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
         with urlopen(f"{self.url}/v1/models", timeout=60) as answer:
             self.model = json.load(answer)["data"][0]["id"]
-        self.expected: dict[str, str] = {}
+        self.expected: dict[tuple[int, ...], str] = {}
 
     async def run(self, seconds: float, clients: int, turns: int = sys.maxsize) -> None:
         """Ask each prompt alone, then all at once: for so long, or so many turns of a client."""
@@ -50,9 +56,28 @@ class Soak:
             status, body = await self.post(self.body(prompt))
             assert status == 200, body
             self.expected[prompt] = json.loads(body)["choices"][0]["text"]
-        until = time.monotonic() + seconds
+        now = time.monotonic()
+        until = now + seconds
+        files = self.metrics()["process_open_fds"]
+        watch = asyncio.ensure_future(self.watch(now + seconds / 5))
         await asyncio.gather(*(self.client(number, until, turns) for number in range(clients)))
-        await self.settle()
+        watch.cancel()
+        await self.settle(files)
+        self.memory.append(self.metrics()["process_resident_memory_bytes"])
+        if len(self.memory) == 2 and self.memory[1] > self.memory[0] + GROWTH:
+            self.problems.append(f"memory grew from {self.memory[0]:.0f} to {self.memory[1]:.0f}")
+
+    async def watch(self, when: float) -> None:
+        """Note the memory of the server once it is warm."""
+        await asyncio.sleep(when - time.monotonic())
+        self.memory.append(self.metrics()["process_resident_memory_bytes"])
+
+    def metrics(self) -> dict[str, float]:
+        """Values of now, by name and labels."""
+        with urlopen(f"{self.url}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in values.items()}
 
     async def client(self, number: int, until: float, turns: int) -> None:
         """One client that does one thing after the other."""
@@ -67,7 +92,7 @@ class Soak:
             except Exception as error:
                 self.problems.append(f"{way.__name__}: {type(error).__name__} {error}")
 
-    def body(self, prompt: str, **more: object) -> bytes:
+    def body(self, prompt: tuple[int, ...], **more: object) -> bytes:
         fields = {"model": self.model, "prompt": prompt, "max_tokens": self.tokens, "seed": 1}
         return json.dumps({**fields, "temperature": 1.0, **more}).encode()
 
@@ -101,7 +126,9 @@ class Soak:
         elif status != 200:
             self.problems.append(f"ask: {status} {body[:200]!r}")
         elif json.loads(body)["choices"][0]["text"] != self.expected[prompt]:
-            self.problems.append(f"ask: another answer to {prompt[:20]!r}: {body[:300]!r}")
+            self.problems.append(
+                f"ask: another answer to {len(prompt)} times {prompt[0]}: {body[:300]!r}"
+            )
 
     async def leave(self, chance: random.Random) -> None:
         reader, writer = await self.open(self.body(chance.choice(PROMPTS), stream=True))
@@ -147,22 +174,22 @@ class Soak:
         if b" 413 " not in head:
             self.problems.append(f"large: {head!r}")
 
-    async def settle(self) -> None:
-        """Wait until nothing runs; note what stays."""
+    async def settle(self, files: float) -> None:
+        """Wait until nothing runs and no more than `files` are open; note what stays."""
         left: dict[str, float] = {}
         for _ in range(200):
-            with urlopen(f"{self.url}/metrics", timeout=60) as answer:
-                lines = answer.read().decode().splitlines()
-            values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+            values = self.metrics()
             left = {
-                name: float(value)
+                name: value
                 for name, value in values.items()
-                if float(value) and (name.startswith("mxc_requests_") or 'use="used"' in name)
+                if value and (name.startswith("mxc_requests_") or 'use="used"' in name)
             }
+            if values["process_open_fds"] > files:
+                left["process_open_fds"] = values["process_open_fds"]
             if not left:
                 return
             await asyncio.sleep(0.05)
-        self.problems.append(f"left over: {left}")
+        self.problems.append(f"left over: {left}, open files at first: {files}")
 
 
 def main() -> None:
@@ -177,6 +204,7 @@ def main() -> None:
     soak = Soak(arguments.url, arguments.seed)
     asyncio.run(soak.run(60 * arguments.minutes, arguments.clients))
     print(dict(soak.seen))
+    print("memory, MiB:", " and ".join(f"{each / (1 << 20):.0f}" for each in soak.memory))
     for problem in soak.problems:
         print(problem)
     sys.exit(bool(soak.problems))

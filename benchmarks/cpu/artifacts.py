@@ -16,10 +16,6 @@ from mxc.formats.formats import FORMATS
 #: The table of which a token reads one row.
 _EMBEDDING = "embed_tokens"
 
-#: The option of `mxc bench` that decodes so many sequences together, and of `mxc compile` that
-#: makes the artifact able to. Tokens a second count the tokens of all of them.
-BATCH_OPTION = "--batch"
-
 _PLAIN_BITS = {"bf16": 16, "f16": 16, "f32": 32}
 
 
@@ -60,10 +56,10 @@ def compile_model(
 def bench_model(
     artifact: Path, prompt: int, generate: int, threads: int, sequences: int = 1
 ) -> dict[str, Any]:
-    """What `mxc bench --json` says. Several sequences need an artifact compiled for as many."""
+    """What `mxc bench --json` says; tokens a second count those of all sequences."""
     words = ["--prompt", str(prompt), "--generate", str(generate), "--threads", str(threads)]
     if sequences > 1:
-        words += [BATCH_OPTION, str(sequences)]
+        words += ["--batch", str(sequences)]
     found: dict[str, Any] = json.loads(run_mxc(["bench", str(artifact), *words, "--json"]))
     return found
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from artifacts import BATCH_OPTION, bench_model, compile_model
+from artifacts import bench_model, compile_model
 from ggml import PeerMissing, folder
 from gguf_model import write_model
 from limits import numbers
@@ -76,10 +76,7 @@ def measure(options: argparse.Namespace, place: Path) -> Iterator[Line]:
     checkpoint = place / "checkpoint"
     write_gpt_oss(checkpoint, shape, tokenizer=False)
     longest = max(*options.lengths, SHORT) + options.generate
-    words = ["--max-sequence-length", str(longest)]
-    for batch in options.batches:
-        words += [BATCH_OPTION, str(batch)] if batch > 1 else []
-    words += options.words
+    words = ["--max-sequence-length", str(longest), *options.words]
     dense = None if options.quantize_dense == "none" else options.quantize_dense
     built = compile_model(checkpoint, place / "model.mxc", options.activations, dense, words)
     for setting in settings(options.threads, options.lengths, options.batches):
