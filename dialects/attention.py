@@ -280,7 +280,6 @@ def owners_of(rows: Size, runs: ir.Value) -> ir.Value:
     """i32 [rows]: the run of each row, the last one that begins at or before it."""
     i32 = ir.IntegerType.get_signless(32)
     count = value_of(size_of(runs, 0))
-
     kind = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()], i32)
     firsts = tensor.extract_slice(kind, runs, [], [count], [], [0, 0], [kind.shape[0], 1], [1, 1])
 
