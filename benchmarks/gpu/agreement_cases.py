@@ -27,7 +27,7 @@ SCHEDULES = {
     "16": Schedule(instruction=_SMALL, tiles=(2, 2), waves=(2, 2, 1)),
     "32": Schedule(instruction=_LARGE, tiles=(1, 2), waves=(1, 1, 2)),
     "ring": Schedule(
-        instruction=_LARGE, tiles=(1, 2), waves=(4, 1, 1), transport="ring", stages=3, turns=2
+        instruction=_LARGE, tiles=(1, 2), waves=(4, 1, 1), transport="ring", stages=3, k_steps=2
     ),
 }
 #: Those of floats in registers.

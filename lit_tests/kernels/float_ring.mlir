@@ -5,7 +5,7 @@
 // CHECK: stream.executable private @mxc_bf16_mxfp4_1x4096x4096x4096 {
 // CHECK: memref.alloc() : memref<122880xi8, #gpu.address_space<workgroup>>
 
-// Two stages are asked for, and of the third what the first turn does not ask for.
+// Two stages are asked for, and of the third what the first k-step does not ask for.
 // CHECK-COUNT-2: rocdl.asyncmark
 // CHECK: rocdl.wait.asyncmark 1
 // CHECK: rocdl.s.barrier

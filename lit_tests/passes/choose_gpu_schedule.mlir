@@ -8,13 +8,13 @@
 // CHECK-LABEL: @mixed_pair(
 // CHECK: mxc.schedule = {instruction = 16 : i64, tiles = array<i64: 1, 1>, transport = "stream", waves = array<i64: 1, 1, 8>}
 // CHECK-LABEL: @many_rows(
-// CHECK: mxc.schedule = {instruction = 32 : i64, stages = {{.*}} : i64, tiles = array<i64: {{.*}}>, transport = "ring", turns = 2 : i64, waves = array<i64: 4, 1, 1>}
+// CHECK: mxc.schedule = {instruction = 32 : i64, k_steps = 2 : i64, stages = {{.*}} : i64, tiles = array<i64: {{.*}}>, transport = "ring", waves = array<i64: 4, 1, 1>}
 // Of a number that comes with the call: one for a few rows, one for some, one for many.
 // CHECK-LABEL: @any_rows(
 // CHECK: mxc.schedule = [
 // CHECK-SAME: {below = {{[0-9]+}} : i64, instruction = 16 : i64, tiles = array<i64: 1, 1>, transport = "stream", waves = array<i64: 1, 1, 8>}
 // CHECK-SAME: {below = {{[0-9]+}} : i64, instruction = 32 : i64,
-// CHECK-SAME: {instruction = 32 : i64, stages = {{[2-8]}} : i64, {{.*}}transport = "ring"
+// CHECK-SAME: {instruction = 32 : i64, k_steps = 2 : i64, stages = {{[2-8]}} : i64, {{.*}}transport = "ring"
 // CHECK-LABEL: @no_scales(
 // CHECK-NOT: mxc.schedule
 

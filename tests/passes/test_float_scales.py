@@ -247,7 +247,7 @@ def test_on_gpus_float_scales_of_blocks_multiply_sums(
         ("deepseek", 32, [1, 2], [1, 1, 3]),
         ("columns_in_no_tile", 16, [2, 4], [2, 2, 1]),
         ("columns_in_no_tile", 32, [1, 2], [1, 1, 3]),
-        # Two sums a turn.
+        # Two sums a k-step.
         ("groups_of_32", 32, [1, 1], [1, 1, 3]),
     ],
 )

@@ -79,7 +79,7 @@ _ACTIVATIONS: dict[tuple[str, str], Format] = {
 } | {(element, F32.mlir): name for element, name in _FORMATS.items()}
 #: Elements that may be under f32, by type.
 _UNDER_F32 = {type: FORMATS[name].element for type, name in _FORMATS.items()} | {INT4.mlir: INT4}
-#: Rows of the instructions whose turn is the longest.
+#: Rows of the instructions whose k-step is the longest.
 _LEAST = 16
 #: Activations without scales.
 _FLOATS: tuple[Format, ...] = ("f32", "f16", "bf16")
@@ -215,7 +215,7 @@ def _sums(left: Scaled | Floats, right: Scaled) -> bool:
 
 
 def _parts(left: Scaled | Floats, right: Scaled, unit: MatrixUnit) -> int:
-    """Sums of the longest turn that f32 scales multiply; 1 where there are no such scales."""
+    """Sums of the longest k-step that f32 scales multiply; 1 where there are no such scales."""
     sides = [side for side in (left, right) if isinstance(side, Scaled) and side.multiplies_sums]
     return sums_of(Instruction(_LEAST, unit).groups, *(side.shared for side in sides))
 

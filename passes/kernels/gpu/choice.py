@@ -10,7 +10,7 @@ from itertools import product
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
-from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS, Instruction
+from mxc.passes.kernels.gpu.fragments import BLOCK, K_STEPS, Instruction
 from mxc.passes.kernels.gpu.ring.row_scales import AT_ONCE
 from mxc.passes.kernels.gpu.ring.staged_scales import scale_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, PIECE, layout_bytes
@@ -48,8 +48,8 @@ _PATIENCE, _MOST_STAGES = 1.5, 8
 _STAGES = range(4, 1, -1)
 #: Stages where one is brief: no more than so many clocks.
 _MANY, _BRIEF = 8, 512
-#: Turns of a stage: two blocks of six bits are whole pieces.
-_TURNS = 2
+#: K-steps of a stage: two blocks of six bits are whole pieces.
+_K_STEPS = 2
 #: Tiles of a wave along the side that goes straight to registers, and along the other one.
 _DIRECT, _STAGED = (2, 1), (8, 7, 6, 5, 4, 3, 2, 1)
 #: Accumulation registers of a wave that is alone on its SIMD.
@@ -147,9 +147,9 @@ def registers(problem: Problem, schedule: Schedule) -> int:
         bits = m * problem.bits[0] + n * problem.bits[1]
         return schedule.instruction.totals * m * n * spans + 2 * _of_block(bits, schedule)
     totals = schedule.instruction.totals * m * n + _of_sums(problem, schedule)
-    lhs, rhs = (TURNS * bits for bits in problem.bits)
+    lhs, rhs = (K_STEPS * bits for bits in problem.bits)
     if problem.parts and not schedule.instruction.unit.converts:
-        left = m * lhs // TURNS if problem.is_float else m * (lhs + 2)
+        left = m * lhs // K_STEPS if problem.is_float else m * (lhs + 2)
         right = n * (2 * rhs + 2 + _DECODED)
         return totals + left + right + _DECODED + (problem.parts - 1) * _PART
     if problem.parts:
@@ -221,7 +221,7 @@ def _dense_rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
                 waves=waves,
                 transport="ring",
                 stages=stages,
-                turns=STAGE,
+                k_steps=STAGE,
             )
 
 
@@ -244,9 +244,9 @@ def _rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
                 continue
             bits = problem.bits[1 if places[0] > 1 else 0]
             rows = staged * INSTRUCTION.rows
-            slot = layout_bytes(rows, bits, _TURNS, waves)
-            turn = direct * staged * INSTRUCTION.clocks
-            for stages in _STAGES if turn * _TURNS > _BRIEF else (_MANY, *_STAGES):
+            slot = layout_bytes(rows, bits, _K_STEPS, waves)
+            k_step = direct * staged * INSTRUCTION.clocks
+            for stages in _STAGES if k_step * _K_STEPS > _BRIEF else (_MANY, *_STAGES):
                 if stages * slot + scale_bytes(rows, waves) <= device.unit.lds_bytes:
                     yield Schedule(
                         instruction=INSTRUCTION,
@@ -254,13 +254,13 @@ def _rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
                         waves=places,
                         transport="ring",
                         stages=stages,
-                        turns=_TURNS,
+                        k_steps=_K_STEPS,
                     )
                     break
 
 
 def _float_rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
-    """A stage is one turn; there are as many as memory needs to answer, and one more."""
+    """A stage is one k-step; there are as many as memory needs to answer, and one more."""
     waves, rates = (2, 2, 1), device.rates
     for m, n in product((4, 3, 2, 1), repeat=2):
         # Three parts of an f32 and wide weights leave no registers for 16 tiles.
@@ -270,8 +270,8 @@ def _float_rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
         slot = sum(
             layout_bytes(rows, bits, 1, 4) for rows, bits in zip(sizes, problem.bits, strict=True)
         )
-        turn = m * n * INSTRUCTION.decoded_clocks * problem.parts
-        wanted = 2 + math.ceil(_PATIENCE * rates.memory_latency / turn)
+        k_step = m * n * INSTRUCTION.decoded_clocks * problem.parts
+        wanted = 2 + math.ceil(_PATIENCE * rates.memory_latency / k_step)
         stages = min(wanted, _MOST_STAGES, device.unit.lds_bytes // slot)
         if stages >= min(_STAGES):
             yield Schedule(
@@ -280,5 +280,5 @@ def _float_rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
                 waves=waves,
                 transport="ring",
                 stages=stages,
-                turns=1,
+                k_steps=1,
             )

@@ -72,7 +72,7 @@ class Contraction(ABC):
 
     @property
     def sums(self) -> int:
-        """Sums of a turn that are multiplied by f32 scales; 0 where there are none."""
+        """Sums of a k-step that are multiplied by f32 scales; 0 where there are none."""
         sides = [side for side in (self.lhs, self.rhs) if isinstance(side, Scaled)]
         shared = [side.shared for side in sides if side.multiplies_sums]
         return sums_of(self.schedule.instruction.groups, *shared) if shared else 0

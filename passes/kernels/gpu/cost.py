@@ -1,11 +1,11 @@
 """What a schedule costs: clocks of the device for a product, estimated from shapes alone.
 
-    time    = max(turns of all rounds, bytes from memory / bandwidth reached) + start + result
+    time    = max(k-steps of all rounds, bytes from memory / bandwidth reached) + start + result
     rounds  = ceil(workgroups / workgroups that run at once)
-    a turn  = the busiest of: matrix cores, LDS, the path of the unit to memory
+    a k-step  = the busiest of: matrix cores, LDS, the path of the unit to memory
     reached = min(bandwidth, bytes asked for and not there yet / latency)
 
-A turn is one instruction along K. What runs at once, and is asked for, follows from registers and
+A k-step is one instruction along K. What runs at once, and is asked for, follows from registers and
 LDS. Each byte of the operands comes from memory once: what several workgroups read is in a cache
 then, which the path to memory sees and memory does not. The figures are those of the records in
 targets/amd/; like the issue model (compiler/report) this ranks
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mxc.passes.kernels.gpu.fragments import BLOCK, TURNS
+from mxc.passes.kernels.gpu.fragments import BLOCK, K_STEPS
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.targets.gpu import Gpu
 
@@ -86,7 +86,7 @@ def padding(problem: Problem, schedule: Schedule) -> float:
     """The part of the products that is computed for nothing: beyond rows, columns and K."""
     computed = workgroups(problem, schedule) * schedule.rows * schedule.columns
     groups, waves = schedule.instruction.groups, schedule.waves[2]
-    blocks = groups * (schedule.turns or TURNS) * waves
+    blocks = groups * (schedule.k_steps or K_STEPS) * waves
     along = -(-problem.blocks // blocks) * blocks
     return 1 - problem.rows * problem.columns * problem.groups * problem.blocks / computed / along
 
@@ -99,10 +99,10 @@ def cost(problem: Problem, schedule: Schedule, device: Gpu) -> float:
     at_once = min(count, device.units * per_unit)
     # What shares a unit shares its pipes.
     rounds = -(-count // device.units)
-    turns = -(-problem.blocks // (schedule.instruction.groups * schedule.waves[2]))
+    k_steps = -(-problem.blocks // (schedule.instruction.groups * schedule.waves[2]))
     start = rates.memory_latency + rates.lds_latency
     result = schedule.rows * schedule.columns * _RESULT / rates.memory_bytes_per_clock
-    busy = rounds * (turns * _turn(problem, schedule, device) + result) + start
+    busy = rounds * (k_steps * _k_step(problem, schedule, device) + result) + start
     in_flight = min(at_once * _asked(problem, schedule), _bytes(problem))
     bandwidth = min(device.bytes_a_clock, in_flight / device.latency_clocks)
     return max(busy, _bytes(problem) / bandwidth + start)
@@ -115,8 +115,8 @@ def _at_once(schedule: Schedule, device: Gpu) -> int:
     return max(1, limit * device.unit.simds // waves)
 
 
-def _turn(problem: Problem, schedule: Schedule, device: Gpu) -> float:
-    """Clocks of a turn of one workgroup that has a unit to itself."""
+def _k_step(problem: Problem, schedule: Schedule, device: Gpu) -> float:
+    """Clocks of a k-step of one workgroup that has a unit to itself."""
     unit, rates = device.unit, device.rates
     m, n = schedule.tiles
     waves = schedule.threads // unit.wave
@@ -148,7 +148,7 @@ def _turn(problem: Problem, schedule: Schedule, device: Gpu) -> float:
 
 
 def _side_bytes(problem: Problem, schedule: Schedule, m: int, n: int) -> int:
-    """Of a turn, for so many tiles of lhs and of rhs."""
+    """Of a k-step, for so many tiles of lhs and of rhs."""
     size = schedule.instruction.rows * schedule.instruction.groups
     return size * (m * problem.row_bytes(0) + n * problem.row_bytes(1))
 
@@ -156,21 +156,21 @@ def _side_bytes(problem: Problem, schedule: Schedule, m: int, n: int) -> int:
 def _asked(problem: Problem, schedule: Schedule) -> int:
     """Bytes that a workgroup has asked of memory at any time.
 
-    Of a stream a step of four turns; of a ring all stages but the one that is multiplied. Of the
+    Of a stream a step of four k-steps; of a ring all stages but the one that is multiplied. Of the
     side with fewer rows most is in a cache.
     """
     m, n = schedule.tiles
     down, right, k = schedule.waves
     tiles = (0, n * right) if problem.rows < problem.columns else (m * down, 0)
-    turns: float = TURNS * k
+    k_steps: float = K_STEPS * k
     if schedule.transport == "ring":
-        turns = _of_stage(problem, schedule) * (schedule.stages - 1)
-    return int(turns * _side_bytes(problem, schedule, *tiles))
+        k_steps = _of_stage(problem, schedule) * (schedule.stages - 1)
+    return int(k_steps * _side_bytes(problem, schedule, *tiles))
 
 
 def _of_stage(problem: Problem, schedule: Schedule) -> float:
-    """Turns of a stage of a ring; those of a dense product are over one block."""
-    return schedule.turns / (schedule.instruction.groups if problem.is_dense else 1)
+    """K-steps of a stage of a ring; those of a dense product are over one block."""
+    return schedule.k_steps / (schedule.instruction.groups if problem.is_dense else 1)
 
 
 def _bytes(problem: Problem) -> int:

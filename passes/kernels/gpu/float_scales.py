@@ -1,9 +1,9 @@
 """f32 scales that differ along K: which of them kernels for GPUs multiply sums by.
 
 No matrix instruction takes an f32 scale. So the elements under one are multiplied without it, and
-their sum is multiplied by the scales of both sides (products.py). A turn of an instruction is over
+their sum is multiplied by the scales of both sides (products.py). A k-step goes over
 one block of 32 for each lane group; where a scale is for fewer of them than there are groups, a
-turn is several sums, each over `span` blocks that all lane groups share.
+k-step is several sums, each over `span` blocks that all lane groups share.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StepFactors:
 
 
 def factors_of_step(shared: int, instruction: Instruction, sums: int) -> StepFactors:
-    """Those of a row with a scale for each `shared` blocks, where a turn is `sums` sums."""
+    """Those of a row with a scale for each `shared` blocks, where a k-step is `sums` sums."""
     step = instruction.step
     if shared % step == 0:
         return StepFactors(1, step, 1)
@@ -66,5 +66,5 @@ def factors_of_step(shared: int, instruction: Instruction, sums: int) -> StepFac
 
 
 def sums_of(groups: int, *shared: int) -> int:
-    """Sums of a turn over `groups` blocks, of sides with an f32 scale for each `shared` blocks."""
+    """Sums of a k-step over `groups` blocks of sides with an f32 scale per `shared` blocks."""
     return groups // gcd(groups, *shared)

@@ -18,7 +18,7 @@ from iree.compiler.dialects import arith, vector
 from mxc.dialects.amdgpu import BEYOND
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.decode import Register
-from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, TURNS, Instruction
+from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, Instruction
 from mxc.passes.kernels.gpu.lanes import Lane, below, divided, plus, rest, times
 from mxc.passes.kernels.gpu.sides import Loaded
 from mxc.passes.kernels.sources import Source
@@ -78,8 +78,8 @@ class Floats:
 class FloatSide:
     """Rows of float activations, for the tiles of one wave: see ScaledSide.
 
-    In turn x of a step a lane of group g has all of block 4 g + x; with `sums` its part of the
-    blocks of each sum of the turn.
+    In k-step x of a step a lane of group g has all of block 4 g + x; with `sums` its part of the
+    blocks of each sum of the k-step.
     """
 
     kind: Floats
@@ -98,16 +98,16 @@ class FloatSide:
     def load(self, step: ir.Value, *, masked: bool) -> Loaded:
         """Everything of one step. `masked`: blocks that the row does not have are zero."""
         kind, group, groups = self.kind, self.lane.block, self.instruction.groups
-        # Of the blocks of a sum a lane has a part; without sums a turn is one, and each its own.
+        # Of the blocks of a sum a lane has a part; without sums a k-step is one, and each its own.
         sums = max(1, self.sums)
-        first, stride = (1, groups // sums) if self.sums else (TURNS, 1)
+        first, stride = (1, groups // sums) if self.sums else (K_STEPS, 1)
         own = plus(times(step, self.instruction.step), times(divided(group, sums), first))
         part = kind.block_bytes // sums
         found: Loaded = []
         for row in self.rows:
             start = times(plus(times(row, kind.blocks), own), kind.block_bytes)
             start = plus(start, times(rest(group, sums), part))
-            for number in range(TURNS * sums):
+            for number in range(K_STEPS * sums):
                 block = plus(own, number * stride)
                 for byte in range(0, part, LOAD):
                     at = plus(start, number * stride * kind.block_bytes + byte)
@@ -117,10 +117,10 @@ class FloatSide:
                     found.append(bitcast(loaded, kind.element, self._lanes))
         return found
 
-    def parts(self, loaded: Sequence[ir.Value], tile: int, turn: int) -> list[list[ir.Value]]:
-        """The fragments of a tile in a turn, along K; of each the floats that add up to it."""
+    def parts(self, loaded: Sequence[ir.Value], tile: int, k_step: int) -> list[list[ir.Value]]:
+        """The fragments of a tile in a k-step, along K; of each the floats that add up to it."""
         count = BLOCK // self._lanes
-        start = (tile * TURNS + turn) * count
+        start = (tile * K_STEPS + k_step) * count
         own = loaded[start : start + count]
         if self._lanes == FRAGMENT:
             whole = list(own)

@@ -31,7 +31,7 @@ from mxc.targets.matrix_unit import MatrixInstruction, MatrixUnit
 #: Elements that share a scale.
 BLOCK = 32
 #: Instructions of a step: the scales in a dword.
-TURNS = 4
+K_STEPS = 4
 #: Consecutive sums of a lane that are stored at once.
 QUAD = 4
 #: Elements of a fragment of bf16 or f16: 16 bytes.
@@ -78,14 +78,14 @@ class Instruction:
         return self.rows, self.rows, self.unit.scaled_form(self.rows).k
 
     @property
-    def turns(self) -> int:
+    def k_steps(self) -> int:
         """Scaled instructions of a step."""
         return self.step * BLOCK // self.shape[2]
 
     @property
     def clocks(self) -> int:
         """Of a matrix core for a block a lane, scaled; twice as many where one has 8 bits."""
-        return self.unit.scaled_form(self.rows).clocks * self.turns // TURNS
+        return self.unit.scaled_form(self.rows).clocks * self.k_steps // K_STEPS
 
     @property
     def decoded_clocks(self) -> int:
@@ -95,7 +95,7 @@ class Instruction:
     @property
     def step(self) -> int:
         """Blocks of a step."""
-        return TURNS * self.groups
+        return K_STEPS * self.groups
 
     @property
     def totals(self) -> int:

@@ -74,7 +74,7 @@ def at_most(a: ir.Value, b: ir.Value | int) -> ir.Value:
 
 @dataclass(frozen=True)
 class Lane:
-    """`row` of its tile of lhs, `column` of that of rhs, `block` along K of those of a turn.
+    """`row` of its tile of lhs, `column` of that of rhs, `block` along K of those of a k-step.
 
     `group`: which rows of the result it has; `wave` of the workgroup, a scalar.
     """

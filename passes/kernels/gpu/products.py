@@ -15,7 +15,7 @@ from iree.compiler.dialects import arith, vector
 from mxc.dialects.amdgpu import mfma, scaled_mfma, scaled_wmma, wmma, zeros
 from mxc.passes.kernels.gpu.dense.side import DenseSide
 from mxc.passes.kernels.gpu.floats import FloatSide
-from mxc.passes.kernels.gpu.fragments import FRAGMENT, TURNS, Instruction
+from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS, Instruction
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledSide
 from mxc.passes.kernels.vectors import of
 
@@ -30,36 +30,36 @@ class ScaledProduct:
 
     def multiply(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded) -> list[ir.Value]:
         """The totals, tile rows times tile columns, with a step added."""
-        for turn in range(self.turns):
-            totals = self.add(totals, lhs, rhs, turn)
+        for k_step in range(self.k_steps):
+            totals = self.add(totals, lhs, rhs, k_step)
         return totals
 
     @property
-    def turns(self) -> int:
+    def k_steps(self) -> int:
         """Of a step."""
-        return self.instruction.turns
+        return self.instruction.k_steps
 
-    def add(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded, turn: int) -> list[ir.Value]:
-        """The totals with a turn of the step added."""
+    def add(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded, k_step: int) -> list[ir.Value]:
+        """The totals with a k-step of the step added."""
         totals = list(totals)
         columns = range(len(self.rhs.rows))
-        right = [self.rhs.fragment(rhs, n, turn) for n in columns]
+        right = [self.rhs.fragment(rhs, n, k_step) for n in columns]
         for m in range(len(self.lhs.rows)):
-            left = self.lhs.fragment(lhs, m, turn)
+            left = self.lhs.fragment(lhs, m, k_step)
             for n in columns:
                 at = m * len(columns) + n
                 scales = (self.rhs.scales(rhs, n), self.lhs.scales(lhs, m))
-                totals[at] = self._multiply(right[n], left, totals[at], scales, turn)
+                totals[at] = self._multiply(right[n], left, totals[at], scales, k_step)
         return totals
 
     def _multiply(
-        self, a: ir.Value, b: ir.Value, c: ir.Value, scales: tuple[ir.Value, ir.Value], turn: int
+        self, a: ir.Value, b: ir.Value, c: ir.Value, scales: tuple[ir.Value, ir.Value], k_step: int
     ) -> ir.Value:
         shape = self.instruction.shape
         if self.instruction.unit.family == "wmma":
             # The four scales are those of the lanes of one group, whose blocks these are.
-            return scaled_wmma(shape, a, b, c, scales, turn * self.instruction.rows)
-        return scaled_mfma(shape, a, b, c, scales, (turn, turn))
+            return scaled_wmma(shape, a, b, c, scales, k_step * self.instruction.rows)
+        return scaled_mfma(shape, a, b, c, scales, (k_step, k_step))
 
 
 @dataclass(frozen=True)
@@ -72,29 +72,29 @@ class DecodedProduct:
 
     def multiply(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded) -> list[ir.Value]:
         """The totals, tile rows times tile columns, with a step added."""
-        for turn in range(self.turns):
-            totals = self.add(totals, lhs, rhs, turn)
+        for k_step in range(self.k_steps):
+            totals = self.add(totals, lhs, rhs, k_step)
         return totals
 
     @property
-    def turns(self) -> int:
+    def k_steps(self) -> int:
         """Of a step."""
-        return TURNS
+        return K_STEPS
 
-    def add(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded, turn: int) -> list[ir.Value]:
-        """The totals with a turn of the step added."""
-        (found,) = self.sums([totals], lhs, rhs, turn)
+    def add(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded, k_step: int) -> list[ir.Value]:
+        """The totals with a k-step of the step added."""
+        (found,) = self.sums([totals], lhs, rhs, k_step)
         return found
 
     def sums(
-        self, starts: list[list[ir.Value]], lhs: Loaded, rhs: Loaded, turn: int
+        self, starts: list[list[ir.Value]], lhs: Loaded, rhs: Loaded, k_step: int
     ) -> list[list[ir.Value]]:
-        """A turn of the step, added part by part along K to as many totals as there are parts."""
+        """A k-step of the step, added part by part along K to as many totals as there are parts."""
         found, parts = [list(totals) for totals in starts], len(starts)
         columns = range(len(self.rhs.rows))
-        right = [self._cut(self.rhs.floats(rhs, n, turn)) for n in columns]
+        right = [self._cut(self.rhs.floats(rhs, n, k_step)) for n in columns]
         for m in range(len(self.lhs.rows)):
-            left = self._left(lhs, m, turn)
+            left = self._left(lhs, m, k_step)
             for n in columns:
                 at = m * len(columns) + n
                 for number, (fragment, floats) in enumerate(zip(right[n], left, strict=True)):
@@ -103,13 +103,13 @@ class DecodedProduct:
                         own[at] = self._multiply(fragment, each, own[at])
         return found
 
-    def _left(self, loaded: Loaded, tile: int, turn: int) -> list[list[ir.Value]]:
+    def _left(self, loaded: Loaded, tile: int, k_step: int) -> list[list[ir.Value]]:
         """Of each fragment the bf16 that add up to it."""
         if isinstance(self.lhs, FloatSide):
-            split = self.lhs.parts(loaded, tile, turn)
+            split = self.lhs.parts(loaded, tile, k_step)
             by_part = [self._cut(list(part)) for part in zip(*split, strict=True)]
             return [list(parts) for parts in zip(*by_part, strict=True)]
-        return [[run] for run in self._cut(self.lhs.floats(loaded, tile, turn))]
+        return [[run] for run in self._cut(self.lhs.floats(loaded, tile, k_step))]
 
     def _cut(self, runs: list[ir.Value]) -> list[ir.Value]:
         """Runs of 8 along K as fragments of what an instruction takes of a lane."""
@@ -134,9 +134,9 @@ class DecodedProduct:
 
 @dataclass(frozen=True)
 class SummedProduct:
-    """Sides of which one or both have f32 scales: a turn is `sums` sums, each under one of both.
+    """Sides of which one or both have f32 scales: a k-step is `sums` sums, each under one of both.
 
-    sum = product of a part of the turn, from zero,
+    sum = product of a part of the k-step, from zero,
     totals += sum * (scale of the row * scale of the column)
     """
 
@@ -148,14 +148,14 @@ class SummedProduct:
         left, right = self.product.lhs, self.product.rhs
         kind = totals[0].type
         zero = [zeros(kind)] * len(totals)
-        for turn in range(self.product.turns):
+        for k_step in range(self.product.k_steps):
             if isinstance(self.product, ScaledProduct):
-                parts = [self.product.add(zero, lhs, rhs, turn)]
+                parts = [self.product.add(zero, lhs, rhs, k_step)]
             else:
-                parts = self.product.sums([zero] * self.sums, lhs, rhs, turn)
+                parts = self.product.sums([zero] * self.sums, lhs, rhs, k_step)
             for number, sums in enumerate(parts):
-                rows = _factors(left, lhs, (turn, number), kind)
-                columns = _factors(right, rhs, (turn, number), kind)
+                rows = _factors(left, lhs, (k_step, number), kind)
+                columns = _factors(right, rhs, (k_step, number), kind)
                 factors = [_times(row, column) for row in rows for column in columns]
                 totals = [
                     vector.fma(each, factor, total)
@@ -169,7 +169,7 @@ def _factors(
 ) -> list[ir.Value | None]:
     """What a side multiplies the sums of each tile by; None where it has no f32 scales.
 
-    `place`: a turn of the step, and a sum of it.
+    `place`: a k-step of the step, and a sum of it.
     """
     if isinstance(side, FloatSide) or not side.kind.multiplies_sums:
         return [None] * len(side.rows)

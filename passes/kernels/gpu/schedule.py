@@ -23,7 +23,7 @@ class Schedule:
     rows, columns and K.
 
     `transport`: operands go straight from memory to registers (stream.py), or through a ring of
-    `stages` stages in shared memory, each of `turns` instructions along K (ring/).
+    `stages` stages in shared memory, each of `k_steps` instructions along K (ring/).
     """
 
     instruction: Instruction
@@ -31,7 +31,7 @@ class Schedule:
     waves: tuple[int, int, int]
     transport: Transport = "stream"
     stages: int = 0
-    turns: int = 0
+    k_steps: int = 0
 
     @property
     def rows(self) -> int:
@@ -89,7 +89,7 @@ def _fields(schedule: Schedule) -> dict[str, ir.Attribute]:
     }
     if schedule.transport == "ring":
         found["stages"] = ir.IntegerAttr.get(i64, schedule.stages)
-        found["turns"] = ir.IntegerAttr.get(i64, schedule.turns)
+        found["k_steps"] = ir.IntegerAttr.get(i64, schedule.k_steps)
     return found
 
 
@@ -139,7 +139,7 @@ def schedule_of(
 
     PassError, with the place, where it is none, or the unit has no such instruction.
     """
-    known = ("instruction", "tiles", "waves", "transport", "stages", "turns")
+    known = ("instruction", "tiles", "waves", "transport", "stages", "k_steps")
     unknown = [name for name in fields if name not in known]
     if unknown:
         raise PassError(
@@ -147,7 +147,7 @@ def schedule_of(
         )
     rows, transport = fields.get("instruction"), fields.get("transport", "stream")
     tiles, waves = (tuple(fields.get(name, ())) for name in ("tiles", "waves"))
-    counts = [*tiles, *waves, fields.get("stages", 0), fields.get("turns", 0)]
+    counts = [*tiles, *waves, fields.get("stages", 0), fields.get("k_steps", 0)]
     shapes = [form.m for form in unit.forms]
     if (
         rows not in shapes
@@ -160,7 +160,7 @@ def schedule_of(
         raise PassError(
             f"{place}: a schedule wants instruction {' or '.join(map(str, shapes))}, tiles [rows, "
             "columns], waves [rows, columns, K] of at most 16 in all, transport stream or ring, "
-            f"and of a ring stages and turns; found {dict(fields)}"
+            f"and of a ring stages and k-steps; found {dict(fields)}"
         )
     return Schedule(
         instruction=Instruction(rows, unit),
@@ -168,5 +168,5 @@ def schedule_of(
         waves=(waves[0], waves[1], waves[2]),
         transport=transport,
         stages=fields.get("stages", 0),
-        turns=fields.get("turns", 0),
+        k_steps=fields.get("k_steps", 0),
     )

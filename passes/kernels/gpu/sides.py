@@ -19,7 +19,7 @@ from mxc.passes.kernels.gpu.decode_bits import decode_bits
 from mxc.passes.kernels.gpu.float_scales import StepFactors, factors_of_step
 from mxc.passes.kernels.gpu.fragments import (
     BLOCK,
-    TURNS,
+    K_STEPS,
     Instruction,
     Piece,
     pieces,
@@ -106,7 +106,7 @@ class ScaledSide:
     each tile, somewhere inside. `decoded`: a lane takes whole blocks, which become floats of this
     type; else the fragments of scaled matrix instructions.
 
-    `factors`: rows of the f32 scales that this lane needs, of each tile. `sums`: a turn is over
+    `factors`: rows of the f32 scales that this lane needs, of each tile. `sums`: a k-step is over
     consecutive blocks, one a lane group, and is so many sums, each under one scale; 0 where no sum
     is scaled.
     """
@@ -126,9 +126,9 @@ class ScaledSide:
         return self.decoded is None and self.instruction.unit.family == "wmma"
 
     @property
-    def turns(self) -> int:
+    def k_steps(self) -> int:
         """Of a step."""
-        return self.instruction.turns if self.decoded is None else TURNS
+        return self.instruction.k_steps if self.decoded is None else K_STEPS
 
     @property
     def _pieces(self) -> tuple[Piece, ...]:
@@ -163,11 +163,11 @@ class ScaledSide:
             )
             for piece in self._pieces
         ]
-        own = plus(first, times(group, TURNS))
+        own = plus(first, times(group, K_STEPS))
         for tile, row in enumerate(self.rows):
             start = times(plus(times(row, kind.blocks), first), kind.block_bytes)
-            for turn in range(self.turns):
-                blocks = turn * self._stride
+            for k_step in range(self.k_steps):
+                blocks = k_step * self._stride
                 for piece, offset in zip(self._pieces, offsets, strict=True):
                     at = plus(plus(start, offset), blocks * kind.block_bytes)
                     if masked:
@@ -185,15 +185,15 @@ class ScaledSide:
 
     @property
     def _stride(self) -> int:
-        """Blocks from one turn to the next."""
+        """Blocks from one k-step to the next."""
         if self.sums:
             return self.instruction.groups
-        return TURNS if self._in_order else 1
+        return K_STEPS if self._in_order else 1
 
     def _block(self, piece: Piece) -> ir.Value:
         """The block of a step, for its first instruction, that a piece of this lane is of."""
         block = plus(divided(self.lane.block, piece.share), piece.first)
-        return times(block, 1 if self._in_order or self.sums else TURNS)
+        return times(block, 1 if self._in_order or self.sums else K_STEPS)
 
     def _factors(self, tile: int, first: ir.Value, *, masked: bool) -> ir.Value:
         """The f32 of a step, of all rows that the lane needs: f32 [rows x scales of a step]."""
@@ -211,20 +211,20 @@ class ScaledSide:
                 found.append(bitcast(loaded, f32(), count))
         return joined(found)
 
-    def factor(self, loaded: Loaded, tile: int, turn: int, number: int) -> ir.Value:
-        """The f32 scales of sum `number` of a turn, of a tile: f32 [rows that the lane needs]."""
+    def factor(self, loaded: Loaded, tile: int, k_step: int, number: int) -> ir.Value:
+        """The f32 scales of sum `number` of a k-step, of a tile: f32 [rows that the lane needs]."""
         found, rows = self._scale_bytes(loaded, tile), range(len(self.factors[tile]))
         scales = self._step_factors
-        block = turn * self._stride + number * self._stride // self.sums
+        block = k_step * self._stride + number * self._stride // self.sums
         own = block // scales.stride
         return vector.shuffle(found, found, [row * scales.count + own for row in rows])
 
     def _scales_in_turn(self, row: ir.Value, first: ir.Value, *, masked: bool) -> ir.Value:
-        """The scales of a row for each sum of each turn of a step that begins at block `first`."""
+        """The scales of a row, per sum and k-step, of a step that begins at block `first`."""
         kind, count, stride = self.kind, self.kind.scales, self._stride
         start, found = times(row, kind.blocks // kind.shared), []
         own = plus(first, divided(self.lane.block, self.sums))
-        for part in range(self.turns * self.sums):
+        for part in range(self.k_steps * self.sums):
             block = plus(own, part * stride // self.sums)
             at = times(plus(start, divided(block, kind.shared)), count)
             if masked:
@@ -241,56 +241,56 @@ class ScaledSide:
         if self.kind.shared > 1:
             return self._shared_scales(row, own, masked=masked)
         at = times(plus(times(row, blocks), own), count)
-        left = blocks % TURNS
+        left = blocks % K_STEPS
         if not masked:
-            return vector.load(of(i8(), TURNS * count), memory, [at])
-        if blocks < TURNS or count > 1:
+            return vector.load(of(i8(), K_STEPS * count), memory, [at])
+        if blocks < K_STEPS or count > 1:
             scales = [
                 vector.load(of(i8(), count), memory, [arith.select(valid, byte, index(BEYOND))])
-                for turn in range(TURNS)
-                for byte, valid in ((plus(at, turn * count), below(plus(own, turn), blocks)),)
+                for k_step in range(K_STEPS)
+                for byte, valid in ((plus(at, k_step * count), below(plus(own, k_step), blocks)),)
             ]
             return joined(scales)
         at = arith.select(below(own, blocks), at, index(BEYOND))
         if not left:
-            return vector.load(of(i8(), TURNS), memory, [at])
+            return vector.load(of(i8(), K_STEPS), memory, [at])
         # The row ends within these four: they are read with those before them, because a load that
         # goes beyond the end of the buffer gives nothing at all.
-        whole = signed_below(plus(own, TURNS - 1), blocks)
-        at = arith.select(whole, at, arith.subi(at, index(TURNS - left)))
-        word = bitcast(vector.load(of(i8(), TURNS), memory, [at]), i32(), 1)
-        shift = arith.select(whole, _i32(0), _i32(8 * (TURNS - left)))
+        whole = signed_below(plus(own, K_STEPS - 1), blocks)
+        at = arith.select(whole, at, arith.subi(at, index(K_STEPS - left)))
+        word = bitcast(vector.load(of(i8(), K_STEPS), memory, [at]), i32(), 1)
+        shift = arith.select(whole, _i32(0), _i32(8 * (K_STEPS - left)))
         moved = arith.shrui(vector.extract(word, [], [0]), shift)
-        return bitcast(vector.broadcast(of(i32(), 1), moved), i8(), TURNS)
+        return bitcast(vector.broadcast(of(i32(), 1), moved), i8(), K_STEPS)
 
     def _shared_scales(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
         """The same where two blocks, or all four, have one scale."""
-        kind, shared = self.kind, min(self.kind.shared, TURNS)
+        kind, shared = self.kind, min(self.kind.shared, K_STEPS)
         start = plus(times(row, kind.blocks // kind.shared), divided(own, kind.shared))
         found = []
-        for number in range(TURNS // shared):
+        for number in range(K_STEPS // shared):
             at = plus(start, number)
             if masked:
                 valid = below(plus(own, number * shared), kind.blocks)
                 at = arith.select(valid, at, index(BEYOND))
             found.append(vector.load(of(i8(), 1), self.buffers[1], [at]))
         both = joined(found)
-        return vector.shuffle(both, both, [turn // shared for turn in range(TURNS)])
+        return vector.shuffle(both, both, [k_step // shared for k_step in range(K_STEPS)])
 
-    def _bytes(self, loaded: Loaded, tile: int, turn: int) -> ir.Value:
-        """The bytes of a tile in a turn of the step."""
+    def _bytes(self, loaded: Loaded, tile: int, k_step: int) -> ir.Value:
+        """The bytes of a tile in a k-step of the step."""
         count = len(self._pieces)
-        start = tile * self._loads + turn * count
+        start = tile * self._loads + k_step * count
         return joined(loaded[start : start + count])
 
-    def fragment(self, loaded: Loaded, tile: int, turn: int) -> ir.Value:
+    def fragment(self, loaded: Loaded, tile: int, k_step: int) -> ir.Value:
         """The elements of a tile for one instruction of the step."""
-        element, whole = self.kind.format.element, self._bytes(loaded, tile, turn)
+        element, whole = self.kind.format.element, self._bytes(loaded, tile, k_step)
         count = ir.VectorType(whole.type).shape[0] * 8 // element.bits
         return bitcast(whole, ir.Type.parse(element.mlir), count)
 
     def _scale_bytes(self, loaded: Loaded, tile: int) -> ir.Value:
-        """The scale bytes of a tile, of all turns of the step."""
+        """The scale bytes of a tile, of all k-steps of the step."""
         if self._late:
             return loaded[len(self.rows) * self._loads + tile]
         return loaded[(tile + 1) * self._loads - 1]
@@ -298,16 +298,16 @@ class ScaledSide:
     @property
     def _loads(self) -> int:
         """Vectors of a tile, without what is late."""
-        return self.turns * len(self._pieces) + (not self._late)
+        return self.k_steps * len(self._pieces) + (not self._late)
 
     def scales(self, loaded: Loaded, tile: int) -> ir.Value:
         """The scales of a tile for the instructions of the step; 1 where they multiply sums."""
         if self.kind.multiplies_sums:
-            return bitcast(splat(_ONE, i8(), TURNS), ir.Float8E8M0FNUType.get(), TURNS)
-        return bitcast(self._scale_bytes(loaded, tile), ir.Float8E8M0FNUType.get(), TURNS)
+            return bitcast(splat(_ONE, i8(), K_STEPS), ir.Float8E8M0FNUType.get(), K_STEPS)
+        return bitcast(self._scale_bytes(loaded, tile), ir.Float8E8M0FNUType.get(), K_STEPS)
 
-    def floats(self, loaded: Loaded, tile: int, turn: int) -> list[ir.Value]:
-        """The elements of a tile in a turn as floats: runs of 8 along K."""
+    def floats(self, loaded: Loaded, tile: int, k_step: int) -> list[ir.Value]:
+        """The elements of a tile in a k-step as floats: runs of 8 along K."""
         assert self.decoded is not None
         format, count = self.kind.format, self.kind.scales * max(1, self.sums)
         if self.kind.multiplies_sums:
@@ -317,9 +317,9 @@ class ScaledSide:
             own = splat(unit, i8(), 1)
         else:
             own = vector.extract_strided_slice(
-                of(i8(), count), self._scale_bytes(loaded, tile), [turn * count], [count], [1]
+                of(i8(), count), self._scale_bytes(loaded, tile), [k_step * count], [count], [1]
             )
-        block = self._bytes(loaded, tile, turn)
+        block = self._bytes(loaded, tile, k_step)
         if self.instruction.unit.converts:
             return decode(block, own, format, self.decoded)
         return decode_bits(block, own, format)

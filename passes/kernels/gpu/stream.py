@@ -9,7 +9,7 @@ in shared memory at the end.
     loaded = load(first step)
     for step of this wave:
       next = load(next step)                          # the last one masked behind the end of K
-      for turn, tile of rows, tile of columns: totals += product of both   # products.py
+      for k-step, tile of rows, tile of columns: totals += product of both   # products.py
       loaded = next
     totals = sum over the waves along K
     result = epilogue(totals)
@@ -168,19 +168,21 @@ class Body:
         """The totals of this wave's steps."""
         blocks, size, rhs_side = self.kernel.lhs.blocks, self.instruction.step, self.rhs
         assert isinstance(rhs_side, ScaledSide)
-        turns = -(-blocks // (size * self.waves_k))
-        ragged = blocks != turns * size * self.waves_k
+        iterations = -(-blocks // (size * self.waves_k))
+        ragged = blocks != iterations * size * self.waves_k
 
-        def step(turn: ir.Value) -> ir.Value:
-            return plus(times(turn, self.waves_k), self.wave_k)
+        def step(iteration: ir.Value) -> ir.Value:
+            return plus(times(iteration, self.waves_k), self.wave_k)
 
-        def load(turn: ir.Value, *, masked: bool) -> tuple[Loaded, Loaded]:
-            at = step(turn)
+        def load(iteration: ir.Value, *, masked: bool) -> tuple[Loaded, Loaded]:
+            at = step(iteration)
             lhs = [] if late else self.lhs.load(at, masked=masked)
             return lhs, rhs_side.load(at, masked=masked)
 
-        def own(turn: ir.Value, lhs: Loaded, rhs: Loaded, *, masked: bool) -> tuple[Loaded, Loaded]:
-            at = step(turn)
+        def own(
+            iteration: ir.Value, lhs: Loaded, rhs: Loaded, *, masked: bool
+        ) -> tuple[Loaded, Loaded]:
+            at = step(iteration)
             lhs = self.lhs.load(at, masked=masked) if late else lhs
             if isinstance(self.lhs, ScaledSide):
                 lhs = [*lhs, *self.lhs.late(at, masked=masked)]
@@ -188,28 +190,28 @@ class Body:
 
         late = self.kernel.late
         multiply = self.product.multiply
-        lhs, rhs = load(index(0), masked=ragged and turns == 1)
-        if turns > 2:
+        lhs, rhs = load(index(0), masked=ragged and iterations == 1)
+        if iterations > 2:
             carried = [*totals, *lhs, *rhs]
-            with loop(index(0), index(turns - 2), index(1), carried) as (turn, given, op):
+            with loop(index(0), index(iterations - 2), index(1), carried) as (iteration, given, op):
                 now, left = given[: len(totals)], given[len(totals) :]
                 # Loads return in order: what is needed now is asked for first.
-                at_hand = own(turn, left[: len(lhs)], left[len(lhs) :], masked=False)
-                lhs_next, rhs_next = load(plus(turn, 1), masked=False)
+                at_hand = own(iteration, left[: len(lhs)], left[len(lhs) :], masked=False)
+                lhs_next, rhs_next = load(plus(iteration, 1), masked=False)
                 found = multiply(now, *at_hand)
                 scf.YieldOp([*found, *lhs_next, *rhs_next])
             results = list(op.results)
             totals, left = results[: len(totals)], results[len(totals) :]
             lhs, rhs = left[: len(lhs)], left[len(lhs) :]
-        if turns > 1:
-            at_hand = own(index(turns - 2), lhs, rhs, masked=False)
-            lhs_next, rhs_next = load(index(turns - 1), masked=ragged)
+        if iterations > 1:
+            at_hand = own(index(iterations - 2), lhs, rhs, masked=False)
+            lhs_next, rhs_next = load(index(iterations - 1), masked=ragged)
             totals = multiply(totals, *at_hand)
             lhs, rhs = lhs_next, rhs_next
             if late:
                 # Else the last step of lhs is loaded beside the one before.
                 no_reordering()
-        return multiply(totals, *own(index(turns - 1), lhs, rhs, masked=ragged))
+        return multiply(totals, *own(index(iterations - 1), lhs, rhs, masked=ragged))
 
     def _add_up(self, totals: list[ir.Value]) -> None:
         """Sum over the waves along K through shared memory; tiles are shared out among them."""

@@ -3,7 +3,7 @@
     result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
 
 As in ring/kernel.py a workgroup has a tile of the result and loads each byte once, some stages
-ahead, straight to LDS. A stage is two blocks along K, each a turn of matrix instructions:
+ahead, straight to LDS. A stage is two blocks along K, each a k-step of matrix instructions:
 
     for each span of K:                                                # spans.py
       for each stage of it:
@@ -31,8 +31,8 @@ from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, Instruction
 from mxc.passes.kernels.gpu.lanes import lane_of, plus, times
+from mxc.passes.kernels.gpu.ring.float_mainloop import moved
 from mxc.passes.kernels.gpu.ring.float_pipeline import as_index
-from mxc.passes.kernels.gpu.ring.float_turns import moved
 from mxc.passes.kernels.gpu.ring.interleave import Work, evenly, interleaved_within
 from mxc.passes.kernels.gpu.ring.staging import (
     INSTRUCTION,
@@ -53,13 +53,13 @@ _TILES = 32
 _BUDGET = 3
 #: Instructions of a direct load, with those of its addresses.
 _LOAD = 3
-#: Of a turn: before which reads are issued.
+#: Of a k-step: before which reads are issued.
 _READ = 0.6
 
 
 @dataclass(frozen=True)
 class DenseLayout(Layout):
-    """A stage of a side: a turn is one block, of which each lane group has consecutive elements."""
+    """A stage of a side. A k-step is one block; each lane group has consecutive elements of it."""
 
     kind: Floats
 
@@ -71,17 +71,19 @@ class DenseLayout(Layout):
     @property
     def blocks(self) -> int:
         """Of a row."""
-        return self.turns
+        return self.k_steps
 
     @property
     def bytes(self) -> int:
         """In LDS."""
-        return layout_bytes(self.rows, self.kind.bits, self.turns // INSTRUCTION.groups, self.waves)
+        return layout_bytes(
+            self.rows, self.kind.bits, self.k_steps // INSTRUCTION.groups, self.waves
+        )
 
-    def _slices(self, turn: int) -> tuple[Slice, ...]:
+    def _slices(self, k_step: int) -> tuple[Slice, ...]:
         whole, groups = self.kind.block_bytes // PIECE, _INSTRUCTION.groups
         each = whole // groups
-        return tuple(Slice(turn * whole + at, each, 0, PIECE) for at in range(each))
+        return tuple(Slice(k_step * whole + at, each, 0, PIECE) for at in range(each))
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,8 @@ class DenseRing(Contraction):
             raise ValueError(f"{schedule}: a ring has tiles of {ROWS}, up to 4 waves, none along K")
         if m * n > _TILES:
             raise ValueError(f"{schedule}: a wave has registers for {_TILES} tiles")
-        if schedule.stages < 2 or schedule.turns != STAGE:
-            raise ValueError(f"{schedule}: a ring has 2 stages or more, of {STAGE} turns")
+        if schedule.stages < 2 or schedule.k_steps != STAGE:
+            raise ValueError(f"{schedule}: a ring has 2 stages or more, of {STAGE} k-steps")
         if self.out is not None:
             raise ValueError(f"{schedule}: a tile of {ROWS} columns has no whole block")
         if self.decoded is None or self.lhs.parts(self.decoded) > 1:
@@ -123,8 +125,8 @@ class DenseRing(Contraction):
         schedule = self.schedule
         waves = schedule.waves[0] * schedule.waves[1]
         return (
-            DenseLayout(self.lhs, schedule.rows, schedule.turns, waves),
-            DenseLayout(self.rhs, schedule.columns, schedule.turns, waves),
+            DenseLayout(self.lhs, schedule.rows, schedule.k_steps, waves),
+            DenseLayout(self.rhs, schedule.columns, schedule.k_steps, waves),
         )
 
     @property
@@ -152,7 +154,7 @@ class DenseRing(Contraction):
         tile.store(_Pipeline(self, (lhs, rhs)).sums())
 
 
-#: Of both sides, what a lane multiplies in a turn: by tile.
+#: Of both sides, what a lane multiplies in a k-step: by tile.
 Fragments = list[ir.Value]
 
 
@@ -201,14 +203,14 @@ class _Pipeline:
         """One stage: the totals, the first fragments of the next one, and its slot."""
         size, last = self._kernel.slot_bytes, self._stages - 1
         after = moved(slot, last * size, 0, size)
-        second = self._turn(totals, first, self._reads(1, slot), [], waits=True)
+        second = self._k_step(totals, first, self._reads(1, slot), [], waits=True)
         wait_for_loads(self._stages - 2)
         loads = self._loads(plus(stage, self._stages), as_index(slot))
-        coming = self._turn(totals, second, self._reads(0, after), loads, waits=False)
+        coming = self._k_step(totals, second, self._reads(0, after), loads, waits=False)
         mark_loads()
         return [*totals, *coming, after]
 
-    def _turn(
+    def _k_step(
         self,
         totals: list[ir.Value],
         fragments: Fragments,
@@ -251,20 +253,20 @@ class _Pipeline:
             for at in range(side.layout.loads)
         ]
 
-    def _reads(self, turn: int, slot: ir.Value) -> list[Callable[[], ir.Value]]:
-        """Reads of the fragments of a turn of the stage in a slot."""
+    def _reads(self, k_step: int, slot: ir.Value) -> list[Callable[[], ir.Value]]:
+        """Reads of the fragments of a k-step of the stage in a slot."""
         return [
-            partial(self._read, side, tile, turn, slot)
+            partial(self._read, side, tile, k_step, slot)
             for side, tiles in zip(self._sides, self._tiles, strict=True)
             for tile in range(tiles)
         ]
 
-    def _read(self, side: StagedSide, tile: int, turn: int, slot: ir.Value) -> ir.Value:
+    def _read(self, side: StagedSide, tile: int, k_step: int, slot: ir.Value) -> ir.Value:
         """What a lane has of a block of a tile, as it is multiplied."""
         layout = side.layout
         assert isinstance(layout, DenseLayout)
-        kind, count = layout.kind, len(layout.slices[turn])
-        pieces = [side.read(tile, each.piece, as_index(slot)) for each in layout.slices[turn]]
+        kind, count = layout.kind, len(layout.slices[k_step])
+        pieces = [side.read(tile, each.piece, as_index(slot)) for each in layout.slices[k_step]]
         found = [bitcast(each, kind.element, FRAGMENT // count) for each in pieces]
         whole = found[0] if count == 1 else vector.shuffle(*found, list(range(FRAGMENT)))
         return arith.truncf(of(ir.BF16Type.get(), FRAGMENT), whole) if kind.rounded else whole

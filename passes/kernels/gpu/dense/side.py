@@ -23,7 +23,7 @@ from mxc.passes.kernels.vectors import bitcast, i8, index, of
 
 @dataclass(frozen=True, kw_only=True)
 class DenseSide(FloatSide):
-    """Rows of floats, activations or weights, for the tiles of one wave. A turn is one block.
+    """Rows of floats, activations or weights, for the tiles of one wave. A k-step is one block.
 
     `ragged`: a step may go beyond the end of K.
     """
@@ -60,13 +60,13 @@ class DenseSide(FloatSide):
                 found.append(bitcast(loaded, kind.element, self._lanes))
         return found
 
-    def parts(self, loaded: Sequence[ir.Value], tile: int, turn: int) -> list[list[ir.Value]]:
+    def parts(self, loaded: Sequence[ir.Value], tile: int, k_step: int) -> list[list[ir.Value]]:
         """Runs of 8 along K that the lane has of a tile; of each the floats that add up to it."""
-        return [self.split(each) for each in self.floats(loaded, tile, turn)]
+        return [self.split(each) for each in self.floats(loaded, tile, k_step)]
 
-    def floats(self, loaded: Sequence[ir.Value], tile: int, turn: int) -> list[ir.Value]:
+    def floats(self, loaded: Sequence[ir.Value], tile: int, k_step: int) -> list[ir.Value]:
         """The same as they are in memory, which weights are in registers too."""
-        start = turn * self.loads + tile * self._pieces
+        start = k_step * self.loads + tile * self._pieces
         own = list(loaded[start : start + self._pieces])
         if self._lanes == FRAGMENT:
             return own

@@ -4,11 +4,11 @@ In LDS every byte of it would be written once and read once, for nothing. A lane
 its rows that it would read there (staging.py), some stages before their use.
 
 Its scales come the same way, those of half a span (staged_scales.py) at once. Group g wants those
-that lie g turns of a stage behind those of group 0: for one turn a stage every other byte, for two
-turns two bytes of four. With loads that begin as much later in group 1, all lanes find theirs at
-the same places, op_sel counts them off, and no lane moves a byte:
+that lie g k-steps of a stage after those of group 0: for one k-step a stage every other byte,
+for two k-steps two bytes of four. Loads of group 1 begin as much later, so that all lanes find
+theirs at the same places, op_sel selects them, and no lane moves a byte:
 
-    byte of the load = byte of group 0 in the half + turns,   load = half - turns + g turns ..
+    byte of the load = byte of group 0 in the half + k-steps,   load = half - k-steps + g k-steps ..
 
 A load begins early rather than late, so as not to end behind the last row.
 """
@@ -22,7 +22,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND
-from mxc.passes.kernels.gpu.fragments import TURNS
+from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import Lane, below, divided, plus, times
 from mxc.passes.kernels.gpu.ring.staged_scales import HALF
 from mxc.passes.kernels.gpu.ring.staging import PIECE, Layout, Pieces, fragment
@@ -53,9 +53,9 @@ class DirectSide:
             offset = arith.select(valid, offset, index(BEYOND))
         return vector.load(of(i8(), PIECE), self._buffer, [offset])
 
-    def fragment(self, known: Pieces, tile: int, turn: int) -> ir.Value:
-        """The elements of a tile for a turn."""
-        return fragment(self.layout, known, tile, turn)
+    def fragment(self, known: Pieces, tile: int, k_step: int) -> ir.Value:
+        """The elements of a tile for a k-step."""
+        return fragment(self.layout, known, tile, k_step)
 
 
 class DirectScales:
@@ -67,7 +67,7 @@ class DirectScales:
         """At the insertion point: what is the same in all halves."""
         self.ahead = ahead
         self._layout, self._buffer = layout, buffer
-        self._own = times(lane.group, layout.turns)
+        self._own = times(lane.group, layout.k_steps)
         self._starts = [times(row, layout.kind.blocks // layout.scaled.shared) for row in rows]
 
     def loads(
@@ -80,27 +80,29 @@ class DirectScales:
         return [partial(self._load_some, start, half, into, some) for start in self._starts]
 
     def _load(self, start: ir.Value, half: ir.Value, into: list[ir.Value]) -> None:
-        at = plus(plus(plus(start, self._own), times(half, HALF)), -self._layout.turns)
+        at = plus(plus(plus(start, self._own), times(half, HALF)), -self._layout.k_steps)
         into.append(vector.load(of(i8(), HALF), self._buffer, [at]))
 
     def _load_some(self, start: ir.Value, half: ir.Value, into: list[ir.Value], left: int) -> None:
         """One by one, the least scale for blocks that are not there."""
         scales = [arith.ConstantOp(i8(), ir.IntegerAttr.get(i8(), 0)).result] * HALF
-        for turn in range(TURNS):
-            own = plus(self._own, self._layout.block(turn, 0))
+        for k_step in range(K_STEPS):
+            own = plus(self._own, self._layout.block(k_step, 0))
             block = plus(times(half, HALF), own)
             at = plus(start, divided(block, self._layout.scaled.shared))
             at = arith.select(below(own, left), at, index(BEYOND))
             loaded = vector.load(of(i8(), 1), self._buffer, [at])
-            scales[self._byte(turn)] = vector.extract(loaded, [], [0])
+            scales[self._byte(k_step)] = vector.extract(loaded, [], [0])
         into.append(vector.from_elements(of(i8(), HALF), scales))
 
-    def _byte(self, turn: int) -> int:
-        """Of a half, where a turn finds its scale."""
-        return self._layout.block(turn, 0) + self._layout.turns
+    def _byte(self, k_step: int) -> int:
+        """Of a half, where a k-step finds its scale."""
+        return self._layout.block(k_step, 0) + self._layout.k_steps
 
-    def word(self, scales: ir.Value, turn: int) -> tuple[ir.Value, int]:
-        """Four scales, and which of them a turn of the half takes."""
-        word, chosen = divmod(self._byte(turn), TURNS)
-        own = vector.extract_strided_slice(of(i8(), TURNS), scales, [TURNS * word], [TURNS], [1])
-        return bitcast(own, ir.Float8E8M0FNUType.get(), TURNS), chosen
+    def word(self, scales: ir.Value, k_step: int) -> tuple[ir.Value, int]:
+        """Four scales, and which of them a k-step of the half takes."""
+        word, chosen = divmod(self._byte(k_step), K_STEPS)
+        own = vector.extract_strided_slice(
+            of(i8(), K_STEPS), scales, [K_STEPS * word], [K_STEPS], [1]
+        )
+        return bitcast(own, ir.Float8E8M0FNUType.get(), K_STEPS), chosen

@@ -3,8 +3,8 @@
     result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
 
 As in kernel.py a workgroup has a tile of the result and loads each byte once, some stages ahead,
-but weights are decoded in registers and bf16 matrix instructions multiply. A stage is one turn: two
-blocks along K, one for each lane group, in four parts of 8 elements (float_turns.py):
+but weights are decoded in registers and bf16 matrix instructions multiply. A stage is one k-step:
+two blocks along K, one for each lane group, in four parts of 8 elements (float_mainloop.py):
 
     for each part of a stage:
       for the last: wait for the loads of the next stage, and for all waves
@@ -33,8 +33,8 @@ from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.lanes import lane_of
+from mxc.passes.kernels.gpu.ring.float_mainloop import sums
 from mxc.passes.kernels.gpu.ring.float_pipeline import FloatPipeline
-from mxc.passes.kernels.gpu.ring.float_turns import sums
 from mxc.passes.kernels.gpu.ring.pairs import Decoder
 from mxc.passes.kernels.gpu.ring.row_scales import AT_ONCE, RowScales
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout, StagedSide
@@ -64,8 +64,8 @@ class FloatRing(Contraction):
             raise ValueError(f"{schedule}: a ring has tiles of 32, up to 4 waves, none along K")
         if m * n * INSTRUCTION.totals > _SUMS:
             raise ValueError(f"{schedule}: a wave has {_SUMS} accumulation registers for its tiles")
-        if schedule.stages < 2 or schedule.turns != 1:
-            raise ValueError(f"{schedule}: a ring of floats has 2 stages or more, of 1 turn")
+        if schedule.stages < 2 or schedule.k_steps != 1:
+            raise ValueError(f"{schedule}: a ring of floats has 2 stages or more, of 1 k-step")
         if not self.takes(self.lhs, self.rhs, self.decoded):
             raise ValueError("a ring of floats takes weights in blocks of 32, as bf16")
         if self.lhs.blocks < AT_ONCE:
@@ -98,8 +98,8 @@ class FloatRing(Contraction):
         schedule = self.schedule
         waves = schedule.waves[0] * schedule.waves[1]
         return (
-            Layout(self.lhs, schedule.rows, schedule.turns, waves, decoded=True),
-            Layout(self.rhs, schedule.columns, schedule.turns, waves, decoded=True),
+            Layout(self.lhs, schedule.rows, schedule.k_steps, waves, decoded=True),
+            Layout(self.rhs, schedule.columns, schedule.k_steps, waves, decoded=True),
         )
 
     @property

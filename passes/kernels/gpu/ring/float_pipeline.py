@@ -1,4 +1,4 @@
-"""What a wave of a ring of floats works with along K (float_turns.py builds it)."""
+"""What a wave of a ring of floats works with along K (float_mainloop.py builds it)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StagedSide, packed
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.vectors import bitcast, f32, index, of
 
-#: Of a turn, in which the loads of a stage are issued: where there are two stages memory has the
-#: rest of it to answer, else another turn too.
+#: Of a k-step, in which the loads of a stage are issued: where there are two stages memory has the
+#: rest of it to answer, else another k-step too.
 _PACE = {2: 0.5}
 
 
 @dataclass
 class Weights:
-    """Of a tile in a turn: i8 as they are packed, and their factor, until all is decoded; fragments
+    """Of a tile in a k-step: i8 as they are packed and their factor until all is decoded; fragments
     by number; pairs of the one that is being decoded."""
 
     block: ir.Value | None
@@ -43,10 +43,10 @@ class Weights:
 
 @dataclass
 class Held:
-    """What a lane holds between turns.
+    """What a lane holds between k-steps.
 
     `floats`: by tile, bf16 fragments that add up to what it multiplies next; `raw`: floats that are
-    yet to be split; `words`: scales of four turns, by tile; `slot`: i32, the offset of the stage.
+    yet to be split; `words`: scales of four k-steps, by tile; `slot`: i32, the offset of the stage.
     """
 
     totals: list[ir.Value]
@@ -102,7 +102,7 @@ class FloatPipeline:
 
     @property
     def stages(self) -> int:
-        """In all: turns."""
+        """In all: k-steps."""
         return -(-self.kind.blocks // INSTRUCTION.groups)
 
     def loads(self, stage: ir.Value, slot: ir.Value) -> list[Callable[[], None]]:
@@ -131,7 +131,7 @@ class FloatPipeline:
             for issue in self.loads(index(stage), index(stage * self.slot_bytes)):
                 issue()
             mark_loads()
-        # The others are issued in the first turn, as always.
+        # The others are issued in the first k-step, as always.
         for issue in self.portion(self.loads(index(last), index(last * self.slot_bytes)), 0):
             issue()
         words = self.scales.words(scales, index(0))
@@ -175,7 +175,7 @@ class FloatPipeline:
         return [bitcast(each, self.kind.element, FRAGMENT // self.pieces) for each in found]
 
     def packed(self, tile: int, slot: ir.Value) -> ir.Value:
-        """A lane's weights of a turn: i8."""
+        """A lane's weights of a k-step: i8."""
         side = self.sides[1]
         found = {
             (tile, piece): side.read(tile, piece, as_index(slot))

@@ -1,4 +1,4 @@
-"""One turn of a kernel as it is to be issued: matrix instructions, and memory between them.
+"""One k-step of a kernel as it is to be issued: matrix instructions, and memory between them.
 
 A matrix core works for many clocks on an instruction, and the wave issues others meanwhile. Where
 they stand decides whether the core ever waits. So the order is given, and the compiler's scheduler
@@ -19,7 +19,7 @@ Kind = Literal["ds_read", "ds_write", "vmem_read", "valu"]
 
 @dataclass(frozen=True)
 class Work:
-    """`issue` builds `count` instructions of a kind, behind the part `at` (0 to 1) of a turn."""
+    """`issue` builds `count` instructions of a kind, behind the part `at` (0 to 1) of a k-step."""
 
     at: float
     kind: Kind
@@ -30,13 +30,13 @@ class Work:
 def evenly(
     kind: Kind, issues: Sequence[Callable[[], None]], start: float, stop: float, count: int = 1
 ) -> list[Work]:
-    """Work spread over a part of a turn, each of `count` instructions."""
+    """Work spread over a part of a k-step, each of `count` instructions."""
     step = (stop - start) / max(len(issues), 1)
     return [Work(start + step * n, kind, issue, count) for n, issue in enumerate(issues)]
 
 
 def interleaved(products: Sequence[Callable[[], None]], works: Sequence[Work], group: int) -> None:
-    """Build the products in their order, and the work among them; `group` tells turns apart."""
+    """Build the products in their order, and the work among them; `group` tells k-steps apart."""
     left = sorted(_spaced(works), key=lambda work: work.at)
     order: list[tuple[str, int]] = []
 

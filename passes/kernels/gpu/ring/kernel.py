@@ -5,7 +5,7 @@
 A workgroup has a tile of the result, its waves rows of tiles, or columns. So they share one side:
 it is loaded to LDS directly, each byte once for the workgroup, some stages (staging.py) ahead. Of
 the other each wave has its own, which it loads to registers as early (direct.py). A stage is two
-turns, a turn one instruction along K for each tile of a wave:
+k-steps, a k-step one instruction along K for each tile of a wave:
 
     multiply the first part of a stage; meanwhile                  # pipeline.py: how much
       read the rest of its fragments from LDS
@@ -33,19 +33,19 @@ from iree.compiler import ir
 
 from mxc.dialects.amdgpu import bounded, shared
 from mxc.passes.kernels.gpu.contraction import Contraction, Given
-from mxc.passes.kernels.gpu.fragments import TURNS
+from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import lane_of, plus
 from mxc.passes.kernels.gpu.ring.direct import DirectScales, DirectSide
+from mxc.passes.kernels.gpu.ring.mainloop import sums
 from mxc.passes.kernels.gpu.ring.pipeline import Pipeline
 from mxc.passes.kernels.gpu.ring.staged_scales import (
     HALVES,
-    SPAN_TURNS,
+    SPAN_K_STEPS,
     StagedScales,
     scale_bytes,
 )
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout, StagedSide
 from mxc.passes.kernels.gpu.ring.tile import Tile
-from mxc.passes.kernels.gpu.ring.turns import sums
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.vectors import i8
 from mxc.targets.amd import GFX950
@@ -80,8 +80,8 @@ class Ring(Contraction):
             raise ValueError(f"{schedule}: a ring has 2 to {units.simds} waves")
         if m * n * INSTRUCTION.totals > _SUMS:
             raise ValueError(f"{schedule}: a wave has {_SUMS} accumulation registers for its tiles")
-        if schedule.stages < 2 or schedule.turns != 2:
-            raise ValueError(f"{schedule}: a ring has 2 stages or more, of 2 turns")
+        if schedule.stages < 2 or schedule.k_steps != 2:
+            raise ValueError(f"{schedule}: a ring has 2 stages or more, of 2 k-steps")
         if self.decoded is not None:
             raise ValueError("a ring takes scaled sides as they are")
         if self.lds_bytes > units.lds_bytes:
@@ -108,8 +108,8 @@ class Ring(Contraction):
         """Of a stage of the direct side, and of the staged one."""
         schedule = self.schedule
         waves = schedule.waves[0] * schedule.waves[1]
-        lhs = Layout(self.lhs, schedule.rows, schedule.turns, waves)
-        rhs = Layout(self.rhs, schedule.columns, schedule.turns, waves)
+        lhs = Layout(self.lhs, schedule.rows, schedule.k_steps, waves)
+        rhs = Layout(self.rhs, schedule.columns, schedule.k_steps, waves)
         return (rhs, lhs) if self.swapped else (lhs, rhs)
 
     @property
@@ -126,13 +126,13 @@ class Ring(Contraction):
     def stage_clocks(self) -> int:
         """Of the matrix cores for a stage."""
         m, n = self.schedule.tiles
-        return m * n * self.schedule.turns * self.clocks
+        return m * n * self.schedule.k_steps * self.clocks
 
     @property
     def _pieces(self) -> int:
         """Of a stage of the direct side."""
         direct = self.layouts[0]
-        each = sum(len(direct.new_pieces(turn)) for turn in range(direct.turns))
+        each = sum(len(direct.new_pieces(k_step)) for k_step in range(direct.k_steps))
         return self.schedule.tiles[self.swapped] * each
 
     @property
@@ -155,12 +155,12 @@ class Ring(Contraction):
         What is still there when the same of the next round comes would be moved, and waited for.
         """
         stages = -(-self._pieces_ahead // self._pieces) + 1
-        return -(-stages * self.schedule.turns // SPAN_TURNS)
+        return -(-stages * self.schedule.k_steps // SPAN_K_STEPS)
 
     @property
     def _halves_ahead(self) -> int:
         """How many halves of a span direct scales are asked for before they are used."""
-        half = TURNS * self.stage_clocks / self.schedule.turns
+        half = K_STEPS * self.stage_clocks / self.schedule.k_steps
         wanted = math.ceil(_PATIENCE * GFX950.rates.memory_latency / half)
         return min(wanted, self._together * HALVES - 1)
 

@@ -1,4 +1,4 @@
-"""What a wave of a ring works with along K, and when it asks for what (turns.py builds it)."""
+"""What a wave of a ring works with along K, and when it asks for what (mainloop.py builds it)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iree.compiler import ir
 
 from mxc.passes.kernels.gpu.ring.direct import DirectScales, DirectSide
 from mxc.passes.kernels.gpu.ring.interleave import Work
-from mxc.passes.kernels.gpu.ring.staged_scales import HALF, HALVES, SPAN, SPAN_TURNS, StagedScales
+from mxc.passes.kernels.gpu.ring.staged_scales import HALF, HALVES, SPAN, SPAN_K_STEPS, StagedScales
 from mxc.passes.kernels.gpu.ring.staging import Key, Layout, Pieces, StagedSide
 
 Issue = Callable[[], None]
@@ -74,18 +74,18 @@ class Pipeline:
 
     @property
     def layout(self) -> Layout:
-        """Of the staged side; the other one has as many turns and blocks a stage."""
+        """Of the staged side; the other one has as many k-steps and blocks a stage."""
         return self.staged[0].layout
 
     @property
-    def turns(self) -> int:
+    def k_steps(self) -> int:
         """Of a stage."""
-        return self.layout.turns
+        return self.layout.k_steps
 
     @property
     def span_stages(self) -> int:
         """Stages of a whole span."""
-        return SPAN_TURNS // self.turns
+        return SPAN_K_STEPS // self.k_steps
 
     @property
     def stages(self) -> int:
@@ -108,13 +108,13 @@ class Pipeline:
 
     @cached_property
     def order(self) -> list[tuple[int, int, int]]:
-        """Turn, tile of the direct and of the staged side, in the order in which a stage has them.
+        """K-step, tile of the direct side and of the staged side, in the order of a stage.
 
-        A staged tile meets all direct ones, in a turn or, where turns share pieces, in all turns:
+        A staged tile meets all direct ones, in a k-step or, if these share pieces, in all k-steps:
         then it is done with.
         """
         direct, staged = range(self.tiles[self.swapped]), range(self.tiles[not self.swapped])
-        parts = range(self.turns)
+        parts = range(self.k_steps)
         if self.layout.shares:
             return [(part, own, tile) for tile in staged for part in parts for own in direct]
         return [(part, own, tile) for part in parts for tile in staged for own in direct]

@@ -1,7 +1,7 @@
 """Scales of decoded weights, straight from memory to the lanes that decode.
 
-A lane needs a scale for each of its tiles in a turn. Eight blocks of a row, four turns, are 8 bytes
-that it loads at once, some turns ahead: so few that LDS would not make it better. Lane group g has
+A lane needs a scale for each of its tiles in a k-step. Eight blocks of a row, four k-steps, are 8
+bytes that it loads at once, some k-steps ahead: too few for LDS to help. Lane group g has
 block 2 t + g in turn t; its words are shifted so that this is byte 0 or 2 of word t / 2.
 """
 
@@ -12,14 +12,14 @@ from collections.abc import Callable
 from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
-from mxc.passes.kernels.gpu.fragments import TURNS
+from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import Lane, at_most, plus, times
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, of
 
 #: Blocks whose scales are loaded at once.
-AT_ONCE = TURNS * INSTRUCTION.groups
+AT_ONCE = K_STEPS * INSTRUCTION.groups
 _WORDS = AT_ONCE // 4
 #: Bits of an f32 that are its exponent, of which the first is this.
 _EXPONENT, _FIRST = 0x7F800000, 23
@@ -37,7 +37,7 @@ class RowScales:
         first: ir.Value,
         row_of: Callable[[ir.Value], ir.Value],
     ) -> None:
-        """At the insertion point: what is the same in all turns."""
+        """At the insertion point: what is the same in all k-steps."""
         self._buffer, self._blocks = buffer, kind.blocks
         own = plus(first, lane.row)
         self._offsets = [
@@ -46,7 +46,7 @@ class RowScales:
         self._group = arith.index_cast(i32(), times(lane.group, 8))
 
     def load(self, four: ir.Value) -> list[ir.Value]:
-        """Of four turns, `four` of which came before: 8 bytes a tile, as they are in memory.
+        """Of four k-steps, `four` of which came before: 8 bytes a tile, as they are in memory.
 
         The last ones end with the row: what is behind it is the next row's, and may be NaN.
         """
@@ -70,9 +70,9 @@ class RowScales:
         return found
 
     @staticmethod
-    def factor(words: list[ir.Value], turn: int) -> ir.Value:
-        """The scale for a turn of the four, as the exponent of an f32: 0 is 2^-127, 255 is NaN."""
-        moved = arith.shli(words[turn // 2], _i32(_FIRST - turn % 2 * 16))
+    def factor(words: list[ir.Value], k_step: int) -> ir.Value:
+        """The scale for a k-step of four, as the exponent of an f32: 0 is 2^-127, 255 is NaN."""
+        moved = arith.shli(words[k_step // 2], _i32(_FIRST - k_step % 2 * 16))
         return arith.bitcast(f32(), arith.andi(moved, _i32(_EXPONENT)))
 
 

@@ -2,9 +2,9 @@
 
 They are taken for a *span* at once, 16 blocks of a row: 16 bytes. Each row's are loaded once for a
 workgroup, to registers: what lies behind the end of a row is another row's and may be NaN, and is
-made zero there. Then they go to LDS, to dwords of four turns, row after row of each lane group:
+made zero there. Then they go to LDS, to dwords of four k-steps, row after row of each lane group:
 
-    scale of turn t, group g, row r:    byte t % 4 of the dword (2 g + t / 4) rows + r
+    scale of k-step t, group g, row r:    byte t % 4 of the dword (2 g + t / 4) rows + r
 
 The blocks of a group in a stage follow each other: two bytes, one half of a register, which is
 stored as it is (ds_write_b16, ds_write_b16_d16_hi): no byte is moved. A lane reads the dwords of
@@ -20,16 +20,16 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND
-from mxc.passes.kernels.gpu.fragments import TURNS
+from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import LANES, Lane, below, divided, plus, times
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout
 from mxc.passes.kernels.vectors import bitcast, i8, index, of, splat
 
-#: Blocks of a span, and turns.
+#: Blocks of a span, and k-steps.
 SPAN = 16
-SPAN_TURNS = SPAN // INSTRUCTION.groups
-#: Of a span, and the blocks of one: the turns of a dword.
-HALVES = SPAN_TURNS // TURNS
+SPAN_K_STEPS = SPAN // INSTRUCTION.groups
+#: Of a span, and the blocks of one: the k-steps of a dword.
+HALVES = SPAN_K_STEPS // K_STEPS
 HALF = SPAN // HALVES
 #: Bytes between the groups, which are read together: half of the banks.
 _APART = 128
@@ -73,11 +73,11 @@ class StagedScales:
             if rows % (waves * LANES):
                 offset = arith.select(below(row, rows), offset, index(BEYOND))
             self._offsets.append(offset)
-        self._word_bytes = _loads(rows, waves) * waves * LANES * TURNS
+        self._word_bytes = _loads(rows, waves) * waves * LANES * K_STEPS
         self._group_bytes = HALVES * self._word_bytes + _APART
-        self._into = plus(times(own, TURNS), start)
+        self._into = plus(times(own, K_STEPS), start)
         group = times(lane.group, self._group_bytes)
-        self._from = plus(times(plus(first, lane.row), TURNS), plus(group, start))
+        self._from = plus(times(plus(first, lane.row), K_STEPS), plus(group, start))
 
     def loads(
         self, span: ir.Value, into: list[ir.Value], *, left: int | None
@@ -96,39 +96,39 @@ class StagedScales:
 
     def writes(self, loaded: list[ir.Value], *, left: int | None) -> list[Callable[[], None]]:
         """Put what was loaded into LDS; blocks that are not there have the least scale."""
-        turns = self._layout.turns
+        k_steps = self._layout.k_steps
 
-        def write(number: int, group: int, turn: int) -> None:
+        def write(number: int, group: int, k_step: int) -> None:
             scales, shared = loaded[number], self._kind.shared
             size = self._size(left)
             if shared > 1:
                 # Not where they are loaded, which would wait for them there.
                 scales = vector.shuffle(scales, scales, [at // shared for at in range(size)])
             skipped = 0 if left is None else size - left
-            blocks = [self._layout.block(turn + part, group) + skipped for part in range(turns)]
+            blocks = [self._layout.block(k_step + part, group) + skipped for part in range(k_steps)]
             if left is None:
                 own = self._pair(scales, blocks[0])
             else:
                 none = splat(0, i8(), size)
                 own = vector.shuffle(scales, none, [min(block, size) for block in blocks])
-            word, byte = divmod(turn, TURNS)
-            at = number * LANES * TURNS + byte
+            word, byte = divmod(k_step, K_STEPS)
+            at = number * LANES * K_STEPS + byte
             at += group * self._group_bytes + word * self._word_bytes
-            vector.store(own, self._memory, [plus(self._into, at)], alignment=turns)
+            vector.store(own, self._memory, [plus(self._into, at)], alignment=k_steps)
 
         # The halves of a dword are not stored one after the other: LLVM would join them.
         return [
-            partial(write, number, group, turn)
-            for first in range(0, TURNS, turns)
+            partial(write, number, group, k_step)
+            for first in range(0, K_STEPS, k_steps)
             for number in range(len(loaded))
             for group in range(INSTRUCTION.groups)
-            for turn in range(first, SPAN_TURNS, TURNS)
+            for k_step in range(first, SPAN_K_STEPS, K_STEPS)
         ]
 
     def _size(self, left: int | None) -> int:
         """Blocks whose scales are loaded. What the row has not would be the next row's: dwords that
         end with the row are read, or all of a row that is shorter."""
-        return SPAN if left is None else min(-(-left // TURNS) * TURNS, self._kind.blocks)
+        return SPAN if left is None else min(-(-left // K_STEPS) * K_STEPS, self._kind.blocks)
 
     @staticmethod
     def _pair(scales: ir.Value, first: int) -> ir.Value:
@@ -140,9 +140,9 @@ class StagedScales:
 
     def read(self, tile: int, half: int) -> ir.Value:
         """The scales of this lane's row of a tile, for this lane's group and a half of the span."""
-        at = plus(self._from, tile * INSTRUCTION.rows * TURNS + half * self._word_bytes)
-        return vector.load(of(i8(), TURNS), self._memory, [at], alignment=TURNS)
+        at = plus(self._from, tile * INSTRUCTION.rows * K_STEPS + half * self._word_bytes)
+        return vector.load(of(i8(), K_STEPS), self._memory, [at], alignment=K_STEPS)
 
-    def word(self, scales: ir.Value, turn: int) -> tuple[ir.Value, int]:
-        """Four scales, and which of them a turn of the half takes."""
-        return bitcast(scales, ir.Float8E8M0FNUType.get(), TURNS), turn
+    def word(self, scales: ir.Value, k_step: int) -> tuple[ir.Value, int]:
+        """Four scales, and which of them a k-step of the half takes."""
+        return bitcast(scales, ir.Float8E8M0FNUType.get(), K_STEPS), k_step

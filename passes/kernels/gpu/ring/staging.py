@@ -1,20 +1,20 @@
-"""How a side of a product lies in shared memory while it is multiplied: stages of some turns.
+"""How a side of a product lies in shared memory while it is multiplied: stages of some k-steps.
 
-A turn is one instruction along K, two blocks; a stage is one turn or two. Of every row a stage has
-its bytes in pieces of 16, the unit of a direct load to LDS, which puts the pieces of 64 lanes one
-after the other. Adjacent lanes take adjacent pieces of a row, so that memory is read in whole
+A k-step is one instruction along K, two blocks; a stage is one k-step or two. A stage has the bytes
+of every row in pieces of 16, the unit of a direct load to LDS, which puts the pieces of 64 lanes
+one after the other. Adjacent lanes take adjacent pieces of a row, so that memory is read in whole
 segments; but piece p of row r lies at place p ^ f(r) of the row, so that the 16 lanes that read
 together (16 rows, the same piece) meet no bank twice:
 
     16 bytes:   place = pieces * r + (p ^ f(r)),   f(r) = r / (16 / d) mod d,   d = gcd(pieces, 16)
 
-Lane group g has these blocks of a stage, in its turn x:
+Lane group g has these blocks of a stage, in its k-step x:
 
-    two turns   block 2 g + x: what a group reads of a row in both turns lies together
-    one turn    block g
+    two k-steps   block 2 g + x: what a group reads of a row in both k-steps lies together
+    one k-step    block g
 
-24 bytes of a block of f6 are one piece and half of another, which the other turn shares. Hence f6
-wants two turns a stage.
+24 bytes of a block of f6 are one piece and half of another, which the other k-step shares. Hence f6
+wants two k-steps a stage.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _TOGETHER = 16
 INSTRUCTION = Instruction(32)
 
 
-def layout_bytes(rows: int, bits: int, turns: int, waves: int) -> int:
+def layout_bytes(rows: int, bits: int, k_steps: int, waves: int) -> int:
     """Of LDS for a stage of so many rows: whole waves load it."""
     whole = waves * LANES * PIECE
-    size = rows * turns * INSTRUCTION.groups * BLOCK * bits // 8
+    size = rows * k_steps * INSTRUCTION.groups * BLOCK * bits // 8
     return -(-size // whole) * whole
 
 
@@ -75,11 +75,11 @@ class Slice:
 
 @dataclass(frozen=True)
 class Layout:
-    """A stage of `turns` turns of `rows` rows, loaded by `waves` waves."""
+    """A stage of `k_steps` k-steps of `rows` rows, loaded by `waves` waves."""
 
     kind: Scaled | Floats
     rows: int
-    turns: int
+    k_steps: int
     waves: int
     decoded: bool = False
 
@@ -97,12 +97,12 @@ class Layout:
     @property
     def blocks(self) -> int:
         """Of a row."""
-        return self.turns * INSTRUCTION.groups
+        return self.k_steps * INSTRUCTION.groups
 
-    def block(self, turn: int, group: int) -> int:
-        """The block that a lane group has in a turn, of those from some stage's first one on."""
-        stage, part = divmod(turn, self.turns)
-        return stage * self.blocks + self.turns * group + part
+    def block(self, k_step: int, group: int) -> int:
+        """The block that a lane group has in a k-step, of those from some stage's first one on."""
+        stage, part = divmod(k_step, self.k_steps)
+        return stage * self.blocks + self.k_steps * group + part
 
     @property
     def row_bytes(self) -> int:
@@ -122,7 +122,7 @@ class Layout:
     @property
     def bytes(self) -> int:
         """In LDS; behind the rows may be what no one reads, so that all waves load as much."""
-        return layout_bytes(self.rows, self.kind.bits, self.turns, self.waves)
+        return layout_bytes(self.rows, self.kind.bits, self.k_steps, self.waves)
 
     @property
     def halved(self) -> bool:
@@ -131,7 +131,7 @@ class Layout:
         A lane then reads both pieces in which its block lies: two of 16 bytes meet no bank twice,
         as three of 8 would.
         """
-        return self.decoded and self.turns == 1 and self.kind.block_bytes % PIECE > 0
+        return self.decoded and self.k_steps == 1 and self.kind.block_bytes % PIECE > 0
 
     @property
     def _shared(self) -> int:
@@ -145,17 +145,17 @@ class Layout:
 
     @cached_property
     def slices(self) -> tuple[tuple[Slice, ...], ...]:
-        """For each turn what a lane's fragment is made of, in order."""
-        return tuple(self._slices(turn) for turn in range(self.turns))
+        """For each k-step what a lane's fragment is made of, in order."""
+        return tuple(self._slices(k_step) for k_step in range(self.k_steps))
 
-    def _slices(self, turn: int) -> tuple[Slice, ...]:
+    def _slices(self, k_step: int) -> tuple[Slice, ...]:
         if self.halved:
             return Slice(0, 1, 0, PIECE), Slice(1, 1, 0, PIECE)
         found: list[Slice] = []
         bits = self.kind.bits
         for piece in whole(bits) if self.decoded else pieces(bits, INSTRUCTION):
             one, other = (
-                self.kind.block_bytes * self.block(turn, piece.first + group // piece.share)
+                self.kind.block_bytes * self.block(k_step, piece.first + group // piece.share)
                 + piece.start
                 + piece.stride * (group % piece.share)
                 for group in range(INSTRUCTION.groups)
@@ -171,15 +171,15 @@ class Layout:
                 found.append(Slice(first, across, start, start + piece.bytes))
         return tuple(found)
 
-    def new_pieces(self, turn: int) -> tuple[tuple[int, int], ...]:
-        """The pieces that a turn reads; others it has from the turn before."""
-        known = {s.piece for earlier in self.slices[:turn] for s in earlier}
-        return tuple(s.piece for s in self.slices[turn] if s.piece not in known)
+    def new_pieces(self, k_step: int) -> tuple[tuple[int, int], ...]:
+        """The pieces that a k-step reads; others it has from the k-step before."""
+        known = {s.piece for earlier in self.slices[:k_step] for s in earlier}
+        return tuple(s.piece for s in self.slices[k_step] if s.piece not in known)
 
     @property
     def shares(self) -> bool:
-        """Whether turns share pieces."""
-        return any(len(self.new_pieces(t)) < len(self.slices[t]) for t in range(self.turns))
+        """Whether k-steps share pieces."""
+        return any(len(self.new_pieces(t)) < len(self.slices[t]) for t in range(self.k_steps))
 
 
 #: A tile, and a piece of it.
@@ -221,8 +221,8 @@ class StagedSide:
                 ),
                 start,
             )
-            for turn in range(layout.turns)
-            for piece in layout.new_pieces(turn)
+            for k_step in range(layout.k_steps)
+            for piece in layout.new_pieces(k_step)
         }
 
     def _piece(self, piece: tuple[int, int]) -> ir.Value:
@@ -280,21 +280,21 @@ class StagedSide:
         first = arith.cmpi(arith.CmpIPredicate.eq, self.lane.group, index(0))
         return bitcast(arith.select(first, low, high), i8(), size)
 
-    def fragment(self, known: Pieces, tile: int, turn: int) -> ir.Value:
-        """The elements of a tile for a turn."""
-        return fragment(self.layout, known, tile, turn)
+    def fragment(self, known: Pieces, tile: int, k_step: int) -> ir.Value:
+        """The elements of a tile for a k-step."""
+        return fragment(self.layout, known, tile, k_step)
 
 
-def fragment(layout: Layout, known: Pieces, tile: int, turn: int) -> ir.Value:
-    """The elements of a tile for a turn, which are scaled, from its pieces."""
-    found = packed(layout, known, tile, turn)
+def fragment(layout: Layout, known: Pieces, tile: int, k_step: int) -> ir.Value:
+    """The elements of a tile for a k-step, which are scaled, from its pieces."""
+    found = packed(layout, known, tile, k_step)
     return bitcast(found, ir.Type.parse(layout.scaled.format.element.mlir), BLOCK)
 
 
-def packed(layout: Layout, known: Pieces, tile: int, turn: int) -> ir.Value:
-    """The bytes of a tile that were read for a turn."""
+def packed(layout: Layout, known: Pieces, tile: int, k_step: int) -> ir.Value:
+    """The bytes of a tile that were read for a k-step."""
     return joined(
-        [_cut(known[tile, one.piece], one.start, one.stop) for one in layout.slices[turn]]
+        [_cut(known[tile, one.piece], one.start, one.stop) for one in layout.slices[k_step]]
     )
 
 

@@ -51,7 +51,7 @@ NOT_FINITE = {E4M3: (0x7F, 0x7F), E5M2: (0x7C, 0x7C)}
 
 @dataclass(frozen=True)
 class Case:
-    """groups x [m, k] by [n, k]; tiles of a wave, stages of the ring, turns of a stage.
+    """groups x [m, k] by [n, k]; tiles of a wave, stages of the ring, k-steps of a stage.
 
     experts: how many rhs there are to choose from; share: rows that have the same row of lhs.
     """
@@ -64,7 +64,7 @@ class Case:
     tiles: tuple[int, int] = (1, 1)
     waves: tuple[int, int, int] = (4, 1, 1)
     stages: int = 4
-    turns: int = 2
+    k_steps: int = 2
     groups: int = 1
     experts: int = 0
     share: int = 1
@@ -77,7 +77,7 @@ class Case:
             waves=self.waves,
             transport="ring",
             stages=self.stages,
-            turns=self.turns,
+            k_steps=self.k_steps,
         )
         rhs, blocks = scaled(self.rhs, self.k // 32), self.k // 32
         rest = (rhs, self.groups, self.m, self.n, self.experts, schedule, self.share)

@@ -65,7 +65,7 @@ class Case:
             waves=(waves[0], waves[1], along or Spans.of(blocks).count),
             transport="ring" if self.stages else "stream",
             stages=self.stages,
-            turns=2 if self.stages else 0,
+            k_steps=2 if self.stages else 0,
         )
         source = ("f32", True) if self.lhs == ROUNDED else (self.lhs, False)
         return (DenseRing if self.stages else DenseStream)(

@@ -75,7 +75,7 @@ SCHEDULES = {
         {"below": 5, "instruction": 16, "tiles": [1, 2], "waves": [1, 1, along]},
         {"below": 50, "instruction": 16, "tiles": [2, 2], "waves": [2, 2, 1]},
         {"instruction": 16, "tiles": [1, 2], "waves": [2, 2, 1], "transport": "ring",
-         "stages": 3, "turns": 2},
+         "stages": 3, "k_steps": 2},
     ]
     for case in (CASES[0], *CASES[3:6])
     for along in [Spans.of(case.k // 32).count]

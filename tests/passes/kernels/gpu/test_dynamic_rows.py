@@ -68,7 +68,7 @@ SCHEDULES = [
         {"below": 5, "instruction": 16, "tiles": [1, halves], "waves": [1, 1, 4]},
         {"below": 50, "instruction": 32, "tiles": [1, 2], "waves": [2, 2, 1]},
         {"instruction": 32, "tiles": [1, halves], "waves": waves, "transport": "ring",
-         "stages": 3, "turns": 2},
+         "stages": 3, "k_steps": 2},
     ]}
     for n, k, lhs, halves, waves in ((64, 512, F4, 1, [4, 1, 1]), (64, 544, E4M3, 2, [1, 4, 1]))
 ] + [

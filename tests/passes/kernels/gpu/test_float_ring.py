@@ -26,15 +26,15 @@ from rings import (
     simulate,
 )
 
-#: Every way to split and to decode; one, some and cut passes of four turns.
+#: Every way to split and to decode; one, some and cut passes of four k-steps.
 CASES = [
-    Case("bf16", F4, 70, 100, 544, tiles=(2, 1), stages=3, turns=1, waves=SQUARE),
-    Case("bf16", E2M3, 64, 132, 288, tiles=(1, 2), stages=2, turns=1, waves=SQUARE),
-    Case("bf16", "mxint8", 64, 64, 1024, stages=5, turns=1, waves=SQUARE),
-    Case("f16", E5M2, 40, 68, 480, tiles=(3, 1), stages=3, turns=1, waves=SQUARE),
-    Case("f32", E4M3, 70, 64, 640, tiles=(2, 1), stages=2, turns=1, waves=SQUARE),
-    Case("f32", E3M2, 64, 64, 256, stages=2, turns=1, waves=SQUARE),
-    Case(ROUNDED, F4, 68, 36, 512, groups=3, experts=2, share=4, stages=2, turns=1, waves=SQUARE),
+    Case("bf16", F4, 70, 100, 544, tiles=(2, 1), stages=3, k_steps=1, waves=SQUARE),
+    Case("bf16", E2M3, 64, 132, 288, tiles=(1, 2), stages=2, k_steps=1, waves=SQUARE),
+    Case("bf16", "mxint8", 64, 64, 1024, stages=5, k_steps=1, waves=SQUARE),
+    Case("f16", E5M2, 40, 68, 480, tiles=(3, 1), stages=3, k_steps=1, waves=SQUARE),
+    Case("f32", E4M3, 70, 64, 640, tiles=(2, 1), stages=2, k_steps=1, waves=SQUARE),
+    Case("f32", E3M2, 64, 64, 256, stages=2, k_steps=1, waves=SQUARE),
+    Case(ROUNDED, F4, 68, 36, 512, groups=3, experts=2, share=4, stages=2, k_steps=1, waves=SQUARE),
 ]
 
 
@@ -80,7 +80,7 @@ def test_infinities_stay_and_nan_too(kind: str, compiled: Callable[[Case], Compi
 
 def test_matrix_cores_have_work(compiled: Callable[[Case], Compiled]) -> None:
     """A pair of weights is decoded behind each matrix instruction."""
-    case = Case("bf16", F4, 256, 256, 2048, tiles=(4, 4), waves=SQUARE, stages=3, turns=1)
+    case = Case("bf16", F4, 256, 256, 2048, tiles=(4, 4), waves=SQUARE, stages=3, k_steps=1)
     loop, share = loop_of(compiled(case))
     assert loop.census["convert"] == loop.census["matrix"] == 4 * 4 * 16
     assert not {"v_perm", "scratch", "accvgpr"} & loop.census.keys()
@@ -90,9 +90,9 @@ def test_matrix_cores_have_work(compiled: Callable[[Case], Compiled]) -> None:
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        (Case("bf16", F4, 64, 64, 224, waves=SQUARE, turns=1), "wants 8"),
-        (Case("bf16", F4, 64, 64, 512, waves=SQUARE), "of 1 turn"),
-        (Case("bf16", E4M3, 64, 64, 512, tiles=(4, 4), waves=SQUARE, turns=1), "196608 bytes"),
+        (Case("bf16", F4, 64, 64, 224, waves=SQUARE, k_steps=1), "wants 8"),
+        (Case("bf16", F4, 64, 64, 512, waves=SQUARE), "of 1 k-step"),
+        (Case("bf16", E4M3, 64, 64, 512, tiles=(4, 4), waves=SQUARE, k_steps=1), "196608 bytes"),
     ],
 )
 def test_refuses_what_it_cannot_compute(case: Case, message: str) -> None:

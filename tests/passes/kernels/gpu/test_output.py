@@ -68,7 +68,7 @@ CASES = [
 ]
 #: What puts the last three into a ring.
 RING = {"instruction": 32, "tiles": [1, 2], "waves": [4, 1, 1], "transport": "ring"}
-SCHEDULES = [{"m": m, "schedule": {**RING, "stages": 3, "turns": 2}} for m in (72, 73, 74)]
+SCHEDULES = [{"m": m, "schedule": {**RING, "stages": 3, "k_steps": 2}} for m in (72, 73, 74)]
 
 
 def build(case: Case) -> None:

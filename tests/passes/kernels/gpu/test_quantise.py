@@ -30,7 +30,7 @@ SHORT = (3, 25, 2 * 32)
 
 
 def edges(element: ElementFormat, rng: np.random.Generator) -> npt.NDArray[np.float32]:
-    """float32 [.., 32]: zeros, subnormals, Inf, NaN, ties, and amax on both sides of each turn."""
+    """float32 [.., 32]: zeros, subnormals, Inf, NaN, ties, and amax on both sides of each step."""
     rows = [np.full(32, value, np.float32) for value in (0.0, -0.0, np.inf, -np.inf, np.nan)]
     mixed = rng.normal(0, 1, (6, 32)).astype(np.float32)
     mixed[0, 3], mixed[1, 30], mixed[2, [0, 31]] = np.inf, np.nan, (np.inf, -np.nan)
@@ -46,9 +46,9 @@ def edges(element: ElementFormat, rng: np.random.Generator) -> npt.NDArray[np.fl
     rows += [*np.hstack([ties, largest]), *np.hstack([np.ldexp(largest, -126), ties * 2.0**-126])]
     # The magnitudes at which a recipe turns from one scale to the next.
     for recipe in ScaleRecipe:
-        turn = (1 << 23) - addend(element, recipe)
+        k_step = (1 << 23) - addend(element, recipe)
         for exponent in (1, 2, 127, 254 - element.emax, 254):
-            for bits in (exponent << 23 | turn & 0x7FFFFF) + np.arange(-1, 2):
+            for bits in (exponent << 23 | k_step & 0x7FFFFF) + np.arange(-1, 2):
                 row = rng.uniform(-1, 1, 32).astype(np.float32)
                 row *= np.uint32(bits).view(np.float32)
                 row[rng.integers(32)] = np.uint32(bits).view(np.float32)

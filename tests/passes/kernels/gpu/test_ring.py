@@ -190,24 +190,24 @@ def test_matrix_cores_have_work(
 
 
 def test_a_lane_reads_what_was_put_for_it() -> None:
-    """Two turns of f6: three pieces, the middle one in halves; of 8 bits: runs of 16."""
-    cut = [[(s.first, s.across, s.start, s.stop) for s in turn] for turn in slices(E2M3, 2)]
+    """Two k-steps of f6: three pieces, the middle one in halves; of 8 bits: runs of 16."""
+    cut = [[(s.first, s.across, s.start, s.stop) for s in k_step] for k_step in slices(E2M3, 2)]
     assert cut == [[(0, 3, 0, 16), (1, 3, 0, 8)], [(1, 3, 8, 16), (2, 3, 0, 16)]]
-    cut = [[(s.first, s.across, s.start, s.stop) for s in turn] for turn in slices(E4M3, 1)]
+    cut = [[(s.first, s.across, s.start, s.stop) for s in k_step] for k_step in slices(E4M3, 1)]
     assert cut == [[(0, 1, 0, 16), (2, 1, 0, 16)]]
     with pytest.raises(ValueError, match="halves of their pieces"):
         slices(E2M3, 1)
 
 
-def slices(format: str, turns: int) -> tuple[tuple[Slice, ...], ...]:
-    return Layout(scaled(format, 16), 64, turns, 4).slices
+def slices(format: str, k_steps: int) -> tuple[tuple[Slice, ...], ...]:
+    return Layout(scaled(format, 16), 64, k_steps, 4).slices
 
 
 @pytest.mark.parametrize(
     ("case", "message"),
     [
         (Case(F4, F4, 64, 64, 512, stages=1), "2 stages or more"),
-        (Case(F4, F4, 64, 64, 512, turns=1), "of 2 turns"),
+        (Case(F4, F4, 64, 64, 512, k_steps=1), "of 2 k-steps"),
         (Case(F4, F4, 64, 64, 512, tiles=(2, 16)), "256 accumulation registers"),
         (Case(F4, F4, 64, 64, 512, waves=(2, 2, 1)), "in a row or a column"),
         (Case(F4, F4, 64, 64, 512, waves=(1, 1, 1)), "2 to 4 waves"),

@@ -337,14 +337,16 @@ def test_a_schedule_of_ones_own(lhs: str, tmp_path: Path) -> None:
     x, s, left = operand(rng, (m, k), E4M3, (117, 137))
     w, t, right = operand(rng, (n, k), F4, (117, 137))
     given = [x.reshape(m, -1, 32), s, w.reshape(n, -1, 16), t]
-    turns, waves = 2, [4, 1, 1]
+    k_steps, waves = 2, [4, 1, 1]
     if lhs in FLOATS:
         floats = rng.normal(size=(m, k // 32, 32)).astype(FLOATS[lhs])
         given[:2], left = [floats], floats.reshape(m, k).astype(np.float64)
-        turns, waves = 1, [2, 2, 1]
+        k_steps, waves = 1, [2, 2, 1]
     ring = {"instruction": 32, "tiles": [1, 1], "waves": waves, "transport": "ring"}
     schedules = tmp_path / "schedules.json"
-    schedules.write_text(json.dumps([{"m": m, "schedule": {**ring, "stages": 3, "turns": turns}}]))
+    schedules.write_text(
+        json.dumps([{"m": m, "schedule": {**ring, "stages": 3, "k_steps": k_steps}}])
+    )
     arguments = [each if each.itemsize > 1 else each.view(np.int8) for each in given]
     found, _ = run(program(main=(m, n, k, lhs, F4)), tmp_path, *arguments, schedule=schedules)
     wanted = left @ right.T

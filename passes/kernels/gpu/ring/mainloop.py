@@ -1,4 +1,4 @@
-"""The turns of a ring along K: what is loaded and read while what was read is multiplied.
+"""The k-steps of a ring along K: what is loaded and read while what was read is multiplied.
 
 A *span* (staged_scales.py) is as much as is built at once: spans in which all that is loaded ahead
 is there are rounds of a loop; the last ones, which have less and less to load, follow one by one.
@@ -13,7 +13,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
 
 from mxc.dialects.amdgpu import mark_loads, no_reordering, scaled_mfma, wait_for_loads, zeros
-from mxc.passes.kernels.gpu.fragments import TURNS
+from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import below, plus, times
 from mxc.passes.kernels.gpu.ring.interleave import Kind, Work, evenly, interleaved
 from mxc.passes.kernels.gpu.ring.pipeline import Halves, Held, Issue, Pipeline, parted
@@ -21,7 +21,7 @@ from mxc.passes.kernels.gpu.ring.staged_scales import HALF, HALVES, SPAN
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Key, Pieces
 from mxc.passes.kernels.vectors import f32, index, loop, of
 
-#: Turns of a span in which staged scales of the next one are asked for and put into LDS, and in
+#: K-steps of a span in which staged scales of the next one are asked for and put into LDS, and in
 #: which halves are read from there: the first one of the next span, the second one of this. Between
 #: putting and reading, and between reading and putting, all waves pass a barrier.
 _ASKED, _PUT, _FIRST_READ, _SECOND_READ = (0,), (5, 6), (7,), (1, 2, 3)
@@ -30,7 +30,7 @@ _READ = 0.95
 
 
 def sums(pipe: Pipeline) -> list[ir.Value]:
-    """Build all turns: the sums of the tiles, row after row."""
+    """Build all k-steps: the sums of the tiles, row after row."""
     held = _begin(pipe)
     size, together = pipe.span_stages, pipe.together
     rounds = pipe.plain // together
@@ -54,7 +54,7 @@ def sums(pipe: Pipeline) -> list[ir.Value]:
 
 
 def _begin(pipe: Pipeline) -> Held:
-    """Fill the ring, and read what the first turn needs."""
+    """Fill the ring, and read what the first k-step needs."""
     here = _Span(pipe, index(0), 0, 0)
     direct, staged = pipe.direct[1], pipe.staged[1]
     scales: tuple[Halves, Halves, Halves] = ([[] for _ in range(direct.ahead)], [[]], [])
@@ -90,7 +90,7 @@ def _begin(pipe: Pipeline) -> Held:
 
 
 class _Span:
-    """One span: the turns of some stages.
+    """One span: the k-steps of some stages.
 
     `number`: of the span, None in the loop, where everything is there. `first_slot`: the offset of
     the slot of its first stage.
@@ -128,7 +128,7 @@ class _Span:
         return self._number * self._pipe.span_stages + stage
 
     def build(self, held: Held) -> Held:
-        """All turns; gives what is held behind them."""
+        """All k-steps; gives what is held behind them."""
         self._totals, self._read = list(held.totals), held.read
         self._asked = list(held.asked)
         direct, staged, loaded = held.scales
@@ -145,10 +145,10 @@ class _Span:
         own = dict(zip(pipe.pieces, self._asked, strict=False))
         del self._asked[:count]
         now, self._read = self._read, {}
-        turns = range(stage * pipe.turns, (stage + 1) * pipe.turns)
+        k_steps = range(stage * pipe.k_steps, (stage + 1) * pipe.k_steps)
         scales = self._scales[0][0], self._scales[1][0]
         products = [
-            partial(self._multiply, (own, now), scales, turns[part], *tiles)
+            partial(self._multiply, (own, now), scales, k_steps[part], *tiles)
             for part, *tiles in pipe.order
         ]
         first = stage * count + pipe.direct[0].ahead
@@ -156,8 +156,8 @@ class _Span:
         early, late = parted(pieces, 1.0, pipe.cut / len(pipe.order))
         left = self.reads(pipe.reads[pipe.early :], stage, now)
         works = [*early, *self._loads(stage - 1, 1), *evenly("ds_read", left, 0.05, _READ)]
-        for turn in turns[:-1]:
-            works += self._next_scales(turn)
+        for k_step in k_steps[:-1]:
+            works += self._next_scales(k_step)
         interleaved(products[: pipe.cut], works, 2 * stage)
         if self._is_there(stage - 1 + pipe.ahead):
             mark_loads()
@@ -169,9 +169,9 @@ class _Span:
             wait_for_loads(on_their_way)
             soon = self.reads(pipe.reads[: pipe.early], stage + 1, self._read)
             works += evenly("ds_read", soon, 0.0, _READ)
-        works += self._next_scales(turns[-1])
+        works += self._next_scales(k_steps[-1])
         interleaved(products[pipe.cut :], works, 2 * stage + 1)
-        if (turns[-1] + 1) % TURNS == 0:
+        if (k_steps[-1] + 1) % K_STEPS == 0:
             for halves in self._scales[:2]:
                 del halves[0]
 
@@ -179,14 +179,14 @@ class _Span:
         self,
         pieces: tuple[Pieces, Pieces],
         scales: tuple[list[ir.Value], list[ir.Value]],
-        turn: int,
+        k_step: int,
         own: int,
         tile: int,
     ) -> None:
         """Multiply a tile of the direct side by one of the staged side."""
         pipe = self._pipe
         (direct, factors), (staged, others) = pipe.direct, pipe.staged
-        part, at = turn % pipe.turns, turn % TURNS
+        part, at = k_step % pipe.k_steps, k_step % K_STEPS
         sides = [
             (direct.fragment(pieces[0], own, part), *factors.word(scales[0][own], at)),
             (staged.fragment(pieces[1], tile, part), *others.word(scales[1][tile], at)),
@@ -269,33 +269,33 @@ class _Span:
 
         return [partial(read, tile) for tile in range(self._pipe.tiles[not self._pipe.swapped])]
 
-    def _next_scales(self, turn: int) -> list[Work]:
-        """What this turn does for the scales of the turns to come."""
-        if turn % TURNS:
-            return self._staged_scales(turn)
+    def _next_scales(self, k_step: int) -> list[Work]:
+        """What this k-step does for the scales of the k-steps to come."""
+        if k_step % K_STEPS:
+            return self._staged_scales(k_step)
         self._scales[0].append([])
-        half = turn // TURNS + self._pipe.direct[1].ahead
+        half = k_step // K_STEPS + self._pipe.direct[1].ahead
         loads = evenly("vmem_read", self.half_loads(half, self._scales[0][-1]), 0.1, 1.0)
-        return [*loads, *self._staged_scales(turn)]
+        return [*loads, *self._staged_scales(k_step)]
 
-    def _staged_scales(self, turn: int) -> list[Work]:
+    def _staged_scales(self, k_step: int) -> list[Work]:
         staged = self._pipe.staged[1]
-        if turn in (_FIRST_READ[0], _SECOND_READ[0]):
+        if k_step in (_FIRST_READ[0], _SECOND_READ[0]):
             self._scales[1].append([])
-        if turn in _SECOND_READ:
-            return _share("ds_read", self.half_reads(1, self._scales[1][-1]), turn, _SECOND_READ)
+        if k_step in _SECOND_READ:
+            return _share("ds_read", self.half_reads(1, self._scales[1][-1]), k_step, _SECOND_READ)
         loaded = self._scales[2]
-        if turn in _ASKED:
-            return _share("vmem_read", self.span_loads(self._pipe.together, loaded), turn, _ASKED)
+        if k_step in _ASKED:
+            return _share("vmem_read", self.span_loads(self._pipe.together, loaded), k_step, _ASKED)
         if not self._has(1):
             return []
-        if turn in _PUT:
+        if k_step in _PUT:
             puts = staged.writes(loaded[0], left=self._left(1))
-            if turn == _PUT[-1]:
+            if k_step == _PUT[-1]:
                 del loaded[0]
-            return _share("ds_write", puts, turn, _PUT)
-        if turn in _FIRST_READ:
-            return _share("ds_read", self.half_reads(0, self._scales[1][-1]), turn, _FIRST_READ)
+            return _share("ds_write", puts, k_step, _PUT)
+        if k_step in _FIRST_READ:
+            return _share("ds_read", self.half_reads(0, self._scales[1][-1]), k_step, _FIRST_READ)
         return []
 
 
@@ -304,8 +304,10 @@ def _issue(issues: Sequence[Issue]) -> None:
         issue()
 
 
-def _share(kind: Kind, issues: Sequence[Issue], turn: int, turns: tuple[int, ...]) -> list[Work]:
-    """Of what some turns do, what one of them does."""
-    each = -(-len(issues) // len(turns))
-    start = each * turns.index(turn)
+def _share(
+    kind: Kind, issues: Sequence[Issue], k_step: int, k_steps: tuple[int, ...]
+) -> list[Work]:
+    """Of what some k-steps do, what one of them does."""
+    each = -(-len(issues) // len(k_steps))
+    start = each * k_steps.index(k_step)
     return evenly(kind, issues[start : start + each], 0.1, 1.0)

@@ -1,15 +1,15 @@
-"""The turns of a ring of floats: what is read, split and decoded while something is multiplied.
+"""The k-steps of a ring of floats: what is read, split and decoded while something is multiplied.
 
-A turn is a stage, two blocks along K, in four parts of 8 elements a lane. While a part is
+A k-step is a stage, two blocks along K, in four parts of 8 elements a lane. While a part is
 multiplied, the floats of the next one are read from LDS and its weights are decoded. So the last
-part of a turn brings the first one of the next stage, and before it the wave waits until that is
+part of a k-step brings the first one of the next stage, and before it the wave waits until that is
 there, and all waves have read this one.
 
 Floats that are the sum of several bf16 are split right before they are multiplied, tile by tile,
 each while the one before it is multiplied: the parts of all tiles at once would be too many
 registers. A part then is done in steps of a tile, else in one.
 
-Four turns are one pass of the loop, because a lane loads their scales at once; the turns that are
+Four k-steps are one iteration, because a lane loads their scales at once; the k-steps that are
 left follow. Beyond the end of K zeros are loaded and not multiplied: no memory moves.
 """
 
@@ -24,7 +24,7 @@ from iree.compiler.dialects import arith, scf
 
 from mxc.dialects.amdgpu import mark_loads, mfma, pinned, wait_for_loads
 from mxc.dialects.quantise_scalars import i32 as number
-from mxc.passes.kernels.gpu.fragments import FRAGMENT, TURNS
+from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.lanes import plus, times
 from mxc.passes.kernels.gpu.ring.float_pipeline import FloatPipeline, Held, Weights, as_index
 from mxc.passes.kernels.gpu.ring.interleave import Work, evenly, interleaved_within
@@ -44,23 +44,23 @@ _LOAD = 6
 
 
 def sums(pipe: FloatPipeline) -> list[ir.Value]:
-    """Build all turns: the sums of the tiles, row after row."""
+    """Build all k-steps: the sums of the tiles, row after row."""
     held = pipe.begin()
-    passes, rest = divmod(pipe.stages, TURNS)
+    passes, rest = divmod(pipe.stages, K_STEPS)
     if passes:
         with loop(index(0), index(passes), index(1), held.flat()) as (four, now, op):
-            after = _Turns(pipe, held.like(now), four).build(TURNS)
+            after = _MainLoop(pipe, held.like(now), four).build(K_STEPS)
             scf.YieldOp(after.flat())
         held = held.like(list(op.results))
     if rest:
-        held = _Turns(pipe, held, index(passes)).build(rest)
+        held = _MainLoop(pipe, held, index(passes)).build(rest)
     # No load may write to LDS that is another workgroup's by then.
     wait_for_loads(0)
     return held.totals
 
 
-class _Turns:
-    """Some of four turns, `four` of which came before."""
+class _MainLoop:
+    """Some of four k-steps, `four` of which came before."""
 
     def __init__(self, pipe: FloatPipeline, held: Held, four: ir.Value) -> None:
         self._pipe, self._held, self._four = pipe, held, four
@@ -70,16 +70,16 @@ class _Turns:
 
     def build(self, count: int) -> Held:
         """So many; gives what is held behind them."""
-        for turn in range(count):
-            self._turn(turn)
+        for k_step in range(count):
+            self._k_step(k_step)
         return self._held
 
-    def _turn(self, turn: int) -> None:
+    def _k_step(self, k_step: int) -> None:
         pipe, held = self._pipe, self._held
         stages, size = pipe.schedule.stages, pipe.slot_bytes
         emptied = moved(held.slot, 0, (stages - 1) * size, -size)
         after = moved(held.slot, (stages - 1) * size, 0, size)
-        stage = plus(times(self._four, TURNS), turn)
+        stage = plus(times(self._four, K_STEPS), k_step)
         # Into the slot of the stage before this one, and behind the barrier into this one's.
         earlier = pipe.loads(plus(stage, stages - 1), as_index(emptied))
         later = pipe.loads(plus(stage, stages), as_index(held.slot))
@@ -98,10 +98,10 @@ class _Turns:
                 first = 0.0 if soon or step else _THERE
                 count = pipe.decoder.instructions
                 works += evenly("valu", self._share(decodes, step), first, 1.0, count)
-                if (turn, part, step) == (0, 0, 0):
+                if (k_step, part, step) == (0, 0, 0):
                     works.append(Work(0.0, "vmem_read", self._ask, len(held.words)))
                 if (soon, step) == (0, 0):
-                    works += self._packed(coming, after, turn)
+                    works += self._packed(coming, after, k_step)
                 ready: dict[int, list[ir.Value]] = {}
                 slot = held.slot if soon else after
                 if pipe.steps:
@@ -132,7 +132,7 @@ class _Turns:
         held.totals[at] = mfma(_SHAPE, weights, held.floats[tile][piece], held.totals[at])
 
     def _pin(self, weights: list[Weights], part: int) -> None:
-        """What is multiplied next is there from here on, and of a turn all that was read."""
+        """What is multiplied next is there from here on, and of a k-step all that was read."""
         held, brief = self._held, ir.BF16Type.get()
         fragments = [each for own in held.floats.values() for each in own]
         fragments += [each.known[part] for each in weights]
@@ -148,12 +148,12 @@ class _Turns:
             each.block = bitcast(next(pins), i8(), _bytes(block))
 
     def _ask(self) -> None:
-        """For the scales of the next four turns."""
+        """For the scales of the next four k-steps."""
         self._coming = self._pipe.scales.load(plus(self._four, 1))
 
-    def _packed(self, coming: list[Weights], slot: ir.Value, turn: int) -> list[Work]:
-        """Reads of the weights of the next turn."""
-        pipe, after = self._pipe, (turn + 1) % TURNS
+    def _packed(self, coming: list[Weights], slot: ir.Value, k_step: int) -> list[Work]:
+        """Reads of the weights of the next k-step."""
+        pipe, after = self._pipe, (k_step + 1) % K_STEPS
         if after == 0:
             self._held.words = pipe.scales.words(self._coming, plus(self._four, 1))
 
