@@ -145,8 +145,8 @@ def paired(raw: Numbers) -> Numbers:
     dwords, lanes, items = raw.shape
     shifts = items // 2
     bits = shifts.bit_length() - 1
-    turns = [int(f"{t:0{bits}b}"[::-1], 2) if bits else 0 for t in range(shifts)]
-    halves = raw.reshape(dwords, lanes, 2, shifts)[..., turns]
+    order = [int(f"{t:0{bits}b}"[::-1], 2) if bits else 0 for t in range(shifts)]
+    halves = raw.reshape(dwords, lanes, 2, shifts)[..., order]
     return np.ascontiguousarray(halves.transpose(0, 3, 1, 2)).reshape(-1, lanes, 2)
 
 

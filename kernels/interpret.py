@@ -42,9 +42,9 @@ def pack(array: Array, numbers: Numbers, sizes: Mapping[str, int]) -> Numbers:
     return flat
 
 
-def turns(kernel: Kernel, do: Do, tile: Mapping[str, int]) -> dict[str, list[int]]:
+def atom_offsets(kernel: Kernel, do: Do, tile: Mapping[str, int]) -> dict[str, list[int]]:
     """The offsets along each axis at which an atom, or a copy of a fragment, is used. K comes
-    first: in the order of the registers of the operand that has some, its turns are steps."""
+    first: in the order of the registers of the operand that has some, its offsets are steps."""
     step: dict[str, int] = {}
     orders: dict[str, list[int]] = {}
     for name, layout in _operands(kernel, do):
@@ -64,9 +64,9 @@ def turns(kernel: Kernel, do: Do, tile: Mapping[str, int]) -> dict[str, list[int
         wide, size = step[axis], tile[axis]
         if orders.get(axis):
             found[axis] = [
-                base + sum((turn >> i & 1) << bit for i, bit in enumerate(orders[axis]))
+                base + sum((number >> i & 1) << bit for i, bit in enumerate(orders[axis]))
                 for base in range(0, size, wide << len(orders[axis]))
-                for turn in range(1 << len(orders[axis]))
+                for number in range(1 << len(orders[axis]))
             ]
             continue
         if size % wide and size > wide:
@@ -77,7 +77,7 @@ def turns(kernel: Kernel, do: Do, tile: Mapping[str, int]) -> dict[str, list[int
 
 def pieces(kernel: Kernel, do: Do, tile: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """The offsets in a tile at which an atom, or a copy of a fragment, is used."""
-    found = turns(kernel, do, tile)
+    found = atom_offsets(kernel, do, tile)
     for offsets in itertools.product(*found.values()):
         yield dict(zip(found, offsets, strict=True))
 
@@ -257,7 +257,7 @@ class _Run:
     # as the machine does it
 
     def _machine(self, do: Do, at: dict[str, int], tile: dict[str, int]) -> None:
-        steps = turns(self.kernel, do, tile).get("k", [0])
+        steps = atom_offsets(self.kernel, do, tile).get("k", [0])
         for offsets in pieces(self.kernel, do, tile):
             here = {axis: at[axis] + offsets.get(axis, 0) for axis in at}
             places = [self._fragment(name, how, here) for name, how in _operands(self.kernel, do)]

@@ -11,7 +11,7 @@ runnable (interpret.py) and printable (printer.py); a kernel whose statements ha
 (lowering/). A local array lives in the innermost loop that holds all of its uses.
 
 A size may be no multiple of the steps of its loops, and may come with the call (None). Loops begin
-no turn behind the end of an axis. What a turn has too much is the guard of an array:
+no iteration past the end of an axis. What an iteration has too much is the guard of an array:
 
     padded    memory goes on; what is read there is any number, and must not matter
     masked    nothing is stored there
@@ -51,7 +51,7 @@ class Element:
 
 @dataclass(frozen=True)
 class Chains:
-    """Copies of sums that dot products take in turn, so that they need not wait for each other:
+    """Copies of sums that dot products take alternately, so that they need not wait for each other:
     `wanted` registers of sums in all, and no more than `room`."""
 
     wanted: int
@@ -155,8 +155,8 @@ class Do:
 
 @dataclass(frozen=True)
 class For:
-    """`kind`: serial, or a workgroup for each turn. `rest`: where no more than so much is left, the
-    last turn is only this wide; several, the widest first."""
+    """`kind`: serial, or a workgroup per iteration. `rest`: where no more than so much is left, the
+    last iteration is only this wide; several, the widest first."""
 
     axis: str
     by: int
@@ -165,7 +165,7 @@ class For:
     rest: tuple[int, ...] = ()
 
     def width(self, left: int) -> int:
-        """Of a turn where so much is left."""
+        """Width of an iteration where so much is left."""
         return min([self.by, *(rest for rest in self.rest if left <= rest)])
 
 

@@ -122,7 +122,7 @@ def decode(kernel: Kernel, codes: str, scales: str | None, into: str, element: E
 def block_sums(
     kernel: Kernel, into: str, element: Element, scales: tuple[str, ...], start: str = ""
 ) -> Kernel:
-    """Products are summed in `into` for each turn of the loop around them, which goes over the
+    """Products are summed in `into` for each iteration of the loop around them, which goes over the
     elements under one scale, and those sums are scaled. They begin with what the array `start` has
     for that block, or with zero."""
 

@@ -15,7 +15,8 @@ before:
     %y = linalg.generic ins(%x, %w, %p, %s) outs(%zero) { scaling_extf, scaling_extf, mulf, addf }
 after:
     %y = linalg.generic .. attrs = {mxc.schedule = {instruction = 32 : i64, k_steps = 2 : i64,
-        stages = 4 : i64, tiles = array<i64: 2, 8>, transport = "ring", waves = array<i64: 4, 1, 1>}}
+        stages = 4 : i64, tiles = array<i64: 2, 8>, transport = "ring",
+        waves = array<i64: 4, 1, 1>}}
 
 Leaves alone: contractions that no kernel computes, and those that have a schedule.
 """

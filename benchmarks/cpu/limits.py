@@ -43,9 +43,9 @@ from mxc.targets.target import target
 
 #: Independent chains: more than latency times throughput of any of the instructions.
 CHAINS = 16
-#: Turns of the loop of one workgroup, and workgroups: a millisecond or two in all, long beside a
+#: Iterations of the loop of one workgroup, and workgroups: 1 or 2 ms in all, long beside a
 #: call and short beside what disturbs a shared machine.
-TURNS = 50_000
+ITERATIONS = 50_000
 WORKGROUPS = 16
 
 #: The call that reads memory.
@@ -140,10 +140,10 @@ class Machine:
         """1e9 operations, or bytes, a second of a call that took so long."""
         done = self._memory
         if name == TILES:
-            done = WORKGROUPS * TURNS // 16 * _TILE_CHAINS * _TILE_OPERATIONS
+            done = WORKGROUPS * ITERATIONS // 16 * _TILE_CHAINS * _TILE_OPERATIONS
         elif name != READ:
             (instruction,) = (each for each in INSTRUCTIONS if each.name == name)
-            done = WORKGROUPS * TURNS * CHAINS * instruction.operations
+            done = WORKGROUPS * ITERATIONS * CHAINS * instruction.operations
         return done / seconds / 1e9
 
     def best_rate(self, names: Iterable[str], times: Mapping[str, Time]) -> float | None:
@@ -209,7 +209,7 @@ def _chains(instruction: Instruction) -> Callable[[ir.Value, ir.Value], None]:
         f32 = ir.F32Type.get()
         a, b = load(seed, [index(0)], f32, 16), load(seed, [index(16)], f32, 16)
         start = [splat(float(i), f32, 16) for i in range(CHAINS)]
-        with loop(index(0), index(TURNS), index(1), start) as (_, chains, op):
+        with loop(index(0), index(ITERATIONS), index(1), start) as (_, chains, op):
             scf.YieldOp([instruction.build(chain, a, b) for chain in chains])
         total = op.results[0]
         for chain in list(op.results)[1:]:
@@ -223,7 +223,7 @@ def _tiles(seed: ir.Value, result: ir.Value) -> None:
     """Every row of a tile is the same 64 bytes; chains begin with different ones."""
     start, bytes_ = pointer(seed), (0, 64, *range(4, 64, 4))
     a, b, *chains = (load_tile(start, at, 0, streamed=False) for at in bytes_[: 2 + _TILE_CHAINS])
-    with loop(index(0), index(TURNS // 16), index(1), chains) as (_, sums, op):
+    with loop(index(0), index(ITERATIONS // 16), index(1), chains) as (_, sums, op):
         scf.YieldOp([x86.tile_dot_bf16(total, a, b) for total in sums])
     own = arith.muli(workgroup(0), index(_TILE_CHAINS * 64))
     for number, total in enumerate(op.results):

@@ -5,7 +5,7 @@
 
 The model is run with LDS at 128 and at 256 bytes a clock and with memory at 500 to 3000 clocks;
 the first column is the one that the report has. llvm-mca is used where it is found (mca.py says
-where from): "cold" is over the first 20 turns, "steady" over the next 20.
+where from): "cold" is over the first 20 iterations, "steady" over the next 20.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ _NAMES = ("llvm-mca", *(f"llvm-mca-{version}" for version in range(30, FIRST - 1
 
 @dataclass(frozen=True)
 class Share:
-    """The part of the cycles for which the matrix core works: from the first turn on, and later.
+    """The part of the cycles in which the matrix core works: from the first iteration, and later.
 
-    `cold` is over 20 turns, with the latencies of their start and of barriers; `steady` over the
-    20 turns after those.
+    `cold` is over 20 iterations, with the latencies of their start and of barriers; `steady` over
+    the 20 iterations after those.
     """
 
     cold: float
@@ -70,19 +70,24 @@ def share(command: str, loop: Sequence[Line], chip: str) -> Share | None:
     The matrix core's cycles are those of AMD's tables: operands of 8 bits count twice.
     """
     work = sum(matrix_clocks(line.mnemonic, line.operands) or 0 for line in loop) / _CLOCKS
-    cycles = [_cycles(command, loop, chip, turns) for turns in (20, 40)]
+    cycles = [_cycles(command, loop, chip, iterations) for iterations in (20, 40)]
     if None in cycles or not work:
         return None
     first, both = (each or 0 for each in cycles)
     return Share(min(1.0, work / (first / 20)), min(1.0, work / ((both - first) / 20)))
 
 
-def _cycles(command: str, loop: Sequence[Line], chip: str, turns: int) -> int | None:
+def _cycles(command: str, loop: Sequence[Line], chip: str, iterations: int) -> int | None:
     text = "\n".join(f"{line.mnemonic} {line.operands}" for line in loop) + "\n"
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "loop.s"
         file.write_text(text)
-        words = ["-mtriple=amdgcn-amd-amdhsa", f"-mcpu={chip}", f"-iterations={turns}", str(file)]
+        words = [
+            "-mtriple=amdgcn-amd-amdhsa",
+            f"-mcpu={chip}",
+            f"-iterations={iterations}",
+            str(file),
+        ]
         done = subprocess.run([command, *words], capture_output=True, text=True, check=False)
     found = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
     return int(found[1]) if found and not done.returncode else None

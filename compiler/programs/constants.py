@@ -330,7 +330,7 @@ def _strides(at: Sequence[ir.AffineExpr], shape: Sequence[int], loops: int) -> l
 def _addresses(
     at: Sequence[ir.AffineExpr], shape: Sequence[int], loops: Sequence[int], sizes: Sequence[int]
 ) -> NDArray[np.int64]:
-    """Where each turn of the loops reads a row-major array, by the sizes of the loops."""
+    """Where each iteration of the loops reads a row-major array, by the sizes of the loops."""
     grids = dict(zip(loops, np.ogrid[tuple(slice(size) for size in sizes)], strict=True))
     found = np.zeros(tuple(sizes), np.int64)
     for expression, stride in zip(at, _row_major(shape), strict=True):
@@ -339,7 +339,7 @@ def _addresses(
 
 
 def _numbers(expression: ir.AffineExpr, grids: Mapping[int, NDArray[np.int64]]) -> Any:
-    """An expression of loops for all of their turns; a loop without a grid stays at 0."""
+    """An expression of loops for all of their iterations; a loop without a grid stays at 0."""
     if isinstance(expression, ir.AffineDimExpr):
         return grids.get(expression.position, 0)
     if isinstance(expression, ir.AffineConstantExpr):

@@ -46,7 +46,7 @@ _TEXTS = (".json", ".jinja")
 
 
 @dataclass(frozen=True)
-class Turn:
+class Rotation:
     """What becomes of a matrix [N, K], or of a vector [N] as a matrix of one column.
 
     `scale` float32 [K]: its columns are multiplied with it; then they are rotated by `columns`,
@@ -83,14 +83,17 @@ def rotated(place: Path) -> tuple[Checkpoint, Mapping[str, Decoded], str]:
     decoder = open_model(place).decoder
     _require_exact(decoder, place)
     hidden = Hadamard.of(decoder.hidden_size)
-    turns = dict(_turns(decoder, checkpoint, hidden))
+    rotations = dict(_rotations(decoder, checkpoint, hidden))
     tensors, config = dict(checkpoint.tensors), dict(checkpoint.config)
-    sources = {name: name for name in turns}
+    sources = {name: name for name in rotations}
     if decoder.tied:
         tensors[HEAD] = replace(tensors[EMBEDDING], name=HEAD)
         sources[HEAD] = EMBEDDING
         config["tie_word_embeddings"] = False
-    reads = {name: _reader(checkpoint.tensors[sources[name]], turn) for name, turn in turns.items()}
+    reads = {
+        name: _reader(checkpoint.tensors[sources[name]], rotation)
+        for name, rotation in rotations.items()
+    }
     for norm in _layer_norms(decoder):
         name = f"{norm}.weight"
         reads[name] = _constant(checkpoint.tensors[name], 1 - decoder.norm.offset)
@@ -116,9 +119,9 @@ def _require_exact(decoder: Decoder, place: Path) -> None:
         )
 
 
-def _turns(
+def _rotations(
     decoder: Decoder, checkpoint: Checkpoint, hidden: Hadamard
-) -> Iterator[tuple[str, Turn]]:
+) -> Iterator[tuple[str, Rotation]]:
     """What becomes of each tensor that hidden states, or values of attention, go through."""
     read: set[str] = {f"{norm}.weight" for norm in _layer_norms(decoder)}
     before = dict(_norm_before(decoder))
@@ -132,8 +135,8 @@ def _turns(
             scales[norm] = weight + np.float32(decoder.norm.offset)
         return scales[norm]
 
-    yield EMBEDDING, Turn(columns=hidden)
-    yield HEAD, Turn(scale=scale("model.norm"), columns=hidden)
+    yield EMBEDDING, Rotation(columns=hidden)
+    yield HEAD, Rotation(scale=scale("model.norm"), columns=hidden)
     read |= {EMBEDDING, HEAD}
     for parameter, rows in _parts(decoder):
         name = rows.tensor
@@ -145,12 +148,12 @@ def _turns(
         if name in read:
             continue
         read.add(name)
-        turn = _turn(parameter, rows, hidden, heads)
-        if turn.columns is hidden:
+        rotation = _rotation(parameter, rows, hidden, heads)
+        if rotation.columns is hidden:
             (norm,) = (norm for stem, norm in before.items() if name.startswith(stem))
-            turn = turn if norm is None else replace(turn, scale=scale(norm))
-        if turn.columns is not None or turn.rows is not None:
-            yield name, turn
+            rotation = rotation if norm is None else replace(rotation, scale=scale(norm))
+        if rotation.columns is not None or rotation.rows is not None:
+            yield name, rotation
     for name, shape in shapes.items():
         if name not in read and len(shape) > 1:
             raise CheckpointError(
@@ -159,9 +162,9 @@ def _turns(
             )
 
 
-def _turn(
+def _rotation(
     parameter: Parameter, rows: Rows, hidden: Hadamard, heads: Mapping[str, Hadamard]
-) -> Turn:
+) -> Rotation:
     """By what the dimensions of a tensor count."""
     counts = [count for count, _ in rows.dims]
     if _HIDDEN in counts and (len(counts) > 2 or parameter.turned or rows.taken):
@@ -176,13 +179,13 @@ def _turn(
                 f"--rotate: the vector {rows.tensor} meets hidden states one by one, which does "
                 "not rotate; leave --rotate out"
             )
-        return Turn(rows=hidden if counts[0] == _HIDDEN else heads.get(module))
+        return Rotation(rows=hidden if counts[0] == _HIDDEN else heads.get(module))
     head = heads.get(module)
     if counts[-1] == _HIDDEN:
-        return Turn(columns=hidden, rows=head)
+        return Rotation(columns=hidden, rows=head)
     if counts[0] == _HIDDEN:
-        return Turn(columns=head, rows=hidden)
-    return Turn()
+        return Rotation(columns=head, rows=hidden)
+    return Rotation()
 
 
 def _parts(decoder: Decoder) -> Iterator[tuple[Parameter, Rows]]:
@@ -228,17 +231,17 @@ def _floats(record: TensorRecord) -> Floats:
     return values.reshape(record.shape).astype(np.float32)
 
 
-def _reader(record: TensorRecord, turn: Turn) -> Decoded:
+def _reader(record: TensorRecord, rotation: Rotation) -> Decoded:
     """Reads of the rotated tensor, in the dtype of the one in the file."""
     dtype = DTYPES[record.dtype]
     depth = record.shape[-1] if len(record.shape) > 1 else 1
-    step = turn.group * depth * dtype.itemsize
+    step = rotation.group * depth * dtype.itemsize
 
     def read(offset: int, size: int) -> NDArray[np.uint8]:
         first = offset // step * step
         end = min(-(-(offset + size) // step) * step, record.bytes)
         raw = read_bytes(record, first, end - first).view(dtype)
-        turned = turn.apply(raw.reshape(-1, depth).astype(np.float32)).astype(dtype)
+        turned = rotation.apply(raw.reshape(-1, depth).astype(np.float32)).astype(dtype)
         data = np.ascontiguousarray(turned).reshape(-1).view(np.uint8)
         return data[offset - first : offset - first + size]
 

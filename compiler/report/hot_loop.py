@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mxc.compiler.report.issue_model import TURNS, Estimate, estimate
+from mxc.compiler.report.issue_model import ITERATIONS, Estimate, estimate
 from mxc.compiler.report.issue_steps import Step, lane_bytes, read_steps
 from mxc.compiler.report.loops import hot_loop
 from mxc.targets.compute_unit import ComputeUnit, Occupancy
@@ -23,10 +23,10 @@ class HotLoop:
 
     census: instructions by kind (`loops.KINDS`); load_bytes: what a lane gets of a load from
     memory, on average, None without any. The rest is the issue model's, None where there is no
-    model of the machine, and neither a loop nor a matrix instruction: clocks of one turn of all
-    waves on a compute unit, of a kernel without a loop of one workgroup after the other; the shares
-    of them in which the matrix cores, vector units, LDS and the memory path work; the pipe that
-    works most; bytes that are asked of memory and not yet there, of a unit.
+    model of the machine, and neither a loop nor a matrix instruction: clocks of one iteration of
+    all waves on a compute unit, of a kernel without a loop of one workgroup after the other; the
+    shares of them in which the matrix cores, vector units, LDS and the memory path work; the pipe
+    that works most; bytes that are asked of memory and not yet there, of a unit.
     """
 
     is_loop: bool
@@ -61,7 +61,7 @@ def describe(body: str, unit: ComputeUnit, held: Occupancy, workgroup_size: int)
     steps = tuple(read_steps(loop.lines, unit.rates))
     waves = -(-workgroup_size // unit.wave)
     most = _MOST_STEPS if "matrix" in found.census else _MOST_OTHERS
-    groups = max(1, min(held.workgroups, most // (len(steps) * waves * TURNS)))
+    groups = max(1, min(held.workgroups, most // (len(steps) * waves * ITERATIONS)))
     model = _estimate(steps, unit, workgroup_size, groups, not loop.is_loop)
     return HotLoop(
         is_loop=loop.is_loop,

@@ -1,4 +1,4 @@
-"""How long one turn of a hot loop takes on a compute unit: a model of issue and of shared pipes.
+"""Time of one iteration of a hot loop on a compute unit: a model of issue and of shared pipes.
 
 It lives beside the report, which prints its figures for every artifact, because what it reads is
 the compiler's assembly. What it knows of the machine is in targets/amd/, with
@@ -26,11 +26,11 @@ from dataclasses import dataclass, field
 from mxc.compiler.report.issue_steps import Step
 from mxc.targets.compute_unit import ComputeUnit, Rates
 
-#: Turns after which time is taken, and until when: the first ones fill the pipes. No wave stops
-#: before all have got there. An even number between: waits may come in pairs.
-_FROM, TURNS = 5, 11
-#: Turns of one wave after which nobody waits for the others any more.
-_LAST = 20 * TURNS
+#: Iterations after which time is taken, and until when: the first ones fill the pipes. No wave
+#: stops before all have got there. An even number between: waits may come in pairs.
+_FROM, ITERATIONS = 5, 11
+#: Iterations of one wave after which nobody waits for the others any more.
+_LAST = 20 * ITERATIONS
 #: Clocks between the starts of two waves.
 _STAGGER = 8
 #: Clocks of a scalar load that hits its cache. Only an order of magnitude is known.
@@ -39,7 +39,7 @@ _SCALAR_LATENCY = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Of one turn in the steady state: its clocks, and the share of them that each pipe works.
+    """Of one iteration in the steady state: its clocks, and the share of them that each pipe works.
 
     `shares` has "matrix" and "vector" of a SIMD, "lds" and "memory" of the unit, from 0 to 1.
     `bytes_in_flight` is what has been asked of memory and is not there yet, on average, of a unit.
@@ -74,7 +74,7 @@ def estimate(
     """Run a loop on `workgroups` workgroups of `workgroup_size` work-items that share a unit.
 
     rates: other figures than the unit's; lds_factor: passes over the LDS banks for each that would
-    be needed without conflicts; restart: a turn is a whole kernel, and the wave of the next
+    be needed without conflicts; restart: an iteration is a whole kernel, and the wave of the next
     workgroup takes its place. Raises ValueError where the unit has no rates, or nothing to do.
     """
     rates = rates or unit.rates
@@ -91,11 +91,11 @@ def estimate(
         else:
             for pipe, needed in run.needs(step).items():
                 busy[pipe] += needed * count
-    turns = sum(wave.turn for wave in run.waves)
+    iterations = sum(wave.iteration for wave in run.waves)
     return Estimate(
         clocks=clocks,
         shares={pipe: min(1.0, needed / clocks) for pipe, needed in busy.items()},
-        bytes_in_flight=round(run.byte_clocks / turns * count / clocks),
+        bytes_in_flight=round(run.byte_clocks / iterations * count / clocks),
     )
 
 
@@ -117,7 +117,7 @@ class _Wave:
     simd: int
     group: int
     at: int = 0
-    turn: int = 0
+    iteration: int = 0
     marks: list[float] = field(default_factory=list)
     vm: list[float] = field(default_factory=list)
     lgkm: list[float] = field(default_factory=list)
@@ -163,7 +163,7 @@ class _Run:
         return found
 
     def time(self) -> float:
-        """Clocks of a turn, once it is steady, on average over the waves."""
+        """Clocks of an iteration, once it is steady, on average over the waves."""
         for number in range(len(self.waves)):
             self._ready(float(number * _STAGGER), number)
         left = len(self.waves)
@@ -174,17 +174,17 @@ class _Run:
                 continue
             wave = self.waves[number]
             if wave.at == len(self.steps):
-                wave.at, wave.turn = 0, wave.turn + 1
+                wave.at, wave.iteration = 0, wave.iteration + 1
                 if self.restart:
                     wave.vm, wave.lgkm = [], []
                 wave.marks.append(now)
-                left -= wave.turn == TURNS
-                if not left or wave.turn == _LAST:
+                left -= wave.iteration == ITERATIONS
+                if not left or wave.iteration == _LAST:
                     break
             self._issue(now, now, number)
-        done = [wave.marks for wave in self.waves if len(wave.marks) >= TURNS]
-        spans = [marks[TURNS - 1] - marks[_FROM - 1] for marks in done]
-        return sum(spans) / len(spans) / (TURNS - _FROM)
+        done = [wave.marks for wave in self.waves if len(wave.marks) >= ITERATIONS]
+        spans = [marks[ITERATIONS - 1] - marks[_FROM - 1] for marks in done]
+        return sum(spans) / len(spans) / (ITERATIONS - _FROM)
 
     def _ready(self, at: float, number: int) -> None:
         """The wave wants to issue its next step at `at`."""

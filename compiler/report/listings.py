@@ -85,7 +85,7 @@ def _head(operations: Sequence[Operation], kernel: Kernel, product: Matmul | Non
         lines.append("hot loop: " + ", ".join(f"{n} {kind}" for kind, n in loop.census.items()))
         if loop.shares is not None:
             busy = ", ".join(f"{pipe} {share:.2f}" for pipe, share in loop.shares.items())
-            lines.append(f"by the issue model: {loop.clocks:.0f} clocks a turn; busy: {busy}")
+            lines.append(f"by the issue model: {loop.clocks:.0f} clocks an iteration; busy: {busy}")
     return lines
 
 

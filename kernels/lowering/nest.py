@@ -1,7 +1,7 @@
 """A scheduled kernel as MLIR, at the insertion point: one walk over its nest.
 
 Loops in a grid are workgroups. Serial loops carry the registers that are written within and live
-outside; a loop of one turn is gone. Statements are emitted for tiles or for vectors.
+outside; a loop of one iteration is gone. Statements are emitted for tiles or for vectors.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _Walk:
         self.block(loop.body, cut)
 
     def _even(self, loop: For) -> bool:
-        """Whether no turn of a loop is ragged, wherever it begins."""
+        """Whether no iteration of a loop is ragged, wherever it begins."""
         size = self.places.static(loop.axis)
         return size is not None and size % loop.by == 0
 
@@ -116,7 +116,7 @@ class _Walk:
         even = self._even(loop) or (whole is not None and whole % loop.by == 0)
         widths = (loop.by, *loop.rest)
         for by, rest in zip(widths, loop.rest, strict=False):
-            # Turns of this width, as long as more than the rest is left; wider ones may have gone
+            # Iterations of this width, while more than the rest is left; wider ones may have gone
             # beyond the end.
             over = stop - start if by == loop.by else _at_least_zero(stop - start)
             behind = (over + (by - rest - 1)) // by * by + start
@@ -134,7 +134,7 @@ class _Walk:
         once: bool = False,
     ) -> None:
         """The body from one coordinate to another, in steps; carries registers. `once`: there is
-        one turn, or none where the first coordinate is behind the other."""
+        one iteration, or none where the first coordinate is after the other."""
         start, stop, by = span
         length = known(stop - start)
         if length is not None and length <= by:
@@ -145,7 +145,7 @@ class _Walk:
         names = {do.out for do in statements(loop.body)} & set(registers)
         carried = [(name, key) for name in sorted(names) for key in registers[name]]
         begun = [registers[name][key] for name, key in carried]
-        # Turns are counted: a coordinate is then surely a multiple of the step.
+        # Iterations are counted: a coordinate is then surely a multiple of the step.
         first, last, step = start, stop, by
         if not once:
             first, last, step = 0, (stop - start + (by - 1)) // by, 1

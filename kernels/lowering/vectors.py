@@ -14,7 +14,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.generic import constant
-from mxc.kernels.interpret import turns
+from mxc.kernels.interpret import atom_offsets
 from mxc.kernels.language import Array, Do, Kernel
 from mxc.kernels.lowering.index import Number, key_of, value_of
 from mxc.kernels.lowering.places import Places, Tile
@@ -218,7 +218,7 @@ class Vectors(ABC):
         if name in self._decoding:
             yield from zip(*self._decoding.pop(name), strict=True)
             return
-        for number in range(len(turns(self.kernel, do, tile.sizes)["k"])):
+        for number in range(len(atom_offsets(self.kernel, do, tile.sizes)["k"])):
             yield [self.operand(each) for each in self._kept(name, tile, number)]
 
     def _kept(self, name: str, tile: Tile, number: int) -> list[ir.Value]:

@@ -232,12 +232,12 @@ amdhsa.kernels:
 
 
 def mca_that_says(folder: Path, version: int, cycles: str) -> str:
-    """A command that answers as llvm-mca does: `cycles` is a shell expression of $turns."""
+    """A command that answers as llvm-mca does: `cycles` is a shell expression of $iterations."""
     file = folder / f"llvm-mca-{version}"
     file.write_text(
         f"""#!/bin/sh
 if [ "$1" = --version ]; then echo "LLVM version {version}.1.0"; exit; fi
-for word; do case $word in -iterations=*) turns=${{word#*=}};; esac; done
+for word; do case $word in -iterations=*) iterations=${{word#*=}};; esac; done
 echo "Total Cycles:      $(({cycles}))"
 """
     )
@@ -246,10 +246,10 @@ echo "Total Cycles:      $(({cycles}))"
 
 
 def test_llvm_mca_is_taken_cold_and_steady(tmp_path: Path) -> None:
-    command = mca_that_says(tmp_path, 22, "100 + turns * 10")
+    command = mca_that_says(tmp_path, 22, "100 + iterations * 10")
     assert mca.find(command) == command
     loop = [Line("v_mfma_f32_16x16x16_bf16"), Line("s_nop", "2")]
-    # 4 cycles of work a turn; 300 cycles for 20 turns, 200 more for the next 20.
+    # 4 cycles of work an iteration; 300 cycles for 20 iterations, 200 more for the next 20.
     assert mca.share(command, loop, "gfx950") == mca.Share(4 / 15, 4 / 10)
     assert mca.share(command, [Line("s_nop", "2")], "gfx950") is None
 
@@ -269,7 +269,7 @@ def test_loops_are_measured_from_assembly(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert GFX950.gpu is not None
-    (found,) = loops.measure(ASSEMBLY, GFX950.gpu, mca_that_says(tmp_path, 22, "turns * 5"))
+    (found,) = loops.measure(ASSEMBLY, GFX950.gpu, mca_that_says(tmp_path, 22, "iterations * 5"))
     assert found["census"] == {"matrix": 1, "nop": 1, "branch": 1}
     assert found["shares"] == [1.0] * len(loops.SETTINGS)
     assert found["mca"] == [0.8, 0.8]

@@ -91,7 +91,7 @@ def test_memory_delivers_64_bytes_a_clock_and_takes_lds_where_it_goes_there(run:
 def test_a_wait_lasts_until_its_counter_has_come_down(run: Run) -> None:
     # Issue at 0, 16 clocks of transfer, 1000 of latency, 4 for the wait itself.
     assert run(LOAD, wait(vm=0), waves=1).clocks == 1020
-    # With one load ahead each wait finds the load before: two turns in that time.
+    # With one load ahead each wait finds the load before: two iterations in that time.
     assert run(LOAD, wait(vm=1), waves=1).clocks == pytest.approx(510, rel=0.02)
     assert run(LOAD, wait(lgkm=0), waves=1).clocks < 20
     # 8 clocks of transfer, 64 of latency.
@@ -127,10 +127,10 @@ def test_waves_wait_for_each_other_at_a_barrier_but_workgroups_do_not(run: Run) 
 
 
 def test_double_buffering_hides_what_a_wait_at_once_does_not(run: Run) -> None:
-    turn = [MATRIX] * 64
-    bare = run(LOAD, wait(vm=0), *turn)
+    iteration = [MATRIX] * 64
+    bare = run(LOAD, wait(vm=0), *iteration)
     assert bare.matrix_share == pytest.approx(1024 / (1024 + 1020), abs=0.03)
-    ahead = run(LOAD, *turn, wait(vm=0))
+    ahead = run(LOAD, *iteration, wait(vm=0))
     assert ahead.matrix_share > 0.95
 
 
@@ -220,7 +220,7 @@ def test_the_stock_kernel_reaches_two_fifths_to_a_half(stock: str, gfx950: Compu
     assert share() == pytest.approx(0.41, abs=0.02)
     assert share(memory_latency=500) == pytest.approx(0.41, abs=0.02)
     assert share(lds_bytes_per_clock=256) == pytest.approx(0.51, abs=0.02)
-    # A single buffer: what is asked for in a turn is waited for at its end.
+    # A single buffer: what is asked for in an iteration is waited for at its end.
     assert share(memory_latency=3000) == pytest.approx(0.33, abs=0.02)
 
 
