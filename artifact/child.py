@@ -38,7 +38,7 @@ class Ended(Exception):
     """The child ended without an answer: `status` is as subprocess has it."""
 
     def __init__(self, status: int) -> None:
-        """`how` says it in words."""
+        """`how` describes it."""
         how = f"exit status {status}" if status >= 0 else f"killed by {_signal_name(-status)}"
         super().__init__(how)
         self.status = status

@@ -2,7 +2,7 @@
 
 Everything is mapped and nothing converted: the weights are packed for the target already. Before
 any code runs the artifact is checked (versions, files, CPU features), so that what is wrong is
-said in words and not by a crash.
+reported as an error and not by a crash.
 """
 
 from __future__ import annotations

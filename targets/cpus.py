@@ -1,6 +1,6 @@
 """The CPU names that the pinned LLVM knows, the features of each that a kernel looks at, and rates.
 
-Data for targets.py. The list is the gate: given an unknown name LLVM ends the process (x86-64) or
+Data for target.py. The list is the gate: given an unknown name LLVM ends the process (x86-64) or
 silently compiles for the oldest CPU (aarch64). A test asks the pinned compiler for every name.
 
 A feature says that an instruction exists, not that it is fast: `RATES` has what was measured.

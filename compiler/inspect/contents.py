@@ -71,7 +71,7 @@ def inspect(path: Path, tensor: str | None = None, level: str | None = None) -> 
     folder. The result has `path`, `kind`, of a checkpoint its `dialect` and `quantisation`, and
     either `tensors` (one row each: name, format, dtype, shape, bytes, layout, file, and of weights
     with E8M0 scales recipe and recipe_source) and their `bytes`, or `tensor`: its row with the
-    first numbers and counts, see checkpoints/statistics.py.
+    first numbers and counts, see statistics.py.
     An artifact adds `manifest`; of one with several levels of CPU features the tensors are those
     that `level`, the first by default, reads. Raises CheckpointError or ArtifactError: not one of
     these, bad content, or no such tensor; RequestError: no such level.
@@ -96,7 +96,7 @@ def inspect(path: Path, tensor: str | None = None, level: str | None = None) -> 
 
 
 def inspect_against(path: Path, other: Path, tensor: str | None = None) -> dict[str, Any]:
-    """Compare two checkpoints, or one tensor of both: see checkpoints/compare.py.
+    """Compare two checkpoints, or one tensor of both: see compare.py.
 
     Raises CheckpointError for what is no checkpoint, and for a tensor that one of them lacks.
     """

@@ -97,7 +97,7 @@ class Model:
                 shutil.copyfile(self.place / name, folder / name)
 
     def program(self, *, grouped: bool) -> bytes:
-        """The module as MLIR bytecode; no weight is in it. `grouped`: see models/experts.py."""
+        """The module as MLIR bytecode; no weight is in it. `grouped`: see blocks/experts.py."""
         formats = formats_of(self.bound, self._generated())
         module = Builder(self.decoder, formats, self.options, grouped=grouped).build()
         buffer = io.BytesIO()

@@ -3,7 +3,7 @@
 The program is compiled for a CPU of each set the way a model is, AArch64 from anywhere too. In the
 loop that has the most dot products there are exactly those of a tile, in registers of the set's
 width, nothing is called, and what goes to the stack is not the sums. Numbers: a sum of K products
-is off by at most 4 u sqrt(K) |p|, as derived in test_kernels.py.
+is off by at most 4 u sqrt(K) |p|: K roundings of either sign, u the unit roundoff.
 """
 
 import re

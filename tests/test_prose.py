@@ -1,0 +1,99 @@
+"""Docstrings and comments: the field's words, and files that exist."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: Words of our own invention, where the field has a word: that word.
+WORDS = {
+    r"road": "pipeline",
+    r"room of (?:attention|quantis\w+)": "kernel",
+    r"wove|woven|weave": "interleaved",
+    r"soften\w*": "rounded",
+    r"hollow": "without values",
+    r"unsaid": "unstated",
+    r"patience": "latency",
+    r"no turn|a turn of the loop|every turn": "iteration",
+}
+_WORDS = {re.compile(rf"\b(?:{word})\b", re.IGNORECASE): ours for word, ours in WORDS.items()}
+_FILE = re.compile(r"(?<![\w./*}-])((?:\w+/)*\w+\.(?:py|md))\b")
+#: Of other projects, whose files are named as sources.
+_ELSEWHERE = re.compile(
+    r"transformers|triton|torch|llama\.cpp|vllm|compressed-tensors|modelopt|the library|convert_hf|msgpack|microscaling|onednn",
+    re.IGNORECASE,
+)
+
+
+def tracked(*patterns: str) -> list[str]:
+    listed = subprocess.run(
+        ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return listed.stdout.split()
+
+
+def prose(path: str) -> Iterator[tuple[int, str]]:
+    """The comments and docstrings of a file, each with the number of its first line."""
+    text = (ROOT / path).read_text()
+    for node in ast.walk(ast.parse(text)):
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        if isinstance(node, kinds) and (found := ast.get_docstring(node)):
+            yield node.body[0].lineno, found
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[tuple[str, str]]:
+    """Where, and what: of all of the code and of all pages."""
+    own = "tests/test_prose.py"
+    found = [
+        (f"{path}:{line}", text)
+        for path in tracked("*.py")
+        if path != own
+        for line, text in prose(path)
+    ]
+    return [*found, *((path, (ROOT / path).read_text()) for path in tracked("*.md"))]
+
+
+def test_words_are_the_fields(texts: list[tuple[str, str]]) -> None:
+    found = [
+        f"{place}: {match.group()}; wanted {ours}"
+        for place, text in texts
+        for word, ours in _WORDS.items()
+        for match in word.finditer(text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_a_docstring_says_what_a_thing_is() -> None:
+    found = [
+        f"{path}:{line}: {text.splitlines()[0]}"
+        for path in tracked("*.py")
+        for line, text in prose(path)
+        if text.startswith("Of ")
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_files_that_are_named_exist(texts: list[tuple[str, str]]) -> None:
+    known = {path.removeprefix("lit_tests/") for path in tracked()} | set(tracked())
+    ends = {"/".join(path.split("/")[-n:]) for path in known for n in range(1, 9)}
+    found = [
+        f"{place}: {name}"
+        for place, text in texts
+        if not _ELSEWHERE.search(text)
+        for name in _FILE.findall(text)
+        if name not in ends
+    ]
+    assert not found, "\n".join(found)
