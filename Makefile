@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # The gates run one after the other, in the order in which `test` names them.
 .NOTPARALLEL:
-.PHONY: help demo check test quick lint types lit pytest docs clean
+.PHONY: help demo check test quick lint types lit pytest docs sbom clean
 
 # Left empty, the first of CANDIDATES that is 3.11 to 3.13 and can make environments.
 PYTHON ?=
@@ -52,6 +52,16 @@ docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/docs.stamp ## The documentation as a site, in build/site
 	$(BIN)/mkdocs build --quiet
 	@echo "open build/site/index.html"
+
+# The tool is in an environment of its own, so that it does not list itself.
+sbom: $(VENV)/base.stamp ## The packages of an installation (CycloneDX), in build/sbom.json
+	$(BIN)/python -m venv --clear build/sbom/package
+	build/sbom/package/bin/python -m pip install --quiet --disable-pip-version-check .
+	$(BIN)/python -m venv --clear build/sbom/tool
+	build/sbom/tool/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+	build/sbom/tool/bin/cyclonedx-py environment build/sbom/package/bin/python \
+	  --pyproject pyproject.toml --output-reproducible --output-file build/sbom.json
+	rm -r build/sbom
 
 clean: ## Remove the environment, caches and what demo wrote
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build demo *.egg-info
