@@ -4,7 +4,7 @@ func.func @floats_in_a_ring(%x: tensor<4x16x32xf32>, %w: tensor<32x16x32xf4E2M1F
   %zero = arith.constant 0.0 : f32
   %empty = tensor.empty() : tensor<4x32xf32>
   %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<4x32xf32>) -> tensor<4x32xf32>
-  // expected-error @+1 {{a ring of floats has 2 stages or more, of 1 k-step; leave the schedule to mxc-choose-gpu-schedule}}
+  // expected-error @+1 {{a ring has 2 stages or more, here of 1 k-step; leave the schedule to mxc-choose-gpu-schedule}}
   %y = linalg.generic {
       indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
       iterator_types = ["parallel", "parallel", "reduction", "reduction"]}

@@ -42,7 +42,7 @@ _TILE = 16
 #: Tiles of a wave, at most.
 _TILES = 16
 #: Latencies of memory that a ring of floats has time for, and the stages that it has at most.
-_PATIENCE, _MOST_STAGES = 1.5, 8
+_LATENCIES, _MOST_STAGES = 1.5, 8
 #: Stages of a ring: with fewer than two nothing is loaded while something is multiplied, and more
 #: than these are asked for long before they are needed.
 _STAGES = range(4, 1, -1)
@@ -271,7 +271,7 @@ def _float_rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
             layout_bytes(rows, bits, 1, 4) for rows, bits in zip(sizes, problem.bits, strict=True)
         )
         k_step = m * n * INSTRUCTION.decoded_clocks * problem.parts
-        wanted = 2 + math.ceil(_PATIENCE * rates.memory_latency / k_step)
+        wanted = 2 + math.ceil(_LATENCIES * rates.memory_latency / k_step)
         stages = min(wanted, _MOST_STAGES, device.unit.lds_bytes // slot)
         if stages >= min(_STAGES):
             yield Schedule(

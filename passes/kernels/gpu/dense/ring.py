@@ -26,7 +26,7 @@ from iree.compiler.dialects import arith, scf, vector
 
 from mxc.dialects.amdgpu import bounded, mark_loads, mfma, pinned, shared, wait_for_loads, zeros
 from mxc.dialects.quantise_scalars import i32 as number
-from mxc.passes.kernels.gpu.contraction import Contraction, Given
+from mxc.passes.kernels.gpu.contraction import Given
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, Instruction
@@ -34,6 +34,7 @@ from mxc.passes.kernels.gpu.lanes import lane_of, plus, times
 from mxc.passes.kernels.gpu.ring.float_mainloop import moved
 from mxc.passes.kernels.gpu.ring.float_pipeline import as_index
 from mxc.passes.kernels.gpu.ring.interleave import Work, evenly, interleaved_within
+from mxc.passes.kernels.gpu.ring.staged_product import StagedProduct, stage_loads
 from mxc.passes.kernels.gpu.ring.staging import (
     INSTRUCTION,
     PIECE,
@@ -87,7 +88,7 @@ class DenseLayout(Layout):
 
 
 @dataclass(frozen=True)
-class DenseRing(Contraction):
+class DenseRing(StagedProduct):
     """A dense product by a schedule of the transport "ring"."""
 
     lhs: Floats
@@ -98,25 +99,19 @@ class DenseRing(Contraction):
         super().__post_init__()
         schedule = self.schedule
         (m, n), (down, right, along) = schedule.tiles, schedule.waves
-        units = GFX950.unit
-        if schedule.instruction != _INSTRUCTION or along != 1 or down * right > units.simds:
+        if schedule.instruction != _INSTRUCTION or along != 1 or down * right > GFX950.unit.simds:
             raise ValueError(f"{schedule}: a ring has tiles of {ROWS}, up to 4 waves, none along K")
         if m * n > _TILES:
             raise ValueError(f"{schedule}: a wave has registers for {_TILES} tiles")
-        if schedule.stages < 2 or schedule.k_steps != STAGE:
-            raise ValueError(f"{schedule}: a ring has 2 stages or more, of {STAGE} k-steps")
         if self.out is not None:
             raise ValueError(f"{schedule}: a tile of {ROWS} columns has no whole block")
         if self.decoded is None or self.lhs.parts(self.decoded) > 1:
             raise ValueError(f"{self.lhs.memory} are more than one {self.decoded}")
-        if self.lds_bytes > units.lds_bytes:
-            raise ValueError(
-                f"{schedule}: {self.lds_bytes} bytes of LDS, where there are {units.lds_bytes}"
-            )
+        self.require_fit(k_steps=STAGE)
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """Of the function, for LLVM: one wave a SIMD, which keeps its sums in AGPRs."""
+        """Attributes of the function, for LLVM: one wave per SIMD."""
         return {"amdgpu-waves-per-eu": "1, 1"}
 
     @property
@@ -128,16 +123,6 @@ class DenseRing(Contraction):
             DenseLayout(self.lhs, schedule.rows, schedule.k_steps, waves),
             DenseLayout(self.rhs, schedule.columns, schedule.k_steps, waves),
         )
-
-    @property
-    def slot_bytes(self) -> int:
-        """Of LDS that a stage takes."""
-        return sum(layout.bytes for layout in self.layouts)
-
-    @property
-    def lds_bytes(self) -> int:
-        """Of LDS that a workgroup takes."""
-        return self.schedule.stages * self.slot_bytes
 
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point."""
@@ -244,14 +229,8 @@ class _Pipeline:
         totals[at] = mfma(shape, fragments[rows + n], fragments[m], totals[at])
 
     def _loads(self, stage: ir.Value, slot: ir.Value) -> list[Callable[[], None]]:
-        """The direct loads of a stage; of one behind the end, zeros."""
-        first, blocks = times(stage, STAGE), index(self._kernel.lhs.blocks)
-        left = arith.subi(blocks, arith.minui(first, blocks))
-        return [
-            partial(side.load, at, stage, slot, left=left)
-            for side in self._sides
-            for at in range(side.layout.loads)
-        ]
+        blocks = self._kernel.lhs.blocks
+        return stage_loads(self._sides, stage, slot, size=STAGE, blocks=blocks)
 
     def _reads(self, k_step: int, slot: ir.Value) -> list[Callable[[], ir.Value]]:
         """Reads of the fragments of a k-step of the stage in a slot."""

@@ -21,14 +21,13 @@ room and have to be written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import bounded, shared
 from mxc.formats.formats import E8M0
-from mxc.passes.kernels.gpu.contraction import Contraction, Given
+from mxc.passes.kernels.gpu.contraction import Given
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK
@@ -37,18 +36,16 @@ from mxc.passes.kernels.gpu.ring.float_mainloop import sums
 from mxc.passes.kernels.gpu.ring.float_pipeline import FloatPipeline
 from mxc.passes.kernels.gpu.ring.pairs import Decoder
 from mxc.passes.kernels.gpu.ring.row_scales import AT_ONCE, RowScales
+from mxc.passes.kernels.gpu.ring.staged_product import StagedProduct
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout, StagedSide
 from mxc.passes.kernels.gpu.ring.tile import Tile
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.vectors import i8
 from mxc.targets.amd import GFX950
 
-#: Accumulation registers of a wave that is alone on its SIMD.
-_SUMS = 256
-
 
 @dataclass(frozen=True)
-class FloatRing(Contraction):
+class FloatRing(StagedProduct):
     """A product of floats by a schedule of the transport "ring"."""
 
     lhs: Floats
@@ -58,22 +55,15 @@ class FloatRing(Contraction):
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()
         schedule = self.schedule
-        (m, n), (down, right, along) = schedule.tiles, schedule.waves
-        units = GFX950.unit
-        if schedule.instruction != INSTRUCTION or along != 1 or down * right > units.simds:
+        down, right, along = schedule.waves
+        if schedule.instruction != INSTRUCTION or along != 1 or down * right > GFX950.unit.simds:
             raise ValueError(f"{schedule}: a ring has tiles of 32, up to 4 waves, none along K")
-        if m * n * INSTRUCTION.totals > _SUMS:
-            raise ValueError(f"{schedule}: a wave has {_SUMS} accumulation registers for its tiles")
-        if schedule.stages < 2 or schedule.k_steps != 1:
-            raise ValueError(f"{schedule}: a ring of floats has 2 stages or more, of 1 k-step")
+        self.require_accumulators()
         if not self.takes(self.lhs, self.rhs, self.decoded):
             raise ValueError("a ring of floats takes weights in blocks of 32, as bf16")
         if self.lhs.blocks < AT_ONCE:
             raise ValueError(f"{self.lhs.blocks} blocks: a ring of floats wants {AT_ONCE}")
-        if self.lds_bytes > units.lds_bytes:
-            raise ValueError(
-                f"{schedule}: {self.lds_bytes} bytes of LDS, where there are {units.lds_bytes}"
-            )
+        self.require_fit(k_steps=1)
 
     @staticmethod
     def takes(lhs: Floats | Scaled, rhs: Floats | Scaled, register: Register | None) -> bool:
@@ -84,15 +74,6 @@ class FloatRing(Contraction):
         return blocks and register == "bf16"
 
     @property
-    def attributes(self) -> Mapping[str, str]:
-        """Of the function, for LLVM: one wave a SIMD, which keeps its sums in AGPRs."""
-        m, n = self.schedule.tiles
-        return {
-            "amdgpu-waves-per-eu": "1, 1",
-            "amdgpu-agpr-alloc": str(m * n * INSTRUCTION.totals),
-        }
-
-    @property
     def layouts(self) -> tuple[Layout, Layout]:
         """Of a stage of lhs and of rhs."""
         schedule = self.schedule
@@ -101,16 +82,6 @@ class FloatRing(Contraction):
             Layout(self.lhs, schedule.rows, schedule.k_steps, waves, decoded=True),
             Layout(self.rhs, schedule.columns, schedule.k_steps, waves, decoded=True),
         )
-
-    @property
-    def slot_bytes(self) -> int:
-        """Of LDS that a stage takes."""
-        return sum(layout.bytes for layout in self.layouts)
-
-    @property
-    def lds_bytes(self) -> int:
-        """Of LDS that a workgroup takes."""
-        return self.schedule.stages * self.slot_bytes
 
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
@@ -13,9 +12,9 @@ from mxc.dialects.amdgpu import mark_loads, wait_for_loads, zeros
 from mxc.dialects.quantise_scalars import i32 as number
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
-from mxc.passes.kernels.gpu.lanes import times
 from mxc.passes.kernels.gpu.ring.pairs import FRAGMENTS, Decoder, split, steps_of
 from mxc.passes.kernels.gpu.ring.row_scales import RowScales
+from mxc.passes.kernels.gpu.ring.staged_product import stage_loads
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StagedSide, packed
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.vectors import bitcast, f32, index, of
@@ -106,14 +105,9 @@ class FloatPipeline:
         return -(-self.kind.blocks // INSTRUCTION.groups)
 
     def loads(self, stage: ir.Value, slot: ir.Value) -> list[Callable[[], None]]:
-        """The direct loads of a stage; of one behind the end, zeros."""
-        first, blocks = times(stage, INSTRUCTION.groups), index(self.kind.blocks)
-        left = arith.subi(blocks, arith.minui(first, blocks))
-        return [
-            partial(side.load, at, stage, slot, left=left)
-            for side in self.sides
-            for at in range(side.layout.loads)
-        ]
+        """The direct loads of a stage; past the end, zeros."""
+        size, blocks = INSTRUCTION.groups, self.kind.blocks
+        return stage_loads(self.sides, stage, slot, size=size, blocks=blocks)
 
     def portion(self, loads: Sequence[Callable[[], None]], part: int) -> list[Callable[[], None]]:
         """Those that a part issues, counted from the one behind the barrier."""

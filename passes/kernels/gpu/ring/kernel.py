@@ -26,18 +26,18 @@ Sides are swapped, so that a lane has four columns in a row of the result, which
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import bounded, shared
-from mxc.passes.kernels.gpu.contraction import Contraction, Given
+from mxc.passes.kernels.gpu.contraction import Given
 from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import lane_of, plus
 from mxc.passes.kernels.gpu.ring.direct import DirectScales, DirectSide
 from mxc.passes.kernels.gpu.ring.mainloop import sums
 from mxc.passes.kernels.gpu.ring.pipeline import Pipeline
+from mxc.passes.kernels.gpu.ring.staged_product import ACCUMULATORS, StagedProduct
 from mxc.passes.kernels.gpu.ring.staged_scales import (
     HALVES,
     SPAN_K_STEPS,
@@ -52,18 +52,16 @@ from mxc.targets.amd import GFX950
 
 #: Of the path to memory, what loads may take: with more of it waves would wait for each other.
 _PATH = 0.9
-#: Accumulation registers of a wave that is alone on its SIMD.
-_SUMS = 256
 #: Latencies of memory that there should be time for.
-_PATIENCE = 1.5
+_LATENCIES = 1.5
 #: The same of what goes straight to registers; pieces that it may have there beside all sums, and
 #: registers of one.
-_DIRECT_PATIENCE = 2.5
+_DIRECT_LATENCIES = 2.5
 _DIRECT_PIECES, _PIECE_REGISTERS = 12, 4
 
 
 @dataclass(frozen=True)
-class Ring(Contraction):
+class Ring(StagedProduct):
     """A product of scaled sides by a schedule of the transport "ring", with an f32 result."""
 
     lhs: Scaled
@@ -72,31 +70,16 @@ class Ring(Contraction):
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()
         schedule = self.schedule
-        (m, n), waves = schedule.tiles, schedule.waves
+        waves = schedule.waves
         units = GFX950.unit
         if schedule.instruction != INSTRUCTION or sorted(waves)[:2] != [1, 1] or waves[2] != 1:
             raise ValueError(f"{schedule}: a ring has tiles of 32, and waves in a row or a column")
         if not 2 <= schedule.threads // units.wave <= units.simds:
             raise ValueError(f"{schedule}: a ring has 2 to {units.simds} waves")
-        if m * n * INSTRUCTION.totals > _SUMS:
-            raise ValueError(f"{schedule}: a wave has {_SUMS} accumulation registers for its tiles")
-        if schedule.stages < 2 or schedule.k_steps != 2:
-            raise ValueError(f"{schedule}: a ring has 2 stages or more, of 2 k-steps")
+        self.require_accumulators()
         if self.decoded is not None:
             raise ValueError("a ring takes scaled sides as they are")
-        if self.lds_bytes > units.lds_bytes:
-            raise ValueError(
-                f"{schedule}: {self.lds_bytes} bytes of LDS, where there are {units.lds_bytes}"
-            )
-
-    @property
-    def attributes(self) -> Mapping[str, str]:
-        """Of the function, for LLVM: one wave a SIMD, which keeps its sums in AGPRs."""
-        m, n = self.schedule.tiles
-        return {
-            "amdgpu-waves-per-eu": "1, 1",
-            "amdgpu-agpr-alloc": str(m * n * INSTRUCTION.totals),
-        }
+        self.require_fit(k_steps=2)
 
     @property
     def swapped(self) -> bool:
@@ -114,7 +97,7 @@ class Ring(Contraction):
 
     @property
     def slot_bytes(self) -> int:
-        """Of LDS that a stage takes."""
+        """Bytes of LDS that a stage of the staged side takes."""
         return self.layouts[1].bytes
 
     @property
@@ -143,10 +126,11 @@ class Ring(Contraction):
         """
         m, n = self.schedule.tiles
         # Until the first of a stage is used, all of them may have to be there.
-        stages = _DIRECT_PATIENCE * GFX950.rates.memory_latency / self.stage_clocks + 1
+        stages = _DIRECT_LATENCIES * GFX950.rates.memory_latency / self.stage_clocks + 1
         stages = min(stages, self.schedule.stages - 1)
-        room = _DIRECT_PIECES + (_SUMS - m * n * INSTRUCTION.totals) // _PIECE_REGISTERS
-        return max(self._pieces, min(math.ceil(stages * self._pieces), room))
+        free = ACCUMULATORS - m * n * INSTRUCTION.totals
+        most = _DIRECT_PIECES + free // _PIECE_REGISTERS
+        return max(self._pieces, min(math.ceil(stages * self._pieces), most))
 
     @property
     def _together(self) -> int:
@@ -161,14 +145,14 @@ class Ring(Contraction):
     def _halves_ahead(self) -> int:
         """How many halves of a span direct scales are asked for before they are used."""
         half = K_STEPS * self.stage_clocks / self.schedule.k_steps
-        wanted = math.ceil(_PATIENCE * GFX950.rates.memory_latency / half)
+        wanted = math.ceil(_LATENCIES * GFX950.rates.memory_latency / half)
         return min(wanted, self._together * HALVES - 1)
 
     @property
     def lds_bytes(self) -> int:
         """Of LDS that a workgroup takes."""
         staged = self.layouts[1]
-        return self.schedule.stages * self.slot_bytes + scale_bytes(staged.rows, staged.waves)
+        return super().lds_bytes + scale_bytes(staged.rows, staged.waves)
 
     @property
     def pace(self) -> float:
@@ -179,7 +163,7 @@ class Ring(Contraction):
         rates, stage = GFX950.rates, self.stage_clocks
         direct = self.layouts[0].rows * self.layouts[0].row_bytes
         path = max(_PATH * rates.memory_bytes_per_clock * stage - direct, self.slot_bytes)
-        most = self.schedule.stages - 1 - _PATIENCE * rates.memory_latency / stage
+        most = self.schedule.stages - 1 - _LATENCIES * rates.memory_latency / stage
         return min(1.0, max(self.slot_bytes / path, most))
 
     def body(self, *buffers: ir.Value) -> None:
