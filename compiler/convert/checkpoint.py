@@ -21,7 +21,7 @@ import numpy as np
 
 from mxc.artifact.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 from mxc.compiler.checkpoints.canonical.codecs import narrowed
-from mxc.compiler.checkpoints.canonical.stored import InRows, Stored, Woven
+from mxc.compiler.checkpoints.canonical.stored import InRows, Interleaved, Stored
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.dialects.gguf import NAME as GGUF
@@ -160,7 +160,7 @@ def _narrowed(tensor: CanonicalTensor, dtype: Any, source: Source) -> CanonicalT
         return replace(part, dtype=str(dtype), codec=codec)
 
     elements = tensor.elements
-    if isinstance(elements, Woven):
+    if isinstance(elements, Interleaved):
         interleaved = replace(
             elements, parts=tuple(narrow(part) for part in elements.parts), dtype=str(dtype)
         )

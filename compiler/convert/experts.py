@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from mxc.compiler.checkpoints.canonical.slices import entries, half_of, leading_slice
-from mxc.compiler.checkpoints.canonical.stored import Joined, Woven
+from mxc.compiler.checkpoints.canonical.stored import Concatenated, Interleaved
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
 from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
 from mxc.compiler.checkpoints.layers.experts import turned
@@ -153,7 +153,7 @@ def _combined(tensors: Sequence[CanonicalTensor], how: str) -> CanonicalTensor:
         if not found:
             return None
         rows = sum(each.rows for each in found)
-        kind = Joined if how == "experts" else Woven
+        kind = Concatenated if how == "experts" else Interleaved
         return kind(
             parts=tuple(found), shape=shape(found[0].shape), dtype=found[0].dtype, rows=rows
         )

@@ -71,7 +71,7 @@ def plan_quark(source: Source) -> Plan:
         else:
             tensors += _elements_and_scales(tensor, tensor.name, "U8")
     declared = _quark_config(able, source, weights)
-    notes = _activations_unsaid(source, weights, "quark")
+    notes = _unstated_activations(source, weights, "quark")
     return Plan(tensors=tensors, config=config_of(source, declared), notes=notes)
 
 
@@ -105,7 +105,7 @@ def plan_compressed_tensors(source: Source) -> Plan:
             values = factors(tensor.input_scale, Convention.DIVIDE, tensor, able.name)
             tensors.append(number(f"{module}.input_global_scale", values, (1,)))
     declared = _compressed_config(able, source, weights)
-    notes = (*_recipes_unsaid(weights), *_activations_unsaid(source, weights, able.name))
+    notes = (*_unstated_recipes(weights), *_unstated_activations(source, weights, able.name))
     return Plan(tensors=tensors, config=config_of(source, declared), notes=notes)
 
 
@@ -242,14 +242,14 @@ def config_of(source: Source, declared: dict[str, Any] | None) -> dict[str, Any]
     return config
 
 
-def _recipes_unsaid(weights: Mapping[str, CanonicalTensor]) -> tuple[str, ...]:
+def _unstated_recipes(weights: Mapping[str, CanonicalTensor]) -> tuple[str, ...]:
     lost = {tensor.recipe for tensor in weights.values()} - {UNSTATED}
     if not lost:
         return ()
     return (f"the output has no word for the recipe of the scales: {', '.join(sorted(lost))}",)
 
 
-def _activations_unsaid(
+def _unstated_activations(
     source: Source, weights: Mapping[str, CanonicalTensor], dialect: str
 ) -> tuple[str, ...]:
     found: dict[Activations, None] = {}

@@ -34,7 +34,7 @@ class _Note:
     format: str = "mxfp4"
 
 
-_UNSAID = _Note()
+_UNSTATED = _Note()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class _Contents:
 
     def row(self, tensor: CanonicalTensor) -> dict[str, Any]:
         """One tensor as `inspect` lists it."""
-        stored = self.notes.get(f"{tensor.name}{BLOCKS}", self.notes.get(tensor.name, _UNSAID))
+        stored = self.notes.get(f"{tensor.name}{BLOCKS}", self.notes.get(tensor.name, _UNSTATED))
         return {
             "name": tensor.name,
             "format": tensor.format,
@@ -160,7 +160,7 @@ def _archive(path: Path) -> tuple[dict[str, TensorRecord], dict[str, _Note]]:
         try:  # the note that packing leaves; archives of other tools have none, or another
             note = json.loads(entry.metadata)
             notes[key] = _Note(
-                layout=str(note["layout"]), format=str(note.get("format", _UNSAID.format))
+                layout=str(note["layout"]), format=str(note.get("format", _UNSTATED.format))
             )
             dtype, shape = str(note["dtype"]), tuple(note["shape"])
         except (json.JSONDecodeError, KeyError, TypeError):
@@ -197,7 +197,7 @@ def _pair(
     stem: str, records: dict[str, TensorRecord], notes: dict[str, _Note]
 ) -> CanonicalTensor | None:
     data, scales = records.get(f"{stem}{BLOCKS}"), records.get(f"{stem}{SCALES}")
-    format = FORMATS.get(notes.get(f"{stem}{BLOCKS}", _UNSAID).format)
+    format = FORMATS.get(notes.get(f"{stem}{BLOCKS}", _UNSTATED).format)
     if data is None or scales is None or format is None:
         return None
     if data.shape != (*scales.shape, format.block_bytes) or not data.dtype == scales.dtype == "U8":

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mxc.compiler.checkpoints.canonical.stored import Entries, Picked
+from mxc.compiler.checkpoints.canonical.stored import Entries, Selected
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
 from mxc.compiler.checkpoints.layers.patterns import FUSED
 from mxc.compiler.checkpoints.source import Source
@@ -93,4 +93,4 @@ def rows_of(tensor: CanonicalTensor, first: int, count: int) -> CanonicalTensor:
 
 def _picked(part: StoredPart, first: int, count: int) -> StoredPart:
     shape = (count, *part.shape[1:])
-    return Picked(part=part, first=first, step=1, shape=shape, dtype=part.dtype, rows=count)
+    return Selected(part=part, first=first, step=1, shape=shape, dtype=part.dtype, rows=count)

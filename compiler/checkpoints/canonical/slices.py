@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mxc.compiler.checkpoints.canonical.numbers import Numbers
-from mxc.compiler.checkpoints.canonical.stored import Entries, Picked
+from mxc.compiler.checkpoints.canonical.stored import Entries, Selected
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
 from mxc.compiler.checkpoints.canonical.transposed import Transposed
 from mxc.formats.formats import FORMATS
@@ -26,15 +26,15 @@ def leading_slice(tensor: CanonicalTensor, index: int) -> CanonicalTensor:
     """One of the leading slices: an expert of all that are in one tensor."""
     count = tensor.shape[0]
 
-    def picked(part: StoredPart | None) -> StoredPart | None:
+    def selected(part: StoredPart | None) -> StoredPart | None:
         if part is None:
             return None
         rows = part.rows // count
-        return Picked(
+        return Selected(
             part=part, first=index * rows, step=1, shape=part.shape[1:], dtype=part.dtype, rows=rows
         )
 
-    found = _with_parts(tensor, tensor.shape[1:], picked)
+    found = _with_parts(tensor, tensor.shape[1:], selected)
     factor, static = tensor.tensor_scale, tensor.input_scale
     return replace(
         found,
@@ -49,15 +49,15 @@ def half_of(tensor: CanonicalTensor, half: int, interleaved: bool) -> CanonicalT
     `interleaved`: their rows lie in turn, else those of the one after those of the other.
     """
 
-    def picked(part: StoredPart | None) -> StoredPart | None:
+    def selected(part: StoredPart | None) -> StoredPart | None:
         if part is None:
             return None
         part = entries(part, tensor)
         rows, shape = part.rows // 2, (part.shape[0] // 2, *part.shape[1:])
         first, step = (half, 2) if interleaved else (half * rows, 1)
-        return Picked(part=part, first=first, step=step, shape=shape, dtype=part.dtype, rows=rows)
+        return Selected(part=part, first=first, step=step, shape=shape, dtype=part.dtype, rows=rows)
 
-    return _with_parts(tensor, (tensor.shape[0] // 2, *tensor.shape[1:]), picked)
+    return _with_parts(tensor, (tensor.shape[0] // 2, *tensor.shape[1:]), selected)
 
 
 def columns_of(tensor: CanonicalTensor) -> CanonicalTensor:

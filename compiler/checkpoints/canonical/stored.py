@@ -1,11 +1,12 @@
 """One part of a weight, elements or scales, as it lies in files, and its rows as they are meant.
 
-Stored      one tensor, decoded row by row
-Woven       the rows of several parts in turn
-Joined      the rows of several parts one after the other
-Picked      some rows of a part
-Transposed  the columns of a part (transposed.py)
-Numbers     what a weight in blocks comes to (numbers.py)
+Stored        one tensor, decoded row by row
+Interleaved   the rows of several parts alternately
+Concatenated  the rows of several parts one after the other
+Selected      some rows of a part
+Entries       the bytes of a part in other rows
+Transposed    the columns of a part (transposed.py)
+Numbers       the values of a weight in blocks (numbers.py)
 """
 
 from __future__ import annotations
@@ -169,12 +170,18 @@ class Stored(InRows):
         return np.ascontiguousarray(rows[start - first : start - first + count])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Woven(InRows):
-    """A part whose rows lie in turn in several parts: row r in part r % n, its row r // n.
+class Made(InRows):
+    """A part that is made of others."""
 
-    All parts have the same number of rows of the same size.
-    """
+    @property
+    def record(self) -> TensorRecord:
+        """The first tensor in the files."""
+        return self.records[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfParts(Made):
+    """A part that is made of several."""
 
     parts: tuple[InRows, ...]
     shape: tuple[int, ...]
@@ -182,14 +189,17 @@ class Woven(InRows):
     rows: int
 
     @property
-    def record(self) -> TensorRecord:
-        """The first tensor in the files."""
-        return self.records[0]
-
-    @property
     def records(self) -> tuple[TensorRecord, ...]:
         """The tensors in the files."""
         return tuple(record for part in self.parts for record in part.records)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interleaved(OfParts):
+    """A part whose rows are those of several parts in turn: row r is row r // n of part r % n.
+
+    All parts have the same number of rows of the same size.
+    """
 
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
         """Rows [start, start + count) of what `raw` reads."""
@@ -204,23 +214,8 @@ class Woven(InRows):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Joined(InRows):
+class Concatenated(OfParts):
     """A part whose rows lie in several parts, those of one after those of the other."""
-
-    parts: tuple[InRows, ...]
-    shape: tuple[int, ...]
-    dtype: str
-    rows: int
-
-    @property
-    def record(self) -> TensorRecord:
-        """The first tensor in the files."""
-        return self.records[0]
-
-    @property
-    def records(self) -> tuple[TensorRecord, ...]:
-        """The tensors in the files."""
-        return tuple(record for part in self.parts for record in part.records)
 
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
         """Rows [start, start + count) of what `raw` reads."""
@@ -234,7 +229,7 @@ class Joined(InRows):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picked(InRows):
+class Selected(Made):
     """Every `step`-th row of a part from row `first` on."""
 
     part: InRows
@@ -243,11 +238,6 @@ class Picked(InRows):
     shape: tuple[int, ...]
     dtype: str
     rows: int
-
-    @property
-    def record(self) -> TensorRecord:
-        """The first tensor in the files."""
-        return self.records[0]
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
@@ -265,18 +255,13 @@ class Picked(InRows):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entries(InRows):
+class Entries(Made):
     """The bytes of a part in other rows: the entries of a vector, say."""
 
     part: InRows
     shape: tuple[int, ...]
     dtype: str
     rows: int
-
-    @property
-    def record(self) -> TensorRecord:
-        """The first tensor in the files."""
-        return self.records[0]
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from mxc.compiler.checkpoints.canonical.codecs import PLAIN, Bytes, Codec
 from mxc.compiler.checkpoints.canonical.numbers import Numbers
 from mxc.compiler.checkpoints.canonical.stored import (
+    Concatenated,
     Entries,
-    Joined,
-    Picked,
+    Interleaved,
+    Selected,
     Stored,
-    Woven,
     count_rows,
 )
 from mxc.compiler.checkpoints.canonical.transposed import Transposed
@@ -38,7 +38,7 @@ from mxc.formats.packing import decode_elements, decode_scales
 UNSTATED = "unstated"
 
 #: How elements, or scales, lie in files.
-StoredPart = Stored | Woven | Joined | Picked | Entries | Transposed | Numbers
+StoredPart = Stored | Interleaved | Concatenated | Selected | Entries | Transposed | Numbers
 
 #: Bytes of elements that are read together where nobody says otherwise.
 CHUNK = 8 << 20

@@ -1,4 +1,4 @@
-"""One part of a weight with every matrix turned: the columns of another part are its rows."""
+"""One part of a weight with every matrix transposed: the columns of another part are its rows."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from mxc.compiler.checkpoints.canonical.codecs import Bytes
-from mxc.compiler.checkpoints.canonical.stored import Decoded, InRows, Raw
+from mxc.compiler.checkpoints.canonical.stored import Decoded, InRows, Made, Raw
 from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transposed(InRows):
+class Transposed(Made):
     """A part [.., out, row] of one that has matrices [row, out], entry by entry of `dtype`.
 
     `part` has a row for each entry of a row here. `shape` is in elements of `dtype` (a key of
-    DTYPES) after turning, `rows` of them in all and `outputs` in each matrix. One matrix is in
-    memory at a time.
+    DTYPES) after transposition, `rows` of them in all and `outputs` in each matrix. One matrix is
+    in memory at a time.
     """
 
     part: InRows
@@ -28,17 +28,12 @@ class Transposed(InRows):
     outputs: int
 
     @property
-    def record(self) -> TensorRecord:
-        """The first tensor in the files."""
-        return self.records[0]
-
-    @property
     def records(self) -> tuple[TensorRecord, ...]:
         """The tensors in the files."""
         return self.part.records
 
     def reader(self, raw: Raw) -> Decoded:
-        """Reads of the turned bytes, made of reads of the file; the last matrix is kept."""
+        """Reads of the transposed bytes, made of reads of the file; the last matrix is kept."""
         matrix = self._matrices(raw)
         return self.flat(lambda start, count: self._rows(matrix, start, count))
 
@@ -66,8 +61,8 @@ class Transposed(InRows):
             nonlocal kept
             if kept is None or kept[0] != index:
                 stored = self.part.rows_from(raw, index * height, height).view(f"V{entry}")
-                turned = np.ascontiguousarray(stored.T)
-                kept = index, turned.view(np.uint8).reshape(self.outputs, self.row_bytes)
+                transposed = np.ascontiguousarray(stored.T)
+                kept = index, transposed.view(np.uint8).reshape(self.outputs, self.row_bytes)
             return kept[1]
 
         return matrix

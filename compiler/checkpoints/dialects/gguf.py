@@ -26,7 +26,7 @@ from mxc.compiler.checkpoints.canonical.codecs import (
     GGML_Q8_0,
     GGML_Q8_0_SCALES,
 )
-from mxc.compiler.checkpoints.canonical.stored import Stored, Woven, count_rows
+from mxc.compiler.checkpoints.canonical.stored import Interleaved, Stored, count_rows
 from mxc.compiler.checkpoints.canonical.tensor import (
     CanonicalTensor,
     StoredPart,
@@ -302,23 +302,23 @@ def _weave_experts(tensors: list[CanonicalTensor], path: Path) -> list[Canonical
                     f"{path}: {tensor.name} has no {stem}up_proj.{kind} of its shape and type; "
                     "fetch the file again"
                 )
-            result.append(_woven(tensor, up, f"{stem}gate_up_proj{ending}"))
+            result.append(_interleaved(tensor, up, f"{stem}gate_up_proj{ending}"))
     return result
 
 
-def _woven(gate: CanonicalTensor, up: CanonicalTensor, name: str) -> CanonicalTensor:
+def _interleaved(gate: CanonicalTensor, up: CanonicalTensor, name: str) -> CanonicalTensor:
     axis = 1
     shape = (*gate.shape[:axis], 2 * gate.shape[axis], *gate.shape[axis + 1 :])
 
-    def weave(first: StoredPart | None, second: StoredPart | None) -> Woven | None:
+    def interleave(first: StoredPart | None, second: StoredPart | None) -> Interleaved | None:
         if not isinstance(first, Stored) or not isinstance(second, Stored):
             return None
         rows = math.prod(gate.shape[: axis + 1])
         parts = (replace(first, rows=rows), replace(second, rows=rows))
         whole = (*first.shape[:axis], 2 * first.shape[axis], *first.shape[axis + 1 :])
-        return Woven(parts=parts, shape=whole, dtype=first.dtype, rows=2 * rows)
+        return Interleaved(parts=parts, shape=whole, dtype=first.dtype, rows=2 * rows)
 
-    elements = weave(gate.elements, up.elements)
+    elements = interleave(gate.elements, up.elements)
     if elements is None:
         raise AssertionError(f"{gate.name} has no elements")
     if gate.tensor_scale is not None or up.tensor_scale is not None:
@@ -327,5 +327,5 @@ def _woven(gate: CanonicalTensor, up: CanonicalTensor, name: str) -> CanonicalTe
             "gate and up become one tensor, which has one"
         )
     return replace(
-        gate, name=name, shape=shape, elements=elements, scales=weave(gate.scales, up.scales)
+        gate, name=name, shape=shape, elements=elements, scales=interleave(gate.scales, up.scales)
     )
