@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -70,14 +71,16 @@ class ForkedChild(child.Child):
 
 def _begun(place: str, request: dict[str, Any], files: list[int]) -> tuple[socket.socket, int]:
     """The connection to a process that has begun, and its number."""
-    for left in (2, 1, 0):
-        try:
-            line = forked.connect(place, request, files)
-            return line, forked.number(line)
-        except ConnectionResetError:  # seen once, under load: nothing has begun
-            if not left:
-                raise
-    raise AssertionError
+    for _ in range(2):
+        # Seen once, under load: nothing has begun.
+        with contextlib.suppress(ConnectionResetError):
+            return _connected(place, request, files)
+    return _connected(place, request, files)
+
+
+def _connected(place: str, request: dict[str, Any], files: list[int]) -> tuple[socket.socket, int]:
+    line = forked.connect(place, request, files)
+    return line, forked.number(line)
 
 
 def use(place: Callable[[], str]) -> None:

@@ -29,7 +29,8 @@ _WORDS = {re.compile(rf"\b(?:{word})\b", re.IGNORECASE): ours for word, ours in 
 _FILE = re.compile(r"(?<![\w./*}-])((?:\w+/)*\w+\.(?:py|md))\b")
 #: Of other projects, whose files are named as sources.
 _ELSEWHERE = re.compile(
-    r"transformers|triton|torch|llama\.cpp|vllm|compressed-tensors|modelopt|the library|convert_hf|msgpack|microscaling|onednn",
+    r"transformers|triton|torch|llama\.cpp|vllm|compressed-tensors|modelopt|the library|"
+    r"convert_hf|msgpack|microscaling|onednn",
     re.IGNORECASE,
 )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mxc.runtime.verification.compare import Comparison, compare
-from mxc.runtime.verification.hip import Hip, Times
+from mxc.runtime.verification.hip import Hip, Launch, Times
 from mxc.simulator.compute.operations import Array
 from mxc.simulator.host.hal import Device, Executable
 from mxc.simulator.run.launch import Binding
@@ -68,11 +68,17 @@ class VerifyingDevice(Device):
         before = [window.copy() for window in windows]
         spans, places = _spans(parts)
         with self._hip.memory(spans) as bases:
-            addresses = [bases[span] + offset for span, offset in places]
-            self._hip.launch(code, kernel, workgroups, addresses, constants)
+            launch = Launch(
+                code=code,
+                kernel=kernel,
+                workgroups=workgroups,
+                addresses=[bases[span] + offset for span, offset in places],
+                constants=constants,
+            )
+            self._hip.launch(launch)
             found = [
                 self._hip.read(address, like)
-                for address, like in zip(addresses, before, strict=True)
+                for address, like in zip(launch.addresses, before, strict=True)
             ]
             if (name, workgroups) in self._seen:
                 for window, old, new in zip(windows, before, found, strict=True):
@@ -80,9 +86,7 @@ class VerifyingDevice(Device):
                         np.copyto(window, new, where=changed)
                 return
             self._seen.add((name, workgroups))
-            times = self._hip.measure(
-                code, kernel, workgroups, addresses, constants, repetitions=self._repetitions
-            )
+            times = self._hip.measure(launch, repetitions=self._repetitions)
         super().run(executable, name, workgroups, parts, constants)
         self._checked(
             Check(

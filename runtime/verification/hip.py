@@ -68,6 +68,20 @@ def open_library() -> Any:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One run of a kernel of the code object `code`.
+
+    `addresses`: of its buffers; `constants`: its 32-bit arguments; both in order.
+    """
+
+    code: bytes
+    kernel: Kernel
+    workgroups: tuple[int, int, int]
+    addresses: Sequence[int]
+    constants: Sequence[int]
+
+
 class Hip:
     """One GPU. Every failed call raises RequestError with HIP's own words."""
 
@@ -124,41 +138,21 @@ class Hip:
             )
         return found
 
-    def launch(
-        self,
-        code: bytes,
-        kernel: Kernel,
-        workgroups: tuple[int, int, int],
-        addresses: Sequence[int],
-        constants: Sequence[int],
-    ) -> None:
-        """Run a kernel of a code object and wait for its end.
-
-        addresses: of its buffers; constants: its 32-bit arguments; both in order.
-        """
-        self._start(code, kernel, workgroups, addresses, constants)
+    def launch(self, launch: Launch) -> None:
+        """Run a kernel of a code object and wait for its end."""
+        self._start(launch)
         self._call("hipDeviceSynchronize")
 
-    def measure(
-        self,
-        code: bytes,
-        kernel: Kernel,
-        workgroups: tuple[int, int, int],
-        addresses: Sequence[int],
-        constants: Sequence[int],
-        *,
-        repetitions: int,
-    ) -> Times:
+    def measure(self, launch: Launch, *, repetitions: int) -> Times:
         """How long a kernel takes; what it writes is written again and again."""
-        given = (code, kernel, workgroups, addresses, constants)
         cold = []
         for _ in range(repetitions):
             self._overwrite_caches()
-            cold.append(self._timed(given, 1))
-        warm = [self._timed(given, repetitions) / repetitions for _ in range(3)]
+            cold.append(self._timed(launch, 1))
+        warm = [self._timed(launch, repetitions) / repetitions for _ in range(3)]
         return Times(seconds=float(np.median(cold)), warm=min(warm))
 
-    def _timed(self, given: tuple[Any, ...], runs: int) -> float:
+    def _timed(self, launch: Launch, runs: int) -> float:
         """Seconds of so many runs, between two events of the GPU."""
         first, last = ctypes.c_void_p(), ctypes.c_void_p()
         for event in (first, last):
@@ -166,7 +160,7 @@ class Hip:
         try:
             self._call("hipEventRecord", first, None)
             for _ in range(runs):
-                self._start(*given)
+                self._start(launch)
             self._call("hipEventRecord", last, None)
             self._call("hipEventSynchronize", last)
             milliseconds = ctypes.c_float()
@@ -183,21 +177,15 @@ class Hip:
         self._call("hipMemset", self._flush, ctypes.c_int(0), ctypes.c_size_t(_FLUSHED))
         self._call("hipDeviceSynchronize")
 
-    def _start(
-        self,
-        code: bytes,
-        kernel: Kernel,
-        workgroups: tuple[int, int, int],
-        addresses: Sequence[int],
-        constants: Sequence[int],
-    ) -> None:
-        values = _values(kernel, addresses, constants)
+    def _start(self, launch: Launch) -> None:
+        kernel = launch.kernel
+        values = _values(kernel, launch.addresses, launch.constants)
         places = [ctypes.cast(ctypes.byref(value), ctypes.c_void_p) for value in values]
         parameters = (ctypes.c_void_p * len(places))(*places)
-        sizes = (*workgroups, *kernel.workgroup, kernel.dynamic_lds)
+        sizes = (*launch.workgroups, *kernel.workgroup, kernel.dynamic_lds)
         self._call(
             "hipModuleLaunchKernel",
-            self._function(code, kernel.name),
+            self._function(launch.code, kernel.name),
             *(ctypes.c_uint(size) for size in sizes),
             None,
             parameters,
