@@ -1,11 +1,12 @@
 """Two layers of every architecture at published widths, compiled for a CPU and for gfx950.
 
-    python benchmarks/architectures.py [--only NAME ..] [--target cpu --target gfx950]
+    python benchmarks/architectures.py [--only NAME ..] [--target cpu --target gfx950] [--plain]
 
 No weights are needed: checkpoints are headers of bf16 tensors, and matrices become mxfp8 where
-they may (--quantize-dense). Every compilation is a process of its own with --strict; its processor
-time and wall time are printed, and what it refused. Configs are those of the classes of
-transformers, with the sizes of the model that is named.
+they may (--quantize-dense), or stay bf16 (--plain). Every compilation is a process of its own with
+--strict; its processor time and wall time are printed, what it refused, and each product that no
+kernel of mxc computes. Configs are those of the classes of transformers, with the sizes of the
+model that is named.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 import transformers
 
+from mxc.artifact.manifest import REPORT
 from mxc.compiler.checkpoints.synthetic.decoder import write_decoder
 from mxc.compiler.models.architectures import ARCHITECTURES
 
@@ -120,7 +122,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_next": ("Qwen3-Next-80B-A3B", LINEAR),
     "seed_oss": ("Seed-OSS-36B", sizes(5120, 27648, 80, 8, 155136, 128)),
     "smollm3": ("SmolLM3-3B", sizes(2048, 11008, 16, 4, 128256) | {"no_rope_layers": [1, 0]}),
-    "starcoder2": ("StarCoder2-7B", sizes(4608, 18432, 36, 4, 49152)),
+    "starcoder2": (
+        "StarCoder2-7B",
+        sizes(4608, 18432, 36, 4, 49152) | {"bos_token_id": 0, "eos_token_id": 0},
+    ),
 }
 
 #: Fields of a class that count its own layers.
@@ -137,8 +142,10 @@ def config(model_type: str, name: str) -> dict[str, Any]:
     return found
 
 
-def measure(checkpoint: Path, target: str, output: Path) -> tuple[float, float, str]:
-    """Processor seconds, wall seconds, and the last line of a compilation that failed."""
+def measure(
+    checkpoint: Path, target: str, output: Path, *, plain: bool
+) -> tuple[float, float, str]:
+    """Processor seconds, wall seconds, and what was refused or left to IREE; "" where nothing."""
     command = [
         sys.executable,
         "-m",
@@ -150,15 +157,23 @@ def measure(checkpoint: Path, target: str, output: Path) -> tuple[float, float, 
         target,
     ]
     command += ["--output", str(output), "--weights", "none", "--strict"]
-    command += ["--quantize-dense", "mxfp8"]
+    command += [] if plain else ["--quantize-dense", "mxfp8"]
     command += ["--max-sequence-length", str(LENGTH)]
     before, start = os.times(), time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wall, after = time.monotonic() - start, os.times()
     used = after.children_user - before.children_user
     used += after.children_system - before.children_system
-    said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
-    return used, wall, "" if done.returncode == 0 else said[-1][:200]
+    if done.returncode:
+        said = done.stderr.strip() or f"exit {done.returncode}"
+        return used, wall, " ".join(said[said.find("error:") :].split())
+    return used, wall, _left(json.loads((output / REPORT).read_text())["matmuls"])
+
+
+def _left(matmuls: list[dict[str, Any]]) -> str:
+    """The products that no kernel of mxc computes."""
+    left = [row for row in matmuls if row["reason"] is not None]
+    return ", ".join(f"{row['name']} is IREE's: {row['reason']}" for row in left)
 
 
 def main() -> None:
@@ -166,6 +181,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--only", nargs="*", default=list(MODELS))
     arguments.add_argument("--target", action="append", default=[])
+    arguments.add_argument("--plain", action="store_true")
     given = arguments.parse_args()
     targets = given.target or ["cpu", "gfx950"]
     print("| architecture | sizes of |", *(f"{t}: processor, wall |" for t in targets), flush=True)
@@ -177,7 +193,8 @@ def main() -> None:
             write_decoder(checkpoint, config(model_type, names[model_type]), headers_only=True)
             cells = []
             for target in targets:
-                used, wall, failed = measure(checkpoint, target, Path(folder) / f"{target}.mxc")
+                output = Path(folder) / f"{target}.mxc"
+                used, wall, failed = measure(checkpoint, target, output, plain=given.plain)
                 cells.append(f"{used:.1f} s, {wall:.0f} s{f': {failed}' if failed else ''}")
             model = MODELS[model_type][0]
             print(f"| {model_type} | {model} | {' | '.join(cells)} |", flush=True)

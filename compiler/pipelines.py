@@ -17,6 +17,7 @@ from mxc.passes.lower_recurrences_to_cpu_kernels import LowerRecurrencesToCpuKer
 from mxc.passes.lower_recurrences_to_gpu_kernels import LowerRecurrencesToGpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
+from mxc.passes.lower_top_k_to_gpu_kernels import LowerTopKToGpuKernels
 from mxc.passes.normalise import NORMALISE
 from mxc.passes.propagate_nan import PropagateNan
 from mxc.passes.round_to_elements import RoundToElements
@@ -100,6 +101,7 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
         # What a quantisation reads as blocks is not dequantised first.
         found.append(LowerQuantiseToGpuKernels(target=target.name))
         found.append(LowerRecurrencesToGpuKernels(target=target.name))
+        found.append(LowerTopKToGpuKernels(target=target.name))
         if gpu.matrix.converts:
             found += [LowerDequantiseToGpuKernels(), LowerAttentionToGpuKernels()]
     isa = best_isa(target)

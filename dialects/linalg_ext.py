@@ -10,6 +10,7 @@ from mxc.dialects.generic import element_of, empty, fill, shape_of
 from mxc.dialects.sizes import size_of
 
 GATHER = "iree_linalg_ext.gather"
+TOP_K = "iree_linalg_ext.topk_v2"
 
 
 def gather(source: ir.Value, indices: ir.Value) -> ir.Value:
@@ -54,7 +55,7 @@ def top_k(scores: ir.Value, k: int) -> tuple[ir.Value, ir.Value]:
     values = fill([rows, k], f32, float("-inf"))
     indices = fill([rows, k], i32, 0)
     op = ir.Operation.create(
-        "iree_linalg_ext.topk_v2",
+        TOP_K,
         results=[values.type, indices.type],
         operands=[scores, values, indices],
         attributes={

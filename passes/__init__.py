@@ -24,6 +24,7 @@ from mxc.passes.lower_recurrences_to_cpu_kernels import LowerRecurrencesToCpuKer
 from mxc.passes.lower_recurrences_to_gpu_kernels import LowerRecurrencesToGpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
+from mxc.passes.lower_top_k_to_gpu_kernels import LowerTopKToGpuKernels
 from mxc.passes.merge_loops import MergeLoops
 from mxc.passes.propagate_nan import PropagateNan
 from mxc.passes.raise_dequantize import RaiseDequantize
@@ -63,6 +64,7 @@ PASSES: tuple[type[Pass], ...] = (
     LowerRecurrencesToGpuKernels,
     LowerToCpuKernels,
     LowerToGpuKernels,
+    LowerTopKToGpuKernels,
     MergeLoops,
     PropagateNan,
     RaiseDequantize,

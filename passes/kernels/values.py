@@ -23,7 +23,7 @@ def is_zero(value: ir.Value) -> bool:
 
 
 def is_filled(value: ir.Value, wanted: float) -> bool:
-    """Whether every element of a tensor of floats is the constant `wanted`, of its sign."""
+    """Whether every element of a tensor is the constant `wanted`, of its sign."""
     fill = producer(value)
     if fill is not None and fill.name == GATHER:
         fill = producer(fill.operands[0])
@@ -33,7 +33,7 @@ def is_filled(value: ir.Value, wanted: float) -> bool:
     if constant is None or constant.name != "arith.constant":
         return False
     number = constant.attributes["value"]
-    if not isinstance(number, ir.FloatAttr):
+    if not isinstance(number, ir.FloatAttr | ir.IntegerAttr):
         return False
-    found = float(ir.FloatAttr(number).value)
+    found = float(number.value)
     return found == wanted and math.copysign(1.0, found) == math.copysign(1.0, wanted)

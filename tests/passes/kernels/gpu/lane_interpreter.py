@@ -164,6 +164,8 @@ class _Workgroup:
     def arith_index_cast(self, op: ir.Operation, a: Array) -> list[Any]:
         return self._masked(op, a)
 
+    arith_index_castui = arith_index_cast
+
     def arith_cmpi(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
         predicate = ir.IntegerAttr(op.attributes["predicate"]).value
         if predicate == 2:  # slt
@@ -196,12 +198,9 @@ class _Workgroup:
             return [raw_of(np.asarray(compute(*(floats(g, kind) for g in given))))]
 
     def arith_cmpf(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
-        assert ir.IntegerAttr(op.attributes["predicate"]).value == 1  # oeq
-        return [
-            (floats(a, kind_of(op.operands[0])[0]) == floats(b, kind_of(op.operands[0])[0])).astype(
-                np.uint64
-            )
-        ]
+        compare = {1: np.equal, 2: np.greater}[ir.IntegerAttr(op.attributes["predicate"]).value]
+        kind = kind_of(op.operands[0])[0]
+        return [compare(floats(a, kind), floats(b, kind)).astype(np.uint64)]
 
     def math_fma(self, op: ir.Operation, a: Array, b: Array, c: Array) -> list[Any]:
         def fma(x: Array, y: Array, z: Array) -> Array:

@@ -1,0 +1,117 @@
+"""The largest elements of each row on GPUs: a workgroup a row, a lane an element.
+
+A lane counts the elements that go before its own; that count is its place in the result:
+
+    goes before = larger, or equal and of a lower index
+
+Elements that are NaN or -inf go behind all others, as (-inf, 0). No lane waits for another but for
+the copy of the row in shared memory, which all of them read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref, scf, vector
+
+from mxc.dialects.amdgpu import barrier, shared, thread
+from mxc.dialects.generic import constant
+from mxc.dialects.reasons import Reason
+from mxc.passes.kernels.executables import Threads, workgroup
+from mxc.passes.kernels.extents import Buffer, Size, named
+from mxc.passes.kernels.gpu.lanes import below, plus, short
+from mxc.passes.kernels.vectors import f32, i32, index, load, loop
+
+#: Lanes of a workgroup at most; elements that are read at once.
+_MOST, _TOGETHER = 1024, 4
+_NOTHING = float("-inf")
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The `count` largest of `columns` f32, falling, in each of `rows` rows, and their indices.
+
+    Where `rows` is None, their number is an index scalar of each call. `wave`: lanes of one.
+    """
+
+    rows: Size
+    columns: int
+    count: int
+    wave: int
+
+    @staticmethod
+    def of(shape: Sequence[int], count: int, wave: int) -> TopK | Reason:
+        """The kernel for rows [rows, columns], or why there is none."""
+        rows, columns = shape
+        if not 0 <= count <= columns <= _MOST:
+            return Reason(f"it chooses {count} of {columns}; kernels choose from up to {_MOST}")
+        return TopK(rows if rows >= 0 else None, columns, count, wave)
+
+    @property
+    def name(self) -> str:
+        """The symbol of the kernel: the same for the same work."""
+        return f"mxc_top_{self.count}_of_{named(self.rows)}x{self.columns}"
+
+    @property
+    def threads(self) -> Threads:
+        """Of a workgroup."""
+        return Threads(-(-self.columns // self.wave) * self.wave, self.wave)
+
+    @property
+    def scalars(self) -> int:
+        """How many index values come with each call."""
+        return int(self.rows is None)
+
+    def given(self, scalars: Sequence[ir.Value]) -> TopK:
+        """This kernel for so many rows."""
+        return replace(self, rows=scalars[0]) if self.scalars else self
+
+    @property
+    def workgroups(self) -> list[Size]:
+        """Along the rows."""
+        return [self.rows]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """The rows, then values and indices."""
+        results = [Buffer([self.rows, self.count], kind) for kind in (f32(), i32())]
+        return [Buffer([self.rows, self.columns], f32()), *results]
+
+    def body(self, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        source, values, indices = buffers
+        row, own = workgroup(0), thread()
+        nothing = constant(_NOTHING, f32())
+        memory = shared([self.threads.count], f32())
+        # Lanes behind the last column read that one, and store what nothing counts.
+        place = arith.minui(own, index(self.columns - 1))
+        raw = memref.LoadOp(source, [row, place]).result
+        counts = arith.andi(_greater(raw, nothing), below(own, self.columns))
+        value = arith.select(counts, raw, nothing)
+        memref.StoreOp(value, memory, [own])
+        barrier()
+        number, zero = short(own), constant(0, i32())
+        # All columns go before a lane behind the last one, which has -inf and the greater index.
+        end = index(-(-self.columns // _TOGETHER) * _TOGETHER)
+        with loop(index(0), end, index(_TOGETHER), [zero]) as (at, (before,), op):
+            four = load(memory, [at], f32(), _TOGETHER)
+            for step in range(_TOGETHER):
+                other = vector.extract(four, [], [step])
+                equal = arith.cmpf(arith.CmpFPredicate.OEQ, other, value)
+                earlier = arith.cmpi(arith.CmpIPredicate.ult, plus(short(at), step), number)
+                first = arith.ori(_greater(other, value), arith.andi(equal, earlier))
+                before = arith.addi(before, arith.extui(i32(), first))
+            scf.YieldOp([before])
+        (rank,) = op.results
+        with ir.InsertionPoint(scf.IfOp(below(rank, self.count)).then_block):
+            at = arith.index_castui(ir.IndexType.get(), rank)
+            memref.StoreOp(value, values, [row, at])
+            memref.StoreOp(arith.select(counts, number, zero), indices, [row, at])
+            scf.YieldOp([])
+
+
+def _greater(x: ir.Value, y: ir.Value) -> ir.Value:
+    """Whether x > y; not where one is NaN."""
+    return arith.cmpf(arith.CmpFPredicate.OGT, x, y)
