@@ -26,9 +26,10 @@ workload of the dispatch and a scalar of the kernel.
 
 Weights in blocks that are no parameter lie in rows, and are read there (row_weights.py): slower
 where there are few rows of activations. So are parameters that something else reads too, an
-embedding or a product in other panels.
+embedding or a product in other panels. Of plain weights lookups read the panels
+(panel_lookups.py).
 
-Leaves alone: plain weights that are no parameter, or that something else reads too; blocks that are
+Leaves alone: plain weights that are no parameter, or that are read otherwise too; blocks that are
 neither 16 nor a multiple of 32, and 16 elements of 6 bits; K that is no multiple of 16;
 accumulators other than zero; one gathered expert, which MLIR makes a slice; pairs of formats that
 the instruction set has no dot product for.
@@ -57,7 +58,8 @@ from mxc.passes.kernels.cpu.activations import Prepare, Prepared
 from mxc.passes.kernels.cpu.gemm import Gemm
 from mxc.passes.kernels.cpu.isa import ISAS, Amx, Isa, Kind
 from mxc.passes.kernels.cpu.matches import Call, match
-from mxc.passes.kernels.cpu.parameters import parameters_of, relay
+from mxc.passes.kernels.cpu.panel_lookups import look_up_in_panels
+from mxc.passes.kernels.cpu.parameters import load, parameters_of, relay
 from mxc.passes.kernels.cpu.quantise.blocks import quantiser
 from mxc.passes.kernels.cpu.quantise.rounding import Rounding
 from mxc.passes.kernels.cpu.routes import Routes
@@ -112,6 +114,7 @@ class LowerToCpuKernels(Pass):
             kernels.lower(in_rows(again, shared))
         for name, (kind, layout) in kernels.relaid.items():
             relay(module, name, kind, layout)
+            look_up_in_panels(module, name, kind)
         sweep(module)
 
 
@@ -262,7 +265,7 @@ class _Kernels:
             ):
                 kind_ = as_tensor(buffer.memref)
                 self.relaid[parameter] = (kind_, layout)
-                operands.append(_load(parameter, kind_))
+                operands.append(load(parameter, kind_))
             operands += [] if call.parameters else call.tensors
             operands += [*(value for _, value in after.operands)]
             found = self._calls.dispatch(name, kernel, operands, scalars)
@@ -330,14 +333,3 @@ def _name(call: Call, routed: bool) -> str:
     name += "" if call.parameters else "_in_rows"
     name += "_sorted" if routed else ""
     return name + (f"_share_{call.lhs.share}" if call.lhs.share > 1 else "")
-
-
-def _load(parameter: str, kind: ir.Type) -> ir.Value:
-    return ir.Operation.create(
-        "util.global.load",
-        results=[kind],
-        attributes={
-            "global": ir.FlatSymbolRefAttr.get(parameter),
-            "is_immutable": ir.UnitAttr.get(),
-        },
-    ).result

@@ -581,20 +581,39 @@ func.func @unset(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 
 // -----
 
-// A table that is the embedding too.
+// A table that is the embedding too: lookups read the panels, an element and rows.
+// CHECK: stream.executable private @mxc_bf16_bf16_1x2x20x64
+// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
 // CHECK-LABEL: func.func @tied(
-// CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic{{.*}}mxc.contraction = {{.*}}reason = "its weights @w are read by others, unpacked"
-// CHECK-NOT: mxc.layout
+// CHECK: %[[OWN:.*]] = util.global.load immutable @w : tensor<2x2x16x64xi8>
+// CHECK: %[[WIDE:.*]] = flow.tensor.bitcast %[[OWN]] : tensor<2x2x16x64xi8> -> tensor<2x2x16x32xbf16>
+// CHECK: %[[PANELS:.*]] = tensor.collapse_shape %[[WIDE]] {{.*}} : tensor<2x2x16x32xbf16> into tensor<2x32x32xbf16>
+// CHECK: tensor.extract %[[PANELS]]
+// CHECK: %[[ROWS:.*]] = linalg.generic {{.*}} ins(%arg2 : tensor<?xi32>)
+// CHECK: %[[N:.*]] = arith.index_cast %{{.*}} : i32 to index
+// CHECK: %[[K:.*]] = linalg.index 1
+// CHECK: %[[LANE:.*]] = arith.remui %[[N]], %c16
+// CHECK: %[[PAIR:.*]] = arith.muli %[[LANE]], %c2
+// CHECK: %[[HALF:.*]] = arith.remui %[[K]], %c2
+// CHECK: %[[LAST:.*]] = arith.addi %[[PAIR]], %[[HALF]]
+// CHECK: %[[PANEL:.*]] = arith.divui %[[N]], %c16
+// CHECK: %[[UNIT:.*]] = arith.divui %[[K]], %c2
+// CHECK: tensor.extract %[[PANELS]][%[[PANEL]], %[[UNIT]], %[[LAST]]] : tensor<2x32x32xbf16>
+// CHECK: flow.dispatch @mxc_bf16_bf16_1x2x20x64
+// CHECK-NOT: tensor<20x64xbf16>
+// CHECK: return
+// BASE: stream.executable private @mxc_bf16_bf16_1x2x20x64
+// BASE: util.global private @w {mxc.layout = "panel16x4"}
 // BASE-LABEL: func.func @tied(
-// BASE-NOT: flow.dispatch
-// BASE: linalg.generic
-// BASE-NOT: mxc.layout
+// BASE: flow.dispatch @mxc_bf16_bf16_1x2x20x64
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
-func.func @tied(%x: tensor<2x64xbf16>, %i: index) -> (bf16, tensor<2x20xf32>) {
+func.func @tied(%x: tensor<2x64xbf16>, %i: index, %ids: tensor<?xi32>) -> (bf16, tensor<?x64xbf16>, tensor<2x20xf32>) {
   %0 = util.global.load immutable @w : tensor<20x64xbf16>
   %c0 = arith.constant 0 : index
   %row = tensor.extract %0[%i, %c0] : tensor<20x64xbf16>
+  %count = tensor.dim %ids, %c0 : tensor<?xi32>
+  %re = tensor.empty(%count) : tensor<?x64xbf16>
+  %rows = iree_linalg_ext.gather dimension_map = [0] ins(%0, %ids : tensor<20x64xbf16>, tensor<?xi32>) outs(%re : tensor<?x64xbf16>) -> tensor<?x64xbf16>
   %1 = util.global.load immutable @w : tensor<20x64xbf16>
   %z = arith.constant 0.0 : f32
   %e = tensor.empty() : tensor<2x20xf32>
@@ -608,7 +627,36 @@ func.func @tied(%x: tensor<2x64xbf16>, %i: index) -> (bf16, tensor<2x20xf32>) {
     %q = arith.addf %o, %p : f32
     linalg.yield %q : f32
   } -> tensor<2x20xf32>
-  func.return %row, %y : bf16, tensor<2x20xf32>
+  func.return %row, %rows, %y : bf16, tensor<?x64xbf16>, tensor<2x20xf32>
+}
+
+// -----
+
+// A table that is read otherwise too.
+// CHECK-LABEL: func.func @returned(
+// CHECK-NOT: flow.dispatch
+// CHECK: linalg.generic{{.*}}mxc.contraction = {{.*}}reason = "its weights @w are read by others, unpacked"
+// CHECK-NOT: mxc.layout
+// BASE-LABEL: func.func @returned(
+// BASE-NOT: flow.dispatch
+// BASE: linalg.generic
+// BASE-NOT: mxc.layout
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
+func.func @returned(%x: tensor<2x64xbf16>) -> (tensor<20x64xbf16>, tensor<2x20xf32>) {
+  %1 = util.global.load immutable @w : tensor<20x64xbf16>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %1 : tensor<2x64xbf16>, tensor<20x64xbf16>) outs(%acc : tensor<2x20xf32>) {
+  ^bb0(%a: bf16, %w: bf16, %o: f32):
+    %fa = arith.extf %a : bf16 to f32
+    %fw = arith.extf %w : bf16 to f32
+    %p = arith.mulf %fa, %fw : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<2x20xf32>
+  func.return %1, %y : tensor<20x64xbf16>, tensor<2x20xf32>
 }
 
 // -----

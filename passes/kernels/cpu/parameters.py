@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from iree.compiler import ir
 
+from mxc.dialects.dispatches import walk
 from mxc.dialects.parameters import LAYOUT
+
+_LOAD = "util.global.load"
 
 
 def parameters_of(module: ir.Operation, names: set[str]) -> set[str]:
@@ -29,3 +32,24 @@ def relay(module: ir.Operation, name: str, kind: ir.Type, layout: str) -> None:
             op.attributes["type"] = ir.TypeAttr.get(kind)
             op.attributes["initial_value"] = ir.Attribute.parse(f"{source} : {kind}")
             op.attributes[LAYOUT] = ir.StringAttr.get(layout)
+
+
+def load(name: str, kind: ir.Type) -> ir.Value:
+    """The value of a parameter, read at the insertion point."""
+    return ir.Operation.create(
+        _LOAD,
+        results=[kind],
+        attributes={
+            "global": ir.FlatSymbolRefAttr.get(name),
+            "is_immutable": ir.UnitAttr.get(),
+        },
+    ).result
+
+
+def loads(module: ir.Operation) -> list[tuple[str, ir.Operation]]:
+    """The operations that read a global, with its name."""
+    return [
+        (ir.FlatSymbolRefAttr(op.attributes["global"]).value, op)
+        for op in walk(module)
+        if op.name == _LOAD
+    ]

@@ -1,19 +1,20 @@
 """Parameters that more than one operation reads: which of them can be panels.
 
-A parameter has one layout. Panels are what one kind of call reads; an embedding, or a call of other
-panels, reads rows.
+A parameter has one layout. Panels are what one kind of call reads, and lookups of plain weights; an
+embedding in blocks, or a call of other panels, reads rows.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 
 from iree.compiler import ir
 
 from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.cpu.matches import Call
+from mxc.passes.kernels.cpu.panel_lookups import is_lookup
+from mxc.passes.kernels.cpu.parameters import loads
 
 
 def with_weights_of_their_own(
@@ -31,9 +32,10 @@ def with_weights_of_their_own(
             layouts.setdefault(name, set()).add(call.layout)
     shared = {name for name, found in layouts.items() if len(found) > 1}
     shared |= {name for call in calls if not call.reads_panels for name in call.parameters}
-    for load in _loads(module):
-        name = ir.FlatSymbolRefAttr(load.attributes["global"]).value
-        if name in layouts and not _read_only_by(load, lowered):
+    # What is packed is looked up in rows.
+    plain = {name for call in calls if not call.reads_rows for name in call.parameters}
+    for name, load in loads(module):
+        if name in layouts and not _read_only_by(load, lowered, lookups=name in plain):
             shared.add(name)
     # Elements are read in rows where their scales are, and then by all.
     while any(shared & set(c.parameters) and not shared >= set(c.parameters) for c in calls):
@@ -56,11 +58,15 @@ def in_rows(call: Call, shared: set[str]) -> Call:
     return dataclasses.replace(call, parameters=()) if shared & set(call.parameters) else call
 
 
-def _read_only_by(load: ir.Operation, lowered: set[ir.Operation]) -> bool:
+def _read_only_by(load: ir.Operation, lowered: set[ir.Operation], *, lookups: bool) -> bool:
+    """Whether nothing else reads a parameter than what is `lowered`, and its `lookups`."""
     pending = [load]
     while pending:
-        for use in pending.pop().results[0].uses:
+        op = pending.pop()
+        for use in op.results[0].uses:
             user = use.owner.operation
+            if lookups and op is load and is_lookup(use):
+                continue
             if user not in lowered:
                 return False
             if user.name != "linalg.generic":
@@ -68,15 +74,3 @@ def _read_only_by(load: ir.Operation, lowered: set[ir.Operation]) -> bool:
             elif use.operand_number == 0:
                 return False  # as the activations of a contraction
     return True
-
-
-def _loads(module: ir.Operation) -> Iterable[ir.Operation]:
-    found: list[ir.Operation] = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "util.global.load":
-            found.append(op.operation)
-        return ir.WalkResult.ADVANCE
-
-    module.walk(visit)
-    return found
