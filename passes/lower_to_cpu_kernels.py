@@ -25,9 +25,8 @@ The number of rows, and of groups with experts of their choice, may come with ea
 workload of the dispatch and a scalar of the kernel.
 
 Weights in blocks that are no parameter lie in rows, and are read there (row_weights.py): slower
-where there are few rows of activations. So are parameters that something else reads too, an
-embedding or a product in other panels. Of plain weights lookups read the panels
-(panel_lookups.py).
+where there are few rows of activations. So are parameters that something else reads too, a product
+in other panels or what is no lookup: an embedding is looked up in the panels (panel_lookups.py).
 
 Leaves alone: plain weights that are no parameter, or that are read otherwise too; blocks that are
 neither 16 nor a multiple of 32, and 16 elements of 6 bits; K that is no multiple of 16;

@@ -14,7 +14,7 @@ from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.blocks.parameters import Parameter, Rows
 from mxc.compiler.models.blocks.weights import ELEMENTS, Formats
-from mxc.compiler.models.decoder import EMBEDDING, Decoder
+from mxc.compiler.models.decoder import Decoder
 from mxc.compiler.models.float_scales import packed_format
 from mxc.compiler.models.fused_layers import rows_of
 from mxc.dialects.reasons import Reason
@@ -73,10 +73,7 @@ def bind(
         tensor = source.tensors.get(name)
         return None if tensor is None else tensor.format
 
-    # A packed table is read row by row, a head in panels: tied ones are packed both ways.
-    table = source.tensors.get(EMBEDDING)
-    both = table is not None and not isinstance(_looked_up(table, unit), Reason)
-    parameters = list(decoder.parameters(format_of, head=dense is not None or both))
+    parameters = list(decoder.parameters(format_of, head=dense is not None))
     bound = tuple(_bind(each, source, dense, unit) for each in parameters)
     used = {rows.tensor for each in parameters for rows in each.rows}
     left = {name: source.tensors[name] for name in sorted(source.tensors) if name not in used}

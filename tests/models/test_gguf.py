@@ -19,7 +19,7 @@ from safetensors.numpy import load_file as load_numpy
 from tokenizers import Tokenizer
 
 import mxc
-from mxc.artifact.manifest import CHAT_TEMPLATE, MANIFEST, TOKENIZER
+from mxc.artifact.manifest import CHAT_TEMPLATE, MANIFEST, REPORT, TOKENIZER
 from mxc.compiler.checkpoints.files.tensors import TensorRecord, read_bytes
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.checkpoints.synthetic.tokenizer import write_tokenizer
@@ -52,10 +52,10 @@ TENSORS = {
     "block_sparse_moe.experts.w2.weight": ("ffn_down_exps.weight", MXFP4),
 }
 
-HEADS, SHARED, EXPERTS, CONTEXT = 4, 2, 4, 64
+HEADS, SHARED, EXPERTS, CONTEXT = 2, 1, 4, 64
 
 #: Frequencies are divided by these, as in a GGUF of Llama 3.
-DIVISORS = np.array([1.0, 1.0, 1.5, 3.0, 8.0, 8.0, 8.0, 8.0], np.float32)
+DIVISORS = np.array([*[1.0] * 4, 1.5, 1.5, 3.0, 3.0, *[8.0] * 8], np.float32)
 
 
 def pairs(rows: NDArray[Any], heads: int) -> NDArray[Any]:
@@ -121,7 +121,7 @@ def write(folder: Path, *, tied: bool) -> transformers.MixtralForCausalLM:
     writer.add_head_count_kv(SHARED)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(1e4)
-    writer.add_rope_dimension_count(16)
+    writer.add_rope_dimension_count(32)
     writer.add_expert_count(EXPERTS)
     writer.add_expert_used_count(2)
     writer.add_tokenizer_model("gpt2")
@@ -183,10 +183,33 @@ def test_logits(mixtral: tuple[Path, transformers.MixtralForCausalLM]) -> None:
 def test_an_embedding_in_q8_0_is_a_table_and_a_head(tmp_path: Path) -> None:
     check_logits(tmp_path, write(tmp_path, tied=True))
     manifest = json.loads((tmp_path / "model.mxc" / MANIFEST).read_text())
-    table, head = (manifest["weights"][f"{n}.weight"] for n in ("model.embed_tokens", "lm_head"))
-    assert (table["format"], table["layout"]) == ("int8", "identity")
-    assert (head["format"], head["layout"]) == ("int8", "panel16x4")
-    assert table["source"] == head["source"] == "token_embd.weight"
+    table = manifest["weights"]["model.embed_tokens.weight"]
+    assert (table["format"], table["layout"]) == ("int8", "panel16x4")
+    assert table["source"] == "token_embd.weight"
+    assert "lm_head.weight" not in manifest["weights"]
+    # On gfx950 both read it as the checkpoint has it.
+    artifact = mxc.compile(
+        tmp_path / "model.gguf",
+        "gfx950",
+        tmp_path / "gfx950.mxc",
+        activations="f32",
+        max_sequence_length=21,
+    )
+    table = artifact.manifest.weights["model.embed_tokens.weight"]
+    assert (table.format, table.layout) == ("int8", "identity")
+    assert "lm_head.weight" not in artifact.manifest.weights
+    (head,) = [
+        row
+        for row in json.loads((artifact.path / REPORT).read_text())["matmuls"]
+        if row["name"] == "lm_head"
+    ]
+    assert head["kernel"].startswith("mxc_")
+    assert head["fallback"] is None
+    on_cpu, on_gpu = (
+        mxc.load(tmp_path / name, device=device).sequence().feed([7, 3])
+        for name, device in (("model.mxc", None), ("gfx950.mxc", "simulator"))
+    )
+    assert np.abs(on_gpu - on_cpu).max() / np.sqrt(np.mean(on_cpu**2)) <= TOLERANCE
 
 
 def check_logits(folder: Path, reference: transformers.MixtralForCausalLM) -> None:

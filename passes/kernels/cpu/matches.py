@@ -48,6 +48,11 @@ class Call:
         return self.elements.bits != _PLANES or self.elements.block == BLOCK
 
     @property
+    def is_looked_up(self) -> bool:
+        """Whether elements can be looked up in the panels: of one weight, and not in planes."""
+        return not self.of.experts and self.elements.bits != _PLANES
+
+    @property
     def reads_rows(self) -> bool:
         """Whether a kernel may read the weights in rows: packed ones."""
         return self.elements.bits <= 8

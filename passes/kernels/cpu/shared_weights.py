@@ -1,7 +1,7 @@
 """Parameters that more than one operation reads: which of them can be panels.
 
-A parameter has one layout. Panels are what one kind of call reads, and lookups of plain weights; an
-embedding in blocks, or a call of other panels, reads rows.
+A parameter has one layout. Panels are what one kind of call reads, and lookups of what the program
+loads (panel_lookups.py); a lookup of what it makes of that, or a call of other panels, reads rows.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ def with_weights_of_their_own(
             layouts.setdefault(name, set()).add(call.layout)
     shared = {name for name, found in layouts.items() if len(found) > 1}
     shared |= {name for call in calls if not call.reads_panels for name in call.parameters}
-    # What is packed is looked up in rows.
-    plain = {name for call in calls if not call.reads_rows for name in call.parameters}
+    in_panels = {name for call in calls if call.is_looked_up for name in call.parameters}
     for name, load in loads(module):
-        if name in layouts and not _read_only_by(load, lowered, lookups=name in plain):
+        if name in layouts and not _read_only_by(load, lowered, lookups=name in in_panels):
             shared.add(name)
     # Elements are read in rows where their scales are, and then by all.
     while any(shared & set(c.parameters) and not shared >= set(c.parameters) for c in calls):
