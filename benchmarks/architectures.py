@@ -96,6 +96,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"num_local_experts": 40, "num_experts_per_tok": 8, "attention_multiplier": 0.015625}
         | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 6.0},
     ),
+    "kimi_linear": (
+        "Kimi-Linear-48B-A3B",
+        LINEAR | {"mlp_layer_types": ["dense", "sparse"]},
+    ),
     "llama": ("Llama 3.3 70B", sizes(8192, 28672, 64, 8, 128256)),
     "llama4_text": ("Llama 4 Scout", {"no_rope_layers": [1, 0], "moe_layers": [0, 1]}),
     "minimax_m2": ("MiniMax-M2", {}),
@@ -137,7 +141,8 @@ def config(model_type: str, name: str) -> dict[str, Any]:
     own = transformers.AutoConfig.for_model(model_type).to_dict()
     own = {key: value for key, value in own.items() if key not in _BY_LAYER}
     own |= {"architectures": [name], "num_hidden_layers": 2} | MODELS[model_type][1]
-    own["max_position_embeddings"] = max(own["max_position_embeddings"], LENGTH)
+    longest = "max_position_embeddings" if "max_position_embeddings" in own else "model_max_length"
+    own[longest] = max(own[longest], LENGTH)
     found: dict[str, Any] = json.loads(json.dumps(own, default=str))
     return found
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from mxc.artifact.manifest import PAGE_BLOCK, STEP
 from mxc.compiler.models.blocks.activations import Activations
 from mxc.compiler.models.blocks.attention import Cache
-from mxc.compiler.models.blocks.gated_delta_net import GatedDeltaNet
 from mxc.compiler.models.blocks.latent_attention import LatentAttention
+from mxc.compiler.models.blocks.linear_attention import LinearAttention
 from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import FeedForward, FormatOf, Mlp
 from mxc.compiler.models.blocks.norms import Norm
@@ -98,7 +98,7 @@ class Layer:
     with before they are added.
     """
 
-    attention: Cached | GatedDeltaNet
+    attention: Cached | LinearAttention
     mlp: Mlp | FeedForward | Mixture
     mlp_name: str = "mlp"
     attention_name: str = "self_attn"
@@ -186,7 +186,7 @@ class Decoder:
         every = [
             layer.attention.states
             for layer in self.layers
-            if isinstance(layer.attention, GatedDeltaNet)
+            if isinstance(layer.attention, LinearAttention)
         ]
         return {name: (len(every), *shape) for name, shape in (every or [{}])[0].items()}
 

@@ -73,6 +73,24 @@ util.func public @convolution(%arg0: tensor<?x64xf32>, %arg1: tensor<64x4xbf16>,
 
 // -----
 
+// Two layers: the second one gets the pool behind the first one.
+// CHECK-LABEL: util.func public @layers(
+// CHECK: %[[FIRST:.*]]:2 = flow.dispatch @mxc_convolution_16x2_f32_of_2::@mxc_convolution_16x2_f32_of_2[%{{.*}}](%arg0, {{.*}}) : ({{.*}}) -> (tensor<?x16xf32>{%{{.*}}}, %arg2{%{{.*}}})
+// CHECK: %[[SECOND:.*]]:2 = flow.dispatch @mxc_convolution_16x2_f32_of_2::@mxc_convolution_16x2_f32_of_2[%{{.*}}](%[[FIRST]]#0, %{{.*}}, %[[FIRST]]#1, {{.*}}) : ({{.*}}) -> (tensor<?x16xf32>{%{{.*}}}, %[[FIRST]]#1{%{{.*}}})
+// CHECK: util.return %[[SECOND]]#0, %[[SECOND]]#1
+util.func private @mxc.short_convolution(%arg0: tensor<?x16xf32>, %arg1: tensor<16x2xf32>, %arg2: tensor<?x2x1x16xf32>, %arg3: index, %arg4: tensor<?x3xi32>, %arg5: tensor<?xi32>) -> (tensor<?x16xf32>, tensor<?x2x1x16xf32>) attributes {mxc.operation = "short_convolution", mxc.options = {}, mxc.sizes = array<i64: 0, 0, 2, 0>} {
+  util.return %arg0, %arg2 : tensor<?x16xf32>, tensor<?x2x1x16xf32>
+}
+util.func public @layers(%arg0: tensor<?x16xf32>, %arg1: tensor<16x2xf32>, %arg2: tensor<?x2x1x16xf32>, %arg3: tensor<?x3xi32>, %arg4: tensor<?xi32>) -> (tensor<?x16xf32>, tensor<?x2x1x16xf32>) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %0:2 = util.call @mxc.short_convolution(%arg0, %arg1, %arg2, %c0, %arg3, %arg4) : (tensor<?x16xf32>, tensor<16x2xf32>, tensor<?x2x1x16xf32>, index, tensor<?x3xi32>, tensor<?xi32>) -> (tensor<?x16xf32>, tensor<?x2x1x16xf32>)
+  %1:2 = util.call @mxc.short_convolution(%0#0, %arg1, %0#1, %c1, %arg3, %arg4) : (tensor<?x16xf32>, tensor<16x2xf32>, tensor<?x2x1x16xf32>, index, tensor<?x3xi32>, tensor<?xi32>) -> (tensor<?x16xf32>, tensor<?x2x1x16xf32>)
+  util.return %1#0, %1#1 : tensor<?x16xf32>, tensor<?x2x1x16xf32>
+}
+
+// -----
+
 // Columns that fill no register: the call stays, and says why.
 // CHECK-NOT: flow.dispatch
 // CHECK: util.call @mxc.short_convolution({{.*}}) {mxc.contraction = {reason = "x has 12 columns; kernels take multiples of 16"}}

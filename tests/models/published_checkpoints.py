@@ -39,7 +39,7 @@ class Published:
     """A checkpoint on the hub, `model`, whose config and names this one has.
 
     `stores`: how the layers whose names match the pattern are stored, the first one that does.
-    `config`, `quantization`: config.json and its quantization_config; `beside`:
+    `config`, `quantization`: config.json and its quantization_config, if it has one; `beside`:
     hf_quant_config.json.
     `names`: what parts of names are called in the file. `extra`: tensors that the program does not
     read, made of those that it reads. `notes`: what the notes of the artifact must say.
@@ -50,7 +50,7 @@ class Published:
     model: str
     config: Json
     stores: Mapping[str, Store]
-    quantization: Json
+    quantization: Json | None
     beside: Json | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     extra: Callable[[Tensors], Tensors] = lambda plain: {}

@@ -120,7 +120,9 @@ def write_published(folder: Path, published: Published) -> None:
         for ours, theirs in published.names.items():
             name = name.replace(ours, theirs)
         named[name] = tensor
-    _write(folder / "checkpoint", named, {**config, "quantization_config": published.quantization})
+    said = published.quantization
+    declared = {} if said is None else {"quantization_config": said}
+    _write(folder / "checkpoint", named, {**config, **declared})
     if published.beside is not None:
         text = json.dumps(published.beside)
         (folder / "checkpoint" / "hf_quant_config.json").write_text(text)
@@ -138,7 +140,7 @@ def reference_model(folder: Path, dtype: torch.dtype) -> torch.nn.Module:
     """transformers' model of the numbers of a checkpoint."""
     config = json.loads((folder / "reference" / "config.json").read_text())
     eager = {"attn_implementation": "eager"}
-    if "num_experts_per_tok" in config.get("text_config", config):
+    if any(key.startswith("num_experts_per_tok") for key in config.get("text_config", config)):
         eager["experts_implementation"] = "eager"
     model: torch.nn.Module = _library(config).from_pretrained(
         folder / "reference", dtype=dtype, **eager

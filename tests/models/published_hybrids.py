@@ -1,4 +1,4 @@
-"""Published checkpoints with linear attention: Qwen3-Next, Qwen3.5 and Qwen3.6."""
+"""Published checkpoints with linear attention: Qwen3-Next, Qwen3.5 and Qwen3.6, Kimi Linear."""
 
 import torch
 from published_checkpoints import ATTENTION, FP8_ROWS, MLP, Published, Tensors
@@ -60,6 +60,57 @@ QWEN3_NEXT: Json = {
     "torch_dtype": "bfloat16",
     "transformers_version": "4.57.0.dev0",
     "use_sliding_window": False,
+}
+
+#: moonshotai/Kimi-Linear-48B-A3B-Instruct
+KIMI_LINEAR: Json = {
+    **{key: value for key, value in SIZES.items() if key != "max_position_embeddings"},
+    "architectures": ["KimiLinearForCausalLM"],
+    "auto_map": {"AutoConfig": "configuration_kimi.KimiLinearConfig"},
+    "bos_token_id": 1,
+    "dtype": "bfloat16",
+    "eos_token_id": 2,
+    "first_k_dense_replace": 1,
+    "head_dim": 16,
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "intermediate_size": 96,
+    "kv_lora_rank": 64,
+    "linear_attn_config": {
+        "full_attn_layers": [3],
+        "head_dim": 32,
+        "kda_layers": [1, 2],
+        "num_heads": 2,
+        "short_conv_kernel_size": 4,
+    },
+    "mla_use_nope": True,
+    "model_max_length": 256,
+    "model_type": "kimi_linear",
+    "moe_intermediate_size": 64,
+    "moe_layer_freq": 1,
+    "moe_renormalize": True,
+    "moe_router_activation_func": "sigmoid",
+    "num_expert_group": 1,
+    "num_experts": 4,
+    "num_experts_per_token": 2,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 4,
+    "num_nextn_predict_layers": 0,
+    "num_shared_experts": 1,
+    "pad_token_id": 0,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 10000.0,
+    "routed_scaling_factor": 2.446,
+    "tie_word_embeddings": False,
+    "topk_group": 1,
+    "transformers_version": "4.56.2",
+    "use_cache": True,
+    "use_grouped_topk": True,
+    "v_head_dim": 32,
 }
 
 _TEXT: Json = {
@@ -140,6 +191,14 @@ _INSIDE = r"its language model, a qwen3_5{}, is compiled; not compiled: .* of mo
 
 #: By a short name.
 HYBRIDS: dict[str, Published] = {
+    "kimi-linear": Published(
+        model="moonshotai/Kimi-Linear-48B-A3B-Instruct",
+        config=KIMI_LINEAR,
+        quantization=None,
+        stores={},
+        # transformers writes the dense layer under the name of the others.
+        names={".layers.0.block_sparse_moe.": ".layers.0.mlp."},
+    ),
     "nvidia-qwen3.5-moe": Published(
         model="nvidia/Qwen3.5-397B-A17B-NVFP4-V2",
         config=QWEN3_5_MOE,

@@ -33,13 +33,41 @@ SMALL = {
 }
 MIXTRAL = MIXTRAL_8X7B | SMALL | {"num_local_experts": 3}
 QWEN3 = QWEN3_8B | SMALL | {"head_dim": 32, "tie_word_embeddings": True}
+KIMI_LINEAR = SMALL | {
+    "architectures": ["KimiLinearForCausalLM"],
+    "model_type": "kimi_linear",
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 4,
+    "layer_types": ["linear_attention", "full_attention"],
+    "mlp_layer_types": ["dense", "sparse"],
+    "linear_head_dim": 32,
+    "linear_num_heads": 2,
+    "linear_conv_kernel_dim": 4,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "moe_intermediate_size": 32,
+    "num_experts": 3,
+    "num_experts_per_token": 2,
+    "routed_scaling_factor": 2.446,
+    "model_max_length": SMALL["max_position_embeddings"],
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-5,
+}
+del KIMI_LINEAR["max_position_embeddings"]
 
 #: The options that each is compiled with.
 CASES: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "mixtral": (MIXTRAL, {"quantize_dense": "mxfp8", "activations": "f32"}),
+    "kimi_linear": (KIMI_LINEAR, {"quantize_dense": "mxfp8", "activations": "f32"}),
     "qwen3": (QWEN3, {"quantize_dense": "mxint8", "activations": "mxint8"}),
 }
 FORMATS = {"mxfp8": "mxfp8e4m3", "mxint8": "mxint8"}
+#: Layers that stay as they are: what the decay and the rate of linear attention are made of.
+RATES = (".f_a_proj", ".f_b_proj", ".b_proj")
 
 
 def quantised(x: torch.Tensor, format: str) -> torch.Tensor:
@@ -55,14 +83,19 @@ def reference(folder: Path, options: dict[str, str]) -> torch.nn.Module:
     )
     format = FORMATS[options["quantize_dense"]]
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear):
+        if name.endswith("kv_b_proj"):
+            # Keys are multiplied along the other axis.
+            keys, values = module.weight.unflatten(0, (4, 64)).split(32, dim=1)
+            halves = quantised(keys.mT, format).mT, quantised(values, format)
+            module.weight = torch.nn.Parameter(torch.cat(halves, dim=1).flatten(0, 1))
+        elif isinstance(module, torch.nn.Linear) and not name.endswith(RATES):
             # A parameter of its own, where the head is the embedding too.
             module.weight = torch.nn.Parameter(quantised(module.weight, format))
             if options["activations"] != "f32":
                 module.register_forward_pre_hook(
                     lambda _, inputs: (quantised(inputs[0], FORMATS[options["activations"]]),)
                 )
-        if name.endswith("experts"):
+        if name.endswith(".experts"):
             for part in ("gate_up_proj", "down_proj"):
                 getattr(module, part).data = quantised(getattr(module, part), format)
     return model
@@ -99,11 +132,12 @@ def rows(folder: Path, texts: list[list[int]]) -> NDArray[np.float32]:
     return np.stack(found)
 
 
-def test_quantised_weights(compiled: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("name", ["mixtral", "kimi_linear"])
+def test_quantised_weights(name: str, compiled: Callable[[str], Path]) -> None:
     """Every matrix but the router's, experts too: a text through prefill and its ragged end."""
-    folder = compiled("mixtral")
+    folder = compiled(name)
     text = np.random.default_rng(0).integers(0, SMALL["vocab_size"], 20).tolist()
-    model = reference(folder / "checkpoint", CASES["mixtral"][1])
+    model = reference(folder / "checkpoint", CASES[name][1])
     with torch.no_grad():
         wanted = model(torch.tensor([text]), use_cache=False).logits.double().numpy()
     found = rows(folder, [text])

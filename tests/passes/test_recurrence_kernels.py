@@ -38,6 +38,7 @@ RULES = [
     Rule(3, 3, 24, 48, layers=3),
     Rule(2, 2, 16, 32, each=True),
     Rule(1, 1, 72, 96, each=True),
+    Rule(1, 1, 128, 128, each=True),
 ]
 #: One register and several; odd widths; every type of weights.
 CONVOLUTIONS = [

@@ -15,6 +15,7 @@ from mxc.compiler.models.architectures.gemma2 import gemma2, gemma3
 from mxc.compiler.models.architectures.glm4 import glm4
 from mxc.compiler.models.architectures.glm4_moe import glm4_moe
 from mxc.compiler.models.architectures.granite import granite, granite_moe
+from mxc.compiler.models.architectures.kimi_linear import kimi_linear
 from mxc.compiler.models.architectures.llama import llama
 from mxc.compiler.models.architectures.llama4 import llama4
 from mxc.compiler.models.architectures.minimax_m2 import minimax_m2
@@ -74,6 +75,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("gpt_oss", "GptOssForCausalLM", _gpt_oss),
     Architecture("granite", "GraniteForCausalLM", _family(granite)),
     Architecture("granitemoe", "GraniteMoeForCausalLM", _family(granite_moe)),
+    Architecture("kimi_linear", "KimiLinearForCausalLM", _family(kimi_linear)),
     Architecture("llama", "LlamaForCausalLM", _family(llama)),
     Architecture("llama4_text", "Llama4ForCausalLM", _family(llama4)),
     Architecture("minimax_m2", "MiniMaxM2ForCausalLM", _family(minimax_m2)),

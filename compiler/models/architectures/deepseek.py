@@ -10,6 +10,7 @@ from mxc.compiler.models.architectures.family import decoder, mlp
 from mxc.compiler.models.architectures.glm4_moe import dense_layers, sigmoid_experts
 from mxc.compiler.models.blocks.latent_attention import LatentAttention
 from mxc.compiler.models.blocks.mixture import Mixture
+from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.rope import read_rope
 from mxc.compiler.models.blocks.routing import Routing
 from mxc.compiler.models.configs.fields import Fields
@@ -51,24 +52,32 @@ def _latent(c: Fields, name: str, experts: Mixture, first: int) -> Decoder:
     # Of training, of how experts are shared out, and sums of other fields.
     c.inert("ep_size", "seq_aux", "aux_loss_alpha", "head_dim", "qk_head_dim")
     c.known("moe_layer_freq", (1,), 1)
-    dense, attention = mlp(c), latent_attention(c)
-    count, types = c.size("num_hidden_layers"), c.raw("mlp_layer_types")
-    if types is None:
-        before = dense_layers(c, first)
-        types = ["dense" if number < before else "sparse" for number in range(count)]
-    if not isinstance(types, list) or len(types) != count or not {*types} <= {"dense", "sparse"}:
-        raise c.refuse("mlp_layer_types", f"a list of {count} times dense or sparse", types)
-    layers = [Layer(attention=attention, mlp=dense if t == "dense" else experts) for t in types]
+    attention = latent_attention(c)
+    layers = [Layer(attention=attention, mlp=each) for each in mlps(c, experts, first)]
     return decoder(c, name, layers)
 
 
-def latent_attention(c: Fields) -> LatentAttention:
+def mlps(c: Fields, experts: Mixture, first: int) -> list[Mlp | Mixture]:
+    """The MLP of each layer: `mlp_layer_types`, or all are of experts but the first ones."""
+    dense, count, types = mlp(c), c.size("num_hidden_layers"), c.raw("mlp_layer_types")
+    if types is None or c.raw("first_k_dense_replace") is not None:
+        before = dense_layers(c, first)
+        wanted = ["dense" if number < before else "sparse" for number in range(count)]
+        if types not in (None, wanted):
+            raise c.refuse("mlp_layer_types", f"{before} times dense, then sparse", types)
+        types = wanted
+    if not isinstance(types, list) or len(types) != count or not {*types} <= {"dense", "sparse"}:
+        raise c.refuse("mlp_layer_types", f"a list of {count} times dense or sparse", types)
+    return [dense if kind == "dense" else experts for kind in types]
+
+
+def latent_attention(c: Fields, *, rotary: bool = True) -> LatentAttention:
     """Latent attention; where YaRN says `mscale_all_dim`, its square multiplies the scores too."""
     heads = c.size("num_attention_heads")
     c.known("num_key_value_heads", (heads,), heads)
     plain, rotated = c.size("qk_nope_head_dim"), c.size("qk_rope_head_dim")
     scale = (plain + rotated) ** -0.5
-    scaling = c.inner("rope_parameters") or c.inner("rope_scaling")
+    scaling = (c.inner("rope_parameters") or c.inner("rope_scaling")) if rotary else None
     if scaling is not None and scaling.raw("mscale_all_dim"):
         weight = scaling.number("mscale_all_dim")
         scale *= yarn_attention(scaling.number("factor"), weight) ** 2
@@ -80,7 +89,7 @@ def latent_attention(c: Fields) -> LatentAttention:
         rotated=rotated,
         value=c.size("v_head_dim"),
         query_rank=None if c.raw("q_lora_rank") is None else c.size("q_lora_rank"),
-        rope=read_rope(c, interleaved=c.flag("rope_interleave", True)),
+        rope=read_rope(c, interleaved=c.flag("rope_interleave", True)) if rotary else None,
         scale=scale,
         bias=c.flag("attention_bias", False),
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from mxc.compiler.models.blocks.gates import GATES
+from mxc.compiler.models.blocks.linear_attention import LINEAR
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import FULL, SLIDING, Rope, read_rope
@@ -112,6 +113,16 @@ def layer_kinds(c: Fields, *, period: int) -> tuple[str, ...]:
     if not isinstance(types, list) or len(types) != layers or not {*types} <= {SLIDING, FULL}:
         raise c.refuse("layer_types", f"a list of {layers} times {SLIDING} or {FULL}", types)
     return tuple(types)
+
+
+def hybrid_kinds(c: Fields, types: object) -> list[str]:
+    """`types` as FULL or LINEAR for each layer; one at least has keys and values."""
+    count = c.size("num_hidden_layers")
+    if not isinstance(types, list) or len(types) != count or not {*types} <= {LINEAR, FULL}:
+        raise c.refuse("layer_types", f"a list of {count} times {LINEAR} or {FULL}", types)
+    if FULL not in types:
+        raise c.refuse("layer_types", f"one {FULL} at least, as every published model has", types)
+    return types
 
 
 def windows(c: Fields) -> tuple[int | None, ...]:

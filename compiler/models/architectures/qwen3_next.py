@@ -10,18 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
+from mxc.compiler.models.architectures.family import (
+    decoder,
+    hybrid_kinds,
+    mlp,
+    self_attention,
+)
 from mxc.compiler.models.architectures.qwen_experts import experts, mlps
 from mxc.compiler.models.blocks.gated_delta_net import GatedDeltaNet
+from mxc.compiler.models.blocks.linear_attention import LINEAR
 from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import FULL, read_rope
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer
-
-#: Layers without keys and values, in `layer_types`.
-LINEAR = "linear_attention"
 
 
 def qwen3_next(c: Fields) -> Decoder:
@@ -90,13 +93,9 @@ def _hybrid(
 
 
 def _kinds(c: Fields) -> list[str]:
-    """FULL or LINEAR for each layer; one at least has keys and values."""
+    """FULL or LINEAR for each layer."""
     count, types = c.size("num_hidden_layers"), c.raw("layer_types")
     step = c.size("full_attention_interval", 4)
     if types is None:
         types = [LINEAR if (number + 1) % step else FULL for number in range(count)]
-    if not isinstance(types, list) or len(types) != count or not {*types} <= {LINEAR, FULL}:
-        raise c.refuse("layer_types", f"a list of {count} times {LINEAR} or {FULL}", types)
-    if FULL not in types:
-        raise c.refuse("layer_types", f"one {FULL} at least, as every published model has", types)
-    return types
+    return hybrid_kinds(c, types)

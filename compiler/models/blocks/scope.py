@@ -34,7 +34,7 @@ class Memory:
     """What sequences keep from call to call; a layer replaces what it has written to.
 
     `caches`: pages of keys and values, by what a query sees of them. `states`: pools f32
-    [M, L, ..] of a size that does not grow with the sequence, see gated_delta_net.py; `layer`: how
+    [M, L, ..] of a size that does not grow with the sequence, see linear_attention.py; `layer`: how
     many layers that have some are before the next one.
     """
 

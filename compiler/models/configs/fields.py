@@ -7,6 +7,7 @@ nobody has read might change the numbers.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from mxc.errors import CheckpointError
@@ -47,17 +48,27 @@ _DEFAULTS: dict[str, object] = {
 
 
 class Fields:
-    """The fields of a JSON object; `place` names the file in refusals."""
+    """The fields of a JSON object; `place` names the file in refusals.
 
-    def __init__(self, raw: dict[str, Any], place: str) -> None:
+    `names`: what the object calls fields that are asked for under the name that others have.
+    """
+
+    def __init__(
+        self, raw: dict[str, Any], place: str, names: Mapping[str, str] | None = None
+    ) -> None:
         """Nothing is read yet."""
-        self._raw, self._place = raw, place
+        self._raw, self._place, self._names = raw, place, names or {}
         self._read: set[str] = set()
+
+    def called(self, names: Mapping[str, str]) -> Fields:
+        """The same object, nothing of it read, where fields have these names."""
+        return Fields(self._raw, self._place, names)
 
     def raw(self, key: str) -> Any:
         """The value as it is; None where there is none."""
-        self._read.add(key)
-        return self._raw.get(key)
+        own = self._own(key)
+        self._read.add(own)
+        return self._raw.get(own)
 
     def size(self, key: str, default: int | None = None) -> int:
         """A positive integer."""
@@ -114,7 +125,7 @@ class Fields:
         if not any(value == one and type(value) is type(one) for one in supported):
             names = ", ".join(repr(one) for one in supported)
             raise CheckpointError(
-                f"{self._place}: {key} {value!r} is not supported; supported: {names}"
+                f"{self._place}: {self._own(key)} {value!r} is not supported; supported: {names}"
             )
         return value
 
@@ -129,7 +140,7 @@ class Fields:
 
     def inert(self, *keys: str) -> None:
         """Take fields as read that say nothing about the numbers of this architecture."""
-        self._read.update(keys)
+        self._read.update(map(self._own, keys))
 
     def names(self) -> tuple[str, ...]:
         """Every field that is there."""
@@ -148,13 +159,20 @@ class Fields:
 
     def refuse(self, key: str, wanted: str, found: object) -> CheckpointError:
         """The refusal of a value."""
-        return CheckpointError(f"{self._place}: wanted {wanted} for {key}, found {found!r}")
+        return CheckpointError(
+            f"{self._place}: wanted {wanted} for {self._own(key)}, found {found!r}"
+        )
+
+    def _own(self, key: str) -> str:
+        """What the object calls a field."""
+        return self._names.get(key, key)
 
     def _get(self, key: str, default: Any = None) -> Any:
         value = self.raw(key)
         value = default if value is None else value
         if value is None:
             raise CheckpointError(
-                f"{self._place}: {key} is missing; fetch config.json again, or add the key"
+                f"{self._place}: {self._own(key)} is missing; fetch config.json again, or add the "
+                "key"
             )
         return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Protocol
 
 from iree.compiler import ir
@@ -48,12 +49,9 @@ def lower_recurrences(module: ir.Operation, choose: Callable[[Shape], Kernel | R
     Where there is none the reason is written on the call, and on the contractions of its reference.
     """
     built: set[str] = set()
-    found: list[tuple[DeltaRuleCall | ConvolutionCall, Shape | Reason]] = [
-        *((call, RuleShape.of(call)) for call in delta_rule_calls(module)),
-        *((call, ConvolutionShape.of(call)) for call in convolution_calls(module)),
-    ]
-    for call, shape in found:
-        op = call.op
+    # A call is read when its turn comes: the pool of one may be the result of the one before.
+    for call in chain(delta_rule_calls(module), convolution_calls(module)):
+        op, shape = call.op, _shape(call)
         kernel = shape if isinstance(shape, Reason) else choose(shape)
         if isinstance(kernel, Reason):
             # A report is of contractions; a convolution has none.
@@ -72,6 +70,10 @@ def lower_recurrences(module: ir.Operation, choose: Callable[[Shape], Kernel | R
             old.replace_all_uses_with(new)
         erase(op)
     named_operations.erase_unused(module)
+
+
+def _shape(call: DeltaRuleCall | ConvolutionCall) -> Shape | Reason:
+    return RuleShape.of(call) if isinstance(call, DeltaRuleCall) else ConvolutionShape.of(call)
 
 
 def _build(shape: Shape, kernel: Kernel) -> None:

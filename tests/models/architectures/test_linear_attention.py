@@ -1,9 +1,10 @@
 """Logits in float32 of architectures with linear attention, against transformers.
 
-Keys and values are in one layer of two, the other one keeps a state: what a cut prompt, a fork
+Keys and values are in one layer of two or three, the others keep states: what a cut prompt, a fork
 or a batch makes of it shows in the logits. conftest.py has the way of a case.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,31 @@ EXPERTS = {
     "shared_expert_intermediate_size": 64,
 }
 
+#: As many heads of keys as of values, and latent attention without rotary positions. The first
+#: layer is dense; of the others half of the groups of experts is left out.
+KIMI: dict[str, Any] = {
+    **{key: value for key, value in HYBRID.items() if not key.startswith(("linear", "rope"))},
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "num_key_value_heads": 4,
+    "linear_head_dim": 32,
+    "linear_num_heads": 3,
+    "linear_conv_kernel_dim": 4,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "intermediate_size": 96,
+    "moe_intermediate_size": 32,
+    "num_experts": 8,
+    "num_experts_per_token": 3,
+    "num_expert_group": 4,
+    "topk_group": 2,
+    "num_shared_experts": 2,
+    "routed_scaling_factor": 1.7,
+}
+del KIMI["head_dim"]
+
 MIXERS = dict.fromkeys(
     ("q_proj", "o_proj", "in_proj_qkvz", "in_proj_qkv", "in_proj_z", "out_proj"), "mxfp4"
 )
@@ -49,7 +75,10 @@ MLP = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), "nvfp4")
 #: Gives what conftest.py builds of a case.
 Built = Callable[[str], Any]
 
-BATCHED = ("qwen3_next", "qwen3_5")
+#: Layers with states, columns of the convolution, and the shape of a state.
+QWEN = (1, 2 * 32 + 128, 4, 16, 32)
+
+BATCHED = ("qwen3_next", "qwen3_5", "kimi_linear")
 
 CASES: dict[str, tuple[Any, torch.dtype, dict[str, str]]] = {
     "qwen3_next": (
@@ -59,6 +88,14 @@ CASES: dict[str, tuple[Any, torch.dtype, dict[str, str]]] = {
     ),
     "qwen3_5": (t.Qwen3_5TextConfig(**HYBRID, intermediate_size=96), torch.bfloat16, MIXERS | MLP),
     "qwen3_5_moe": (t.Qwen3_5MoeTextConfig(**HYBRID, **EXPERTS), torch.bfloat16, MLP),
+    # One weight of queries, keys and values beside gates of low rank in another format.
+    "kimi_linear": (
+        t.KimiLinearConfig(**KIMI),
+        torch.bfloat16,
+        MIXERS
+        | dict.fromkeys(("k_proj", "v_proj", "kv_b_proj", "w1", "w3", "w2"), "mxfp4")
+        | dict.fromkeys(("g_a_proj", "g_b_proj", "f_a_proj", "kv_a_proj_with_mqa"), "mxfp8e4m3"),
+    ),
 }
 
 each = pytest.mark.parametrize("name", CASES)
@@ -98,17 +135,20 @@ def test_fork(name: str, built: Built) -> None:
 
 @pytest.mark.parametrize("name", BATCHED)
 def test_states_are_those_of_the_manifest(name: str, built: Built) -> None:
-    """Two layers of which one keeps a state, the other keys and values; a reset forgets both."""
+    """One layer has keys and values, the others keep states; a reset forgets both."""
     case = built(name)
     model = case.model.manifest.model
-    assert {key: state.shape for key, state in model.states.items()} == {
-        "convolution": (1, 3, 2 * 32 + 128),
-        "delta_rule": (1, 4, 16, 32),
+    layers, columns, *state = (2, 3 * 96, 3, 32, 32) if name == "kimi_linear" else QWEN
+    assert {key: kept.shape for key, kept in model.states.items()} == {
+        "convolution": (layers, 3, columns),
+        "delta_rule": (layers, *state),
     }
     (pages,) = model.pages
-    assert pages.shape[0] == 2
-    assert model.bytes_per_token == 2 * 2 * 32 * 4
-    assert model.bytes_per_sequence == 4 * (3 * 192 + 4 * 16 * 32)
+    # Of latent attention a row for all heads.
+    entries, row = (1, 64 + 16) if name == "kimi_linear" else (2, 2 * 32)
+    assert pages.shape[0] == entries
+    assert model.bytes_per_token == entries * row * 4
+    assert model.bytes_per_sequence == 4 * layers * (3 * columns + math.prod(state))
     sequence = case.model.sequence()
     sequence.feed(case.tokens[:9])
     sequence.reset()

@@ -24,7 +24,7 @@ CASES: list[Case] = [
     Rule(1, 2, 128, 96),
     Rule(2, 2, 8, 16, each=True, layers=1),
     Rule(1, 3, 32, 8),
-    Rule(1, 1, 64, 64, each=True),
+    Rule(1, 1, 128, 64, each=True),
     Convolution(192, 4),
     Convolution(300, 2, "f32", layers=1),
     Convolution(16, 8, "f16"),

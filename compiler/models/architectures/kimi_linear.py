@@ -1,0 +1,101 @@
+"""Kimi Linear: Kimi Delta Attention in three layers of four, latent attention without positions.
+
+Experts are those of DeepSeek-V3, under names of their own. Source: transformers' models/kimi_linear
+(5.23).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mxc.compiler.models.architectures.deepseek import latent_attention, mlps
+from mxc.compiler.models.architectures.family import decoder, hybrid_kinds
+from mxc.compiler.models.architectures.glm4_moe import sigmoid_experts
+from mxc.compiler.models.blocks.expert_tensors import MIXTRAL, PROJECTIONS, ExpertTensors
+from mxc.compiler.models.blocks.kimi_delta_attention import KimiDeltaAttention
+from mxc.compiler.models.blocks.linear_attention import LINEAR
+from mxc.compiler.models.blocks.rope import FULL
+from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.decoder import Decoder, Layer
+
+#: What others call fields of this config.
+_NAMES = {
+    "max_position_embeddings": "model_max_length",
+    "n_group": "num_expert_group",
+    "n_routed_experts": "num_experts",
+    "n_shared_experts": "num_shared_experts",
+    "norm_topk_prob": "moe_renormalize",
+    "num_experts_per_tok": "num_experts_per_token",
+}
+#: Fields of `linear_attn_config`, and what transformers calls them beside it.
+_SIZES = {
+    "head_dim": "linear_head_dim",
+    "num_heads": "linear_num_heads",
+    "short_conv_kernel_size": "linear_conv_kernel_dim",
+}
+#: Lists of layers there, from one on.
+_LISTS = {"kda_layers": LINEAR, "full_attn_layers": FULL}
+
+
+def kimi_linear(c: Fields) -> Decoder:
+    """The model of a config, published or written by transformers."""
+    c = c.called(_NAMES)
+    # What the architecture always is: published configs name it.
+    c.known("hidden_act", ("silu",), "silu")
+    c.known("mla_use_nope", (True,), True)
+    c.known("moe_layer_freq", (1,), 1)
+    c.known("moe_router_activation_func", ("sigmoid",), "sigmoid")
+    c.known("use_grouped_topk", (True,), True)
+    # Sums of other fields, and rotary positions that there are not.
+    c.inert("head_dim", "qk_head_dim", "rope_theta")
+    # Without it transformers takes 2.446.
+    c.number("routed_scaling_factor")
+    inner = c.inner("linear_attn_config") or Fields({}, "")
+    depth, heads, width = (_size(c, inner, theirs, ours) for theirs, ours in _SIZES.items())
+    linear = KimiDeltaAttention(
+        hidden=c.size("hidden_size"),
+        key_heads=heads,
+        value_heads=heads,
+        key_depth=depth,
+        value_depth=depth,
+        width=width,
+        epsilon=c.number("rms_norm_eps"),
+    )
+    attention = latent_attention(c, rotary=False)
+    tensors = ExpertTensors(projections=(MIXTRAL, PROJECTIONS))
+    experts = replace(sigmoid_experts(c), tensors=tensors, count_field="num_experts")
+    kinds = _kinds(c, inner)
+    inner.finish()
+    layers = [
+        Layer(attention=attention if kind == FULL else linear, mlp=mlp)
+        for kind, mlp in zip(kinds, mlps(c, experts, 1), strict=True)
+    ]
+    made = decoder(c, "kimi_linear", layers)
+    return replace(made, aliases=((".block_sparse_moe.", ".mlp."),))
+
+
+def _size(c: Fields, inner: Fields, theirs: str, ours: str) -> int:
+    """A size by either name, or by both."""
+    named = ((inner, theirs), (c, ours))
+    found = {fields.size(key) for fields, key in named if fields.raw(key) is not None}
+    if len(found) != 1:
+        wanted = f"one size, here or as {theirs} in linear_attn_config"
+        raise c.refuse(ours, wanted, sorted(found) or None)
+    return found.pop()
+
+
+def _kinds(c: Fields, inner: Fields) -> list[str]:
+    """FULL or LINEAR for each layer, by either name, or by both."""
+    types, found = c.raw("layer_types"), []
+    for key, kind in _LISTS.items():
+        places = inner.raw(key) or []
+        if not isinstance(places, list) or not all(type(place) is int for place in places):
+            raise inner.refuse(key, "a list of layers, from one on", places)
+        found += [(place, kind) for place in places]
+    listed = [kind for _, kind in sorted(found)]
+    if found and (
+        sorted(place for place, _ in found) != list(range(1, len(found) + 1))
+        or types not in (None, listed)
+    ):
+        raise c.refuse("layer_types", f"each layer once in {' or '.join(_LISTS)}", types or listed)
+    return hybrid_kinds(c, listed if found else types)

@@ -1,0 +1,87 @@
+"""Kimi Delta Attention (KDA): linear attention whose decay is one number per channel of a key.
+
+    q, k, v, b = projections of x
+    f, g       = f_b(f_a(x)), g_b(g_a(x)), through as many numbers as a head has
+    decay      = exp(-exp(A_log) softplus(f + dt_bias))       [T, H, K], of which A_log has [H]
+    gate       = sigmoid(g)
+
+The rest is in linear_attention.py. Source: Kimi Team, "Kimi Linear" (arXiv 2510.26692), and
+transformers' models/kimi_linear (5.23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.compiler.models.blocks.gates import sigmoid
+from mxc.compiler.models.blocks.linear_attention import LinearAttention, Projected, left
+from mxc.compiler.models.blocks.mlp import linears
+from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix
+from mxc.compiler.models.blocks.primitives import expand, f32
+from mxc.compiler.models.blocks.scope import Scope
+from mxc.dialects.generic import generic, shape_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class KimiDeltaAttention(LinearAttention):
+    """As many heads of keys as of values, of one size: `value_heads`, `value_depth`."""
+
+    norm_name, output_name = "o_norm", "o_proj"
+    heads_field, depth_field = "linear_num_heads", "linear_head_dim"
+
+    def inputs(self, name: str) -> Iterator[Parameter]:
+        """Projections, then what the decay reads. Queries, keys and values are one weight."""
+        hidden = ("hidden_size", self.hidden)
+        rank = (self.depth_field, self.value_depth)
+        mixed = [f"{name}.{part}_proj.weight" for part in "qkv"]
+        yield matrix(f"{name}.qkv_proj.weight", self.values, hidden, mixed)
+        yield matrix(f"{name}.b_proj.weight", self.heads, hidden, quantisable=False)
+        # What the decay is an exponential of stays plain.
+        for part, quantisable in (("f", False), ("g", True)):
+            for key, rows, columns in (("a", rank, hidden), ("b", self.values, rank)):
+                stored = f"{name}.{part}_{key}_proj.weight"
+                yield matrix(stored, rows, columns, quantisable=quantisable)
+        shift, rate = f"{name}.dt_bias", f"{name}.A_log"
+        rows = Rows(tensor=shift, dims=(self.values,))
+        yield Parameter(key=shift, shape=(self.value_heads, self.value_depth), rows=(rows,))
+        one = ("one", 1)
+        rows = Rows(tensor=rate, dims=(one, one, self.heads, one))
+        yield Parameter(key=rate, shape=(self.value_heads,), rows=(rows,))
+
+    def convolutions(self, name: str) -> Iterator[tuple[str, Dim]]:
+        """A tensor each for queries, keys and values."""
+        for part in "qkv":
+            yield f"{name}.{part}_conv1d.weight", self.values
+
+    def projected(self, scope: Scope, x: ir.Value, name: str) -> Projected:
+        """The decay is made of f, f32 [T, H K]."""
+        weights, rank, width = scope.weights, self.value_depth, self.widths[2]
+        rows = {"qkv": 3 * width, "b": self.value_heads, "f_a": rank, "g_a": rank}
+        names = {part: f"{name}.{part}_proj" for part in rows}
+        with ir.Location.name(name):
+            prepared = weights.prepare(x, *(f"{part}.weight" for part in names.values()))
+        mixed, beta, *inner = (
+            weights.linear(prepared, names[part], f"{names[part]}.weight", (size, self.hidden))
+            for part, size in rows.items()
+        )
+        decay, gate = (
+            linears(scope, low, [f"{name}.{part}_b_proj"], (width, rank))[0]
+            for part, low in zip("fg", inner, strict=True)
+        )
+        return Projected(mixed, gate, beta, decay)
+
+    def decay(self, scope: Scope, value: ir.Value, name: str) -> ir.Value:
+        """f32 [T, H, K]."""
+        heads, depth = self.value_heads, self.value_depth
+        shift = scope.weights.load(f"{name}.dt_bias", heads, depth)
+        rate = scope.weights.load(f"{name}.A_log", heads)
+        value = expand(value, [[0], [1, 2]], [shape_of(value)[0], heads, depth])
+        loops = [(value, "m h k"), (shift, "h k"), (rate, "h")]
+        return generic(loops, "m h k", f32(), left)
+
+    def activation(self, gate: ir.Value) -> ir.Value:
+        """sigmoid."""
+        return sigmoid(gate)
