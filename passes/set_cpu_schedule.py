@@ -5,9 +5,9 @@ chooses none for the block loops, and refuses its own vectors ("large vector siz
 is written on the operation: a workgroup's tile, the register tile, the step of the reduction. One
 block of one row of weights is decoded at a time, in registers.
 
-Where the number of rows comes with the call, IREE reduces eight rows at a time, and masks those that
-there are not. Masked loads and stores of memory that is not mapped are slow: the norm of one row of
-2880 elements took 170 to 400 us on a Zen 5. One row at a time it takes 5.
+Where the number of rows comes with the call, IREE reduces eight rows at a time, and masks those
+that there are not. Masked loads and stores of memory that is not mapped are slow: the norm of one
+row of 2880 elements took 170 to 400 us on a Zen 5. One row at a time it takes 5.
 
 before:
     linalg.generic {..} ins(%x, %w, %s) outs(%zero) { scaling_extf, mulf, addf }

@@ -17,7 +17,7 @@ from mxc.runtime.steps import StepModel
 
 @dataclass(eq=False)
 class SequencePages:
-    """`lists`: the page list of each kind, i32. `first`: the first entry of it that is still held."""
+    """`lists`: the page list of each kind. `first`: the first entry of it that is still held."""
 
     lists: list[array[int]]
     first: list[int]
