@@ -11,13 +11,21 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from iree.compiler import ir
 
 from mxc.artifact.code_objects.metadata import read_resources
-from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
+from mxc.compiler.report import (
+    FunctionCost,
+    Matmul,
+    MatmulCost,
+    Operation,
+    OperationCost,
+    Report,
+    Sample,
+)
 from mxc.compiler.report.assembly import Kernel, parse_all
 from mxc.compiler.report.following import following
 from mxc.compiler.report.kernel_time import Time, by_schedule, roofline
@@ -30,6 +38,7 @@ from mxc.compiler.report.preparation import (
     quantising,
 )
 from mxc.dialects import kernel_calls
+from mxc.dialects import samples as samples_of_program
 from mxc.dialects.contraction import Contraction, read_contraction
 from mxc.dialects.contractions import (
     Product,
@@ -43,11 +52,15 @@ from mxc.dialects.dispatches import (
     dispatches,
     element_bits,
     moved_bytes,
-    tensor_bytes,
+    operand_bytes,
+    result_bytes,
+    shaped_bytes,
     walk,
 )
 from mxc.dialects.kernel_calls import read_reasons
 from mxc.dialects.locations import names
+from mxc.dialects.pool_reads import read_pool
+from mxc.dialects.samples import STATED, Sizes, read_samples
 from mxc.passes import verify_packed_weights, verify_transients
 from mxc.passes.kernels.executables import cases_of
 from mxc.passes.verify_packed_weights import Weights
@@ -82,20 +95,23 @@ def account(
     code = {dispatch.entry: dispatch.body for dispatch in every}
     bodies = {entry: contractions(body) for entry, body in code.items() if body is not None}
     matmuls: list[Matmul] = []
+    samples = read_samples(flow)
     for dispatch in every:
         kernel = kernels.get(dispatch.entry)
         call = read_contraction(dispatch.op)
+        at = _sizes(samples, dispatch)
         if call is not None:
             before = quantising(dispatch, weights, stores)
             after = following(dispatch, call.n, weights)
-            matmuls.append(_own(dispatch, call, (before, after), cases[dispatch.entry], target))
+            steps = (before, after)
+            matmuls.append(_own(dispatch, call, steps, cases[dispatch.entry], target, at))
             continue
         shared = users[dispatch.entry] > 1
         for contraction in bodies.get(dispatch.entry, ()):
             prepared = preparation(dispatch, contraction, weights, stores)
             after = following(dispatch, contraction.n, weights)
             matmuls.append(
-                _matmul(dispatch, contraction, prepared, after, kernel, target, shared=shared)
+                _matmul(dispatch, contraction, prepared, after, kernel, target, at, shared=shared)
             )
     matmuls += _unread(every, bodies, kernels, target)
     return Report(
@@ -105,39 +121,110 @@ def account(
         functions=_functions(every, stream),
         findings=tuple(dict.fromkeys([*_written(flow), *_prepared(stream)])),
         operations=tuple(
-            _operation(dispatch, bodies.get(dispatch.entry, []), users[dispatch.entry] > 1, target)
+            _operation(
+                dispatch,
+                bodies.get(dispatch.entry, []),
+                users[dispatch.entry] > 1,
+                target,
+                _sizes(samples, dispatch),
+            )
             for dispatch in every
+        ),
+        samples=tuple(
+            Sample(
+                name=each.name, function=each.function, rows=each.rows, positions=each.positions
+            )
+            for each in samples
         ),
     )
 
 
+def _sizes(samples: Sequence[samples_of_program.Sample], dispatch: Dispatch) -> dict[str, Sizes]:
+    """Sizes at each sample of the function that a dispatch is in."""
+    return {each.name: Sizes(each) for each in samples if each.function == dispatch.function}
+
+
 def _operation(
-    dispatch: Dispatch, inside: list[Product], shared: bool, target: Target
+    dispatch: Dispatch,
+    inside: list[Product],
+    shared: bool,
+    target: Target,
+    samples: Mapping[str, Sizes],
 ) -> Operation:
     call = read_contraction(dispatch.op)
-    if call is not None:
-        name = next(iter(dispatch.names), dispatch.entry)
-        moved = kernel_calls.moved_bytes(dispatch.op, call)
-        sizes = [(_size(call.batch), _size(call.m), call.n, call.k)]
-    else:
-        own = next(iter(dispatch.names), dispatch.entry)
-        name = _name(dispatch, inside[0], shared) if inside else own
-        moved = moved_bytes(dispatch)
-        sizes = [(each.batch, each.m, each.n, each.k) for each in inside]
-    dynamic = any(min(size) < 0 for size in sizes)
-    flops = None if dynamic else sum(2 * math.prod(size) for size in sizes)
+    name = next(iter(dispatch.names), dispatch.entry)
+    if call is None and inside:
+        name = _name(dispatch, inside[0], shared)
+    stated = _operation_cost(dispatch, call, inside, target, STATED)
     return Operation(
         function=dispatch.function,
         name=name,
         kernel=dispatch.entry,
-        bytes_moved=moved,
-        flops=flops,
+        bytes_moved=stated.bytes_moved,
+        flops=stated.flops,
         results=tuple(
             str(ir.RankedTensorType(each.type).element_type)
             for each in dispatch.op.results
             if isinstance(each.type, ir.RankedTensorType)
         ),
-        time=_time(call, moved, flops, target),
+        time=stated.time,
+        samples={
+            name: _operation_cost(dispatch, call, inside, target, sizes)
+            for name, sizes in samples.items()
+        },
+    )
+
+
+def _operation_cost(
+    dispatch: Dispatch,
+    call: Contraction | None,
+    inside: Sequence[Product],
+    target: Target,
+    sizes: Sizes,
+) -> OperationCost:
+    pool = read_pool(dispatch.op)
+    products: list[int | None] = []
+    if call is not None:
+        call = _known(dispatch, call, sizes)
+        moved = kernel_calls.moved_bytes(dispatch, call, sizes)
+        products = [_flops(_size(call.batch), _size(call.m), call.n, call.k)]
+    else:
+        moved = moved_bytes(dispatch, sizes)
+        known = [_product_at(dispatch, each, sizes) for each in inside]
+        products = [_flops(each.batch, each.m, each.n, each.k) for each in known]
+    if pool is not None:
+        products.append(pool.flops(dispatch.op, sizes))
+    flops = _sum(products)
+    return OperationCost(
+        bytes_moved=moved, flops=flops, time=_time(call, moved, flops, target)
+    )
+
+
+def _flops(batch: int, m: int, n: int, k: int) -> int | None:
+    return None if min(batch, m, n, k) < 0 else 2 * batch * m * n * k
+
+
+def _known(dispatch: Dispatch, call: Contraction, sizes: Sizes) -> Contraction:
+    """With the groups or rows that come with the call, which are the workload of its kernel."""
+    if call.batch is not None and call.m is not None:
+        return call
+    count = list(ir.DenseI32ArrayAttr(dispatch.op.attributes["operandSegmentSizes"]))[0]
+    given = iter([sizes.number(value) for value in list(dispatch.op.operands)[:count]])
+    batch, m = (next(given, None) if size is None else size for size in (call.batch, call.m))
+    return replace(call, batch=batch, m=m)
+
+
+def _product_at(dispatch: Dispatch, product: Product, sizes: Sizes) -> Product:
+    """With the one of groups and rows that is dynamic, by the elements of the result."""
+    others = [size for size in (product.batch, product.m, product.n) if size >= 0]
+    shape = sizes.inside(product.op.results[0], dispatch.op)
+    if product.k < 0 or len(others) != 2 or product.n < 0 or shape is None:
+        return product
+    found = math.prod(shape) // max(1, math.prod(others))
+    return replace(
+        product,
+        batch=found if product.batch < 0 else product.batch,
+        m=found if product.m < 0 else product.m,
     )
 
 
@@ -160,16 +247,27 @@ def _matmul(
     after: Sequence[Dispatch],
     kernel: Kernel | None,
     target: Target,
+    samples: Mapping[str, Sizes],
     *,
     shared: bool,
 ) -> Matmul:
     steps = [dispatch, *prepared.dispatches, *after]
-    moved = _sum([moved_bytes(step) for step in steps])
     block = contraction.block or prepared.block
     lhs, rhs = prepared.lhs or contraction.lhs, prepared.rhs or contraction.rhs
     formats = lhs.format(block), rhs.format(block)
     packed = any(format.scale for format in formats)
     reason = _reason(dispatch, contraction.op)
+
+    def cost(sizes: Sizes) -> MatmulCost:
+        known = _product_at(dispatch, contraction, sizes)
+        return MatmulCost(
+            batch=known.batch,
+            m=known.m,
+            bytes_moved=_sum([moved_bytes(step, sizes) for step in steps]),
+            bytes_minimum=_minimum(dispatch, known, (lhs, rhs), block, after, sizes),
+        )
+
+    stated = cost(STATED)
     return Matmul(
         name=_name(dispatch, contraction, shared),
         function=dispatch.function,
@@ -183,10 +281,11 @@ def _matmul(
         kernel=dispatch.entry,
         lowering="not found" if kernel is None else lowering_of(kernel, target, packed=packed),
         kernels=len(steps),
-        bytes_moved=moved,
-        bytes_minimum=_minimum(dispatch, contraction, (lhs, rhs), block, after),
+        bytes_moved=stated.bytes_moved,
+        bytes_minimum=stated.bytes_minimum,
         fallback=explain(contraction, formats, prepared, kernel, target, reason),
         reason=reason or NO_REASON,
+        samples={name: cost(sizes) for name, sizes in samples.items()},
     )
 
 
@@ -205,6 +304,7 @@ def _own(
     steps: tuple[Sequence[Dispatch], Sequence[Dispatch]],
     kernels: Sequence[Kernel],
     target: Target,
+    samples: Mapping[str, Sizes],
 ) -> Matmul:
     """A contraction that a kernel of ours computes: what it is stands on the dispatch.
 
@@ -214,6 +314,18 @@ def _own(
     before, after = steps
     assert call.kind is not None
     found = [lowering_of(kernel, target, packed=call.rhs.is_packed) for kernel in kernels]
+
+    def cost(sizes: Sizes) -> MatmulCost:
+        known = _known(dispatch, call, sizes)
+        moved = [moved_bytes(each, sizes) for each in (*before, *after)]
+        return MatmulCost(
+            batch=_size(known.batch),
+            m=_size(known.m),
+            bytes_moved=_sum([kernel_calls.moved_bytes(dispatch, known, sizes), *moved]),
+            bytes_minimum=_least_bytes(dispatch, known, after, sizes),
+        )
+
+    stated = cost(STATED)
     return Matmul(
         name=next(iter(dispatch.names), dispatch.entry),
         function=dispatch.function,
@@ -227,32 +339,37 @@ def _own(
         kernel=dispatch.entry,
         lowering=", ".join(dict.fromkeys(found)) or "not found",
         kernels=1 + len(before) + len(after),
-        bytes_moved=_sum(
-            [kernel_calls.moved_bytes(dispatch.op, call), *map(moved_bytes, (*before, *after))]
-        ),
-        bytes_minimum=_least_bytes(dispatch, call, after),
+        bytes_moved=stated.bytes_moved,
+        bytes_minimum=stated.bytes_minimum,
         fallback=explain_own(kernels, target, call.kind),
         choice=choice_of(call, target),
         unfused=call.unfused or None,
+        samples={name: cost(sizes) for name, sizes in samples.items()},
     )
 
 
-def _least_bytes(dispatch: Dispatch, call: Contraction, after: Sequence[Dispatch]) -> int | None:
+def _least_bytes(
+    dispatch: Dispatch, call: Contraction, after: Sequence[Dispatch], sizes: Sizes
+) -> int | None:
     """Bytes of both packed factors and the output, each once."""
     if call.batch is None or call.m is None:
         return None
     rows = call.batch * call.m
     written = rows * call.out.row_bytes(call.n)
     # Of a gated product half of the columns.
-    own = [tensor_bytes(result.type) for result in dispatch.op.results]
-    written = min(written, _sum(own) or written)
+    written = min(written, _results(dispatch, sizes) or written)
     for finish in after:
-        written = min(written, tensor_bytes(finish.op.results[0].type) or written)
+        written = min(written, result_bytes(finish, 0, sizes) or written)
     return (
         call.weights * call.n * call.rhs.row_bytes(call.k)
         + rows * call.lhs.row_bytes(call.k)
         + written
     )
+
+
+def _results(dispatch: Dispatch, sizes: Sizes) -> int | None:
+    """Bytes of all results of a dispatch."""
+    return _sum([result_bytes(dispatch, n, sizes) for n in range(len(dispatch.op.results))])
 
 
 def _size(known: int | None) -> int:
@@ -329,6 +446,7 @@ def _minimum(
     packed: tuple[Side, Side],
     block: int,
     after: Sequence[Dispatch],
+    sizes: Sizes,
 ) -> int | None:
     """Bytes of both packed factors, their scales and the output, each once.
 
@@ -337,29 +455,30 @@ def _minimum(
     behind it does.
     """
     batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
-    own = tensor_bytes(contraction.op.results[0].type)
-    last = after[-1] if after else dispatch
-    written = [tensor_bytes(result.type) for result in last.op.results]
-    if min(batch, m, n, k) < 0 or own is None or None in written:
+    result = contraction.op.results[0]
+    own = shaped_bytes(result.type, sizes.inside(result, dispatch.op))
+    written = _results(after[-1] if after else dispatch, sizes)
+    if min(batch, m, n, k) < 0 or own is None or written is None:
         return None
-    total = min(own, sum(size for size in written if size is not None))
+    total = min(own, written)
     for rows, side, actual in zip((m, n), packed, (contraction.lhs, contraction.rhs), strict=True):
         elements = batch * rows * k
         needed = math.ceil(elements * element_bits(side.element) / 8)
-        total += _at_most_whole(dispatch, side.tensor, actual.tensor, needed)
+        total += _at_most_whole(dispatch, side.tensor, actual.tensor, needed, sizes)
         if side.scale is not None and block:
             width = element_bits(ir.RankedTensorType(side.scale.type).element_type)
             needed = math.ceil(elements // block * width / 8)
-            total += _at_most_whole(dispatch, side.scale, actual.scale, needed)
+            total += _at_most_whole(dispatch, side.scale, actual.scale, needed, sizes)
     return total
 
 
 def _at_most_whole(
-    dispatch: Dispatch, packed: ir.Value, actual: ir.Value | None, needed: int
+    dispatch: Dispatch, packed: ir.Value, actual: ir.Value | None, needed: int, sizes: Sizes
 ) -> int:
     same = actual is not None and packed == actual
     whole = operand(dispatch, packed) if same else None
-    held = None if whole is None else tensor_bytes(whole.type)
+    places = [at for at, value in enumerate(dispatch.operands) if value == whole]
+    held = operand_bytes(dispatch, places[0], sizes) if places else None
     return needed if held is None else min(needed, held)
 
 
