@@ -18,6 +18,8 @@ from typing import TypeAlias
 from iree.compiler import ir
 
 ATTRIBUTE = "mxc.samples"
+#: On dispatches.
+ESTIMATES = "mxc.estimates"
 
 #: Sizes of a tensor along its axes; None where they are not known.
 Shape: TypeAlias = "list[int] | None"
@@ -108,6 +110,21 @@ def read_samples(module: ir.Operation) -> tuple[Sample, ...]:
             )
         )
     return tuple(found)
+
+
+def write_estimates(op: ir.Operation, estimates: Sequence[tuple[int, int]]) -> None:
+    """Say of a dispatch how many clocks of a GPU it takes, and how many workgroups it has, at each
+    sample of its program, in their order; 0: not known."""
+    numbers = [number for pair in estimates for number in pair]
+    op.attributes[ESTIMATES] = ir.DenseI64ArrayAttr.get(numbers)
+
+
+def read_estimates(op: ir.Operation) -> list[tuple[int, int]]:
+    """What `write_estimates` said; nothing where it did not."""
+    if ESTIMATES not in op.attributes:
+        return []
+    numbers = list(ir.DenseI64ArrayAttr(op.attributes[ESTIMATES]))
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 class Sizes:

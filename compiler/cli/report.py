@@ -49,6 +49,7 @@ def command(
         show_report,
         table_console,
     )
+    from mxc.compiler.cli.report_samples import show_samples
     from mxc.compiler.cli.report_times import show_times
     from mxc.compiler.report import Reports
     from mxc.runtime.integrity import check_files
@@ -72,6 +73,7 @@ def command(
     else:
         console = table_console()
         show_report(console, reports)
+        show_samples(console, reports)
         show_kernels(console, reports, every=kernels)
         show_times(console, reports, every=kernels)
         print_memory(console, manifest.model)

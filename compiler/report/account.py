@@ -60,7 +60,7 @@ from mxc.dialects.dispatches import (
 from mxc.dialects.kernel_calls import read_reasons
 from mxc.dialects.locations import names
 from mxc.dialects.pool_reads import read_pool
-from mxc.dialects.samples import STATED, Sizes, read_samples
+from mxc.dialects.samples import STATED, Sizes, read_estimates, read_samples
 from mxc.passes import verify_packed_weights, verify_transients
 from mxc.passes.kernels.executables import cases_of
 from mxc.passes.verify_packed_weights import Weights
@@ -169,10 +169,19 @@ def _operation(
         ),
         time=stated.time,
         samples={
-            name: _operation_cost(dispatch, call, inside, target, sizes)
-            for name, sizes in samples.items()
+            each: _operation_cost(dispatch, _estimated(dispatch, call, n), inside, target, sizes)
+            for n, (each, sizes) in enumerate(samples.items())
         },
     )
+
+
+def _estimated(dispatch: Dispatch, call: Contraction | None, sample: int) -> Contraction | None:
+    """With the clocks and workgroups of a sample, by its number, where they come with the call."""
+    estimates = read_estimates(dispatch.op)
+    if call is None or not estimates:
+        return call
+    clocks, workgroups = estimates[sample]
+    return replace(call, clocks=clocks, workgroups=workgroups)
 
 
 def _operation_cost(
