@@ -44,6 +44,12 @@ class Dispatch:
     body: ir.Operation | None
 
     @property
+    def workload(self) -> list[ir.Value]:
+        """The values that its number of workgroups depends on."""
+        count = list(ir.DenseI32ArrayAttr(self.op.attributes["operandSegmentSizes"]))
+        return list(self.op.operands)[: count[0]]
+
+    @property
     def operands(self) -> list[ir.Value]:
         """The values that the body's first arguments stand for (without the workload)."""
         workload, arguments = list(ir.DenseI32ArrayAttr(self.op.attributes["operandSegmentSizes"]))[

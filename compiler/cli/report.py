@@ -43,13 +43,13 @@ def command(
     """Show how each contraction was lowered, and why where it fell back."""
     from mxc.artifact.manifest import read_manifest
     from mxc.compiler.cli.report_kernels import show_kernels
+    from mxc.compiler.cli.report_samples import show_samples
     from mxc.compiler.cli.report_table import (
         print_memory,
         print_notes,
         show_report,
         table_console,
     )
-    from mxc.compiler.cli.report_samples import show_samples
     from mxc.compiler.cli.report_times import show_times
     from mxc.compiler.report import Reports
     from mxc.runtime.integrity import check_files

@@ -5,7 +5,7 @@ The one function of the module, `step`, is the one that `ModelRecord` describes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,12 +32,13 @@ from mxc.compiler.models.blocks.rope import Rope, tables
 from mxc.compiler.models.blocks.scope import Memory, Scope, State
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.blocks.weights import Formats, Weights
-from mxc.compiler.models.options import STEP_ROWS, Options
+from mxc.compiler.models.options import Options
+from mxc.compiler.models.samples import samples_of_step
 from mxc.dialects.attention import Chunk, Reach, Runs
 from mxc.dialects.context import new_context
 from mxc.dialects.pages import Pages
 from mxc.dialects.parameters import NAME, Parameters
-from mxc.dialects.samples import Sample, write_samples
+from mxc.dialects.samples import write_samples
 from mxc.dialects.sizes import as_long_as
 from mxc.formats.recipes import scale_recipe
 
@@ -288,40 +289,12 @@ class Builder:
             op.attributes["arg_attrs"] = ir.ArrayAttr.get(
                 [ir.DictAttr.get({})] * given + [consumed] * len(memory)
             )
-            write_samples(self._module.operation, self._samples(memory))
+            pools = [list(ir.RankedTensorType(each).shape) for each in memory]
+            kinds = len(self._decoder.pages)
+            longest = self._options.max_sequence_length
+            samples = samples_of_step(PAGE, longest, pools[:kinds], pools[kinds:])
+            write_samples(self._module.operation, samples)
         return self._module
-
-    def _samples(self, memory: Sequence[ir.Type]) -> list[Sample]:
-        """The calls that a report has figures for: the first token of a sequence and the last one
-        that it may have, and rows of a prompt."""
-        longest = self._options.max_sequence_length
-        rows = min(STEP_ROWS, longest)
-        return [
-            self._sample("token", 1, min(PAGE, longest), memory),
-            self._sample("last token", 1, longest, memory),
-            self._sample("prompt", rows, rows, memory),
-        ]
-
-    def _sample(
-        self, name: str, rows: int, positions: int, memory: Sequence[ir.Type]
-    ) -> Sample:
-        """One run. Pools have what it uses."""
-        model, pages = self._decoder, -(-positions // PAGE)
-        kinds = len(model.pages)
-        items = [pages] * kinds + [1] * len(model.states)
-        pools = [
-            (count, *list(ir.RankedTensorType(kind).shape)[1:])
-            for count, kind in zip(items, memory, strict=True)
-        ]
-        lists = [shape for _ in range(kinds) for shape in ((rows,), (1, pages))]
-        places = [(1,)] * bool(model.states)
-        return Sample(
-            name=name,
-            function=STEP,
-            rows=rows,
-            positions=positions,
-            sizes=((rows,), (rows,), (1, 3), (1,), *lists, *places, *pools),
-        )
 
     def _row_types(self) -> list[ir.Type]:
         """tokens [T], positions [T], runs [S, 3], rows [R]: i32."""

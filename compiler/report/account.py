@@ -8,7 +8,6 @@ of scaled elements that is not understood is listed as such.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,18 +21,25 @@ from mxc.compiler.report import (
     Matmul,
     MatmulCost,
     Operation,
-    OperationCost,
     Report,
     Sample,
 )
 from mxc.compiler.report.assembly import Kernel, parse_all
+from mxc.compiler.report.costs import (
+    at_sizes,
+    estimated,
+    least_bytes,
+    minimum,
+    operation_cost,
+    product_at,
+    row_size,
+    summed,
+)
 from mxc.compiler.report.following import following
-from mxc.compiler.report.kernel_time import Time, by_schedule, roofline
 from mxc.compiler.report.lowering import NO_REASON, choice_of, explain, explain_own, lowering_of
 from mxc.compiler.report.preparation import (
     Preparation,
     hoisted_globals,
-    operand,
     preparation,
     quantising,
 )
@@ -42,7 +48,6 @@ from mxc.dialects import samples as samples_of_program
 from mxc.dialects.contraction import Contraction, read_contraction
 from mxc.dialects.contractions import (
     Product,
-    Side,
     contractions,
     sums,
     sums_elements,
@@ -50,17 +55,12 @@ from mxc.dialects.contractions import (
 from mxc.dialects.dispatches import (
     Dispatch,
     dispatches,
-    element_bits,
     moved_bytes,
-    operand_bytes,
-    result_bytes,
-    shaped_bytes,
     walk,
 )
 from mxc.dialects.kernel_calls import read_reasons
 from mxc.dialects.locations import names
-from mxc.dialects.pool_reads import read_pool
-from mxc.dialects.samples import STATED, Sizes, read_estimates, read_samples
+from mxc.dialects.samples import STATED, Sizes, read_samples
 from mxc.passes import verify_packed_weights, verify_transients
 from mxc.passes.kernels.executables import cases_of
 from mxc.passes.verify_packed_weights import Weights
@@ -131,9 +131,7 @@ def account(
             for dispatch in every
         ),
         samples=tuple(
-            Sample(
-                name=each.name, function=each.function, rows=each.rows, positions=each.positions
-            )
+            Sample(name=each.name, function=each.function, rows=each.rows, positions=each.positions)
             for each in samples
         ),
     )
@@ -155,7 +153,7 @@ def _operation(
     name = next(iter(dispatch.names), dispatch.entry)
     if call is None and inside:
         name = _name(dispatch, inside[0], shared)
-    stated = _operation_cost(dispatch, call, inside, target, STATED)
+    stated = operation_cost(dispatch, call, inside, target, STATED)
     return Operation(
         function=dispatch.function,
         name=name,
@@ -169,84 +167,10 @@ def _operation(
         ),
         time=stated.time,
         samples={
-            each: _operation_cost(dispatch, _estimated(dispatch, call, n), inside, target, sizes)
+            each: operation_cost(dispatch, estimated(dispatch, call, n), inside, target, sizes)
             for n, (each, sizes) in enumerate(samples.items())
         },
     )
-
-
-def _estimated(dispatch: Dispatch, call: Contraction | None, sample: int) -> Contraction | None:
-    """With the clocks and workgroups of a sample, by its number, where they come with the call."""
-    estimates = read_estimates(dispatch.op)
-    if call is None or not estimates:
-        return call
-    clocks, workgroups = estimates[sample]
-    return replace(call, clocks=clocks, workgroups=workgroups)
-
-
-def _operation_cost(
-    dispatch: Dispatch,
-    call: Contraction | None,
-    inside: Sequence[Product],
-    target: Target,
-    sizes: Sizes,
-) -> OperationCost:
-    pool = read_pool(dispatch.op)
-    products: list[int | None] = []
-    if call is not None:
-        call = _known(dispatch, call, sizes)
-        moved = kernel_calls.moved_bytes(dispatch, call, sizes)
-        products = [_flops(_size(call.batch), _size(call.m), call.n, call.k)]
-    else:
-        moved = moved_bytes(dispatch, sizes)
-        known = [_product_at(dispatch, each, sizes) for each in inside]
-        products = [_flops(each.batch, each.m, each.n, each.k) for each in known]
-    if pool is not None:
-        products.append(pool.flops(dispatch.op, sizes))
-    flops = _sum(products)
-    return OperationCost(
-        bytes_moved=moved, flops=flops, time=_time(call, moved, flops, target)
-    )
-
-
-def _flops(batch: int, m: int, n: int, k: int) -> int | None:
-    return None if min(batch, m, n, k) < 0 else 2 * batch * m * n * k
-
-
-def _known(dispatch: Dispatch, call: Contraction, sizes: Sizes) -> Contraction:
-    """With the groups or rows that come with the call, which are the workload of its kernel."""
-    if call.batch is not None and call.m is not None:
-        return call
-    count = list(ir.DenseI32ArrayAttr(dispatch.op.attributes["operandSegmentSizes"]))[0]
-    given = iter([sizes.number(value) for value in list(dispatch.op.operands)[:count]])
-    batch, m = (next(given, None) if size is None else size for size in (call.batch, call.m))
-    return replace(call, batch=batch, m=m)
-
-
-def _product_at(dispatch: Dispatch, product: Product, sizes: Sizes) -> Product:
-    """With the one of groups and rows that is dynamic, by the elements of the result."""
-    others = [size for size in (product.batch, product.m, product.n) if size >= 0]
-    shape = sizes.inside(product.op.results[0], dispatch.op)
-    if product.k < 0 or len(others) != 2 or product.n < 0 or shape is None:
-        return product
-    found = math.prod(shape) // max(1, math.prod(others))
-    return replace(
-        product,
-        batch=found if product.batch < 0 else product.batch,
-        m=found if product.m < 0 else product.m,
-    )
-
-
-def _time(
-    call: Contraction | None, moved: int | None, flops: int | None, target: Target
-) -> Time | None:
-    if target.gpu is None or moved is None or flops is None:
-        return None
-    if call is None:
-        return roofline(target.gpu, moved, flops)
-    widths = (call.lhs.bits, call.rhs.bits) if call.kind == "scaled matrix" else None
-    bound = roofline(target.gpu, moved, flops, widths)
-    return by_schedule(target.gpu, bound, call.clocks, call.workgroups) if call.clocks else bound
 
 
 def _matmul(
@@ -268,12 +192,12 @@ def _matmul(
     reason = _reason(dispatch, contraction.op)
 
     def cost(sizes: Sizes) -> MatmulCost:
-        known = _product_at(dispatch, contraction, sizes)
+        known = product_at(dispatch, contraction, sizes)
         return MatmulCost(
             batch=known.batch,
             m=known.m,
-            bytes_moved=_sum([moved_bytes(step, sizes) for step in steps]),
-            bytes_minimum=_minimum(dispatch, known, (lhs, rhs), block, after, sizes),
+            bytes_moved=summed([moved_bytes(step, sizes) for step in steps]),
+            bytes_minimum=minimum(dispatch, known, (lhs, rhs), block, after, sizes),
         )
 
     stated = cost(STATED)
@@ -325,21 +249,21 @@ def _own(
     found = [lowering_of(kernel, target, packed=call.rhs.is_packed) for kernel in kernels]
 
     def cost(sizes: Sizes) -> MatmulCost:
-        known = _known(dispatch, call, sizes)
+        known = at_sizes(dispatch, call, sizes)
         moved = [moved_bytes(each, sizes) for each in (*before, *after)]
         return MatmulCost(
-            batch=_size(known.batch),
-            m=_size(known.m),
-            bytes_moved=_sum([kernel_calls.moved_bytes(dispatch, known, sizes), *moved]),
-            bytes_minimum=_least_bytes(dispatch, known, after, sizes),
+            batch=row_size(known.batch),
+            m=row_size(known.m),
+            bytes_moved=summed([kernel_calls.moved_bytes(dispatch, known, sizes), *moved]),
+            bytes_minimum=least_bytes(dispatch, known, after, sizes),
         )
 
     stated = cost(STATED)
     return Matmul(
         name=next(iter(dispatch.names), dispatch.entry),
         function=dispatch.function,
-        batch=_size(call.batch),
-        m=_size(call.m),
+        batch=row_size(call.batch),
+        m=row_size(call.m),
         n=call.n,
         k=call.k,
         lhs=call.lhs.name,
@@ -355,41 +279,6 @@ def _own(
         unfused=call.unfused or None,
         samples={name: cost(sizes) for name, sizes in samples.items()},
     )
-
-
-def _least_bytes(
-    dispatch: Dispatch, call: Contraction, after: Sequence[Dispatch], sizes: Sizes
-) -> int | None:
-    """Bytes of both packed factors and the output, each once."""
-    if call.batch is None or call.m is None:
-        return None
-    rows = call.batch * call.m
-    written = rows * call.out.row_bytes(call.n)
-    # Of a gated product half of the columns.
-    written = min(written, _results(dispatch, sizes) or written)
-    for finish in after:
-        written = min(written, result_bytes(finish, 0, sizes) or written)
-    return (
-        call.weights * call.n * call.rhs.row_bytes(call.k)
-        + rows * call.lhs.row_bytes(call.k)
-        + written
-    )
-
-
-def _results(dispatch: Dispatch, sizes: Sizes) -> int | None:
-    """Bytes of all results of a dispatch."""
-    return _sum([result_bytes(dispatch, n, sizes) for n in range(len(dispatch.op.results))])
-
-
-def _size(known: int | None) -> int:
-    """As a row of the report has it."""
-    return -1 if known is None else known
-
-
-def _sum(parts: Sequence[int | None]) -> int | None:
-    """None where a part is not known."""
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
 
 
 def _unread(
@@ -447,48 +336,6 @@ def _name(dispatch: Dispatch, contraction: Product, shared: bool) -> str:
         return next(iter([*inner, *outer]), dispatch.entry)
     alike = [name for name in outer if _NUMBER.sub("", name) == _NUMBER.sub("", inner[0])]
     return [*alike, *outer][0]
-
-
-def _minimum(
-    dispatch: Dispatch,
-    contraction: Product,
-    packed: tuple[Side, Side],
-    block: int,
-    after: Sequence[Dispatch],
-    sizes: Sizes,
-) -> int | None:
-    """Bytes of both packed factors, their scales and the output, each once.
-
-    Rows that several groups of a batch share are counted once: no more than the operand holds.
-    The output is what the dispatch writes where an epilogue makes it narrower, or a dispatch
-    behind it does.
-    """
-    batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
-    result = contraction.op.results[0]
-    own = shaped_bytes(result.type, sizes.inside(result, dispatch.op))
-    written = _results(after[-1] if after else dispatch, sizes)
-    if min(batch, m, n, k) < 0 or own is None or written is None:
-        return None
-    total = min(own, written)
-    for rows, side, actual in zip((m, n), packed, (contraction.lhs, contraction.rhs), strict=True):
-        elements = batch * rows * k
-        needed = math.ceil(elements * element_bits(side.element) / 8)
-        total += _at_most_whole(dispatch, side.tensor, actual.tensor, needed, sizes)
-        if side.scale is not None and block:
-            width = element_bits(ir.RankedTensorType(side.scale.type).element_type)
-            needed = math.ceil(elements // block * width / 8)
-            total += _at_most_whole(dispatch, side.scale, actual.scale, needed, sizes)
-    return total
-
-
-def _at_most_whole(
-    dispatch: Dispatch, packed: ir.Value, actual: ir.Value | None, needed: int, sizes: Sizes
-) -> int:
-    same = actual is not None and packed == actual
-    whole = operand(dispatch, packed) if same else None
-    places = [at for at, value in enumerate(dispatch.operands) if value == whole]
-    held = operand_bytes(dispatch, places[0], sizes) if places else None
-    return needed if held is None else min(needed, held)
 
 
 def _written(flow: ir.Operation) -> list[str]:

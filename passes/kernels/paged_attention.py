@@ -319,7 +319,9 @@ def _call(name: str, shape: Kernel, call: AttentionCall, wanted: ir.Type) -> ir.
         workload=scalars,
         sizes=dynamic_of([*read, parts, result]),
     )
-    own = {ir.IntegerAttr(each.owner.attributes["value"]).value for each in (call.keys, call.values)}
+    own = {
+        ir.IntegerAttr(each.owner.attributes["value"]).value for each in (call.keys, call.values)
+    }
     PoolRead(
         operand=1,
         part=len(own),

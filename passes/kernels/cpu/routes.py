@@ -1,7 +1,7 @@
 """Rows sorted by expert: one small dispatch, so that a kernel reads each expert's weights once.
 
-    ids [P] = 2 0 2      ->    routes [2 E + 1 + P] = 0 1 3 3 (where the rows of each expert that has
-    of E = 3 experts           some begin, and the end), 0 2 0 (these experts), 1 0 2 (the rows)
+    ids [P] = 2 0 2      ->    routes [2 E + 1 + P] = 0 1 3 3 (where the rows of each expert that
+    of E = 3 experts           has some begin, the end), 0 2 0 (these experts), 1 0 2 (the rows)
 
 What is left of both lists ends with the end of the rows, and with expert 0: groups without rows.
 Counting sort, stable: the order of rows does not depend on threads. An id outside of the experts
