@@ -52,7 +52,7 @@ class PoolRead:
             return None
         segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
         kind = ir.RankedTensorType(list(op.operands)[segments[0] + self.operand].type)
-        width = kind.element_type.width
+        width: int = kind.element_type.width
         return items * math.prod(pool[1:]) * self.part // self.of * width // 8
 
     def flops(self, op: ir.Operation, sizes: Sizes) -> int | None:

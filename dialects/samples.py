@@ -243,7 +243,7 @@ class Sizes:
             return None
         shape = [size for size in sizes if size is not None]
         dropped = len(shape) - kind.rank
-        kept = []
+        kept: list[int] = []
         for size in shape:
             if dropped and size == 1 and (len(kept) == kind.rank or kind.shape[len(kept)] != 1):
                 dropped -= 1

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 #: Columns of a terminal from which on the whole table fits without folding much.
 _WIDE = 140
 #: Columns of a table that goes to a file or a pipe.
-_LOG_WIDTH = 200
+_LOG_WIDTH = 220
 
 
 @dataclass(frozen=True)

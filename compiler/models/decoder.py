@@ -290,9 +290,8 @@ class Builder:
                 [ir.DictAttr.get({})] * given + [consumed] * len(memory)
             )
             pools = [list(ir.RankedTensorType(each).shape) for each in memory]
-            kinds = len(self._decoder.pages)
-            longest = self._options.max_sequence_length
-            samples = samples_of_step(PAGE, longest, pools[:kinds], pools[kinds:])
+            paged, longest = len(self._decoder.pages), self._options.max_sequence_length
+            samples = samples_of_step(PAGE, longest, pools[:paged], pools[paged:])
             write_samples(self._module.operation, samples)
         return self._module
 
