@@ -17,8 +17,11 @@ from iree.compiler import ir
 
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.locations import names
+from mxc.dialects.pool_reads import read_pool
+from mxc.dialects.samples import STATED, Shape, Sizes
 
 LOAD, STORE = (f"iree_tensor_ext.dispatch.tensor.{kind}" for kind in ("load", "store"))
+_TIE, _SCATTER = "flow.dispatch.tie_shape", "iree_linalg_ext.scatter"
 
 #: Operations that give the same bytes another type.
 RENAMES = (
@@ -39,6 +42,12 @@ class Dispatch:
     function: str
     entry: str
     body: ir.Operation | None
+
+    @property
+    def workload(self) -> list[ir.Value]:
+        """The values that its number of workgroups depends on."""
+        count = list(ir.DenseI32ArrayAttr(self.op.attributes["operandSegmentSizes"]))
+        return list(self.op.operands)[: count[0]]
 
     @property
     def operands(self) -> list[ir.Value]:
@@ -104,17 +113,38 @@ def tensor_bytes(value: ir.Type) -> int | None:
     return math.ceil(bits / 8)
 
 
-def moved_bytes(dispatch: Dispatch) -> int | None:
+def shaped_bytes(value: ir.Type, shape: Shape) -> int | None:
+    """Bytes of a tensor that has this shape; None where that is not known."""
+    if shape is None:
+        return None
+    bits: int = math.prod(shape) * element_bits(ir.RankedTensorType(value).element_type)
+    return math.ceil(bits / 8)
+
+
+def operand_bytes(dispatch: Dispatch, index: int, sizes: Sizes = STATED) -> int | None:
+    """Bytes of a whole operand; 0 of what is no tensor."""
+    kind = dispatch.operands[index].type
+    if not isinstance(kind, ir.RankedTensorType):
+        return 0
+    return shaped_bytes(kind, sizes.operand(dispatch.op, index))
+
+
+def result_bytes(dispatch: Dispatch, number: int, sizes: Sizes = STATED) -> int | None:
+    """Bytes of a whole result."""
+    return shaped_bytes(dispatch.op.results[number].type, sizes.result(dispatch.op, number))
+
+
+def moved_bytes(dispatch: Dispatch, sizes: Sizes = STATED) -> int | None:
     """Bytes that the dispatch reads and writes, each operand and result once; None if dynamic.
 
     An operand of which only a part is read counts that part: the rows that a gather takes, the
-    slice that a load with offsets takes. A result that is an operand, written where it lies, counts
-    what is stored.
+    slice that a load with offsets takes, the pages that attention sees. A result that is an
+    operand, written where it lies, counts what is stored.
     """
-    written = [_written_bytes(dispatch, number) for number in range(len(dispatch.op.results))]
-    read = [
-        _read_bytes(dispatch, index, operand) for index, operand in enumerate(dispatch.operands)
+    written = [
+        _written_bytes(dispatch, number, sizes) for number in range(len(dispatch.op.results))
     ]
+    read = [_read_bytes(dispatch, index, sizes) for index in range(len(dispatch.operands))]
     total = 0
     for part in (*read, *written):
         if part is None:
@@ -125,10 +155,7 @@ def moved_bytes(dispatch: Dispatch) -> int | None:
 
 def loads(dispatch: Dispatch, index: int) -> list[ir.Value]:
     """The tensors that the body loads from operand `index`."""
-    argument = _argument(dispatch, index)
-    if argument is None:
-        return []
-    return [use.owner.results[0] for use in argument.uses if use.owner.name == LOAD]
+    return [use.owner.results[0] for use in _uses(dispatch, index) if use.owner.name == LOAD]
 
 
 def source(value: ir.Value) -> ir.Value:
@@ -143,64 +170,84 @@ def owner(value: ir.Value) -> ir.Operation | None:
     return None if isinstance(value.owner, ir.Block) else value.owner
 
 
-def _read_bytes(dispatch: Dispatch, index: int, operand: ir.Value) -> int | None:
-    whole = tensor_bytes(operand.type)
+def _read_bytes(dispatch: Dispatch, index: int, sizes: Sizes) -> int | None:
+    pool = read_pool(dispatch.op)
+    if pool is not None and pool.operand == index:
+        return pool.bytes(dispatch.op, sizes)
+    whole = operand_bytes(dispatch, index, sizes)
     parts = loads(dispatch, index)
     if whole is None or not parts:
         return whole
     total = 0
     for part in parts:
-        taken = _taken_bytes(part)
+        taken = _taken_bytes(part, dispatch, sizes)
         if taken is None:
             return whole
         total += taken
     return min(total, whole)
 
 
-def _written_bytes(dispatch: Dispatch, number: int) -> int | None:
-    whole = tensor_bytes(dispatch.op.results[number].type)
+def _written_bytes(dispatch: Dispatch, number: int, sizes: Sizes) -> int | None:
+    whole = result_bytes(dispatch, number, sizes)
     if "tied_operands" not in dispatch.op.attributes or whole is None:
         return whole
     tied = ir.IntegerAttr(ir.ArrayAttr(dispatch.op.attributes["tied_operands"])[number]).value
-    argument = None if tied < 0 else _argument(dispatch, tied)
-    if argument is None:
+    if tied < 0:
         return whole
-    stores = [use.owner for use in argument.uses if use.owner.name == STORE]
-    parts = [tensor_bytes(store.operands[0].type) for store in stores]
+    pool = read_pool(dispatch.op)
+    if pool is not None and pool.operand == tied:
+        return pool.bytes(dispatch.op, sizes)
+    stores = [use.owner for use in _uses(dispatch, tied) if use.owner.name == STORE]
+    parts = [_stored_bytes(store.operands[0], dispatch, sizes) for store in stores]
     return min(whole, sum(whole if part is None else part for part in parts)) if parts else whole
 
 
-def _taken_bytes(value: ir.Value) -> int | None:
-    """Bytes that are read of a loaded tensor: all, unless every use takes rows or elements."""
+def _stored_bytes(value: ir.Value, dispatch: Dispatch, sizes: Sizes) -> int | None:
+    """Of what is stored; of rows that are scattered over a tensor, these rows."""
+    op = owner(value)
+    written = value if op is None or op.name != _SCATTER else op.operands[0]
+    return _inside_bytes(written, dispatch, sizes)
+
+
+def _inside_bytes(value: ir.Value, dispatch: Dispatch, sizes: Sizes) -> int | None:
+    """Of a tensor in the body of a dispatch."""
+    return shaped_bytes(value.type, sizes.inside(value, dispatch.op))
+
+
+def _taken_bytes(value: ir.Value, dispatch: Dispatch, sizes: Sizes) -> int | None:
+    """Bytes that are read of a loaded tensor: all, unless every use takes rows or elements, or
+    writes rows over it."""
+    whole = _inside_bytes(value, dispatch, sizes)
     total = 0
     for use in value.uses:
-        op, taken = use.owner, tensor_bytes(value.type)
+        op, taken = use.owner, whole
         if op.name in RENAMES:
-            taken = _taken_bytes(op.results[0])
+            taken = _taken_bytes(op.results[0], dispatch, sizes)
         elif (op.name == GATHER and use.operand_number == 0) or op.name == "tensor.extract_slice":
-            taken = tensor_bytes(op.results[0].type)
+            taken = _inside_bytes(op.results[0], dispatch, sizes)
         elif op.name == "tensor.extract":
-            taken = _extracted_bytes(op)
+            taken = _extracted_bytes(op, dispatch, sizes)
+        elif op.name == _SCATTER and use.operand_number == len(op.operands) - 1:
+            taken = 0
         if taken is None:
             return None
         total += taken
-    whole = tensor_bytes(value.type)
     return whole if whole is None else min(total, whole)
 
 
-def _extracted_bytes(extract: ir.Operation) -> int | None:
+def _extracted_bytes(extract: ir.Operation, dispatch: Dispatch, sizes: Sizes) -> int | None:
     """Elements that `tensor.extract` reads: one for each value of the loops that index it."""
     source_type = ir.RankedTensorType(extract.operands[0].type)
     loop = extract.parent
     if loop is None or not loop.name.startswith("linalg."):
-        return tensor_bytes(source_type)
+        return _inside_bytes(extract.operands[0], dispatch, sizes)
     maps = [ir.AffineMapAttr(attr).value for attr in loop.attributes["indexing_maps"]]
     extents: dict[int, int] = {}
     for operand, indexing in zip(loop.operands, maps, strict=True):
+        shape = sizes.inside(operand, dispatch.op)
         for axis, expression in enumerate(indexing.results):
-            if isinstance(expression, ir.AffineDimExpr):
-                size = ir.RankedTensorType(operand.type).shape[axis]
-                extents[ir.AffineDimExpr(expression).position] = size
+            if isinstance(expression, ir.AffineDimExpr) and shape is not None:
+                extents[ir.AffineDimExpr(expression).position] = shape[axis]
     dims: set[int] = set()
     pending = list(extract.operands)[1:]
     while pending:
@@ -218,17 +265,23 @@ def _extracted_bytes(extract: ir.Operation) -> int | None:
             dims.add(ir.IntegerAttr(op.attributes["dim"]).value)
         else:
             pending += op.operands
-    sizes = [extents.get(dim, -1) for dim in dims]
-    if any(size < 0 for size in sizes):
-        return tensor_bytes(source_type)
-    return math.ceil(math.prod(sizes) * element_bits(source_type.element_type) / 8)
+    counts = [extents.get(dim, -1) for dim in dims]
+    if any(count < 0 for count in counts):
+        return _inside_bytes(extract.operands[0], dispatch, sizes)
+    return math.ceil(math.prod(counts) * element_bits(source_type.element_type) / 8)
 
 
-def _argument(dispatch: Dispatch, index: int) -> ir.Value | None:
+def _uses(dispatch: Dispatch, index: int) -> list[ir.OpOperand]:
+    """The uses of operand `index` in the body, whose sizes may be tied to it first."""
     if dispatch.body is None:
-        return None
+        return []
     arguments = dispatch.body.regions[0].blocks[0].arguments
-    return arguments[index] if index < len(arguments) else None
+    if index >= len(arguments):
+        return []
+    found: list[ir.OpOperand] = []
+    for use in arguments[index].uses:
+        found += use.owner.results[0].uses if use.owner.name == _TIE else [use]
+    return found
 
 
 def _symbol(op: ir.Operation) -> str:

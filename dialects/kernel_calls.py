@@ -14,9 +14,10 @@ from __future__ import annotations
 from iree.compiler import ir
 
 from mxc.dialects.contraction import ATTRIBUTE, Contraction, say, says
-from mxc.dialects.dispatches import tensor_bytes
+from mxc.dialects.dispatches import Dispatch, shaped_bytes
 from mxc.dialects.locations import records, with_record
 from mxc.dialects.reasons import Reason
+from mxc.dialects.samples import STATED, Sizes
 
 QUANTISES = "mxc.quantises"
 _REASON = "reason"
@@ -55,24 +56,27 @@ def quantises(dispatch: ir.Operation) -> bool:
     return QUANTISES in dispatch.attributes
 
 
-def moved_bytes(dispatch: ir.Operation, call: Contraction) -> int | None:
+def moved_bytes(dispatch: Dispatch, call: Contraction, sizes: Sizes = STATED) -> int | None:
     """Bytes that a call reads and writes: of the weights, the experts that are chosen at most.
 
-    None where its rows are dynamic.
+    None where its rows are dynamic, and not known by `sizes`.
 
     What has the experts as its first dimension, and what is flat and follows the i32 ids of the
     chosen ones with a row for each expert at least, is theirs.
     """
-    tensors = [v for v in dispatch.operands if isinstance(v.type, ir.RankedTensorType)]
-    values = [*tensors, *dispatch.results]
+    op, given = dispatch.op, dispatch.operands
+    places = [at for at, v in enumerate(given) if isinstance(v.type, ir.RankedTensorType)]
+    tensors = [(given[at].type, sizes.operand(op, at)) for at in places]
+    results = [(v.type, sizes.result(op, at)) for at, v in enumerate(op.results)]
     total = 0
     chosen, experts = False, max(call.experts, 1)
-    for place, value in enumerate(values):
-        size = tensor_bytes(value.type)
-        if size is None:
+    for place, (value, shape) in enumerate([*tensors, *results]):
+        if shape is None:
             return None
-        kind = ir.RankedTensorType(value.type)
-        count, shared = kind.shape[0] if kind.rank else 1, kind.rank > 1
+        size = shaped_bytes(value, shape)
+        assert size is not None
+        kind = ir.RankedTensorType(value)
+        count, shared = shape[0] if shape else 1, kind.rank > 1
         if not shared and chosen and place < len(tensors):
             shared, count = count >= experts * call.n and not count % experts, experts
         if experts > 1 and shared and count == experts:

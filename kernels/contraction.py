@@ -7,9 +7,9 @@ Groups g of m rows each; e is the expert of a group. Four ways for the rows:
     all      one group, one weight
     own      `rows` rows a group, by expert g
     chosen   `rows` rows a group, by expert IDS[g]
-    sorted   group g are the rows ROUTES[g] to ROUTES[g + 1] by expert g; behind those numbers
-             ROUTES has the rows of the result that they are; A has rows in this order where they
-             are `copied`
+    sorted   group g are the rows ROUTES[g] to ROUTES[g + 1]; behind those numbers ROUTES has the
+             expert of each group, then the rows of the result that they are; A has rows in this
+             order where they are `copied`
 
 A gated result has columns n of two halves h of the weights. On tiles, activations in f32 are three
 planes p of bf16, whose sum they are. Integers are counted in units, which SA brings in.
@@ -102,9 +102,10 @@ class Contraction:
     def _derived(self) -> dict[str, Derived]:
         if self.choice == "sorted":
             rows = Derived("g", table="ROUTES", plus="m")
-            order = replace(rows, through="ROUTES", behind=self.experts + 1)
+            order = replace(rows, through="ROUTES", behind=2 * self.experts + 1)
             read = rows if self.copied else replace(order, share=self.share)
-            return {"r": read, "y": order, "e": Derived("g")}
+            expert = Derived("g", through="ROUTES", behind=self.experts + 1)
+            return {"r": read, "y": order, "e": expert}
         rows = Derived("g", times=self.rows, plus="m")
         found = {"r": replace(rows, share=self.share), "y": rows}
         if self.choice == "own":

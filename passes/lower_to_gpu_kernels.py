@@ -43,6 +43,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.reasons import Reason
+from mxc.dialects.samples import Sample, Sizes, read_samples, write_estimates
 from mxc.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.kernels.calls import Calls, take_over
@@ -95,7 +96,7 @@ class LowerToGpuKernels(Pass):
 
 class _Kernels:
     def __init__(self, module: ir.Operation, gpu: Gpu) -> None:
-        self._calls, self._gpu = Calls(module), gpu
+        self._calls, self._gpu, self._samples = Calls(module), gpu, read_samples(module)
         self._epilogues: dict[str, int] = {}
 
     def lower(self, call: Call, chosen: Schedules) -> None:
@@ -123,7 +124,22 @@ class _Kernels:
             kind: Kind = "scaled matrix" if call.decoded is None else "matrix"
             clocks, count = self._estimate(call, chosen, after)
             of = dataclasses.replace(call.of, clocks=clocks, workgroups=count)
+            sampled = [self._at(sample, call, chosen, after) for sample in self._samples]
+            if call.scalars() and sampled:
+                write_estimates(made, sampled)
             take_over(made, of, call.op, after, blocks, kind=kind)
+
+    def _at(
+        self, sample: Sample, call: Call, chosen: Schedules, after: Epilogue
+    ) -> tuple[int, int]:
+        """The estimate of the rows and groups of a sample; 0 where these are not known."""
+        known = iter([Sizes(sample).number(scalar) for scalar in call.scalars()])
+        batch, m = (
+            next(known, None) if size is None else size for size in (call.of.batch, call.of.m)
+        )
+        of = dataclasses.replace(call.of, batch=batch, m=m)
+        chosen = chosen if m is None else chosen.only(m)
+        return self._estimate(dataclasses.replace(call, of=of), chosen, after)
 
     def _estimate(self, call: Call, chosen: Schedules, after: Epilogue) -> tuple[int, int]:
         """Clocks by the model of time, and workgroups; 0 where sizes come with each call."""

@@ -6,6 +6,7 @@ is then held where its last pages are.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,11 +19,11 @@ from mxc.runtime.steps import StepModel
 class SequencePages:
     """`lists`: the page list of each kind. `first`: the first entry of it that is still held."""
 
-    lists: list[list[int]]
+    lists: list[array[int]]
     first: list[int]
     state: int | None = None
 
-    def held(self, kind: int) -> list[int]:
+    def held(self, kind: int) -> array[int]:
         """Its pages of a kind."""
         return self.lists[kind][self.first[kind] :]
 
@@ -126,7 +127,7 @@ class PageStore:
             found = _known(self._found(keys, kind, count))
             self._pools[kind].share(found)
             gone = count - len(found)
-            lists.append([0] * gone + found)
+            lists.append(array("i", [0] * gone + found))
             first.append(gone)
         state = self._free_states.pop() if self._stateful else None
         return SequencePages(lists, first, state)
@@ -141,7 +142,10 @@ class PageStore:
         lists = []
         for pool, held, first in zip(self._pools, pages.lists, pages.first, strict=True):
             pool.share(held[first:full])
-            lists.append(held[:full] + [pool.new()] * bool(partial))
+            own = held[:full]
+            if partial:
+                own.append(pool.new())
+            lists.append(own)
         state = self._free_states.pop() if self._stateful else None
         return SequencePages(lists, list(pages.first), state)
 

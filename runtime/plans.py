@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mxc.runtime.page_store import SequencePages
 from mxc.runtime.steps import Integers, StepModel, StepPlan
+
+#: Of each run: its first row, number of rows, and positions before them.
+_Runs: TypeAlias = Sequence[tuple[int, int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,29 +32,22 @@ class Run:
 def plan_of(runs: Sequence[Run], model: StepModel) -> StepPlan:
     """The arrays of one step over some runs, in their order."""
     size, kinds = model.page_size, range(len(model.kinds))
-    counts = np.array([len(run.tokens) for run in runs])
-    firsts = np.cumsum(counts) - counts
-    before = np.array([run.before for run in runs])
-    longest = int((-(-(before + counts) // size)).max())
-    positions: list[Integers] = []
-    slots: list[list[Integers]] = [[] for _ in kinds]
-    pages = [np.zeros((len(runs), longest), np.int32) for _ in kinds]
-    for index, run in enumerate(runs):
-        at = np.arange(run.before, run.before + len(run.tokens), dtype=np.int32)
-        positions.append(at)
-        for kind in kinds:
-            held = np.asarray(run.pages.lists[kind][:longest], np.int32)
-            pages[kind][index, : len(held)] = held
-            slots[kind].append(held[at // size] * size + at % size)
-    rows = [
-        first + row for first, run in zip(firsts.tolist(), runs, strict=True) for row in run.wanted
-    ]
+    described: list[tuple[int, int, int]] = []
+    rows: list[int] = []
+    first = 0
+    for run in runs:
+        count = len(run.tokens)
+        described.append((first, count, run.before))
+        rows += [first + row for row in run.wanted]
+        first += count
+    longest = -(-max(before + count for _, count, before in described) // size)
+    lists = [[run.pages.lists[kind] for run in runs] for kind in kinds]
     return StepPlan(
         tokens=np.concatenate([np.asarray(run.tokens, np.int32) for run in runs]),
-        positions=np.concatenate(positions),
-        slots=tuple(np.concatenate(each) for each in slots),
-        runs=np.stack([firsts, counts, before], axis=1).astype(np.int32),
-        pages=tuple(pages),
+        positions=np.array(_positions(described), np.int32),
+        slots=tuple(np.array(_slots(described, held, size), np.int32) for held in lists),
+        runs=np.array(described, np.int32),
+        pages=tuple(_table(held, longest) for held in lists),
         rows=np.array(rows, np.int32),
         states=np.array([run.pages.state for run in runs if run.pages.state is not None], np.int32),
     )
@@ -61,54 +58,87 @@ def misfit(plan: StepPlan, model: StepModel) -> str | None:
     rows, count = len(plan.tokens), len(plan.runs)
     kinds, size = model.kinds, model.page_size
     lists = plan.pages[0].shape[-1] if plan.pages else 0
-    for name, array, shape in (
+    for name, each, shape in (
         ("tokens", plan.tokens, (rows,)),
         ("positions", plan.positions, (rows,)),
         ("runs", plan.runs, (count, 3)),
         ("rows", plan.rows, (len(plan.rows),)),
         ("states", plan.states, (count if model.states else 0,)),
-        *((f"slots of kind {n}", each, (rows,)) for n, each in enumerate(plan.slots)),
-        *((f"pages of kind {n}", each, (count, lists)) for n, each in enumerate(plan.pages)),
+        *((f"slots of kind {n}", slots, (rows,)) for n, slots in enumerate(plan.slots)),
+        *((f"pages of kind {n}", pages, (count, lists)) for n, pages in enumerate(plan.pages)),
     ):
-        if array.dtype != np.int32 or array.shape != shape:
-            return f"{name}: wants int32 {list(shape)}, got {array.dtype} {list(array.shape)}"
+        if each.dtype != np.int32 or each.shape != shape:
+            return f"{name}: wants int32 {list(shape)}, got {each.dtype} {list(each.shape)}"
     if len(plan.slots) != len(kinds) or len(plan.pages) != len(kinds):
         return f"{len(plan.slots)} slots and {len(plan.pages)} lists of pages of {len(kinds)} kinds"
     if not 1 <= rows <= model.rows:
         return f"{rows} rows; the model takes 1 to {model.rows}"
-    first, counts, before = plan.runs.T.astype(np.int64)
-    if (counts < 1).any() or (before < 0).any() or (first != np.cumsum(counts) - counts).any():
-        return "runs do not follow one another"
-    if counts.sum() != rows:
-        return f"runs of {counts.sum()} rows, of {rows}"
-    expected = np.repeat(before - first, counts) + np.arange(rows)
-    if (plan.positions != expected).any():
+    # Numbers of Python: for a few rows arrays would take longer.
+    runs, row, longest = plan.runs.tolist(), 0, 0
+    for first, many, before in runs:
+        if many < 1 or before < 0 or first != row:
+            return "runs do not follow one another"
+        row += many
+        longest = max(longest, before + many)
+    if row != rows:
+        return f"runs of {row} rows, of {rows}"
+    if plan.positions.tolist() != _positions(runs):
         return "positions are not those of the runs"
-    if (before + counts).max() > min(model.context, lists * size):
+    if longest > min(model.context, lists * size):
         return (
-            f"a sequence of {(before + counts).max()} positions; the model takes {model.context}, "
+            f"a sequence of {longest} positions; the model takes {model.context}, "
             f"the lists of pages hold {lists * size}"
         )
-    bounds = [
+    for what, each, bound in (
         ("token", plan.tokens, model.vocabulary),
         ("row", plan.rows, rows),
         ("state slot", plan.states, model.states),
-        *(("page", each, kind.pages) for each, kind in zip(plan.pages, kinds, strict=True)),
-        *(("slot", each, kind.pages * size) for each, kind in zip(plan.slots, kinds, strict=True)),
-    ]
-    for what, array, bound in bounds:
-        if (outside := _outside(array, bound)) is not None:
+        *(("page", pages, kind.pages) for pages, kind in zip(plan.pages, kinds, strict=True)),
+    ):
+        if (outside := _outside(each, bound)) is not None:
             return f"{what} {outside} is not one of 0 to {bound - 1}"
-    if any(len(np.unique(each)) < len(each) for each in (*plan.slots, plan.states)):
-        return "two rows have one slot, or two runs one state"
-    owners = np.repeat(np.arange(count), counts)
+    for each in (*plan.slots, plan.states):
+        if len(set(each.tolist())) < len(each):
+            return "two rows have one slot, or two runs one state"
     for slots, pages in zip(plan.slots, plan.pages, strict=True):
-        place = pages[owners, plan.positions // size] * size + plan.positions % size
-        if (place != slots).any():
+        if slots.tolist() != _slots(runs, pages, size):
             return "slots are not where the lists of pages say"
     return None
 
 
-def _outside(array: NDArray[np.int32], bound: int) -> int | None:
-    found = array[(array < 0) | (array >= bound)]
-    return int(found[0]) if found.size else None
+def _positions(runs: _Runs) -> list[int]:
+    """Where each row stands in its sequence."""
+    found: list[int] = []
+    for _, count, before in runs:
+        found += range(before, before + count)
+    return found
+
+
+def _slots(runs: _Runs, lists: Iterable[Any], size: int) -> list[int]:
+    """Where the page list of each run has its rows."""
+    found: list[int] = []
+    for (_, count, before), pages in zip(runs, lists, strict=True):
+        at, end = before, before + count
+        while at < end:
+            page, rest = divmod(at, size)
+            start = int(pages[page]) * size
+            some = min(size, end - page * size)
+            found += range(start + rest, start + some)
+            at += some - rest
+    return found
+
+
+def _outside(numbers: Integers, bound: int) -> int | None:
+    """The first that is not one of 0 to bound - 1."""
+    # A negative number is a large one.
+    if numbers.size == 0 or numbers.view(np.uint32).max() < bound:
+        return None
+    return int(numbers[(numbers < 0) | (numbers >= bound)][0])
+
+
+def _table(lists: Sequence[array[int]], longest: int) -> Integers:
+    """[S, longest]: page lists, filled up with zeros."""
+    pages = np.zeros((len(lists), longest), np.int32)
+    for row, held in zip(pages, lists, strict=True):
+        row[: len(held)] = held[:longest]
+    return pages

@@ -178,12 +178,13 @@ class _Work:
             self.steps.step(plan)
             fastest = min(fastest, time.perf_counter() - begin)
         calls = capture(self._program(), STEP, words, REPETITIONS + 1, self.folder)
+        position, rows = int(plan.positions[0]), len(plan.tokens)
         return summarise(
             min(calls[1:], key=lambda call: call.seconds),
-            operations(self.model, STEP),
+            operations(self.model, STEP, rows, position + rows),
             function=STEP,
-            position=int(plan.positions[0]),
-            tokens=len(plan.tokens),
+            position=position,
+            tokens=rows,
             threads=self.model.threads,
             undisturbed=1e3 * fastest,
         )
@@ -211,9 +212,13 @@ class _Work:
         return f"{'x'.join(map(str, buffer.shape))}x{kind.stored.dtype}=@{file}"
 
 
-def operations(model: Model, function: str) -> list[dict[str, Any]]:
+def operations(
+    model: Model, function: str, rows: int = 0, positions: int = 0
+) -> list[dict[str, Any]]:
     """The operations of one function in the artifact's report, in the order of the program.
 
+    Bytes and products that come with the call are those of the sample of so many `rows` of a
+    sequence of so many `positions`, or those that all samples of so many rows have in common.
     Raises RequestError where the report cannot be read.
     """
     file = model.path / REPORT
@@ -221,11 +226,25 @@ def operations(model: Model, function: str) -> list[dict[str, Any]]:
         report = json.loads(file.read_text(encoding="utf-8"))
         if "levels" in report:
             report = report["levels"][model.level]
-        return [each for each in report["operations"] if each["function"] == function]
+        samples = [each for each in report["samples"] if each["rows"] == rows]
+        exact = [each for each in samples if each["positions"] == positions]
+        names = [each["name"] for each in exact or (samples if len(samples) > 1 else [])]
+        own = [each for each in report["operations"] if each["function"] == function]
+        return [each | _at(each["samples"], names) for each in own]
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         raise RequestError(
             f"{file}: does not say what the dispatches are ({error!r}); compile the model again"
         ) from error
+
+
+def _at(samples: dict[str, dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    """Bytes and products that samples of these names have in common; nothing of none."""
+    found: dict[str, Any] = {}
+    for key in ("bytes_moved", "flops"):
+        amounts = {samples[name][key] for name in names if name in samples}
+        if amounts:
+            found[key] = amounts.pop() if len(amounts) == 1 else None
+    return found
 
 
 def summarise(

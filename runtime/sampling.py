@@ -47,8 +47,7 @@ class Sampler:
         """The next token after `logits`, [vocab_size] or [1, vocab_size]."""
         row = np.asarray(logits).reshape(-1)
         if self.temperature == 0:
-            _refuse_nan(row)
-            return int(np.argmax(row))
+            return _likeliest(row)
         tokens, weights = self._kept(row)
         # Inverse of the cumulative distribution; the largest value is exactly the total.
         total = np.cumsum(weights)
@@ -59,8 +58,7 @@ class Sampler:
         row = np.asarray(logits).reshape(-1)
         result = np.zeros(row.shape, np.float64)
         if self.temperature == 0:
-            _refuse_nan(row)
-            result[np.argmax(row)] = 1.0
+            result[_likeliest(row)] = 1.0
         else:
             tokens, weights = self._kept(row)
             result[tokens] = weights / weights.sum()
@@ -68,11 +66,10 @@ class Sampler:
 
     def _kept(self, row: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Token ids that may be drawn, in ascending order, and their unnormalised probabilities."""
-        _refuse_nan(row)
-        # Less the largest before the division: a tiny temperature makes infinities of the others.
         wide = row.astype(np.float64)
+        # Less the largest before the division: a tiny temperature makes infinities of the others.
         with np.errstate(over="ignore"):
-            scores = (wide - wide.max()) / self.temperature
+            scores = (wide - wide[_likeliest(row)]) / self.temperature
         tokens = np.arange(len(scores))
         if self.top_k is not None and self.top_k < len(scores):
             least = np.partition(scores, -self.top_k)[-self.top_k]
@@ -99,10 +96,16 @@ def _within(name: str, value: float | None, low: float, high: float | None) -> N
         raise RequestError(f"{name} must be {wanted}, got {value}")
 
 
-def _refuse_nan(row: NDArray[np.float32]) -> None:
-    """A model that computes NaN has no next token; +inf would make every other one impossible."""
-    if np.isnan(row).any() or not (row < np.inf).all() or not (row > -np.inf).any():
+def _likeliest(row: NDArray[np.float32]) -> int:
+    """The token of the greatest logit, the first of equal ones.
+
+    Raises RequestError where that is no number: a model that computes NaN, which numpy takes for
+    the greatest, has no next token, and +inf would make every other one impossible.
+    """
+    token = int(np.argmax(row))
+    if not np.isfinite(row[token]):
         raise RequestError(
             "the model's logits hold NaN or infinity, so no token can be chosen; "
             "`mxc report` shows how it was compiled"
         )
+    return token

@@ -14,6 +14,7 @@ from mxc.compiler import compilation
 from mxc.compiler.artifact import Artifact
 from mxc.compiler.checkpoints.hub import located
 from mxc.compiler.cli.progress import showing
+from mxc.compiler.cli.report_samples import show_samples
 from mxc.compiler.cli.report_table import bytes_text, print_notes, show_report, table_console
 from mxc.compiler.cli.signals import ending_cleanly
 from mxc.compiler.emit import emit_assembly, require_kind, write
@@ -133,7 +134,9 @@ def show_artifact(artifact: Artifact, *, json: bool = False) -> None:
         print(text, end="")
         return
     console = table_console()
-    show_report(console, Reports.from_dict(loads(text), REPORT))
+    reports = Reports.from_dict(loads(text), REPORT)
+    show_report(console, reports)
+    show_samples(console, reports)
     print_notes(console, artifact.manifest.notes)
     total = sum(file.bytes for file in artifact.manifest.files.values())
     # Not folded to the width: a path is there to be copied.

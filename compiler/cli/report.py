@@ -43,6 +43,7 @@ def command(
     """Show how each contraction was lowered, and why where it fell back."""
     from mxc.artifact.manifest import read_manifest
     from mxc.compiler.cli.report_kernels import show_kernels
+    from mxc.compiler.cli.report_samples import show_samples
     from mxc.compiler.cli.report_table import (
         print_memory,
         print_notes,
@@ -72,6 +73,7 @@ def command(
     else:
         console = table_console()
         show_report(console, reports)
+        show_samples(console, reports)
         show_kernels(console, reports, every=kernels)
         show_times(console, reports, every=kernels)
         print_memory(console, manifest.model)

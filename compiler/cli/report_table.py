@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mxc.artifact.manifest import ModelRecord
-from mxc.compiler.report import Matmul, Report, Reports
+from mxc.compiler.report import Matmul, MatmulCost, Report, Reports
 from mxc.compiler.report.assembly import Kernel
 from mxc.targets.target import TARGETS
 
@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 #: Columns of a terminal from which on the whole table fits without folding much.
 _WIDE = 140
 #: Columns of a table that goes to a file or a pipe.
-_LOG_WIDTH = 200
+_LOG_WIDTH = 220
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ def _wide(rows: Sequence[Row], notes: Sequence[str]) -> Table:
             _types(one),
             one.lowering,
             str(one.kernels),
-            bytes_text(one.bytes_moved),
-            _ratio(one),
+            _each(one, lambda cost: bytes_text(cost.bytes_moved)),
+            _each(one, _ratio),
             Text(note, style="bold red"),
         )
     return table
@@ -140,7 +140,7 @@ def _narrow(rows: Sequence[Row], notes: Sequence[str]) -> Table:
         table.add_row(
             Text(f"{row.name}\n  {times}{_shape(one)}\n  {_types(one)}"),
             one.lowering + (f" ({one.kernels} kernels)" if one.kernels > 1 else ""),
-            _ratio(one),
+            _each(one, _ratio),
             Text(note, style="bold red"),
         )
     return table
@@ -176,16 +176,35 @@ def bytes_text(size: int | None) -> str:
     raise AssertionError("unreachable")
 
 
+def _costs(one: Matmul) -> list[Matmul | MatmulCost]:
+    """Those of the samples that differ, the least first; of stated sizes the contraction itself."""
+    if min(one.batch, one.m) >= 0 or not one.samples:
+        return [one]
+    return sorted(set(one.samples.values()), key=lambda cost: (cost.batch, cost.m))
+
+
+def _each(one: Matmul, cell: Callable[[Matmul | MatmulCost], str]) -> str:
+    return " / ".join(dict.fromkeys(map(cell, _costs(one))))
+
+
 def _shape(one: Matmul) -> str:
-    sizes = "x".join("?" if size < 0 else str(size) for size in (one.m, one.n, one.k))
-    return sizes if one.batch == 1 else f"{'?' if one.batch < 0 else one.batch} x {sizes}"
+    batch, m = (
+        "/".join(dict.fromkeys(_number(size) for size in sizes))
+        for sizes in zip(*((cost.batch, cost.m) for cost in _costs(one)), strict=True)
+    )
+    sizes = f"{m}x{_number(one.n)}x{_number(one.k)}"
+    return sizes if batch == "1" else f"{batch} x {sizes}"
+
+
+def _number(size: int) -> str:
+    return "?" if size < 0 else str(size)
 
 
 def _types(one: Matmul) -> str:
     return f"{one.lhs} x {one.rhs} -> {one.out}"
 
 
-def _ratio(one: Matmul) -> str:
+def _ratio(one: Matmul | MatmulCost) -> str:
     if one.bytes_moved is None or not one.bytes_minimum:
         return "?"
     return f"{one.bytes_moved / one.bytes_minimum:.2f}"

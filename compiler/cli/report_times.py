@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
@@ -41,18 +41,38 @@ class _Row:
 def show_times(console: Console, reports: Reports, *, every: bool) -> None:
     """Print the table of each report of a GPU: the longest operations, or `every` one."""
     for report in reports.levels.values():
-        shown = render_times(report, every=every)
-        if shown is not None:
-            console.print(shown)
+        for sample in ("", *(each.name for each in report.samples)):
+            shown = render_times(at_sample(report, sample), sample, every=every)
+            if shown is not None:
+                console.print(shown)
 
 
-def render_times(report: Report, *, every: bool = False) -> Group | None:
+def at_sample(report: Report, sample: str) -> Report:
+    """A report whose operations are those at a sample; "": those of functions without samples."""
+    if not sample:
+        own = [each for each in report.operations if not each.samples]
+    else:
+        own = [
+            replace(
+                each,
+                bytes_moved=each.samples[sample].bytes_moved,
+                flops=each.samples[sample].flops,
+                time=each.samples[sample].time,
+            )
+            for each in report.operations
+            if sample in each.samples
+        ]
+    return replace(report, operations=tuple(own))
+
+
+def render_times(report: Report, sample: str = "", *, every: bool = False) -> Group | None:
     """The table, its legend, and a line for each function; None where nothing is estimated."""
     rows = _rows(report.operations)
     if not rows:
         return None
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.title, table.title_justify = f"estimated times for {report.target}", "left"
+    at = f", {sample}" if sample else ""
+    table.title, table.title_justify = f"estimated times for {report.target}{at}", "left"
     table.add_column("operation", overflow="fold")
     for heading in ("calls", "us", "bound", "by", "tail", "model"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -33,10 +33,12 @@ from mxc.compiler.models.blocks.scope import Memory, Scope, State
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.blocks.weights import Formats, Weights
 from mxc.compiler.models.options import Options
+from mxc.compiler.models.samples import samples_of_step
 from mxc.dialects.attention import Chunk, Reach, Runs
 from mxc.dialects.context import new_context
 from mxc.dialects.pages import Pages
 from mxc.dialects.parameters import NAME, Parameters
+from mxc.dialects.samples import write_samples
 from mxc.dialects.sizes import as_long_as
 from mxc.formats.recipes import scale_recipe
 
@@ -287,6 +289,10 @@ class Builder:
             op.attributes["arg_attrs"] = ir.ArrayAttr.get(
                 [ir.DictAttr.get({})] * given + [consumed] * len(memory)
             )
+            pools = [list(ir.RankedTensorType(each).shape) for each in memory]
+            paged, longest = len(self._decoder.pages), self._options.max_sequence_length
+            samples = samples_of_step(PAGE, longest, pools[:paged], pools[paged:])
+            write_samples(self._module.operation, samples)
         return self._module
 
     def _row_types(self) -> list[ir.Type]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mxc.artifact.manifest import BLOCKS, REPORT, SCALES, Manifest, read_json, read_manifest
 from mxc.artifact.parameter_archive import ArchiveEntry, read_archive
-from mxc.compiler.report import Report, Reports
+from mxc.compiler.report import Operation, Report, Reports, Sample
 from mxc.compiler.report.listings import listings
 from mxc.errors import ArtifactError
 from mxc.targets.amd import gpu
@@ -110,8 +110,7 @@ def _level(name: str, report: Report, assembly: Sequence[str], texts: Texts) -> 
                 **asdict(kernel),
                 "case": kernel.entry,
                 "operations": [f"{each.function}: {each.name}" for each in operations],
-                "bytes": sum(each.bytes_moved or 0 for each in operations),
-                "flops": sum(each.flops or 0 for each in operations),
+                "costs": _costs(operations, report.samples),
                 "text": None if text is None else texts.number(text),
             }
         )
@@ -122,8 +121,35 @@ def _level(name: str, report: Report, assembly: Sequence[str], texts: Texts) -> 
         "kernels": kernels,
         "functions": [asdict(each) for each in report.functions],
         "operations": [asdict(each) for each in report.operations],
+        "samples": [
+            {**asdict(each), **_total(report.operations, each.name)} for each in report.samples
+        ],
         "findings": list(report.findings),
         "roof": _roof(report.target),
+    }
+
+
+def _costs(operations: Sequence[Operation], samples: Sequence[Sample]) -> dict[str, Any]:
+    """Of all calls of a kernel, bytes and products at each sample; "" where sizes are stated."""
+    if any(each.samples for each in operations):
+        return {each.name: _total(operations, each.name) for each in samples}
+    return {
+        "": {
+            "bytes": sum(each.bytes_moved or 0 for each in operations),
+            "flops": sum(each.flops or 0 for each in operations),
+        }
+    }
+
+
+def _total(operations: Sequence[Operation], sample: str) -> dict[str, Any]:
+    """Launches, bytes, products and seconds of operations at a sample."""
+    own = [each.samples[sample] for each in operations if sample in each.samples]
+    times = [each.time.seconds for each in own if each.time is not None]
+    return {
+        "launches": len(own),
+        "bytes": sum(each.bytes_moved or 0 for each in own),
+        "flops": sum(each.flops or 0 for each in own),
+        "seconds": sum(times) if times else None,
     }
 
 

@@ -74,6 +74,11 @@ function search(label, changed) {
 
 const matches = (text) => text.toLowerCase().includes(state.query.toLowerCase());
 const level = () => data.levels[state.level];
+// What is shown of a contraction at each sample, or once where its sizes are stated.
+const costs = (one) => Object.keys(one.samples).length ? Object.entries(one.samples) : [["", one]];
+const distinct = (texts) => [...new Set(texts)].join(" / ");
+const most = (one) => Math.max(...Object.values(one.costs).map((cost) => cost.bytes));
+const each = (one, text) => distinct(Object.values(one.costs).map(text));
 const ratio = (one) => one.bytes_moved && one.bytes_minimum ? one.bytes_moved / one.bytes_minimum : null;
 
 function barOf(share) {
@@ -112,6 +117,15 @@ function overview() {
   parts.push(table(data.memory, [["part", ([name]) => name, { name: true }],
     ["bytes", ([, count]) => bytes(count), { number: true, order: ([, count]) => count }],
     ["", ([, count]) => barOf(count / most)]]));
+  if (here.samples.length) parts.push(make("h2", {}, "Samples"), table(here.samples, [
+    ["sample", (one) => one.name, { name: true }],
+    ["function", (one) => one.function],
+    ["rows", (one) => one.rows, { number: true, order: (one) => one.rows }],
+    ["positions", (one) => one.positions, { number: true, order: (one) => one.positions }],
+    ["launches", (one) => one.launches, { number: true, order: (one) => one.launches }],
+    ["bytes", (one) => bytes(one.bytes), { number: true, order: (one) => one.bytes }],
+    ["operations", (one) => flops(one.flops), { number: true, order: (one) => one.flops }],
+    ...(here.roof ? [["us, estimated", (one) => (one.seconds * 1e6).toFixed(1), { number: true, order: (one) => one.seconds }]] : [])]));
   parts.push(make("h2", {}, "Operations per byte"), ...chart(here));
   parts.push(make("h2", {}, "Functions"), table(here.functions, [
     ["function", (one) => one.name, { name: true }],
@@ -124,7 +138,8 @@ function overview() {
 
 // Each kernel by its operations per byte and its bytes; of a GPU the ridge of its roofline.
 function chart(here) {
-  const dots = here.kernels.filter((one) => one.flops > 0 && one.bytes > 0);
+  const dots = here.kernels.flatMap((one) => Object.entries(one.costs)
+    .map(([sample, cost]) => ({ name: one.name, sample, ...cost }))).filter((one) => one.flops > 0 && one.bytes > 0);
   if (!dots.length) return [make("p", { class: "dim" }, "No kernel has bytes and operations of known size.")];
   const roof = here.roof, width = 720, height = 320, left = 64, base = 280;
   const ridges = roof ? Object.entries(roof.peaks).map(([name, peak]) => [name, peak / roof.bandwidth]) : [];
@@ -145,7 +160,7 @@ function chart(here) {
     shape("line", { class: "ridge", x1: x(at), x2: x(at), y1: 20, y2: base }),
     shape("text", { x: x(at) - 4, y: 30 + 13 * number, "text-anchor": "end" }, name)));
   for (const one of dots) svg.append(shape("circle", { cx: x(one.flops / one.bytes), cy: y(one.bytes), r: 5,
-    onclick: () => show("Kernels", one.name) }, shape("title", {}, `${one.name}: ${bytes(one.bytes)}, ${(one.flops / one.bytes).toFixed(1)} operations per byte`)));
+    onclick: () => show("Kernels", one.name) }, shape("title", {}, `${one.name}${one.sample ? `, ${one.sample}` : ""}: ${bytes(one.bytes)}, ${(one.flops / one.bytes).toFixed(1)} operations per byte`)));
   svg.append(shape("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, "operations per byte moved"));
   const said = roof
     ? `${roof.product}: left of a dashed line its memory is the limit (${flops(roof.bandwidth)}B/s), right of it that instruction.`
@@ -160,12 +175,16 @@ function contractions() {
       ["function", (one) => one.function],
       ["contraction", (one) => one.name, { name: true }],
       ["count", (one) => one.count, { number: true, order: (one) => one.count }],
-      ["m x n x k", (one) => (one.batch === 1 ? "" : `${one.batch} x `) + [one.m, one.n, one.k].map(size).join(" x ")],
+      ["m x n x k", (one) => {
+        const batch = distinct(costs(one).map(([, cost]) => size(cost.batch)));
+        const m = distinct(costs(one).map(([, cost]) => size(cost.m)));
+        return (batch === "1" ? "" : `${batch} x `) + [m, size(one.n), size(one.k)].join(" x ");
+      }],
       ["types", (one) => `${one.lhs} x ${one.rhs} to ${one.out}`],
       ["instruction", (one) => one.lowering],
       ["kernels", (one) => one.kernels, { number: true, order: (one) => one.kernels }],
-      ["bytes", (one) => bytes(one.bytes_moved), { number: true, order: (one) => one.bytes_moved || 0 }],
-      ["of minimum", (one) => ratio(one)?.toFixed(2) ?? "", { number: true, order: (one) => ratio(one) || 0 }],
+      ["bytes", (one) => distinct(costs(one).map(([, cost]) => bytes(cost.bytes_moved))), { number: true, order: (one) => costs(one)[0][1].bytes_moved || 0 }],
+      ["of minimum", (one) => distinct(costs(one).map(([, cost]) => ratio(cost)?.toFixed(2) ?? "")), { number: true, order: (one) => ratio(costs(one)[0][1]) || 0 }],
       ["", (one) => one.fallback ? make("span", { class: "bad" }, one.fallback)
         : make("span", { class: "dim" }, [one.choice, one.unfused].filter(Boolean).join("; "))],
     ], (one) => show("Kernels", level().kernels.find((each) => each.case === one.kernel || each.name === one.kernel)?.name)));
@@ -181,7 +200,7 @@ function kernels() {
     level().kernels.filter((each) => matches(`${each.name} ${each.operations.join(" ")}`)), [
       ["kernel", (each) => each.name, { name: true }],
       ["calls", (each) => each.operations.length, { number: true, order: (each) => each.operations.length }],
-      ["bytes", (each) => bytes(each.bytes), { number: true, order: (each) => each.bytes }],
+      ["bytes", (one) => each(one, (cost) => bytes(cost.bytes)), { number: true, order: most }],
       ["spills", (each) => each.spills ? make("span", { class: "bad" }, String(each.spills)) : "0", { number: true, order: (each) => each.spills }],
       ...(gpu ? [["VGPR", (each) => each.vgpr ?? "", { number: true, order: (each) => each.vgpr }],
         ["matrix share", (each) => each.hot_loop?.shares?.matrix?.toFixed(2) ?? "", { number: true, order: (each) => each.hot_loop?.shares?.matrix ?? -1 }]] : []),
@@ -191,7 +210,7 @@ function kernels() {
 }
 
 function kernel(one) {
-  const facts = [["called by", [...new Set(one.operations)].join("; ")], ["bytes of all calls", bytes(one.bytes)], ["operations of all calls", flops(one.flops)],
+  const facts = [["called by", [...new Set(one.operations)].join("; ")], ["bytes of all calls", each(one, (cost) => bytes(cost.bytes))], ["operations of all calls", each(one, (cost) => flops(cost.flops))],
     ["spills", `${one.spills}, ${one.scratch_bytes} bytes of scratch`]];
   if (one.vgpr !== null) facts.push(["registers", `${one.vgpr} vector (${one.agpr} of them accumulation), ${one.sgpr} scalar`], ["LDS", bytes(one.lds_bytes)], ["workgroup", `${one.workgroup_size} work-items`]);
   if (one.occupancy) facts.push(["waves per SIMD", `${one.occupancy.waves_per_simd}, limited by ${one.occupancy.limited_by}`]);

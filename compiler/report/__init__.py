@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mxc.artifact.schema import SchemaError, read_record
@@ -26,8 +26,40 @@ _BESIDE = ("dispatches", "transient_bytes", "steps", "quantised")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A call of `function` that figures are given for: `rows` of one sequence, which has so many
+    `positions` with them."""
+
+    name: str
+    function: str
+    rows: int
+    positions: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatmulCost:
+    """What of a Matmul comes with the call, at a sample."""
+
+    batch: int
+    m: int
+    bytes_moved: int | None
+    bytes_minimum: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationCost:
+    """What of an Operation comes with the call, at a sample."""
+
+    bytes_moved: int | None
+    flops: int | None
+    time: Time | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Matmul:
     """One contraction of one function. Sizes are of one call; -1 and None stand for dynamic.
+
+    `samples`: what they are at each sample of the function, by its name.
 
     `kernels` counts the dispatch itself, those before it that only prepare its operands, and those
     behind it that only finish its result element by element;
@@ -57,6 +89,7 @@ class Matmul:
     reason: str | None = None
     choice: str | None = None
     unfused: str | None = None
+    samples: dict[str, MatmulCost] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +99,8 @@ class Operation:
     `name` is the builder's, or the kernel's where there is none. `bytes_moved` is what the
     dispatch reads and writes, `flops` twice the products of its contractions, padding included;
     None where sizes are dynamic. `results`: the MLIR types of what it writes. `time`: how long it
-    takes a GPU, estimated; None for a CPU, and where sizes are dynamic.
+    takes a GPU, estimated; None for a CPU, and where sizes are dynamic. `samples`: these at each
+    sample of the function, by its name.
     """
 
     function: str
@@ -76,6 +110,7 @@ class Operation:
     flops: int | None
     results: tuple[str, ...] = ()
     time: Time | None = None
+    samples: dict[str, OperationCost] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +139,7 @@ class Report:
     functions: tuple[FunctionCost, ...]
     findings: tuple[str, ...] = ()
     operations: tuple[Operation, ...] = ()
+    samples: tuple[Sample, ...] = ()
 
     @property
     def calls(self) -> dict[str, list[Operation]]:

@@ -8,32 +8,46 @@ of scaled elements that is not understood is listed as such.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from iree.compiler import ir
 
 from mxc.artifact.code_objects.metadata import read_resources
-from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
+from mxc.compiler.report import (
+    FunctionCost,
+    Matmul,
+    MatmulCost,
+    Operation,
+    Report,
+    Sample,
+)
 from mxc.compiler.report.assembly import Kernel, parse_all
+from mxc.compiler.report.costs import (
+    at_sizes,
+    estimated,
+    least_bytes,
+    minimum,
+    operation_cost,
+    product_at,
+    row_size,
+    summed,
+)
 from mxc.compiler.report.following import following
-from mxc.compiler.report.kernel_time import Time, by_schedule, roofline
 from mxc.compiler.report.lowering import NO_REASON, choice_of, explain, explain_own, lowering_of
 from mxc.compiler.report.preparation import (
     Preparation,
     hoisted_globals,
-    operand,
     preparation,
     quantising,
 )
 from mxc.dialects import kernel_calls
+from mxc.dialects import samples as samples_of_program
 from mxc.dialects.contraction import Contraction, read_contraction
 from mxc.dialects.contractions import (
     Product,
-    Side,
     contractions,
     sums,
     sums_elements,
@@ -41,13 +55,12 @@ from mxc.dialects.contractions import (
 from mxc.dialects.dispatches import (
     Dispatch,
     dispatches,
-    element_bits,
     moved_bytes,
-    tensor_bytes,
     walk,
 )
 from mxc.dialects.kernel_calls import read_reasons
 from mxc.dialects.locations import names
+from mxc.dialects.samples import STATED, Sizes, read_samples
 from mxc.passes import verify_packed_weights, verify_transients
 from mxc.passes.kernels.executables import cases_of
 from mxc.passes.verify_packed_weights import Weights
@@ -82,20 +95,23 @@ def account(
     code = {dispatch.entry: dispatch.body for dispatch in every}
     bodies = {entry: contractions(body) for entry, body in code.items() if body is not None}
     matmuls: list[Matmul] = []
+    samples = read_samples(flow)
     for dispatch in every:
         kernel = kernels.get(dispatch.entry)
         call = read_contraction(dispatch.op)
+        at = _sizes(samples, dispatch)
         if call is not None:
             before = quantising(dispatch, weights, stores)
             after = following(dispatch, call.n, weights)
-            matmuls.append(_own(dispatch, call, (before, after), cases[dispatch.entry], target))
+            steps = (before, after)
+            matmuls.append(_own(dispatch, call, steps, cases[dispatch.entry], target, at))
             continue
         shared = users[dispatch.entry] > 1
         for contraction in bodies.get(dispatch.entry, ()):
             prepared = preparation(dispatch, contraction, weights, stores)
             after = following(dispatch, contraction.n, weights)
             matmuls.append(
-                _matmul(dispatch, contraction, prepared, after, kernel, target, shared=shared)
+                _matmul(dispatch, contraction, prepared, after, kernel, target, at, shared=shared)
             )
     matmuls += _unread(every, bodies, kernels, target)
     return Report(
@@ -105,52 +121,56 @@ def account(
         functions=_functions(every, stream),
         findings=tuple(dict.fromkeys([*_written(flow), *_prepared(stream)])),
         operations=tuple(
-            _operation(dispatch, bodies.get(dispatch.entry, []), users[dispatch.entry] > 1, target)
+            _operation(
+                dispatch,
+                bodies.get(dispatch.entry, []),
+                users[dispatch.entry] > 1,
+                target,
+                _sizes(samples, dispatch),
+            )
             for dispatch in every
+        ),
+        samples=tuple(
+            Sample(name=each.name, function=each.function, rows=each.rows, positions=each.positions)
+            for each in samples
         ),
     )
 
 
+def _sizes(samples: Sequence[samples_of_program.Sample], dispatch: Dispatch) -> dict[str, Sizes]:
+    """Sizes at each sample of the function that a dispatch is in."""
+    return {each.name: Sizes(each) for each in samples if each.function == dispatch.function}
+
+
 def _operation(
-    dispatch: Dispatch, inside: list[Product], shared: bool, target: Target
+    dispatch: Dispatch,
+    inside: list[Product],
+    shared: bool,
+    target: Target,
+    samples: Mapping[str, Sizes],
 ) -> Operation:
     call = read_contraction(dispatch.op)
-    if call is not None:
-        name = next(iter(dispatch.names), dispatch.entry)
-        moved = kernel_calls.moved_bytes(dispatch.op, call)
-        sizes = [(_size(call.batch), _size(call.m), call.n, call.k)]
-    else:
-        own = next(iter(dispatch.names), dispatch.entry)
-        name = _name(dispatch, inside[0], shared) if inside else own
-        moved = moved_bytes(dispatch)
-        sizes = [(each.batch, each.m, each.n, each.k) for each in inside]
-    dynamic = any(min(size) < 0 for size in sizes)
-    flops = None if dynamic else sum(2 * math.prod(size) for size in sizes)
+    name = next(iter(dispatch.names), dispatch.entry)
+    if call is None and inside:
+        name = _name(dispatch, inside[0], shared)
+    stated = operation_cost(dispatch, call, inside, target, STATED)
     return Operation(
         function=dispatch.function,
         name=name,
         kernel=dispatch.entry,
-        bytes_moved=moved,
-        flops=flops,
+        bytes_moved=stated.bytes_moved,
+        flops=stated.flops,
         results=tuple(
             str(ir.RankedTensorType(each.type).element_type)
             for each in dispatch.op.results
             if isinstance(each.type, ir.RankedTensorType)
         ),
-        time=_time(call, moved, flops, target),
+        time=stated.time,
+        samples={
+            each: operation_cost(dispatch, estimated(dispatch, call, n), inside, target, sizes)
+            for n, (each, sizes) in enumerate(samples.items())
+        },
     )
-
-
-def _time(
-    call: Contraction | None, moved: int | None, flops: int | None, target: Target
-) -> Time | None:
-    if target.gpu is None or moved is None or flops is None:
-        return None
-    if call is None:
-        return roofline(target.gpu, moved, flops)
-    widths = (call.lhs.bits, call.rhs.bits) if call.kind == "scaled matrix" else None
-    bound = roofline(target.gpu, moved, flops, widths)
-    return by_schedule(target.gpu, bound, call.clocks, call.workgroups) if call.clocks else bound
 
 
 def _matmul(
@@ -160,16 +180,27 @@ def _matmul(
     after: Sequence[Dispatch],
     kernel: Kernel | None,
     target: Target,
+    samples: Mapping[str, Sizes],
     *,
     shared: bool,
 ) -> Matmul:
     steps = [dispatch, *prepared.dispatches, *after]
-    moved = _sum([moved_bytes(step) for step in steps])
     block = contraction.block or prepared.block
     lhs, rhs = prepared.lhs or contraction.lhs, prepared.rhs or contraction.rhs
     formats = lhs.format(block), rhs.format(block)
     packed = any(format.scale for format in formats)
     reason = _reason(dispatch, contraction.op)
+
+    def cost(sizes: Sizes) -> MatmulCost:
+        known = product_at(dispatch, contraction, sizes)
+        return MatmulCost(
+            batch=known.batch,
+            m=known.m,
+            bytes_moved=summed([moved_bytes(step, sizes) for step in steps]),
+            bytes_minimum=minimum(dispatch, known, (lhs, rhs), block, after, sizes),
+        )
+
+    stated = cost(STATED)
     return Matmul(
         name=_name(dispatch, contraction, shared),
         function=dispatch.function,
@@ -183,10 +214,11 @@ def _matmul(
         kernel=dispatch.entry,
         lowering="not found" if kernel is None else lowering_of(kernel, target, packed=packed),
         kernels=len(steps),
-        bytes_moved=moved,
-        bytes_minimum=_minimum(dispatch, contraction, (lhs, rhs), block, after),
+        bytes_moved=stated.bytes_moved,
+        bytes_minimum=stated.bytes_minimum,
         fallback=explain(contraction, formats, prepared, kernel, target, reason),
         reason=reason or NO_REASON,
+        samples={name: cost(sizes) for name, sizes in samples.items()},
     )
 
 
@@ -205,6 +237,7 @@ def _own(
     steps: tuple[Sequence[Dispatch], Sequence[Dispatch]],
     kernels: Sequence[Kernel],
     target: Target,
+    samples: Mapping[str, Sizes],
 ) -> Matmul:
     """A contraction that a kernel of ours computes: what it is stands on the dispatch.
 
@@ -214,11 +247,23 @@ def _own(
     before, after = steps
     assert call.kind is not None
     found = [lowering_of(kernel, target, packed=call.rhs.is_packed) for kernel in kernels]
+
+    def cost(sizes: Sizes) -> MatmulCost:
+        known = at_sizes(dispatch, call, sizes)
+        moved = [moved_bytes(each, sizes) for each in (*before, *after)]
+        return MatmulCost(
+            batch=row_size(known.batch),
+            m=row_size(known.m),
+            bytes_moved=summed([kernel_calls.moved_bytes(dispatch, known, sizes), *moved]),
+            bytes_minimum=least_bytes(dispatch, known, after, sizes),
+        )
+
+    stated = cost(STATED)
     return Matmul(
         name=next(iter(dispatch.names), dispatch.entry),
         function=dispatch.function,
-        batch=_size(call.batch),
-        m=_size(call.m),
+        batch=row_size(call.batch),
+        m=row_size(call.m),
         n=call.n,
         k=call.k,
         lhs=call.lhs.name,
@@ -227,43 +272,13 @@ def _own(
         kernel=dispatch.entry,
         lowering=", ".join(dict.fromkeys(found)) or "not found",
         kernels=1 + len(before) + len(after),
-        bytes_moved=_sum(
-            [kernel_calls.moved_bytes(dispatch.op, call), *map(moved_bytes, (*before, *after))]
-        ),
-        bytes_minimum=_least_bytes(dispatch, call, after),
+        bytes_moved=stated.bytes_moved,
+        bytes_minimum=stated.bytes_minimum,
         fallback=explain_own(kernels, target, call.kind),
         choice=choice_of(call, target),
         unfused=call.unfused or None,
+        samples={name: cost(sizes) for name, sizes in samples.items()},
     )
-
-
-def _least_bytes(dispatch: Dispatch, call: Contraction, after: Sequence[Dispatch]) -> int | None:
-    """Bytes of both packed factors and the output, each once."""
-    if call.batch is None or call.m is None:
-        return None
-    rows = call.batch * call.m
-    written = rows * call.out.row_bytes(call.n)
-    # Of a gated product half of the columns.
-    own = [tensor_bytes(result.type) for result in dispatch.op.results]
-    written = min(written, _sum(own) or written)
-    for finish in after:
-        written = min(written, tensor_bytes(finish.op.results[0].type) or written)
-    return (
-        call.weights * call.n * call.rhs.row_bytes(call.k)
-        + rows * call.lhs.row_bytes(call.k)
-        + written
-    )
-
-
-def _size(known: int | None) -> int:
-    """As a row of the report has it."""
-    return -1 if known is None else known
-
-
-def _sum(parts: Sequence[int | None]) -> int | None:
-    """None where a part is not known."""
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
 
 
 def _unread(
@@ -321,46 +336,6 @@ def _name(dispatch: Dispatch, contraction: Product, shared: bool) -> str:
         return next(iter([*inner, *outer]), dispatch.entry)
     alike = [name for name in outer if _NUMBER.sub("", name) == _NUMBER.sub("", inner[0])]
     return [*alike, *outer][0]
-
-
-def _minimum(
-    dispatch: Dispatch,
-    contraction: Product,
-    packed: tuple[Side, Side],
-    block: int,
-    after: Sequence[Dispatch],
-) -> int | None:
-    """Bytes of both packed factors, their scales and the output, each once.
-
-    Rows that several groups of a batch share are counted once: no more than the operand holds.
-    The output is what the dispatch writes where an epilogue makes it narrower, or a dispatch
-    behind it does.
-    """
-    batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
-    own = tensor_bytes(contraction.op.results[0].type)
-    last = after[-1] if after else dispatch
-    written = [tensor_bytes(result.type) for result in last.op.results]
-    if min(batch, m, n, k) < 0 or own is None or None in written:
-        return None
-    total = min(own, sum(size for size in written if size is not None))
-    for rows, side, actual in zip((m, n), packed, (contraction.lhs, contraction.rhs), strict=True):
-        elements = batch * rows * k
-        needed = math.ceil(elements * element_bits(side.element) / 8)
-        total += _at_most_whole(dispatch, side.tensor, actual.tensor, needed)
-        if side.scale is not None and block:
-            width = element_bits(ir.RankedTensorType(side.scale.type).element_type)
-            needed = math.ceil(elements // block * width / 8)
-            total += _at_most_whole(dispatch, side.scale, actual.scale, needed)
-    return total
-
-
-def _at_most_whole(
-    dispatch: Dispatch, packed: ir.Value, actual: ir.Value | None, needed: int
-) -> int:
-    same = actual is not None and packed == actual
-    whole = operand(dispatch, packed) if same else None
-    held = None if whole is None else tensor_bytes(whole.type)
-    return needed if held is None else min(needed, held)
 
 
 def _written(flow: ir.Operation) -> list[str]:

@@ -61,3 +61,52 @@ func.func @scheduled(%x: tensor<3x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: te
   } -> tensor<3x8xf32>
   func.return %y : tensor<3x8xf32>
 }
+
+// -----
+
+// Rows that come with the call are reduced one at a time; a row shorter than 16 is one vector.
+// CHECK-DAG: lowering_config<distribution = [8, 0], vector_common_parallel = [1, 0], vector_reduction = [0, 16]>
+// CHECK-DAG: lowering_config<distribution = [8, 0, 0], vector_common_parallel = [1, 1, 0], vector_reduction = [0, 0, 4]>
+// CHECK: @rows_of_the_call
+// CHECK: attrs = {compilation_info = #
+// CHECK: attrs = {compilation_info = #
+func.func @rows_of_the_call(%x: tensor<?x2880xf32>, %a: tensor<?xf32>, %y: tensor<?x8x4xf32>, %b: tensor<?x8xf32>) -> (tensor<?xf32>, tensor<?x8xf32>) {
+  %0 = linalg.generic {
+      indexing_maps = [affine_map<(m, k) -> (m, k)>, affine_map<(m, k) -> (m)>], iterator_types = ["parallel", "reduction"]}
+      ins(%x : tensor<?x2880xf32>) outs(%a : tensor<?xf32>) {
+  ^bb0(%e: f32, %o: f32):
+    %q = arith.addf %o, %e : f32
+    linalg.yield %q : f32
+  } -> tensor<?xf32>
+  %1 = linalg.generic {
+      indexing_maps = [affine_map<(m, h, k) -> (m, h, k)>, affine_map<(m, h, k) -> (m, h)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%y : tensor<?x8x4xf32>) outs(%b : tensor<?x8xf32>) {
+  ^bb0(%e: f32, %o: f32):
+    %q = arith.addf %o, %e : f32
+    linalg.yield %q : f32
+  } -> tensor<?x8xf32>
+  func.return %0, %1 : tensor<?xf32>, tensor<?x8xf32>
+}
+
+// -----
+
+// Left to IREE: rows of a stated number, and what no operand has an element of its own for.
+// CHECK-LABEL: @others
+// CHECK-NOT: compilation_info
+func.func @others(%x: tensor<3x2880xf32>, %a: tensor<3xf32>, %c: tensor<?xi32>, %b: tensor<8xi32>) -> (tensor<3xf32>, tensor<8xi32>) {
+  %0 = linalg.generic {
+      indexing_maps = [affine_map<(m, k) -> (m, k)>, affine_map<(m, k) -> (m)>], iterator_types = ["parallel", "reduction"]}
+      ins(%x : tensor<3x2880xf32>) outs(%a : tensor<3xf32>) {
+  ^bb0(%e: f32, %o: f32):
+    %q = arith.addf %o, %e : f32
+    linalg.yield %q : f32
+  } -> tensor<3xf32>
+  %1 = linalg.generic {
+      indexing_maps = [affine_map<(g, p) -> (p)>, affine_map<(g, p) -> (g)>], iterator_types = ["parallel", "reduction"]}
+      ins(%c : tensor<?xi32>) outs(%b : tensor<8xi32>) {
+  ^bb0(%e: i32, %o: i32):
+    %q = arith.addi %o, %e : i32
+    linalg.yield %q : i32
+  } -> tensor<8xi32>
+  func.return %0, %1 : tensor<3xf32>, tensor<8xi32>
+}

@@ -35,6 +35,13 @@ def plus(first: Size, second: Size) -> Size:
     return arith.addi(value_of(first), value_of(second))
 
 
+def least(size: Size, most: int) -> Size:
+    """The lesser of the two."""
+    if isinstance(size, int):
+        return min(size, most)
+    return size if size is None else arith.minui(size, index(most))
+
+
 def product(first: Size, second: Size) -> Size:
     """first * second, where neither is negative."""
     if isinstance(first, int) and isinstance(second, int):

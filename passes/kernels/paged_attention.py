@@ -24,6 +24,7 @@ from mxc.dialects import named_operations
 from mxc.dialects.attention import AttentionCall, Chunk, Reach, attention_calls
 from mxc.dialects.generic import element_of
 from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.pool_reads import PoolRead
 from mxc.dialects.quantise import BLOCK
 from mxc.dialects.reasons import Reason
 from mxc.dialects.sizes import size_of
@@ -318,6 +319,20 @@ def _call(name: str, shape: Kernel, call: AttentionCall, wanted: ir.Type) -> ir.
         workload=scalars,
         sizes=dynamic_of([*read, parts, result]),
     )
+    own = {
+        ir.IntegerAttr(each.owner.attributes["value"]).value for each in (call.keys, call.values)
+    }
+    PoolRead(
+        operand=1,
+        part=len(own),
+        of=shape.pool[0],
+        runs=3,
+        lists=4,
+        page=shape.pool[1],
+        reach=0 if shape.reach is None else reach_size(shape.reach),
+        queries=0,
+        mixed=shape.mixed,
+    ).write(made)
     left, whole = made.results
     joined = dispatch_all(
         f"{name}_joined",

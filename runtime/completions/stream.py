@@ -88,6 +88,8 @@ class Stream:
         self.completion = Completion()
         self._pieces: deque[Piece | None] = deque()
         self._changed = threading.Condition()
+        #: Whether the reader wants nothing before the end, and is not woken for each piece.
+        self._whole = False
         self._waker: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self._handle: Handle | None = None
 
@@ -99,7 +101,8 @@ class Stream:
         """A piece, or None for the end. Called on the engine's thread."""
         with self._changed:
             self._pieces.append(piece)
-            self._changed.notify_all()
+            if piece is None or not self._whole:
+                self._changed.notify_all()
             waker = self._waker
         if waker is not None:
             loop, event = waker
@@ -113,6 +116,10 @@ class Stream:
 
     def result(self) -> Completion:
         """Wait for the end."""
+        with self._changed:
+            self._whole = True
+            while not self._pieces or self._pieces[-1] is not None:
+                self._changed.wait()
         for _ in self:
             pass
         return self.completion

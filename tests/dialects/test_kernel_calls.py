@@ -7,7 +7,7 @@ from iree.compiler import ir
 
 from mxc.dialects.context import new_context
 from mxc.dialects.contraction import ATTRIBUTE, Contraction, OperandFormat, read_contraction
-from mxc.dialects.dispatches import walk
+from mxc.dialects.dispatches import Dispatch, walk
 from mxc.dialects.kernel_calls import moved_bytes
 from mxc.dialects.parameters import LAYOUT, Parameters, take_layouts
 
@@ -42,9 +42,9 @@ def program(batch: int | str, experts: int = 5) -> str:
       }}"""
 
 
-def dispatch(module: ir.Module) -> ir.Operation:
+def dispatch(module: ir.Module) -> Dispatch:
     (found,) = [op for op in walk(module.operation) if op.name == "flow.dispatch"]
-    return found
+    return Dispatch(op=found, function="f", entry="k", body=None)
 
 
 @pytest.mark.parametrize("choice", ["", "no tiles: 2 rows"])
@@ -53,12 +53,12 @@ def test_what_is_written_is_read_from_the_text(choice: str, m: int | None) -> No
     call = replace(CALL, choice=choice, m=m)
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(program(3))
-        assert read_contraction(dispatch(module)) is None
-        call.write(dispatch(module))
+        assert read_contraction(dispatch(module).op) is None
+        call.write(dispatch(module).op)
         again = ir.Module.parse(str(module))
         assert ATTRIBUTE in str(module)
         assert ("choice" in str(module)) == bool(choice)
-        assert read_contraction(dispatch(again)) == call
+        assert read_contraction(dispatch(again).op) == call
 
 
 @pytest.mark.parametrize(

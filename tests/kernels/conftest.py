@@ -50,8 +50,7 @@ def factors_of(format: str, scales: Array) -> Array:
 
 @dataclass
 class Problem:
-    """A contraction, its weights and activations. `routes`: where the rows of each expert begin,
-    and the end, then the rows."""
+    """A contraction, its weights and activations."""
 
     contraction: Contraction
     rows: int
@@ -89,6 +88,11 @@ class Problem:
         return memory["Y"].reshape(self.rows + 2, width)
 
     @property
+    def order(self) -> Array:
+        """The rows in the order of experts."""
+        return self.memory["ROUTES"][2 * self.contraction.experts + 1 :]
+
+    @property
     def wanted(self) -> Array:
         """The same in float64."""
         x = self.x.astype(np.float64)
@@ -97,7 +101,7 @@ class Problem:
             found = np.einsum("rk,rnk->rn", x, self.weights[self.ids])
         if self.contraction.choice == "sorted":
             ordered = np.empty_like(found)
-            ordered[self.memory["ROUTES"][self.contraction.experts + 1 :]] = found
+            ordered[self.order] = found
             found = ordered
         if self.contraction.halves > 1:
             first, second = np.split(found, 2, axis=1)
@@ -155,8 +159,11 @@ def problem(
         ids = np.repeat(np.arange(experts), count)
     elif choice == "sorted":
         ids = np.sort(rng.integers(0, experts, total)).astype(np.int32)
-        begins = np.searchsorted(ids, np.arange(experts + 1))
-        memory["ROUTES"] = np.concatenate([begins, rng.permutation(total)]).astype(np.int32)
+        # Of experts that have rows; then groups without rows.
+        own, begins = np.unique(ids, return_index=True)
+        missing = experts - len(own)
+        routes = [*begins, *[total] * (missing + 1), *own, *[0] * missing, *rng.permutation(total)]
+        memory["ROUTES"] = np.array(routes, np.int32)
     sizes = {} if choice == "sorted" else {"m": count}
     return Problem(contraction, total, x, weights.astype(np.float64), memory, ids, codes, by, sizes)
 

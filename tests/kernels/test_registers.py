@@ -123,9 +123,8 @@ def built(draw: Any, each: Case) -> tuple[Any, Plan]:
     else:
         found.extra = {}
     if contraction.choice == "sorted" and not contraction.copied:
-        rows_of = found.memory["ROUTES"][contraction.experts + 1 :]
         given = np.empty_like(given)
-        given[rows_of] = found.x
+        given[found.order] = found.x
     found.given = given
     found.contraction = replace(
         contraction, activations=activations, weights=weights, scaled=each.scaled

@@ -23,7 +23,8 @@ def dispatch(kernel: str, start: int, end: int, busy: int | None = None) -> Disp
 
 def operation(kernel: str, name: str, size: int | None = None, flops: int | None = 0) -> dict:
     return {
-        "function": "f", "name": name, "kernel": kernel, "bytes_moved": size, "flops": flops
+        "function": "f", "name": name, "kernel": kernel, "bytes_moved": size, "flops": flops,
+        "samples": {},
     }  # fmt: skip
 
 
@@ -153,7 +154,7 @@ def test_a_missing_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def test_profiles_of_a_model(toy_artifact: Path) -> None:
     """Each adds up to its wall time, and is of the position that the prompt gives it."""
     listed = [operation(f"step_dispatch_{n}", "x") for n in range(4)]
-    (toy_artifact / REPORT).write_text(json.dumps({"operations": listed}))
+    (toy_artifact / REPORT).write_text(json.dumps({"operations": listed, "samples": []}))
     profiles = profile_model(load(toy_artifact, threads=1), [1, 2, 3, 4, 5, 6, 1, 2, 3])
     assert [(each.function, each.position, each.tokens) for each in profiles] == [
         ("step", 5, 4),

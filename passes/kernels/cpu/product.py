@@ -130,7 +130,7 @@ class Product(ABC):
     def workgroups(self) -> list[Size]:
         """Along columns, rows and groups."""
         sizes: dict[str, Size] = {"n": self.result_columns, "m": self.rows.rows}
-        sizes["g"] = self.rows.experts if self.rows.sorted else self.rows.groups
+        sizes["g"] = self.rows.most
         grid = workgroups(self.kernel)
         return [
             quotient_up(sizes[grid[at][0]], grid[at][1]) if at in grid else 1 for at in range(3)

@@ -1,8 +1,9 @@
 """Rows sorted by expert: one small dispatch, so that a kernel reads each expert's weights once.
 
-    ids [P] = 2 0 2 1    ->    routes [E + 1 + P] = 0 1 2 4 (where each expert's rows begin, and the
-                                                   end), 1 3 0 2 (the rows, expert by expert)
+    ids [P] = 2 0 2      ->    routes [2 E + 1 + P] = 0 1 3 3 (where the rows of each expert that
+    of E = 3 experts           has some begin, the end), 0 2 0 (these experts), 1 0 2 (the rows)
 
+What is left of both lists ends with the end of the rows, and with expert 0: groups without rows.
 Counting sort, stable: the order of rows does not depend on threads. An id outside of the experts
 would write outside of the buffer, and is taken as the last expert.
 """
@@ -50,7 +51,7 @@ class Routes:
         """Ids, routes."""
         return [
             Buffer([self.rows], i32()),
-            Buffer([plus(self.experts + 1, self.rows)], i32()),
+            Buffer([plus(2 * self.experts + 1, self.rows)], i32()),
         ]
 
     def body(self, *buffers: ir.Value) -> None:
@@ -76,14 +77,25 @@ class Routes:
         with loop(zero, value_of(self.rows), one) as (row, _, _):
             bump(cursor, expert(row))
             scf.YieldOp([])
-        with loop(zero, index(self.experts), one, [none]) as (e, (begin,), op):
+
+        def group(number: ir.Value, begin: ir.Value, expert: ir.Value) -> None:
+            memref.StoreOp(begin, routes, [number])
+            at = arith.addi(number, index(self.experts + 1))
+            memref.StoreOp(expert, routes, [at])
+
+        with loop(zero, index(self.experts), one, [none, zero]) as (e, (begin, number), op):
             count = memref.LoadOp(cursor, [e]).result
-            memref.StoreOp(begin, routes, [e])
+            group(number, begin, arith.index_cast(i32(), e))
             memref.StoreOp(begin, cursor, [e])
-            scf.YieldOp([arith.addi(begin, count)])
-        memref.StoreOp(op.results[0], routes, [index(self.experts)])
+            some = arith.index_cast(ir.IndexType.get(), arith.minui(count, unit))
+            scf.YieldOp([arith.addi(begin, count), arith.addi(number, some)])
+        end, groups = op.results
+        with loop(groups, index(self.experts), one) as (number, _, _):
+            group(number, end, none)
+            scf.YieldOp([])
+        memref.StoreOp(end, routes, [index(self.experts)])
         with loop(zero, value_of(self.rows), one) as (row, _, _):
             place = arith.index_cast(ir.IndexType.get(), bump(cursor, expert(row)))
-            at = arith.addi(place, index(self.experts + 1))
+            at = arith.addi(place, index(2 * self.experts + 1))
             memref.StoreOp(arith.index_cast(i32(), row), routes, [at])
             scf.YieldOp([])

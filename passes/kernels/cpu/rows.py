@@ -19,6 +19,7 @@ from iree.compiler.dialects import arith
 from mxc.passes.kernels.extents import (
     Buffer,
     Size,
+    least,
     plus,
     product,
     quotient,
@@ -68,9 +69,17 @@ class Rows:
         """What chooses experts, if anything does."""
         if not self.experts or self.own:
             return []
-        return [
-            Buffer([plus(self.experts + 1, self.groups) if self.sorted else self.groups], i32())
-        ]
+        return [Buffer([plus(self.order, self.groups) if self.sorted else self.groups], i32())]
+
+    @property
+    def order(self) -> int:
+        """Numbers of routes before those of the rows."""
+        return 2 * self.experts + 1
+
+    @property
+    def most(self) -> Size:
+        """How many groups a kernel has workgroups for: of sorted rows, experts that have rows."""
+        return least(self.groups, self.experts) if self.sorted else self.groups
 
     def source(self, row: ir.Value) -> ir.Value:
         """The activations of a row of the result."""

@@ -158,9 +158,9 @@ def _chains(isa: Isa, kind: Kind, rows: Rows) -> int:
 
 def _rests(height: int, rows: Rows) -> tuple[int, ...]:
     """Rows of the tiles behind those of whole height: what is left, or, where that is not known,
-    half of the height, and, but for sorted rows, one. What these have too many repeat the last row:
-    they are stored twice, and equal."""
+    half of the height, and one. What these have too many repeat the last row: they are stored
+    twice, and equal."""
     if isinstance(rows.rows, int) and not rows.sorted:
         return (rows.rows % height,) if rows.rows % height else ()
     half = height // 2
-    return (half,) if rows.sorted or height < _HALVED else (half, 1)
+    return (half,) if height < _HALVED else (half, 1)

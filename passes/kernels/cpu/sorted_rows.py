@@ -69,7 +69,7 @@ class SortedRows:
         first = arith.muli(workgroup(0), index(_ROWS))
         last = arith.minui(arith.addi(first, index(_ROWS)), value_of(self.rows.groups))
         with loop(first, last, index(1)) as (row, _, _):
-            at = arith.addi(row, index(self.rows.experts + 1))
+            at = arith.addi(row, index(self.rows.order))
             number = memref.LoadOp(routes, [at]).result
             own = arith.index_cast(ir.IndexType.get(), number)
             own = self.rows.source(own)

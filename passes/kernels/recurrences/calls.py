@@ -11,6 +11,7 @@ from iree.compiler import ir
 from mxc.dialects import named_operations
 from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.pool_reads import PoolRead
 from mxc.dialects.reasons import Reason
 from mxc.dialects.recurrence import (
     ConvolutionCall,
@@ -117,7 +118,7 @@ def _dispatch(shape: Shape, op: ir.Operation, states: States) -> ir.Operation:
         for axis, size in enumerate(shape_of(value))
         if size < 0
     ]
-    return dispatch_all(
+    made = dispatch_all(
         shape.name,
         [*tensors, *scalars],
         [result.type for result in op.results],
@@ -125,3 +126,6 @@ def _dispatch(shape: Shape, op: ir.Operation, states: States) -> ir.Operation:
         sizes=[value_of(size) for size in sizes],
         tied=(-1, len(given)),
     )
+    layers = shape_of(states.pool)[1]
+    PoolRead(operand=len(given), part=1, of=layers, runs=len(given) + 1).write(made)
+    return made

@@ -1,0 +1,40 @@
+"""The calls of `step` that a report has figures for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mxc.artifact.manifest import STEP
+from mxc.compiler.models.options import STEP_ROWS
+from mxc.dialects.samples import Sample
+
+
+def samples_of_step(
+    page: int, longest: int, pools: Sequence[Sequence[int]], states: Sequence[Sequence[int]]
+) -> list[Sample]:
+    """A token whose sequence has one page of `page` positions, the last token of a sequence of the
+    `longest` length, and rows of a prompt.
+
+    pools: shapes of those of pages, a kind each; states: of those of states. Each sample is one
+    run, and pools have what it uses.
+    """
+
+    def sample(name: str, rows: int, positions: int) -> Sample:
+        pages = -(-positions // page)
+        lists = [shape for _ in pools for shape in ((rows,), (1, pages))]
+        places = [(1,)] * bool(states)
+        memory = [(pages, *pool[1:]) for pool in pools] + [(1, *state[1:]) for state in states]
+        return Sample(
+            name=name,
+            function=STEP,
+            rows=rows,
+            positions=positions,
+            sizes=((rows,), (rows,), (1, 3), (1,), *lists, *places, *memory),
+        )
+
+    rows = min(STEP_ROWS, longest)
+    return [
+        sample("token", 1, min(page, longest)),
+        sample("last token", 1, longest),
+        sample("prompt", rows, rows),
+    ]

@@ -1,0 +1,181 @@
+"""What dispatches and contractions cost: bytes, products and times, by what sizes are.
+
+Sizes are those that types state, or those at a sample of the arguments (dialects/samples.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from iree.compiler import ir
+
+from mxc.compiler.report import OperationCost
+from mxc.compiler.report.kernel_time import Time, by_schedule, roofline
+from mxc.compiler.report.preparation import operand
+from mxc.dialects import kernel_calls
+from mxc.dialects.contraction import Contraction
+from mxc.dialects.contractions import Product, Side
+from mxc.dialects.dispatches import (
+    Dispatch,
+    element_bits,
+    moved_bytes,
+    operand_bytes,
+    result_bytes,
+    shaped_bytes,
+)
+from mxc.dialects.pool_reads import read_pool
+from mxc.dialects.samples import Sizes, read_estimates
+from mxc.targets.target import Target
+
+
+def operation_cost(
+    dispatch: Dispatch,
+    call: Contraction | None,
+    inside: Sequence[Product],
+    target: Target,
+    sizes: Sizes,
+) -> OperationCost:
+    """Of one dispatch, with the products that it has `inside` where it is no `call` of ours."""
+    pool = read_pool(dispatch.op)
+    products: list[int | None] = []
+    if call is not None:
+        call = at_sizes(dispatch, call, sizes)
+        moved = kernel_calls.moved_bytes(dispatch, call, sizes)
+        products = [_flops(row_size(call.batch), row_size(call.m), call.n, call.k)]
+    else:
+        moved = moved_bytes(dispatch, sizes)
+        known = [product_at(dispatch, each, sizes) for each in inside]
+        products = [_flops(each.batch, each.m, each.n, each.k) for each in known]
+    if pool is not None:
+        products.append(pool.flops(dispatch.op, sizes))
+    flops = summed(products)
+    return OperationCost(bytes_moved=moved, flops=flops, time=_time(call, moved, flops, target))
+
+
+def estimated(dispatch: Dispatch, call: Contraction | None, sample: int) -> Contraction | None:
+    """With the clocks and workgroups of a sample, by its number, where they come with the call."""
+    estimates = read_estimates(dispatch.op)
+    if call is None or not estimates:
+        return call
+    clocks, workgroups = estimates[sample]
+    return replace(call, clocks=clocks, workgroups=workgroups)
+
+
+def at_sizes(dispatch: Dispatch, call: Contraction, sizes: Sizes) -> Contraction:
+    """With the groups or rows that come with the call, which are the workload of its kernel."""
+    if call.batch is not None and call.m is not None:
+        return call
+    given = iter([sizes.number(value) for value in dispatch.workload])
+    batch, m = (next(given, None) if size is None else size for size in (call.batch, call.m))
+    return replace(call, batch=batch, m=m)
+
+
+def product_at(dispatch: Dispatch, product: Product, sizes: Sizes) -> Product:
+    """With the one of groups and rows that is dynamic, by the elements of the result."""
+    others = [size for size in (product.batch, product.m, product.n) if size >= 0]
+    shape = sizes.inside(product.op.results[0], dispatch.op)
+    if product.k < 0 or len(others) != 2 or product.n < 0 or shape is None:
+        return product
+    found = math.prod(shape) // max(1, math.prod(others))
+    return replace(
+        product,
+        batch=found if product.batch < 0 else product.batch,
+        m=found if product.m < 0 else product.m,
+    )
+
+
+def least_bytes(
+    dispatch: Dispatch, call: Contraction, after: Sequence[Dispatch], sizes: Sizes
+) -> int | None:
+    """Bytes of both packed factors and the output, each once."""
+    if call.batch is None or call.m is None:
+        return None
+    rows = call.batch * call.m
+    written = rows * call.out.row_bytes(call.n)
+    # Of a gated product half of the columns.
+    written = min(written, _results(dispatch, sizes) or written)
+    for finish in after:
+        written = min(written, result_bytes(finish, 0, sizes) or written)
+    return (
+        call.weights * call.n * call.rhs.row_bytes(call.k)
+        + rows * call.lhs.row_bytes(call.k)
+        + written
+    )
+
+
+def minimum(
+    dispatch: Dispatch,
+    contraction: Product,
+    packed: tuple[Side, Side],
+    block: int,
+    after: Sequence[Dispatch],
+    sizes: Sizes,
+) -> int | None:
+    """Bytes of both packed factors, their scales and the output, each once.
+
+    Rows that several groups of a batch share are counted once: no more than the operand holds.
+    The output is what the dispatch writes where an epilogue makes it narrower, or a dispatch
+    behind it does.
+    """
+    batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
+    result = contraction.op.results[0]
+    own = shaped_bytes(result.type, sizes.inside(result, dispatch.op))
+    written = _results(after[-1] if after else dispatch, sizes)
+    if min(batch, m, n, k) < 0 or own is None or written is None:
+        return None
+    total = min(own, written)
+    for rows, side, actual in zip((m, n), packed, (contraction.lhs, contraction.rhs), strict=True):
+        elements = batch * rows * k
+        needed = math.ceil(elements * element_bits(side.element) / 8)
+        total += _at_most_whole(dispatch, side.tensor, actual.tensor, needed, sizes)
+        if side.scale is not None and block:
+            width = element_bits(ir.RankedTensorType(side.scale.type).element_type)
+            needed = math.ceil(elements // block * width / 8)
+            total += _at_most_whole(dispatch, side.scale, actual.scale, needed, sizes)
+    return total
+
+
+def _at_most_whole(
+    dispatch: Dispatch, packed: ir.Value, actual: ir.Value | None, needed: int, sizes: Sizes
+) -> int:
+    same = actual is not None and packed == actual
+    whole = operand(dispatch, packed) if same else None
+    if whole is None:
+        return needed
+    place = next(at for at, value in enumerate(dispatch.operands) if value == whole)
+    held = operand_bytes(dispatch, place, sizes)
+    return needed if held is None else min(needed, held)
+
+
+def _results(dispatch: Dispatch, sizes: Sizes) -> int | None:
+    """Bytes of all results of a dispatch."""
+    return summed([result_bytes(dispatch, n, sizes) for n in range(len(dispatch.op.results))])
+
+
+def _time(
+    call: Contraction | None, moved: int | None, flops: int | None, target: Target
+) -> Time | None:
+    if target.gpu is None or moved is None or flops is None:
+        return None
+    if call is None:
+        return roofline(target.gpu, moved, flops)
+    widths = (call.lhs.bits, call.rhs.bits) if call.kind == "scaled matrix" else None
+    bound = roofline(target.gpu, moved, flops, widths)
+    return by_schedule(target.gpu, bound, call.clocks, call.workgroups) if call.clocks else bound
+
+
+def _flops(batch: int, m: int, n: int, k: int) -> int | None:
+    return None if min(batch, m, n, k) < 0 else 2 * batch * m * n * k
+
+
+def row_size(known: int | None) -> int:
+    """As a row of the report has it."""
+    return -1 if known is None else known
+
+
+def summed(parts: Sequence[int | None]) -> int | None:
+    """None where a part is not known."""
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None

@@ -1,0 +1,90 @@
+"""What a kernel of ours reads of a pool: the pages or states of its runs, of one layer.
+
+    flow.dispatch @mxc_attention_..(%queries, %pool, %sinks, %runs, %lists, ..)
+        {mxc.pool = {operand = 1, part = 2, of = 48, runs = 3, lists = 4, page = 64, reach = 128,
+                     queries = 0, mixed = 64}}
+
+The body of such a kernel says nothing of it, and the operand is the whole pool.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from iree.compiler import ir
+
+from mxc.dialects.samples import Sizes
+
+ATTRIBUTE = "mxc.pool"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolRead:
+    """`operand`: the pool [items, ..]; `part` of each item's `of` equal parts is read. `runs`: the
+    operand [S, ..] with the runs, each of which has one item, a state; or, by its list of pages in
+    the operand `lists` [S, P], the pages of `page` positions that its rows see: those that the last
+    `reach` positions of each are in, or all (0). `queries` [T, V, G, D]: the operand, and `mixed`
+    the elements of a value; attention alone has these.
+    """
+
+    operand: int
+    part: int
+    of: int
+    runs: int
+    lists: int = -1
+    page: int = 1
+    reach: int = 0
+    queries: int = -1
+    mixed: int = 0
+
+    def write(self, op: ir.Operation) -> None:
+        """Put this on a dispatch."""
+        i64 = ir.IntegerType.get_signless(64)
+        op.attributes[ATTRIBUTE] = ir.DictAttr.get(
+            {each.name: ir.IntegerAttr.get(i64, getattr(self, each.name)) for each in fields(self)}
+        )
+
+    def bytes(self, op: ir.Operation, sizes: Sizes) -> int | None:
+        """Bytes of the pool that the dispatch `op` reads; None where sizes are not known."""
+        pool, items = sizes.operand(op, self.operand), self._items(op, sizes)
+        if pool is None or items is None:
+            return None
+        segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
+        kind = ir.RankedTensorType(list(op.operands)[segments[0] + self.operand].type)
+        width: int = kind.element_type.width
+        return items * math.prod(pool[1:]) * self.part // self.of * width // 8
+
+    def flops(self, op: ir.Operation, sizes: Sizes) -> int | None:
+        """Twice the products of attention, of the keys that queries see; 0 of anything else."""
+        if self.queries < 0:
+            return 0
+        queries, lists = sizes.operand(op, self.queries), sizes.operand(op, self.lists)
+        if queries is None or lists is None:
+            return None
+        tokens, heads, group, depth = queries
+        runs, pages = lists
+        rows, positions = tokens // runs, pages * self.page
+        seen = (min(at + 1, self.reach or at + 1) for at in range(positions - rows, positions))
+        return 2 * runs * sum(seen) * heads * group * (depth + self.mixed)
+
+    def _items(self, op: ir.Operation, sizes: Sizes) -> int | None:
+        runs = sizes.operand(op, self.runs)
+        if runs is None or self.lists < 0:
+            return None if runs is None else runs[0]
+        lists, queries = sizes.operand(op, self.lists), sizes.operand(op, self.queries)
+        if lists is None or queries is None:
+            return None
+        count, pages = lists
+        if not self.reach:
+            return count * pages
+        rows = queries[0] // count
+        return count * min(pages, -(-(self.reach + rows - 1) // self.page))
+
+
+def read_pool(op: ir.Operation) -> PoolRead | None:
+    """What stands on a dispatch; None where nothing does."""
+    if ATTRIBUTE not in op.attributes:
+        return None
+    said = ir.DictAttr(op.attributes[ATTRIBUTE])
+    return PoolRead(**{each.name: ir.IntegerAttr(each.attr).value for each in said})
