@@ -5,6 +5,7 @@ The one function of the module, `step`, is the one that `ModelRecord` describes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -14,16 +15,19 @@ from numpy.typing import NDArray
 
 from mxc.artifact.manifest import PAGE_BLOCK, STEP
 from mxc.compiler.models.blocks.activations import Activations
-from mxc.compiler.models.blocks.attention import Cache
+from mxc.compiler.models.blocks.attention import Cache, CacheKind, CacheRow
+from mxc.compiler.models.blocks.dense_and_experts import DenseAndExperts
 from mxc.compiler.models.blocks.gated_delta_net import GatedDeltaNet
 from mxc.compiler.models.blocks.latent_attention import LatentAttention
+from mxc.compiler.models.blocks.layer_inputs import LayerInputs
 from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import FeedForward, FormatOf, Mlp
 from mxc.compiler.models.blocks.norms import Norm
-from mxc.compiler.models.blocks.parameters import Parameter, matrix, table
+from mxc.compiler.models.blocks.parameters import Parameter, matrix, table, vector
 from mxc.compiler.models.blocks.primitives import (
     add,
     f32,
+    multiply,
     rows_of,
     scale,
     soft_cap,
@@ -40,6 +44,9 @@ from mxc.dialects.parameters import NAME, Parameters
 from mxc.dialects.sizes import as_long_as
 from mxc.formats.recipes import scale_recipe
 
+#: What a layer multiplies its result with, where it does.
+_SCALAR = "layer_scalar"
+
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 #: Attention over what pages keep of each token.
@@ -52,10 +59,16 @@ PAGE = 64
 
 @dataclass(frozen=True)
 class PageKind:
-    """Pages of the layers whose queries see the same keys: [entries, positions, V, D]."""
+    """Pages of the `layers` whose queries see the same positions, and that keep the same row."""
 
     reach: Reach
-    shape: tuple[int, int, int, int]
+    row: CacheRow
+    layers: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """[entries, positions, V, D]."""
+        return self.layers * self.row.entries, PAGE, self.row.heads, self.row.depth
 
     @property
     def window(self) -> int | None:
@@ -95,30 +108,32 @@ class Layer:
 
     `attention_name` and `mlp_name` are those of the checkpoint. `parallel`: x +
     attention(norm(x)) + mlp(norm(x)) with one norm. `residual`: what both parts are multiplied
-    with before they are added.
+    with before they are added. `scaled`: what comes out is multiplied with a number of the layer,
+    layer_scalar.
     """
 
     attention: Cached | GatedDeltaNet
-    mlp: Mlp | FeedForward | Mixture
+    mlp: Mlp | FeedForward | Mixture | DenseAndExperts
     mlp_name: str = "mlp"
     attention_name: str = "self_attn"
     norms: LayerNorms = PRE_NORMS
     parallel: bool = False
     residual: float = 1.0
+    scaled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
     """What an architecture makes of a config.
 
-    All layers with a cache keep the same of a token, and there is one at least; all others have the
-    same states.
+    There is one layer with a cache at least; all others have the same states.
 
     `embedding_scale`: what embeddings are multiplied with. `logits_scale`: what logits are
     multiplied with; `logits_cap`: they become cap * tanh(logit / cap). `eos_tokens` are those of
     config.json; a checkpoint may state others beside. `aliases`: what a part of a name may be
     called in checkpoints, and what it is called here. `next_tokens`: layers behind the others that
-    predict tokens after the next one, which the program does not have.
+    predict tokens after the next one, which the program does not have. `inputs`: what each layer
+    gets of the tokens beside what the layer before gives.
     """
 
     architecture: str
@@ -136,10 +151,11 @@ class Decoder:
     logits_cap: float | None = None
     aliases: tuple[tuple[str, str], ...] = ()
     next_tokens: int = 0
+    inputs: LayerInputs | None = None
 
     @property
     def heads(self) -> Cached:
-        """The attention of the first layer with a cache, whose heads are those of all."""
+        """The attention of the first layer with a cache."""
         return next(each for each in self.attentions if each is not None)
 
     @property
@@ -153,6 +169,13 @@ class Decoder:
         """The rotary positions of the layers, each once."""
         found = (each.rope for each in self.attentions if each is not None)
         return tuple(dict.fromkeys(rope for rope in found if rope is not None))
+
+    @property
+    def rotations(self) -> tuple[tuple[Rope, int], ...]:
+        """The rotary positions with the elements of a head that they are for, each once."""
+        every = (each for each in self.attentions if each is not None)
+        found = ((each.rope, each.rope_depth) for each in every)
+        return tuple(dict.fromkeys((rope, depth) for rope, depth in found if rope is not None))
 
     @property
     def rope(self) -> Rope:
@@ -173,12 +196,12 @@ class Decoder:
     @property
     def pages(self) -> tuple[PageKind, ...]:
         """The kinds of pages, in the order in which layers have them."""
-        reaches = [each.window for each in self.attentions if each is not None]
-        row = self.heads.row
-        return tuple(
-            PageKind(reach, (reaches.count(reach) * row.entries, PAGE, row.heads, row.depth))
-            for reach in dict.fromkeys(reaches)
+        found = Counter[CacheKind](
+            (each.window, each.row)
+            for each in self.attentions
+            if each is not None and not (isinstance(each, SelfAttention) and each.borrows)
         )
+        return tuple(PageKind(*kind, layers) for kind, layers in found.items())
 
     @property
     def states(self) -> dict[str, tuple[int, ...]]:
@@ -197,12 +220,18 @@ class Decoder:
         """
         vocabulary, hidden = ("vocab_size", self.vocab_size), ("hidden_size", self.hidden_size)
         yield table(EMBEDDING, vocabulary, hidden)
+        if self.inputs is not None:
+            yield from self.inputs.parameters("model", self.norm)
         for number, layer in enumerate(self.layers):
             name = f"model.layers.{number}"
             for norm in layer.norms.names():
                 yield from self.norm.parameters(f"{name}.{norm}", hidden)
             yield from layer.attention.parameters(f"{name}.{layer.attention_name}", self.norm)
             yield from layer.mlp.parameters(f"{name}.{layer.mlp_name}", format_of)
+            if self.inputs is not None:
+                yield from self.inputs.of_layer(name, self.norm)
+            if layer.scaled:
+                yield vector(f"{name}.{_SCALAR}", ("one", 1))
         yield from self.norm.parameters("model.norm", hidden)
         if not self.tied or head:
             yield matrix(HEAD, vocabulary, hidden, [EMBEDDING if self.tied else HEAD])
@@ -213,8 +242,8 @@ class Decoder:
         `length`: tokens of the longest sequence.
         """
         found = dict(self.heads.generated())
-        for number, rope in enumerate(self.ropes):
-            arrays = tables(rope, self.heads.rope_depth, length)
+        for number, (rope, depth) in enumerate(self.rotations):
+            arrays = tables(rope, depth, length)
             found |= dict(zip(_rope_keys(number), arrays, strict=True))
         return found
 
@@ -320,29 +349,38 @@ class Builder:
         places = given.pop(0) if model.states else None
         pools, states = given[:kinds], given[kinds:]
         caches = {
-            kind.reach: Cache(Pages(pool, pages, self._options.page_format), slot)
+            (kind.reach, kind.row): Cache(Pages(pool, pages, self._options.page_format), slot)
             for kind, pool, pages, slot in zip(model.pages, pools, lists, slots, strict=True)
         }
         memory = Memory(caches, states)
         state = State(self._rotations(positions), Runs(positions, runs), places)
         x = self._scope.weights.lookup(tokens, EMBEDDING, (model.vocab_size, model.hidden_size))
         x = scale(x, model.embedding_scale)
+        own = None
+        if model.inputs is not None:
+            own = model.inputs.build(self._scope, tokens, x, "model")
         for number, layer in enumerate(model.layers):
             x = self._layer(layer, x, number, state, memory)
+            name = f"model.layers.{number}"
+            if model.inputs is not None and own is not None:
+                x = model.inputs.add(self._scope, x, own, number, name)
+            if layer.scaled:
+                factor = self._scope.weights.load(f"{name}.{_SCALAR}", 1)
+                x = multiply(x, factor)
         logits = self._head(rows_of(x, wanted))
         return [logits, *(cache.pages.pool for cache in caches.values()), *memory.states]
 
-    def _rotations(self, positions: ir.Value) -> dict[Rope, tuple[ir.Value, ir.Value]]:
+    def _rotations(self, positions: ir.Value) -> dict[tuple[Rope, int], tuple[ir.Value, ir.Value]]:
         """The rows of the rope tables that belong to the rows of this call."""
         found = {}
-        for number, rope in enumerate(self._decoder.ropes):
-            width = rope.rotated(self._decoder.heads.rope_depth) // 2
+        for number, (rope, depth) in enumerate(self._decoder.rotations):
+            width = rope.rotated(depth) // 2
             shape = [self._options.max_sequence_length, width]
             cos, sin = (
                 rows_of(self._parameters.load(key, shape, f32()), positions)
                 for key in _rope_keys(number)
             )
-            found[rope] = (cos, sin)
+            found[rope, depth] = (cos, sin)
         return found
 
     def _layer(

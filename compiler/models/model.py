@@ -244,8 +244,8 @@ def _require_pages(
             f"--kv-cache {asked}: kernels of gfx950 and of CPUs read it, none of this GPU; leave "
             "it out, or give bf16 or f32"
         )
-    depth = decoder.heads.row.depth
-    if depth % PAGE_BLOCK:
+    depths = [kind.row.depth for kind in decoder.pages]
+    if depth := next((each for each in depths if each % PAGE_BLOCK), None):
         raise CheckpointError(
             f"--kv-cache {asked}: keys have {depth} elements a head, and blocks of the format "
             f"{PAGE_BLOCK}, of which they must be a multiple; leave it out, or give bf16 or f32"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from mxc.compiler.models.blocks.gates import GATES
+from mxc.compiler.models.blocks.layer_inputs import LayerInputs
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import FULL, SLIDING, Rope, read_rope
@@ -145,6 +146,7 @@ def decoder(
     embedding_scale: float = 1.0,
     logits_scale: float = 1.0,
     logits_cap: float | None = None,
+    inputs: LayerInputs | None = None,
 ) -> Decoder:
     """The model of these layers; every field of the config must have been read by then.
 
@@ -166,6 +168,7 @@ def decoder(
         embedding_scale=embedding_scale,
         logits_scale=logits_scale,
         logits_cap=logits_cap,
+        inputs=inputs,
     )
     c.finish()
     return found

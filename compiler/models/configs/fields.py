@@ -131,6 +131,12 @@ class Fields:
         """Take fields as read that say nothing about the numbers of this architecture."""
         self._read.update(keys)
 
+    def over(self, own: dict[str, Any]) -> Fields:
+        """These fields with some of them replaced; what is read there is read here."""
+        fields = Fields(self._raw | own, self._place)
+        fields._read = self._read
+        return fields
+
     def names(self) -> tuple[str, ...]:
         """Every field that is there."""
         return tuple(self._raw)
