@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mxc.compiler.models.architectures.family import decoder, layer_kinds, mlp, self_attention
+from mxc.compiler.models.architectures import family
 from mxc.compiler.models.architectures.gemma2 import NORMS
 from mxc.compiler.models.blocks.dense_and_experts import DenseAndExperts
 from mxc.compiler.models.blocks.expert_tensors import ExpertTensors
-from mxc.compiler.models.blocks.gates import GATES, PLAIN
-from mxc.compiler.models.blocks.layer_inputs import LayerInputs
+from mxc.compiler.models.blocks.gates import GATES
 from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import FULL, SLIDING, read_ropes
@@ -22,33 +21,26 @@ from mxc.compiler.models.blocks.routing import Routing
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer
 
-_GELU, _EXPERTS = "gelu_pytorch_tanh", ("num_experts", "top_k_experts", "moe_intermediate_size")
+_ACT, _GELU = "hidden_activation", "gelu_pytorch_tanh"
+_EXPERTS = ("num_experts", "top_k_experts", "moe_intermediate_size")
 
 
 def gemma4(c: Fields, *, inputs: int = 256, window: int = 512) -> Decoder:
-    """The model of a config: five layers of six slide, full ones have longer heads.
-
-    `inputs` and `window`: defaults of hidden_size_per_layer_input and sliding_window.
-    """
-    activation = c.known("hidden_activation", tuple(PLAIN), _GELU)
+    """The model of a config; `inputs` and `window`: the class's defaults of what layers have of
+    their own, and of sliding_window."""
     if c.raw("use_bidirectional_attention") is not None:
-        c.known("use_bidirectional_attention", ("vision",))  # tokens of one image alone
-    kinds, same = layer_kinds(c, period=6), c.flag("attention_k_eq_v", False)
+        c.known("use_bidirectional_attention", ("vision",))  # the tokens of an image alone
+    kinds, same = family.layer_kinds(c, period=6), c.flag("attention_k_eq_v", False)
     if c.inner("rope_parameters") is None:
         raise c.refuse("rope_parameters", f"an object with {FULL} and {SLIDING}", None)
     ropes = read_ropes(c, sorted({*kinds}), theta={FULL: 1e6, SLIDING: 1e4})
-    borrowing = c.raw("num_kv_shared_layers") and c.size("num_kv_shared_layers")
-    first = len(kinds) - (borrowing or 0)
-    if {*kinds[: max(first, 0)]} != {*kinds}:
-        raise c.refuse("num_kv_shared_layers", "layers of each kind before them", borrowing)
     norm, bias = Norm(epsilon=c.number("rms_norm_eps", 1e-6)), c.flag("attention_bias", False)
-    experts, double = _experts(c), 2 if c.flag("use_double_wide_mlp", False) else 1
-    width = c.size("sliding_window", window)
+    width, wide = c.size("sliding_window", window), c.flag("use_double_wide_mlp", False)
+    own, borrowing, experts = _of_layers(c, kinds, same), family.borrowing(c, kinds), _experts(c)
     layers = []
-    for number, (kind, own) in enumerate(zip(kinds, _by_layer(c, kinds, same), strict=True)):
-        borrows = number >= first
-        heads = self_attention(
-            own,
+    for kind, fields, borrows in zip(kinds, own, borrowing, strict=True):
+        heads = family.self_attention(
+            fields,
             depth=256,
             rope=ropes[kind],
             input_bias=bias,
@@ -58,35 +50,23 @@ def gemma4(c: Fields, *, inputs: int = 256, window: int = 512) -> Decoder:
             scale=1.0,
         )
         shared = same and kind == FULL
-        attention = replace(heads, value_norm=True, values_are_keys=shared, borrows=borrows)
-        dense = mlp(c, act_field="hidden_activation", activation=_GELU, count=double**borrows)
-        layer = Layer(attention=attention, mlp=dense, norms=NORMS, scaled=True)
+        heads = replace(heads, value_norm=True, values_are_keys=shared, borrows=borrows)
+        count = 2 if wide and borrows else 1
+        dense = family.mlp(c, act_field=_ACT, activation=_GELU, count=count)
+        layer = Layer(attention=heads, mlp=dense, norms=NORMS, scaled=True)
         if experts is not None:
             both = DenseAndExperts(mlp=dense, experts=experts, norm=norm)
             layer = replace(layer, mlp=both, norms=replace(NORMS, before_mlp=None))
         layers.append(layer)
-    cap = c.raw("final_logit_softcapping") and c.number("final_logit_softcapping")
-    hidden, given = c.size("hidden_size"), c.raw("hidden_size_per_layer_input")
-    c.inert("vocab_size_per_layer_input")
-    more = None
-    if inputs if given is None else given:
-        more = LayerInputs(
-            vocabulary=c.size("vocab_size_per_layer_input", 262144),
-            hidden=hidden,
-            layers=len(layers),
-            width=c.size("hidden_size_per_layer_input", inputs),
-            activation=PLAIN[activation],
-        )
-    scale = hidden**0.5
-    return decoder(
+    return family.decoder(
         c,
         "gemma4_text",
         layers,
         norm=norm,
         tied=True,
-        embedding_scale=scale,
-        logits_cap=cap,
-        inputs=more,
+        embedding_scale=c.size("hidden_size") ** 0.5,
+        logits_cap=c.raw("final_logit_softcapping") and c.number("final_logit_softcapping"),
+        inputs=family.layer_inputs(c, len(layers), inputs, _GELU),
     )
 
 
@@ -95,18 +75,13 @@ def gemma4_unified(c: Fields) -> Decoder:
     return gemma4(c, inputs=0, window=1024)
 
 
-def _by_layer(c: Fields, kinds: tuple[str, ...], same: bool) -> list[Fields]:
+def _of_layers(c: Fields, kinds: tuple[str, ...], same: bool) -> list[Fields]:
     """The fields of each layer: full ones have heads of their own, or `per_layer_config` says."""
     full: dict[str, Any] = {"head_dim": c.size("global_head_dim", 512)}
     if c.raw("num_global_key_value_heads") is not None and same:
         full["num_key_value_heads"] = c.size("num_global_key_value_heads")
-    given, names = c.raw("per_layer_config"), {str(number) for number in range(len(kinds))}
-    if given is None:
-        given = {str(number): full for number, kind in enumerate(kinds) if kind == FULL}
-    known = {"head_dim", "num_key_value_heads"}
-    if not {*given} <= names or any(not {*each} <= known for each in given.values()):
-        raise c.refuse("per_layer_config", f"{' and '.join(sorted(known))} of layers", given)
-    return [c.over(given.get(str(number), {})) for number in range(len(kinds))]
+    given = {number: full for number, kind in enumerate(kinds) if kind == FULL}
+    return c.by_layer("per_layer_config", len(kinds), ("head_dim", "num_key_value_heads"), given)
 
 
 def _experts(c: Fields) -> Mixture | None:
@@ -121,7 +96,7 @@ def _experts(c: Fields) -> Mixture | None:
         router="router.proj",
         routing=Routing(factors="router.per_expert_scale"),
         tensors=ExpertTensors(stacked=True),
-        activation=GATES[c.known("hidden_activation", tuple(PLAIN), _GELU)],
+        activation=GATES[c.known(_ACT, tuple(GATES), _GELU)],
         count_field="num_experts",
         width_field="moe_intermediate_size",
     )

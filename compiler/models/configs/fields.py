@@ -7,6 +7,7 @@ nobody has read might change the numbers.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mxc.errors import CheckpointError
@@ -131,11 +132,24 @@ class Fields:
         """Take fields as read that say nothing about the numbers of this architecture."""
         self._read.update(keys)
 
-    def over(self, own: dict[str, Any]) -> Fields:
-        """These fields with some of them replaced; what is read there is read here."""
-        fields = Fields(self._raw | own, self._place)
-        fields._read = self._read
-        return fields
+    def by_layer(
+        self, key: str, layers: int, known: Collection[str], default: Mapping[int, dict[str, Any]]
+    ) -> list[Fields]:
+        """These fields as each layer has them: the object `key` has, by the number of a layer, those
+        of the `known` that it has of its own; `default` where there is no such object."""
+        given = self.inner(key)
+        own = [default.get(number) for number in range(layers)]
+        if given is not None:
+            own = [given.raw(str(number)) for number in range(layers)]
+            given.finish()
+        if not all(
+            each is None or (isinstance(each, dict) and {*each} <= {*known}) for each in own
+        ):
+            raise self.refuse(key, f"{' and '.join(known)} of layers", self._raw[key])
+        found = [Fields(self._raw | (each or {}), self._place) for each in own]
+        for fields in found:
+            fields._read = self._read
+        return found
 
     def names(self) -> tuple[str, ...]:
         """Every field that is there."""
