@@ -135,16 +135,15 @@ class Fields:
     def by_layer(
         self, key: str, layers: int, known: Collection[str], default: Mapping[int, dict[str, Any]]
     ) -> list[Fields]:
-        """These fields as each layer has them: the object `key` has, by the number of a layer, those
-        of the `known` that it has of its own; `default` where there is no such object."""
+        """These fields as each layer has them: the object `key` has, by the number of a layer,
+        those of the `known` that it has of its own; `default` where there is no such object."""
         given = self.inner(key)
         own = [default.get(number) for number in range(layers)]
         if given is not None:
             own = [given.raw(str(number)) for number in range(layers)]
             given.finish()
-        if not all(
-            each is None or (isinstance(each, dict) and {*each} <= {*known}) for each in own
-        ):
+        said = [each for each in own if each is not None]
+        if not all(isinstance(each, dict) and {*each} <= {*known} for each in said):
             raise self.refuse(key, f"{' and '.join(known)} of layers", self._raw[key])
         found = [Fields(self._raw | (each or {}), self._place) for each in own]
         for fields in found:
