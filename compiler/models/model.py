@@ -39,11 +39,12 @@ from mxc.compiler.checkpoints.layers.quantisation import Activations, Quantisati
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
 from mxc.compiler.models.blocks.activations import NVFP4
+from mxc.compiler.models.builder import Builder
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.configs.gguf import unstated
 from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
 from mxc.compiler.models.configs.longrope import LongropeScaling
-from mxc.compiler.models.decoder import PAGE, Builder, Decoder
+from mxc.compiler.models.decoder import PAGE, Decoder
 from mxc.compiler.models.fused_layers import split_fused
 from mxc.compiler.models.gguf import read_gguf_decoder
 from mxc.compiler.models.language_model import read_language_model, settle_head

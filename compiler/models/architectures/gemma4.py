@@ -25,7 +25,9 @@ _ACT, _GELU = "hidden_activation", "gelu_pytorch_tanh"
 _EXPERTS = ("num_experts", "top_k_experts", "moe_intermediate_size")
 
 
-def gemma4(c: Fields, *, inputs: int = 256, window: int = 512) -> Decoder:
+def gemma4(
+    c: Fields, name: str = "gemma4_text", *, inputs: int = 256, window: int = 512
+) -> Decoder:
     """The model of a config; `inputs` and `window`: the class's defaults of what layers have of
     their own, and of sliding_window."""
     if c.raw("use_bidirectional_attention") is not None:
@@ -60,7 +62,7 @@ def gemma4(c: Fields, *, inputs: int = 256, window: int = 512) -> Decoder:
         layers.append(layer)
     return family.decoder(
         c,
-        "gemma4_text",
+        name,
         layers,
         norm=norm,
         tied=True,
@@ -72,7 +74,7 @@ def gemma4(c: Fields, *, inputs: int = 256, window: int = 512) -> Decoder:
 
 def gemma4_unified(c: Fields) -> Decoder:
     """The model of a config of the class that sees without a tower: other defaults."""
-    return gemma4(c, inputs=0, window=1024)
+    return gemma4(c, "gemma4_unified_text", inputs=0, window=1024)
 
 
 def _of_layers(c: Fields, kinds: tuple[str, ...], same: bool) -> list[Fields]:

@@ -137,15 +137,19 @@ class Fields:
     ) -> list[Fields]:
         """These fields as each layer has them: the object `key` has, by the number of a layer,
         those of the `known` that it has of its own; `default` where there is no such object."""
-        given = self.inner(key)
-        own = [default.get(number) for number in range(layers)]
+        given, own = self.inner(key), dict(default)
         if given is not None:
-            own = [given.raw(str(number)) for number in range(layers)]
+            # The numbers of layers have zeros before them: "05" of 30.
+            own = {int(name): given.raw(name) for name in given.names() if name.isdecimal()}
             given.finish()
-        said = [each for each in own if each is not None]
-        if not all(isinstance(each, dict) and {*each} <= {*known} for each in said):
+        said = [one for one in own.values() if one is not None]
+        if not {*own} <= {*range(layers)} or not all(
+            isinstance(one, dict) and {*one} <= {*known} for one in said
+        ):
             raise self.refuse(key, f"{' and '.join(known)} of layers", self._raw[key])
-        found = [Fields(self._raw | (each or {}), self._place) for each in own]
+        found = [
+            Fields(self._raw | (own.get(number) or {}), self._place) for number in range(layers)
+        ]
         for fields in found:
             fields._read = self._read
         return found
