@@ -137,7 +137,8 @@ class Fields:
     ) -> list[Fields]:
         """These fields as each layer has them: the object `key` has, by the number of a layer,
         those of the `known` that it has of its own; `default` where there is no such object."""
-        given, own = self.inner(key), dict(default)
+        given = self.inner(key)
+        own: dict[int, Any] = dict(default)
         if given is not None:
             # The numbers of layers have zeros before them: "05" of 30.
             own = {int(name): given.raw(name) for name in given.names() if name.isdecimal()}
