@@ -31,6 +31,11 @@ from mxc.compiler.models.architectures import ARCHITECTURES
 LENGTH = 4096
 
 SLIDING = {"layer_types": ["sliding_attention", "full_attention"]}
+GEMMA4 = {
+    "hidden_size_per_layer_input": 0,
+    "sliding_window": 1024,
+    "final_logit_softcapping": 30.0,
+}
 LINEAR = {"layer_types": ["linear_attention", "full_attention"]}
 
 
@@ -53,7 +58,7 @@ def experts(count: int, chosen: int, width: int, name: str = "num_experts") -> d
     return {name: count, "num_experts_per_tok": chosen, "moe_intermediate_size": width}
 
 
-#: Model type -> the model whose sizes these are, and the sizes.
+#: Model type, and what else a row shows -> the model whose sizes these are, and the sizes.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere2": ("Command R7B", sizes(4096, 14336, 32, 8, 256000, 128) | SLIDING),
     "deepseek_v2": (
@@ -77,6 +82,40 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gemma2": ("Gemma 2 9B", sizes(3584, 14336, 16, 8, 256000, 256) | SLIDING),
     "gemma3_text": ("Gemma 3 12B", sizes(3840, 15360, 16, 8, 262208, 256) | SLIDING),
+    "gemma4_text": (
+        "Gemma 4 31B",
+        sizes(5376, 21504, 32, 16, 262144, 256)
+        | SLIDING
+        | GEMMA4
+        | {"attention_k_eq_v": True}
+        | {"per_layer_config": {"1": {"head_dim": 512, "num_key_value_heads": 4}}},
+    ),
+    "gemma4_text, experts": (
+        "Gemma 4 26B-A4B",
+        sizes(2816, 2112, 16, 8, 262144, 256)
+        | SLIDING
+        | GEMMA4
+        | {"attention_k_eq_v": True}
+        | {"per_layer_config": {"1": {"head_dim": 512, "num_key_value_heads": 2}}}
+        | {"enable_moe_block": True, "num_experts": 128, "top_k_experts": 8}
+        | {"moe_intermediate_size": 704},
+    ),
+    "gemma4_text, inputs by layer": (
+        "Gemma 4 E2B",
+        sizes(1536, 6144, 8, 1, 262144, 256)
+        | GEMMA4
+        | {"num_hidden_layers": 4, "layer_types": 2 * SLIDING["layer_types"]}
+        | {"per_layer_config": {"1": {"head_dim": 512}, "3": {"head_dim": 512}}}
+        | {"hidden_size_per_layer_input": 256, "sliding_window": 512}
+        | {"num_kv_shared_layers": 2, "use_double_wide_mlp": True},
+    ),
+    "gemma4_unified_text": (
+        "Gemma 4 12B",
+        sizes(3840, 15360, 16, 8, 262144, 256)
+        | SLIDING
+        | {"attention_k_eq_v": True, "final_logit_softcapping": 30.0}
+        | {"per_layer_config": {"1": {"head_dim": 512, "num_key_value_heads": 1}}},
+    ),
     "glm4": ("GLM-4-9B-0414", sizes(4096, 13696, 32, 2, 151552, 128)),
     "glm4_moe": (
         "GLM-4.5-Air",
@@ -136,11 +175,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 _BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "moe_layers", "attn_type_list")
 
 
-def config(model_type: str, name: str) -> dict[str, Any]:
-    """config.json of two layers."""
-    own = transformers.AutoConfig.for_model(model_type).to_dict()
+def _model_type(row: str) -> str:
+    return row.partition(",")[0]
+
+
+def config(row: str, name: str) -> dict[str, Any]:
+    """config.json of two layers, or of as many as the row says."""
+    own = transformers.AutoConfig.for_model(_model_type(row)).to_dict()
     own = {key: value for key, value in own.items() if key not in _BY_LAYER}
-    own |= {"architectures": [name], "num_hidden_layers": 2} | MODELS[model_type][1]
+    own |= {"architectures": [name], "num_hidden_layers": 2} | MODELS[row][1]
     longest = "max_position_embeddings" if "max_position_embeddings" in own else "model_max_length"
     own[longest] = max(own[longest], LENGTH)
     found: dict[str, Any] = json.loads(json.dumps(own, default=str))
@@ -192,17 +235,17 @@ def main() -> None:
     print("| architecture | sizes of |", *(f"{t}: processor, wall |" for t in targets), flush=True)
     print("|---|---|" + "---|" * len(targets), flush=True)
     names = {each.model_type: each.name for each in ARCHITECTURES}
-    for model_type in given.only:
+    for row in given.only:
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = Path(folder) / "checkpoint"
-            write_decoder(checkpoint, config(model_type, names[model_type]), headers_only=True)
+            write_decoder(checkpoint, config(row, names[_model_type(row)]), headers_only=True)
             cells = []
             for target in targets:
                 output = Path(folder) / f"{target}.mxc"
                 used, wall, failed = measure(checkpoint, target, output, plain=given.plain)
                 cells.append(f"{used:.1f} s, {wall:.0f} s{f': {failed}' if failed else ''}")
-            model = MODELS[model_type][0]
-            print(f"| {model_type} | {model} | {' | '.join(cells)} |", flush=True)
+            model = MODELS[row][0]
+            print(f"| {row} | {model} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

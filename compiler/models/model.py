@@ -39,11 +39,12 @@ from mxc.compiler.checkpoints.layers.quantisation import Activations, Quantisati
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
 from mxc.compiler.models.blocks.activations import NVFP4
+from mxc.compiler.models.builder import Builder
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.configs.gguf import unstated
 from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
 from mxc.compiler.models.configs.longrope import LongropeScaling
-from mxc.compiler.models.decoder import PAGE, Builder, Decoder
+from mxc.compiler.models.decoder import PAGE, Decoder
 from mxc.compiler.models.fused_layers import split_fused
 from mxc.compiler.models.gguf import read_gguf_decoder
 from mxc.compiler.models.language_model import read_language_model, settle_head
@@ -244,8 +245,8 @@ def _require_pages(
             f"--kv-cache {asked}: kernels of gfx950 and of CPUs read it, none of this GPU; leave "
             "it out, or give bf16 or f32"
         )
-    depth = decoder.heads.row.depth
-    if depth % PAGE_BLOCK:
+    depths = [kind.row.depth for kind in decoder.pages]
+    if depth := next((each for each in depths if each % PAGE_BLOCK), None):
         raise CheckpointError(
             f"--kv-cache {asked}: keys have {depth} elements a head, and blocks of the format "
             f"{PAGE_BLOCK}, of which they must be a multiple; leave it out, or give bf16 or f32"

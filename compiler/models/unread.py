@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.layers.quantisation import Activations
-from mxc.compiler.models.decoder import Decoder
+from mxc.compiler.models.blocks.self_attention import SelfAttention
+from mxc.compiler.models.decoder import Cached, Decoder
 from mxc.errors import CheckpointError
 
 Tensors = Mapping[str, CanonicalTensor]
@@ -43,6 +44,9 @@ _ATTENTION = re.compile(
     r"|[qkv]_proj\.output_zero_point|[kv]_proj\.[kv]_bias)"
 )
 
+#: What makes keys and values.
+_MADE = re.compile(r"self_attn\.[kv]_(proj|norm)\.")
+
 
 def describe_unread(
     decoder: Decoder, left: Tensors, cache: Activations | None, floats: str
@@ -62,6 +66,8 @@ def describe_unread(
             scales |= {(layer, part): tensor for part in _SCALES[rest]}
         elif 0 <= layer < len(decoder.layers) and _ATTENTION.fullmatch(rest):
             kinds.setdefault("scales of attention, which is computed in floats", []).append(name)
+        elif 0 <= layer < len(decoder.layers) and _borrowed(decoder.attentions[layer], rest):
+            kinds.setdefault("layers that read keys and values of another", []).append(name)
         elif _COMPUTED.fullmatch(name):
             kinds.setdefault("rotary tables, which follow from config.json", []).append(name)
         elif _NEXT_TOKENS.fullmatch(name) or 0 <= layer - len(decoder.layers) < decoder.next_tokens:
@@ -74,6 +80,12 @@ def describe_unread(
         for kind, names in kinds.items()
     ]
     return (*_describe_cache(decoder, scales, cache, floats), *notes)
+
+
+def _borrowed(attention: Cached | None, rest: str) -> bool:
+    """Whether a tensor would make keys or values where a layer reads those of another."""
+    borrows = isinstance(attention, SelfAttention) and attention.borrows
+    return borrows and _MADE.match(rest) is not None
 
 
 def _describe_cache(
@@ -97,7 +109,9 @@ def _describe_cache(
                 f"{tensor.place} is a scale of the key/value cache, and layer {layer} has none of "
                 f"its {'values' if other == 'v' else 'keys'}; fetch the checkpoint again"
             )
-    numbers = np.concatenate([_scale(tensor, decoder) for tensor in scales.values()])
+    numbers = np.concatenate(
+        [_scale(tensor, decoder.attentions[layer]) for (layer, _), tensor in scales.items()]
+    )
     layers = len({layer for layer, _ in scales})
     every = sum(each is not None for each in decoder.attentions)
     return (
@@ -107,16 +121,15 @@ def _describe_cache(
     )
 
 
-def _scale(tensor: CanonicalTensor, decoder: Decoder) -> NDArray[np.float32]:
-    """One positive number, or one for each head."""
+def _scale(tensor: CanonicalTensor, attention: Cached | None) -> NDArray[np.float32]:
+    """One positive number, or one for each head of keys and values."""
     numbers: NDArray[Any] = tensor.values().reshape(-1)
-    if numbers.size not in (1, decoder.heads.row.heads) or not np.all(
-        (numbers > 0) & (numbers < np.inf)
-    ):
+    heads = 1 if attention is None else attention.row.heads
+    if numbers.size not in (1, heads) or not np.all((numbers > 0) & (numbers < np.inf)):
         raise CheckpointError(
             f"{tensor.place} is {tensor.elements.record.describe()}, {numbers[:4].tolist()}; a "
             "scale of the key/value cache is a positive number, or one for each of "
-            f"{decoder.heads.row.heads} heads; fetch the file again"
+            f"{heads} heads; fetch the file again"
         )
     return numbers
 

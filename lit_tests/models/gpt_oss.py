@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.models.architectures.gpt_oss import decoder
-from mxc.compiler.models.decoder import Builder
+from mxc.compiler.models.builder import Builder
 from mxc.compiler.models.options import Options
 from mxc.formats.formats import FORMATS
 

@@ -140,7 +140,9 @@ def reference_model(folder: Path, dtype: torch.dtype) -> torch.nn.Module:
     """transformers' model of the numbers of a checkpoint."""
     config = json.loads((folder / "reference" / "config.json").read_text())
     eager = {"attn_implementation": "eager"}
-    if any(key.startswith("num_experts_per_tok") for key in config.get("text_config", config)):
+    text = config.get("text_config", config)
+    experts = any(key.startswith("num_experts_per_tok") for key in text)
+    if experts or text.get("enable_moe_block"):
         eager["experts_implementation"] = "eager"
     model: torch.nn.Module = _library(config).from_pretrained(
         folder / "reference", dtype=dtype, **eager

@@ -18,6 +18,7 @@ from published_checkpoints import PUBLISHED, Published
 from published_configs import VOCABULARY
 from published_files import reference_logits, write_published
 from published_fused import FUSED
+from published_gemma4 import GEMMA4
 from published_hybrids import HYBRIDS
 from published_latent import LATENT
 
@@ -34,7 +35,7 @@ TOLERANCE, ROUNDING = 2e-5, 3
 LENGTH = 11
 
 
-EVERY = PUBLISHED | HYBRIDS | FUSED | LATENT
+EVERY = PUBLISHED | HYBRIDS | FUSED | LATENT | GEMMA4
 
 
 @pytest.mark.parametrize("name", EVERY)

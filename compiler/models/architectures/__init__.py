@@ -12,6 +12,7 @@ from mxc.compiler.models.architectures.deepseek import deepseek_v2, deepseek_v3,
 from mxc.compiler.models.architectures.ernie4_5 import ernie4_5, ernie4_5_moe
 from mxc.compiler.models.architectures.exaone4 import exaone4
 from mxc.compiler.models.architectures.gemma2 import gemma2, gemma3
+from mxc.compiler.models.architectures.gemma4 import gemma4, gemma4_unified
 from mxc.compiler.models.architectures.glm4 import glm4
 from mxc.compiler.models.architectures.glm4_moe import glm4_moe
 from mxc.compiler.models.architectures.granite import granite, granite_moe
@@ -69,6 +70,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("exaone4", "Exaone4ForCausalLM", _family(exaone4)),
     Architecture("gemma2", "Gemma2ForCausalLM", _family(gemma2)),
     Architecture("gemma3_text", "Gemma3ForCausalLM", _family(gemma3)),
+    Architecture("gemma4_text", "Gemma4ForCausalLM", _family(gemma4)),
+    Architecture("gemma4_unified_text", "Gemma4UnifiedForCausalLM", _family(gemma4_unified)),
     Architecture("glm4", "Glm4ForCausalLM", _family(glm4)),
     Architecture("glm4_moe", "Glm4MoeForCausalLM", _family(glm4_moe)),
     Architecture("glm4_moe_lite", "Glm4MoeLiteForCausalLM", _family(glm4_moe_lite)),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from mxc.compiler.models.blocks.gates import GATES
+from mxc.compiler.models.blocks.gates import GATES, PLAIN
+from mxc.compiler.models.blocks.layer_inputs import LayerInputs
 from mxc.compiler.models.blocks.linear_attention import LINEAR
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.norms import Norm
@@ -125,6 +126,34 @@ def hybrid_kinds(c: Fields, types: object) -> list[str]:
     return types
 
 
+def borrowing(c: Fields, kinds: tuple[str, ...]) -> tuple[bool, ...]:
+    """Of each layer, whether it reads the keys and values of the last of its kind that has some."""
+    name = "num_kv_shared_layers"
+    shared = c.size(name) if c.raw(name) else 0
+    first = max(len(kinds) - shared, 0)
+    if {*kinds[:first]} != {*kinds}:
+        raise c.refuse(name, "fewer, so that of each kind a layer is before them", shared)
+    return tuple(number >= first for number in range(len(kinds)))
+
+
+def layer_inputs(c: Fields, layers: int, width: int, activation: str) -> LayerInputs | None:
+    """What each layer gets of a token, if anything; `width` and `activation` are defaults."""
+    name = "hidden_size_per_layer_input"
+    rows = c.size("vocab_size_per_layer_input", 262144)
+    if c.raw(name) == 0 or (c.raw(name) is None and not width):
+        return None
+    if rows < c.size("vocab_size"):
+        wanted = f"at least the {c.size('vocab_size')} of vocab_size"
+        raise c.refuse("vocab_size_per_layer_input", wanted, rows)
+    return LayerInputs(
+        vocabulary=rows,
+        hidden=c.size("hidden_size"),
+        layers=layers,
+        width=c.size(name, width),
+        activation=PLAIN[c.known("hidden_activation", tuple(PLAIN), activation)],
+    )
+
+
 def windows(c: Fields) -> tuple[int | None, ...]:
     """The window of every layer, as Qwen2 and Qwen3 say it.
 
@@ -156,6 +185,7 @@ def decoder(
     embedding_scale: float = 1.0,
     logits_scale: float = 1.0,
     logits_cap: float | None = None,
+    inputs: LayerInputs | None = None,
 ) -> Decoder:
     """The model of these layers; every field of the config must have been read by then.
 
@@ -177,6 +207,7 @@ def decoder(
         embedding_scale=embedding_scale,
         logits_scale=logits_scale,
         logits_cap=logits_cap,
+        inputs=inputs,
     )
     c.finish()
     return found

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
+from mxc.dialects.attention import Reach
 from mxc.dialects.generic import constant, element_of, generic, loop_index
 from mxc.dialects.pages import Pages, write_blocks, write_rows
 from mxc.dialects.quantise import mx_integers
@@ -29,17 +30,22 @@ class CacheRow:
     depth: int
 
 
+#: What layers whose pages are of one kind have in common: what a query sees, and the row.
+CacheKind = tuple[Reach, CacheRow]
+
+
 @dataclass
 class Cache:
     """The pages of the layers of one kind: a layer replaces the pool that it has written to.
 
     `slots` i32 [T]: where each row of the call is written to. `first`: the number of entries that
-    the layers before have.
+    the layers before have. `last`: the entries of the last of them.
     """
 
     pages: Pages
     slots: ir.Value
     first: int = 0
+    last: tuple[int, ...] = ()
 
     def write(self, row: CacheRow, parts: list[ir.Value]) -> tuple[int, ...]:
         """Write parts f32 [T, V, D], one for each entry of a layer; the entries that they are in.
@@ -60,6 +66,7 @@ class Cache:
             written = write_blocks(self.pages, self.first, self.slots, codes, scales)
             self.pages = replace(self.pages, pool=written)
         self.first += row.entries
+        self.last = entries
         return entries
 
 

@@ -45,8 +45,7 @@ from mxc.compiler.models.blocks.primitives import (
 )
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.scope import Memory, Scope, State
-from mxc.compiler.models.blocks.self_attention import NO_SINKS
-from mxc.dialects.attention import MASKED
+from mxc.compiler.models.blocks.self_attention import NO_SINKS, no_sinks
 from mxc.dialects.attention import attention as attend
 from mxc.dialects.generic import generic, shape_of
 
@@ -139,7 +138,7 @@ class LatentAttention:
 
     def generated(self) -> dict[str, NDArray[np.float32]]:
         """Parameters that are computed, not read."""
-        return {NO_SINKS: np.full((1, self.heads), MASKED, np.float32)}
+        return no_sinks(self.heads)
 
     def build(
         self,
@@ -165,11 +164,11 @@ class LatentAttention:
                 for each in (latent, turned)
             )
             row = beside(latent, self._rotated(turned, state))
-            cache = memory.caches[self.window]
+            cache = memory.caches[self.window, self.row]
             (entry,) = cache.write(self.row, [row])
             mixed = attend(
                 queries,
-                weights.load(NO_SINKS, 1, self.heads),
+                expand(weights.load(NO_SINKS, self.heads), [[0, 1]], [1, self.heads]),
                 state.rows,
                 cache.pages,
                 (entry, entry),
@@ -217,6 +216,6 @@ class LatentAttention:
         """x [T, heads, R] with rotary positions, if there are any."""
         if self.rope is None:
             return x
-        cos, sin = state.rotations[self.rope]
+        cos, sin = state.rotations[self.rope, self.rotated]
         heads, whole = shape_of(x)[1], collapse(x, [[0], [1, 2]])
         return rotate(whole, heads, cos, sin, interleaved=self.rope.interleaved)

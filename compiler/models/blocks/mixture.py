@@ -85,6 +85,8 @@ class Mixture:
             key = f"{name}.{self.routing.correction}"
             dims = (("one", 1), count) if self.routing.correction_is_row else (count,)
             yield Parameter(key=key, shape=(count[1],), rows=(Rows(tensor=key, dims=dims),))
+        if self.routing.factors is not None:
+            yield vector(f"{name}.{self.routing.factors}", count)
         tensors, where = self.tensors, f"{name}.experts"
         for parts, rows, columns in ((("gate", "up"), width, hidden), (("down",), hidden, width)):
             key = f"{where}.{'_'.join(parts)}_proj"
@@ -110,19 +112,22 @@ class Mixture:
                 gate = f"{name}.{self.shared.gate}.weight"
                 yield matrix(gate, ("one", 1), hidden, quantisable=False)
 
-    def build(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
-        """x [T, H] -> [T, H]."""
+    def build(
+        self, scope: Scope, x: ir.Value, name: str, routed: ir.Value | None = None
+    ) -> ir.Value:
+        """x [T, H] -> [T, H]. `routed` [T, H]: what the router reads, where it is not x."""
         router = f"{name}.{self.router}"
         # Floats in every mode: see activations.py.
-        floats = scope.weights.prepare(x, f"{router}.weight")
+        floats = scope.weights.prepare(x if routed is None else routed, f"{router}.weight")
         shape = (self.experts, self.hidden)
         bias = f"{router}.bias" if self.biases else None
         logits = scope.weights.linear(floats, router, f"{router}.weight", shape, bias)
         with ir.Location.name(f"{name}.experts"):
-            correction = None
-            if self.routing.correction is not None:
-                correction = scope.weights.load(f"{name}.{self.routing.correction}", self.experts)
-            shares, chosen = self.routing.build(logits, self.choices, correction)
+            correction, factors = (
+                None if key is None else scope.weights.load(f"{name}.{key}", self.experts)
+                for key in (self.routing.correction, self.routing.factors)
+            )
+            shares, chosen = self.routing.build(logits, self.choices, correction, factors)
             if scope.grouped:
                 groups = experts.group_by_expert(chosen, self.experts)
             else:

@@ -91,19 +91,31 @@ def embed_integers(tokens: ir.Value, elements: ir.Value, scales: ir.Value) -> ir
 
 
 def rotate(
-    x: ir.Value, heads: int, cos: ir.Value, sin: ir.Value, *, interleaved: bool = False
+    x: ir.Value,
+    heads: int,
+    cos: ir.Value,
+    sin: ir.Value,
+    *,
+    interleaved: bool = False,
+    spread: bool = False,
 ) -> ir.Value:
     """Rotary embedding of x [T, heads * D] by the rows cos, sin [T, R]: f32 [T, heads, D].
 
     The first 2 R elements of a head are rotated; those behind them (partial rotary embedding) stay.
-    Real parts come first, then the imaginary parts; where `interleaved`, they alternate.
+    Real parts come first, then the imaginary parts; where `interleaved`, they alternate. Where
+    `spread`, imaginary parts begin at D / 2, and what stays is behind the parts of each kind.
     """
     tokens, width = shape_of(x)
     depth, half = width // heads, shape_of(cos)[1]
-    x = expand(x, [[0], [1, 2]], [tokens, heads, depth])
-    head, *rest = parts_of(x, [2 * half] + [depth - 2 * half] * (2 * half < depth))
+    stays = depth - 2 * half
     loops, sizes = ("m h r p", [half, 2]) if interleaved else ("m h p r", [2, half])
-    parts = expand(head, [[0], [1], [2, 3]], [tokens, heads, *sizes])
+    if spread:
+        x = expand(x, [[0], [1, 2, 3]], [tokens, heads, 2, depth // 2])
+        parts, *rest = parts_of(x, [half] + [stays // 2] * (stays > 0))
+    else:
+        x = expand(x, [[0], [1, 2]], [tokens, heads, depth])
+        head, *rest = parts_of(x, [2 * half] + [stays] * (stays > 0))
+        parts = expand(head, [[0], [1], [2, 3]], [tokens, heads, *sizes])
     axis = loops.split().index("p")
     real, imaginary = (slice_of(parts, axis=axis, index=i) for i in range(2))
 
@@ -121,7 +133,10 @@ def rotate(
         turn,
         sizes={"p": 2},
     )
-    turned = collapse(turned, [[0], [1], [2, 3]])
+    whole = [[0], [1], [2, 3]]
+    if spread:
+        return collapse(beside(turned, rest[0]) if rest else turned, whole)
+    turned = collapse(turned, whole)
     return beside(turned, rest[0]) if rest else turned
 
 
@@ -185,6 +200,16 @@ def beside(x: ir.Value, y: ir.Value) -> ir.Value:
     return whole
 
 
+def multiply(x: ir.Value, factor: ir.Value) -> ir.Value:
+    """x [T, H] times a factor [1]."""
+
+    def product(a: ir.Value) -> ir.Value:
+        number = tensor.extract(factor, [constant(0, ir.IndexType.get())])
+        return arith.mulf(a, to_f32(number))
+
+    return generic([(x, "m n")], "m n", f32(), product)
+
+
 def rows_of(x: ir.Value, rows: ir.Value) -> ir.Value:
     """Rows `rows` (i32 [M]) of x [N, W]: [M, W]."""
 
@@ -196,14 +221,14 @@ def rows_of(x: ir.Value, rows: ir.Value) -> ir.Value:
 
 
 def of_length_one(x: ir.Value, epsilon: float) -> ir.Value:
-    """x [T, heads, D] with each head divided by its root mean square: f32."""
-    depth = constant(float(shape_of(x)[2]), f32())
-    squares = generic(
-        [(x, "m h d")], "m h", f32(), lambda a, acc: arith.addf(acc, arith.mulf(a, a))
-    )
+    """x [.., D], of rank 2 or 3, with each row divided by its root mean square: f32."""
+    *lead, width = shape_of(x)
+    depth, rows = constant(float(width), f32()), " ".join("mh"[: len(lead)])
+    whole = f"{rows} d"
+    squares = generic([(x, whole)], rows, f32(), lambda a, acc: arith.addf(acc, arith.mulf(a, a)))
 
     def divided(a: ir.Value, total: ir.Value) -> ir.Value:
         mean = arith.addf(arith.divf(total, depth), constant(epsilon, f32()))
         return arith.mulf(a, math.rsqrt(mean))
 
-    return generic([(x, "m h d"), (squares, "m h")], "m h d", f32(), divided)
+    return generic([(x, whole), (squares, rows)], whole, f32(), divided)

@@ -59,16 +59,20 @@ class Rope:
     """Rotary positions: the base of the frequencies, and how they are scaled (None: not).
 
     `fraction` of a head is rotated, its first elements. `interleaved`: real and imaginary parts
-    alternate; else the real parts come first.
+    alternate; else the real parts come first. `proportional`: frequencies and parts lie as if the
+    whole head were rotated, and those from `fraction` on are zero (transformers' "proportional").
     """
 
     theta: float
     scaling: Scaling | None = None
     fraction: float = 1.0
     interleaved: bool = False
+    proportional: bool = False
 
     def rotated(self, head_dim: int) -> int:
         """How many elements of a head are rotated."""
+        if self.proportional:
+            return 2 * int(self.fraction * head_dim // 2)
         return int(head_dim * self.fraction)
 
 
@@ -125,9 +129,16 @@ def read_ropes(
     found = {}
     for kind in theta:
         inner = new.inner(kind)
-        base = theta[kind] if inner is None else inner.number("rope_theta", theta[kind])
-        scaling = None if inner is None else _read_scaling(inner, fields)
-        found[kind] = Rope(theta=base, scaling=scaling)
+        if inner is None:
+            found[kind] = Rope(theta=theta[kind])
+            continue
+        base, part = inner.number("rope_theta", theta[kind]), 1.0
+        if proportional := inner.raw("rope_type") == "proportional":
+            part = inner.number("partial_rotary_factor", 1.0)
+        if part > 1:
+            raise inner.refuse("partial_rotary_factor", "at most 1", part)
+        scaling = _read_scaling(inner, fields, known=("proportional",))
+        found[kind] = Rope(theta=base, scaling=scaling, fraction=part, proportional=proportional)
     new.finish()
     return {kind: found[kind] for kind in kinds}
 
@@ -142,19 +153,20 @@ def _agreed(fields: Fields, rope: Fields, key: str, outer: float) -> float:
     return inner
 
 
-def _read_scaling(rope: Fields, outer: Fields) -> Scaling | None:
+def _read_scaling(rope: Fields, outer: Fields, known: tuple[str, ...] = ()) -> Scaling | None:
+    """How frequencies are scaled; `known`: types beside those that every architecture has."""
     # transformers has "default" beside its older word "mrope".
     same = (None, "default" if rope.raw("type") == "mrope" else rope.raw("type"), rope.raw("type"))
     if rope.raw("type") is not None and rope.raw("rope_type") not in same:
         raise rope.refuse("type", f"the {rope.raw('rope_type')!r} of rope_type", rope.raw("type"))
     key = "type" if rope.raw("rope_type") is None else "rope_type"
-    known = ("default", "linear", "llama3", "yarn", "longrope", "su", "mrope")
-    kind = rope.known(key, known)
+    types = ("default", "linear", "llama3", "yarn", "longrope", "su", "mrope", *known)
+    kind = rope.known(key, types)
     # Which of the positions in time, height and width a frequency turns with: of text, in which
     # they are the same, they are plain positions (transformers' models/qwen3_vl).
     _ = rope.raw("mrope_section"), rope.raw("mrope_interleaved")
     scaling: Scaling | None = None
-    if kind == "linear":
+    if kind == "linear" or (kind == "proportional" and rope.number("factor", 1.0) != 1):
         scaling = LinearScaling(factor=rope.number("factor"))
     elif kind == "llama3":
         scaling = Llama3Scaling(
@@ -177,13 +189,16 @@ def _read_scaling(rope: Fields, outer: Fields) -> Scaling | None:
     return scaling
 
 
-def frequencies(rope: Rope, dims: int, length: int = 0) -> NDArray[np.float32]:
+def frequencies(
+    rope: Rope, dims: int, length: int = 0, whole: int | None = None
+) -> NDArray[np.float32]:
     """Angular frequencies, radians a token, of `dims` rotated elements: f32 [dims / 2].
 
-    `length`: tokens of the longest sequence, by which LongRoPE chooses. In f32, in the order in
-    which the reference computes: the last bit of a frequency is multiplied by the position.
+    `length`: tokens of the longest sequence, by which LongRoPE chooses. `whole`: elements of the
+    head, where frequencies are proportional to those. In f32, in the order in which the reference
+    computes: the last bit of a frequency is multiplied by the position.
     """
-    exponents = np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims)
+    exponents = np.arange(0, dims, 2, dtype=np.float32) / np.float32(whole or dims)
     wavelengths = np.power(np.float32(rope.theta), exponents)
     plain: NDArray[np.float32] = np.float32(1.0) / wavelengths
     match rope.scaling:
@@ -259,7 +274,8 @@ def tables(
     R is half of the elements that are rotated; `length` as in `frequencies`.
     """
     angles = np.arange(length, dtype=np.float32)[:, None]
-    angles = angles * frequencies(rope, rope.rotated(head_dim), length)
+    whole = head_dim if rope.proportional else None
+    angles = angles * frequencies(rope, rope.rotated(head_dim), length, whole)
     # float64 inside, so that the table is the correctly rounded value on every machine.
     wide = angles.astype(np.float64)
     scaling, factor = rope.scaling, np.float32(1.0)

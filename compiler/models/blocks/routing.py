@@ -35,7 +35,8 @@ class Routing:
     it as a row [1, E] where `correction_is_row`. `groups`: experts
     come in so many groups, of which the best `kept` are chosen from; a group is as good as the sum
     of its `counted` best experts. `normalized`: the shares of the chosen are divided by their sum.
-    `factor`: what shares are multiplied with.
+    `factor`: what shares are multiplied with; `factors`: the name of weights [E] below that of the
+    mixture, with which those of each expert are multiplied (Gemma 4).
     """
 
     scores: Literal["softmax", "sigmoid"] = "softmax"
@@ -46,16 +47,29 @@ class Routing:
     counted: int = 2
     normalized: bool = True
     factor: float = 1.0
+    factors: str | None = None
 
     def build(
+        self,
+        logits: ir.Value,
+        choices: int,
+        correction: ir.Value | None = None,
+        factors: ir.Value | None = None,
+    ) -> tuple[ir.Value, ir.Value]:
+        """Logits [T, E] -> (shares, f32 [T, J]; experts, i32 [T, J]). `correction` and `factors`:
+        floats [E]."""
+        shares, experts = self._shares(logits, choices, correction)
+        return _scaled(_multiplied(shares, experts, factors), self.factor), experts
+
+    def _shares(
         self, logits: ir.Value, choices: int, correction: ir.Value | None
     ) -> tuple[ir.Value, ir.Value]:
-        """Logits [T, E] -> (shares, f32 [T, J]; experts, i32 [T, J]). `correction`: floats [E]."""
+        """What `build` gives, before the factors."""
         if self.scores == "softmax" and correction is None and self.groups == 1:
             values, experts = top_k(logits, choices)
             # The softmax over the chosen is that over all, divided by its sum over the chosen.
             shares = _softmax(values, values if self.normalized else logits)
-            return _scaled(shares, self.factor), experts
+            return shares, experts
         if self.scores == "softmax":
             scores = _softmax(logits, logits)
         else:
@@ -85,7 +99,7 @@ class Routing:
                 f32(),
                 lambda x, t: arith.divf(x, arith.addf(t, constant(_SMALL, f32()))),
             )
-        return _scaled(shares, self.factor), experts
+        return shares, experts
 
 
 #: The softmax over the chosen experts.
@@ -115,6 +129,18 @@ def _largest(values: ir.Value) -> ir.Value:
     # NaN comes through the sum of the exponentials, whatever the maximum is.
     larger: Callable[..., ir.Value] = arith.maxnumf
     return generic([(values, "m j")], "m", f32(), larger, initial=start)
+
+
+def _multiplied(shares: ir.Value, experts: ir.Value, factors: ir.Value | None) -> ir.Value:
+    """shares [T, J], each times the factor of its expert, of `factors` [E] where there are some."""
+    if factors is None:
+        return shares
+
+    def multiplied(share: ir.Value, expert: ir.Value) -> ir.Value:
+        factor = tensor.extract(factors, [arith.index_cast(ir.IndexType.get(), expert)])
+        return arith.mulf(share, to_f32(factor))
+
+    return generic([(shares, "m j"), (experts, "m j")], "m j", f32(), multiplied)
 
 
 def _scaled(shares: ir.Value, factor: float) -> ir.Value:

@@ -8,23 +8,24 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.compiler.models.blocks.activations import Activations
-from mxc.compiler.models.blocks.attention import Cache
+from mxc.compiler.models.blocks.attention import Cache, CacheKind
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.weights import Weights
-from mxc.dialects.attention import Reach, Runs
+from mxc.dialects.attention import Runs
 
 
 @dataclass(frozen=True)
 class State:
     """What the layers of one call share.
 
-    `rotations`: the rows cos and sin [T, R] of its T rows, by the rotary positions of a layer.
+    `rotations`: the rows cos and sin [T, R] of its T rows, by the rotary positions of a layer and
+    the elements of a head that they are for.
     `rows`: their positions and their runs. `places` i32 [S]: which of the recurrent states are
     those of each run's sequence; None where the model has none.
     """
 
-    rotations: Mapping[Rope, tuple[ir.Value, ir.Value]]
+    rotations: Mapping[tuple[Rope, int], tuple[ir.Value, ir.Value]]
     rows: Runs
     places: ir.Value | None = None
 
@@ -33,12 +34,12 @@ class State:
 class Memory:
     """What sequences keep from call to call; a layer replaces what it has written to.
 
-    `caches`: pages of keys and values, by what a query sees of them. `states`: pools f32
+    `caches`: pages of keys and values, by their kind. `states`: pools f32
     [M, L, ..] of a size that does not grow with the sequence, see linear_attention.py; `layer`: how
     many layers that have some are before the next one.
     """
 
-    caches: Mapping[Reach, Cache]
+    caches: Mapping[CacheKind, Cache]
     states: list[ir.Value]
     layer: int = 0
 

@@ -35,8 +35,13 @@ from mxc.dialects.generic import constant, generic, shape_of
 
 #: The projections of the input, where they are tensors of their own.
 _INPUTS = ("q_proj", "k_proj", "v_proj")
-#: The sinks of attention without any, f32 [V, G]: beside any score, their weight is zero.
+#: The sinks of attention without any, f32 [heads]: beside any score, their weight is zero.
 NO_SINKS = "attention.no_sinks"
+
+
+def no_sinks(heads: int) -> dict[str, NDArray[np.float32]]:
+    """The parameter NO_SINKS of a model with so many query heads."""
+    return {NO_SINKS: np.full(heads, MASKED, np.float32)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +78,9 @@ class SelfAttention:
     cap * tanh(score / cap). `temperature`: what queries are multiplied with. `gated`: what
     attention gives of each head is multiplied with the sigmoid of a gate, whose rows stand behind
     those of the head's queries in q_proj (Qwen3-Next).
+    `value_norm`: values are normalized head by head, without a weight. `values_are_keys`: values
+    are what k_proj gives too, before keys are normalized and rotated. `borrows`: keys and values
+    are those of the last layer before that has pages of the same kind (Gemma 4).
     """
 
     hidden: int
@@ -91,6 +99,9 @@ class SelfAttention:
     gated: bool = False
     epsilon: float = 0.0
     temperature: Temperature | None = None
+    value_norm: bool = False
+    values_are_keys: bool = False
+    borrows: bool = False
 
     @property
     def row(self) -> attention.CacheRow:
@@ -108,7 +119,8 @@ class SelfAttention:
         queries = ("num_attention_heads * head_dim", self.heads * self.depth)
         keys = ("num_key_value_heads * head_dim", self.shared * self.depth)
         asked = queries if not self.gated else (f"2 * {queries[0]}", 2 * queries[1])
-        inputs = [("q_proj", asked), ("k_proj", keys), ("v_proj", keys)]
+        sizes = dict(zip(_INPUTS, (asked, keys, keys), strict=True))
+        inputs = [(part, sizes[part]) for part in self._inputs]
         if self.fused:
             total = sum(size for _, (_, size) in inputs)
             why = "(num_attention_heads + 2 * num_key_value_heads) * head_dim"
@@ -122,8 +134,7 @@ class SelfAttention:
             yield vector(f"{name}.o_proj.bias", hidden)
         if self.qk_norm in ("head", "all"):
             head = ("head_dim", self.depth)
-            sizes = {"q_norm": queries, "k_norm": keys}
-            for part, whole in sizes.items():
+            for part, whole in (("q_norm", queries), ("k_norm", keys))[: 2 - self.borrows]:
                 size = head if self.qk_norm == "head" else whole
                 yield from norm.parameters(f"{name}.{part}", size)
         if self.sinks:
@@ -131,8 +142,7 @@ class SelfAttention:
 
     def generated(self) -> dict[str, NDArray[np.float32]]:
         """Parameters that are computed, not read."""
-        shape = (self.shared, self.heads // self.shared)
-        return {} if self.sinks else {NO_SINKS: np.full(shape, MASKED, np.float32)}
+        return {} if self.sinks else no_sinks(self.heads)
 
     def build(
         self,
@@ -145,25 +155,20 @@ class SelfAttention:
         """x [T, H] -> [T, H]; the pages become those with the new keys and values."""
         heads, shared, depth = self.heads, self.shared, self.depth
         weights = scope.weights
-        q, k, v = self._projected(scope, x, name)
+        q, *projected = self._projected(scope, x, name)
         gate = None
         if self.gated:
             q, gate = self._queries_and_gate(q, name)
-        if self.qk_norm in ("head", "all"):
-            q = self._normalized(scope, q, heads, f"{name}.q_norm")
-            k = self._normalized(scope, k, shared, f"{name}.k_norm")
+        q = self._turned(scope, q, heads, f"{name}.q_norm", state)
+        cache = memory.caches[self.window, self.row]
+        parts = [] if self.borrows else self._keys_and_values(scope, projected, name, state)
         output = f"{name}.o_proj"
         with ir.Location.name(name):
+            keys, values = cache.write(self.row, parts) if parts else cache.last
             tokens = shape_of(q)[0]
-            q, k = (self._rotated(each, n, state) for each, n in ((q, heads), (k, shared)))
-            if self.qk_norm == "length":
-                q, k = (of_length_one(each, self.epsilon) for each in (q, k))
             if self.temperature is not None:
                 q = self._warmed(q, state)
-            v = expand(v, [[0], [1, 2]], [tokens, shared, depth])
             q = expand(q, [[0], [1, 2], [3]], [tokens, shared, heads // shared, depth])
-            cache = memory.caches[self.window]
-            keys, values = cache.write(self.row, [k, v])
             mixed = attend(
                 q,
                 self._sinks(scope, name),
@@ -203,11 +208,29 @@ class SelfAttention:
 
         return generic([(q, "m h d"), (state.rows.positions, "m")], "m h d", f32(), warmed)
 
+    @property
+    def _inputs(self) -> tuple[str, ...]:
+        """The projections of the input that there are, where they are tensors of their own."""
+        return _INPUTS[:1] if self.borrows else _INPUTS[: 3 - self.values_are_keys]
+
+    def _keys_and_values(
+        self, scope: Scope, projected: list[ir.Value], name: str, state: State
+    ) -> list[ir.Value]:
+        """What the cache keeps, of what k_proj and, where it is, v_proj give: [T, V, D] each."""
+        k, v = projected[0], projected[-1]
+        with ir.Location.name(name):
+            v = expand(v, [[0], [1, 2]], [shape_of(v)[0], self.shared, self.depth])
+            if self.value_norm:
+                v = of_length_one(v, scope.normalization.epsilon)
+        return [self._turned(scope, k, self.shared, f"{name}.k_norm", state), v]
+
     def _projected(self, scope: Scope, x: ir.Value, name: str) -> list[ir.Value]:
-        """Queries, keys and values of x [T, H]: [T, heads * D] each."""
+        """Queries, keys and values of x [T, H], as far as there are some: [T, heads * D] each."""
         counts = (self.heads * (2 if self.gated else 1), self.shared, self.shared)
         widths = [count * self.depth for count in counts]
-        parts = {"qkv_proj": sum(widths)} if self.fused else dict(zip(_INPUTS, widths, strict=True))
+        parts = {"qkv_proj": sum(widths)}
+        if not self.fused:
+            parts = {part: widths[_INPUTS.index(part)] for part in self._inputs}
         weights = scope.weights
         with ir.Location.name(name):
             prepared = weights.prepare(x, *(f"{name}.{part}.weight" for part in parts))
@@ -233,12 +256,22 @@ class SelfAttention:
             queries, gate = (collapse(slice_of(x, 2, part), [[0], [1, 2]]) for part in range(2))
         return queries, gate
 
+    def _turned(self, scope: Scope, x: ir.Value, heads: int, norm: str, state: State) -> ir.Value:
+        """Queries or keys x [T, heads * D], normalized and rotated as the model has it, [T, heads,
+        D]; `norm` is the name of the weight."""
+        if self.qk_norm in ("head", "all"):
+            x = self._normalized(scope, x, heads, norm)
+        with ir.Location.name(norm.rpartition(".")[0]):
+            x = self._rotated(x, heads, state)
+            return of_length_one(x, self.epsilon) if self.qk_norm == "length" else x
+
     def _rotated(self, x: ir.Value, heads: int, state: State) -> ir.Value:
         """x [T, heads * D] with rotary positions, if there are any: [T, heads, D]."""
-        if self.rope is None:
+        rope = self.rope
+        if rope is None:
             return expand(x, [[0], [1, 2]], [shape_of(x)[0], heads, self.depth])
-        cos, sin = state.rotations[self.rope]
-        return rotate(x, heads, cos, sin, interleaved=self.rope.interleaved)
+        cos, sin = state.rotations[rope, self.depth]
+        return rotate(x, heads, cos, sin, interleaved=rope.interleaved, spread=rope.proportional)
 
     def _normalized(self, scope: Scope, x: ir.Value, heads: int, name: str) -> ir.Value:
         """x [T, heads * D] normalized, head by head or as a whole."""
@@ -249,8 +282,5 @@ class SelfAttention:
             return collapse(scope.norm(rows, name), [[0], [1, 2]])
 
     def _sinks(self, scope: Scope, name: str) -> ir.Value:
-        group = self.heads // self.shared
-        if not self.sinks:
-            return scope.weights.load(NO_SINKS, self.shared, group)
-        loaded = scope.weights.load(f"{name}.sinks", self.heads)
-        return expand(loaded, [[0, 1]], [self.shared, group])
+        loaded = scope.weights.load(f"{name}.sinks" if self.sinks else NO_SINKS, self.heads)
+        return expand(loaded, [[0, 1]], [self.shared, self.heads // self.shared])

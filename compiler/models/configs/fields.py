@@ -7,7 +7,7 @@ nobody has read might change the numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mxc.errors import CheckpointError
@@ -141,6 +141,29 @@ class Fields:
     def inert(self, *keys: str) -> None:
         """Take fields as read that say nothing about the numbers of this architecture."""
         self._read.update(map(self._own, keys))
+
+    def by_layer(
+        self, key: str, layers: int, known: Collection[str], default: Mapping[int, dict[str, Any]]
+    ) -> list[Fields]:
+        """These fields as each layer has them: the object `key` has, by the number of a layer,
+        those of the `known` that it has of its own; `default` where there is no such object."""
+        given = self.inner(key)
+        own: dict[int, Any] = dict(default)
+        if given is not None:
+            # The numbers of layers have zeros before them: "05" of 30.
+            own = {int(name): given.raw(name) for name in given.names() if name.isdecimal()}
+            given.finish()
+        said = [one for one in own.values() if one is not None]
+        if not {*own} <= {*range(layers)} or not all(
+            isinstance(one, dict) and {*one} <= {*known} for one in said
+        ):
+            raise self.refuse(key, f"{' and '.join(known)} of layers", self._raw[key])
+        found = [
+            Fields(self._raw | (own.get(number) or {}), self._place) for number in range(layers)
+        ]
+        for fields in found:
+            fields._read = self._read
+        return found
 
     def names(self) -> tuple[str, ...]:
         """Every field that is there."""
