@@ -55,12 +55,12 @@ from mxc.passes.kernels.gpu.cost import cost, workgroups
 from mxc.passes.kernels.gpu.dense.ring import DenseRing
 from mxc.passes.kernels.gpu.dense.stream import DenseStream
 from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.output import quantisation_of
 from mxc.passes.kernels.gpu.problem import problem_of
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, read_schedules
 from mxc.passes.kernels.gpu.stream import Stream
+from mxc.passes.kernels.quantised import quantised_result
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 from mxc.targets.amd import known_gpu
 from mxc.targets.gpu import Gpu
@@ -105,8 +105,8 @@ class _Kernels:
         last = after.last(call.op)
         converts = chosen.schedules[0].instruction.unit.converts
         quantises = converts and after.stores == "f32"
-        blocks = quantisation_of(last.results[0]) if quantises else None
-        out = None if blocks is None else Conversion(blocks.format, blocks.recipe)
+        blocks = quantised_result(last.results[0]) if quantises else None
+        out = None if blocks is None else Conversion.of(blocks, converts)
         try:
             kernels = [self._kernel(call, each, after, out) for each in chosen.schedules]
         except ValueError as error:
