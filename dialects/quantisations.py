@@ -106,7 +106,8 @@ def _int8_signature(elements: ir.Value, leaves: list[ir.Value]) -> str:
 class RowQuantisation:
     """What `quantise_nvfp4` builds, found in a program: its x, and the operations of its results.
 
-    `codes`: elements i4 [.., K / 16, 16]; `scales`: bytes i8 [.., K / 16]; `rows`: f32 [..].
+    `codes`: elements i4 [.., K / 16, 16]; `scales`: bytes i8 [.., K / 16]; `rows`: f32 [..]. `x`
+    has the same elements in their order, of any shape.
     """
 
     x: ir.Value

@@ -5,7 +5,8 @@
     elements  = g(x, scales)
 
 The first two become one dispatch, the third another, where no kernel of ours takes them all: those
-are found by quantisations.py. Elements of 6 bits are made as bytes, four elements in three: IREE stores them wrongly on CPUs.
+are found by quantisations.py. Elements of 6 bits are made as bytes, four elements in three: IREE
+stores them wrongly on CPUs.
 
 All roundings are spelled out in integer operations and additions: `arith.scaling_truncf` rounds
 wrongly on CPUs, and IREE's workers read subnormal numbers as zero. So what is computed is, bit for

@@ -80,8 +80,9 @@ class LowerQuantiseToGpuKernels(Pass):
 
 def _rows(calls: Calls, found: RowQuantisation, op: ir.Operation, unit: MatrixUnit) -> None:
     """Call a kernel for a quantisation to nvfp4, or say why there is none."""
-    *lead, depth = shape_of(found.x)
-    rows = math.prod(lead) if min(lead, default=1) >= 0 else None
+    # The floats may be cut into rows otherwise where they come from.
+    *lead, blocks, block = shape_of(op.results[0])
+    rows, depth = math.prod(lead) if min(lead, default=1) >= 0 else None, blocks * block
     kernel = QuantiseRows(rows, depth, str(element_of(found.x)), unit.lanes, unit.converts)
     if rows == 0 or not kernel.fits:
         write_reason(op, Reason(f"no workgroup holds a row of {found.x.type}"))
