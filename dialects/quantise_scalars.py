@@ -88,6 +88,38 @@ def _nearest(magnitude: ir.Value, element: ElementFormat) -> ir.Value:
     return arith.select(below(magnitude, bits_of(element.min_normal)), least, normal)
 
 
+def cast_code(bits: ir.Value, element: ElementFormat) -> ir.Value:
+    """The code, i32, of a float32 (its bits) in an element of FNUZ kind, as casts have it.
+
+    To nearest, ties to even; NaN and what is beyond the largest are NaN, and no zero is negative.
+    """
+    magnitude = arith.minsi(arith.andi(bits, like(bits, MAGNITUDE)), like(bits, INFINITY))
+    # A subnormal float32 rounds to zero, whether it is read as one or not.
+    code = _nearest(magnitude, element)
+    sign = arith.andi(
+        arith.shrui(bits, like(bits, 32 - element.bits)), like(bits, element.sign_bit)
+    )
+    nothing = arith.cmpi(arith.CmpIPredicate.eq, code, like(bits, 0))
+    number = arith.select(nothing, code, arith.ori(code, sign))
+    (nan,) = element.nan_codes
+    return arith.select(above(code, element.max_code), like(bits, nan), number)
+
+
+def cast_value(code: ir.Value, element: ElementFormat) -> ir.Value:
+    """The float32 of a code, i32, of an element of FNUZ kind."""
+    magnitude = arith.andi(code, like(code, element.magnitude_mask))
+    places = MANTISSA - element.mantissa
+    normal = arith.shli(magnitude, like(code, places))
+    normal = arith.addi(normal, like(code, (_BIAS - element.bias) << MANTISSA))
+    small = arith.sitofp(_shaped(ir.F32Type.get(), code), magnitude)
+    small = as_bits(arith.mulf(small, like(small, element.min_positive)))
+    size = arith.select(below(magnitude, 1 << element.mantissa), small, normal)
+    sign = arith.shli(arith.andi(code, like(code, element.sign_bit)), like(code, 32 - element.bits))
+    (nan,) = element.nan_codes
+    special = arith.cmpi(arith.CmpIPredicate.eq, code, like(code, nan))
+    return as_float(arith.select(special, like(code, NAN), arith.ori(size, sign)))
+
+
 def steps(magnitude: ir.Value, step: float) -> ir.Value:
     """A float32 >= 0 (its bits) in multiples of a power of two, to nearest, ties to even: i32."""
     # A sum whose last place is the step: the addition rounds.
