@@ -153,13 +153,19 @@ def test_a_product_of_quantised_rows(element: str, target: str, tmp_path: Path) 
     rng = np.random.default_rng(7)
     x = rng.standard_normal((ROWS, DEPTH)).astype(np.float32)
     w = (rng.standard_normal((COLUMNS, DEPTH)) * 9).astype(np.float32).astype(kind)
+    # The largest and the least numbers, and a NaN, which makes its column NaN alone.
+    w.view(np.uint8)[0, :6] = 0x7F, 0xFF, 0x01, 0x81, 0x07, 0x08
+    w.view(np.uint8)[9, 77] = 0x80
     t = rng.uniform(0.5, 2, COLUMNS).astype(np.float32)
     y, codes, scales = mxc.load(tmp_path / "p.mxc", device="simulator").call("product", x, w, t)
     wanted = mxc.quantize_scaled(x, f"{element[2:].lower()}:float32_t0")
     np.testing.assert_array_equal(scales, np.asarray(wanted.scales).reshape(-1))
     np.testing.assert_array_equal(codes.view(np.uint8), np.asarray(wanted.codes).view(np.uint8))
     a = codes.astype(np.float64) * scales[:, None]
+    assert np.isnan(y[:, 9]).all()
+    y, w, t = (np.delete(each, 9, axis) for each, axis in ((y, 1), (w, 0), (t, 0)))
     b = w.astype(np.float64) * t[:, None]
     assert (np.abs(y - a @ b.T) <= 2.0**-20 * (np.abs(a) @ np.abs(b).T)).all()
     (row,) = json.loads((tmp_path / "p.mxc" / REPORT).read_text())["matmuls"]
-    print(row)
+    assert (row["fallback"], row["kernels"]) == (None, 1)
+    assert row["lowering"].startswith("v_mfma_f32_16x16x")
