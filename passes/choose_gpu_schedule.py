@@ -104,10 +104,10 @@ class ChooseGpuSchedule(Pass):
 
 def _chosen(call: Call, gpu: Gpu) -> Schedules:
     """The cheapest schedules that can compute the call with what follows it."""
-    after = epilogue(call.op, 16)
+    after = epilogue(call.op, 16, keeps=True)
     last = after.last(call.op)
     halves = 2 if after.gated else 1
-    quantises = gpu.matrix.converts and after.stores == "f32"
+    quantises = gpu.matrix.converts and after.stores == "f32" and after.kept is None
     quantised = quantises and quantised_result(last.results[0]) is not None
     transports: tuple[Transport, ...] = ("stream", "ring")
     # A ring of a dense product has tiles of half a block of the result.

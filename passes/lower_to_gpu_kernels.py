@@ -6,7 +6,7 @@ rounds what it dequantises, or the `target` has no such instruction, elements be
 registers first.
 Nothing is packed beforehand, and no tensor holds a dequantised weight or a gathered one. What
 follows element by element (bias, gate, residual, row weights) is computed on the totals, and a
-result that becomes bf16 or f16 is stored so.
+result that becomes bf16 or f16 is stored so. Totals that others read too are a result of their own.
 
 8-bit floats and integers of 8 or 4 bits under f32 scales, for 32 elements or a multiple, are
 multiplied without them; each sum under one scale of both sides is multiplied by these before it is
@@ -101,10 +101,10 @@ class _Kernels:
     def lower(self, call: Call, chosen: Schedules) -> None:
         """Replace the contraction by a dispatch. Raises PassError for a schedule that cannot be."""
         chosen = chosen if call.of.m is None else chosen.only(call.of.m)
-        after = epilogue(call.op, 16)
+        after = epilogue(call.op, 16, keeps=True)
         last = after.last(call.op)
         converts = chosen.schedules[0].instruction.unit.converts
-        quantises = converts and after.stores == "f32"
+        quantises = converts and after.stores == "f32" and after.kept is None
         blocks = quantised_result(last.results[0]) if quantises else None
         out = None if blocks is None else Conversion.of(blocks, converts)
         try:

@@ -135,7 +135,7 @@ def take_over(
     choice: str = "",
 ) -> None:
     """The call `made` computes the contraction `of` of `op`, what follows it, and `blocks` of the
-    result if any: it says so, and its results take the place of theirs."""
+    result if any: it says so, and its results take the place of theirs, of what is kept first."""
     last = after.last(op)
     replace(
         of,
@@ -145,10 +145,16 @@ def take_over(
         unfused="" if after.unfused is None or blocks is not None else after.unfused.text,
     ).write(made)
     sizes = dynamic_sizes(last.results[0])
-    if blocks is None:
-        rebuild.replace(last, reshape(made.results[0], shape_of(last.results[0]), sizes))
-    else:
+    if blocks is not None:
         replace_blocks(blocks, made, sizes)
+        return
+    keeper = after.keeper(op)
+    if keeper is not None:
+        wanted = keeper.results[0]
+        wanted.replace_all_uses_except(
+            reshape(made.results[0], shape_of(wanted), sizes), [stage.op for stage in after.stages]
+        )
+    rebuild.replace(last, reshape(made.results[-1], shape_of(last.results[0]), sizes))
 
 
 def replace_blocks(found: Quantisation, made: ir.Operation, sizes: Sequence[ir.Value]) -> None:
