@@ -26,6 +26,7 @@ from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dim_of, dims, indexing_maps
 from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.extents import Buffer, Size, quotient
+from mxc.passes.kernels.values import is_argument, is_before, is_constant
 
 #: How an operand varies: with rows and columns, with one of them, with groups of rows, or as a
 #: table of rows.
@@ -189,7 +190,7 @@ def epilogue(op: ir.Operation, panel: int, *, keeps: bool = False) -> Epilogue:
             stage, kept = beside or stage, len(stages) if beside else None
         if not isinstance(stage, Stage):
             return Epilogue(tuple(stages), stage if isinstance(stage, Reason) else None, kept)
-        if not all(_is_before(stage.op, other) for other in others):
+        if not all(is_before(stage.op, other) for other in others):
             # It may read what others make of the totals that are kept.
             return Epilogue(tuple(stages), None, kept)
         stages.append(stage)
@@ -203,15 +204,10 @@ def _beside(value: ir.Value, width: int) -> tuple[Stage | None, list[ir.Operatio
     users = list(dict.fromkeys(use.owner.operation for use in value.uses))
     for user in users:
         others = [other for other in users if other != user]
-        if others and all(_is_before(user, other) for other in others):
+        if others and all(is_before(user, other) for other in others):
             stage = _stage(user, width, value)
             return (stage, others) if isinstance(stage, Stage) else (None, [])
     return None, []
-
-
-def _is_before(first: ir.Operation, second: ir.Operation) -> bool:
-    """Whether both are in a block, in this order."""
-    return first.block == second.block and first.is_before_in_block(second)
 
 
 def _next(value: ir.Value, width: int, panel: int) -> Stage | End | Reason:
@@ -357,7 +353,7 @@ def _tables(op: ir.Operation, rank: int, rows: set[ir.Value]) -> tuple[ir.Value,
         for value in inner.operands:
             outside = value not in own
             tables = inner.name == "tensor.extract" and value == inner.operands[0]
-            if outside and not tables and (_is_argument(value) or not _is_constant(value)):
+            if outside and not tables and (is_argument(value) or not is_constant(value)):
                 return Reason(f"{inner.name} in it reads a value from outside")
         if inner.name == "linalg.index":
             if ir.IntegerAttr(inner.attributes["dim"]).value != rank - 1:
@@ -379,7 +375,7 @@ def _is_row_of_table(extract: ir.Operation, rows: set[ir.Value]) -> bool:
     table, *at = extract.operands
     if len(at) != 2 or str(element_of(table)) not in _TYPES or min(shape_of(table)) < 0:
         return False
-    if any(map(_is_argument, at)):
+    if any(map(is_argument, at)):
         return False
     number, column = (value.owner for value in at)
     if column.name != "linalg.index" or number.name != "arith.index_cast":
@@ -402,11 +398,3 @@ def _is_known(op: ir.Operation) -> bool:
 
 
 _BITS = ("arith.bitcast", "arith.sitofp", "arith.uitofp")
-
-
-def _is_constant(value: ir.Value) -> bool:
-    return bool(value.owner.name == "arith.constant")
-
-
-def _is_argument(value: ir.Value) -> bool:
-    return isinstance(value, ir.BlockArgument)

@@ -141,9 +141,12 @@ class QuantiseRows:
 
     def _across(self, amax: ir.Value, lane: ir.Value) -> ir.Value:
         """The largest of all lanes of the workgroup."""
-        exchanges = [lambda value, by=by: neighbour(value, by) for by in (1, 2)]
-        exchanges += [mirrored, lambda value: mirrored(value, _TOGETHER)]
-        amax = largest_of(*exchanges)(amax)
+        amax = largest_of(
+            lambda value: neighbour(value, 1),
+            lambda value: neighbour(value, 2),
+            lambda value: mirrored(value, _TOGETHER // 2),
+            lambda value: mirrored(value, _TOGETHER),
+        )(amax)
         count = self.threads // _TOGETHER
         memory = shared([count], i32())
         first = arith.cmpi(arith.CmpIPredicate.eq, rest(lane, _TOGETHER), index(0))
