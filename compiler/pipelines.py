@@ -6,6 +6,7 @@ from mxc.compiler import iree
 from mxc.errors import TargetError
 from mxc.passes.base import Pass, Pipeline, Stage
 from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
+from mxc.passes.expand_fnuz import ExpandFnuz
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
@@ -129,7 +130,7 @@ def _lower(target: Target) -> Stage:
             matrix_rows=matrix_rows,
             f8=target.gpu.extends_f8,
         )
-        passes = (PropagateNan(), schedule)
+        passes = (PropagateNan(), schedule, ExpandFnuz())
     return Stage(
         name="lower",
         invariant="Each scaled contraction carries the schedule that its code generator needs, and "

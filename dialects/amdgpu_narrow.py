@@ -135,10 +135,10 @@ def neighbour(value: ir.Value, distance: int) -> ir.Value:
     return amdgpu.dpp(value, value, amdgpu.DPPPerm.quad_perm, perm_argument=places, bound_ctrl=True)
 
 
-def mirrored(value: ir.Value) -> ir.Value:
-    """An i32 of the lane that is as far from the other end of its eight lanes: DPP."""
-    half = amdgpu.DPPPerm.row_half_mirror
-    return amdgpu.dpp(value, value, half, perm_argument=ir.UnitAttr.get(), bound_ctrl=True)
+def mirrored(value: ir.Value, of: int = 8) -> ir.Value:
+    """An i32 of the lane that is as far from the other end of its 8 or 16 lanes: DPP."""
+    kind = {8: amdgpu.DPPPerm.row_half_mirror, 16: amdgpu.DPPPerm.row_mirror}[of]
+    return amdgpu.dpp(value, value, kind, perm_argument=ir.UnitAttr.get(), bound_ctrl=True)
 
 
 def swapped(first: ir.Value, second: ir.Value, rows: int) -> tuple[ir.Value, ir.Value]:

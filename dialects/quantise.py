@@ -4,8 +4,9 @@
     scales    = f(amax), one a block
     elements  = g(x, scales)
 
-The first two become one dispatch, the third another, where no kernel of ours takes them all.
-Elements of 6 bits are made as bytes, four elements in three: IREE stores them wrongly on CPUs.
+The first two become one dispatch, the third another, where no kernel of ours takes them all: those
+are found by quantisations.py. Elements of 6 bits are made as bytes, four elements in three: IREE
+stores them wrongly on CPUs.
 
 All roundings are spelled out in integer operations and additions: `arith.scaling_truncf` rounds
 wrongly on CPUs, and IREE's workers read subnormal numbers as zero. So what is computed is, bit for
@@ -17,8 +18,6 @@ What a block with a NaN becomes has a NaN scale, and makes every product with it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from iree.compiler import ir
@@ -26,7 +25,6 @@ from iree.compiler.dialects import arith, flow, linalg, tensor
 
 from mxc.dialects.boundary import unpack
 from mxc.dialects.generic import constant, element_of, generic, shape_of
-from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.quantise_scalars import (
     MAGNITUDE,
     as_bits,
@@ -49,14 +47,11 @@ BLOCK = 32
 #: What `quantise_mx` writes.
 MX_FORMATS = tuple(name for name, format in FORMATS.items() if format.scale == E8M0)
 
-#: What the operations of `quantise_nvfp4` are called, for which there are no kernels of ours.
+#: What the operations of `quantise_nvfp4` are called, for which CPUs have no kernel of ours.
 QUANTISING = "quantise"
 
-#: The E8M0 byte of the scale one.
-_ONE = 127
-
 #: Floats that are quantised as the f32 that they are exactly.
-_NARROW = ("bf16", "f16")
+NARROW = ("bf16", "f16")
 
 
 def quantise_int8(x: ir.Value, block: int = BLOCK) -> tuple[ir.Value, ir.Value]:
@@ -137,9 +132,8 @@ def quantise_nvfp4(x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         def element(value: ir.Value, scale: ir.Value, whole: ir.Value) -> ir.Value:
             unit = arith.divf(constant(1.0, f32), whole)
             unit = arith.divf(unit, arith.extf(f32, scale))
-            scaled = as_bits(arith.mulf(value, unit))
-            one = i32(_ONE)
-            return arith.trunci(_integer(4), element_code(scaled, one, format.element))
+            steps = as_bits(arith.mulf(value, unit))
+            return arith.trunci(_integer(4), element_code(steps, None, format.element))
 
         inner = f"{lead} kb"
         reads = [(blocks, inner), (scales, lead), (wholes, rows)]
@@ -182,7 +176,7 @@ def _codes(x: ir.Value, format: BlockFormat, recipe: ScaleRecipe) -> tuple[ir.Va
 
 def _widened(x: ir.Value) -> ir.Value:
     """f32 of bf16 and f16; anything else as it is."""
-    if str(element_of(x)) not in _NARROW:
+    if str(element_of(x)) not in NARROW:
         return x
     loops, f32 = _loops(x), ir.F32Type.get()
     return generic([(x, loops)], loops, f32, lambda narrow: arith.extf(f32, narrow))
@@ -210,156 +204,6 @@ def _amax(blocks: ir.Value) -> ir.Value:
         return arith.maxsi(magnitude, acc)
 
     return generic([(blocks, loops)], loops.rpartition(" ")[0], _integer(32), largest)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quantisation:
-    """What `quantise_mx` builds, found in a program.
-
-    `x`: the floats, f32, bf16 or f16, of any shape with blocks of 32 in a row; `codes`: elements as
-    integers [.., KO, 32], or as bytes i8 [.., KO, 8, 3]; `scales`: i8 [.., KO].
-    """
-
-    x: ir.Value
-    format: BlockFormat
-    recipe: ScaleRecipe
-    codes: ir.Operation
-    scales: ir.Operation
-
-
-def match_quantisation(op: ir.Operation) -> Quantisation | None:
-    """The quantisation whose codes `op` computes, or None where it computes something else."""
-    if op.name != "linalg.generic" or len(op.results) != 1:
-        return None
-    if str(element_of(op.results[0])) not in ("i4", "i8"):
-        return None
-    leaves: list[ir.Value] = []
-    found = _signature(op.results[0], leaves)
-    sources = [source_of(leaf) for leaf in leaves]
-    if not sources or any(source != sources[0] for source in sources):
-        return None
-    # The last leaf are the blocks whose amax is taken: x, with one axis more.
-    known = _known(len(shape_of(leaves[-1])) - 1).get(found)
-    if known is None or shape_of(leaves[-1])[-1] != BLOCK:
-        return None
-    format, recipe = known
-    inner = op
-    if format.element.bits == 6:
-        inner = op.operands[0].owner
-        if shape_of(leaves[0])[-2:] != [BLOCK // 4, 4] or shape_of(op.results[0])[-1] != 3:
-            return None
-    scales = inner.operands[1].owner
-    return Quantisation(x=sources[0], format=format, recipe=recipe, codes=op, scales=scales)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Int8Quantisation:
-    """What `quantise_int8` builds, found in a program: its x, and the operations of its results."""
-
-    x: ir.Value
-    codes: ir.Operation
-    scales: ir.Operation
-
-
-def match_int8_quantisation(op: ir.Operation) -> Int8Quantisation | None:
-    """The quantisation to int8 whose elements `op` computes, or None."""
-    if op.name != "linalg.generic" or len(op.results) != 1:
-        return None
-    leaves: list[ir.Value] = []
-    found = _int8_signature(op.results[0], leaves)
-    if len(leaves) != 3 or shape_of(leaves[0])[-1] != BLOCK or leaves[0] != leaves[2]:
-        return None
-    if found != _known_int8(len(shape_of(leaves[0])) - 1):
-        return None
-    return Int8Quantisation(x=source_of(leaves[0]), codes=op, scales=leaves[1].owner)
-
-
-@cache
-def _known_int8(rank: int) -> str:
-    """The signature of int8 of x of `rank` dimensions."""
-    with ir.Location.unknown(), ir.InsertionPoint(ir.Module.create().body):
-        elements, _ = quantise_int8(tensor.empty([1] * (rank - 1) + [BLOCK], ir.F32Type.get()))
-        return _int8_signature(elements, [])
-
-
-def _int8_signature(elements: ir.Value, leaves: list[ir.Value]) -> str:
-    """Of elements [.., KO, 32]; leaves: the blocks, the scales, the blocks behind the scales."""
-    found = _computation(elements, leaves)
-    return f"{found}; {_computation(leaves[1], leaves)}" if len(leaves) == 2 else found
-
-
-@cache
-def _known(rank: int) -> dict[str, tuple[BlockFormat, ScaleRecipe]]:
-    """The signatures of the codes of x of `rank` dimensions, in every format and recipe."""
-    found = {}
-    module = ir.Module.create(ir.Location.unknown())
-    with ir.InsertionPoint(module.body), ir.Location.unknown():
-        x = tensor.empty([1] * (rank - 1) + [BLOCK], ir.F32Type.get())
-        for name in MX_FORMATS:
-            for recipe in ScaleRecipe:
-                codes, _ = _codes(x, FORMATS[name], recipe)
-                found[_signature(codes, [])] = (FORMATS[name], recipe)
-    return found
-
-
-def _signature(value: ir.Value, leaves: list[ir.Value]) -> str:
-    """What computes a tensor of integers, from floats on, which go to `leaves`: equal for equal
-    computations, wherever their constants stand and however large they are."""
-    if isinstance(element_of(value), ir.FloatType):
-        leaves.append(value)
-        return "x"
-    return _computation(value, leaves)
-
-
-def _computation(value: ir.Value, leaves: list[ir.Value]) -> str:
-    """What makes a tensor of `_signature`s."""
-    op = None if isinstance(value, ir.BlockArgument) else value.owner
-    if op is None or op.name != "linalg.generic":
-        return "unknown"
-    *inputs, start = op.operands
-    fills = not isinstance(start, ir.BlockArgument) and start.owner.name == "linalg.fill"
-    begins = _constant(start.owner.operands[0]) if fills else "anything"
-    body = op.regions[0].blocks[0]
-    names = {argument: f"%{number}" for number, argument in enumerate(body.arguments)}
-    lines = [str(affine) for affine in indexing_maps(op)] + [begins]
-    for view in body.operations:
-        inner = view.operation
-        if inner.name == "arith.constant":
-            continue
-        read = [names.get(v) or _constant(v) for v in inner.operands]
-        kinds = [str(result.type) for result in inner.results]
-        attributes = [f"{name} {inner.attributes[name]}" for name in sorted(inner.attributes)]
-        lines.append(f"{inner.name} {read} {attributes} {kinds}")
-        names |= {result: f"%{len(lines)}:{kinds}" for result in inner.results}
-    return "; ".join(lines + [f"({_signature(given, leaves)})" for given in inputs])
-
-
-def _constant(value: ir.Value) -> str:
-    """The number that a value is, if it is a constant."""
-    constant = not isinstance(value, ir.BlockArgument) and value.owner.name == "arith.constant"
-    return str(value.owner.attributes["value"]) if constant else "unknown"
-
-
-def source_of(value: ir.Value) -> ir.Value:
-    """The floats behind reshapes and what widens them: elements in the same order."""
-    while not isinstance(value, ir.BlockArgument):
-        op = value.owner
-        if op.name not in ("tensor.expand_shape", "tensor.collapse_shape") and not _widens(op):
-            break
-        value = op.operands[0]
-    return value
-
-
-def _widens(op: ir.Operation) -> bool:
-    """Whether `op` is bf16 or f16 -> f32, each element in its place."""
-    if op.name != "linalg.generic" or len(op.operands) != 2:
-        return False
-    source, result = indexing_maps(op)
-    names = [view.operation.name for view in op.regions[0].blocks[0].operations]
-    narrow, wide = (str(element_of(value)) for value in op.operands)
-    identity = source == result == ir.AffineMap.get_identity(source.n_dims)
-    widens = names == ["arith.extf", "linalg.yield"] and narrow in _NARROW and wide == "f32"
-    return identity and widens
 
 
 def _renamed(value: ir.Value, element: str) -> ir.Value:

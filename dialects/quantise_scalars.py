@@ -49,8 +49,8 @@ def scale_byte(amax: ir.Value, element: ElementFormat, recipe: ScaleRecipe) -> i
     return arith.select(above(amax, INFINITY), like(amax, NAN_BYTE), byte)
 
 
-def element_code(bits: ir.Value, byte: ir.Value, element: ElementFormat) -> ir.Value:
-    """rounding.encode of a float32 (its bits) over the scale `byte`: i32, as both are."""
+def element_code(bits: ir.Value, byte: ir.Value | None, element: ElementFormat) -> ir.Value:
+    """rounding.encode of a float32 (its bits), over the scale `byte` if there is one: i32."""
     magnitude = arith.andi(bits, like(bits, MAGNITUDE))
     # The bits of a subnormal as if exponents below 1 were ordinary ones: bits(m) of m * 2^-149. No
     # element is smaller than 2^-22 of it, so that zero may be any number far below.
@@ -59,8 +59,10 @@ def element_code(bits: ir.Value, byte: ir.Value, element: ElementFormat) -> ir.V
     small = arith.maxsi(small, like(bits, -(23 << MANTISSA)))
     wide = arith.select(below(magnitude, 1 << MANTISSA), small, magnitude)
     # Divided by the scale in the exponent. Below 1 << MANTISSA it rounds to zero everywhere.
-    shift = arith.shli(arith.subi(like(bits, _BIAS), byte), like(bits, MANTISSA))
-    scaled = arith.maxsi(arith.addi(wide, shift), like(bits, 0))
+    if byte is not None:
+        shift = arith.shli(arith.subi(like(bits, _BIAS), byte), like(bits, MANTISSA))
+        wide = arith.addi(wide, shift)
+    scaled = arith.maxsi(wide, like(bits, 0))
     scaled = arith.select(below(magnitude, INFINITY), scaled, like(bits, INFINITY))
     code = arith.minsi(_nearest(scaled, element), like(bits, element.max_code))
     if element.exponent:
@@ -68,6 +70,8 @@ def element_code(bits: ir.Value, byte: ir.Value, element: ElementFormat) -> ir.V
         code = arith.ori(code, arith.andi(sign, like(bits, element.sign_bit)))
     else:
         code = signed(code, bits)
+    if byte is None:
+        return code
     return arith.select(below(byte, NAN_BYTE), code, like(bits, 0))
 
 
@@ -82,6 +86,38 @@ def _nearest(magnitude: ir.Value, element: ElementFormat) -> ir.Value:
     rebias = (_BIAS - element.bias) << element.mantissa
     normal = arith.subi(arith.shrui(raised, like(magnitude, dropped)), like(magnitude, rebias))
     return arith.select(below(magnitude, bits_of(element.min_normal)), least, normal)
+
+
+def cast_code(bits: ir.Value, element: ElementFormat) -> ir.Value:
+    """The code, i32, of a float32 (its bits) in an element of FNUZ kind, as casts have it.
+
+    To nearest, ties to even; NaN and what is beyond the largest are NaN, and no zero is negative.
+    """
+    magnitude = arith.minsi(arith.andi(bits, like(bits, MAGNITUDE)), like(bits, INFINITY))
+    # A subnormal float32 rounds to zero, whether it is read as one or not.
+    code = _nearest(magnitude, element)
+    sign = arith.andi(
+        arith.shrui(bits, like(bits, 32 - element.bits)), like(bits, element.sign_bit)
+    )
+    nothing = arith.cmpi(arith.CmpIPredicate.eq, code, like(bits, 0))
+    number = arith.select(nothing, code, arith.ori(code, sign))
+    (nan,) = element.nan_codes
+    return arith.select(above(code, element.max_code), like(bits, nan), number)
+
+
+def cast_value(code: ir.Value, element: ElementFormat) -> ir.Value:
+    """The float32 of a code, i32, of an element of FNUZ kind."""
+    magnitude = arith.andi(code, like(code, element.magnitude_mask))
+    places = MANTISSA - element.mantissa
+    normal = arith.shli(magnitude, like(code, places))
+    normal = arith.addi(normal, like(code, (_BIAS - element.bias) << MANTISSA))
+    small = arith.sitofp(_shaped(ir.F32Type.get(), code), magnitude)
+    small = as_bits(arith.mulf(small, like(small, element.min_positive)))
+    size = arith.select(below(magnitude, 1 << element.mantissa), small, normal)
+    sign = arith.shli(arith.andi(code, like(code, element.sign_bit)), like(code, 32 - element.bits))
+    (nan,) = element.nan_codes
+    special = arith.cmpi(arith.CmpIPredicate.eq, code, like(code, nan))
+    return as_float(arith.select(special, like(code, NAN), arith.ori(size, sign)))
 
 
 def steps(magnitude: ir.Value, step: float) -> ir.Value:
@@ -129,7 +165,8 @@ def row_scale(amax: ir.Value, format: BlockFormat) -> ir.Value:
     """
     largest = float(format.scale.max * format.element.max)
     least = like(amax, bits_of(MIN_TENSOR_SCALE))
-    scale = as_bits(arith.divf(as_float(amax), like(as_float(amax), largest)))
+    peak = as_float(amax)
+    scale = as_bits(arith.divf(peak, like(peak, largest)))
     # Numbers above zero have the order of their bits.
     scale = as_float(arith.maxsi(scale, least))
     return arith.select(below(amax, INFINITY), scale, like(scale, np.nan))
@@ -141,7 +178,7 @@ def block_scale(amax: ir.Value, whole: ir.Value, format: BlockFormat) -> ir.Valu
     wanted = as_bits(arith.divf(arith.divf(peak, like(peak, format.element.max)), whole))
     least, largest = (bits_of(float(n)) for n in (format.scale.min_normal, format.scale.max))
     wanted = arith.maxsi(arith.minsi(wanted, like(amax, largest)), like(amax, least))
-    return element_code(wanted, like(amax, _BIAS), format.scale)
+    return element_code(wanted, None, format.scale)
 
 
 def bits_of(value: float) -> int:

@@ -7,6 +7,7 @@ from mxc.passes.check_contractions import CheckContractions
 from mxc.passes.check_operations import CheckOperations
 from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.expand_blocks import ExpandBlocks
+from mxc.passes.expand_fnuz import ExpandFnuz
 from mxc.passes.expand_vectors import ExpandVectors
 from mxc.passes.float_scales import FloatScales
 from mxc.passes.fold_scale_broadcast import FoldScaleBroadcast
@@ -47,6 +48,7 @@ PASSES: tuple[type[Pass], ...] = (
     CheckOperations,
     ChooseGpuSchedule,
     ExpandBlocks,
+    ExpandFnuz,
     ExpandVectors,
     FloatScales,
     FoldScaleBroadcast,

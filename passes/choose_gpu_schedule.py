@@ -40,7 +40,7 @@ from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import epilogue
 from mxc.passes.kernels.gpu.calls import Call, match
 from mxc.passes.kernels.gpu.choice import choose, choose_by_rows
-from mxc.passes.kernels.gpu.output import for_blocks, quantisation_of
+from mxc.passes.kernels.gpu.output import for_blocks
 from mxc.passes.kernels.gpu.problem import problem_of
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.schedule import (
@@ -50,6 +50,7 @@ from mxc.passes.kernels.gpu.schedule import (
     schedules_of,
     write_schedules,
 )
+from mxc.passes.kernels.quantised import quantised_result
 from mxc.passes.rewriting.rebuild import linalg_operations
 from mxc.targets.amd import known_gpu
 from mxc.targets.gpu import Gpu
@@ -103,11 +104,11 @@ class ChooseGpuSchedule(Pass):
 
 def _chosen(call: Call, gpu: Gpu) -> Schedules:
     """The cheapest schedules that can compute the call with what follows it."""
-    after = epilogue(call.op, 16)
+    after = epilogue(call.op, 16, keeps=True)
     last = after.last(call.op)
     halves = 2 if after.gated else 1
-    quantises = gpu.matrix.converts and after.stores == "f32"
-    quantised = quantises and quantisation_of(last.results[0]) is not None
+    quantises = gpu.matrix.converts and after.stores == "f32" and after.kept is None
+    quantised = quantises and quantised_result(last.results[0]) is not None
     transports: tuple[Transport, ...] = ("stream", "ring")
     # A ring of a dense product has tiles of half a block of the result.
     if not _may_stage(call) or (call.is_dense and quantised):

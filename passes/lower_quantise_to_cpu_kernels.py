@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.generic import element_of, shape_of
-from mxc.dialects.quantise import Quantisation, match_quantisation, source_of
+from mxc.dialects.quantisations import Quantisation, match_quantisation, source_of
 from mxc.dialects.recast import match_dequantised, match_transposed
 from mxc.errors import PassError
 from mxc.passes.base import Pass

@@ -4,7 +4,8 @@ The largest magnitude of a block, its scale and its elements are three operation
 kernels or one less, each of which reads the floats again. Here they are one: a wave reads blocks
 into its lanes, finds their largest magnitudes among them, and converts what it holds. Where the
 floats are the values of other MX blocks, it reads these; where they are a matrix transposed, the
-matrix. A `target` without conversions does it by integers, and reads floats alone.
+matrix. Rows of nvfp4 have a scale each, and a workgroup has a row. A `target` without conversions
+does it by integers, and reads floats alone; mxint8 is made by integers everywhere.
 
 before:
     %amax = linalg.generic ins(%x) { bitcast, andi, maxsi }           f32 [.., KO, 32] -> i32
@@ -16,7 +17,7 @@ after:
 
 The number of rows may come with each call.
 
-Leaves alone: mxint8, whose elements no conversion makes, all else.
+Leaves alone: rows of nvfp4 that no workgroup holds, all else.
 """
 
 from __future__ import annotations
@@ -28,13 +29,20 @@ from iree.compiler import ir
 
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.kernel_calls import write_reason
-from mxc.dialects.quantise import Quantisation, match_quantisation, source_of
+from mxc.dialects.quantisations import (
+    Quantisation,
+    RowQuantisation,
+    match_quantisation,
+    match_row_quantisation,
+    source_of,
+)
 from mxc.dialects.reasons import Reason
 from mxc.dialects.recast import match_dequantised, match_transposed
 from mxc.passes.base import Pass
-from mxc.passes.kernels.calls import Calls, quantise
+from mxc.passes.kernels.calls import Calls, quantise, quantise_rows
 from mxc.passes.kernels.executables import Threads
 from mxc.passes.kernels.gpu.blocks.quantise import Quantise
+from mxc.passes.kernels.gpu.blocks.quantise_rows import QuantiseRows
 from mxc.passes.kernels.gpu.blocks.transpose import TransposeQuantise
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.fragments import BLOCK
@@ -55,6 +63,9 @@ class LowerQuantiseToGpuKernels(Pass):
         unit = known_gpu(self.target).matrix
         calls = Calls(module)
         for op in linalg_operations(module):
+            if (rows := match_row_quantisation(op)) is not None:
+                _rows(calls, rows, op, unit)
+                continue
             quantisation = match_quantisation(op)
             if quantisation is None:
                 continue
@@ -67,6 +78,19 @@ class LowerQuantiseToGpuKernels(Pass):
         sweep(module)
 
 
+def _rows(calls: Calls, found: RowQuantisation, op: ir.Operation, unit: MatrixUnit) -> None:
+    """Call a kernel for a quantisation to nvfp4, or say why there is none."""
+    # The floats may be cut into rows otherwise where they come from.
+    *lead, blocks, block = shape_of(op.results[0])
+    rows, depth = math.prod(lead) if min(lead, default=1) >= 0 else None, blocks * block
+    kernel = QuantiseRows(rows, depth, str(element_of(found.x)), unit.lanes, unit.converts)
+    if rows == 0 or not kernel.fits:
+        write_reason(op, Reason(f"no workgroup holds a row of {found.x.type}"))
+        return
+    threads = Threads(kernel.threads, unit.lanes)
+    quantise_rows(calls, found, kernel, kernel.name, threads)
+
+
 @dataclass(frozen=True)
 class _Call:
     kernel: Quantise | TransposeQuantise
@@ -77,9 +101,7 @@ def _call(found: Quantisation, unit: MatrixUnit) -> _Call | Reason:
     sizes = shape_of(found.x)
     if 0 in sizes:
         return Reason(f"{found.x.type} has no elements")
-    if not found.format.element.exponent:
-        return Reason(f"it makes {found.format.name}, whose elements are integers")
-    conversion = Conversion(found.format, found.recipe, unit.converts)
+    conversion = Conversion.of(found, unit.converts)
     matrix = match_transposed(found.x) if unit.converts else None
     # What was packed is read as it is where conversions unpack it.
     source, operands = str(element_of(found.x)), (found.x,)

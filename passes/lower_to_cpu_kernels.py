@@ -48,7 +48,7 @@ from iree.compiler import ir
 
 from mxc.dialects.contractions import is_contraction
 from mxc.dialects.kernel_calls import mark_quantises, write_reason
-from mxc.dialects.quantise import Quantisation
+from mxc.dialects.quantisations import Quantisation
 from mxc.dialects.reasons import Reason
 from mxc.errors import PassError
 from mxc.passes.base import Pass

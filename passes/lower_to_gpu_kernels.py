@@ -6,7 +6,7 @@ rounds what it dequantises, or the `target` has no such instruction, elements be
 registers first.
 Nothing is packed beforehand, and no tensor holds a dequantised weight or a gathered one. What
 follows element by element (bias, gate, residual, row weights) is computed on the totals, and a
-result that becomes bf16 or f16 is stored so.
+result that becomes bf16 or f16 is stored so. Totals that others read too are a result of their own.
 
 8-bit floats and integers of 8 or 4 bits under f32 scales, for 32 elements or a multiple, are
 multiplied without them; each sum under one scale of both sides is multiplied by these before it is
@@ -56,12 +56,12 @@ from mxc.passes.kernels.gpu.cost import cost, workgroups
 from mxc.passes.kernels.gpu.dense.ring import DenseRing
 from mxc.passes.kernels.gpu.dense.stream import DenseStream
 from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.output import quantisation_of
 from mxc.passes.kernels.gpu.problem import problem_of
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, read_schedules
 from mxc.passes.kernels.gpu.stream import Stream
+from mxc.passes.kernels.quantised import quantised_result
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 from mxc.targets.amd import known_gpu
 from mxc.targets.gpu import Gpu
@@ -102,12 +102,12 @@ class _Kernels:
     def lower(self, call: Call, chosen: Schedules) -> None:
         """Replace the contraction by a dispatch. Raises PassError for a schedule that cannot be."""
         chosen = chosen if call.of.m is None else chosen.only(call.of.m)
-        after = epilogue(call.op, 16)
+        after = epilogue(call.op, 16, keeps=True)
         last = after.last(call.op)
         converts = chosen.schedules[0].instruction.unit.converts
-        quantises = converts and after.stores == "f32"
-        blocks = quantisation_of(last.results[0]) if quantises else None
-        out = None if blocks is None else Conversion(blocks.format, blocks.recipe)
+        quantises = converts and after.stores == "f32" and after.kept is None
+        blocks = quantised_result(last.results[0]) if quantises else None
+        out = None if blocks is None else Conversion.of(blocks, converts)
         try:
             kernels = [self._kernel(call, each, after, out) for each in chosen.schedules]
         except ValueError as error:

@@ -22,8 +22,8 @@ Leaves alone: operations that carry a `compilation_info`; contractions of mxfp4 
 blocks of 32 or more, with at least `matrix-rows` rows, which IREE gives to the scaled matrix
 instruction itself. Those of 8-bit elements it would give to it too, with the scales of other rows
 (tests/simulator shows it): they are decoded here, and say so.
-Refuses 6-bit elements, which IREE cannot load on any target, FNUZ ones of 8 bits, and without `f8`
-all of 8 bits.
+Refuses 6-bit elements, which IREE cannot load on any target, and without `f8` those of 8 bits but
+FNUZ ones, of which mxc-expand-fnuz leaves integers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SetGpuSchedule(Pass):
     def run(self, module: ir.Operation) -> None:
         """Set the schedule of every scaled contraction that needs one."""
         for op in linalg_operations(module):
-            refuse_elements(op, f8=self.f8, fnuz=False)
+            refuse_elements(op, f8=self.f8)
             if schedule_row_product(op, self.subgroup) or schedule_few_rows(op, self.subgroup):
                 continue
             found = match_scaled_contraction(op)

@@ -26,6 +26,7 @@ from hostile_cases import (
     templates,
     tokenizers,
 )
+from hostile_texts import PROGRAMS
 
 SEED = 11
 
@@ -66,6 +67,28 @@ def test_arguments(runner: Runner, kind) -> None:
 
 def test_programs(runner: Runner) -> None:
     assert not faults(runner, compilations(Random(SEED)), 6)
+
+
+#: What a program is, and whether passes may run on it, because it is MLIR.
+REFUSED = {
+    "calls itself": (b"call @main(%x)", True),
+    "has 2^62 elements": (str(1 << 62).encode(), True),
+    "is for a GPU": (b"gpu.barrier", True),
+    "has a kernel": (b"gpu.module", True),
+    "is zeros": (b"\0\0\0\0", False),
+    "is nothing": (b"", False),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_program_that(runner: Runner, what: str) -> None:
+    text, is_mlir = REFUSED[what]
+    program = next(each for each in PROGRAMS if (text in each if text else not each))
+    files = {"p.mlir": program}
+    words = ["compile", "{p.mlir}", "--target", "cpu", "--output", "{out.mxc}"]
+    assert runner.wrong(Case("compile", words, files=files, needs_error=True)) == []
+    words = ["opt", "{p.mlir}", "--passes", "canonicalize"]
+    assert runner.wrong(Case("opt", words, files=files, needs_error=not is_mlir)) == []
 
 
 def test_a_fault_is_seen(runner: Runner) -> None:

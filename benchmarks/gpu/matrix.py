@@ -150,7 +150,7 @@ def show_counts(pairs: Sequence[tuple[Case, Row]], record: Target) -> None:
     """How many rows of a target meet each bar."""
     print(f"\n{record.name}: {len(pairs)} cases")
     for name, met, concerned in counts(pairs, record):
-        print(f"  {name:<48} {met:>5} of {concerned:<5}{'' if met == concerned else 'MISSED'}")
+        print(f"  {name:<56} {met:>5} of {concerned:<5}{'' if met == concerned else 'MISSED'}")
 
 
 @contextmanager

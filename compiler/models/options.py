@@ -193,8 +193,8 @@ def _quantised(
     if mode == NVFP4:
         return [
             "activations are quantised to nvfp4, in blocks of 16 and with a float32 scale for each "
-            f"row, where they meet nvfp4 weights, by code of IREE: mxc has no kernel for it; MX "
-            f"weights, {plain} see {floats}"
+            f"row, where they meet nvfp4 weights, on CPUs by code of IREE: mxc has a kernel for it "
+            f"on GPUs alone; MX weights, {plain} see {floats}"
         ]
     how = "int8 with a float32 scale"
     if mode in MX:

@@ -244,10 +244,14 @@ func.func @dynamic_rows(%arg0: tensor<?x64xbf16>) -> (tensor<?x2x32xf4E2M1FN>, t
 
 // -----
 
-// No conversion makes mxint8.
+// No conversion makes mxint8: integers, of which four are a register.
+// CHECK: stream.executable private @mxc_quantise_f32_mxint8_even_32 {
+// CHECK-NOT: amdgpu.packed_scaled_trunc
+// CHECK: arith.constant dense<255> : vector<8xi32>
+// CHECK: vector.store %{{.*}} : memref<?xi32, #amdgpu.address_space<fat_raw_buffer>>, vector<2xi32>
 // CHECK-LABEL: func.func @mxint8(
-// CHECK-NOT: flow.dispatch
-// CHECK-COUNT-3: linalg.generic
+// CHECK-NOT: linalg
+// CHECK: flow.dispatch @mxc_quantise_f32_mxint8_even_32::@mxc_quantise_f32_mxint8_even_32(
 #map = affine_map<(d0, d1, d2) -> (d0, d1, d2)>
 #map1 = affine_map<(d0, d1, d2) -> (d0, d1)>
 #map2 = affine_map<(d0, d1) -> (d0, d1)>
@@ -324,4 +328,169 @@ func.func @mxint8(%arg0: tensor<1x32xf32>) -> (tensor<1x1x32xi8>, tensor<1x1xf8E
   } -> tensor<1x1x32xi8>
   %7 = flow.tensor.bitcast %4 : tensor<1x1xi8> -> tensor<1x1xf8E8M0FNU>
   return %6, %7 : tensor<1x1x32xi8>, tensor<1x1xf8E8M0FNU>
+}
+
+// -----
+
+// Rows of nvfp4 have a scale each: a workgroup has a row, and joins in shared memory what 16 lanes found by DPP.
+// INTEGERS: stream.executable private @mxc_quantise_f32_nvfp4_Dx64 {
+// INTEGERS: gpu.address_space<workgroup>
+// INTEGERS-NOT: amdgpu.packed_scaled_trunc
+// INTEGERS-LABEL: func.func @nvfp4(
+// CHECK: stream.executable private @mxc_quantise_f32_nvfp4_Dx64 {
+// CHECK: vector.load %{{.*}} : memref<?xf32, #amdgpu.address_space<fat_raw_buffer>>, vector<8xf32>
+// CHECK: amdgpu.dpp %{{.*}} row_mirror
+// CHECK: memref.alloc() : memref<4xi32, #gpu.address_space<workgroup>>
+// CHECK: amdgpu.lds_barrier
+// CHECK: vector.reduction <maxsi>
+// CHECK-COUNT-4: amdgpu.packed_scaled_trunc
+// CHECK-LABEL: func.func @nvfp4(
+// CHECK-NOT: linalg
+// CHECK: flow.dispatch @mxc_quantise_f32_nvfp4_Dx64::@mxc_quantise_f32_nvfp4_Dx64[%{{.*}}](%{{.*}}) {mxc.quantises = "nvfp4"} : (tensor<?xf32>{%{{.*}}}, index) -> (tensor<?xi32>{%{{.*}}}, tensor<?xi8>{%{{.*}}}, tensor<?xf32>{%{{.*}}})
+#map = affine_map<(d0, d1, d2) -> (d0, d1, d2)>
+#map1 = affine_map<(d0, d1, d2) -> (d0, d1)>
+#map2 = affine_map<(d0, d1) -> (d0, d1)>
+#map3 = affine_map<(d0, d1) -> (d0)>
+#map4 = affine_map<(d0) -> (d0)>
+#map5 = affine_map<(d0, d1, d2) -> (d0)>
+func.func @nvfp4(%arg0: tensor<?x64xf32>) -> (tensor<?x4x8xi8>, tensor<?x4xi8>, tensor<?xf32>) {
+  %c8_i32 = arith.constant 8 : i32
+  %c28_i32 = arith.constant 28 : i32
+  %c7_i32 = arith.constant 7 : i32
+  %c1065353216_i32 = arith.constant 1065353216 : i32
+  %c252_i32 = arith.constant 252 : i32
+  %c2097151_i32 = arith.constant 2097151 : i32
+  %c22_i32 = arith.constant 22 : i32
+  %cst = arith.constant 0x4A800000 : f32
+  %cst_0 = arith.constant 1.000000e+00 : f32
+  %c128_i32 = arith.constant 128 : i32
+  %c24_i32 = arith.constant 24 : i32
+  %c126_i32 = arith.constant 126 : i32
+  %c960_i32 = arith.constant 960 : i32
+  %c524287_i32 = arith.constant 524287 : i32
+  %c1_i32 = arith.constant 1 : i32
+  %c20_i32 = arith.constant 20 : i32
+  %c1182793728_i32 = arith.constant 1182793728 : i32
+  %cst_1 = arith.constant 1.638400e+04 : f32
+  %c8388608_i32 = arith.constant 8388608 : i32
+  %c-192937984_i32 = arith.constant -192937984 : i32
+  %c1249902592_i32 = arith.constant 1249902592 : i32
+  %c1015021568_i32 = arith.constant 1015021568 : i32
+  %c1138753536_i32 = arith.constant 1138753536 : i32
+  %cst_2 = arith.constant 6.000000e+00 : f32
+  %cst_3 = arith.constant 0x7FC00000 : f32
+  %c2139095040_i32 = arith.constant 2139095040 : i32
+  %cst_4 = arith.constant 2.688000e+03 : f32
+  %c58720256_i32 = arith.constant 58720256 : i32
+  %c2147483647_i32 = arith.constant 2147483647 : i32
+  %c0_i32 = arith.constant 0 : i32
+  %c0 = arith.constant 0 : index
+  %dim = tensor.dim %arg0, %c0 : tensor<?x64xf32>
+  %expanded = tensor.expand_shape %arg0 [[0], [1, 2]] output_shape [%dim, 4, 16] : tensor<?x64xf32> into tensor<?x4x16xf32>
+  %0 = tensor.empty(%dim) : tensor<?x4xi32>
+  %1 = linalg.fill ins(%c0_i32 : i32) outs(%0 : tensor<?x4xi32>) -> tensor<?x4xi32>
+  %2 = linalg.generic {indexing_maps = [#map, #map1], iterator_types = ["parallel", "parallel", "reduction"]} ins(%expanded : tensor<?x4x16xf32>) outs(%1 : tensor<?x4xi32>) {
+  ^bb0(%in: f32, %out: i32):
+    %14 = arith.bitcast %in : f32 to i32
+    %15 = arith.andi %14, %c2147483647_i32 : i32
+    %16 = arith.maxsi %15, %out : i32
+    linalg.yield %16 : i32
+  } -> tensor<?x4xi32>
+  %3 = tensor.empty(%dim) : tensor<?xi32>
+  %4 = linalg.fill ins(%c0_i32 : i32) outs(%3 : tensor<?xi32>) -> tensor<?xi32>
+  %5 = linalg.generic {indexing_maps = [#map2, #map3], iterator_types = ["parallel", "reduction"]} ins(%2 : tensor<?x4xi32>) outs(%4 : tensor<?xi32>) {
+  ^bb0(%in: i32, %out: i32):
+    %14 = arith.maxsi %in, %out : i32
+    linalg.yield %14 : i32
+  } -> tensor<?xi32>
+  %6 = tensor.empty(%dim) : tensor<?xf32>
+  %7 = linalg.generic {indexing_maps = [#map4, #map4], iterator_types = ["parallel"]} ins(%5 : tensor<?xi32>) outs(%6 : tensor<?xf32>) {
+  ^bb0(%in: i32, %out: f32):
+    %14 = arith.bitcast %in : i32 to f32
+    %15 = arith.divf %14, %cst_4 : f32
+    %16 = arith.bitcast %15 : f32 to i32
+    %17 = arith.maxsi %16, %c58720256_i32 : i32
+    %18 = arith.bitcast %17 : i32 to f32
+    %19 = arith.cmpi slt, %in, %c2139095040_i32 : i32
+    %20 = arith.select %19, %18, %cst_3 : f32
+    linalg.yield %20 : f32
+  } -> tensor<?xf32>
+  %8 = tensor.empty(%dim) : tensor<?x4xi8>
+  %9 = linalg.generic {indexing_maps = [#map2, #map3, #map2], iterator_types = ["parallel", "parallel"]} ins(%2, %7 : tensor<?x4xi32>, tensor<?xf32>) outs(%8 : tensor<?x4xi8>) {
+  ^bb0(%in: i32, %in_5: f32, %out: i8):
+    %14 = arith.bitcast %in : i32 to f32
+    %15 = arith.divf %14, %cst_2 : f32
+    %16 = arith.divf %15, %in_5 : f32
+    %17 = arith.bitcast %16 : f32 to i32
+    %18 = arith.minsi %17, %c1138753536_i32 : i32
+    %19 = arith.maxsi %18, %c1015021568_i32 : i32
+    %20 = arith.andi %19, %c2147483647_i32 : i32
+    %21 = arith.sitofp %20 : i32 to f32
+    %22 = arith.bitcast %21 : f32 to i32
+    %23 = arith.subi %22, %c1249902592_i32 : i32
+    %24 = arith.maxsi %23, %c-192937984_i32 : i32
+    %25 = arith.cmpi slt, %20, %c8388608_i32 : i32
+    %26 = arith.select %25, %24, %20 : i32
+    %27 = arith.maxsi %26, %c0_i32 : i32
+    %28 = arith.cmpi slt, %20, %c2139095040_i32 : i32
+    %29 = arith.select %28, %27, %c2139095040_i32 : i32
+    %30 = arith.bitcast %29 : i32 to f32
+    %31 = arith.addf %30, %cst_1 : f32
+    %32 = arith.bitcast %31 : f32 to i32
+    %33 = arith.subi %32, %c1182793728_i32 : i32
+    %34 = arith.shrui %29, %c20_i32 : i32
+    %35 = arith.andi %34, %c1_i32 : i32
+    %36 = arith.addi %29, %c524287_i32 : i32
+    %37 = arith.addi %36, %35 : i32
+    %38 = arith.shrui %37, %c20_i32 : i32
+    %39 = arith.subi %38, %c960_i32 : i32
+    %40 = arith.cmpi slt, %29, %c1015021568_i32 : i32
+    %41 = arith.select %40, %33, %39 : i32
+    %42 = arith.minsi %41, %c126_i32 : i32
+    %43 = arith.shrui %19, %c24_i32 : i32
+    %44 = arith.andi %43, %c128_i32 : i32
+    %45 = arith.ori %42, %44 : i32
+    %46 = arith.trunci %45 : i32 to i8
+    linalg.yield %46 : i8
+  } -> tensor<?x4xi8>
+  %10 = flow.tensor.bitcast %9 : tensor<?x4xi8>{%dim} -> tensor<?x4xf8E4M3FN>{%dim}
+  %11 = tensor.empty(%dim) : tensor<?x4x16xi4>
+  %12 = linalg.generic {indexing_maps = [#map, #map1, #map5, #map], iterator_types = ["parallel", "parallel", "parallel"]} ins(%expanded, %10, %7 : tensor<?x4x16xf32>, tensor<?x4xf8E4M3FN>, tensor<?xf32>) outs(%11 : tensor<?x4x16xi4>) {
+  ^bb0(%in: f32, %in_5: f8E4M3FN, %in_6: f32, %out: i4):
+    %14 = arith.divf %cst_0, %in_6 : f32
+    %15 = arith.extf %in_5 : f8E4M3FN to f32
+    %16 = arith.divf %14, %15 : f32
+    %17 = arith.mulf %in, %16 : f32
+    %18 = arith.bitcast %17 : f32 to i32
+    %19 = arith.andi %18, %c2147483647_i32 : i32
+    %20 = arith.sitofp %19 : i32 to f32
+    %21 = arith.bitcast %20 : f32 to i32
+    %22 = arith.subi %21, %c1249902592_i32 : i32
+    %23 = arith.maxsi %22, %c-192937984_i32 : i32
+    %24 = arith.cmpi slt, %19, %c8388608_i32 : i32
+    %25 = arith.select %24, %23, %19 : i32
+    %26 = arith.maxsi %25, %c0_i32 : i32
+    %27 = arith.cmpi slt, %19, %c2139095040_i32 : i32
+    %28 = arith.select %27, %26, %c2139095040_i32 : i32
+    %29 = arith.bitcast %28 : i32 to f32
+    %30 = arith.addf %29, %cst : f32
+    %31 = arith.bitcast %30 : f32 to i32
+    %32 = arith.subi %31, %c1249902592_i32 : i32
+    %33 = arith.shrui %28, %c22_i32 : i32
+    %34 = arith.andi %33, %c1_i32 : i32
+    %35 = arith.addi %28, %c2097151_i32 : i32
+    %36 = arith.addi %35, %34 : i32
+    %37 = arith.shrui %36, %c22_i32 : i32
+    %38 = arith.subi %37, %c252_i32 : i32
+    %39 = arith.cmpi slt, %28, %c1065353216_i32 : i32
+    %40 = arith.select %39, %32, %38 : i32
+    %41 = arith.minsi %40, %c7_i32 : i32
+    %42 = arith.shrui %18, %c28_i32 : i32
+    %43 = arith.andi %42, %c8_i32 : i32
+    %44 = arith.ori %41, %43 : i32
+    %45 = arith.trunci %44 : i32 to i4
+    linalg.yield %45 : i4
+  } -> tensor<?x4x16xi4>
+  %13 = flow.tensor.bitcast %12 : tensor<?x4x16xi4>{%dim} -> tensor<?x4x8xi8>{%dim}
+  return %13, %9, %7 : tensor<?x4x8xi8>, tensor<?x4xi8>, tensor<?xf32>
 }

@@ -53,16 +53,3 @@ func.func @eight_bits(%x: tensor<3x4x32xf32>, %w: tensor<8x4x32xf8E4M3FN>, %s: t
   } -> tensor<3x8xf32>
   return %r : tensor<3x8xf32>
 }
-
-// -----
-
-// IREE extends those of FNUZ kind on gfx942 alone, where nobody has compared the numbers.
-func.func @fnuz(%w: tensor<32xf8E4M3FNUZ>, %out: tensor<32xf32>) -> tensor<32xf32> {
-  // expected-error @+1 {{reads tensor<32xf8E4M3FNUZ>: no GPU's code generator is known to extend FNUZ elements rightly; use f8E4M3FN, f8E5M2 or a CPU}}
-  %r = linalg.generic {indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>], iterator_types = ["parallel"]} ins(%w : tensor<32xf8E4M3FNUZ>) outs(%out : tensor<32xf32>) {
-  ^bb0(%a: f8E4M3FNUZ, %unused: f32):
-    %y = arith.extf %a : f8E4M3FNUZ to f32
-    linalg.yield %y : f32
-  } -> tensor<32xf32>
-  return %r : tensor<32xf32>
-}

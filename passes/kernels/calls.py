@@ -12,8 +12,9 @@ from iree.compiler import ir
 from mxc.dialects.contraction import Contraction, OperandFormat
 from mxc.dialects.generic import shape_of
 from mxc.dialects.kernel_calls import mark_quantises
-from mxc.dialects.quantise import Quantisation
+from mxc.dialects.quantisations import Quantisation, RowQuantisation
 from mxc.dialects.sizes import dynamic_sizes
+from mxc.formats.formats import FORMATS
 from mxc.kernels.language import Kernel as Nest
 from mxc.kernels.printer import NEST, printed
 from mxc.passes.kernels.epilogues import Epilogue
@@ -134,7 +135,7 @@ def take_over(
     choice: str = "",
 ) -> None:
     """The call `made` computes the contraction `of` of `op`, what follows it, and `blocks` of the
-    result if any: it says so, and its results take the place of theirs."""
+    result if any: it says so, and its results take the place of theirs, of what is kept first."""
     last = after.last(op)
     replace(
         of,
@@ -144,10 +145,16 @@ def take_over(
         unfused="" if after.unfused is None or blocks is not None else after.unfused.text,
     ).write(made)
     sizes = dynamic_sizes(last.results[0])
-    if blocks is None:
-        rebuild.replace(last, reshape(made.results[0], shape_of(last.results[0]), sizes))
-    else:
+    if blocks is not None:
         replace_blocks(blocks, made, sizes)
+        return
+    keeper = after.keeper(op)
+    if keeper is not None:
+        wanted = keeper.results[0]
+        wanted.replace_all_uses_except(
+            reshape(made.results[0], shape_of(wanted), sizes), [stage.op for stage in after.stages]
+        )
+    rebuild.replace(last, reshape(made.results[-1], shape_of(last.results[0]), sizes))
 
 
 def replace_blocks(found: Quantisation, made: ir.Operation, sizes: Sequence[ir.Value]) -> None:
@@ -176,9 +183,30 @@ def quantise(
         replace_blocks(found, made, sizes)
 
 
+def quantise_rows(
+    calls: Calls, found: RowQuantisation, kernel: Kernel, name: str, threads: Threads | None = None
+) -> None:
+    """Call the kernel @name for a quantisation to nvfp4; its scalar, if any, is the number of
+    rows."""
+    # Where the scales of rows are computed: before all that reads a result.
+    with ir.InsertionPoint(found.rows), found.codes.location:
+        sizes = dynamic_sizes(found.rows.results[0])
+        scalars = [_elements_of(found.rows.results[0], sizes)] if kernel.scalars else []
+        made = calls.dispatch(name, kernel, [found.x], scalars, threads)
+        mark_quantises(made, FORMATS["nvfp4"].name)
+        for op, result in zip((found.codes, found.scales, found.rows), made.results, strict=True):
+            wanted = op.results[0]
+            wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
+
+
 def blocks_of(value: ir.Value, sizes: Sequence[ir.Value]) -> ir.Value:
     """Blocks of a tensor of floats, in its last dimension. `sizes`: its dynamic ones."""
-    count: Size = math.prod(size for size in shape_of(value) if size >= 0) // BLOCK
+    return _elements_of(value, sizes, BLOCK)
+
+
+def _elements_of(value: ir.Value, sizes: Sequence[ir.Value], together: int = 1) -> ir.Value:
+    """Elements of a tensor, counted in so many, of which the known dimensions are a multiple."""
+    count: Size = math.prod(size for size in shape_of(value) if size >= 0) // together
     for size in sizes:
         count = product(count, size)
     return value_of(count)

@@ -26,6 +26,7 @@ from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dim_of, dims, indexing_maps
 from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.extents import Buffer, Size, quotient
+from mxc.passes.kernels.values import is_argument, is_before, is_constant
 
 #: How an operand varies: with rows and columns, with one of them, with groups of rows, or as a
 #: table of rows.
@@ -76,11 +77,12 @@ class Epilogue:
     """The stages behind a contraction, in their order. At most one is gated.
 
     `unfused`: why the elementwise operation that follows them, its subject, is not one; None where
-    none follows.
+    none follows. `kept`: behind so many stages, which are not gated, the totals are a result too.
     """
 
     stages: tuple[Stage, ...]
     unfused: Reason | None = None
+    kept: int | None = None
 
     @property
     def gated(self) -> bool:
@@ -91,10 +93,24 @@ class Epilogue:
         """The last operation that is computed, of those behind the contraction `op` and itself."""
         return self.stages[-1].op if self.stages else op
 
+    def keeper(self, op: ir.Operation) -> ir.Operation | None:
+        """The one of them whose result is kept beside that of the last, or None."""
+        if self.kept is None:
+            return None
+        return self.stages[self.kept - 1].op if self.kept else op
+
     @property
     def result(self) -> ir.Type:
         """The element type of the result."""
         return element_of(self.stages[-1].op.results[0]) if self.stages else ir.F32Type.get()
+
+    @property
+    def kept_result(self) -> ir.Type | None:
+        """The element type of what is kept beside it, or None."""
+        if self.kept is None:
+            return None
+        before = self.stages[: self.kept]
+        return element_of(before[-1].op.results[0]) if before else ir.F32Type.get()
 
     @property
     def stores(self) -> str:
@@ -106,6 +122,7 @@ class Epilogue:
         """Equal for epilogues that are the same code over operands of the same shapes."""
         places = {value: number for number, (_, value) in enumerate(self.operands)}
         lines = [f"{reach} {value.type}" for reach, value in self.operands]
+        lines += [] if self.kept is None else [f"kept {self.kept}"]
         for stage in self.stages:
             body = stage.op.regions[0].blocks[0]
             names = {v: f"%{i}" for i, v in enumerate(body.arguments)}
@@ -155,19 +172,42 @@ class Epilogue:
 NOTHING = Epilogue(())
 
 
-def epilogue(op: ir.Operation, panel: int) -> Epilogue:
+def epilogue(op: ir.Operation, panel: int, *, keeps: bool = False) -> Epilogue:
     """The stages that can be computed with the contraction `op`; none where nothing fits.
 
-    `panel`: halves of a gated stage are whole panels of so many columns.
+    `panel`: halves of a gated stage are whole panels of so many columns. `keeps`: the kernel stores
+    totals that others read too, once, beside what a stage makes of them.
     """
     stages: list[Stage] = []
     last, width, gated = op, shape_of(op.results[0])[-1], False
-    while isinstance(stage := _next(last.results[0], width, 0 if gated else panel), Stage):
+    kept: int | None = None
+    others: list[ir.Operation] = []
+    while True:
+        value = last.results[0]
+        stage = _next(value, width, 0 if gated or kept is not None else panel)
+        if isinstance(stage, End) and keeps and kept is None and not gated:
+            beside, others = _beside(value, width)
+            stage, kept = beside or stage, len(stages) if beside else None
+        if not isinstance(stage, Stage):
+            return Epilogue(tuple(stages), stage if isinstance(stage, Reason) else None, kept)
+        if not all(is_before(stage.op, other) for other in others):
+            # It may read what others make of the totals that are kept.
+            return Epilogue(tuple(stages), None, kept)
         stages.append(stage)
         last = stage.op
         if stage.gated:
             width, gated = width // 2, True
-    return Epilogue(tuple(stages), stage if isinstance(stage, Reason) else None)
+
+
+def _beside(value: ir.Value, width: int) -> tuple[Stage | None, list[ir.Operation]]:
+    """The stage that reads `value` before all else that does, and those others."""
+    users = list(dict.fromkeys(use.owner.operation for use in value.uses))
+    for user in users:
+        others = [other for other in users if other != user]
+        if others and all(is_before(user, other) for other in others):
+            stage = _stage(user, width, value)
+            return (stage, others) if isinstance(stage, Stage) else (None, [])
+    return None, []
 
 
 def _next(value: ir.Value, width: int, panel: int) -> Stage | End | Reason:
@@ -313,7 +353,7 @@ def _tables(op: ir.Operation, rank: int, rows: set[ir.Value]) -> tuple[ir.Value,
         for value in inner.operands:
             outside = value not in own
             tables = inner.name == "tensor.extract" and value == inner.operands[0]
-            if outside and not tables and (_is_argument(value) or not _is_constant(value)):
+            if outside and not tables and (is_argument(value) or not is_constant(value)):
                 return Reason(f"{inner.name} in it reads a value from outside")
         if inner.name == "linalg.index":
             if ir.IntegerAttr(inner.attributes["dim"]).value != rank - 1:
@@ -335,7 +375,7 @@ def _is_row_of_table(extract: ir.Operation, rows: set[ir.Value]) -> bool:
     table, *at = extract.operands
     if len(at) != 2 or str(element_of(table)) not in _TYPES or min(shape_of(table)) < 0:
         return False
-    if any(map(_is_argument, at)):
+    if any(map(is_argument, at)):
         return False
     number, column = (value.owner for value in at)
     if column.name != "linalg.index" or number.name != "arith.index_cast":
@@ -358,11 +398,3 @@ def _is_known(op: ir.Operation) -> bool:
 
 
 _BITS = ("arith.bitcast", "arith.sitofp", "arith.uitofp")
-
-
-def _is_constant(value: ir.Value) -> bool:
-    return bool(value.owner.name == "arith.constant")
-
-
-def _is_argument(value: ir.Value) -> bool:
-    return isinstance(value, ir.BlockArgument)

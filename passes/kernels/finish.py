@@ -40,9 +40,12 @@ class Finish:
     lanes: int
     operations: Mapping[str, str] = field(default_factory=dict)
 
-    def apply(self, totals: list[ir.Value], places: list[Place]) -> ir.Value:
-        """The result of one total, or of the two of a gated epilogue, at their places."""
-        for stage in self.epilogue.stages:
+    def apply(
+        self, totals: list[ir.Value], places: list[Place], first: int = 0, last: int | None = None
+    ) -> ir.Value:
+        """The result of one total, or of the two of a gated epilogue, at their places: behind the
+        stages from `first` to before `last`."""
+        for stage in self.epilogue.stages[first:last]:
             if stage.gated:
                 totals = [self._stage(stage, totals, places[0])]
             else:

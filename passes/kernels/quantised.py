@@ -5,7 +5,8 @@ from __future__ import annotations
 from iree.compiler import ir
 
 from mxc.dialects.generic import shape_of
-from mxc.dialects.quantise import BLOCK, Quantisation, match_quantisation
+from mxc.dialects.quantisations import Quantisation, match_quantisation
+from mxc.dialects.quantise import BLOCK
 
 _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 

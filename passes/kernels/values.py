@@ -37,3 +37,18 @@ def is_filled(value: ir.Value, wanted: float) -> bool:
         return False
     found = float(number.value)
     return found == wanted and math.copysign(1.0, found) == math.copysign(1.0, wanted)
+
+
+def is_constant(value: ir.Value) -> bool:
+    """Whether what makes a value, an operation, is a constant."""
+    return bool(value.owner.name == "arith.constant")
+
+
+def is_argument(value: ir.Value) -> bool:
+    """Whether a value is an argument of a block."""
+    return isinstance(value, ir.BlockArgument)
+
+
+def is_before(first: ir.Operation, second: ir.Operation) -> bool:
+    """Whether both are in a block, in this order."""
+    return first.block == second.block and bool(first.is_before_in_block(second))

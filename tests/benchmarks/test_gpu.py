@@ -161,7 +161,7 @@ def test_weight_only_is_met_by_a_matrix_instruction_and_quantising_takes_a_kerne
     bf16 = report(kernels=[kernel(instructions={"v_mfma_f32_16x16x32_bf16": 2})], dispatches=2)
     weight_only = BY_NAME["weight-only bf16xf4 M16 K2880"]
     assert misses(weight_only, row(weight_only, GFX950, bf16, 1.0), GFX950) == [
-        "kernels: 1, 2 with activations quantised"
+        "kernels: 1, 2 with activations quantised, 3 the result"
     ]
     quantised = BY_NAME["activations bf16 to f4 by f4 M100 K2880"]
     assert misses(quantised, row(quantised, GFX950, bf16, 1.0), GFX950) == [BARS[1].name]

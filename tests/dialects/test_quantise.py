@@ -12,13 +12,8 @@ from iree.compiler.dialects import func
 from mxc.dialects.boundary import pack
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import element_of
-from mxc.dialects.quantise import (
-    MX_FORMATS,
-    match_int8_quantisation,
-    match_quantisation,
-    quantise_int8,
-    quantise_mx,
-)
+from mxc.dialects.quantisations import match_int8_quantisation, match_quantisation
+from mxc.dialects.quantise import MX_FORMATS, quantise_int8, quantise_mx
 from mxc.dialects.quantise_scalars import INT8_MAX
 from mxc.errors import FormatError
 from mxc.formats.recipes import ScaleRecipe

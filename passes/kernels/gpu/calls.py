@@ -10,7 +10,17 @@ from iree.compiler import ir
 from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.contraction import Contraction, OperandFormat
 from mxc.dialects.reasons import Reason
-from mxc.formats.formats import E8M0, F32, FORMATS, INT4, BlockFormat, ElementFormat, with_block
+from mxc.formats.formats import (
+    E4M3FNUZ,
+    E5M2FNUZ,
+    E8M0,
+    F32,
+    FORMATS,
+    INT4,
+    BlockFormat,
+    ElementFormat,
+    with_block,
+)
 from mxc.passes.kernels.described import Described, described, gathered
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.float_scales import blocks_of_scale, sums_of
@@ -65,20 +75,22 @@ class Call:
         return isinstance(self.right, Floats)
 
 
-#: Element type -> format of what a lane can decode.
+#: What a lane can decode, by name: the formats, and elements that no scaled instruction knows.
+_KNOWN = {**FORMATS, **{e.mlir: BlockFormat(e.mlir, e) for e in (E4M3FNUZ, E5M2FNUZ)}}
+#: Element type -> format of it under powers of two.
 _FORMATS: dict[str, Format] = {
-    FORMATS[name].element.mlir: name
+    _KNOWN[name].element.mlir: name
     for name in get_args(Format)
-    if name in FORMATS and FORMATS[name].scale == E8M0
+    if name in _KNOWN and _KNOWN[name].scale == E8M0
 }
 #: Types of elements and of their scales -> format.
 _ACTIVATIONS: dict[tuple[str, str], Format] = {
-    (FORMATS[name].element.mlir, FORMATS[name].scale.mlir): name
+    (_KNOWN[name].element.mlir, _KNOWN[name].scale.mlir): name
     for name in get_args(Format)
-    if name in FORMATS
+    if name in _KNOWN
 } | {(element, F32.mlir): name for element, name in _FORMATS.items()}
 #: Elements that may be under f32, by type.
-_UNDER_F32 = {type: FORMATS[name].element for type, name in _FORMATS.items()} | {INT4.mlir: INT4}
+_UNDER_F32 = {type: _KNOWN[name].element for type, name in _FORMATS.items()} | {INT4.mlir: INT4}
 #: Rows of the instructions whose k-step is the longest.
 _LEAST = 16
 #: Activations without scales.
@@ -110,6 +122,8 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Call | Reason:
     left = _side(of.lhs, of.k, unit) if of.lhs.scale else Floats.of(lhs.source, right.blocks)
     if isinstance(left, Reason):
         return left
+    if any(rounded) and (right.is_fnuz or (isinstance(left, Scaled) and left.is_fnuz)):
+        return Reason("FNUZ elements are rounded under their scales before they are multiplied")
     if any(rounded) and _sums(left, right):
         return Reason("elements under f32 scales are rounded before they are multiplied")
     if _parts(left, right, unit) > 1 and not all(_is_divided(side) for side in (left, right)):
@@ -185,9 +199,9 @@ def _side(side: OperandFormat, k: int, unit: MatrixUnit) -> Scaled | Reason:
     names, block = (side.element, side.scale), side.block
     if side.element in _UNDER_F32 and side.scale == F32.mlir:
         return _under_f32(_UNDER_F32[side.element], k, block, unit)
-    known = [f for f in FORMATS.values() if (f.element.mlir, f.scale.mlir) == names]
+    known = [f for f in _KNOWN.values() if (f.element.mlir, f.scale.mlir) == names]
     if not known:
-        formats = sorted({f"{f.element.mlir} under {f.scale.mlir}" for f in FORMATS.values()})
+        formats = sorted({f"{f.element.mlir} under {f.scale.mlir}" for f in _KNOWN.values()})
         return Reason(f"a side is {' under '.join(names)}; kernels take {', '.join(formats)}")
     if not Scaled.takes(block):
         return Reason(f"a scale is for {block} elements; kernels take powers of two from 16 on")
@@ -246,5 +260,10 @@ def _decoded(
 
 def _fits_f16(left: Scaled | Floats, right: Scaled) -> bool:
     """Whether f16 holds all values of both sides: E8M0 scales alone have a greater range."""
-    own = left.memory == "f16" if isinstance(left, Floats) else left.format.scale != E8M0
-    return own and right.format.scale != E8M0
+    own = left.memory == "f16" if isinstance(left, Floats) else _has_few_bits(left)
+    return own and _has_few_bits(right)
+
+
+def _has_few_bits(side: Scaled) -> bool:
+    """Whether f16 holds its values, and conversions make f16 of them."""
+    return side.format.scale != E8M0 and not side.is_fnuz

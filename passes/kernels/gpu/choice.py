@@ -189,6 +189,10 @@ def _streams(problem: Problem, device: Gpu) -> Iterator[Schedule]:
     for tiles_m, tiles_n in product((4, 2, 1), repeat=2):
         if tiles_n % problem.halves == 0:
             yield Schedule(instruction=small, tiles=(tiles_m, tiles_n), waves=(2, 2, 1))
+    if problem.is_float and problem.parts > 1:
+        # What is split is split once for two tiles, and waves along K wait for it side by side.
+        along = _along(steps, min(_ALONG_K[0], steps))
+        yield Schedule(instruction=small, tiles=(1, 2 * problem.halves), waves=(1, 1, along))
 
 
 def _dense_streams(problem: Problem, device: Gpu) -> Iterator[Schedule]:

@@ -43,8 +43,8 @@ class Contraction(ABC):
     under their scales, as they are.
 
     Buffers, in order: elements and scales of lhs, the ids of the groups' experts if any, elements
-    and scales of rhs, what the epilogue reads, the result: as the epilogue leaves it, or elements
-    and scales of `out`. Floats have no scales.
+    and scales of rhs, what the epilogue reads, the results: what the epilogue keeps, if anything,
+    and what it leaves; or elements and scales of `out`. Floats have no scales.
     """
 
     lhs: Scaled | Floats
@@ -114,7 +114,9 @@ class Contraction(ABC):
         rows = self.height
         if self.out is not None:
             return Blocks.buffers(self.out, rows, self.width)
-        return [Buffer([rows, self.width], self.after.result)]
+        final = Buffer([rows, self.width], self.after.result)
+        kept = self.after.kept_result
+        return [final] if kept is None else [Buffer([rows, self.width], kept), final]
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -146,7 +148,7 @@ class Given:
         """At the insertion point."""
         self.contraction = contraction
         self.group = workgroup(2)
-        operands, results = len(contraction.lhs.row_sizes), 1 if contraction.out is None else 2
+        operands, results = len(contraction.lhs.row_sizes), len(contraction.results)
         self._lhs, after = list(buffers[:operands]), list(buffers[operands:-results])
         self.results = list(buffers[-results:])
         expert = self.group
@@ -228,15 +230,32 @@ class Given:
 
     def store(self, row: ir.Value, column: ir.Value, tile: list[ir.Value], quad: int) -> None:
         """Finish a quad and store it, as far as there are columns."""
-        mask = self._mask(column)
-        found = self._finished(row, column, tile, quad, mask)
-        stored = self.contraction.after.result
+        mask, after = self._mask(column), self.contraction.after
+        if after.kept is None:
+            found = self._finished(row, column, tile, quad, mask)
+        else:
+            kept = self._finished(row, column, tile, quad, mask, last=after.kept)
+            self._put(self.results[0], kept, row, column, mask)
+            place = Place(row, column, mask)
+            found = self.finish.apply([kept], [place], first=after.kept)
+        self._put(self.results[-1], found, row, column, mask)
+
+    def _put(
+        self,
+        memory: ir.Value,
+        found: ir.Value,
+        row: ir.Value,
+        column: ir.Value,
+        mask: ir.Value | None,
+    ) -> None:
+        """Store a quad, rounded to what the memory has."""
+        stored = ir.MemRefType(memory.type).element_type
         if stored != found.type.element_type:
             found = arith.truncf(of(stored, QUAD), found)
         if mask is None:
-            vector.store(found, self.results[-1], [row, column])
+            vector.store(found, memory, [row, column])
         else:
-            vector.maskedstore(self.results[-1], [row, column], mask, found)
+            vector.maskedstore(memory, [row, column], mask, found)
 
     def _finished(
         self,
@@ -245,6 +264,7 @@ class Given:
         tile: list[ir.Value],
         quad: int,
         mask: ir.Value | None,
+        last: int | None = None,
     ) -> ir.Value:
         parts = [
             vector.extract_strided_slice(of(f32(), QUAD), total, [QUAD * quad], [QUAD], [1])
@@ -254,7 +274,7 @@ class Given:
             Place(row, plus(column, half * self.contraction.width), mask)
             for half in range(len(parts))
         ]
-        return self.finish.apply(parts, places)
+        return self.finish.apply(parts, places, last=last)
 
     def _mask(self, column: ir.Value) -> ir.Value | None:
         """Which of the columns from `column` on there are; None where all of a quad are."""

@@ -19,11 +19,13 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu_narrow import narrowed, saturate
+from mxc.dialects.generic import constant
+from mxc.dialects.quantisations import Quantisation
 from mxc.dialects.quantise_scalars import MAGNITUDE, as_float, below, element_code, scale_byte
 from mxc.dialects.quantise_scalars import i32 as number
 from mxc.formats.formats import BlockFormat
 from mxc.formats.recipes import MANTISSA, NAN_BYTE, ScaleRecipe
-from mxc.passes.kernels.vectors import bitcast, i32, splat
+from mxc.passes.kernels.vectors import bitcast, f32, i32, splat
 
 #: The bits of 2^-127, the scale that the byte 0 is: a subnormal.
 _LEAST_SCALE = 1 << (MANTISSA - 1)
@@ -36,6 +38,12 @@ class Conversion:
     format: BlockFormat
     recipe: ScaleRecipe
     converts: bool = True
+
+    @staticmethod
+    def of(found: Quantisation, converts: bool) -> Conversion:
+        """That of a quantisation. `converts`: the machine has conversions, which make floats."""
+        converts = converts and found.format.element.exponent > 0
+        return Conversion(found.format, found.recipe, converts)
 
     @property
     def name(self) -> str:
@@ -52,23 +60,22 @@ class Conversion:
 
         `across`: from the largest of a lane to the largest of all lanes that share the block.
         """
-        count = ir.VectorType(values.type).shape[0]
-        bits = bitcast(values, i32(), count)
-        sizes = arith.andi(bits, splat(MAGNITUDE, i32(), count))
-        largest = vector.extract(sizes, [], [0])
-        for place in range(1, count):
-            largest = arith.maxsi(largest, vector.extract(sizes, [], [place]))
-        return scale_byte(across(largest), self.format.element, self.recipe)
+        return scale_byte(across(largest_in(values)), self.format.element, self.recipe)
 
-    def elements(self, values: ir.Value, byte: ir.Value) -> ir.Value:
-        """values f32 [n] under the scale `byte`, packed: i32 [n * bits / 32]."""
+    def elements(self, values: ir.Value, byte: ir.Value | None) -> ir.Value:
+        """values f32 [n] under the scale `byte`, or under none, packed: i32 [n * bits / 32]."""
         element = self.format.element
         if not self.converts:
             count = ir.VectorType(values.type).shape[0]
-            bytes_of = vector.broadcast(ir.VectorType.get([count], i32()), byte)
-            return _packed(
-                element_code(bitcast(values, i32(), count), bytes_of, element), element.bits
-            )
+            kind = ir.VectorType.get([count], i32())
+            bytes_of = None if byte is None else vector.broadcast(kind, byte)
+            codes = element_code(bitcast(values, i32(), count), bytes_of, element)
+            if not element.exponent:
+                # A negative integer has ones above its bits.
+                codes = arith.andi(codes, splat((1 << element.bits) - 1, i32(), count))
+            return _packed(codes, element.bits)
+        if byte is None:
+            return narrowed(values, constant(1.0, f32()), element)
         packed = narrowed(values, power_of(byte), element)
         words = ir.VectorType(packed.type).shape[0]
         ordinary = below(byte, NAN_BYTE)
@@ -96,6 +103,17 @@ def _packed(codes: ir.Value, width: int) -> ir.Value:
 def power_of(byte: ir.Value) -> ir.Value:
     """The f32 2^(byte - 127) of a scale byte, i32: for conversions, to which 255 is NaN."""
     return as_float(arith.maxsi(arith.shli(byte, number(MANTISSA)), number(_LEAST_SCALE)))
+
+
+def largest_in(values: ir.Value) -> ir.Value:
+    """The largest magnitude, the bits of it, of the f32 that a lane has."""
+    count = ir.VectorType(values.type).shape[0]
+    bits = bitcast(values, i32(), count)
+    sizes = arith.andi(bits, splat(MAGNITUDE, i32(), count))
+    largest = vector.extract(sizes, [], [0])
+    for place in range(1, count):
+        largest = arith.maxsi(largest, vector.extract(sizes, [], [place]))
+    return largest
 
 
 def largest_of(*exchanges: Callable[[ir.Value], ir.Value]) -> Callable[[ir.Value], ir.Value]:

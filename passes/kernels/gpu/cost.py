@@ -30,6 +30,9 @@ _SHARED = 0.9
 _CONVERT = {4: 20, 6: 5, 8: 20}
 #: Vector instructions that split 32 floats into so many bf16.
 _SPLIT = {1: 0, 2: 160, 3: 240}
+#: Times that a k-step waits for a tile of floats that are split: by the issue model, 18812 clocks of
+#: four k-steps of f32 by f4.
+_WAITS = 4
 #: Bytes of a result.
 _RESULT = 4
 #: Bits of an element with a scale, at most.
@@ -103,9 +106,20 @@ def cost(problem: Problem, schedule: Schedule, device: Gpu) -> float:
     start = rates.memory_latency + rates.lds_latency
     result = schedule.rows * schedule.columns * _RESULT / rates.memory_bytes_per_clock
     busy = rounds * (k_steps * _k_step(problem, schedule, device) + result) + start
+    busy = max(busy, -(-rounds // per_unit) * k_steps * _late(problem, schedule, device))
     in_flight = min(at_once * _asked(problem, schedule), _bytes(problem))
     bandwidth = min(device.bytes_a_clock, in_flight / device.latency_clocks)
     return max(busy, _bytes(problem) / bandwidth + start)
+
+
+def _late(problem: Problem, schedule: Schedule, device: Gpu) -> float:
+    """Clocks of a k-step of one workgroup in which it waits for memory, whatever others do: floats of
+    a stream that are split come when they are needed, if they take the registers of a step."""
+    tiles = schedule.tiles[0]
+    splits = problem.is_float and problem.parts > 1 and schedule.transport == "stream"
+    if not splits or (problem.parts == 2 and tiles == 1):
+        return 0
+    return _WAITS * tiles * device.rates.memory_latency
 
 
 def _at_once(schedule: Schedule, device: Gpu) -> int:

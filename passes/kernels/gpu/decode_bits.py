@@ -8,9 +8,11 @@ below 2^-126 the bits below 2^-133 are cut off, and what is too large for an f32
     f6, f8    the fields of an element are those of an f16 with a smaller exponent, subnormal ones
               too: f32 = f16 x 2^(15 - bias) x scale, and bf16 is its upper half
     integers  f32 = integer x 2^-6 scale, of 4 bits 2^-2
+    FNUZ      the fields of an element are those of an f32 with a smaller exponent: an f16 has too
+              few for the largest of e5m2
 
-An e4m3 that is NaN makes the scale of its block NaN: each result that it is a part of is NaN either
-way, and so it is looked for in four elements at once.
+An e4m3 or FNUZ element that is NaN makes the scale of its block NaN: each result that it is a part
+of is NaN either way, and so it is looked for in four elements at once.
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ def _decoded(block: ir.Value, scale: ir.Value, kind: ElementFormat) -> list[ir.V
         return _looked_up(words, factor)
     if kind.specials is Specials.NAN:
         factor = arith.select(_any_nan(words), _float(_NAN), factor)
+    if kind.specials is Specials.FNUZ:
+        return _fnuz(words, kind, factor)
     halves = _sixes(words, kind) if kind.bits == 6 else _eights(words, kind)
     return _products(halves, _F16_BIAS - kind.bias, factor)
 
@@ -127,6 +131,43 @@ def _any_nan(words: Sequence[ir.Value]) -> ir.Value:
 def _eights(words: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
     """Pairs of f16 of elements of 8 bits."""
     return _aligned([permuted_bytes(word, word, o) for word in words for o in _BYTES_ABOVE], kind)
+
+
+def _fnuz(words: Sequence[ir.Value], kind: ElementFormat, factor: ir.Value) -> list[ir.Value]:
+    """Elements of 8 bits of which the only one that is no number is the zero below zero."""
+    factor = arith.select(_any_code(words, kind.sign_bit), _float(_NAN), factor)
+    wide, found = of(f32(), FRAGMENT), []
+    unit = splat(2.0 ** (E8M0.bias - kind.bias), f32(), FRAGMENT)
+    for at in range(0, len(words), FRAGMENT // 4):
+        parts = []
+        for word in words[at : at + FRAGMENT // 4]:
+            for byte in range(4):
+                top = arith.shli(word, number(24 - 8 * byte)) if byte < 3 else word
+                sign = arith.andi(top, number(-0x80000000))
+                size = arith.andi(top, number(kind.magnitude_mask << 24))
+                parts.append(arith.ori(sign, arith.shrui(size, number(8 - kind.exponent))))
+        values = arith.mulf(bitcast(_joined(parts), f32(), FRAGMENT), unit)
+        found.append(_upper(arith.mulf(values, vector.broadcast(wide, factor))))
+    return found
+
+
+def _any_code(words: Sequence[ir.Value], code: int) -> ir.Value:
+    """Whether a byte of the words is `code`: what differs from it nowhere is zero."""
+    found = None
+    for word in words:
+        differs = arith.xori(word, number(_signed(code * 0x01010101)))
+        # A byte that is zero borrows from its own highest bit, which is not set in it.
+        borrowed = arith.andi(
+            arith.subi(differs, number(0x01010101)), arith.xori(differs, number(-1))
+        )
+        found = borrowed if found is None else arith.ori(found, borrowed)
+    assert found is not None
+    signs = arith.andi(found, number(-0x7F7F7F80))
+    return arith.cmpi(arith.CmpIPredicate.ne, signs, number(0))
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 32) if word >> 31 else word
 
 
 def _sixes(words: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from math import gcd
 
 from mxc.dialects.reasons import Reason
-from mxc.formats.formats import E4M3, E5M2, INT4, INT8, ElementFormat
+from mxc.formats.formats import E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, INT4, INT8, ElementFormat
 from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction
 from mxc.targets.matrix_unit import MatrixUnit
 
 #: Elements that are multiplied so: as they are, or as bf16 that are equal to them.
-ELEMENTS = (E4M3, E5M2, INT8, INT4)
+ELEMENTS = (E4M3, E5M2, E4M3FNUZ, E5M2FNUZ, INT8, INT4)
 
 #: f32 of a load.
 _LOAD = 4

@@ -27,14 +27,12 @@ from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import BEYOND, no_reordering
 from mxc.dialects.amdgpu_narrow import swapped
-from mxc.dialects.quantise import Quantisation
 from mxc.dialects.quantise_scalars import i32 as number
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.fragments import BLOCK, QUAD, Instruction
 from mxc.passes.kernels.gpu.lanes import Lane, divided, plus, rest, times
 from mxc.passes.kernels.gpu.schedule import Schedule
-from mxc.passes.kernels.quantised import quantised_result
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, of
 
 
@@ -48,12 +46,6 @@ def for_blocks(schedule: Schedule, halves: int) -> Schedule:
     m, n = schedule.tiles
     whole = halves * tiles_of(schedule.instruction)
     return replace(schedule, tiles=(m, -(-n // whole) * whole))
-
-
-def quantisation_of(value: ir.Value) -> Quantisation | None:
-    """`quantised_result`, to elements that conversions make."""
-    found = quantised_result(value)
-    return found if found is not None and found.format.element.exponent > 0 else None
 
 
 @dataclass(frozen=True)

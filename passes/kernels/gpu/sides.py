@@ -12,7 +12,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND, joined
-from mxc.formats.formats import E8M0, F32, BlockFormat
+from mxc.formats.formats import E8M0, F32, BlockFormat, Specials
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.decode import Register, decode
 from mxc.passes.kernels.gpu.decode_bits import decode_bits
@@ -80,7 +80,12 @@ class Scaled:
     def is_whole(self) -> bool:
         """Whether scaled matrix instructions take it: floats, a power of two for 32 of them."""
         powers = self.format.scale in (E8M0, F32)
-        return self.scales == 1 and powers and self.format.element.exponent > 0
+        return self.scales == 1 and powers and self.format.element.exponent > 0 and not self.is_fnuz
+
+    @property
+    def is_fnuz(self) -> bool:
+        """Whether no instruction under a scale knows its elements: they are decoded by integers."""
+        return self.format.element.specials is Specials.FNUZ
 
     @property
     def block_bytes(self) -> int:
@@ -320,7 +325,7 @@ class ScaledSide:
                 of(i8(), count), self._scale_bytes(loaded, tile), [k_step * count], [count], [1]
             )
         block = self._bytes(loaded, tile, k_step)
-        if self.instruction.unit.converts:
+        if self.instruction.unit.converts and not self.kind.is_fnuz:
             return decode(block, own, format, self.decoded)
         return decode_bits(block, own, format)
 

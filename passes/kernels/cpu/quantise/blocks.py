@@ -9,7 +9,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.generic import element_of
-from mxc.dialects.quantise import match_int8_quantisation, match_quantisation
+from mxc.dialects.quantisations import match_int8_quantisation, match_quantisation
 from mxc.dialects.quantise_scalars import (
     MAGNITUDE,
     NAN,

@@ -71,7 +71,7 @@ class FloatRing(StagedProduct):
         if isinstance(rhs, Floats) or not isinstance(lhs, Floats):
             return False
         blocks = rhs.format.block == BLOCK and rhs.format.scale == E8M0
-        return blocks and register == "bf16"
+        return blocks and register == "bf16" and not rhs.is_fnuz
 
     @property
     def layouts(self) -> tuple[Layout, Layout]:

@@ -61,6 +61,9 @@ CASES = [
     Case(70, 160, 128, "mxfp8e5m2", "mxfp4", "mxfp8e4m3", "floor"),
     Case(5, 128, 64, "mxfp4", "mxfp4", "mxfp6e3m2", "even", gated=True),
     Case(96, 24, 64, "mxfp4", "mxfp8e4m3", "mxfp4", "floor", axis=-2),
+    # By integers, in waves that share tiles and in one of its own.
+    Case(33, 64, 512, "mxfp4", "mxfp4", "mxint8", "rceil"),
+    Case(3, 32, 64, "mxfp8e4m3", "mxfp4", "mxint8", "floor"),
     # Through a ring; rows that are cut off.
     Case(72, 96, 512, "mxfp4", "mxfp8e4m3", "mxfp4", "ceil"),
     Case(73, 96, 544, "mxfp6e2m3", "mxfp4", "mxfp6e2m3", "even"),

@@ -22,8 +22,10 @@ from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
 from mxc.simulator.run.translate import Program
 
 Array = npt.NDArray[np.generic]
-#: Those of scaled matrix instructions.
-NAMES = [name for name, format in FORMATS.items() if format.element.exponent and name != "nvfp4"]
+#: Those of scaled matrix instructions, and the one of integers, which no conversion makes.
+CONVERTED = [name for name, format in FORMATS.items() if format.element.exponent]
+CONVERTED.remove("nvfp4")
+NAMES = [*CONVERTED, "mxint8"]
 CASES = [(name, recipe) for name in NAMES for recipe in ScaleRecipe]
 F32 = (73, 5 * 32)
 SHORT = (3, 25, 2 * 32)
@@ -119,8 +121,13 @@ def check(compiled: Any, x: Array, name: str, recipe: ScaleRecipe) -> None:
         f"buffer_store_{stores[bits]}",
         "buffer_store_byte",
     ]
-    converted = next(at for at, n in enumerate(names) if n.startswith("v_cvt_scalef32_"))
     modes = [at for at, n in enumerate(names) if n.startswith("s_setreg")]
+    converts = [at for at, n in enumerate(names) if n.startswith("v_cvt_scalef32_")]
+    if name not in CONVERTED:
+        assert not modes
+        assert not converts
+        return
+    converted = min(converts)
     assert len(modes) == (bits == 8)
     assert all(at < converted for at in modes)
 

@@ -1,0 +1,92 @@
+"""mxc-expand-fnuz: conversions from and to 8-bit floats of FNUZ kind are written out as integers.
+
+On GPUs IREE has no code for f8E4M3FNUZ and f8E5M2FNUZ but on gfx942, where a number beyond the
+largest saturates or becomes NaN as a mode of the machine says. Here each is what LLVM's APFloat and
+ml_dtypes make of it: to nearest, ties to even, NaN beyond the largest and for NaN, no zero below
+zero.
+
+before:
+    %e = arith.truncf %x : f32 to f8E4M3FNUZ
+    %y = arith.extf %e : f8E4M3FNUZ to f32
+after:
+    %b = arith.bitcast %x : f32 to i32
+    ..                                             shifts, one addition of floats, comparisons
+    %e = arith.bitcast %code : i8 to f8E4M3FNUZ
+    %c = arith.bitcast %e : f8E4M3FNUZ to i8
+    ..
+    %y = arith.bitcast %bits : i32 to f32
+
+Under a scale (`arith.scaling_truncf`, `arith.scaling_extf`) it is the quotient, or the product, in
+f32.
+
+Leaves alone: kernels of ours, all other elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith
+
+from mxc.dialects.dispatches import walk
+from mxc.dialects.quantise_scalars import as_bits, cast_code, cast_value
+from mxc.formats.formats import E4M3FNUZ, E5M2FNUZ
+from mxc.passes.base import Pass
+from mxc.passes.rewriting.worklist import Worklist, erase
+
+_ELEMENTS = {each.mlir: each for each in (E4M3FNUZ, E5M2FNUZ)}
+_TO = ("arith.truncf", "arith.scaling_truncf")
+_FROM = ("arith.extf", "arith.scaling_extf")
+
+
+@dataclass(frozen=True)
+class ExpandFnuz(Pass):
+    """Convert scalars from and to FNUZ elements by integers."""
+
+    name = "mxc-expand-fnuz"
+
+    def run(self, module: ir.Operation) -> None:
+        """Rewrite every conversion of a scalar outside of kernels."""
+        tops = [top.operation for top in module.regions[0].blocks[0].operations]
+        found = [
+            op
+            for top in tops
+            if not top.name.endswith(".executable")
+            for op in walk(top)
+            if (op.name in _TO and str(op.results[0].type) in _ELEMENTS)
+            or (op.name in _FROM and str(op.operands[0].type) in _ELEMENTS)
+        ]
+        for op in Worklist(found):
+            with ir.InsertionPoint(op), op.location:
+                made = _narrowed(op) if op.name in _TO else _widened(op)
+                op.results[0].replace_all_uses_with(made)
+            erase(op)
+
+
+def _narrowed(op: ir.Operation) -> ir.Value:
+    """The element of the float that `op` rounds."""
+    value, *scale = op.operands
+    value = _as_f32(value)
+    if scale:
+        value = arith.divf(value, _as_f32(scale[0]))
+    kind = op.results[0].type
+    code = cast_code(as_bits(value), _ELEMENTS[str(kind)])
+    return arith.bitcast(kind, arith.trunci(ir.IntegerType.get_signless(8), code))
+
+
+def _widened(op: ir.Operation) -> ir.Value:
+    """The float of the element that `op` reads."""
+    element, *scale = op.operands
+    code = arith.bitcast(ir.IntegerType.get_signless(8), element)
+    code = arith.extui(ir.IntegerType.get_signless(32), code)
+    value = cast_value(code, _ELEMENTS[str(element.type)])
+    if scale:
+        value = arith.mulf(value, _as_f32(scale[0]))
+    kind = op.results[0].type
+    return value if kind == value.type else arith.truncf(kind, value)
+
+
+def _as_f32(value: ir.Value) -> ir.Value:
+    f32 = ir.F32Type.get()
+    return value if value.type == f32 else arith.extf(f32, value)
