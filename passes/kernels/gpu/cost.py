@@ -30,8 +30,8 @@ _SHARED = 0.9
 _CONVERT = {4: 20, 6: 5, 8: 20}
 #: Vector instructions that split 32 floats into so many bf16.
 _SPLIT = {1: 0, 2: 160, 3: 240}
-#: Times that a k-step waits for a tile of floats that are split: by the issue model, 18812 clocks of
-#: four k-steps of f32 by f4.
+#: Times that a k-step waits for a tile of floats that are split. By the issue model four k-steps of
+#: f32 by f4 take 18812 clocks.
 _WAITS = 4
 #: Bytes of a result.
 _RESULT = 4
@@ -113,8 +113,8 @@ def cost(problem: Problem, schedule: Schedule, device: Gpu) -> float:
 
 
 def _late(problem: Problem, schedule: Schedule, device: Gpu) -> float:
-    """Clocks of a k-step of one workgroup in which it waits for memory, whatever others do: floats of
-    a stream that are split come when they are needed, if they take the registers of a step."""
+    """Clocks for which one workgroup waits for memory in a k-step, whatever others do: floats of a
+    stream that are split come when they are needed, if they take the registers of a step."""
     tiles = schedule.tiles[0]
     splits = problem.is_float and problem.parts > 1 and schedule.transport == "stream"
     if not splits or (problem.parts == 2 and tiles == 1):

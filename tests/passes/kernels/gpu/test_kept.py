@@ -19,7 +19,7 @@ from mxc.passes.kernels.epilogues import epilogue
 
 K = 512
 RING = {"instruction": 32, "tiles": [1, 2], "waves": [4, 1, 1], "transport": "ring", "stages": 3,
-        "turns": 2}  # fmt: skip
+        "k_steps": 2}  # fmt: skip
 
 #: Operations behind %y, results, and the number of kernels.
 AFTER = {
