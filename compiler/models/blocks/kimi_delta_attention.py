@@ -42,14 +42,15 @@ class KimiDeltaAttention(LinearAttention):
         # What the decay is an exponential of stays plain.
         for part, quantisable in (("f", False), ("g", True)):
             for key, rows, columns in (("a", rank, hidden), ("b", self.values, rank)):
-                stored = f"{name}.{part}_{key}_proj.weight"
-                yield matrix(stored, rows, columns, quantisable=quantisable)
+                weight = f"{name}.{part}_{key}_proj.weight"
+                yield matrix(weight, rows, columns, quantisable=quantisable)
         shift, rate = f"{name}.dt_bias", f"{name}.A_log"
-        rows = Rows(tensor=shift, dims=(self.values,))
-        yield Parameter(key=shift, shape=(self.value_heads, self.value_depth), rows=(rows,))
+        of_heads = (self.value_heads, self.value_depth)
+        stored = Rows(tensor=shift, dims=(self.values,))
+        yield Parameter(key=shift, shape=of_heads, rows=(stored,))
         one = ("one", 1)
-        rows = Rows(tensor=rate, dims=(one, one, self.heads, one))
-        yield Parameter(key=rate, shape=(self.value_heads,), rows=(rows,))
+        stored = Rows(tensor=rate, dims=(one, one, self.heads, one))
+        yield Parameter(key=rate, shape=(self.value_heads,), rows=(stored,))
 
     def convolutions(self, name: str) -> Iterator[tuple[str, Dim]]:
         """A tensor each for queries, keys and values."""
