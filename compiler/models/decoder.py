@@ -12,7 +12,8 @@ import numpy as np
 from iree.compiler import ir
 from numpy.typing import NDArray
 
-from mxc.artifact.manifest import PAGE_BLOCK, STEP
+from mxc.artifact.manifest import STEP
+from mxc.artifact.pages import stored_positions
 from mxc.compiler.models.blocks.activations import Activations
 from mxc.compiler.models.blocks.attention import Cache
 from mxc.compiler.models.blocks.gated_delta_net import GatedDeltaNet
@@ -303,9 +304,8 @@ class Builder:
         dynamic, element = ir.ShapedType.get_dynamic_size(), _element_of_pages(self._options)
         pools = []
         for entries, positions, heads, depth in (kind.shape for kind in self._decoder.pages):
-            if self._options.page_format is not None:
-                positions += positions // PAGE_BLOCK
-            shape = [dynamic, entries, positions, heads, depth]
+            rows = stored_positions(self._options.page_format, positions)
+            shape = [dynamic, entries, rows, heads, depth]
             pools.append(ir.RankedTensorType.get(shape, element))
         states = self._decoder.states.values()
         return [*pools, *(ir.RankedTensorType.get([dynamic, *state], f32()) for state in states)]
@@ -375,7 +375,7 @@ class Builder:
 
 
 def _element_of_pages(options: Options) -> ir.Type:
-    """Bytes, where keys and values are in an MX format."""
+    """Bytes, where keys and values are packed."""
     if options.page_format is not None:
         return ir.IntegerType.get_signless(8)
     return {"f32": ir.F32Type, "bf16": ir.BF16Type}[options.kv_cache].get()
