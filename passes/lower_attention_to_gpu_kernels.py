@@ -7,8 +7,8 @@ decoded their keys are shared out in pieces, and a second dispatch, which has no
 elsewhere, adds them up. A row has the same bits whatever else is in the call.
 
 Products and sums are those of f32: a query or a weight is the sum of three bf16. A result that is
-only rounded to bf16 is stored so. Keys and values in fp8 or an MX format are loaded as they are, and
-decoded to bf16 in registers (passes/kernels/gpu/attention/packed.py).
+only rounded to bf16 is stored so. Keys and values in fp8 or an MX format are loaded as they are,
+and decoded to bf16 in registers (passes/kernels/gpu/attention/packed.py).
 
 before:
     util.func private @mxc.attention(..) attributes {mxc.operation = "attention", ..} { .. }
@@ -20,10 +20,10 @@ after:
     %y = flow.dispatch @mxc_attention_.._joined(%parts, %sinks, %runs, %whole, ..) -> %whole
 
 Leaves alone: queries that are not f32; keys, values or sinks of other types than bf16, f16 and f32,
-keys and values in other formats than mxint8, mxfp8e4m3 and fp8e4m3; of MX values of which a lane has
-elements of two blocks (96); keys and values of sizes that are no multiple of 32; keys of more than
-512 bytes, 1152 of bf16 and of what becomes bf16; pages of positions that are no multiple of 32;
-scales and caps far from 1. Values may be the first elements of the rows that keys are.
+keys and values in other formats than mxint8, mxfp8e4m3 and fp8e4m3; of MX formats values of which
+a lane has elements of two blocks (96); keys and values of sizes that are no multiple of 32; keys of
+more than 512 bytes, 1152 of bf16 and of what becomes bf16; pages of positions that are no multiple
+of 32; scales and caps far from 1. Values may be the first elements of the rows that keys are.
 """
 
 from __future__ import annotations

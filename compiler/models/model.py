@@ -71,9 +71,9 @@ _BYTES = {"f32": 4, "bf16": 2, "i8": 1}
 class Model:
     """A checkpoint with the options that it is compiled with; every tensor has its place.
 
-    `place` is its folder, or its file; `cache_scales` are the parameters with the scales of pages in
-    fp8; `texts` are the tokenizer and the chat template of a file
-    that holds them, by the names that they have in a folder.
+    `place` is its folder, or its file; `cache_scales` are the parameters with the scales of pages
+    in fp8; `texts` are the tokenizer and the chat template of a file that holds them, by the names
+    that they have in a folder.
     """
 
     place: Path

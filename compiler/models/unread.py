@@ -1,8 +1,8 @@
 """Tensors of a checkpoint that the program does not read: what each is, or that it is unknown.
 
-Layers that predict further tokens, and what follows from
-config.json are left out, and a note says so; of scales of keys and values cache_scales.py does. Any other tensor is refused: without it the model
-would be another.
+Layers that predict further tokens, and what follows from config.json are left out, and a note says
+so; scales of keys and values are for cache_scales.py. Any other tensor is refused: without it the
+model would be another.
 """
 
 from __future__ import annotations

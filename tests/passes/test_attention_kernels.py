@@ -49,8 +49,8 @@ each_target = pytest.mark.parametrize("name", TARGETS)
 #: and chunks of less than a block of keys and of more than a piece; head sizes of one register to
 #: eight, in pairs of bf16 or not; values that are too many to copy, and heads for one workgroup;
 #: heads of so many elements that registers have eight lanes; values that are the first elements of
-#: keys, of so many elements that a block is one register of keys; scores with a bound; pools that are
-#: packed.
+#: keys, of so many elements that a block is one register of keys; scores with a bound; pools
+#: that are packed.
 CASES = [
     Case(2, 8, 64),
     Case(1, 3, 80, "f16", reach=300),

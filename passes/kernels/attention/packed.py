@@ -29,7 +29,7 @@ from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, index, load, 
 _E4M3 = 256.0
 #: The exponent of an f32 with which the magnitude of an e4m3 is that of the f32.
 _EXPONENT = 120
-#: The magnitude of a NaN of e4m3, where `of_bytes` and `of_dwords` have it, and that of a NaN there.
+#: The magnitude of a NaN of e4m3 as `of_bytes` and `of_dwords` have it, and that of a NaN there.
 _NAN_OF_F16, _NAN_OF_F32 = (0x3F80, 0x7E00), (0x07F00000, 0x7FC00000)
 
 

@@ -39,8 +39,9 @@ class Attention:
     """Sizes of one kernel; what comes with each call is in Scalars.
 
     A key has `depth` elements, a value `mixed`. `pool`: entries of a page and its positions;
-    `element` is its type, or its packed format; `sinks` the type of the sinks. Scores are multiplied by
-    `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the chunks.
+    `element` is its type, or its packed format; `sinks` the type of the sinks. Scores are
+    multiplied by `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the
+    chunks.
     """
 
     heads: int
