@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from mxc.artifact.pages import PAGE_BLOCK, PAGE_FORMATS, stored_positions
 from mxc.artifact.schema import SchemaError, read_record
 from mxc.errors import ArtifactError
 
@@ -43,8 +44,6 @@ LARGEST_TENSOR = 1 << 44
 
 #: Of a page: entries, positions, heads, elements.
 _PAGE_RANK = 4
-#: MX formats that keys and values may be in, and how many of them share a scale.
-PAGE_FORMATS, PAGE_BLOCK = ("mxint8", "mxfp8e4m3"), 32
 
 #: Elements of which two are in a byte at the boundary, the first in its low half.
 NIBBLES = ("f4E2M1FN",)
@@ -180,8 +179,8 @@ class PageRecord:
 
     `window`: how many positions a token sees, itself included; None: all before it. `shape`
     [E, B, V, D] and `dtype` are of one page: E entries (keys or values of a layer) of each of B
-    positions, for V heads of D elements. `format`: the MX format of the elements, which `dtype`
-    "i8" has as bytes; None: they are numbers of `dtype`.
+    positions, for V heads of D elements. `format`: what the elements are packed in, one of
+    PAGE_FORMATS, which `dtype` "i8" has as bytes; None: they are numbers of `dtype`.
     """
 
     window: int | None
@@ -194,9 +193,8 @@ class PageRecord:
         """A page as it lies in memory: in an MX format bytes [E, B + B / 32, V, D], where the
         scales of an entry, [V, D / 32, B], are behind its B positions."""
         entries, positions, *row = self.shape
-        if self.format is not None:
-            positions += positions // PAGE_BLOCK
-        return TensorType(shape=(entries, positions, *row), dtype=self.dtype)
+        rows = stored_positions(self.format, positions)
+        return TensorType(shape=(entries, rows, *row), dtype=self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,222 +1,224 @@
-"""Throughput and waiting times of a server with OpenAI's API: of `mxc serve`, or of another one.
+"""Throughput and waiting times of servers with OpenAI's API: of `mxc serve` and of others.
 
     mxc serve OUT.mxc --port 8000 &
     python benchmarks/serve.py http://127.0.0.1:8000 [--clients 1,4,16,64] [--prompt 32,512,2048]
     python benchmarks/serve.py http://127.0.0.1:8000 --rate 2,8
     python benchmarks/serve.py http://127.0.0.1:8000 --turns --prompt 2000
 
+    python benchmarks/serve.py --threads 2 --clients 1,4,16,64 --rate 0.5 --prompt 32-2048 \\
+        'mxc=mxc serve OUT.mxc --threads {threads} --port {port}' \\
+        'llama-server=llama-server -m OUT.gguf -t {threads} -np 64 -c 147456 --port {port}'
+
 Prompts are random token ids, each of its own, so that no prefix is shared; answers are streamed.
-With --clients each client asks again as soon as it has its answer; with --rate requests come at
-random times, so many a second (a Poisson process). With --seconds a row takes so long instead of so
-many requests; what is on its way then is finished. TTFT is the time to the first token, TPOT that
-between tokens; of both the median and the 99th percentile.
+--prompt has lengths, of which each has rows of its own; of 32-2048 each request draws one, short
+ones as often as long ones by their logarithm. With --clients each client asks again as soon as it
+has its answer; with --rate requests come at random times, so many per second (a Poisson process).
+With --seconds a row takes so long instead of so many requests; what is on its way then is finished.
+TTFT is the time to the first token, TPOT that between tokens; of both the median and the 99th
+percentile.
+
+Several servers get the same requests, row by row in turns. Those that are commands are started
+here, and stopped (SIGSTOP) while another one is measured. `times` is what the first server
+generates per second over what the other one does. What is wanted of the first: more tokens/s with
+any number of clients, with 16 at least 3 times, and a 99th percentile of TTFT that is no longer.
+Where that is missed the script ends with 1.
 
 With --turns each prompt is sent again with 32 more tokens behind it, as the second turn of a
-conversation is; both TTFTs are medians.
-
-For a comparison run it against the other server (llama-server takes the same requests) on the same
-machine, in turns, with the same model and number of threads.
+conversation is; both TTFTs are medians. One server.
 """
+
+from __future__ import annotations
 
 import argparse
 import asyncio
 import json
 import math
-import random
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import httpx2
 import numpy as np
+from cpu.repetitions import Others
+from sweep.clients import Answer, Client, Lengths, closed, poisson
+from sweep.rows import HEAD, Row, checks, row
+from sweep.servers import Server, ServerFailed, servers
 
 #: Tokens of the question of a second turn.
 QUESTION = 32
+#: Requests of a row, at least.
+FEWEST = 8
 
 
-@dataclass
-class Answer:
-    """Times in seconds since the request; one for each event with text."""
-
-    arrivals: list[float] = field(default_factory=list)
-    tokens: int = 0
-    error: str | None = None
-
-
-async def ask(
-    client: httpx2.AsyncClient, model: str, prompt: list[int], generate: int, seed: int
-) -> Answer:
-    """One streamed completion."""
-    answer = Answer()
-    body = {"model": model, "prompt": prompt, "max_tokens": generate, "temperature": 1.0,
-            "seed": seed, "stream": True, "stream_options": {"include_usage": True}}  # fmt: skip
-    started = time.perf_counter()
-    try:
-        async with client.stream("POST", "/v1/completions", json=body) as response:
-            if response.status_code != 200:
-                answer.error = str(response.status_code)
-                return answer
-            async for line in response.aiter_lines():
-                if not line.startswith("data: ") or line == "data: [DONE]":
-                    continue
-                event = json.loads(line[6:])
-                if "error" in event:
-                    answer.error = event["error"]["message"]
-                elif any(choice["text"] for choice in event["choices"]):
-                    answer.arrivals.append(time.perf_counter() - started)
-                if event.get("usage"):
-                    answer.tokens = event["usage"]["completion_tokens"]
-    except httpx2.HTTPError as error:
-        answer.error = type(error).__name__
-    return answer
+async def measure(arguments: argparse.Namespace, found: Sequence[Server]) -> list[Row]:
+    """Every row of every server; the table is printed meanwhile."""
+    rates = arguments.rate or []
+    clients = arguments.clients or ([] if rates else [1, 4, 16, 64])
+    loads: list[tuple[int | None, float | None]] = [(count, None) for count in clients]
+    loads += [(None, rate) for rate in rates]
+    rows: list[Row] = []
+    if not arguments.json:
+        print(HEAD)
+    for server in found:
+        with server.turn():
+            await _answers(arguments, server, Lengths(32, 32), 1, None, "warm-up", 1)
+    for lengths in arguments.prompt:
+        for count, rate in loads:
+            first: Row | None = None
+            for server in found:
+                name = f"{count} clients" if rate is None else f"{rate:g}/s"
+                fewest = arguments.requests or _requests(count, rate, arguments.rounds)
+                with server.turn():
+                    started = time.perf_counter()
+                    answers = await _answers(arguments, server, lengths, count, rate, name, fewest)
+                    seconds = time.perf_counter() - started
+                made = row(
+                    answers, clients=count, rate=rate, prompt=str(lengths), server=server.name,
+                    seconds=seconds,
+                )  # fmt: skip
+                if not arguments.json:
+                    print(made.line(first), flush=True)
+                first = first or made
+                rows.append(made)
+    return rows
 
 
-def tokens(key: str, count: int, vocabulary: int) -> list[int]:
-    """Random token ids, the same for each key."""
-    chance = random.Random(key)
-    return [chance.randrange(vocabulary) for _ in range(count)]
+def _requests(clients: int | None, rate: float | None, rounds: int) -> int:
+    """Of a row: so many rounds of all clients, or of four seconds."""
+    each = clients if rate is None else math.ceil(rate)
+    return max(FEWEST, rounds * (each or 1))
 
 
-async def closed(
-    clients: int, requests: int, one: Callable[[int], Awaitable[Answer]], until: float
+async def _answers(
+    arguments: argparse.Namespace,
+    server: Server,
+    lengths: Lengths,
+    count: int | None,
+    rate: float | None,
+    name: str,
+    requests: int,
 ) -> list[Answer]:
-    """So many clients, each of which asks again when it has its answer."""
-    numbers = iter(range(requests))
-    found: list[Answer] = []
+    """Of one load on one server: the same requests for each."""
+    async with _client(arguments, server) as http:
+        client = await _ready(arguments, http)
 
-    async def client() -> None:
-        for number in numbers:
-            found.append(await one(number))
-            if time.perf_counter() > until:
-                return
+        async def one(number: int) -> Answer:
+            # Prompts of other rows may still be in the server's cache.
+            key = f"{arguments.seed} {name} {number} {lengths}"
+            return await client.ask(client.tokens(key, lengths.draw(key)), number)
 
-    await asyncio.gather(*(client() for _ in range(clients)))
-    return found
-
-
-async def poisson(
-    rate: float, requests: int, one: Callable[[int], Awaitable[Answer]], until: float
-) -> list[Answer]:
-    """Requests at random times, `rate` a second, whoever waits."""
-    chance = random.Random(0)
-    tasks = []
-    for number in range(requests):
-        tasks.append(asyncio.ensure_future(one(number)))
-        await asyncio.sleep(chance.expovariate(rate))
-        if time.perf_counter() > until:
-            break
-    return await asyncio.gather(*tasks)
+        until, warm = math.inf, name == "warm-up"
+        if arguments.seconds is not None and not warm:
+            until, requests = time.perf_counter() + arguments.seconds, sys.maxsize
+        if rate is not None:
+            return await poisson(rate, requests, one, until)
+        return await closed(count or 1, requests, one, until)
 
 
-def line(name: str, prompt: int, found: list[Answer], seconds: float) -> str:
-    """A row of the table."""
-    good = [each for each in found if each.error is None and each.arrivals]
-    first = [each.arrivals[0] for each in good]
-    between = [
-        (each.arrivals[-1] - each.arrivals[0]) / (each.tokens - 1)
-        for each in good
-        if each.tokens > 1
-    ]
-    tokens = sum(each.tokens for each in good)
-
-    def both(values: list[float]) -> str:
-        if not values:
-            return "-"
-        return " / ".join(f"{np.percentile(values, part) * 1e3:.1f}" for part in (50, 99))
-
-    errors = sorted({each.error for each in found if each.error})
-    return (
-        f"| {name} | {prompt} | {len(good)} | {tokens / seconds:.1f} | "
-        f"{(tokens + prompt * len(good)) / seconds:.1f} | {both(first)} | {both(between)} | "
-        f"{', '.join(errors) or '-'} |"
-    )
+async def turns(arguments: argparse.Namespace, server: Server) -> None:
+    """First and second turns of conversations, by the length of their histories."""
+    print("| history | conversations | first TTFT ms | second TTFT ms | times | errors |")
+    print("|---|---|---|---|---|---|")
+    async with _client(arguments, server) as http:
+        client = await _ready(arguments, http)
+        await client.ask(client.tokens("reads the weights, and is not counted", 32), 0)
+        for lengths in arguments.prompt:
+            answers = []
+            for number in range(arguments.requests or FEWEST):
+                key = f"{arguments.seed} turn {number} {lengths}"
+                said = client.tokens(key, lengths.draw(key))
+                first = await client.ask(said, 0)
+                question = client.tokens(f"{key} question", QUESTION)
+                answers.append((first, await client.ask(said + question, 0)))
+            print(_turns(lengths, answers), flush=True)
 
 
-def turns(prompt: int, answers: list[tuple[Answer, Answer]]) -> str:
+def _turns(history: Lengths, answers: list[tuple[Answer, Answer]]) -> str:
     """A row: when first and second turns began to answer, and how many times sooner."""
     errors = sorted({each.error for both in answers for each in both if each.error})
-    good = [both for both in answers if all(each.arrivals for each in both)]
+    good = [both for both in answers if all(each.error is None for each in both)]
     if not good:
-        return f"| {prompt} | 0 | - | - | - | {', '.join(errors) or '-'} |"
+        return f"| {history} | 0 | - | - | - | {', '.join(errors) or '-'} |"
     first, second = (
         float(np.median([both[turn].arrivals[0] for both in good])) * 1e3 for turn in (0, 1)
     )
     return (
-        f"| {prompt} | {len(good)} | {first:.1f} | {second:.1f} | {first / second:.1f} | "
+        f"| {history} | {len(good)} | {first:.1f} | {second:.1f} | {first / second:.1f} | "
         f"{', '.join(errors) or '-'} |"
     )
 
 
-async def measure(arguments: argparse.Namespace) -> None:
+def _client(arguments: argparse.Namespace, server: Server) -> httpx2.AsyncClient:
     headers = {"Authorization": f"Bearer {arguments.key}"}
     limits = httpx2.Limits(max_connections=None)
-    async with httpx2.AsyncClient(
-        base_url=arguments.url, headers=headers, timeout=None, limits=limits
-    ) as client:
-        model = arguments.model or (await client.get("/v1/models")).json()["data"][0]["id"]
-
-        async def one(key: str, prompt: int, seed: int = 0, question: int = 0) -> Answer:
-            key = f"{arguments.seed} {key} {prompt}"
-            said = tokens(key, prompt, arguments.vocabulary)
-            said += tokens(key + " question", question, arguments.vocabulary)
-            return await ask(client, model, said, arguments.generate, seed)
-
-        await one("reads the weights, and is not counted", 32)
-        if arguments.turns:
-            print("| history | conversations | first TTFT ms | second TTFT ms | times | errors |")
-            print("|---|---|---|---|---|---|")
-            for prompt in arguments.prompt:
-                answers = []
-                for number in range(arguments.requests or 8):
-                    first = await one(f"turn {number}", prompt)
-                    second = await one(f"turn {number}", prompt, question=QUESTION)
-                    answers.append((first, second))
-                print(turns(prompt, answers), flush=True)
-            return
-        print(
-            "| arrivals | prompt | answers | tokens/s | with prompts | TTFT ms | TPOT ms | errors |"
-        )
-        print("|---|---|---|---|---|---|---|---|")
-        for prompt in arguments.prompt:
-            rates = [(f"{rate:g}/s", poisson, rate) for rate in arguments.rate or ()]
-            loops = [(f"{count} clients", closed, count) for count in arguments.clients or ()]
-            for name, arrivals, how in rates or loops:
-                requests = arguments.requests or max(8, 4 * int(how))
-                if arguments.seconds is not None:
-                    requests = sys.maxsize
-
-                async def each(number: int, prompt: int = prompt, name: str = name) -> Answer:
-                    # Prompts of other rows may still be in the server's cache.
-                    return await one(f"{name} {number}", prompt, number)
-
-                started = time.perf_counter()
-                until = started + (arguments.seconds or math.inf)
-                found = await arrivals(how, requests, each, until)
-                print(line(name, prompt, found, time.perf_counter() - started), flush=True)
+    return httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=None, limits=limits)
 
 
-def numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+async def _ready(arguments: argparse.Namespace, http: httpx2.AsyncClient) -> Client:
+    model = arguments.model or (await http.get("/v1/models")).json()["data"][0]["id"]
+    return Client(http, model, arguments.generate, arguments.vocabulary)
+
+
+def _list(kind: type) -> object:
+    return lambda text: [kind(part) for part in text.split(",")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("url")
+    parser.add_argument("servers", nargs="+", help="[NAME=]URL, or NAME=COMMAND with {port} in it")
+    parser.add_argument("--threads", type=int, help="what {threads} of a command is")
     parser.add_argument("--model", help="the first of /v1/models by default")
     parser.add_argument("--key", default="none", help="API key")
-    parser.add_argument("--clients", type=numbers, default=[1, 4, 16, 64])
-    parser.add_argument("--rate", type=lambda text: [float(part) for part in text.split(",")])
-    parser.add_argument("--prompt", type=numbers, default=[32, 512, 2048])
+    parser.add_argument("--clients", type=_list(int), help="1,4,16,64 without --rate")
+    parser.add_argument("--rate", type=_list(float))
+    parser.add_argument(
+        "--prompt",
+        type=lambda text: [Lengths.parse(part) for part in text.split(",")],
+        default=[Lengths(32, 32), Lengths(512, 512), Lengths(2048, 2048)],
+    )
     parser.add_argument("--generate", type=int, default=64)
-    parser.add_argument("--requests", type=int, help="of each row; four a client by default")
+    parser.add_argument("--requests", type=int, help="of each row; else by --rounds")
+    parser.add_argument(
+        "--rounds", type=int, default=4, help=f"requests of each client; {FEWEST} of a row at least"
+    )
     parser.add_argument("--seconds", type=float, help="of each row, instead of --requests")
     parser.add_argument("--turns", action="store_true", help="second turns beside first ones")
     parser.add_argument("--vocabulary", type=int, default=256, help="prompts have ids below this")
     parser.add_argument("--seed", type=int, default=0)
-    asyncio.run(measure(parser.parse_args()))
+    parser.add_argument("--json", action="store_true", help="rows as JSON, in place of the table")
+    arguments = parser.parse_args()
+    sys.exit(run(arguments))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """The exit status."""
+    others, started = Others(), time.perf_counter()
+    try:
+        with servers(arguments.servers, arguments.threads) as found:
+            if arguments.turns:
+                asyncio.run(turns(arguments, found[0]))
+                return 0
+            rows = asyncio.run(measure(arguments, found))
+            own = all(server.process is not None for server in found)
+    except ServerFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    wanted = checks(rows)
+    seconds = time.perf_counter() - started
+    # What was started has ended, so that its time is known not to be another's.
+    quiet = str(others) if own else None
+    if arguments.json:
+        said = [{"check": text, "passes": passes} for text, passes in wanted]
+        report = {"rows": [each.to_dict() for each in rows], "checks": said, "others": quiet}
+        print(json.dumps(report | {"seconds": seconds}))
+    else:
+        print()
+        for text, passes in wanted:
+            print(f"{'pass' if passes else 'FAIL'}  {text}")
+        print(f"{seconds:.0f} s" + (f"; {quiet}" if quiet else ""))
+    return 0 if all(passes for _, passes in wanted) else 1
 
 
 if __name__ == "__main__":

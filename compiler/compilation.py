@@ -92,7 +92,7 @@ def compile(
     before with the same options is not compiled again (cache.py). `dump_ir` receives the IR after
     each pass and phase, of several targets each in a folder of its own. `html` is a file that
     receives the report as a page, with the assembly of kernels and what `dump_ir` has.
-    `kv_cache`: what keys and values are kept in, bf16, f32, mxint8 or mxfp8; bf16 or f32 by
+    `kv_cache`: what keys and values are kept in, bf16, f32, fp8, mxint8 or mxfp8; bf16 or f32 by
     default, as activations are. `observe_inputs`: the functions of a model return the inputs of its
     linear layers too (mxc quantize --calibrate). Raises MxcError with the place and the cure;
     nothing is left in the place of the artifact then, nor after an interrupt.

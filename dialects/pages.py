@@ -1,6 +1,7 @@
 """Pages of keys and values: writing rows into them, and what an element of them is.
 
-A pool [N, E, B, V, D] has N pages of B positions, and is in floats, or in an MX format.
+A pool [N, E, B, V, D] has N pages of B positions, and is in floats, in fp8 (e4m3), or in an MX
+format. In fp8 it is bytes of the same shape; the scales of a layer are no part of it.
 
 In an MX format a pool is bytes [N, E, B + B / 32, V, D]: behind the B positions of an entry are
 their scales, E8M0 [V, D / 32, B]. So all of an entry begins at a multiple of D bytes, a page is one
@@ -16,17 +17,24 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
+from mxc.artifact.pages import PAGE_BLOCK, PAGE_FORMATS, stored_positions
 from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
 from mxc.dialects.linalg_ext import scatter
-from mxc.dialects.quantise import BLOCK
+from mxc.dialects.quantise_scalars import INFINITY, MAGNITUDE, above, as_bits, element_code, i32
 from mxc.dialects.sizes import size_of, value_of
-from mxc.formats.formats import FORMATS
+from mxc.formats.formats import E4M3, FORMATS, BlockFormat, ElementFormat
+
+#: Keys and values in fp8: the scales are those of layers, and in no page.
+FP8 = BlockFormat("fp8e4m3", E4M3, unit_scales=True)
+
+#: The E8M0 byte of the scale one.
+_ONE = 127
 
 
 @dataclass(frozen=True)
 class Pages:
-    """A pool of pages, and `lists` i32 [S, P]: the pages of each run's sequence. `format`: the MX
-    format that the pool is in; None: it has floats."""
+    """A pool of pages, and `lists` i32 [S, P]: the pages of each run's sequence. `format`: what
+    the pool is packed in, see `page_format`; None: it has floats."""
 
     pool: ir.Value
     lists: ir.Value
@@ -36,7 +44,15 @@ class Pages:
     def positions(self) -> int:
         """Positions B of a page."""
         rows = shape_of(self.pool)[2]
-        return rows if self.format is None else rows * BLOCK // (BLOCK + 1)
+        per_block = stored_positions(self.format, PAGE_BLOCK)
+        return rows * PAGE_BLOCK // per_block
+
+
+def page_format(name: str) -> BlockFormat | None:
+    """The format of packed pages called `name`; None: it is a type of floats."""
+    if name not in PAGE_FORMATS:
+        return None
+    return FP8 if name == FP8.name else FORMATS[name]
 
 
 def write_rows(pool: ir.Value, entry: int, slots: ir.Value, rows: ir.Value) -> ir.Value:
@@ -45,6 +61,24 @@ def write_rows(pool: ir.Value, entry: int, slots: ir.Value, rows: ir.Value) -> i
     kind = ir.RankedTensorType.get([shape_of(rows)[0], heads * depth], element_of(pool))
     updates = tensor.collapse_shape(kind, rows, [[0], [1, 2]])
     return _write(pool, range(entry, entry + 1), block, slots, updates)
+
+
+def fp8_codes(rows: ir.Value, scales: ir.Value | None) -> ir.Value:
+    """rows f32 [T, V, D], over `scales` f32 [V] if there are some, as bytes of e4m3.
+
+    To nearest, ties to even; what is beyond the largest number, infinity too, is the largest. A
+    NaN is a NaN.
+    """
+    byte = ir.IntegerType.get_signless(8)
+
+    def code(value: ir.Value, scale: ir.Value | None = None) -> ir.Value:
+        bits = as_bits(value if scale is None else arith.divf(value, scale))
+        found = element_code(bits, i32(_ONE), E4M3)
+        none = above(arith.andi(bits, i32(MAGNITUDE)), INFINITY)
+        return arith.trunci(byte, arith.select(none, i32(E4M3.nan_codes[0]), found))
+
+    reads = [(rows, "m h d")] if scales is None else [(rows, "m h d"), (scales, "h")]
+    return generic(reads, "m h d", byte, code)
 
 
 def write_blocks(
@@ -92,8 +126,10 @@ def element_at(pages: Pages, at: Sequence[ir.Value]) -> ir.Value:
     found = tensor.extract(pages.pool, at)
     if pages.format is None:
         return to_f32(found)
-    factor = _scale(tensor.extract(pages.pool, _place_of_scale(pages, at)))
-    return arith.mulf(_element(found, pages.format), factor)
+    element = _element(found, page_format(pages.format).element)
+    if not PAGE_FORMATS[pages.format]:
+        return element
+    return arith.mulf(element, _scale(tensor.extract(pages.pool, _place_of_scale(pages, at))))
 
 
 def _write(
@@ -131,17 +167,17 @@ def _place_of_scale(pages: Pages, at: Sequence[ir.Value]) -> list[ir.Value]:
     def number(value: int) -> ir.Value:
         return constant(value, ir.IndexType.get())
 
-    before = arith.muli(head, number(depth // BLOCK))
-    before = arith.addi(before, arith.divui(element, number(BLOCK)))
+    before = arith.muli(head, number(depth // PAGE_BLOCK))
+    before = arith.addi(before, arith.divui(element, number(PAGE_BLOCK)))
     byte = arith.addi(arith.muli(before, number(block)), position)
     row = arith.addi(arith.divui(byte, number(heads * depth)), number(block))
     head = arith.remui(arith.divui(byte, number(depth)), number(heads))
     return [page, entry, row, head, arith.remui(byte, number(depth))]
 
 
-def _element(code: ir.Value, format: str) -> ir.Value:
+def _element(code: ir.Value, element: ElementFormat) -> ir.Value:
     """The f32 that a byte of a format is without its scale."""
-    f32, element = ir.F32Type.get(), FORMATS[format].element
+    f32 = ir.F32Type.get()
     if not element.exponent:
         return arith.mulf(arith.sitofp(f32, code), constant(element.min_positive, f32))
     return arith.extf(f32, arith.bitcast(ir.Type.parse(element.mlir), code))

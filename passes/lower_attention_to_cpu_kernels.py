@@ -6,8 +6,8 @@ times keys is in memory. Where there are too few rows for many workgroups, a tok
 the keys are shared out in pieces, and a second dispatch puts their results together; where there
 are enough it has nothing to do. The bits of a row are the same either way.
 
-Products and sums are f32, keys and values are extended exactly; where they are in an MX format they
-are decoded in registers, and are packed in memory (passes/kernels/attention/packed.py).
+Products and sums are f32, keys and values are extended exactly; where they are in fp8 or an MX
+format they are decoded in registers, and are packed in memory (passes/kernels/attention/packed.py).
 Exponentials are within 1 ulp.
 
 before:
@@ -23,8 +23,8 @@ after:
         -> %result
 
 Leaves alone: queries that are not f32; keys, values or sinks of other types than bf16, f16 and f32,
-keys and values in other formats than mxint8 and mxfp8e4m3; keys and values of sizes that are no
-multiple of 16, packed ones of 32; keys of more than 576 elements, 1152 with 4
+keys and values in other formats than mxint8, mxfp8e4m3 and fp8e4m3; keys and values of sizes that
+are no multiple of 16, packed ones of 32; keys of more than 576 elements, 1152 with 4
 lanes; pages whose positions are no multiple of the keys of a block: 32 with 16 lanes, else 16 or 8.
 Keys of more than 144 elements have 8 lanes at most, and half as many in a block from 288 on.
 """
@@ -35,6 +35,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.artifact.pages import PAGE_FORMATS
 from mxc.dialects.attention import AttentionCall
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.quantise import BLOCK
@@ -55,8 +56,8 @@ _FEW_LANES = 8
 
 #: Types that are extended to f32 exactly, on the way to the registers.
 _FLOATS = ("bf16", "f16", "f32")
-#: MX formats of pages, of which all elements are exact in f32.
-_PACKED = ("mxint8", "mxfp8e4m3")
+#: Formats of packed pages, of which all elements are exact in f32.
+_PACKED = tuple(PAGE_FORMATS)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def _shape(call: AttentionCall, lanes: int) -> Attention | Reason:
     if element not in (*_FLOATS, *_PACKED) or sinks not in _FLOATS:
         return Reason(
             f"keys are {element}, sinks {sinks}; kernels take {', '.join(_FLOATS)}, and keys in "
-            f"{' and '.join(_PACKED)}"
+            f"{', '.join(_PACKED)}"
         )
     # Half the lanes stage half as many keys at once: long heads have room then.
     if key_registers(depth, lanes) < KEY_REGISTERS:

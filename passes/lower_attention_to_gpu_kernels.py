@@ -7,8 +7,8 @@ decoded their keys are shared out in pieces, and a second dispatch, which has no
 elsewhere, adds them up. A row has the same bits whatever else is in the call.
 
 Products and sums are those of f32: a query or a weight is the sum of three bf16. A result that is
-only rounded to bf16 is stored so. Keys and values in an MX format are loaded as they are, and
-decoded to bf16 in registers (passes/kernels/gpu/attention/packed.py).
+only rounded to bf16 is stored so. Keys and values in fp8 or an MX format are loaded as they are,
+and decoded to bf16 in registers (passes/kernels/gpu/attention/packed.py).
 
 before:
     util.func private @mxc.attention(..) attributes {mxc.operation = "attention", ..} { .. }
@@ -20,10 +20,10 @@ after:
     %y = flow.dispatch @mxc_attention_.._joined(%parts, %sinks, %runs, %whole, ..) -> %whole
 
 Leaves alone: queries that are not f32; keys, values or sinks of other types than bf16, f16 and f32,
-keys and values in other formats than mxint8 and mxfp8e4m3; of these values of which a lane has
-elements of two blocks (96); keys and values of sizes that are no multiple of 32; keys of more than
-512 bytes, 1152 of bf16 and of what becomes bf16; pages of positions that are no multiple of 32;
-scales and caps far from 1. Values may be the first elements of the rows that keys are.
+keys and values in other formats than mxint8, mxfp8e4m3 and fp8e4m3; of MX formats values of which
+a lane has elements of two blocks (96); keys and values of sizes that are no multiple of 32; keys of
+more than 512 bytes, 1152 of bf16 and of what becomes bf16; pages of positions that are no multiple
+of 32; scales and caps far from 1. Values may be the first elements of the rows that keys are.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.artifact.pages import PAGE_FORMATS
 from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.attention import AttentionCall
 from mxc.dialects.generic import element_of, shape_of
@@ -51,8 +52,8 @@ from mxc.passes.kernels.roundings import rounding_of
 
 #: Types that are sums of at most three bf16, with their bytes.
 _FLOATS = {"bf16": 2, "f16": 2, "f32": 4}
-#: MX formats of pages, whose numbers are bf16, with their bytes.
-_PACKED = {"mxint8": 1, "mxfp8e4m3": 1}
+#: Formats of packed pages, whose numbers are bf16.
+_PACKED = tuple(PAGE_FORMATS)
 #: Head sizes: fragments along D are of 32, and registers hold no keys of more bytes; of bf16, which
 #: is its own only part.
 _DEPTH_UNIT, _BF16_BYTES = 32, 1152
@@ -77,10 +78,10 @@ def _shape(call: AttentionCall) -> Attention | Reason:
     mixed = call.mixed
     if str(element_of(call.queries)) != "f32":
         return Reason(f"queries are {call.queries.type}; kernels take f32")
-    if element not in _FLOATS | _PACKED or sinks not in _FLOATS:
+    if element not in (*_FLOATS, *_PACKED) or sinks not in _FLOATS:
         return Reason(
             f"keys are {element}, sinks {sinks}; kernels take {', '.join(_FLOATS)}, and keys in "
-            f"{' and '.join(_PACKED)}"
+            f"{', '.join(_PACKED)}"
         )
     # What is packed becomes bf16 in registers.
     size = _FLOATS.get(element, 2)
@@ -112,7 +113,7 @@ def _shape(call: AttentionCall) -> Attention | Reason:
         reach=call.reach,
         result="f32" if rounding_of(call.op) is None else "bf16",
     )
-    if element in _PACKED and BLOCK % shape.slots:
+    if shape.scaled and BLOCK % shape.slots:
         return Reason(
             f"values of {mixed} elements are {element}, {shape.slots} a lane; kernels take numbers "
             f"that divide a block of {BLOCK}"

@@ -166,7 +166,7 @@ def _compile(
     kv_cache: Annotated[
         str | None,
         typer.Option(
-            help="bf16, f32, mxint8 or mxfp8: what keys and values are kept in.",
+            help="bf16, f32, fp8, mxint8 or mxfp8: what keys and values are kept in.",
             show_default="bf16, or f32 where activations are",
         ),
     ] = None,

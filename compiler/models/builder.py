@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from iree.compiler import ir
 
-from mxc.artifact.manifest import PAGE_BLOCK, STEP
+from mxc.artifact.manifest import STEP
+from mxc.artifact.pages import stored_positions
 from mxc.compiler.models.blocks.activations import Activations
 from mxc.compiler.models.blocks.attention import Cache
 from mxc.compiler.models.blocks.primitives import (
@@ -123,9 +124,8 @@ class Builder:
         dynamic, element = ir.ShapedType.get_dynamic_size(), _element_of_pages(self._options)
         pools = []
         for entries, positions, heads, depth in (kind.shape for kind in self._decoder.pages):
-            if self._options.page_format is not None:
-                positions += positions // PAGE_BLOCK
-            shape = [dynamic, entries, positions, heads, depth]
+            rows = stored_positions(self._options.page_format, positions)
+            shape = [dynamic, entries, rows, heads, depth]
             pools.append(ir.RankedTensorType.get(shape, element))
         states = self._decoder.states.values()
         return [*pools, *(ir.RankedTensorType.get([dynamic, *state], f32()) for state in states)]

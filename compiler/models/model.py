@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from mxc.artifact.manifest import (
     CHAT_TEMPLATE,
-    PAGE_BLOCK,
     TOKENIZER,
     TOKENIZER_CONFIG,
     ModelRecord,
@@ -27,6 +26,7 @@ from mxc.artifact.manifest import (
     TensorType,
     WeightRecord,
 )
+from mxc.artifact.pages import PAGE_BLOCK
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.dialects.gguf import NAME as GGUF
 from mxc.compiler.checkpoints.files.safetensors import (
@@ -40,6 +40,7 @@ from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
 from mxc.compiler.models.blocks.activations import NVFP4
 from mxc.compiler.models.builder import Builder
+from mxc.compiler.models.cache_scales import CacheScale, settle_scales
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.configs.gguf import unstated
 from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
@@ -71,13 +72,15 @@ _BYTES = {"f32": 4, "bf16": 2, "i8": 1}
 class Model:
     """A checkpoint with the options that it is compiled with; every tensor has its place.
 
-    `place` is its folder, or its file; `texts` are the tokenizer and the chat template of a file
-    that holds them, by the names that they have in a folder.
+    `place` is its folder, or its file; `cache_scales` are the parameters with the scales of pages
+    in fp8; `texts` are the tokenizer and the chat template of a file that holds them, by the names
+    that they have in a folder.
     """
 
     place: Path
     decoder: Decoder
     bound: tuple[Bound, ...]
+    cache_scales: Mapping[str, CacheScale]
     eos_tokens: tuple[int, ...]
     options: Options
     notes: tuple[str, ...]
@@ -121,11 +124,15 @@ class Model:
         for each in self.bound:
             records |= weight_records(each, panels, losses or {})
         for key, array in self._generated().items():
-            records[key] = WeightRecord(source="generated", shape=array.shape, format="f32")
+            scale = self.cache_scales.get(key)
+            source = "generated" if scale is None else scale.source
+            records[key] = WeightRecord(source=source, shape=array.shape, format="f32")
         return records
 
     def _generated(self) -> dict[str, NDArray[np.float32]]:
-        return self.decoder.generated(self.options.max_sequence_length)
+        """The plain parameters that are no tensors as they are stored."""
+        scales = {key: scale.values for key, scale in self.cache_scales.items()}
+        return self.decoder.generated(self.options.max_sequence_length) | scales
 
     def record(self) -> ModelRecord:
         """What generation needs to know."""
@@ -194,15 +201,17 @@ def open_model(
         dense = Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))
     bound, left = bind(decoder, source, dense, unit)
     _require_nvfp4(bound, options, place)
-    unread = describe_unread(decoder, left, source.quantisation.cache, options.kv_cache)
+    scales, unread = describe_unread(decoder, left)
+    cache_scales, said = settle_scales(decoder, scales, source.quantisation.cache, options.kv_cache)
     notes = (
         *read.notes,
         *notes,
         *_longrope(decoder, options),
         *_float_scales(bound, source.quantisation),
+        *said,
         *unread,
     )
-    return Model(place, decoder, bound, eos_tokens, options, notes, read.texts)
+    return Model(place, decoder, bound, cache_scales, eos_tokens, options, notes, read.texts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,8 +257,8 @@ def _require_pages(
     depths = [kind.row.depth for kind in decoder.pages]
     if depth := next((each for each in depths if each % PAGE_BLOCK), None):
         raise CheckpointError(
-            f"--kv-cache {asked}: keys have {depth} elements a head, and blocks of the format "
-            f"{PAGE_BLOCK}, of which they must be a multiple; leave it out, or give bf16 or f32"
+            f"--kv-cache {asked}: keys have {depth} elements a head; wanted a multiple of "
+            f"{PAGE_BLOCK}: leave it out, or give bf16 or f32"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mxc.artifact.pages import PAGE_FORMATS
 from mxc.compiler.checkpoints.canonical.tensor import UNSTATED
 from mxc.compiler.checkpoints.layers.quantisation import Activations
 from mxc.compiler.models.blocks.activations import FLOATS, MODES, MX, NVFP4
@@ -18,8 +19,14 @@ DENSE = {
     "mxint8": ("mxint8", ScaleRecipe.RCEIL),
 }
 
-#: What `--kv-cache` may be -> the type of floats or the MX format of keys and values.
-KV_CACHE = {"bf16": "bf16", "f32": "f32", "mxint8": "mxint8", "mxfp8": "mxfp8e4m3"}
+#: What `--kv-cache` may be -> the type of floats, or the packed format, of keys and values.
+KV_CACHE = {
+    "bf16": "bf16",
+    "f32": "f32",
+    "fp8": "fp8e4m3",
+    "mxint8": "mxint8",
+    "mxfp8": "mxfp8e4m3",
+}
 
 #: Tokens that a sequence may hold where neither the user nor the checkpoint asks for fewer.
 DEFAULT_SEQUENCE_LENGTH = 4096
@@ -51,8 +58,8 @@ class Options:
 
     @property
     def page_format(self) -> str | None:
-        """The MX format of `kv_cache`; None where it has floats."""
-        return self.kv_cache if self.kv_cache in FORMATS else None
+        """What pages are packed in, by `kv_cache`; None where they have floats."""
+        return self.kv_cache if self.kv_cache in PAGE_FORMATS else None
 
     @property
     def dense_format(self) -> BlockFormat | None:

@@ -20,15 +20,15 @@ from typing import Protocol, TypeVar
 from iree.compiler import ir
 from iree.compiler.dialects import tensor
 
+from mxc.artifact.pages import stored_positions
 from mxc.dialects import named_operations
 from mxc.dialects.attention import AttentionCall, Chunk, Reach, attention_calls
 from mxc.dialects.generic import element_of
 from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.pages import page_format
 from mxc.dialects.pool_reads import PoolRead
-from mxc.dialects.quantise import BLOCK
 from mxc.dialects.reasons import Reason
 from mxc.dialects.sizes import size_of
-from mxc.formats.formats import FORMATS
 from mxc.passes.kernels.executables import (
     Cases,
     Threads,
@@ -95,7 +95,7 @@ class Kernel(Protocol):
 
     @property
     def element(self) -> str:
-        """Type of keys and values, or the MX format that they are in."""
+        """Type of keys and values, or the format that they are packed in."""
 
     @property
     def sinks(self) -> str:
@@ -176,9 +176,8 @@ def buffers_of(shape: Kernel, call: Scalars) -> list[Buffer]:
     """Queries, pool, sinks, runs, lists; then parts and result, which the kernel writes."""
     integer = i32()
     entries, block = shape.pool
-    element, rows = pool_type(shape.element), block
-    if shape.element in FORMATS:
-        rows += block // BLOCK
+    element = pool_type(shape.element)
+    rows = block if page_format(shape.element) is None else stored_positions(shape.element, block)
     parts, sinks, runs, result = joined_buffers_of(shape, call)
     return [
         Buffer([call.tokens, shape.heads, shape.group, shape.depth], f32()),
@@ -192,8 +191,8 @@ def buffers_of(shape: Kernel, call: Scalars) -> list[Buffer]:
 
 
 def pool_type(element: str) -> ir.Type:
-    """Of what a pool is that has keys and values of this type or in this MX format."""
-    return i8() if element in FORMATS else ir.Type.parse(element)
+    """Of what a pool is that has keys and values of this type, or packed in this format."""
+    return ir.Type.parse(element) if page_format(element) is None else i8()
 
 
 def joined_buffers_of(shape: Kernel, call: Scalars) -> list[Buffer]:

@@ -28,7 +28,7 @@ from mxc.runtime.evaluation import evaluate
 
 #: The largest difference, of the root mean square of all logits; and of rows before the first such
 #: element, that of test_logits.py.
-TOLERANCE, EXACT = {"mxint8": 1e-2, "mxfp8": 1e-1, "bf16": 1e-2}, 2e-5
+TOLERANCE, EXACT = {"mxint8": 1e-2, "mxfp8": 1e-1, "fp8": 1e-1, "bf16": 1e-2}, 2e-5
 FORMATS = {"mxint8": "mxint8", "mxfp8": "mxfp8e4m3"}
 LENGTH = 150
 
@@ -47,11 +47,18 @@ each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 packed_case = pytest.mark.parametrize("case", [CASES[name] for name in FORMATS], ids=list(FORMATS))
 
 
+def fp8(values: NDArray[Any]) -> NDArray[Any]:
+    """As e4m3: what is beyond the largest number is the largest."""
+    return np.clip(values, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+
+
 def rounded(x: torch.Tensor, name: str) -> torch.Tensor:
     """Keys or values [.., D] as the cache has them."""
     values = x.numpy()
     if name in FORMATS:
         found = dequantize(quantize(values, FORMATS[name], recipe="rceil"))
+    elif name == "fp8":
+        found = fp8(values).astype(np.float32)
     else:
         found = values.astype(ml_dtypes.bfloat16).astype(np.float32)
     return torch.from_numpy(found)
@@ -145,7 +152,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> dict[str, mxc.runtime.Mod
     return found
 
 
-@pytest.mark.parametrize(("name", "bound"), [("mxint8", 1e-3), ("mxfp8", 1e-2)])
+@pytest.mark.parametrize(("name", "bound"), [("mxint8", 1e-3), ("mxfp8", 1e-2), ("fp8", 1e-2)])
 def test_divergence(name: str, bound: float, dense: dict[str, mxc.runtime.Model]) -> None:
     """Of the predictions from those with a cache of bf16."""
     tokens = [int(token) for token in np.random.default_rng(0).integers(0, 1000, 3 * LENGTH)]
@@ -156,11 +163,15 @@ def test_divergence(name: str, bound: float, dense: dict[str, mxc.runtime.Model]
 
 
 def test_what_a_token_takes(compiled: Any) -> None:
-    """8.25 bits of 16."""
-    packed, plain = (compiled(CASES[name]) for name in ("mxint8", "bf16"))
-    taken = [each.model.manifest.model.bytes_per_token for each in (packed, plain)]
+    """8.25 bits of 16, and 8."""
+    packed, plain, single = (compiled(CASES[name]) for name in ("mxint8", "bf16", "fp8"))
+    taken = [each.model.manifest.model.bytes_per_token for each in (packed, plain, single)]
     assert taken[1] == 2 * 2 * 2 * 64 * 2
     assert taken[0] * 16 == taken[1] * 8.25
+    assert taken[2] * 2 == taken[1]
+    record = single.model.manifest.model.pages[0]
+    assert (record.format, record.dtype, record.shape) == ("fp8e4m3", "i8", (2, 64, 2, 64))
+    assert record.stored.shape == record.shape
     assert packed.model.manifest.options["kv_cache"] == "mxint8"
     record = packed.model.manifest.model.pages[0]
     assert (record.format, record.dtype, record.shape) == ("mxint8", "i8", (2, 64, 2, 64))
@@ -182,7 +193,7 @@ def test_refusals(tmp_path: Path) -> None:
     place = tmp_path / "model"
     write_gpt_oss(place, GptOssOptions(head_dim=48, num_hidden_layers=1), tokenizer=False)
     for target, name, said in (
-        ("cpu", "mxfp4", "--kv-cache mxfp4: not supported; supported are bf16, f32, mxint8, mxfp8"),
+        ("cpu", "mxfp4", "--kv-cache mxfp4: not supported; supported are bf16, f32, fp8, mxint8"),
         ("cpu", "mxint8", "keys have 48 elements a head"),
         ("gfx950", "mxfp8", "keys have 48 elements a head"),
         ("gfx942", "mxint8", "--kv-cache mxint8: kernels of gfx950 and of CPUs read it"),

@@ -33,6 +33,7 @@ TYPES = {
     "f16": (ir.F16Type, np.float16),
     "f32": (ir.F32Type, np.float32),
 }
+FP8 = "fp8e4m3"
 #: Positions of a page; how many entries it has, and which are the keys and the values.
 PAGE, ENTRIES, KEYS, VALUES = 64, 3, 2, 0
 
@@ -41,7 +42,7 @@ PAGE, ENTRIES, KEYS, VALUES = 64, 3, 2, 0
 class Case:
     """Queries [T, heads, group, depth] over a pool [N, ENTRIES, PAGE, heads, depth].
 
-    `pool`: the type of its numbers, or the MX format that they are packed in.
+    `pool`: the type of its numbers, or the format that they are packed in.
     `latent`: values are so many elements of the rows that keys are; 0: they are rows of their own.
     `rounded`: the result is one row of bf16 a token.
     """
@@ -72,13 +73,13 @@ class Case:
 
     @property
     def format(self) -> str | None:
-        """The MX format of the pool, if it is in one."""
-        return self.pool if self.pool in FORMATS else None
+        """What the pool is packed in, if it is."""
+        return None if self.pool in TYPES else self.pool
 
     @property
     def block(self) -> int:
         """Elements that a NaN makes NaN."""
-        return 1 if self.format is None else 32
+        return 32 if self.format in FORMATS else 1
 
     @property
     def mixed(self) -> int:
@@ -135,7 +136,7 @@ def program(cases: Sequence[Case]) -> bytes:
                 kind = ir.IntegerType.get_signless(8)
                 if case.format is None:
                     kind = TYPES[case.pool][0].get()
-                else:
+                elif case.format in FORMATS:
                     page[1] += PAGE // 32
                 shapes = [
                     ([some, case.heads, case.group, case.depth], ir.F32Type.get()),
@@ -168,7 +169,7 @@ def _function(name: str, kinds: list[ir.Type], body: Callable[..., ir.Value]) ->
 class Inputs:
     """Arguments of a case: `spans` are its runs, (tokens, positions before).
 
-    `pool` has the numbers of a pool in MX `format`, which have no error there, as bf16.
+    `pool` has the numbers of a pool packed in `format`, which have no error there, as bf16.
     """
 
     spans: Sequence[tuple[int, int]]
@@ -248,8 +249,10 @@ def draw(case: Case, spans: Sequence[tuple[int, int]], seed: int = 0) -> Inputs:
 
 
 def packed(pool: Array, format: str) -> NDArray[np.int8]:
-    """Numbers [N, E, B, V, D] as bytes [N, E, B + B / 32, V, D] of an MX format: behind the
-    positions of an entry are their scales, [V, D / 32, B]."""
+    """Numbers [N, E, B, V, D] as bytes: of fp8 the same shape, of an MX format [N, E, B + B / 32,
+    V, D]: behind the positions of an entry are their scales, [V, D / 32, B]."""
+    if format == FP8:
+        return np.asarray(pool, np.float32).astype(ml_dtypes.float8_e4m3fn).view(np.int8)
     found = quantize(np.asarray(pool, np.float32), format, recipe=ScaleRecipe.RCEIL)
     scales = np.ascontiguousarray(np.moveaxis(found.scales, 2, -1))
     rows = scales.reshape(*pool.shape[:2], -1, *pool.shape[3:])
@@ -258,6 +261,8 @@ def packed(pool: Array, format: str) -> NDArray[np.int8]:
 
 def unpacked(pool: NDArray[np.int8], format: str) -> Array:
     """The numbers of such a pool, by ml_dtypes: bf16 [N, E, B, V, D]."""
+    if format == FP8:
+        return pool.view(ml_dtypes.float8_e4m3fn).astype(ml_dtypes.bfloat16)
     pages, entries, rows, heads, depth = pool.shape
     size = rows * 32 // 33
     scales = pool[:, :, size:].reshape(pages, entries, heads, depth // 32, size)

@@ -49,7 +49,8 @@ each_target = pytest.mark.parametrize("name", TARGETS)
 #: and chunks of less than a block of keys and of more than a piece; head sizes of one register to
 #: eight, in pairs of bf16 or not; values that are too many to copy, and heads for one workgroup;
 #: heads of so many elements that registers have eight lanes; values that are the first elements of
-#: keys, of so many elements that a block is one register of keys; scores with a bound.
+#: keys, of so many elements that a block is one register of keys; scores with a bound; pools
+#: that are packed.
 CASES = [
     Case(2, 8, 64),
     Case(1, 3, 80, "f16", reach=300),
@@ -70,6 +71,10 @@ CASES = [
     Case(4, 4, 32, "mxfp8e4m3", "bf16"),
     Case(1, 12, 256, "mxint8", cap=3.0),
     Case(1, 12, 576, "mxint8", latent=512),
+    Case(2, 8, 64, "fp8e4m3"),
+    Case(1, 3, 96, "fp8e4m3", reach=20),
+    Case(1, 12, 256, "fp8e4m3", cap=3.0),
+    Case(1, 12, 576, "fp8e4m3", latent=512),
 ]
 #: Those whose values can be poisoned alone.
 APART = [case for case in CASES if not case.latent]
@@ -232,7 +237,7 @@ def test_what_nobody_sees_may_be_anything(
 @each_target
 @pytest.mark.parametrize(
     ("case", "poison"),
-    # In an MX format what is infinite is the largest number.
+    # No packed format has infinities.
     [(case, np.nan) for case in APART] + [(case, np.inf) for case in FLOATS],
     ids=str,
 )

@@ -200,7 +200,7 @@ def test_a_model_that_its_function_is_not_is_refused(toy_artifact, rewrite, fiel
         ),
         (
             {"pages": (PageRecord(window=None, shape=(1, 4, 1, 1), dtype="f32", format="mxint8"),)},
-            r"pages\[0\].format: wants mxint8 or mxfp8e4m3 in i8, found mxint8 in f32",
+            r"pages\[0\].format: wants mxint8 or mxfp8e4m3 or fp8e4m3 in i8, found mxint8 in f32",
         ),
         (
             {"pages": (PageRecord(window=None, shape=(1, 4, 1, 1), dtype="i8", format="mxint8"),)},

@@ -1,4 +1,4 @@
-"""A cache in an MX format on the simulator: bytes and logits of the CPU's program."""
+"""A packed cache on the simulator: bytes and logits of the CPU's program."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import mxc
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 
 
-@pytest.mark.parametrize("name", ["mxint8", "mxfp8"])
+@pytest.mark.parametrize("name", ["mxint8", "mxfp8", "fp8"])
 def test_pages_and_logits_are_those_of_the_cpu(name: str, tmp_path: Path) -> None:
     """Prefill, then decode. Keys are sums in another order: an element may be rounded otherwise."""
     options = GptOssOptions(num_hidden_layers=1, layer_types=("sliding_attention",), vocab_size=512)

@@ -6,13 +6,15 @@ Letters: T rows of this call, V key/value heads, G query heads a key/value head,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
+from mxc.artifact.pages import PAGE_FORMATS
 from mxc.dialects.attention import Reach
 from mxc.dialects.generic import constant, element_of, generic, loop_index
-from mxc.dialects.pages import Pages, write_blocks, write_rows
+from mxc.dialects.pages import Pages, fp8_codes, write_blocks, write_rows
 from mxc.dialects.quantise import mx_integers
 from mxc.formats.formats import FORMATS
 from mxc.formats.recipes import ScaleRecipe
@@ -39,34 +41,43 @@ class Cache:
     """The pages of the layers of one kind: a layer replaces the pool that it has written to.
 
     `slots` i32 [T]: where each row of the call is written to. `first`: the number of entries that
-    the layers before have. `last`: the entries of the last of them.
+    the layers before have. `last`: the entries of the last of them; `scales`: f32 [V] of each, or
+    None, as `write` takes them.
     """
 
     pages: Pages
     slots: ir.Value
     first: int = 0
     last: tuple[int, ...] = ()
+    scales: tuple[ir.Value | None, ...] = ()
 
-    def write(self, row: CacheRow, parts: list[ir.Value]) -> tuple[int, ...]:
+    def write(
+        self, row: CacheRow, parts: list[ir.Value], scales: tuple[ir.Value | None, ...] = ()
+    ) -> tuple[int, ...]:
         """Write parts f32 [T, V, D], one for each entry of a layer; the entries that they are in.
 
-        They are rounded to the type of the pool, or quantised to its format. The entries of the
-        next layer come behind.
+        They are rounded to the type of the pool, or quantised to its format: in fp8 over `scales`
+        f32 [V], one for each part, or over one. The entries of the next layer come behind.
         """
         assert len(parts) == row.entries
         entries = tuple(range(self.first, self.first + row.entries))
-        if self.pages.format is None:
-            for entry, part in zip(entries, parts, strict=True):
+        format = self.pages.format
+        if format is None or not PAGE_FORMATS[format]:
+            for entry, part, scale in zip_longest(entries, parts, scales):
                 pool = self.pages.pool
-                written = write_rows(pool, entry, self.slots, _rounded(part, element_of(pool)))
+                if format is None:
+                    rows = _rounded(part, element_of(pool))
+                else:
+                    rows = fp8_codes(part, scale)
+                written = write_rows(pool, entry, self.slots, rows)
                 self.pages = replace(self.pages, pool=written)
         else:
             # Together: a dispatch for the elements of all, and one for the scales.
-            codes, scales = mx_integers(_beside(parts), FORMATS[self.pages.format], RECIPE)
-            written = write_blocks(self.pages, self.first, self.slots, codes, scales)
+            codes, blocks = mx_integers(_beside(parts), FORMATS[format], RECIPE)
+            written = write_blocks(self.pages, self.first, self.slots, codes, blocks)
             self.pages = replace(self.pages, pool=written)
         self.first += row.entries
-        self.last = entries
+        self.last, self.scales = entries, scales or (None,) * row.entries
         return entries
 
 

@@ -35,6 +35,8 @@ from mxc.dialects.generic import constant, generic, shape_of
 
 #: The projections of the input, where they are tensors of their own.
 _INPUTS = ("q_proj", "k_proj", "v_proj")
+#: The scales of keys and of values in pages of fp8, one for each head, behind a layer's name.
+SCALES = ("k_scale", "v_scale")
 #: The sinks of attention without any, f32 [heads]: beside any score, their weight is zero.
 NO_SINKS = "attention.no_sinks"
 
@@ -164,11 +166,15 @@ class SelfAttention:
         parts = [] if self.borrows else self._keys_and_values(scope, projected, name, state)
         output = f"{name}.o_proj"
         with ir.Location.name(name):
-            keys, values = cache.write(self.row, parts) if parts else cache.last
+            if parts:
+                cache.write(self.row, parts, self._cache_scales(scope, name))
+            (keys, values), scales = cache.last, cache.scales
             tokens = shape_of(q)[0]
             if self.temperature is not None:
                 q = self._warmed(q, state)
             q = expand(q, [[0], [1, 2], [3]], [tokens, shared, heads // shared, depth])
+            # The score with a key is that with its code times the scale.
+            q = _times(q, scales[0])
             mixed = attend(
                 q,
                 self._sinks(scope, name),
@@ -180,7 +186,7 @@ class SelfAttention:
                 scale=depth**-0.5 if self.scale is None else self.scale,
                 cap=self.cap,
             )
-            mixed = collapse(mixed, [[0], [1, 2, 3]])
+            mixed = collapse(_times(mixed, scales[1]), [[0], [1, 2, 3]])
             if gate is not None:
                 mixed = generic(
                     [(mixed, "m n"), (gate, "m n")],
@@ -281,6 +287,20 @@ class SelfAttention:
             rows = expand(x, [[0], [1, 2]], [shape_of(x)[0], heads, self.depth])
             return collapse(scope.norm(rows, name), [[0], [1, 2]])
 
+    def _cache_scales(self, scope: Scope, name: str) -> tuple[ir.Value | None, ...]:
+        """The scales f32 [V] of keys and of values in pages of fp8; None where they are one."""
+        keys = (f"{name}.{part}" for part in SCALES)
+        weights = scope.weights
+        return tuple(weights.load(key, self.shared) if weights.has(key) else None for key in keys)
+
     def _sinks(self, scope: Scope, name: str) -> ir.Value:
         loaded = scope.weights.load(f"{name}.sinks" if self.sinks else NO_SINKS, self.heads)
         return expand(loaded, [[0, 1]], [self.shared, self.heads // self.shared])
+
+
+def _times(x: ir.Value, scales: ir.Value | None) -> ir.Value:
+    """x [T, V, G, D] times a number for each key/value head, f32 [V]; None: as it is."""
+    if scales is None:
+        return x
+    reads = [(x, "m h g d"), (scales, "h")]
+    return generic(reads, "m h g d", f32(), lambda value, scale: arith.mulf(value, scale))

@@ -9,7 +9,7 @@ and goes over the keys that any of the rows sees, a block of two registers at a 
     for piece of keys:                                               # at absolute positions
       for block of keys:                                             # in one page
         staged[d, key] = keys, extended to f32 and transposed        # once for all rows
-        factors[d / 32, key] = scales of values                      # where they are packed
+        factors[d / 32, key] = scales of values                      # in an MX format
         for tile of rows that sees some of them:                     # see tile.py
           scores[row, key]   = scale * queries . staged              # keys in the lanes
           maximum, total     = of the blocks before and of the scores
@@ -87,7 +87,7 @@ def _memory(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> tup
         whole = max(whole, shape.state_bytes(shape.heads))
     rest = scratch([whole], i8())
     packed = factors = None
-    if shape.packed is not None:
+    if shape.scaled:
         packed = bytes_of_entries(pool)
         factors = scratch([shape.mixed // BLOCK, shape.block_keys], f32())
 

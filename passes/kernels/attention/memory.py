@@ -18,11 +18,11 @@ class Memory:
     """`queries`, `pool`, `sinks`, `lists`, `parts` and `result` are the memrefs of a call; `sums`
     is that of the last two in which the values of a piece are summed.
 
-    `packed` is the pool as bytes [pages * entries, bytes of an entry], where it is in an MX format.
+    `packed` is the pool as bytes [pages * entries, bytes of an entry], where pages have scales.
 
     The rest is the workgroup's own: `staged` [D, keys] and `copied` [keys, mixed] are a block of
-    keys and of values, and `factors` f32 [mixed / 32, keys] the scales of the latter where they are
-    packed; `weights` [rows of a tile and one more, keys]; `maxima` and `totals` of a
+    keys and of values, and `factors` f32 [mixed / 32, keys] the scales of the latter where pages
+    have some; `weights` [rows of a tile and one more, keys]; `maxima` and `totals` of a
     piece and `all_maxima` and `all_totals` of the pieces before it, with the sink: [tiles, lanes],
     where row i of a tile has the lanes from i * row_lanes.
     """

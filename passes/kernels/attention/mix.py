@@ -117,9 +117,11 @@ class Mix:
         value = load(memory.pool, place, self.shape.element_type(), lanes)
         if packed is None:
             return extended(value)
+        value = of_bytes(packed, value)
+        if not self.shape.scaled:
+            return value
         part = arith.divui(at, index(BLOCK))
-        factor = broadcast(memory.factors, [part, number], lanes)
-        return arith.mulf(of_bytes(packed, value), factor)
+        return arith.mulf(value, broadcast(memory.factors, [part, number], lanes))
 
 
 def _unless_zero(weight: ir.Value, value: ir.Value) -> ir.Value:

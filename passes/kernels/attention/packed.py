@@ -1,16 +1,20 @@
-"""Keys and values that are packed in an MX format, on their way to f32.
+"""Keys and values that are packed, in fp8 or an MX format, on their way to f32.
 
-    value = 2 ** (scale - 127) * element
+    value = element                           fp8: the scales of a layer are applied outside
+    value = 2 ** (scale - 127) * element      MX
 
 An element is exact in f32, and in bf16, and so is its product with a scale; but what is less than
 the least normal f32 is zero. Of e4m3 the 7 bits of the magnitude are those of the f16 that is 256
-times less, and with another exponent those of an f32, unless it is subnormal. In no element is a
-NaN: a block that has one has a NaN as its scale.
+times less, and with another exponent those of an f32, unless it is subnormal. An element of fp8 may
+be a NaN; of an MX format none is: a block that has one has a NaN as its scale.
 
-Behind the B positions of an entry are its scales, [V, D / 32, B]: see dialects/pages.py.
+Behind the B positions of an entry in an MX format are its scales, [V, D / 32, B]: see
+dialects/pages.py.
 """
 
 from __future__ import annotations
+
+import math
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref
@@ -21,11 +25,12 @@ from mxc.passes.kernels.attention.memory import Memory, Place
 from mxc.passes.kernels.attention.shape import Attention
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, index, load, of, shifted, splat
 
-#: What `of_bytes` and `of_dwords` give of e4m3 is that many times less.
+#: What the f16 is, of which the bits are those of an e4m3, is that many times less.
 _E4M3 = 256.0
-#: The exponents with which the magnitude of an e4m3 is that of an f32 / 256, normal or with one to
-#: be subtracted; that one.
-_NORMAL, _MORE, _ONE = 112 << 23, 113 << 23, 2.0**-14
+#: The exponent of an f32 with which the magnitude of an e4m3 is that of the f32.
+_EXPONENT = 120
+#: The magnitude of a NaN of e4m3 as `of_bytes` and `of_dwords` have it, and that of a NaN there.
+_NAN_OF_F16, _NAN_OF_F32 = (0x3F80, 0x7E00), (0x07F00000, 0x7FC00000)
 
 
 def bytes_of_entries(pool: ir.Value) -> ir.Value:
@@ -59,7 +64,9 @@ def scales_of(shape: Attention, memory: Memory, place: list[ir.Value], keys: ir.
 
 
 def unit_of(format: BlockFormat) -> float:
-    """What the f32 of elements are to be multiplied with."""
+    """What the f32 of elements are to be multiplied with: 1 where there are no scales."""
+    if format.unit_scales:
+        return 1.0
     return _E4M3 if format.element.exponent else format.element.min_positive
 
 
@@ -72,7 +79,11 @@ def of_bytes(format: BlockFormat, codes: ir.Value) -> ir.Value:
     # Sign at bits 15 and 14, of which the second is none of an e4m3's.
     both = shifted(arith.extsi(of(i16(), lanes), codes), -7)
     bits = arith.andi(both, splat(0xBF80 - (1 << 16), i16(), lanes))
-    return arith.extf(wide, bitcast(bits, ir.F16Type.get(), lanes))
+    if not format.unit_scales:
+        return arith.extf(wide, bitcast(bits, ir.F16Type.get(), lanes))
+    bits = _with_nan(bits, arith.andi(bits, splat(_NAN_OF_F16[0], i16(), lanes)), _NAN_OF_F16)
+    found = arith.extf(wide, bitcast(bits, ir.F16Type.get(), lanes))
+    return arith.mulf(found, splat(_E4M3, f32(), lanes))
 
 
 def of_dwords(format: BlockFormat, dwords: ir.Value, byte: int) -> ir.Value:
@@ -83,13 +94,25 @@ def of_dwords(format: BlockFormat, dwords: ir.Value, byte: int) -> ir.Value:
         signed = arith.shrsi(high, splat(24, i32(), lanes))
         return arith.sitofp(of(f32(), lanes), signed)
     magnitude = arith.andi(shifted(high, 4), splat(0x07F00000, i32(), lanes))
-    normal = arith.addi(magnitude, splat(_NORMAL, i32(), lanes))
-    more = bitcast(arith.addi(magnitude, splat(_MORE, i32(), lanes)), f32(), lanes)
+    exponent = _EXPONENT if format.unit_scales else _EXPONENT - int(math.log2(_E4M3))
+    normal = arith.addi(magnitude, splat(exponent << 23, i32(), lanes))
+    more = arith.addi(magnitude, splat((exponent + 1) << 23, i32(), lanes))
     # Of a subnormal, m / 8: (1 + m / 8) - 1. It is the less of the two, elsewhere the other one is.
-    less = arith.subf(more, splat(_ONE, f32(), lanes))
+    one = math.ldexp(1.0, exponent + 1 - 127)
+    less = arith.subf(bitcast(more, f32(), lanes), splat(one, f32(), lanes))
     found = arith.minui(normal, bitcast(less, i32(), lanes))
+    if format.unit_scales:
+        found = _with_nan(found, magnitude, _NAN_OF_F32)
     sign = arith.andi(high, splat(-(1 << 31), i32(), lanes))
     return bitcast(arith.ori(found, sign), f32(), lanes)
+
+
+def _with_nan(bits: ir.Value, magnitude: ir.Value, nan: tuple[int, int]) -> ir.Value:
+    """The bits of floats, where `magnitude` is the first of `nan` the second."""
+    kind = ir.VectorType(bits.type)
+    code, special = (splat(each, kind.element_type, kind.shape[0]) for each in nan)
+    same = arith.cmpi(arith.CmpIPredicate.eq, magnitude, code)
+    return arith.select(same, special, bits)
 
 
 def as_bf16(values: ir.Value) -> ir.Value:

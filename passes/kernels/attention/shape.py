@@ -9,8 +9,9 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.dialects.attention import Reach
+from mxc.dialects.pages import page_format
 from mxc.dialects.quantise import BLOCK
-from mxc.formats.formats import FORMATS, BlockFormat
+from mxc.formats.formats import BlockFormat
 from mxc.passes.kernels.attention.rows import equal, less
 from mxc.passes.kernels.extents import Size, plus, product, quotient_up, value_of
 from mxc.passes.kernels.paged_attention import Scalars, pool_type
@@ -38,8 +39,9 @@ class Attention:
     """Sizes of one kernel; what comes with each call is in Scalars.
 
     A key has `depth` elements, a value `mixed`. `pool`: entries of a page and its positions;
-    `element` is its type, or its MX format; `sinks` the type of the sinks. Scores are multiplied by
-    `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the chunks.
+    `element` is its type, or its packed format; `sinks` the type of the sinks. Scores are
+    multiplied by `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the
+    chunks.
     """
 
     heads: int
@@ -103,7 +105,7 @@ class Attention:
     def _scratch(self) -> int:
         """Bytes of staged keys, of weights and of scales of values."""
         rows = self.depth + self.tile_rows + 1
-        return 4 * self.block_keys * (rows + (0 if self.packed is None else self.mixed // BLOCK))
+        return 4 * self.block_keys * (rows + (self.mixed // BLOCK if self.scaled else 0))
 
     def state_bytes(self, tiles: int) -> int:
         """Maxima and totals of tiles, of a piece and of all before it."""
@@ -111,8 +113,13 @@ class Attention:
 
     @property
     def packed(self) -> BlockFormat | None:
-        """The MX format of the pool; None: it has floats."""
-        return FORMATS.get(self.element)
+        """What the pool is packed in; None: it has floats."""
+        return page_format(self.element)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether a page has scales: one per block of an MX format."""
+        return self.packed is not None and not self.packed.unit_scales
 
     def element_type(self) -> ir.Type:
         """The MLIR type of the elements of the pool."""

@@ -133,7 +133,7 @@ class Staging:
                 prefetch(memory.pool, block.ahead.at(memory.keys, number, self.head, at))
         first = arith.divui(at, index(BLOCK))
         scales = []
-        for part in range(-(-width // BLOCK)):
+        for part in range(-(-width // BLOCK) if shape.scaled else 0):
             each = arith.addi(first, index(part))
             place = place_of_scale(shape, memory.keys, block.here, self.head, each)
             scales.append(scales_of(shape, memory, place, column))
@@ -142,15 +142,15 @@ class Staging:
             for byte in range(each):
                 element = i * each + byte
                 value = of_dwords(shape.packed, dwords, byte)
-                value = arith.mulf(value, scales[element // BLOCK])
+                if shape.scaled:
+                    value = arith.mulf(value, scales[element // BLOCK])
                 here = [arith.addi(at, index(element)), column]
                 vector.store(value, memory.staged, here)
 
     def copy_values(self, block: Block) -> None:
         """Copy the values, as they are, or as bf16 where they are packed."""
-        lanes, memory, depth = self.shape.lanes, self.memory, self.shape.mixed
-        packed = self.shape.packed
-        kind = self.shape.element_type()
+        shape, lanes, memory = self.shape, self.shape.lanes, self.memory
+        depth, packed, kind = shape.mixed, shape.packed, shape.element_type()
         width = math.gcd(depth, lanes * 32 // kind.width) if packed is None else lanes
         count = arith.subi(block.stop, block.start)
         with loop(index(0), count, index(1)) as (number, _, _):
@@ -158,8 +158,11 @@ class Staging:
                 here = block.here.at(memory.values, number, self.head, index(at))
                 value = load(memory.pool, here, kind, width)
                 if packed is not None:
-                    factor = broadcast(memory.factors, [index(at // BLOCK), number], lanes)
-                    value = as_bf16(arith.mulf(of_bytes(packed, value), factor))
+                    value = of_bytes(packed, value)
+                    if shape.scaled:
+                        factor = broadcast(memory.factors, [index(at // BLOCK), number], lanes)
+                        value = arith.mulf(value, factor)
+                    value = as_bf16(value)
                 vector.store(value, memory.copied, [number, index(at)])
                 if at * kind.width % 512 == 0:
                     ahead = block.ahead.at(memory.values, number, self.head, index(at))

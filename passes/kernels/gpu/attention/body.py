@@ -120,7 +120,7 @@ class _Body:
             kept=(0, 2, 3),
         )
         entries = [value_of(each) for each in (call.keys, call.values)]
-        packed = None if shape.packed is None else bytes_of_entries(pool)
+        packed = bytes_of_entries(pool) if shape.scaled else None
         keys, values = (
             Pages(pool, lists, long(own.run), each, self.head, shape.pool[1], packed)
             for each in entries

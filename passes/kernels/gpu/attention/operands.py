@@ -58,7 +58,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Block:
-    """`elements` [BLOCK_KEYS, D], bounded, and the `scales` of those that are packed: of the first
+    """`elements` [BLOCK_KEYS, D], bounded, and the `scales` of those in an MX format: of the first
     32 elements of each key, and B further on those of the next ones."""
 
     elements: ir.Value
@@ -68,7 +68,8 @@ class Block:
 @dataclass(frozen=True)
 class Pages:
     """Keys or values: one `entry` of the pages of the pool [N, E, B, V, D] that `lists` i32 [S, P]
-    has for run `run`; `head` of them. `positions`: B; `packed`: see bytes_of_entries."""
+    has for run `run`; `head` of them. `positions`: B; `packed`: see bytes_of_entries, where pages
+    have scales."""
 
     pool: ir.Value
     lists: ir.Value
@@ -149,8 +150,12 @@ class Operands:
         """What was loaded, [8] each."""
         if self.shape.packed is None:
             return list(loaded)
+        if not self.shape.scaled:
+            return [decoded(self.shape.packed, words, FRAGMENT, None) for words in loaded]
         pairs = zip(loaded[::2], loaded[1::2], strict=True)
-        return [self._decoded(words, FRAGMENT, scale) for words, scale in pairs]
+        return [
+            decoded(self.shape.packed, words, FRAGMENT, byte_of(scale, 0)) for words, scale in pairs
+        ]
 
     def key_chunk(self, block: Block, tile: int, chunk: ir.Value) -> ir.Value:
         """[8] of the key that the lane has in a tile of a block."""
@@ -158,18 +163,19 @@ class Operands:
 
     def _load_key(self, block: Block, tile: int, chunk: ir.Value) -> list[ir.Value]:
         key = plus(rest(self.lane, TILE), tile * TILE)
-        at = [key, self._column(chunk)]
+        elements = self._load_elements(block, [key, self._column(chunk)], FRAGMENT)
         if block.scales is None:
-            kind = of(self.shape.element_type(), FRAGMENT)
-            return [vector.load(kind, block.elements, at)]
+            return [elements]
         # A chunk along D is a block of the format.
         place = arith.addi(times(chunk, self.keys.positions), key)
         scale = arith.extui(i32(), memref.LoadOp(block.scales, [place]).result)
-        return [load_words(block.elements, at, FRAGMENT), scale]
+        return [elements, scale]
 
-    def _decoded(self, words: ir.Value, count: int, scale: ir.Value) -> ir.Value:
-        assert self.shape.packed is not None
-        return decoded(self.shape.packed, words, count, byte_of(scale, 0))
+    def _load_elements(self, block: Block, at: Sequence[ir.Value], count: int) -> ir.Value:
+        """So many: floats, or words of what is packed."""
+        if self.shape.packed is not None:
+            return load_words(block.elements, at, count)
+        return vector.load(of(self.shape.element_type(), count), block.elements, list(at))
 
     def _column(self, chunk: ir.Value) -> ir.Value:
         """The first element that the lane has of a chunk along D."""
@@ -183,7 +189,8 @@ class Operands:
         for tile in range(BLOCK_KEYS // TILE):
             first = plus(times(self.group, 4), tile * TILE)
             for place in range(4):
-                found.append(self._load_value(block, plus(first, place), at))
+                place_of_key = [plus(first, place), at]
+                found.append(self._load_elements(block, place_of_key, self.shape.slots))
             if block.scales is not None:
                 # Those of four keys are side by side.
                 found.append(load_words(block.scales, [self._scale(first, at)], 4))
@@ -193,6 +200,8 @@ class Operands:
         """What was loaded: [slots] of each key."""
         if self.shape.packed is None:
             return list(loaded)
+        if not self.shape.scaled:
+            return [decoded(self.shape.packed, key, self.shape.slots, None) for key in loaded]
         found = []
         for tile in range(BLOCK_KEYS // TILE):
             *keys, scales = loaded[5 * tile : 5 * tile + 5]
@@ -204,17 +213,13 @@ class Operands:
 
     def value(self, block: Block, key: ir.Value, at: ir.Value) -> ir.Value:
         """[slots] elements from `at` on of the value of a key of a block."""
-        loaded = self._load_value(block, key, at)
+        loaded = self._load_elements(block, [key, at], self.shape.slots)
         if self.shape.packed is None:
             return loaded
-        scale = memref.LoadOp(block.scales, [self._scale(key, at)]).result
-        return decoded(self.shape.packed, loaded, self.shape.slots, scale)
-
-    def _load_value(self, block: Block, key: ir.Value, at: ir.Value) -> ir.Value:
+        scale = None
         if block.scales is not None:
-            return load_words(block.elements, [key, at], self.shape.slots)
-        kind = of(self.shape.element_type(), self.shape.slots)
-        return vector.load(kind, block.elements, [key, at])
+            scale = memref.LoadOp(block.scales, [self._scale(key, at)]).result
+        return decoded(self.shape.packed, loaded, self.shape.slots, scale)
 
     def _scale(self, key: ir.Value, at: ir.Value) -> ir.Value:
         """Where the scale of the elements from `at` on is, which are of one block of the format."""

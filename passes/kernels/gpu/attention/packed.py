@@ -1,10 +1,11 @@
-"""Keys and values in an MX format: loaded as they are, decoded to bf16 in registers.
+"""Keys and values in fp8 or an MX format: loaded as they are, decoded to bf16 in registers.
 
 What is loaded ahead stays packed, as words i32, for LLVM gives each i8 that a loop carries a
 register. Integers are converted to f32 and multiplied with the scale, e4m3 are by
-v_cvt_scalef32_pk_bf16_fp8. Both are exact, but for what no bf16 holds.
+v_cvt_scalef32_pk_bf16_fp8. Both are exact, but for what no bf16 holds. The scale of fp8 is one.
 
-Behind the B positions of an entry are its scales, [V, D / 32, B]: see dialects/pages.py.
+Behind the B positions of an entry in an MX format are its scales, [V, D / 32, B]: see
+dialects/pages.py.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from iree.compiler.dialects import arith, memref, rocdl, vector
 
 from mxc.dialects.quantise import BLOCK
 from mxc.formats.formats import BlockFormat
+from mxc.passes.kernels.gpu.attention.softmax import number
 from mxc.passes.kernels.gpu.decode import power
 from mxc.passes.kernels.gpu.lanes import plus, times
-from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, of
+from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, of, splat
 
 
 def bytes_of_entries(pool: ir.Value) -> ir.Value:
@@ -43,12 +45,12 @@ def first_scale(pool: ir.Value, position: ir.Value, head: ir.Value) -> ir.Value:
 
 
 def load_words(memory: ir.Value, at: Sequence[ir.Value], count: int) -> ir.Value:
-    """`count` bytes as i32 [count / 4], or [1]: what fewer leave is zero."""
-    codes = vector.load(of(i8(), count), memory, list(at))
-    if count % 4 == 0:
-        return bitcast(codes, i32(), count // 4)
-    whole = vector.extract(bitcast(codes, i16(), 1), [], [0])
-    return vector.broadcast(of(i32(), 1), arith.extui(i32(), whole))
+    """`count` bytes, an even number, as i32: of the last one half may be zero."""
+    codes, pairs = vector.load(of(i8(), count), memory, list(at)), count // 2
+    if pairs % 2:
+        zero = splat(0, i16(), 1)
+        codes = vector.shuffle(bitcast(codes, i16(), pairs), zero, list(range(pairs + 1)))
+    return bitcast(codes, i32(), (pairs + 1) // 2)
 
 
 def byte_of(word: ir.Value, number: int) -> ir.Value:
@@ -61,27 +63,31 @@ def constant_i32(value: int) -> ir.Value:
     return arith.ConstantOp(i32(), ir.IntegerAttr.get(i32(), value)).result
 
 
-def decoded(format: BlockFormat, words: ir.Value, count: int, scale: ir.Value) -> ir.Value:
-    """bf16 [count] of elements in words i32, of one scale i8."""
-    factor, element = power(scale), format.element
+def decoded(format: BlockFormat, words: ir.Value, count: int, scale: ir.Value | None) -> ir.Value:
+    """bf16 [count] of elements in words i32, of one scale i8; None: one."""
+    element = format.element
+    factor = number(1.0) if scale is None else power(scale)
     each = [vector.extract(words, [], [n]) for n in range(ir.VectorType(words.type).shape[0])]
     pairs = []
-    for number in range(count // 2):
-        word, place = divmod(number, 2)
+    for pair in range(count // 2):
+        word, place = divmod(pair, 2)
         if element.exponent:
             kind = of(ir.BF16Type.get(), 2)
             pairs.append(rocdl.cvt_scalef32_pk_bf16_fp8(kind, each[word], factor, bool(place)))
         else:
-            unit = arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), element.min_positive)).result
-            pairs.append(_integers(each[word], place, arith.mulf(factor, unit)))
+            unit = arith.mulf(factor, number(element.min_positive))
+            pairs.append(_integers(each[word], place, unit))
     found = pairs
     while len(found) > 1:
-        size = ir.VectorType(found[0].type).shape[0]
-        found = [
-            vector.shuffle(a, b, list(range(2 * size)))
-            for a, b in zip(found[::2], found[1::2], strict=True)
-        ]
+        joined = [_joined(a, b) for a, b in zip(found[::2], found[1::2], strict=False)]
+        found = [*joined, *found[2 * len(joined) :]]
     return found[0]
+
+
+def _joined(*parts: ir.Value) -> ir.Value:
+    """Two vectors as one."""
+    size = sum(ir.VectorType(part.type).shape[0] for part in parts)
+    return vector.shuffle(*parts, list(range(size)))
 
 
 def _integers(word: ir.Value, place: int, unit: ir.Value) -> ir.Value:

@@ -9,7 +9,8 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.dialects.attention import Reach
-from mxc.formats.formats import FORMATS, BlockFormat
+from mxc.dialects.pages import page_format
+from mxc.formats.formats import BlockFormat
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.gpu.attention.softmax import LOG2_E
 from mxc.passes.kernels.gpu.lanes import LANES, at_most, below, divided, plus, times
@@ -38,7 +39,7 @@ class Attention:
     """Sizes of one kernel, all static.
 
     A key has `depth` elements, a value `mixed`, of `pool` = E entries of B positions a page;
-    `element` is their type, or their MX format; `sinks` is the type of the sinks. Scores are
+    `element` is their type, or their packed format; `sinks` is the type of the sinks. Scores are
     multiplied by `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the
     chunks. `result`: "f32", or "bf16" where it is rounded.
     """
@@ -107,8 +108,13 @@ class Attention:
 
     @property
     def packed(self) -> BlockFormat | None:
-        """The MX format of the pool; None: it has floats."""
-        return FORMATS.get(self.element)
+        """What the pool is packed in; None: it has floats."""
+        return page_format(self.element)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether a page has scales: one per block of an MX format."""
+        return self.packed is not None and not self.packed.unit_scales
 
     def element_type(self) -> ir.Type:
         """The MLIR type of keys and values in registers: bf16 of what is packed, exactly."""

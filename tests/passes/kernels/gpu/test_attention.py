@@ -48,9 +48,11 @@ CASES = [
     Case(1, 6, 32, "mxfp8e4m3", reach=20),
     Case(1, 4, 128, "mxfp8e4m3"),
     Case(1, 20, 576, "mxint8", latent=512),
+    Case(2, 8, 64, "fp8e4m3"),
+    Case(1, 4, 96, "fp8e4m3", reach=20),
 ]
 #: Some of those whose values can be poisoned alone.
-APART = [CASES[0], CASES[1], CASES[2], CASES[6]]
+APART = [CASES[0], CASES[1], CASES[2], CASES[6], CASES[14]]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 #: (tokens, positions before): tokens that are decoded, over one piece of keys and several; a
