@@ -50,12 +50,13 @@ OF_LAYERS = dict.fromkeys(
 Built = Callable[[str], Any]
 
 CASES: dict[str, tuple[Any, torch.dtype, dict[str, str]]] = {
-    # The last two layers read the keys and values of the two before, and have wider MLPs.
+    # The last two layers read the keys and values of the two before, not of the first two, and have
+    # wider MLPs.
     "borrows": (
         t.Gemma4TextConfig(
             **SMALL,
-            num_hidden_layers=4,
-            layer_types=[SLIDES, SEES_ALL] * 2,
+            num_hidden_layers=6,
+            layer_types=[SLIDES, SEES_ALL] * 3,
             vocab_size_per_layer_input=150,
             hidden_size_per_layer_input=32,
             num_kv_shared_layers=2,
@@ -134,7 +135,7 @@ def test_fork(name: str, built: Built) -> None:
 @pytest.mark.parametrize(
     ("name", "pages"),
     [
-        ("borrows", [(2, 64, 2, 32), (2, 64, 2, 64)]),
+        ("borrows", [(4, 64, 2, 32), (4, 64, 2, 64)]),
         ("experts", [(2, 64, 2, 32), (2, 64, 1, 64)]),
         ("unified", [(2, 64, 2, 256), (2, 64, 1, 512)]),
     ],
@@ -146,7 +147,7 @@ def test_each_kind_of_layers_has_pages_of_its_own_row(
     model = built(name).model.manifest.model
     assert [page.shape for page in model.pages] == pages
     assert [page.window for page in model.pages] == [6, None]
-    assert model.bytes_per_token == sum(2 * heads * depth * 4 for _, _, heads, depth in pages)
+    assert model.bytes_per_token == sum(4 * each * heads * depth for each, _, heads, depth in pages)
 
 
 def _config(**fields: Any) -> dict[str, Any]:
