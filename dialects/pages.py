@@ -124,10 +124,11 @@ def write_blocks(
 def element_at(pages: Pages, at: Sequence[ir.Value]) -> ir.Value:
     """The f32 of an element of the pool, by its five indices."""
     found = tensor.extract(pages.pool, at)
-    if pages.format is None:
+    format = None if pages.format is None else page_format(pages.format)
+    if format is None:
         return to_f32(found)
-    element = _element(found, page_format(pages.format).element)
-    if not PAGE_FORMATS[pages.format]:
+    element = _element(found, format.element)
+    if format.unit_scales:
         return element
     return arith.mulf(element, _scale(tensor.extract(pages.pool, _place_of_scale(pages, at))))
 
