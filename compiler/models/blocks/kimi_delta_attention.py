@@ -45,11 +45,11 @@ class KimiDeltaAttention(LinearAttention):
                 stored = f"{name}.{part}_{key}_proj.weight"
                 yield matrix(stored, rows, columns, quantisable=quantisable)
         shift, rate = f"{name}.dt_bias", f"{name}.A_log"
-        rows = Rows(tensor=shift, dims=(self.values,))
-        yield Parameter(key=shift, shape=(self.value_heads, self.value_depth), rows=(rows,))
+        stored_shift = Rows(tensor=shift, dims=(self.values,))
+        yield Parameter(key=shift, shape=(self.value_heads, self.value_depth), rows=(stored_shift,))
         one = ("one", 1)
-        rows = Rows(tensor=rate, dims=(one, one, self.heads, one))
-        yield Parameter(key=rate, shape=(self.value_heads,), rows=(rows,))
+        stored_rate = Rows(tensor=rate, dims=(one, one, self.heads, one))
+        yield Parameter(key=rate, shape=(self.value_heads,), rows=(stored_rate,))
 
     def convolutions(self, name: str) -> Iterator[tuple[str, Dim]]:
         """A tensor each for queries, keys and values."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Protocol
 
@@ -50,7 +50,9 @@ def lower_recurrences(module: ir.Operation, choose: Callable[[Shape], Kernel | R
     """
     built: set[str] = set()
     # A call is read when its turn comes: the pool of one may be the result of the one before.
-    for call in chain(delta_rule_calls(module), convolution_calls(module)):
+    calls: Iterator[DeltaRuleCall | ConvolutionCall]
+    calls = chain(delta_rule_calls(module), convolution_calls(module))
+    for call in calls:
         op, shape = call.op, _shape(call)
         kernel = shape if isinstance(shape, Reason) else choose(shape)
         if isinstance(kernel, Reason):
