@@ -92,7 +92,7 @@ def checks(rows: Iterable[Row]) -> list[tuple[str, bool]]:
     """What is wanted of the first server beside each other one, and whether it is so.
 
     More tokens/s with any number of clients; with random arrivals these bound them. A 99th
-    percentile of the time to the first token that is no longer. No errors.
+    percentile of the time to the first token that is no longer. No errors of the first.
     """
     found = []
     loads: dict[tuple[str, str], list[Row]] = {}
@@ -110,9 +110,8 @@ def checks(rows: Iterable[Row]) -> list[tuple[str, bool]]:
                 mine, theirs = first.first[1] * 1e3, other.first[1] * 1e3
                 text = f"{where}: 99 % of first tokens in {mine:.0f} ms, {theirs:.0f} of"
                 found.append((f"{text} {other.server}", mine <= theirs))
-        for each in (first, *others):
-            if each.errors:
-                found.append((f"{arrivals}, prompts of {prompt}: errors of {each.server}", False))
+        if first.errors:
+            found.append((f"{arrivals}, prompts of {prompt}: errors of {first.server}", False))
     return found
 
 
