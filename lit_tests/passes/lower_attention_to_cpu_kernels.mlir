@@ -17,7 +17,7 @@
 // CHECK-LABEL: util.func public @step(
 // CHECK-NOT: util.call
 // CHECK: %[[PIECES:.*]] = arith.select %{{.*}}, %{{.*}}, %c1{{.*}} : index
-// CHECK: %[[PARTS:.*]]:2 = flow.dispatch @mxc_attention_2x8x64_bf16_near_1000::@{{.*}}({{.*}}, %[[PIECES]]) : (tensor<?x2x8x64xf32>{{.*}}, tensor<?x4x64x2x64xbf16>{{.*}}, tensor<2x8xbf16>, tensor<?x3xi32>{{.*}}, tensor<?x?xi32>{{.*}}, index, index, index, index, index, index, index) -> (tensor<?x2x8x64xf32>{{.*}}, tensor<?x2x8x64xf32>{{.*}})
+// CHECK: %[[PARTS:.*]]:2 = flow.dispatch @mxc_attention_2x8x64_bf16_near_1000::@{{.*}}({{.*}}, %[[PIECES]]) {{.*}}: (tensor<?x2x8x64xf32>{{.*}}, tensor<?x4x64x2x64xbf16>{{.*}}, tensor<2x8xbf16>, tensor<?x3xi32>{{.*}}, tensor<?x?xi32>{{.*}}, index, index, index, index, index, index, index) -> (tensor<?x2x8x64xf32>{{.*}}, tensor<?x2x8x64xf32>{{.*}})
 // CHECK: flow.dispatch @mxc_attention_2x8x64_bf16_near_1000_joined::@{{.*}}(%[[PARTS]]#0, {{.*}}, %[[PARTS]]#1, {{.*}}) : {{.*}} -> %[[PARTS]]#1
 // CHECK: flow.dispatch @mxc_attention_2x8x64_bf16_near_1000::
 // CHECK: flow.dispatch @mxc_attention_2x8x64_bf16_near_1000_joined::

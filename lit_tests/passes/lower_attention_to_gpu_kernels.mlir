@@ -31,7 +31,7 @@
 // CHECK-LABEL: util.func public @near(
 // CHECK-NOT: linalg
 // CHECK-NOT: util.call
-// CHECK: %[[MADE:.*]]:2 = flow.dispatch @mxc_attention_2x8x64_bf16_near_8_as_bf16::@mxc_attention_2x8x64_bf16_near_8_as_bf16[%{{.*}}]({{.*}}) : (tensor<?x2x8x64xf32>{{.*}}) -> (tensor<?x2x8x68xf32>{{.*}}, tensor<?x2x8x64xbf16>
+// CHECK: %[[MADE:.*]]:2 = flow.dispatch @mxc_attention_2x8x64_bf16_near_8_as_bf16::@mxc_attention_2x8x64_bf16_near_8_as_bf16[%{{.*}}]({{.*}}) {{.*}}: (tensor<?x2x8x64xf32>{{.*}}) -> (tensor<?x2x8x68xf32>{{.*}}, tensor<?x2x8x64xbf16>
 // CHECK: flow.dispatch @mxc_attention_2x8x64_bf16_near_8_as_bf16_joined::@mxc_attention_2x8x64_bf16_near_8_as_bf16_joined[%{{.*}}](%[[MADE]]#0, {{.*}}, %[[MADE]]#1, {{.*}}) {{.*}} -> %[[MADE]]#1
 // CHECK-NOT: linalg
 // CHECK: util.return

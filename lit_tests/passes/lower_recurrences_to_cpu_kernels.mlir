@@ -17,7 +17,7 @@
 // CHECK: vector.store %{{.*}} : memref<?x3x4x16x32xf32>, vector<16xf32>
 // CHECK-LABEL: util.func public @rule(
 // CHECK-NOT: util.call
-// CHECK: %[[MADE:.*]]:2 = flow.dispatch @mxc_delta_rule_2x4x16x32_of_3::@mxc_delta_rule_2x4x16x32_of_3[%{{.*}}](%arg0, %arg1, %arg2, %arg3, %arg4, %arg5, %arg6, %arg7, %{{.*}}) : ({{.*}}) -> (tensor<?x4x32xf32>{%{{.*}}}, %arg5{%{{.*}}})
+// CHECK: %[[MADE:.*]]:2 = flow.dispatch @mxc_delta_rule_2x4x16x32_of_3::@mxc_delta_rule_2x4x16x32_of_3[%{{.*}}](%arg0, %arg1, %arg2, %arg3, %arg4, %arg5, %arg6, %arg7, %{{.*}}) {{.*}}: ({{.*}}) -> (tensor<?x4x32xf32>{%{{.*}}}, %arg5{%{{.*}}})
 // CHECK: util.return %[[MADE]]#0, %[[MADE]]#1
 // EIGHT: memref.alloca() alignment = 64 : memref<16x32xf32>
 // EIGHT: math.fma {{.*}} : vector<8xf32>
@@ -61,7 +61,7 @@ util.func public @each(%arg0: tensor<?x1x8xf32>, %arg1: tensor<?x1x8xf32>, %arg2
 // CHECK-COUNT-16: math.fma {{.*}} : vector<16xf32>
 // CHECK: vector.store %{{.*}} : memref<?x2x3x64xf32>, vector<16xf32>
 // CHECK-LABEL: util.func public @convolution(
-// CHECK: flow.dispatch @mxc_convolution_64x4_bf16_of_2::@mxc_convolution_64x4_bf16_of_2[%{{.*}}](%arg0, %collapsed, %arg2, %arg3, %arg4, %{{.*}}) : ({{.*}}) -> (tensor<?x64xf32>{%{{.*}}}, %arg2{%{{.*}}})
+// CHECK: flow.dispatch @mxc_convolution_64x4_bf16_of_2::@mxc_convolution_64x4_bf16_of_2[%{{.*}}](%arg0, %collapsed, %arg2, %arg3, %arg4, %{{.*}}) {{.*}}: ({{.*}}) -> (tensor<?x64xf32>{%{{.*}}}, %arg2{%{{.*}}})
 util.func private @mxc.short_convolution(%arg0: tensor<?x64xf32>, %arg1: tensor<64x4xbf16>, %arg2: tensor<?x2x3x64xf32>, %arg3: index, %arg4: tensor<?x3xi32>, %arg5: tensor<?xi32>) -> (tensor<?x64xf32>, tensor<?x2x3x64xf32>) attributes {mxc.operation = "short_convolution", mxc.options = {}, mxc.sizes = array<i64: 0, 0, 2, 0>} {
   util.return %arg0, %arg2 : tensor<?x64xf32>, tensor<?x2x3x64xf32>
 }
@@ -75,8 +75,8 @@ util.func public @convolution(%arg0: tensor<?x64xf32>, %arg1: tensor<64x4xbf16>,
 
 // Two layers: the second one gets the pool behind the first one.
 // CHECK-LABEL: util.func public @layers(
-// CHECK: %[[FIRST:.*]]:2 = flow.dispatch @mxc_convolution_16x2_f32_of_2::@mxc_convolution_16x2_f32_of_2[%{{.*}}](%arg0, {{.*}}) : ({{.*}}) -> (tensor<?x16xf32>{%{{.*}}}, %arg2{%{{.*}}})
-// CHECK: %[[SECOND:.*]]:2 = flow.dispatch @mxc_convolution_16x2_f32_of_2::@mxc_convolution_16x2_f32_of_2[%{{.*}}](%[[FIRST]]#0, %{{.*}}, %[[FIRST]]#1, {{.*}}) : ({{.*}}) -> (tensor<?x16xf32>{%{{.*}}}, %[[FIRST]]#1{%{{.*}}})
+// CHECK: %[[FIRST:.*]]:2 = flow.dispatch @mxc_convolution_16x2_f32_of_2::@mxc_convolution_16x2_f32_of_2[%{{.*}}](%arg0, {{.*}}) {{.*}}: ({{.*}}) -> (tensor<?x16xf32>{%{{.*}}}, %arg2{%{{.*}}})
+// CHECK: %[[SECOND:.*]]:2 = flow.dispatch @mxc_convolution_16x2_f32_of_2::@mxc_convolution_16x2_f32_of_2[%{{.*}}](%[[FIRST]]#0, %{{.*}}, %[[FIRST]]#1, {{.*}}) {{.*}}: ({{.*}}) -> (tensor<?x16xf32>{%{{.*}}}, %[[FIRST]]#1{%{{.*}}})
 // CHECK: util.return %[[SECOND]]#0, %[[SECOND]]#1
 util.func private @mxc.short_convolution(%arg0: tensor<?x16xf32>, %arg1: tensor<16x2xf32>, %arg2: tensor<?x2x1x16xf32>, %arg3: index, %arg4: tensor<?x3xi32>, %arg5: tensor<?xi32>) -> (tensor<?x16xf32>, tensor<?x2x1x16xf32>) attributes {mxc.operation = "short_convolution", mxc.options = {}, mxc.sizes = array<i64: 0, 0, 2, 0>} {
   util.return %arg0, %arg2 : tensor<?x16xf32>, tensor<?x2x1x16xf32>

@@ -19,7 +19,7 @@
 // CHECK: memref.store %{{.*}} : memref<?x3x4x16x32xf32,
 // CHECK-LABEL: util.func public @rule(
 // CHECK-NOT: util.call
-// CHECK: %[[MADE:.*]]:2 = flow.dispatch @mxc_delta_rule_2x4x16x32_of_3::@mxc_delta_rule_2x4x16x32_of_3[%{{.*}}](%arg0, %arg1, %arg2, %arg3, %arg4, %arg5, %arg6, %arg7, %{{.*}}) : ({{.*}}) -> (tensor<?x4x32xf32>{%{{.*}}}, %arg5{%{{.*}}})
+// CHECK: %[[MADE:.*]]:2 = flow.dispatch @mxc_delta_rule_2x4x16x32_of_3::@mxc_delta_rule_2x4x16x32_of_3[%{{.*}}](%arg0, %arg1, %arg2, %arg3, %arg4, %arg5, %arg6, %arg7, %{{.*}}) {{.*}}: ({{.*}}) -> (tensor<?x4x32xf32>{%{{.*}}}, %arg5{%{{.*}}})
 // CHECK: util.return %[[MADE]]#0, %[[MADE]]#1
 // NARROW: workgroup_size = [256, 1, 1] subgroup_size = 32
 // NARROW: amdgpu.dpp
@@ -66,7 +66,7 @@ util.func public @each(%arg0: tensor<?x1x8xf32>, %arg1: tensor<?x1x8xf32>, %arg2
 // CHECK-NOT: math.fma
 // CHECK: memref.store %{{.*}} : memref<?x2x3x64xf32,
 // CHECK-LABEL: util.func public @convolution(
-// CHECK: flow.dispatch @mxc_convolution_64x4_bf16_of_2::@mxc_convolution_64x4_bf16_of_2[%{{.*}}](%arg0, %collapsed, %arg2, %arg3, %arg4, %{{.*}}) : ({{.*}}) -> (tensor<?x64xf32>{%{{.*}}}, %arg2{%{{.*}}})
+// CHECK: flow.dispatch @mxc_convolution_64x4_bf16_of_2::@mxc_convolution_64x4_bf16_of_2[%{{.*}}](%arg0, %collapsed, %arg2, %arg3, %arg4, %{{.*}}) {{.*}}: ({{.*}}) -> (tensor<?x64xf32>{%{{.*}}}, %arg2{%{{.*}}})
 util.func private @mxc.short_convolution(%arg0: tensor<?x64xf32>, %arg1: tensor<64x4xbf16>, %arg2: tensor<?x2x3x64xf32>, %arg3: index, %arg4: tensor<?x3xi32>, %arg5: tensor<?xi32>) -> (tensor<?x64xf32>, tensor<?x2x3x64xf32>) attributes {mxc.operation = "short_convolution", mxc.options = {}, mxc.sizes = array<i64: 0, 0, 2, 0>} {
   util.return %arg0, %arg2 : tensor<?x64xf32>, tensor<?x2x3x64xf32>
 }
