@@ -1,7 +1,4 @@
-"""A decoder as a record of blocks, and the module that it is.
-
-The one function of the module, `step`, is the one that `ModelRecord` describes.
-"""
+"""A decoder as a record of blocks; builder.py makes the module that it is."""
 
 from __future__ import annotations
 
@@ -9,36 +6,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from iree.compiler import ir
 from numpy.typing import NDArray
 
-from mxc.artifact.manifest import PAGE_BLOCK, STEP
-from mxc.compiler.models.blocks.activations import Activations
-from mxc.compiler.models.blocks.attention import Cache
+from mxc.compiler.models.blocks.devices import (
+    divided,
+)
 from mxc.compiler.models.blocks.gated_delta_net import GatedDeltaNet
 from mxc.compiler.models.blocks.latent_attention import LatentAttention
 from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import FeedForward, FormatOf, Mlp
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import Parameter, matrix, table
-from mxc.compiler.models.blocks.primitives import (
-    add,
-    f32,
-    rows_of,
-    scale,
-    soft_cap,
-)
 from mxc.compiler.models.blocks.rope import Rope, tables
-from mxc.compiler.models.blocks.scope import Memory, Scope, State
 from mxc.compiler.models.blocks.self_attention import SelfAttention
-from mxc.compiler.models.blocks.weights import Formats, Weights
-from mxc.compiler.models.options import Options
-from mxc.dialects.attention import Chunk, Reach, Runs
-from mxc.dialects.context import new_context
-from mxc.dialects.pages import Pages
-from mxc.dialects.parameters import NAME, Parameters
-from mxc.dialects.sizes import as_long_as
-from mxc.formats.recipes import scale_recipe
+from mxc.dialects.attention import Chunk, Reach
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -190,6 +171,21 @@ class Decoder:
         ]
         return {name: (len(every), *shape) for name, shape in (every or [{}])[0].items()}
 
+    def share(self, devices: int) -> Decoder:
+        """What each of several devices computes; the model itself where there is one.
+
+        Raises CheckpointError where heads, widths or the vocabulary do not divide among them, and
+        for blocks that are not divided.
+        """
+        if devices == 1:
+            return self
+        layers = tuple(
+            replace(layer, attention=layer.attention.share(devices), mlp=layer.mlp.share(devices))
+            for layer in self.layers
+        )
+        size = divided(devices, "vocab_size", self.vocab_size)
+        return replace(self, layers=layers, vocab_size=size)
+
     def parameters(self, format_of: FormatOf, *, head: bool = False) -> Iterator[Parameter]:
         """What the program reads of the checkpoint, in the order of the model.
 
@@ -205,7 +201,8 @@ class Decoder:
             yield from layer.mlp.parameters(f"{name}.{layer.mlp_name}", format_of)
         yield from self.norm.parameters("model.norm", hidden)
         if not self.tied or head:
-            yield matrix(HEAD, vocabulary, hidden, [EMBEDDING if self.tied else HEAD])
+            source = EMBEDDING if self.tied else HEAD
+            yield matrix(HEAD, vocabulary, hidden, [source], split="rows")
 
     def generated(self, length: int) -> dict[str, NDArray[np.float32]]:
         """The parameters that are computed, not read: rope tables f32 [length, R], ..
@@ -215,174 +212,11 @@ class Decoder:
         found = dict(self.heads.generated())
         for number, rope in enumerate(self.ropes):
             arrays = tables(rope, self.heads.rope_depth, length)
-            found |= dict(zip(_rope_keys(number), arrays, strict=True))
+            found |= dict(zip(rope_keys(number), arrays, strict=True))
         return found
 
 
-def _rope_keys(number: int) -> tuple[str, str]:
+def rope_keys(number: int) -> tuple[str, str]:
     """The parameters with the cosines and sines of one of the rotary positions of a model."""
     stem = f"rope.{number}" if number else "rope"
     return f"{stem}.cos", f"{stem}.sin"
-
-
-class Builder:
-    """Builds the functions of one model into one module."""
-
-    def __init__(
-        self,
-        decoder: Decoder,
-        formats: Formats,
-        options: Options,
-        *,
-        grouped: bool = False,
-    ) -> None:
-        """`formats`: of every parameter, by key; see weights.py. `grouped`: rows are sorted by
-        expert in the program; see experts.py."""
-        self._decoder = decoder
-        self._options = options
-        recipe = options.activation_recipe
-        self._activations = Activations(
-            options.activations, options.floats, None if recipe is None else scale_recipe(recipe)
-        )
-        self._context = new_context()
-        with self._context, ir.Location.unknown():
-            self._module = ir.Module.create()
-        self._parameters = Parameters(self._module)
-        self._scope = Scope(
-            Weights(self._parameters, formats, self._activations, observes=options.observe_inputs),
-            self._activations,
-            decoder.norm,
-            grouped,
-        )
-
-    def build(self) -> ir.Module:
-        """The module with the function `step`."""
-        with self._context, ir.Location.name(self._decoder.architecture):
-            rows, pages, memory = self._row_types(), self._page_types(), self._memory_types()
-            places = [_integers(None)] * bool(self._decoder.states)
-            inputs = [*rows, *pages, *places, *memory]
-            with ir.InsertionPoint(self._module.body):
-                op = ir.Operation.create(
-                    "util.func",
-                    attributes={
-                        "sym_name": ir.StringAttr.get(STEP),
-                        "function_type": ir.TypeAttr.get(ir.FunctionType.get(inputs, [])),
-                    },
-                    regions=1,
-                )
-            block = op.regions[0].blocks.append(*inputs)
-            with ir.InsertionPoint(block):
-                results = self._step(list(block.arguments))
-                observed = self._scope.weights.take_observed()
-                unnamed = [ir.DictAttr.get({}) for _ in results]
-                results += observed.values()
-                ir.Operation.create("util.return", operands=results)
-            kinds = [value.type for value in results]
-            op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kinds))
-            named = [ir.DictAttr.get({NAME: ir.StringAttr.get(name)}) for name in observed]
-            op.attributes["res_attrs"] = ir.ArrayAttr.get(unnamed + named)
-            # Memory is given to the program, which returns it: it is updated where it lies.
-            consumed = ir.DictAttr.get({"iree.abi.consume": ir.UnitAttr.get()})
-            given = len(inputs) - len(memory)
-            op.attributes["arg_attrs"] = ir.ArrayAttr.get(
-                [ir.DictAttr.get({})] * given + [consumed] * len(memory)
-            )
-        return self._module
-
-    def _row_types(self) -> list[ir.Type]:
-        """tokens [T], positions [T], runs [S, 3], rows [R]: i32."""
-        return [_integers(None), _integers(None), _integers(None, 3), _integers(None)]
-
-    def _page_types(self) -> list[ir.Type]:
-        """Of each kind of pages: slots [T] and lists [S, P], i32."""
-        kinds = self._decoder.pages
-        return [each for _ in kinds for each in (_integers(None), _integers(None, None))]
-
-    def _memory_types(self) -> list[ir.Type]:
-        """The pools of each kind of pages, as PageRecord.stored is, and those of states, f32."""
-        dynamic, element = ir.ShapedType.get_dynamic_size(), _element_of_pages(self._options)
-        pools = []
-        for entries, positions, heads, depth in (kind.shape for kind in self._decoder.pages):
-            if self._options.page_format is not None:
-                positions += positions // PAGE_BLOCK
-            shape = [dynamic, entries, positions, heads, depth]
-            pools.append(ir.RankedTensorType.get(shape, element))
-        states = self._decoder.states.values()
-        return [*pools, *(ir.RankedTensorType.get([dynamic, *state], f32()) for state in states)]
-
-    def _step(self, given: list[ir.Value]) -> list[ir.Value]:
-        """The logits of the rows that are asked for, then the memory: see `ModelRecord`."""
-        model = self._decoder
-        kinds = len(model.pages)
-        tokens, positions, runs, wanted, *given = given
-        slots, lists, given = given[0 : 2 * kinds : 2], given[1 : 2 * kinds : 2], given[2 * kinds :]
-        positions, *slots = (as_long_as(each, tokens) for each in (positions, *slots))
-        places = given.pop(0) if model.states else None
-        pools, states = given[:kinds], given[kinds:]
-        caches = {
-            kind.reach: Cache(Pages(pool, pages, self._options.page_format), slot)
-            for kind, pool, pages, slot in zip(model.pages, pools, lists, slots, strict=True)
-        }
-        memory = Memory(caches, states)
-        state = State(self._rotations(positions), Runs(positions, runs), places)
-        x = self._scope.weights.lookup(tokens, EMBEDDING, (model.vocab_size, model.hidden_size))
-        x = scale(x, model.embedding_scale)
-        for number, layer in enumerate(model.layers):
-            x = self._layer(layer, x, number, state, memory)
-        logits = self._head(rows_of(x, wanted))
-        return [logits, *(cache.pages.pool for cache in caches.values()), *memory.states]
-
-    def _rotations(self, positions: ir.Value) -> dict[Rope, tuple[ir.Value, ir.Value]]:
-        """The rows of the rope tables that belong to the rows of this call."""
-        found = {}
-        for number, rope in enumerate(self._decoder.ropes):
-            width = rope.rotated(self._decoder.heads.rope_depth) // 2
-            shape = [self._options.max_sequence_length, width]
-            cos, sin = (
-                rows_of(self._parameters.load(key, shape, f32()), positions)
-                for key in _rope_keys(number)
-            )
-            found[rope] = (cos, sin)
-        return found
-
-    def _layer(
-        self, layer: Layer, x: ir.Value, number: int, state: State, memory: Memory
-    ) -> ir.Value:
-        """x [T, H] -> [T, H]; the memory becomes that behind the tokens of this call."""
-        name, norms = f"model.layers.{number}", layer.norms
-
-        def norm(value: ir.Value, which: str | None) -> ir.Value:
-            return value if which is None else self._scope.norm(value, f"{name}.{which}")
-
-        normed = norm(x, norms.before_attention)
-        attended = layer.attention.build(
-            self._scope, normed, f"{name}.{layer.attention_name}", state, memory
-        )
-        y = add(x, scale(norm(attended, norms.after_attention), layer.residual))
-        if not layer.parallel:
-            normed = norm(y, norms.before_mlp)
-        mixed = layer.mlp.build(self._scope, normed, f"{name}.{layer.mlp_name}")
-        return add(y, scale(norm(mixed, norms.after_mlp), layer.residual))
-
-    def _head(self, hidden: ir.Value) -> ir.Value:
-        """hidden [T, H] -> logits [T, vocabulary]."""
-        model, weights = self._decoder, self._scope.weights
-        weight = HEAD if weights.has(HEAD) else EMBEDDING
-        normed = weights.prepare(self._scope.norm(hidden, "model.norm"), weight)
-        shape = (model.vocab_size, model.hidden_size)
-        logits = scale(weights.linear(normed, "lm_head", weight, shape), model.logits_scale)
-        return logits if model.logits_cap is None else soft_cap(logits, model.logits_cap)
-
-
-def _element_of_pages(options: Options) -> ir.Type:
-    """Bytes, where keys and values are in an MX format."""
-    if options.page_format is not None:
-        return ir.IntegerType.get_signless(8)
-    return {"f32": ir.F32Type, "bf16": ir.BF16Type}[options.kv_cache].get()
-
-
-def _integers(*sizes: int | None) -> ir.Type:
-    """A tensor of i32; sizes that are None come with the call."""
-    dynamic = ir.ShapedType.get_dynamic_size()
-    shape = [dynamic if size is None else size for size in sizes]
-    return ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))

@@ -29,6 +29,7 @@ from mxc.compiler.report.preparation import (
     preparation,
     quantising,
 )
+from mxc.compiler.report.transfers import transfers
 from mxc.dialects import kernel_calls
 from mxc.dialects.contraction import Contraction, read_contraction
 from mxc.dialects.contractions import (
@@ -108,6 +109,7 @@ def account(
             _operation(dispatch, bodies.get(dispatch.entry, []), users[dispatch.entry] > 1, target)
             for dispatch in every
         ),
+        transfers=transfers(flow),
     )
 
 

@@ -20,10 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
+from mxc.compiler.models.blocks.devices import refuse_split
 from mxc.compiler.models.blocks.gates import sigmoid
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix, vector
@@ -54,6 +56,10 @@ class GatedDeltaNet:
     width: int
     epsilon: float
     fused: bool = False
+
+    def share(self, devices: int) -> NoReturn:
+        """Raises CheckpointError: the states of a sequence are on one device."""
+        refuse_split(devices, "linear attention (gated delta nets)")
 
     @property
     def group(self) -> int:

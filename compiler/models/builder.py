@@ -1,0 +1,295 @@
+"""The module of a decoder, on one device or on several that compute it together.
+
+Its one function, `step`, is the one that `ModelRecord` describes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.artifact.manifest import PAGE_BLOCK, STEP
+from mxc.compiler.models.blocks.activations import Activations
+from mxc.compiler.models.blocks.attention import Cache
+from mxc.compiler.models.blocks.devices import (
+    Device,
+    devices_of,
+    on_each,
+    summed,
+)
+from mxc.compiler.models.blocks.primitives import (
+    add,
+    f32,
+    rows_of,
+    scale,
+    soft_cap,
+)
+from mxc.compiler.models.blocks.rope import Rope
+from mxc.compiler.models.blocks.scope import Memory, Scope, State
+from mxc.compiler.models.blocks.weights import Formats, Weights
+from mxc.compiler.models.decoder import EMBEDDING, HEAD, Decoder, Layer, rope_keys
+from mxc.compiler.models.options import Options
+from mxc.dialects.attention import Runs
+from mxc.dialects.context import new_context
+from mxc.dialects.devices import ABI_AFFINITY
+from mxc.dialects.pages import Pages
+from mxc.dialects.parameters import NAME, Parameters
+from mxc.dialects.sizes import as_long_as
+from mxc.formats.recipes import scale_recipe
+
+
+class Builder:
+    """Builds the functions of one model into one module."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        formats: Formats,
+        options: Options,
+        *,
+        grouped: bool = False,
+    ) -> None:
+        """`formats`: of every parameter, by key; see weights.py. `grouped`: rows are sorted by
+        expert in the program; see experts.py."""
+        self._decoder = decoder.share(options.devices)
+        self._devices = devices_of(options.devices)
+        self._options = options
+        recipe = options.activation_recipe
+        activations = Activations(
+            options.activations, options.floats, None if recipe is None else scale_recipe(recipe)
+        )
+        self._context = new_context()
+        with self._context, ir.Location.unknown():
+            self._module = ir.Module.create()
+            self._scopes = [
+                Scope(
+                    Weights(
+                        Parameters(self._module, device.affinity),
+                        formats,
+                        activations,
+                        observes=options.observe_inputs,
+                    ),
+                    activations,
+                    decoder.norm,
+                    grouped,
+                    device.prefix,
+                )
+                for device in self._devices
+            ]
+
+    def build(self) -> ir.Module:
+        """The module with the function `step`."""
+        with self._context, ir.Location.name(self._decoder.architecture):
+            rows, pages, memory = self._row_types(), self._page_types(), self._memory_types()
+            places = [_integers(None)] * bool(self._decoder.states)
+            inputs = [*rows, *pages, *places, *memory]
+            with ir.InsertionPoint(self._module.body):
+                op = ir.Operation.create(
+                    "util.func",
+                    attributes={
+                        "sym_name": ir.StringAttr.get(STEP),
+                        "function_type": ir.TypeAttr.get(ir.FunctionType.get(inputs, [])),
+                    },
+                    regions=1,
+                )
+            block = op.regions[0].blocks.append(*inputs)
+            with ir.InsertionPoint(block):
+                results = self._step(list(block.arguments))
+                observed = self._scopes[0].weights.take_observed()
+                count = len(self._devices)
+                returned = [*self._on_devices(count), *self._on_devices(len(memory))]
+                results += observed.values()
+                ir.Operation.create("util.return", operands=results)
+            kinds = [value.type for value in results]
+            op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kinds))
+            named = [{NAME: ir.StringAttr.get(name)} for name in observed]
+            op.attributes["res_attrs"] = _attributes([*returned, *named])
+            # Memory is given to the program, which returns it: it is updated where it lies.
+            consumed = {"iree.abi.consume": ir.UnitAttr.get()}
+            op.attributes["arg_attrs"] = _attributes(
+                [
+                    *self._on(0, len(inputs) - len(memory)),
+                    *({**each, **consumed} for each in self._on_devices(len(memory))),
+                ]
+            )
+        return self._module
+
+    def _on(self, device: int, count: int) -> list[dict[str, ir.Attribute]]:
+        """What says of each of `count` arguments or results that it is on a device."""
+        affinity = self._devices[device].affinity
+        return [{} if affinity is None else {ABI_AFFINITY: affinity}] * count
+
+    def _on_devices(self, count: int) -> list[dict[str, ir.Attribute]]:
+        """The same of what has as much on each device, `count` in all."""
+        each = count // len(self._devices)
+        return [found for number in range(len(self._devices)) for found in self._on(number, each)]
+
+    def _row_types(self) -> list[ir.Type]:
+        """tokens [T], positions [T], runs [S, 3], rows [R]: i32."""
+        return [_integers(None), _integers(None), _integers(None, 3), _integers(None)]
+
+    def _page_types(self) -> list[ir.Type]:
+        """Of each kind of pages: slots [T] and lists [S, P], i32."""
+        kinds = self._decoder.pages
+        return [each for _ in kinds for each in (_integers(None), _integers(None, None))]
+
+    def _memory_types(self) -> list[ir.Type]:
+        """Of each device the pools of each kind of pages, as PageRecord.stored is, and those of
+        states, f32."""
+        dynamic, element = ir.ShapedType.get_dynamic_size(), _element_of_pages(self._options)
+        pools = []
+        for entries, positions, heads, depth in (kind.shape for kind in self._decoder.pages):
+            if self._options.page_format is not None:
+                positions += positions // PAGE_BLOCK
+            shape = [dynamic, entries, positions, heads, depth]
+            pools.append(ir.RankedTensorType.get(shape, element))
+        states = [
+            ir.RankedTensorType.get([dynamic, *state], f32())
+            for state in self._decoder.states.values()
+        ]
+        return [*pools, *states] * len(self._devices)
+
+    def _step(self, given: list[ir.Value]) -> list[ir.Value]:
+        """The logits of the rows that are asked for, then the memory: see `ModelRecord`."""
+        model, devices = self._decoder, self._devices
+        kept = len(model.pages) + len(model.states)
+        rows = len(given) - kept * len(devices)
+        each = zip(*(on_each(value, devices) for value in given[:rows]), strict=True)
+        pools = [given[rows + kept * number :][:kept] for number in range(len(devices))]
+        calls = [
+            self._call(scope, list(own), memory)
+            for scope, own, memory in zip(self._scopes, each, pools, strict=True)
+        ]
+        found = summed(
+            [self._embedded(call, device) for call, device in zip(calls, devices, strict=True)],
+            devices,
+        )
+        xs = [scale(x, model.embedding_scale) for x in found]
+        for number, layer in enumerate(model.layers):
+            xs = self._layer(layer, xs, number, calls)
+        logits = [self._logits(call, x) for call, x in zip(calls, xs, strict=True)]
+        return [*logits, *(value for call in calls for value in call.memory.values)]
+
+    def _call(self, scope: Scope, given: list[ir.Value], memory: list[ir.Value]) -> _Call:
+        """What the layers on one device see of the arguments."""
+        model = self._decoder
+        kinds = len(model.pages)
+        tokens, positions, runs, wanted, *given = given
+        slots, lists, given = given[0 : 2 * kinds : 2], given[1 : 2 * kinds : 2], given[2 * kinds :]
+        positions, *slots = (as_long_as(each, tokens) for each in (positions, *slots))
+        places = given.pop(0) if model.states else None
+        caches = {
+            kind.reach: Cache(Pages(pool, pages, self._options.page_format), slot)
+            for kind, pool, pages, slot in zip(model.pages, memory, lists, slots, strict=False)
+        }
+        state = State(self._rotations(scope, positions), Runs(positions, runs), places)
+        return _Call(scope, tokens, wanted, state, Memory(caches, memory[kinds:]))
+
+    def _embedded(self, call: _Call, device: Device) -> ir.Value:
+        """The embeddings of the tokens f32 [T, H]: of several devices those of its rows."""
+        model = self._decoder
+        first = model.vocab_size * device.number if device.count > 1 else None
+        key, shape = f"{device.prefix}{EMBEDDING}", (model.vocab_size, model.hidden_size)
+        return call.scope.weights.lookup(call.tokens, key, shape, first)
+
+    def _rotations(
+        self, scope: Scope, positions: ir.Value
+    ) -> dict[Rope, tuple[ir.Value, ir.Value]]:
+        """The rows of the rope tables that belong to the rows of this call."""
+        found = {}
+        for number, rope in enumerate(self._decoder.ropes):
+            width = rope.rotated(self._decoder.heads.rope_depth) // 2
+            shape = (self._options.max_sequence_length, width)
+            cos, sin = (
+                rows_of(scope.weights.load(f"{scope.prefix}{key}", *shape), positions)
+                for key in rope_keys(number)
+            )
+            found[rope] = (cos, sin)
+        return found
+
+    def _layer(
+        self, layer: Layer, xs: list[ir.Value], number: int, calls: list[_Call]
+    ) -> list[ir.Value]:
+        """x [T, H] on each device -> [T, H]; memory becomes that behind the tokens of this call."""
+        norms, devices = layer.norms, self._devices
+        names = [f"{device.prefix}model.layers.{number}" for device in devices]
+
+        def norm(values: list[ir.Value], which: str | None) -> list[ir.Value]:
+            if which is None:
+                return values
+            return [
+                call.scope.norm(value, f"{name}.{which}")
+                for call, value, name in zip(calls, values, names, strict=True)
+            ]
+
+        def added(
+            values: list[ir.Value], parts: list[ir.Value], after: str | None
+        ) -> list[ir.Value]:
+            wholes = norm(summed(parts, devices), after)
+            return [
+                add(value, scale(whole, layer.residual))
+                for value, whole in zip(values, wholes, strict=True)
+            ]
+
+        normed = norm(xs, norms.before_attention)
+        attended = [
+            layer.attention.build(
+                call.scope, x, f"{name}.{layer.attention_name}", call.state, call.memory
+            )
+            for call, x, name in zip(calls, normed, names, strict=True)
+        ]
+        ys = added(xs, attended, norms.after_attention)
+        if not layer.parallel:
+            normed = norm(ys, norms.before_mlp)
+        mixed = [
+            layer.mlp.build(call.scope, x, f"{name}.{layer.mlp_name}")
+            for call, x, name in zip(calls, normed, names, strict=True)
+        ]
+        return added(ys, mixed, norms.after_mlp)
+
+    def _logits(self, call: _Call, x: ir.Value) -> ir.Value:
+        """x [T, H] -> logits of the rows that are wanted [R, vocabulary], of several devices those
+        of its part of the vocabulary."""
+        model, scope = self._decoder, call.scope
+        weights, prefix = scope.weights, scope.prefix
+        weight = next(
+            key for key in (f"{prefix}{HEAD}", f"{prefix}{EMBEDDING}") if weights.has(key)
+        )
+        rows = rows_of(x, call.wanted)
+        normed = weights.prepare(scope.norm(rows, f"{prefix}model.norm"), weight)
+        shape = (model.vocab_size, model.hidden_size)
+        logits = weights.linear(normed, f"{prefix}lm_head", weight, shape)
+        logits = scale(logits, model.logits_scale)
+        return logits if model.logits_cap is None else soft_cap(logits, model.logits_cap)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What layers on one device see of a call: weights, tokens i32 [T], the rows whose logits are
+    wanted i32 [R], positions and runs, and the memory."""
+
+    scope: Scope
+    tokens: ir.Value
+    wanted: ir.Value
+    state: State
+    memory: Memory
+
+
+def _attributes(each: list[dict[str, ir.Attribute]]) -> ir.Attribute:
+    """Of each argument, or each result."""
+    return ir.ArrayAttr.get([ir.DictAttr.get(found) for found in each])
+
+
+def _element_of_pages(options: Options) -> ir.Type:
+    """Bytes, where keys and values are in an MX format."""
+    if options.page_format is not None:
+        return ir.IntegerType.get_signless(8)
+    return {"f32": ir.F32Type, "bf16": ir.BF16Type}[options.kv_cache].get()
+
+
+def _integers(*sizes: int | None) -> ir.Type:
+    """A tensor of i32; sizes that are None come with the call."""
+    dynamic = ir.ShapedType.get_dynamic_size()
+    shape = [dynamic if size is None else size for size in sizes]
+    return ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))
