@@ -135,7 +135,7 @@ class Builder:
         return [each for _ in kinds for each in (_integers(None), _integers(None, None))]
 
     def _memory_types(self) -> list[ir.Type]:
-        """Of each device the pools of each kind of pages, as PageRecord.stored is, and those of
+        """The pools of each device: of each kind of pages, as PageRecord.stored is, and those of
         states, f32."""
         dynamic, element = ir.ShapedType.get_dynamic_size(), _element_of_pages(self._options)
         pools = []
@@ -277,7 +277,7 @@ class _Call:
 
 
 def _attributes(each: list[dict[str, ir.Attribute]]) -> ir.Attribute:
-    """Of each argument, or each result."""
+    """The attributes of each argument, or of each result."""
     return ir.ArrayAttr.get([ir.DictAttr.get(found) for found in each])
 
 

@@ -196,8 +196,8 @@ def rows_of(x: ir.Value, rows: ir.Value) -> ir.Value:
 
 
 def rows_here(rows: ir.Value, first: int, count: int) -> tuple[ir.Value, ir.Value]:
-    """Of rows i32 [T] those of a part, `count` from `first` on: their places in it, 0 for others,
-    and i1 [T] whether they are in it."""
+    """The places of rows i32 [T] in a part, `count` rows from `first` on, 0 for others; and i1 [T]
+    whether they are in it."""
     i32, i1 = (ir.IntegerType.get_signless(width) for width in (32, 1))
 
     def place(row: ir.Value) -> ir.Value:
