@@ -42,7 +42,7 @@ class Parameters:
     """The named parameters of one module, each declared once, at the top of the module."""
 
     def __init__(self, module: ir.Module, affinity: ir.Attribute | None = None) -> None:
-        """The parameters of `module`. `affinity`: the device that they are on, where there are several."""
+        """Declare them in `module`. `affinity`: their device, where there are several."""
         self._body = module.body
         self._affinity = affinity
         self._declared: dict[str, ir.Type] = {}
