@@ -212,7 +212,9 @@ class ModelRecord:
     `page_size`: B. `rows`: the most rows T of a call, what a prompt is cut into. `states`: what a
     sequence keeps beside its pages, by name; it does not grow with the sequence.
     `bytes_per_token` is what each token takes of the pages, `bytes_per_sequence` what a sequence
-    has whatever its length: the states.
+    has whatever its length: the states. `devices`: how many compute the model together. Each has
+    pools of its own, with its share of the heads, and gives logits of its share of the vocabulary,
+    in the order of the devices; `pages` are those of one.
     """
 
     architecture: str
@@ -227,6 +229,7 @@ class ModelRecord:
     states: dict[str, TensorType] = field(default_factory=dict)
     bytes_per_token: int = 0
     bytes_per_sequence: int = 0
+    devices: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,7 +324,7 @@ class Manifest:
 
 
 def _check_model(model: ModelRecord) -> None:
-    for key in ("vocab_size", "max_sequence_length", "page_size", "rows"):
+    for key in ("vocab_size", "max_sequence_length", "page_size", "rows", "devices"):
         if getattr(model, key) < 1:
             raise SchemaError(f"model.{key}: wants at least 1")
     if not model.pages:

@@ -70,6 +70,7 @@ def compile(
     html: str | Path | None = None,
     schedule: str | Path | None = None,
     observe_inputs: bool = False,
+    devices: int = 1,
     phase_timeout: float | None = None,
     cache: bool = True,
     progress: Progress | None = None,
@@ -94,7 +95,8 @@ def compile(
     receives the report as a page, with the assembly of kernels and what `dump_ir` has.
     `kv_cache`: what keys and values are kept in, bf16, f32, fp8, mxint8 or mxfp8; bf16 or f32 by
     default, as activations are. `observe_inputs`: the functions of a model return the inputs of its
-    linear layers too (mxc quantize --calibrate). Raises MxcError with the place and the cure;
+    linear layers too (mxc quantize --calibrate). `devices`: how many compute a model together, each
+    with its share of the weights (docs/devices.md). Raises MxcError with the place and the cure;
     nothing is left in the place of the artifact then, nor after an interrupt.
     """
     foreign = foreign_program(source)
@@ -113,6 +115,7 @@ def compile(
         "recipe": recipe,
         "kv_cache": kv_cache,
         "observe_inputs": observe_inputs or None,
+        "devices": None if devices == 1 else devices,
     }
     options: dict[str, Any] = {"target": names if len(names) > 1 else names[0], "strict": strict}
     if schedule is not None and not Path(schedule).is_file():
@@ -147,6 +150,7 @@ def compile(
             assembly=html is not None,
             phase_timeout=timeout,
             cached=cache,
+            devices=1 if model is None else model.options.devices,
         )
         programs = {
             level: compile_level(request, level, each, recorder, several=len(targets) > 1)
@@ -181,6 +185,11 @@ def compile(
         report = report_of(programs, archives, recorder)
         if archives is not None and archives.losses:
             report["quantised"] = loss_rows(archives.losses)
+        if model is not None and model.options.devices > 1:
+            (first, *_) = programs.values()
+            report["devices"] = [
+                asdict(each) for each in model.device_weights(first.compiled.panels)
+            ]
         (folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
         manifest = _manifest(folder, model, weighted, programs, archives, sources, options, notes)
         (folder / MANIFEST).write_text(manifest.to_json())

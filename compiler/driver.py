@@ -104,7 +104,9 @@ def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) ->
     record = target(request.target)
     # IREE may break a program from elsewhere; what we build ourselves is tested.
     foreign = request.foreign or not request.parameters
-    compiler = iree.Compiler(record, request.program, assembly, verify_each=foreign)
+    compiler = iree.Compiler(
+        record, request.program, assembly, verify_each=foreign, devices=request.devices
+    )
     work = _Compilation(request, record, compiler, program, tell)
     check_program(compiler.module)
     functions = signatures(compiler.module)

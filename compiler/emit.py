@@ -67,6 +67,7 @@ def emit_assembly(
             assembly=True,
             phase_timeout=timeout,
             cached=cache,
+            devices=1 if model is None else model.options.devices,
         )
         compiled = compile_level(request, level, record, recorder, several=False).compiled
     return listings(Report.from_dict(compiled.report), compiled.assembly)

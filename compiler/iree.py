@@ -19,6 +19,7 @@ from iree.compiler import ir
 from iree.compiler.api import Invocation, Output, Session, _initializeGlobalCL, ctypes_dl
 
 from mxc.dialects.context import prepare
+from mxc.dialects.devices import device_name
 from mxc.dialects.locations import plain
 from mxc.errors import CompileError
 from mxc.targets.target import HOST, Target
@@ -78,7 +79,7 @@ def set_up_process(target: Target) -> None:
         _initializeGlobalCL("mxc", *LLVM_FLAGS)
 
 
-def flags(target: Target, code_dir: Path | None) -> list[str]:
+def flags(target: Target, code_dir: Path | None, devices: int = 1) -> list[str]:
     """The flags of one session: what to compile for, and where kernels leave their code."""
     chosen = [
         # A hoisted constant expression is computed by an initialiser at every load: weights would
@@ -91,15 +92,23 @@ def flags(target: Target, code_dir: Path | None) -> list[str]:
     if target.is_gpu:
         if code_dir is not None:
             chosen.append(f"--iree-hal-dump-executable-binaries-to={code_dir}")
-        return [*chosen, "--iree-hal-target-device=hip", f"--iree-rocm-target={target.chip}"]
+        return [*chosen, *_devices("hip", devices), f"--iree-rocm-target={target.chip}"]
     chosen += [
-        "--iree-hal-target-device=local",
+        *_devices("local", devices),
         "--iree-hal-local-target-device-backends=llvm-cpu",
         f"--iree-llvmcpu-target-cpu={target.chip}",
     ]
     if target.triple is not None:
         chosen.append(f"--iree-llvmcpu-target-triple={target.triple}")
     return chosen
+
+
+def _devices(kind: str, count: int) -> list[str]:
+    """The devices of a program; several have the names that it calls them by."""
+    flag = "--iree-hal-target-device="
+    if count == 1:
+        return [f"{flag}{kind}"]
+    return [f"{flag}{device_name(number)}={kind}[{number}]" for number in range(count)]
 
 
 class Compiler:
@@ -112,16 +121,17 @@ class Compiler:
         code_dir: Path | None = None,
         *,
         verify_each: bool = True,
+        devices: int = 1,
     ) -> None:
         """Parse `program` (MLIR bytecode or text). Raises CompileError where it does not parse.
 
         The folder `code_dir` receives the text of the kernels, of GPUs also their code objects, if
         given. `verify_each`: IREE verifies the program after each of its passes, else after each
-        phase, which takes a quarter less time in all.
+        phase, which takes a quarter less time in all. `devices`: how many the program is for.
         """
         self._verify_each = verify_each
         self._session = Session()
-        self._session.set_flags(*flags(target, code_dir))
+        self._session.set_flags(*flags(target, code_dir, devices))
         context = prepare(self._session.context)
         try:
             with context, ir.Location.unknown():

@@ -41,7 +41,8 @@ class Request:
     `dump_dir` receives the IR after each pass and each phase, if given.
     `assembly` asks for the text of the kernels. `schedules` is a file of them, for GPUs. No step
     may take longer than `phase_timeout` seconds. `cached`: what was compiled before from the same
-    is taken from the cache of compiled programs, and what is compiled is kept there.
+    is taken from the cache of compiled programs, and what is compiled is kept there. `devices`: how
+    many the program is for.
     """
 
     program: bytes
@@ -55,6 +56,7 @@ class Request:
     schedules: str = ""
     phase_timeout: float = PHASE_TIMEOUT
     cached: bool = False
+    devices: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

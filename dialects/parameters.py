@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from iree.compiler import ir
 
 from mxc.artifact.manifest import SCOPE
+from mxc.dialects.devices import GLOBAL_AFFINITY
 
 #: On a `util.global`: the layout that the bytes of its parameter shall have, a StringAttr.
 LAYOUT = "mxc.layout"
@@ -40,9 +41,10 @@ def initial_value(name: str, kind: ir.Type) -> ir.Attribute:
 class Parameters:
     """The named parameters of one module, each declared once, at the top of the module."""
 
-    def __init__(self, module: ir.Module) -> None:
-        """Of `module`, which has no parameter yet."""
+    def __init__(self, module: ir.Module, affinity: ir.Attribute | None = None) -> None:
+        """Declare them in `module`. `affinity`: their device, where there are several."""
         self._body = module.body
+        self._affinity = affinity
         self._declared: dict[str, ir.Type] = {}
 
     def load(self, name: str, shape: Sequence[int], element: ir.Type) -> ir.Value:
@@ -75,6 +77,7 @@ class Parameters:
                     "sym_visibility": ir.StringAttr.get("private"),
                     "type": ir.TypeAttr.get(kind),
                     "initial_value": value,
+                    **({} if self._affinity is None else {GLOBAL_AFFINITY: self._affinity}),
                 },
             )
         self._declared[name] = kind

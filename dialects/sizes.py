@@ -50,7 +50,13 @@ def constant(value: float | int, kind: ir.Type) -> ir.Value:
 
 
 #: Operations whose last operands are the dynamic sizes of their result.
-_STATED = ("tensor.empty", "tensor.expand_shape", "flow.tensor.bitcast", "flow.tensor.reshape")
+_STATED = (
+    "tensor.empty",
+    "tensor.expand_shape",
+    "flow.tensor.bitcast",
+    "flow.tensor.reshape",
+    "flow.tensor.transfer",
+)
 
 
 def size_of(value: ir.Value, axis: int) -> Size:

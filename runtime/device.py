@@ -8,14 +8,19 @@ each model the number it asked for; models that ask for the same share one pool.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from iree import runtime as rt
 from iree.runtime import _binding
 
+from mxc.artifact.manifest import Manifest
 from mxc.errors import ArtifactError, RequestError
-from mxc.runtime.machine import is_confined, usable_cores
+from mxc.runtime.levels import CPU_DRIVERS
+from mxc.runtime.machine import core_cpus, is_confined, usable_cores
 
 #: What IREE takes where nobody says anything: a driver that another makes shall not be ours.
 _UNCHANGED = (
@@ -25,12 +30,40 @@ _UNCHANGED = (
 )
 
 _LOCK = threading.Lock()
-_OPEN: dict[tuple[str, int], Any] = {}
+_OPEN: dict[tuple[str, int, tuple[int, int]], Any] = {}
 
 
 def driver_of(uri: str) -> str:
     """The IREE driver of a device URI: "hip" of "hip://1"."""
     return uri.partition("://")[0]
+
+
+def device_uris(device: str | None, manifest: Manifest, place: str) -> list[str]:
+    """The devices that run an artifact, as the caller asks for them, or the first ones.
+
+    Raises RequestError for too few, too many, and those of another kind.
+    """
+    wanted = manifest.target.device
+    number = 1 if manifest.model is None else manifest.model.devices
+    kinds = CPU_DRIVERS if wanted in CPU_DRIVERS else (wanted,)
+    if device is None:
+        of_cpu = wanted in CPU_DRIVERS or number == 1
+        return [wanted if of_cpu else f"{wanted}://{n}" for n in range(number)]
+    uris = device.split(",")
+    if uris[0] in CPU_DRIVERS and len(uris) == 1:
+        uris *= number
+    for uri in uris:
+        if driver_of(uri) not in kinds:
+            raise RequestError(
+                f"{place}: compiled for {manifest.target.name}, which runs on "
+                f"{' or '.join(kinds)}; device {uri!r} cannot run it"
+            )
+    if len(uris) != number or (uris[0] not in CPU_DRIVERS and len({*uris}) != number):
+        raise RequestError(
+            f"{place}: compiled for {number} devices; found {device!r}, give {number}, "
+            f"such as {','.join(f'{wanted}://{n}' for n in range(number))}"
+        )
+    return uris
 
 
 def open_device(uri: str, threads: int, place: str) -> Any:
@@ -40,18 +73,53 @@ def open_device(uri: str, threads: int, place: str) -> Any:
     RequestError for an unknown driver and ArtifactError, naming `place`, where this machine has
     no such device.
     """
+    return open_devices([uri], threads, place)[0]
+
+
+def open_devices(uris: Sequence[str], threads: int, place: str) -> list[Any]:
+    """The devices that compute one program together, as `open_device`; of a "local-task" each has
+    `threads` workers of its own, on cores of its own where there are as many."""
     known = rt.query_available_drivers()
-    if driver_of(uri) not in known:
-        raise RequestError(f"unknown device {uri!r}; known drivers: {', '.join(sorted(known))}")
-    key = (uri, threads if driver_of(uri) == "local-task" else 0)
+    for uri in uris:
+        if driver_of(uri) not in known:
+            raise RequestError(f"unknown device {uri!r}; known drivers: {', '.join(sorted(known))}")
+    found = []
     with _LOCK:
-        if key not in _OPEN:
-            _OPEN[key] = _create(uri, threads, place)
-        return _OPEN[key]
+        for number, uri in enumerate(uris):
+            local = driver_of(uri) == "local-task"
+            share = (number, len(uris)) if driver_of(uri) in CPU_DRIVERS else (0, 1)
+            key = (uri, threads if local else 0, share)
+            if key not in _OPEN:
+                with _on_own_cores(number, len(uris), threads if local else 0) as bound:
+                    _OPEN[key] = _create(uri, threads, place, bound=bound)
+            found.append(_OPEN[key])
+    return found
 
 
-def topology(threads: int) -> list[str]:
-    """Flags of IREE that make `threads` workers.
+@contextmanager
+def _on_own_cores(number: int, devices: int, threads: int) -> Iterator[bool]:
+    """Whether the workers of one of several devices are to be bound, to the cores that this thread
+    is on meanwhile: IREE binds workers to cores that their maker may run on."""
+    cores, total = core_cpus(), devices * threads
+    bound = _is_bound(total, usable_cores())
+    if devices == 1 or not bound or not cores:
+        yield bound and devices == 1
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set().union(*cores[number * threads : (number + 1) * threads]))
+    try:
+        yield True
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _is_bound(threads: int, cores: int) -> bool:
+    """Whether workers are bound to cores; see `topology`."""
+    return threads == cores or (threads < cores and is_confined())
+
+
+def topology(threads: int, bound: bool | None = None) -> list[str]:
+    """Flags of IREE that make `threads` workers. `bound`: whether each is on a core of its own.
 
     One for each usable core: each is bound to a core of its own. Linux wakes a thread on the core
     of the one that wakes it and takes milliseconds to move it from there: in half of the decode
@@ -59,8 +127,8 @@ def topology(threads: int) -> list[str]:
     bound, the workers of two processes would share the first ones. They are bound nevertheless
     where the process may not run everywhere, because IREE lets workers that are not bound do so.
     """
-    cores = usable_cores()
-    bound = threads == cores or (threads < cores and is_confined())
+    if bound is None:
+        bound = _is_bound(threads, usable_cores())
     return [
         "--task_topology_nodes=all",
         f"--task_topology_group_count={0 if bound else threads}",
@@ -68,11 +136,11 @@ def topology(threads: int) -> list[str]:
     ]
 
 
-def _create(uri: str, threads: int, place: str) -> Any:
+def _create(uri: str, threads: int, place: str, *, bound: bool) -> Any:
     driver = driver_of(uri)
     try:
         if driver == "local-task":
-            rt.flags.parse_flags(*topology(threads))
+            rt.flags.parse_flags(*topology(threads, bound))
         # iree.runtime.get_driver would give the driver of the first request to all.
         owner = _binding.create_hal_driver(driver)
         device = owner.create_device_by_uri(uri)

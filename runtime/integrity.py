@@ -54,7 +54,7 @@ def check_model(manifest: Manifest, place: str) -> None:
     wanted = step_types(model)
     if found is None or found.inputs != wanted.inputs:
         raise _contradiction(place, f"model and function {STEP} disagree")
-    if found.outputs[:1] != wanted.outputs[:1]:
+    if found.outputs[: model.devices] != wanted.outputs[: model.devices]:
         raise _contradiction(place, f"vocab_size {model.vocab_size} is not that of {STEP}")
     if found.outputs != wanted.outputs:
         raise _contradiction(place, f"function {STEP} does not return its pages and states")
@@ -67,12 +67,12 @@ def step_types(model: ModelRecord) -> Function:
     memory = [
         TensorType(shape=(-1, *each.shape), dtype=each.dtype)
         for each in (*(kind.stored for kind in model.pages), *model.states.values())
-    ]
+    ] * model.devices
     places = [rows] * bool(model.states)
-    logits = TensorType(shape=(-1, model.vocab_size), dtype="f32")
+    logits = TensorType(shape=(-1, model.vocab_size // model.devices), dtype="f32")
     return Function(
         inputs=(rows, rows, _integers(-1, 3), rows, *(rows, lists) * kinds, *places, *memory),
-        outputs=(logits, *memory),
+        outputs=(*[logits] * model.devices, *memory),
     )
 
 

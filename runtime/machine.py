@@ -157,16 +157,21 @@ def usable_cores() -> int:
     Two hardware threads of one core share its vector units: a worker on each makes neither
     faster.
     """
-    if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
-    cores = set()
-    for cpu in os.sched_getaffinity(0):
+    return len(core_cpus()) or os.cpu_count() or 1
+
+
+def core_cpus() -> list[set[int]]:
+    """The hardware threads of each of these cores, in the order of their numbers; none where the
+    system does not say."""
+    cores: dict[str, set[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ():
         siblings = _CPUS / f"cpu{cpu}/topology/thread_siblings_list"
         try:
-            cores.add(siblings.read_text(encoding="ascii").strip())
+            core = siblings.read_text(encoding="ascii").strip()
         except OSError:
-            cores.add(str(cpu))
-    return max(1, len(cores))
+            core = str(cpu)
+        cores.setdefault(core, set()).add(cpu)
+    return list(cores.values())
 
 
 def is_confined() -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -37,15 +38,17 @@ def language_model(model: Model) -> ModelRecord:
 
 
 def page_bytes(record: ModelRecord) -> tuple[int, ...]:
-    """Bytes of a page of each kind."""
-    return tuple(_bytes(_page(record, kind)) for kind in range(len(record.pages)))
+    """Bytes of a page of each kind, on all devices together."""
+    return tuple(record.devices * _bytes(_page(record, kind)) for kind in range(len(record.pages)))
 
 
 @dataclass
 class _Memory:
-    """`count` items (pages, or the states of sequences) of a type: a HalBufferView of a program's
-    making, of [count, *item], and the memory under it where that is ours: see arrays.zeros."""
+    """`count` items (pages, or the states of sequences) of a type on a device: a HalBufferView of a
+    program's making, of [count, *item], and the memory under it where that is ours: see
+    arrays.zeros."""
 
+    device: Any
     item: TensorType
     count: int
     view: Any
@@ -71,13 +74,18 @@ class PagedSteps:
         self.context = record.max_sequence_length
         self.rows = record.rows
         self.states = states if record.states else 0
+        # Of each device, in the order of the arguments of the program.
         self._pools = [
-            self._allocate(_page(record, kind), count) for kind, count in enumerate(pages)
+            [self._allocate(device, _page(record, kind), count) for kind, count in enumerate(pages)]
+            for device in model.devices
         ]
-        self._states = [self._allocate(kind, states) for kind in record.states.values()]
+        self._states = [
+            [self._allocate(device, kind, states) for kind in record.states.values()]
+            for device in model.devices
+        ]
         self.kinds = tuple(
-            PageKind(window=kind.window, pages=pool.count, bytes_per_page=pool.bytes)
-            for kind, pool in zip(record.pages, self._pools, strict=True)
+            PageKind(window=kind.window, pages=count, bytes_per_page=size)
+            for kind, count, size in zip(record.pages, pages, page_bytes(record), strict=True)
         )
 
     def step(self, plan: StepPlan) -> NDArray[np.float32]:
@@ -86,10 +94,15 @@ class PagedSteps:
         if wrong is not None:
             raise RequestError(f"{self._model.path}: no step of the model: {wrong}")
         with self._lock:
-            logits, *memory = self._model.invoke(STEP, self.arguments(plan))
-            for each, view in zip(self._memory, memory, strict=True):
+            results = self._model.invoke(STEP, self.arguments(plan))
+            devices = self._model.devices
+            for each, view in zip(self._memory, results[len(devices) :], strict=True):
                 each.view = view
-        return arrays.to_host(self._model.device, logits, "f32")
+        logits = [
+            arrays.to_host(device, each, "f32")
+            for device, each in zip(devices, results, strict=False)
+        ]
+        return logits[0] if len(logits) == 1 else np.concatenate(logits, axis=1)
 
     def arguments(self, plan: StepPlan) -> list[Any]:
         """What `step` is called with: HalBufferViews, the pools and states at last."""
@@ -102,26 +115,30 @@ class PagedSteps:
 
     def copy_pages(self, kind: int, source: Integers, target: Integers) -> None:
         """See StepModel."""
-        pool = self._pools[kind]
         with self._lock:
-            self._copy(pool, pool, list(zip(source.tolist(), target.tolist(), strict=True)))
+            for pools in self._pools:
+                pairs = list(zip(source.tolist(), target.tolist(), strict=True))
+                self._copy(pools[kind], pools[kind], pairs)
 
     def copy_state(self, source: int, target: int) -> None:
         """See StepModel."""
         with self._lock:
-            for each in self._states:
+            for each in chain.from_iterable(self._states):
                 self._copy(each, each, [(source, target)])
 
     def read_pages(self, kind: int, pages: Integers) -> arrays.Array:
-        """A copy of some pages of a kind: [len(pages), E, B, V, D], or as PageRecord.stored is."""
-        return self._read(self._pools[kind], pages)
+        """A copy of some pages of a kind: [len(pages), E, B, V, D], or as PageRecord.stored is.
+
+        V are the heads of all devices, where each has some.
+        """
+        return np.concatenate([self._read(pools[kind], pages) for pools in self._pools], axis=-2)
 
     def read_state(self, slot: int) -> dict[str, NDArray[np.float32]]:
         """Copies of the states of a sequence, by name: [L, ..]."""
         slots = np.array([slot], np.int32)
         return {
             name: self._read(memory, slots)[0]
-            for name, memory in zip(self._record.states, self._states, strict=True)
+            for name, memory in zip(self._record.states, self._states[0], strict=True)
         }
 
     def grow(self, pages: Sequence[int], states: int, used: Sequence[Sequence[int]]) -> None:
@@ -132,51 +149,57 @@ class PagedSteps:
         """
         with self._lock:
             grown = [
-                self._grown(pool, count, held)
-                for pool, count, held in zip(self._pools, pages, used, strict=True)
+                [
+                    self._grown(pool, count, held)
+                    for pool, count, held in zip(pools, pages, used, strict=True)
+                ]
+                for pools in self._pools
             ]
-            slots = [self._grown(each, states, range(each.count)) for each in self._states]
+            slots = [
+                [self._grown(each, states, range(each.count)) for each in own]
+                for own in self._states
+            ]
             self._pools, self._states = grown, slots
-            if self._states:
+            if self._record.states:
                 self.states = states
             self.kinds = tuple(
-                replace(kind, pages=pool.count)
-                for kind, pool in zip(self.kinds, self._pools, strict=True)
+                replace(kind, pages=count) for kind, count in zip(self.kinds, pages, strict=True)
             )
 
     @property
     def _memory(self) -> list[_Memory]:
-        return [*self._pools, *self._states]
+        devices = zip(self._pools, self._states, strict=True)
+        return [each for pools, states in devices for each in (*pools, *states)]
 
     def _grown(self, old: _Memory, count: int, used: Sequence[int]) -> _Memory:
         if count == old.count:
             return old
-        new = self._allocate(old.item, count)
+        new = self._allocate(old.device, old.item, count)
         self._copy(old, new, [(each, each) for each in used])
         return new
 
-    def _allocate(self, item: TensorType, count: int) -> _Memory:
+    def _allocate(self, device: Any, item: TensorType, count: int) -> _Memory:
         model = self._model
         whole = TensorType(shape=(count, *item.shape), dtype=item.dtype)
         try:
-            view, under = arrays.zeros(model.device, whole, lazily=model.runs_on_cpu)
+            view, under = arrays.zeros(device, whole, lazily=model.runs_on_cpu)
         except (MemoryError, RuntimeError) as error:
             raise RequestError(
                 f"{model.path}: no memory for {count} of {_bytes(item)} bytes of keys, values and "
                 f"states ({' '.join(str(error).split())[:200]}); use fewer or shorter sequences"
             ) from error
-        return _Memory(item, count, view, under)
+        return _Memory(device, item, count, view, under)
 
     def _copy(self, source: _Memory, target: _Memory, pairs: list[tuple[int, int]]) -> None:
         size = source.bytes
         ranges = [(size * start, size * end, size) for start, end in pairs]
-        arrays.copy_ranges(self._model.device, source.view, target.view, ranges)
+        arrays.copy_ranges(source.device, source.view, target.view, ranges)
 
     def _read(self, memory: _Memory, items: Integers) -> arrays.Array:
-        target = self._allocate(memory.item, len(items))
+        target = self._allocate(memory.device, memory.item, len(items))
         with self._lock:
             self._copy(memory, target, list(zip(items.tolist(), range(len(items)), strict=True)))
-        return arrays.to_host(self._model.device, target.view, memory.item.dtype)
+        return arrays.to_host(memory.device, target.view, memory.item.dtype)
 
 
 def inputs(plan: StepPlan, record: ModelRecord) -> list[tuple[Integers, str]]:

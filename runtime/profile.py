@@ -121,6 +121,11 @@ def profile_model(model: Model, tokens: Sequence[int]) -> tuple[Profile, ...]:
     with tiles of AMX, and where IREE's tools fail.
     """
     record = language_model(model)
+    if record.devices > 1:
+        raise RequestError(
+            f"{model.path}: compiled for {record.devices} devices: a profile is of one; compile it "
+            "without --devices"
+        )
     if driver_of(model.uri) not in CPU_DRIVERS:
         raise RequestError(
             f"{model.path}: compiled for {model.manifest.target.name}: profiles are made on CPUs "

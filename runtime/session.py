@@ -22,7 +22,7 @@ from mxc.artifact.manifest import SCOPE, Function, Manifest, TensorType, read_ma
 from mxc.artifact.parameter_archive import read_archive
 from mxc.errors import ArtifactError, RequestError
 from mxc.runtime import arrays
-from mxc.runtime.device import driver_of, open_device
+from mxc.runtime.device import device_uris, driver_of, open_devices
 from mxc.runtime.integrity import check_files, check_model, check_version
 from mxc.runtime.levels import CPU_DRIVERS, choose_level
 from mxc.runtime.machine import physical_cores
@@ -50,10 +50,11 @@ def load(
     """Map the artifact folder `path` and make it ready to run.
 
     device: an IREE device URI of the kind that the artifact is for ("local-sync", "hip://1");
-    the first one by default; or "simulator" for an artifact for gfx950, which takes neither
-    threads nor level. threads: CPU worker threads, all physical cores by default; results do not
-    depend on it. level: of an artifact that holds several levels of CPU features, the one to run;
-    by default the best that this machine may run. verify: checksum large weights too. SHA-256 of
+    the first one by default; of an artifact for several devices so many, with "," between. Or
+    "simulator" for an artifact for gfx950, which takes neither threads nor level. threads: CPU
+    worker threads of each device, all physical cores together by default; results do not depend
+    on it. level: of an artifact that holds several levels of CPU features, the one to run; by
+    default the best that this machine may run. verify: checksum large weights too. SHA-256 of
     every other file, and of weights up to 64 MiB, is always checked; larger weights otherwise by
     their size alone.
 
@@ -74,36 +75,38 @@ def load(
             f"{place}: compiled with --weights none: it can be inspected but not run; "
             "compile it again with its weights"
         )
-    wanted = manifest.target.device
-    uri = wanted if device is None else device
-    kinds = CPU_DRIVERS if wanted in CPU_DRIVERS else (wanted,)
-    if driver_of(uri) not in kinds:
-        raise RequestError(
-            f"{place}: compiled for {manifest.target.name}, which runs on {' or '.join(kinds)}; "
-            f"device {uri!r} cannot run it"
-        )
+    uris = device_uris(device, manifest, place)
     if threads is not None and threads < 1:
         raise RequestError(f"threads must be at least 1, got {threads}")
     chosen = choose_level(manifest, level, place)
     check_model(manifest, place)
     check_files(folder, manifest, verify=verify)
     # local-sync has no workers: the thread that calls does the work.
-    count = 1 if driver_of(uri) == "local-sync" else threads or physical_cores()
-    return Model(folder, manifest, chosen, open_device(uri, count, place), count, uri)
+    count = threads or max(1, physical_cores() // len(uris))
+    if driver_of(uris[0]) == "local-sync":
+        count = 1
+    return Model(folder, manifest, chosen, open_devices(uris, count, place), count, ",".join(uris))
 
 
 class Model:
     """A loaded artifact. Calls from several threads wait for each other.
 
     `manifest` says what it holds, of the `level` that runs; `threads` is the number of CPU worker
-    threads; `device` is the iree.runtime.HalDevice that `uri` names.
+    threads of each device; `devices` are the iree.runtime.HalDevices that `uri` names, with ","
+    between, and `device` the first of them.
     """
 
     def __init__(
-        self, path: Path, manifest: Manifest, level: str, device: Any, threads: int, uri: str
+        self,
+        path: Path,
+        manifest: Manifest,
+        level: str,
+        devices: Items[Any],
+        threads: int,
+        uri: str,
     ) -> None:
         """Map module and weights; `load` is the way to get here."""
-        self._describe(path, manifest, level, device, threads, uri)
+        self._describe(path, manifest, level, devices, threads, uri)
         instance = rt.VmInstance()
         try:
             parameters = load_parameters(self.archives)
@@ -111,7 +114,7 @@ class Model:
             self._context = rt.VmContext(
                 instance,
                 [
-                    rt.create_hal_module(instance, device),
+                    rt.create_hal_module(instance, devices=list(devices)),
                     rt.create_io_parameters_module(
                         instance, parameters.create_provider(scope=SCOPE)
                     ),
@@ -129,12 +132,19 @@ class Model:
         }
 
     def _describe(
-        self, path: Path, manifest: Manifest, level: str, device: Any, threads: int, uri: str
+        self,
+        path: Path,
+        manifest: Manifest,
+        level: str,
+        devices: Items[Any],
+        threads: int,
+        uri: str,
     ) -> None:
         self.path = path
         self.manifest = manifest.at(level)
         self.level = level
-        self.device = device
+        self.devices = tuple(devices)
+        self.device = self.devices[0]
         self.threads = threads
         self.uri = uri
         self._lock = threading.Lock()

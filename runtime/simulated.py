@@ -59,6 +59,11 @@ def load(
             f"{place}: compiled for {manifest.target.name}; the simulator runs "
             f"{' and '.join(chips)}, compile it with --target {chips[0]}"
         )
+    if manifest.model is not None and manifest.model.devices > 1:
+        raise RequestError(
+            f"{place}: compiled for {manifest.model.devices} devices; the simulator is one: "
+            "compile it without --devices"
+        )
     if not manifest.weights_present:
         raise ArtifactError(
             f"{place}: compiled with --weights none: it can be inspected but not run; "
@@ -78,7 +83,7 @@ class SimulatedModel(Model):
     def __init__(self, path: Path, manifest: Manifest, level: str, make: Make) -> None:
         """Map module and weights; `load` is the way to get here."""
         device = open_device("local-sync", 1, str(path))
-        self._describe(path, manifest, level, device, 1, SIMULATOR)
+        self._describe(path, manifest, level, [device], 1, SIMULATOR)
         try:
             module = read_module(self.module_file)
             self._simulated = make(_parameters(self.archives))

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from mxc.artifact import manifest
-from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
+from mxc.compiler.report import FunctionCost, Matmul, Operation, Report, Transfers
 from mxc.compiler.report.assembly import Kernel
 from mxc.compiler.report.kernel_time import Time
 
@@ -212,6 +212,7 @@ def fields_of(section: str) -> list[str]:
         ("operations", Operation, ()),
         ("time", Time, ()),
         ("kernels", Kernel, ()),
+        ("transfers", Transfers, ()),
         ("functions of the report", FunctionCost, ()),
     ],
 )

@@ -170,6 +170,12 @@ def _compile(
             show_default="bf16, or f32 where activations are",
         ),
     ] = None,
+    devices: Annotated[
+        int,
+        typer.Option(
+            help="So many devices compute the model together, each with its share of the weights."
+        ),
+    ] = 1,
     weights: Annotated[
         str, typer.Option(help="packed, or none: code only, to be inspected but not run.")
     ] = "packed",
@@ -235,6 +241,7 @@ def _compile(
         quantize_dense=quantize_dense,
         recipe=recipe,
         kv_cache=kv_cache,
+        devices=devices,
         weights=weights,
         revision=revision,
         strict=strict,

@@ -62,7 +62,9 @@ def command(
         each_rate = result["generate_tokens_per_second_each"]
         table.add_row(f"each of {batch}", f"{each_rate:.2f} tokens/s")
     table.add_row("peak memory", f"{result['peak_memory_bytes'] / (1 << 20):,.0f} MiB")
-    table.add_row("threads", str(result["threads"]))
+    devices = result["devices"]
+    where = f" on each of {devices} devices" if devices > 1 else ""
+    table.add_row("threads", f"{result['threads']}{where}")
     if len(result["levels"]) > 1:
         table.add_row("level", f"{result['level']} of {', '.join(result['levels'])}")
     console = table_console()
@@ -187,6 +189,7 @@ def measure(
         "load_seconds": load_seconds,
         "peak_memory_bytes": peak_memory_bytes(),
         "threads": model.threads,
+        "devices": len(model.devices),
         "prompt": prompt,
         "generate": generate,
         "batch": batch,

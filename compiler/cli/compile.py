@@ -32,6 +32,7 @@ def command(
     quantize_dense: str | None,
     recipe: str | None,
     kv_cache: str | None,
+    devices: int,
     weights: str,
     revision: str | None,
     strict: bool,
@@ -67,6 +68,7 @@ def command(
             quantize_dense=quantize_dense,
             recipe=recipe,
             kv_cache=kv_cache,
+            devices=None if devices == 1 else devices,
         )
         return
     with ending_cleanly(), showing(Console(stderr=True)) as progress:
@@ -79,6 +81,7 @@ def command(
             quantize_dense=quantize_dense,
             recipe=recipe,
             kv_cache=kv_cache,
+            devices=devices,
             weights=weights,
             strict=strict,
             allow_nan_scales=allow_nan_scales,

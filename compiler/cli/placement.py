@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 Threads = Annotated[
-    int | None, typer.Option(help="CPU threads.", show_default="all physical cores")
+    int | None, typer.Option(help="CPU threads of each device.", show_default="all physical cores")
 ]
-Device = Annotated[str | None, typer.Option(help="IREE device URI, e.g. hip://1.")]
+Device = Annotated[
+    str | None, typer.Option(help="IREE device URI, e.g. hip://1; several: hip://0,hip://1.")
+]
 DeviceOrSimulator = Annotated[
     str | None,
     typer.Option(

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mxc.artifact.manifest import ModelRecord
-from mxc.compiler.report import Matmul, MatmulCost, Report, Reports
+from mxc.compiler.report import Matmul, MatmulCost, Report, Reports, Transfers
 from mxc.compiler.report.assembly import Kernel
 from mxc.targets.target import TARGETS
 
@@ -67,6 +67,12 @@ def show_report(console: Console, reports: Reports) -> None:
         console.print(
             f"{archive.name}: {bytes_text(archive.bytes)}, read by {readers}", highlight=False
         )
+    for number, device in enumerate(reports.devices):
+        console.print(
+            f"device {number}: {bytes_text(device.bytes)} of weights, "
+            f"{bytes_text(device.on_every_device)} of these on every device",
+            highlight=False,
+        )
 
 
 def render(report: Report, width: int = _LOG_WIDTH) -> Group:
@@ -94,6 +100,7 @@ def render(report: Report, width: int = _LOG_WIDTH) -> Group:
     if record is not None and record.gpu is not None and record.gpu.unverified:
         lines.append(Text(f"note: {record.gpu.unverified}"))
     lines += [Text(line) for line in _troubles(report.spilling)]
+    lines += [Text(_between(each)) for each in report.transfers]
     return Group(table, *lines, Text(_totals(report)))
 
 
@@ -247,6 +254,15 @@ def _where(rows: Sequence[Row], said: Callable[[Matmul], str | None]) -> list[st
         f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {text}"
         for text, names in found.items()
     ]
+
+
+def _between(sent: Transfers) -> str:
+    """What goes from device to device."""
+    return (
+        f"{sent.function} sends from device to device, in {sent.count} transfers, "
+        f"{bytes_text(sent.bytes_per_row)} a row, {bytes_text(sent.bytes_per_logits)} a row of "
+        f"logits, {bytes_text(sent.bytes_per_run)} a run"
+    )
 
 
 def _totals(report: Report) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from mxc.compiler.checkpoints.canonical.slices import columns_of, numbers_of
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.source import Source
+from mxc.compiler.models.blocks.devices import Device
 from mxc.compiler.models.blocks.parameters import Parameter, Rows
 from mxc.compiler.models.blocks.weights import ELEMENTS, Formats
 from mxc.compiler.models.decoder import Decoder
@@ -96,9 +97,16 @@ def _named(decoder: Decoder, source: Source) -> Source:
     return replace(source, tensors=tensors)
 
 
-def formats_of(bound: Sequence[Bound], generated: Mapping[str, object]) -> Formats:
+def formats_of(
+    bound: Sequence[Bound], generated: Mapping[str, object], devices: Sequence[Device]
+) -> Formats:
     """The format of every parameter of the program, by key."""
-    found: dict[str, BlockFormat | str] = {each.key: each.blocks or each.format for each in bound}
+    found: dict[str, BlockFormat | str] = {
+        f"{device.prefix}{each.key}": each.blocks or each.format
+        for device in devices
+        for each in bound
+        if device.has(each.parameter)
+    }
     return found | dict.fromkeys(generated, "f32")
 
 

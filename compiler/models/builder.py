@@ -1,9 +1,11 @@
-"""The module of a decoder.
+"""The module of a decoder, on one device or on several that compute it together.
 
 Its one function, `step`, is the one that `ModelRecord` describes.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from iree.compiler import ir
 
@@ -11,6 +13,12 @@ from mxc.artifact.manifest import STEP
 from mxc.artifact.pages import stored_positions
 from mxc.compiler.models.blocks.activations import Activations
 from mxc.compiler.models.blocks.attention import Cache
+from mxc.compiler.models.blocks.devices import (
+    Device,
+    devices_of,
+    on_each,
+    summed,
+)
 from mxc.compiler.models.blocks.primitives import (
     add,
     f32,
@@ -35,6 +43,7 @@ from mxc.compiler.models.options import Options
 from mxc.compiler.models.samples import samples_of_step
 from mxc.dialects.attention import Runs
 from mxc.dialects.context import new_context
+from mxc.dialects.devices import ABI_AFFINITY
 from mxc.dialects.pages import Pages
 from mxc.dialects.parameters import NAME, Parameters
 from mxc.dialects.samples import write_samples
@@ -55,22 +64,31 @@ class Builder:
     ) -> None:
         """`formats`: of every parameter, by key; see weights.py. `grouped`: rows are sorted by
         expert in the program; see experts.py."""
-        self._decoder = decoder
+        self._decoder = decoder.share(options.devices)
+        self._devices = devices_of(options.devices)
         self._options = options
         recipe = options.activation_recipe
-        self._activations = Activations(
+        activations = Activations(
             options.activations, options.floats, None if recipe is None else scale_recipe(recipe)
         )
         self._context = new_context()
         with self._context, ir.Location.unknown():
             self._module = ir.Module.create()
-        self._parameters = Parameters(self._module)
-        self._scope = Scope(
-            Weights(self._parameters, formats, self._activations, observes=options.observe_inputs),
-            self._activations,
-            decoder.norm,
-            grouped,
-        )
+            self._scopes = [
+                Scope(
+                    Weights(
+                        Parameters(self._module, device.affinity),
+                        formats,
+                        activations,
+                        observes=options.observe_inputs,
+                    ),
+                    activations,
+                    decoder.norm,
+                    grouped,
+                    device.prefix,
+                )
+                for device in self._devices
+            ]
 
     def build(self) -> ir.Module:
         """The module with the function `step`."""
@@ -90,25 +108,41 @@ class Builder:
             block = op.regions[0].blocks.append(*inputs)
             with ir.InsertionPoint(block):
                 results = self._step(list(block.arguments))
-                observed = self._scope.weights.take_observed()
-                unnamed = [ir.DictAttr.get({}) for _ in results]
+                observed = self._scopes[0].weights.take_observed()
+                count = len(self._devices)
+                returned = [*self._on_devices(count), *self._on_devices(len(memory))]
                 results += observed.values()
                 ir.Operation.create("util.return", operands=results)
             kinds = [value.type for value in results]
             op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kinds))
-            named = [ir.DictAttr.get({NAME: ir.StringAttr.get(name)}) for name in observed]
-            op.attributes["res_attrs"] = ir.ArrayAttr.get(unnamed + named)
+            named = [{NAME: ir.StringAttr.get(name)} for name in observed]
+            op.attributes["res_attrs"] = _attributes([*returned, *named])
             # Memory is given to the program, which returns it: it is updated where it lies.
-            consumed = ir.DictAttr.get({"iree.abi.consume": ir.UnitAttr.get()})
-            given = len(inputs) - len(memory)
-            op.attributes["arg_attrs"] = ir.ArrayAttr.get(
-                [ir.DictAttr.get({})] * given + [consumed] * len(memory)
+            consumed = {"iree.abi.consume": ir.UnitAttr.get()}
+            op.attributes["arg_attrs"] = _attributes(
+                [
+                    *self._on(0, len(inputs) - len(memory)),
+                    *({**each, **consumed} for each in self._on_devices(len(memory))),
+                ]
             )
-            pools = [list(ir.RankedTensorType(each).shape) for each in memory]
+            count = len(memory) // len(self._devices)
+            pools = [list(ir.RankedTensorType(each).shape) for each in memory[:count]]
             paged, longest = len(self._decoder.pages), self._options.max_sequence_length
-            samples = samples_of_step(PAGE, longest, pools[:paged], pools[paged:])
+            samples = samples_of_step(
+                PAGE, longest, pools[:paged], pools[paged:], len(self._devices)
+            )
             write_samples(self._module.operation, samples)
         return self._module
+
+    def _on(self, device: int, count: int) -> list[dict[str, ir.Attribute]]:
+        """What says of each of `count` arguments or results that it is on a device."""
+        affinity = self._devices[device].affinity
+        return [{} if affinity is None else {ABI_AFFINITY: affinity}] * count
+
+    def _on_devices(self, count: int) -> list[dict[str, ir.Attribute]]:
+        """The same of what has as much on each device, `count` in all."""
+        each = count // len(self._devices)
+        return [found for number in range(len(self._devices)) for found in self._on(number, each)]
 
     def _row_types(self) -> list[ir.Type]:
         """tokens [T], positions [T], runs [S, 3], rows [R]: i32."""
@@ -120,87 +154,172 @@ class Builder:
         return [each for _ in kinds for each in (_integers(None), _integers(None, None))]
 
     def _memory_types(self) -> list[ir.Type]:
-        """The pools of each kind of pages, as PageRecord.stored is, and those of states, f32."""
+        """The pools of each device: of each kind of pages, as PageRecord.stored is, and those of
+        states, f32."""
         dynamic, element = ir.ShapedType.get_dynamic_size(), _element_of_pages(self._options)
         pools = []
         for entries, positions, heads, depth in (kind.shape for kind in self._decoder.pages):
             rows = stored_positions(self._options.page_format, positions)
             shape = [dynamic, entries, rows, heads, depth]
             pools.append(ir.RankedTensorType.get(shape, element))
-        states = self._decoder.states.values()
-        return [*pools, *(ir.RankedTensorType.get([dynamic, *state], f32()) for state in states)]
+        states = [
+            ir.RankedTensorType.get([dynamic, *state], f32())
+            for state in self._decoder.states.values()
+        ]
+        return [*pools, *states] * len(self._devices)
 
     def _step(self, given: list[ir.Value]) -> list[ir.Value]:
         """The logits of the rows that are asked for, then the memory: see `ModelRecord`."""
+        model, devices = self._decoder, self._devices
+        kept = len(model.pages) + len(model.states)
+        rows = len(given) - kept * len(devices)
+        each = zip(*(on_each(value, devices) for value in given[:rows]), strict=True)
+        pools = [given[rows + kept * number :][:kept] for number in range(len(devices))]
+        calls = [
+            self._call(scope, list(own), memory)
+            for scope, own, memory in zip(self._scopes, each, pools, strict=True)
+        ]
+        found = summed(
+            [self._embedded(call, device) for call, device in zip(calls, devices, strict=True)],
+            devices,
+        )
+        xs = [scale(x, model.embedding_scale) for x in found]
+        inputs = [self._layer_inputs(call, x) for call, x in zip(calls, xs, strict=True)]
+        for number, layer in enumerate(model.layers):
+            xs = self._layer(layer, xs, number, calls)
+            xs = [
+                self._scaled(layer, self._with_input(call, own, x, number), call.scope, number)
+                for call, own, x in zip(calls, inputs, xs, strict=True)
+            ]
+        logits = [self._logits(call, x) for call, x in zip(calls, xs, strict=True)]
+        return [*logits, *(value for call in calls for value in call.memory.values)]
+
+    def _call(self, scope: Scope, given: list[ir.Value], memory: list[ir.Value]) -> _Call:
+        """What the layers on one device see of the arguments."""
         model = self._decoder
         kinds = len(model.pages)
         tokens, positions, runs, wanted, *given = given
         slots, lists, given = given[0 : 2 * kinds : 2], given[1 : 2 * kinds : 2], given[2 * kinds :]
         positions, *slots = (as_long_as(each, tokens) for each in (positions, *slots))
         places = given.pop(0) if model.states else None
-        pools, states = given[:kinds], given[kinds:]
         caches = {
             (kind.reach, kind.row): Cache(Pages(pool, pages, self._options.page_format), slot)
-            for kind, pool, pages, slot in zip(model.pages, pools, lists, slots, strict=True)
+            for kind, pool, pages, slot in zip(model.pages, memory, lists, slots, strict=False)
         }
-        memory = Memory(caches, states)
-        state = State(self._rotations(positions), Runs(positions, runs), places)
-        x = self._scope.weights.lookup(tokens, EMBEDDING, (model.vocab_size, model.hidden_size))
-        x = scale(x, model.embedding_scale)
-        own = None
-        if model.inputs is not None:
-            own = model.inputs.build(self._scope, tokens, x, "model")
-        for number, layer in enumerate(model.layers):
-            x = self._layer(layer, x, number, state, memory)
-            name = f"model.layers.{number}"
-            if model.inputs is not None and own is not None:
-                x = model.inputs.add(self._scope, x, own, number, name)
-            if layer.scaled:
-                factor = self._scope.weights.load(f"{name}.{SCALAR}", 1)
-                x = multiply(x, factor)
-        logits = self._head(rows_of(x, wanted))
-        return [logits, *(cache.pages.pool for cache in caches.values()), *memory.states]
+        state = State(self._rotations(scope, positions), Runs(positions, runs), places)
+        return _Call(scope, tokens, wanted, state, Memory(caches, memory[kinds:]))
 
-    def _rotations(self, positions: ir.Value) -> dict[tuple[Rope, int], tuple[ir.Value, ir.Value]]:
+    def _embedded(self, call: _Call, device: Device) -> ir.Value:
+        """The embeddings of the tokens f32 [T, H]: of several devices those of its rows."""
+        model = self._decoder
+        first = model.vocab_size * device.number if device.count > 1 else None
+        key, shape = f"{device.prefix}{EMBEDDING}", (model.vocab_size, model.hidden_size)
+        return call.scope.weights.lookup(call.tokens, key, shape, first)
+
+    def _layer_inputs(self, call: _Call, x: ir.Value) -> ir.Value | None:
+        """What each layer gets of a token beside x [T, H], where a model has that."""
+        inputs = self._decoder.inputs
+        return None if inputs is None else inputs.build(call.scope, call.tokens, x, "model")
+
+    def _with_input(self, call: _Call, own: ir.Value | None, x: ir.Value, number: int) -> ir.Value:
+        """x [T, H] with the input of its own that a layer has."""
+        inputs = self._decoder.inputs
+        if inputs is None or own is None:
+            return x
+        return inputs.add(call.scope, x, own, number, f"model.layers.{number}")
+
+    def _scaled(self, layer: Layer, x: ir.Value, scope: Scope, number: int) -> ir.Value:
+        """x [T, H] times the number of a layer, where it has one."""
+        if not layer.scaled:
+            return x
+        name = f"{scope.prefix}model.layers.{number}.{SCALAR}"
+        return multiply(x, scope.weights.load(name, 1))
+
+    def _rotations(
+        self, scope: Scope, positions: ir.Value
+    ) -> dict[tuple[Rope, int], tuple[ir.Value, ir.Value]]:
         """The rows of the rope tables that belong to the rows of this call."""
         found = {}
         for number, (rope, depth) in enumerate(self._decoder.rotations):
-            width = rope.rotated(depth) // 2
-            shape = [self._options.max_sequence_length, width]
+            shape = (self._options.max_sequence_length, rope.rotated(depth) // 2)
             cos, sin = (
-                rows_of(self._parameters.load(key, shape, f32()), positions)
+                rows_of(scope.weights.load(f"{scope.prefix}{key}", *shape), positions)
                 for key in rope_keys(number)
             )
             found[rope, depth] = (cos, sin)
         return found
 
     def _layer(
-        self, layer: Layer, x: ir.Value, number: int, state: State, memory: Memory
-    ) -> ir.Value:
-        """x [T, H] -> [T, H]; the memory becomes that behind the tokens of this call."""
-        name, norms = f"model.layers.{number}", layer.norms
+        self, layer: Layer, xs: list[ir.Value], number: int, calls: list[_Call]
+    ) -> list[ir.Value]:
+        """x [T, H] on each device -> [T, H]; memory becomes that behind the tokens of this call."""
+        norms, devices = layer.norms, self._devices
+        names = [f"{device.prefix}model.layers.{number}" for device in devices]
 
-        def norm(value: ir.Value, which: str | None) -> ir.Value:
-            return value if which is None else self._scope.norm(value, f"{name}.{which}")
+        def norm(values: list[ir.Value], which: str | None) -> list[ir.Value]:
+            if which is None:
+                return values
+            return [
+                call.scope.norm(value, f"{name}.{which}")
+                for call, value, name in zip(calls, values, names, strict=True)
+            ]
 
-        normed = norm(x, norms.before_attention)
-        attended = layer.attention.build(
-            self._scope, normed, f"{name}.{layer.attention_name}", state, memory
-        )
-        y = add(x, scale(norm(attended, norms.after_attention), layer.residual))
+        def added(
+            values: list[ir.Value], parts: list[ir.Value], after: str | None
+        ) -> list[ir.Value]:
+            wholes = norm(summed(parts, devices), after)
+            return [
+                add(value, scale(whole, layer.residual))
+                for value, whole in zip(values, wholes, strict=True)
+            ]
+
+        normed = norm(xs, norms.before_attention)
+        attended = [
+            layer.attention.build(
+                call.scope, x, f"{name}.{layer.attention_name}", call.state, call.memory
+            )
+            for call, x, name in zip(calls, normed, names, strict=True)
+        ]
+        ys = added(xs, attended, norms.after_attention)
         if not layer.parallel:
-            normed = norm(y, norms.before_mlp)
-        mixed = layer.mlp.build(self._scope, normed, f"{name}.{layer.mlp_name}")
-        return add(y, scale(norm(mixed, norms.after_mlp), layer.residual))
+            normed = norm(ys, norms.before_mlp)
+        mixed = [
+            layer.mlp.build(call.scope, x, f"{name}.{layer.mlp_name}")
+            for call, x, name in zip(calls, normed, names, strict=True)
+        ]
+        return added(ys, mixed, norms.after_mlp)
 
-    def _head(self, hidden: ir.Value) -> ir.Value:
-        """hidden [T, H] -> logits [T, vocabulary]."""
-        model, weights = self._decoder, self._scope.weights
-        weight = HEAD if weights.has(HEAD) else EMBEDDING
-        normed = weights.prepare(self._scope.norm(hidden, "model.norm"), weight)
+    def _logits(self, call: _Call, x: ir.Value) -> ir.Value:
+        """x [T, H] -> logits of the rows that are wanted [R, vocabulary], of several devices those
+        of its part of the vocabulary."""
+        model, scope = self._decoder, call.scope
+        weights, prefix = scope.weights, scope.prefix
+        weight = next(
+            key for key in (f"{prefix}{HEAD}", f"{prefix}{EMBEDDING}") if weights.has(key)
+        )
+        rows = rows_of(x, call.wanted)
+        normed = weights.prepare(scope.norm(rows, f"{prefix}model.norm"), weight)
         shape = (model.vocab_size, model.hidden_size)
-        logits = scale(weights.linear(normed, "lm_head", weight, shape), model.logits_scale)
+        logits = weights.linear(normed, f"{prefix}lm_head", weight, shape)
+        logits = scale(logits, model.logits_scale)
         return logits if model.logits_cap is None else soft_cap(logits, model.logits_cap)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What layers on one device see of a call: weights, tokens i32 [T], the rows whose logits are
+    wanted i32 [R], positions and runs, and the memory."""
+
+    scope: Scope
+    tokens: ir.Value
+    wanted: ir.Value
+    state: State
+    memory: Memory
+
+
+def _attributes(each: list[dict[str, ir.Attribute]]) -> ir.Attribute:
+    """The attributes of each argument, or of each result."""
+    return ir.ArrayAttr.get([ir.DictAttr.get(found) for found in each])
 
 
 def _element_of_pages(options: Options) -> ir.Type:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler.models.blocks.attention import CacheKind, CacheRow
 from mxc.compiler.models.blocks.dense_and_experts import DenseAndExperts
+from mxc.compiler.models.blocks.devices import divided, refuse_split
 from mxc.compiler.models.blocks.latent_attention import LatentAttention
 from mxc.compiler.models.blocks.layer_inputs import LayerInputs
 from mxc.compiler.models.blocks.linear_attention import LinearAttention
@@ -191,6 +192,23 @@ class Decoder:
         ]
         return {name: (len(every), *shape) for name, shape in (every or [{}])[0].items()}
 
+    def share(self, devices: int) -> Decoder:
+        """What each of several devices computes; the model itself where there is one.
+
+        Raises CheckpointError where heads, widths or the vocabulary do not divide among them, and
+        for blocks that are not divided.
+        """
+        if devices == 1:
+            return self
+        if self.inputs is not None or any(layer.scaled for layer in self.layers):
+            refuse_split(devices, "numbers or inputs of each layer's own (Gemma 4)")
+        layers = tuple(
+            replace(layer, attention=layer.attention.share(devices), mlp=layer.mlp.share(devices))
+            for layer in self.layers
+        )
+        size = divided(devices, "vocab_size", self.vocab_size)
+        return replace(self, layers=layers, vocab_size=size)
+
     def parameters(self, format_of: FormatOf, *, head: bool = False) -> Iterator[Parameter]:
         """What the program reads of the checkpoint, in the order of the model.
 
@@ -212,7 +230,8 @@ class Decoder:
                 yield vector(f"{name}.{SCALAR}", ("one", 1))
         yield from self.norm.parameters("model.norm", hidden)
         if not self.tied or head:
-            yield matrix(HEAD, vocabulary, hidden, [EMBEDDING if self.tied else HEAD])
+            source = EMBEDDING if self.tied else HEAD
+            yield matrix(HEAD, vocabulary, hidden, [source], split="rows")
 
     def generated(self, length: int) -> dict[str, NDArray[np.float32]]:
         """The parameters that are computed, not read: rope tables f32 [length, R], ..

@@ -39,6 +39,7 @@ from mxc.compiler.checkpoints.layers.quantisation import Activations, Quantisati
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
 from mxc.compiler.models.blocks.activations import NVFP4
+from mxc.compiler.models.blocks.devices import Device, devices_of, refuse_split
 from mxc.compiler.models.builder import Builder
 from mxc.compiler.models.cache_scales import CacheScale, settle_scales
 from mxc.compiler.models.configs.fields import Fields
@@ -46,6 +47,7 @@ from mxc.compiler.models.configs.gguf import unstated
 from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
 from mxc.compiler.models.configs.longrope import LongropeScaling
 from mxc.compiler.models.decoder import PAGE, Decoder
+from mxc.compiler.models.division import device_weights, require_devices, require_whole_blocks
 from mxc.compiler.models.fused_layers import split_fused
 from mxc.compiler.models.gguf import read_gguf_decoder
 from mxc.compiler.models.language_model import read_language_model, settle_head
@@ -54,6 +56,7 @@ from mxc.compiler.models.packed import array_items, pack_items, weight_records
 from mxc.compiler.models.unread import describe_unread
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.quantised import Loss
+from mxc.compiler.report import DeviceWeights
 from mxc.compiler.tokenizers.from_gguf import text_files
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS
@@ -87,6 +90,11 @@ class Model:
     texts: Mapping[str, bytes]
 
     @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that compute it together."""
+        return devices_of(self.options.devices)
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """The files that are read beside the tensors: what the model is, and its text."""
         names = (CONFIG, GENERATION_CONFIG, INDEX, *TEXT_FILES)
@@ -102,7 +110,7 @@ class Model:
 
     def program(self, *, grouped: bool) -> bytes:
         """The module as MLIR bytecode; no weight is in it. `grouped`: see blocks/experts.py."""
-        formats = formats_of(self.bound, self._generated())
+        formats = formats_of(self.bound, self._generated(), self.devices)
         module = Builder(self.decoder, formats, self.options, grouped=grouped).build()
         buffer = io.BytesIO()
         module.operation.write_bytecode(buffer)
@@ -113,8 +121,17 @@ class Model:
 
         `panels`: the panel layout of those that kernels read so, by name.
         """
-        items = [item for each in self.bound for item in pack_items(each, panels)]
+        items = [
+            item
+            for each in self.bound
+            for device in self.devices
+            for item in pack_items(each, panels, device)
+        ]
         return (*items, *array_items(self._generated()))
+
+    def device_weights(self, panels: Mapping[str, str]) -> list[DeviceWeights]:
+        """What each of several devices has of the archive; `panels` as for pack_items."""
+        return device_weights(self.bound, self._generated(), self.devices, panels)
 
     def weights(
         self, panels: Mapping[str, str], losses: Mapping[str, Loss] | None = None
@@ -122,7 +139,8 @@ class Model:
         """What the manifest says of every tensor; `losses`: what quantising changed, by key."""
         records: dict[str, WeightRecord] = {}
         for each in self.bound:
-            records |= weight_records(each, panels, losses or {})
+            for device in self.devices:
+                records |= weight_records(each, panels, losses or {}, device)
         for key, array in self._generated().items():
             scale = self.cache_scales.get(key)
             source = "generated" if scale is None else scale.source
@@ -131,12 +149,14 @@ class Model:
 
     def _generated(self) -> dict[str, NDArray[np.float32]]:
         """The plain parameters that are no tensors as they are stored."""
-        scales = {key: scale.values for key, scale in self.cache_scales.items()}
-        return self.decoder.generated(self.options.max_sequence_length) | scales
+        share = self.decoder.share(self.options.devices)
+        arrays = share.generated(self.options.max_sequence_length)
+        arrays |= {key: scale.values for key, scale in self.cache_scales.items()}
+        return {f"{d.prefix}{key}": array for d in self.devices for key, array in arrays.items()}
 
     def record(self) -> ModelRecord:
         """What generation needs to know."""
-        decoder, o = self.decoder, self.options
+        decoder, o = self.decoder.share(self.options.devices), self.options
         format, dtype = o.page_format, o.kv_cache if o.page_format is None else "i8"
         pages = tuple(
             PageRecord(window=kind.window, shape=kind.shape, dtype=dtype, format=format)
@@ -147,19 +167,20 @@ class Model:
         }
         return ModelRecord(
             architecture=decoder.architecture,
-            vocab_size=decoder.vocab_size,
+            vocab_size=self.decoder.vocab_size,
             max_sequence_length=o.max_sequence_length,
             rows=min(STEP_ROWS, o.max_sequence_length),
             page_size=PAGE,
             pages=pages,
             states=states,
             bytes_per_token=sum(
-                prod(page.stored.shape) * _BYTES[page.dtype] // PAGE for page in pages
+                o.devices * prod(page.stored.shape) * _BYTES[page.dtype] // PAGE for page in pages
             ),
             bytes_per_sequence=sum(prod(s.shape) * _BYTES[s.dtype] for s in states.values()),
             eos_tokens=self.eos_tokens,
             bos_token=decoder.bos_token,
             pad_token=decoder.pad_token,
+            devices=o.devices,
         )
 
 
@@ -173,11 +194,13 @@ def open_model(
     kv_cache: str | None = None,
     unit: MatrixUnit | None = None,
     observe_inputs: bool | None = None,
+    devices: int | None = None,
 ) -> Model:
     """Open the checkpoint in the folder, or the GGUF, `place` and settle the options.
 
     `unit`: the matrix instructions of the GPU that it is for; None for CPUs. `observe_inputs`: its
-    function returns the inputs of linear layers too. Reads headers only.
+    function returns the inputs of linear layers too. `devices`: how many compute it together; one
+    by default. Reads headers only.
     Raises CheckpointError for a checkpoint that cannot be read, and for options that it cannot
     have.
     """
@@ -194,15 +217,20 @@ def open_model(
         dense=_plain_dtypes(source),
         declared=_declared(source),
     )
-    options = replace(options, observe_inputs=bool(observe_inputs))
+    count = 1 if devices is None else devices
+    options = replace(options, observe_inputs=bool(observe_inputs), devices=count)
     _require_pages(decoder, options, unit, kv_cache)
+    require_devices(decoder, options)
     dense = None
     if options.dense_format is not None and options.recipe is not None:
         dense = Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))
     bound, left = bind(decoder, source, dense, unit)
     _require_nvfp4(bound, options, place)
+    require_whole_blocks(options.devices, bound)
     scales, unread = describe_unread(decoder, left)
     cache_scales, said = settle_scales(decoder, scales, source.quantisation.cache, options.kv_cache)
+    if cache_scales and count > 1:
+        refuse_split(count, "scales of its key/value cache (--kv-cache fp8)")
     notes = (
         *read.notes,
         *notes,

@@ -45,6 +45,7 @@ class Options:
     weights are packed in, `recipe` that of their scales; None where they are packed as they are.
     `observe_inputs`: `step` returns the inputs of linear layers too, for calibration.
     `declared_recipe`: that of the scales of MX activations, where the checkpoint states one.
+    `devices`: how many compute the model together.
     """
 
     max_sequence_length: int
@@ -55,6 +56,7 @@ class Options:
     recipe: str | None = None
     declared_recipe: str | None = None
     observe_inputs: bool = False
+    devices: int = 1
 
     @property
     def page_format(self) -> str | None:

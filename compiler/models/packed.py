@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -11,9 +12,12 @@ from numpy.typing import NDArray
 
 from mxc.artifact.manifest import BLOCKS, SCALES, WeightRecord
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
-from mxc.compiler.checkpoints.files.tensors import TensorRecord
+from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord
 from mxc.compiler.models.binding import Bound
+from mxc.compiler.models.blocks.devices import Device
+from mxc.compiler.models.blocks.parameters import Parameter
 from mxc.compiler.models.blocks.weights import TENSOR_SCALES
+from mxc.compiler.packing.device_share import DeviceShare, Whole
 from mxc.compiler.packing.float_scales import Nibbles, RowScales
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.quantised import Loss, Part, Quantised
@@ -23,12 +27,56 @@ from mxc.formats.formats import F32, INT4, BlockFormat
 #: How many tensors of one parameter the manifest names, before it says the first and the last.
 _NAMED = 4
 
+#: The device of a program that has one alone.
+_ONLY = Device()
 
-def pack_items(bound: Bound, panels: Mapping[str, str]) -> tuple[PackItem, ...]:
+
+def pack_items(
+    bound: Bound, panels: Mapping[str, str], device: Device = _ONLY
+) -> tuple[PackItem, ...]:
     """One item of a plain parameter; of one in blocks its elements, its scales, its tensor scales.
 
-    `panels`: the panel layout of those that kernels read so, by key.
+    `panels`: the panel layout of those that kernels read so, by key. `device`: whose share they
+    are; none where it has none.
     """
+    if not device.has(bound.parameter):
+        return ()
+    return tuple(_shared(item, bound, device, panels) for item in _whole_items(bound))
+
+
+def _shared(item: PackItem, bound: Bound, device: Device, panels: Mapping[str, str]) -> PackItem:
+    """What a device has of an item of a parameter."""
+    key, source = f"{device.prefix}{item.key}", item.source
+    if device.count > 1 and not isinstance(source, DeviceShare):
+        source = _share(source, bound.parameter, device)
+    return replace(item, key=key, source=source, panels=panels.get(key))
+
+
+def _share(
+    source: Whole | NDArray[Any], parameter: Parameter, device: Device
+) -> Whole | NDArray[Any] | DeviceShare:
+    """What a device has of a tensor [.., rows, ..] that is a parameter, its scales or its factors.
+
+    Its other dimensions, if any, are columns.
+    """
+    shape, rows = list(source.shape), parameter.row_axis
+    axis = {"matrices": 0, "rows": rows, "columns": rows + 1}.get(parameter.split or "")
+    if axis is None or axis == len(shape):
+        return source
+    shape[axis] //= device.count
+    runs = parameter.runs(device.number, device.count)
+    if isinstance(source, np.ndarray):
+        flat = source.reshape(parameter.row_count, -1)
+        return np.concatenate([flat[first : first + count] for first, count in runs]).reshape(shape)
+    row_bytes = prod(source.shape[rows + 1 :]) * DTYPES[source.dtype].itemsize
+    columns = (0, row_bytes)
+    if parameter.split == "columns":
+        columns = (device.number * row_bytes // device.count, row_bytes // device.count)
+    return DeviceShare(source, tuple(shape), runs, row_bytes, columns)
+
+
+def _whole_items(bound: Bound) -> tuple[PackItem, ...]:
+    """The items of all devices together."""
     key, parameter, tensors = bound.key, bound.parameter, bound.tensors
     format = bound.blocks
 
@@ -37,7 +85,6 @@ def pack_items(bound: Bound, panels: Mapping[str, str]) -> tuple[PackItem, ...]:
             key=key + suffix,
             source=source,
             layout=parameter.layout,
-            panels=panels.get(key + suffix),
             experts=parameter.experts,
             **more,
         )
@@ -93,30 +140,36 @@ def _under_floats(
 
 
 def weight_records(
-    bound: Bound, panels: Mapping[str, str], losses: Mapping[str, Loss]
+    bound: Bound,
+    panels: Mapping[str, str],
+    losses: Mapping[str, Loss],
+    device: Device = _ONLY,
 ) -> dict[str, WeightRecord]:
     """The manifest's word on a parameter: elements and scales are one record, by its key.
 
-    `losses`: what quantising changed, by the key of the elements.
+    `losses`: what quantising changed, by the key of the elements. `device`: as for pack_items.
     """
-    items = {item.key: item for item in pack_items(bound, panels)}
+    items = {item.key: item for item in pack_items(bound, panels, device)}
+    if not items:
+        return {}
+    key, shape = f"{device.prefix}{bound.key}", bound.parameter.share(device.count)
     format = bound.blocks
     if format is None:
-        whole = items[bound.key]
+        whole = items[key]
         record = WeightRecord(
             source=_names([tensor.elements.name for tensor in bound.tensors]),
-            shape=bound.parameter.shape,
+            shape=shape,
             format=bound.format,
             layout=whole.full_layout,
         )
-        return {bound.key: record}
-    elements, scales = items[bound.key + BLOCKS], items.get(bound.key + SCALES)
+        return {key: record}
+    elements, scales = items[key + BLOCKS], items.get(key + SCALES)
     recipes = sorted({tensor.recipe for tensor in bound.tensors})
     loss = losses.get(elements.key)
     found = {
-        bound.key: WeightRecord(
+        key: WeightRecord(
             source=_names([r.name for tensor in bound.tensors for r in tensor.records]),
-            shape=bound.parameter.shape,
+            shape=shape,
             format=format.name,
             block=None if format.unit_scales else format.block,
             axis=len(bound.parameter.shape) - 1,
@@ -127,10 +180,10 @@ def weight_records(
             sqnr=None if loss is None else loss.sqnr,
         )
     }
-    if (key := bound.key + TENSOR_SCALES) in items:
-        found[key] = WeightRecord(
-            source=f"the scales of {bound.key}, a factor for each row",
-            shape=items[key].shape,
+    if (factors := key + TENSOR_SCALES) in items:
+        found[factors] = WeightRecord(
+            source=f"the scales of {key}, a factor for each row",
+            shape=items[factors].shape,
             format="f32",
         )
     return found

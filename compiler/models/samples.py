@@ -10,13 +10,17 @@ from mxc.dialects.samples import Sample
 
 
 def samples_of_step(
-    page: int, longest: int, pools: Sequence[Sequence[int]], states: Sequence[Sequence[int]]
+    page: int,
+    longest: int,
+    pools: Sequence[Sequence[int]],
+    states: Sequence[Sequence[int]],
+    devices: int,
 ) -> list[Sample]:
     """A token whose sequence has one page of `page` positions, the last token of a sequence of the
     `longest` length, and rows of a prompt.
 
-    pools: shapes of those of pages, a kind each; states: of those of states. Each sample is one
-    run, and pools have what it uses.
+    pools: shapes of those of pages on a device, a kind each; states: of those of states. Each
+    sample is one run, and pools have what it uses.
     """
 
     def sample(name: str, rows: int, positions: int) -> Sample:
@@ -29,7 +33,7 @@ def samples_of_step(
             function=STEP,
             rows=rows,
             positions=positions,
-            sizes=((rows,), (rows,), (1, 3), (1,), *lists, *places, *memory),
+            sizes=((rows,), (rows,), (1, 3), (1,), *lists, *places, *memory * devices),
         )
 
     rows = min(STEP_ROWS, longest)

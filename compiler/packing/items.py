@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.canonical.tensor import StoredPart
 from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord, dtype_name
+from mxc.compiler.packing.device_share import DeviceShare
 from mxc.compiler.packing.panels import panel_bytes, to_panels
 from mxc.compiler.packing.quantised import Loss, Quantised, quantised_rows
 from mxc.compiler.packing.stacked import Stacked
@@ -33,15 +34,16 @@ class PackItem:
     """One tensor of the archive: `key`, where its bytes come from, and how they are reordered.
 
     `source` is a tensor of a checkpoint, a part of a canonical one, which is decoded first, several
-    below one another, or an array that the compiler made; with `quantised`, one of floats
-    [.., rows, K], of which the elements or the scales are packed. `layout` is a key of LAYOUTS;
+    below one another, what a device has of them, or an array that the compiler made; with
+    `quantised`, one of floats [.., rows, K], of which the elements or the scales are packed.
+    `layout` is a key of LAYOUTS;
     `panels`, if given, a key of panels.UNITS, applied to what that gives. `experts` says that the
     first dimension counts experts; `scales` that the source's bytes are E8M0 scales
     [experts, rows, blocks]: a NaN among them is found and named.
     """
 
     key: str
-    source: TensorRecord | StoredPart | Stacked | NDArray[Any]
+    source: TensorRecord | StoredPart | Stacked | DeviceShare | NDArray[Any]
     layout: str = "identity"
     panels: str | None = None
     experts: bool = False
@@ -51,14 +53,14 @@ class PackItem:
     @property
     def source_dtype(self) -> str:
         """The safetensors dtype of what is read."""
-        if isinstance(self.source, TensorRecord | StoredPart | Stacked):
+        if isinstance(self.source, TensorRecord | StoredPart | Stacked | DeviceShare):
             return self.source.dtype
         return dtype_name(self.source.dtype)
 
     @property
     def record(self) -> TensorRecord | None:
         """The tensor of a file that is read first; None for an array that the compiler made."""
-        if isinstance(self.source, StoredPart | Stacked):
+        if isinstance(self.source, StoredPart | Stacked | DeviceShare):
             return self.source.record
         return self.source if isinstance(self.source, TensorRecord) else None
 

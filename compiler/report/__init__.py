@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 #: Keys of report.json that are derived from the report, or stand beside it.
-_BESIDE = ("dispatches", "transient_bytes", "steps", "quantised")
+_BESIDE = ("dispatches", "transient_bytes", "steps", "quantised", "devices")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,10 +127,26 @@ class FunctionCost:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Transfers:
+    """What one call of a function of a model sends from device to device, in `count` transfers.
+
+    `bytes_per_row`: for each row of the call; `bytes_per_logits`: for each row whose logits are
+    wanted; `bytes_per_run`: for each run, the entries of its lists of pages counted once.
+    """
+
+    function: str
+    count: int
+    bytes_per_row: int
+    bytes_per_logits: int
+    bytes_per_run: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """All of report.json. `transient_bytes` is that of the hungriest function.
 
     `findings` are sentences about weights that the program writes, copies or prepares at load.
+    `transfers`: of a program for several devices.
     """
 
     target: str
@@ -140,6 +156,7 @@ class Report:
     findings: tuple[str, ...] = ()
     operations: tuple[Operation, ...] = ()
     samples: tuple[Sample, ...] = ()
+    transfers: tuple[Transfers, ...] = ()
 
     @property
     def calls(self) -> dict[str, list[Operation]]:
@@ -213,11 +230,21 @@ class ArchiveReaders:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceWeights:
+    """The bytes of the parameters of one of several devices, and of those that all have."""
+
+    bytes: int
+    on_every_device: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reports:
-    """All of report.json: the report of each level by its name, or one under the name ""."""
+    """All of report.json: the report of each level by its name, or one under the name ""; and what
+    each of several devices has of the weights."""
 
     levels: dict[str, Report]
     archives: tuple[ArchiveReaders, ...] = ()
+    devices: tuple[DeviceWeights, ...] = ()
 
     @staticmethod
     def from_dict(raw: Mapping[str, Any], place: str) -> Reports:
@@ -226,8 +253,9 @@ class Reports:
         Raises ArtifactError for a key that is missing, unknown or of a wrong type.
         """
         try:
+            devices = read_record(_Devices, {"devices": raw.get("devices", [])}).devices
             if "levels" not in raw:
-                return Reports(levels={"": Report.from_dict(raw)})
+                return Reports(levels={"": Report.from_dict(raw)}, devices=devices)
             own = {name: value for name, value in raw.items() if name not in _BESIDE}
             levels = read_record(_Levels, own)
             return Reports(
@@ -236,6 +264,7 @@ class Reports:
                     for name, each in levels.levels.items()
                 },
                 archives=levels.archives,
+                devices=devices,
             )
         except SchemaError as error:
             raise ArtifactError(
@@ -249,6 +278,13 @@ class _Levels:
 
     levels: dict[str, Any]
     archives: tuple[ArchiveReaders, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Devices:
+    """The key of a report.json for several devices that is beside its reports."""
+
+    devices: tuple[DeviceWeights, ...]
 
 
 def require_no_fallback(report: Report) -> None:

@@ -43,6 +43,7 @@ from mxc.compiler.report.preparation import (
     preparation,
     quantising,
 )
+from mxc.compiler.report.transfers import transfers
 from mxc.dialects import kernel_calls
 from mxc.dialects import samples as samples_of_program
 from mxc.dialects.contraction import Contraction, read_contraction
@@ -134,6 +135,7 @@ def account(
             Sample(name=each.name, function=each.function, rows=each.rows, positions=each.positions)
             for each in samples
         ),
+        transfers=transfers(flow),
     )
 
 

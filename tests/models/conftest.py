@@ -7,6 +7,7 @@ A test asks for a model by a `case`: a dict of
     activations     the mode, as --activations takes it
     quantize_dense  as --quantize-dense takes it, None where it is not given
     kv_cache        as --kv-cache takes it, None where it is not given
+    devices         as --devices takes it, 1 where it is not given
     seed            of the weights, 0 where it is not given
 """
 
@@ -98,6 +99,7 @@ def _compile(folder: Path, case: dict[str, Any]) -> Compiled:
         activations=case["activations"],
         quantize_dense=case.get("quantize_dense"),
         kv_cache=case.get("kv_cache"),
+        devices=case.get("devices", 1),
         max_sequence_length=case["length"],
     )
     return Compiled(

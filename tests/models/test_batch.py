@@ -21,18 +21,28 @@ TOLERANCE = 2e-5
 STARTS, STEPS = (3, 29, 17), 4
 
 
-def _case(activations: str) -> dict[str, Any]:
+def _case(activations: str, **more: Any) -> dict[str, Any]:
     return {
         "options": GptOssOptions(vocab_size=257),
         "activations": activations,
         "length": max(STARTS) + STEPS,
+        **more,
     }
 
 
-CASES = {"f32": _case("f32"), "bf16": _case("bf16")}
+#: Half of a row of an expert is whole blocks, half of the vocabulary whole rows.
+DIVIDED = GptOssOptions(vocab_size=258, intermediate_size=128)
+CASES = {
+    "f32": _case("f32"),
+    "bf16": _case("bf16"),
+    "devices": _case("f32", options=DIVIDED, devices=2),
+}
 
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 f32_case = pytest.mark.parametrize("case", [CASES["f32"]], ids=["f32"])
+not_rounded = pytest.mark.parametrize(
+    "case", [CASES["f32"], CASES["devices"]], ids=["f32", "devices"]
+)
 
 
 def deviation(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -54,7 +64,7 @@ def _together(model: Model, texts: list[list[int]], starts: tuple[int, ...]) -> 
     return np.stack(steps, axis=1)
 
 
-@f32_case
+@not_rounded
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_transformers(case, compiled, count: int) -> None:
     """The texts are one at different lengths."""
@@ -89,7 +99,7 @@ def test_the_others_do_not_change_a_bit(case, compiled) -> None:
     assert not np.array_equal(one[0], other[0])
 
 
-@f32_case
+@not_rounded
 def test_together_and_alone_take_turns(case, compiled) -> None:
     """A sequence may leave the others and come back, and be forked."""
     built = compiled(case)

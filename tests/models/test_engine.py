@@ -2,6 +2,7 @@
 
 import queue
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +28,10 @@ CASES: dict[str, dict[str, Any]] = {
         "length": 320,
     }
     for activations in ("f32", "bf16")
+}
+CASES["devices"] = CASES["f32"] | {
+    "options": replace(CASES["f32"]["options"], vocab_size=1010, intermediate_size=128),
+    "devices": 2,
 }
 
 

@@ -84,7 +84,7 @@ def test_pools_are_updated_in_place(model: Model) -> None:
     store = PageStore(steps, 16)
     held = store.open((), 0)
     store.extend(held, 6)
-    under = steps._pools[0].under
+    under = steps._pools[0][0].under
     steps.step(plan_of([Run(pages=held, tokens=TOKENS[:6], before=0, wanted=[5])], steps))
     start = -under.ctypes.data % 64
     memory = under[start : start + 8 * 16].view(np.float32).reshape(8, 4)

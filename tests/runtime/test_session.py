@@ -227,7 +227,7 @@ def test_manifest_and_module_that_disagree(plain_artifact: Path, rewrite) -> Non
 def test_refused_before_a_device_is_opened(
     plain_artifact: Path, rewrite, monkeypatch, fields: dict[str, object], message: str
 ) -> None:
-    monkeypatch.setattr(session, "open_device", lambda *_: pytest.fail("a device was opened"))
+    monkeypatch.setattr(session, "open_devices", lambda *_: pytest.fail("a device was opened"))
     rewrite(plain_artifact, **fields)
     with pytest.raises(ArtifactError, match=message):
         load(plain_artifact)
@@ -236,7 +236,7 @@ def test_refused_before_a_device_is_opened(
 @pytest.mark.parametrize("name", [MODULE, WEIGHTS])
 @pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
 def test_damaged_files(plain_artifact: Path, monkeypatch, name: str, damage: str) -> None:
-    monkeypatch.setattr(session, "open_device", lambda *_: pytest.fail("a device was opened"))
+    monkeypatch.setattr(session, "open_devices", lambda *_: pytest.fail("a device was opened"))
     file = plain_artifact / name
     data = bytearray(file.read_bytes())
     if damage == "missing":

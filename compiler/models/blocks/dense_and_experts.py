@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
+from mxc.compiler.models.blocks.devices import refuse_split
 from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import FormatOf, Mlp
 from mxc.compiler.models.blocks.norms import Norm
@@ -47,6 +49,10 @@ class DenseAndExperts:
         yield from self.mlp.parameters(name, format_of)
         yield vector(f"{layer}.{_SCALE}", hidden)
         yield from self.experts.parameters(layer, format_of)
+
+    def share(self, devices: int) -> NoReturn:
+        """Raises CheckpointError: what follows each part is not divided."""
+        refuse_split(devices, "experts beside an MLP in a layer")
 
     def build(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
         """x [T, H] -> [T, H]."""

@@ -25,13 +25,14 @@ DeepSeek-V2 (arXiv 2405.04434), 2.1.2.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from iree.compiler import ir
 from numpy.typing import NDArray
 
 from mxc.compiler.models.blocks import attention
+from mxc.compiler.models.blocks.devices import divided
 from mxc.compiler.models.blocks.mlp import linears
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix, vector
@@ -94,12 +95,12 @@ class LatentAttention:
         row = ("kv_lora_rank + qk_rope_head_dim", self.latent + self.rotated)
         inputs: list[tuple[str, Dim]] = [("kv_a_proj_with_mqa", row)]
         if self.query_rank is None:
-            yield matrix(f"{name}.q_proj.weight", asked, hidden)
+            yield matrix(f"{name}.q_proj.weight", asked, hidden, split="rows")
         else:
             rank = ("q_lora_rank", self.query_rank)
             inputs.append(("q_a_proj", rank))
             yield from _INNER.parameters(f"{name}.q_a_layernorm", rank)
-            yield matrix(f"{name}.q_b_proj.weight", asked, rank)
+            yield matrix(f"{name}.q_b_proj.weight", asked, rank, split="rows")
         for part, size in inputs:
             yield matrix(f"{name}.{part}.weight", size, hidden)
             if self.bias:
@@ -108,9 +109,17 @@ class LatentAttention:
         yield self._of_heads(name, "keys")
         yield self._of_heads(name, "values")
         values = ("num_attention_heads * v_head_dim", self.heads * self.value)
-        yield matrix(f"{name}.o_proj.weight", hidden, values)
+        yield matrix(f"{name}.o_proj.weight", hidden, values, split="columns")
         if self.bias:
-            yield vector(f"{name}.o_proj.bias", hidden)
+            yield vector(f"{name}.o_proj.bias", hidden, split="first")
+
+    def share(self, devices: int) -> LatentAttention:
+        """What each of several devices computes: some heads. The row of a token, which all heads
+        share, is on every device.
+
+        Raises CheckpointError where the heads do not divide.
+        """
+        return replace(self, heads=divided(devices, "num_attention_heads", self.heads))
 
     def _of_heads(self, name: str, part: str) -> Parameter:
         """The rows of kv_b_proj that make keys, turned [H, C, N], or values [H, E, C]."""
@@ -129,6 +138,7 @@ class LatentAttention:
             quantisable=True,
             experts=True,
             turned=part == "keys",
+            split="matrices",
         )
 
     def _shape(self, part: str) -> tuple[int, int, int]:
@@ -168,7 +178,9 @@ class LatentAttention:
             (entry,) = cache.write(self.row, [row])
             mixed = attend(
                 queries,
-                expand(weights.load(NO_SINKS, self.heads), [[0, 1]], [1, self.heads]),
+                expand(
+                    weights.load(f"{scope.prefix}{NO_SINKS}", self.heads), [[0, 1]], [1, self.heads]
+                ),
                 state.rows,
                 cache.pages,
                 (entry, entry),
@@ -179,7 +191,7 @@ class LatentAttention:
             mixed = collapse(mixed, [[0], [1, 2], [3]])
             values = collapse(self._by_head(scope, mixed, name, "values"), [[0], [1, 2]])
         shape = (self.hidden, self.heads * self.value)
-        (y,) = linears(scope, values, [f"{name}.o_proj"], shape, bias=self.bias)
+        (y,) = linears(scope, values, [f"{name}.o_proj"], shape)
         return y
 
     def _projected(self, scope: Scope, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
@@ -196,7 +208,7 @@ class LatentAttention:
                 f"{name}.{part}",
                 f"{name}.{part}.weight",
                 (size, self.hidden),
-                f"{name}.{part}.bias" if self.bias and part != "q_proj" else None,
+                weights.own(f"{name}.{part}.bias"),
             )
             for part, size in sizes.items()
         )

@@ -22,11 +22,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
+from mxc.compiler.models.blocks.devices import refuse_split
 from mxc.compiler.models.blocks.gates import sigmoid
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix
@@ -114,6 +115,10 @@ class LinearAttention(ABC):
         depth = (self.depth_field, self.value_depth)
         yield from self._norm.parameters(f"{name}.{self.norm_name}", depth)
         yield matrix(f"{name}.{self.output_name}.weight", ("hidden_size", self.hidden), self.values)
+
+    def share(self, devices: int) -> NoReturn:
+        """Raises CheckpointError: the states of a sequence are on one device."""
+        refuse_split(devices, "linear attention")
 
     def build(self, scope: Scope, x: ir.Value, name: str, state: State, memory: Memory) -> ir.Value:
         """x [T, H] -> [T, H]; the pools become those with the states behind the rows."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.compiler.models.blocks import experts
 from mxc.compiler.models.blocks.activations import Blocks
+from mxc.compiler.models.blocks.devices import divided
 from mxc.compiler.models.blocks.expert_tensors import EACH, ExpertTensors
 from mxc.compiler.models.blocks.experts import ExpertWeight, Groups
 from mxc.compiler.models.blocks.gates import Activation, gated, sigmoid, silu
 from mxc.compiler.models.blocks.mlp import FormatOf, Mlp, linears
-from mxc.compiler.models.blocks.parameters import Parameter, Rows, matrix, vector
+from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix, vector
 from mxc.compiler.models.blocks.primitives import add, collapse, f32
 from mxc.compiler.models.blocks.routing import CHOSEN, Routing
 from mxc.compiler.models.blocks.scope import Scope
@@ -100,17 +101,37 @@ class Mixture:
                 quantisable=True,
                 experts=True,
                 layout=layout,
+                split="rows" if len(parts) > 1 else "columns",
+                sections=_sections(parts, rows, layout),
             )
             if self.biases:
                 found, layout = tensors.rows(where, parts, (count, rows), format_of, bias=True)
                 yield Parameter(
-                    key=f"{key}_bias", shape=shape, rows=found, experts=True, layout=layout
+                    key=f"{key}_bias",
+                    shape=shape,
+                    rows=found,
+                    experts=True,
+                    layout=layout,
+                    split="rows" if len(parts) > 1 else "first",
+                    sections=_sections(parts, rows, layout),
                 )
         if self.shared is not None:
             yield from self.shared.mlp.parameters(f"{name}.{self.shared.name}", format_of)
             if self.shared.gate is not None:
                 gate = f"{name}.{self.shared.gate}.weight"
                 yield matrix(gate, ("one", 1), hidden, quantisable=False)
+
+    def share(self, devices: int) -> Mixture:
+        """What each of several devices computes: of every expert a part of the width.
+
+        So each has as much to do whatever the router chooses, and none computes what another one
+        adds. Raises CheckpointError where the width does not divide.
+        """
+        shared = self.shared
+        if shared is not None:
+            shared = replace(shared, mlp=shared.mlp.share(devices))
+        width = divided(devices, self.width_field, self.width)
+        return replace(self, width=width, shared=shared)
 
     def build(
         self, scope: Scope, x: ir.Value, name: str, routed: ir.Value | None = None
@@ -120,7 +141,7 @@ class Mixture:
         # Floats in every mode: see activations.py.
         floats = scope.weights.prepare(x if routed is None else routed, f"{router}.weight")
         shape = (self.experts, self.hidden)
-        bias = f"{router}.bias" if self.biases else None
+        bias = scope.weights.own(f"{router}.bias")
         logits = scope.weights.linear(floats, router, f"{router}.weight", shape, bias)
         with ir.Location.name(f"{name}.experts"):
             correction, factors = (
@@ -171,6 +192,12 @@ class Mixture:
             elements, scales = weights.load(name, *shape, depth), None
         else:
             elements, scales = weights.blocked(name, format, shape, depth)
-        bias = weights.load(f"{name}_bias", *shape) if self.biases else None
+        bias = weights.load(f"{name}_bias", *shape) if weights.has(f"{name}_bias") else None
         weight = ExpertWeight(elements, scales, weights.tensor_scales(name, *shape), bias)
         return experts.expert_linear(x, groups, weight, name)
+
+
+def _sections(parts: Sequence[str], rows: Dim, layout: str) -> tuple[int, ...]:
+    """The rows of an expert that are divided by themselves: of a layout that makes gate and up of
+    rows in turn, all."""
+    return (rows[1],) * len(parts) if layout == "identity" else (len(parts) * rows[1],)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 
+from mxc.compiler.models.blocks.devices import divided
 from mxc.compiler.models.blocks.gates import Activation, combined, gated, silu
 from mxc.compiler.models.blocks.parameters import Parameter, matrix, vector
 from mxc.compiler.models.blocks.primitives import f32
@@ -36,31 +37,41 @@ class Mlp:
         hidden, width = ("hidden_size", self.hidden), (self.width_field, self.width)
         whole = f"{name}.gate_up_proj"
         halves = [f"{name}.{half}_proj" for half in ("gate", "up")]
+        sections: tuple[int, ...] = ()
         rows, inputs = width, {half: [half] for half in halves}
         if self.fused:
+            sections = (self.width, self.width)
             rows, inputs = (f"2 * {self.width_field}", 2 * self.width), {whole: [whole]}
         elif len({format_of(f"{half}.weight") for half in halves}) == 1:
             inputs = {whole: halves}
         for key, parts in inputs.items():
-            yield matrix(f"{key}.weight", rows, hidden, [f"{part}.weight" for part in parts])
+            tensors, biases = ([f"{part}.{kind}" for part in parts] for kind in ("weight", "bias"))
+            yield matrix(f"{key}.weight", rows, hidden, tensors, split="rows", sections=sections)
             if self.bias:
-                yield vector(f"{key}.bias", rows, [f"{part}.bias" for part in parts])
-        yield matrix(f"{name}.down_proj.weight", hidden, width)
+                yield vector(f"{key}.bias", rows, biases, split="rows", sections=sections)
+        yield matrix(f"{name}.down_proj.weight", hidden, width, split="columns")
         if self.bias:
-            yield vector(f"{name}.down_proj.bias", hidden)
+            yield vector(f"{name}.down_proj.bias", hidden, split="first")
+
+    def share(self, devices: int) -> Mlp:
+        """What each of several devices computes: a part of the width.
+
+        Raises CheckpointError where it does not divide.
+        """
+        return replace(self, width=divided(devices, self.width_field, self.width))
 
     def build(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
         """x [T, H] -> [T, H]."""
         whole = f"{name}.gate_up_proj"
         if scope.weights.has(f"{whole}.weight"):
-            (y,) = linears(scope, x, [whole], (2 * self.width, self.hidden), bias=self.bias)
+            (y,) = linears(scope, x, [whole], (2 * self.width, self.hidden))
             inner = gated(y, self.activation)
         else:
             names = [f"{name}.{half}_proj" for half in ("gate", "up")]
-            gate, up = linears(scope, x, names, (self.width, self.hidden), bias=self.bias)
+            gate, up = linears(scope, x, names, (self.width, self.hidden))
             inner = combined(gate, up, self.activation)
         shape = (self.hidden, self.width)
-        (y,) = linears(scope, inner, [f"{name}.down_proj"], shape, bias=self.bias)
+        (y,) = linears(scope, inner, [f"{name}.down_proj"], shape)
         return y
 
 
@@ -76,29 +87,37 @@ class FeedForward:
     def parameters(self, name: str, format_of: FormatOf) -> Iterator[Parameter]:
         """What it reads, by names that begin with `name`."""
         hidden, width = ("hidden_size", self.hidden), ("intermediate_size", self.width)
-        for part, rows, columns in (("c_fc", width, hidden), ("c_proj", hidden, width)):
-            yield matrix(f"{name}.{part}.weight", rows, columns)
-            if self.bias:
-                yield vector(f"{name}.{part}.bias", rows)
+        yield matrix(f"{name}.c_fc.weight", width, hidden, split="rows")
+        yield matrix(f"{name}.c_proj.weight", hidden, width, split="columns")
+        if self.bias:
+            yield vector(f"{name}.c_fc.bias", width, split="rows")
+            yield vector(f"{name}.c_proj.bias", hidden, split="first")
+
+    def share(self, devices: int) -> FeedForward:
+        """What each of several devices computes: a part of the width.
+
+        Raises CheckpointError where it does not divide.
+        """
+        return replace(self, width=divided(devices, "intermediate_size", self.width))
 
     def build(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
         """x [T, H] -> [T, H]."""
         shape = (self.width, self.hidden)
-        (inner,) = linears(scope, x, [f"{name}.c_fc"], shape, bias=self.bias)
+        (inner,) = linears(scope, x, [f"{name}.c_fc"], shape)
         inner = generic([(inner, "m n")], "m n", f32(), self.activation)
-        (y,) = linears(scope, inner, [f"{name}.c_proj"], shape[::-1], bias=self.bias)
+        (y,) = linears(scope, inner, [f"{name}.c_proj"], shape[::-1])
         return y
 
 
 def linears(
-    scope: Scope, x: ir.Value, names: Sequence[str], shape: tuple[int, int], *, bias: bool = False
+    scope: Scope, x: ir.Value, names: Sequence[str], shape: tuple[int, int]
 ) -> list[ir.Value]:
-    """x [T, K] times each of the weights `names` [N, K] = `shape`: f32 [T, N] each."""
+    """x [T, K] times each of the weights `names` [N, K] = `shape`, and its bias: f32 [T, N]."""
     with ir.Location.name(names[0]):
         prepared = scope.weights.prepare(x, *(f"{name}.weight" for name in names))
     return [
         scope.weights.linear(
-            prepared, name, f"{name}.weight", shape, f"{name}.bias" if bias else None
+            prepared, name, f"{name}.weight", shape, scope.weights.own(f"{name}.bias")
         )
         for name in names
     ]

@@ -11,9 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Literal
 
 #: A dimension of a tensor: what it is, for messages, and its size.
 Dim = tuple[str, int]
+
+#: How a parameter is divided among devices: its rows, of each section as many; its matrices, which
+#: its first dimension counts; or its columns, so that products are addends of a sum over the
+#: devices. Or all of it is on the first device, an addend of such a sum.
+Split = Literal["rows", "matrices", "columns", "first"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +56,9 @@ class Parameter:
     `matrix`: activations are multiplied with it, so that it may be in blocks. `quantisable`:
     --quantize-dense makes blocks of it where it is plain. `experts`: the first dimension counts
     experts. `layout`: how its rows are reordered, a key of packing.items.LAYOUTS. `turned`: rows of
-    it are the columns of each of its `rows`, one matrix after the other.
+    it are the columns of each of its `rows`, one matrix after the other. `split`: what each of
+    several devices has of it; None: all. `sections`: how many rows follow one another that are
+    divided by themselves, as those of gate and up; none: all of them.
     """
 
     key: str
@@ -61,23 +69,74 @@ class Parameter:
     experts: bool = False
     layout: str = "identity"
     turned: bool = False
+    split: Split | None = None
+    sections: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError where the rows do not fill the shape."""
         if sum(rows.size for rows in self.rows) != prod(self.shape):
             raise ValueError(f"{self.key}: {self.shape} is not what its rows come to")
 
+    @property
+    def row_axis(self) -> int:
+        """The dimension that counts the rows of a matrix."""
+        return int(self.experts)
 
-def vector(key: str, dim: Dim, tensors: Sequence[str] = ()) -> Parameter:
-    """Tensors [size] of floats, one behind the other; that named `key` where none is given."""
+    @property
+    def row_count(self) -> int:
+        """Rows of all matrices."""
+        return prod(self.shape[: self.row_axis + 1])
+
+    def share(self, devices: int) -> tuple[int, ...]:
+        """The shape of what each of several devices has."""
+        shape, rows = list(self.shape), self.row_axis
+        axis = {"matrices": 0, "rows": rows, "columns": rows + 1}.get(self.split or "")
+        if axis is not None:
+            shape[axis] //= devices
+        return tuple(shape)
+
+    def runs(self, device: int, devices: int) -> tuple[tuple[int, int], ...]:
+        """The rows that one of several devices has: the first of each run, and how many."""
+        rows = self.row_count
+        if self.split == "matrices":
+            return ((device * rows // devices, rows // devices),)
+        if self.split != "rows":
+            return ((0, rows),)
+        found, first = [], 0
+        sections = self.sections or (self.shape[self.row_axis],)
+        while first < rows:
+            for size in sections:
+                found.append((first + device * size // devices, size // devices))
+                first += size
+        return tuple(found)
+
+
+def vector(
+    key: str,
+    dim: Dim,
+    tensors: Sequence[str] = (),
+    *,
+    split: Split | None = None,
+    sections: tuple[int, ...] = (),
+) -> Parameter:
+    """Tensors [size] of floats, one behind the other; that named `key` where none is given.
+
+    `sections`: where there are none, the tensors.
+    """
     rows = tuple(Rows(tensor=name, dims=(dim,)) for name in tensors or (key,))
-    return Parameter(key=key, shape=(len(rows) * dim[1],), rows=rows)
+    return Parameter(
+        key=key,
+        shape=(len(rows) * dim[1],),
+        rows=rows,
+        split=split,
+        sections=sections or (dim[1],) * len(rows),
+    )
 
 
 def table(name: str, rows: Dim, columns: Dim) -> Parameter:
-    """A tensor [rows, columns] of floats that is looked up."""
+    """A tensor [rows, columns] of floats that is looked up, of several devices each in its rows."""
     source = Rows(tensor=name, dims=(rows, columns))
-    return Parameter(key=name, shape=source.shape, rows=(source,))
+    return Parameter(key=name, shape=source.shape, rows=(source,), split="rows")
 
 
 def matrix(
@@ -87,13 +146,23 @@ def matrix(
     tensors: Sequence[str | Rows] = (),
     *,
     quantisable: bool = True,
+    split: Split | None = None,
+    sections: tuple[int, ...] = (),
 ) -> Parameter:
     """Tensors [rows, columns] below one another, or rows of tensors, which then are `rows` in all;
-    the tensor named `key` where none is given."""
+    the tensor named `key` where none is given. `sections`: where there are none, the tensors."""
     dims = (rows, columns)
     sources = tuple(
         each if isinstance(each, Rows) else Rows(tensor=each, dims=dims)
         for each in tensors or (key,)
     )
-    shape = (sum(each.size for each in sources) // columns[1], columns[1])
-    return Parameter(key=key, shape=shape, rows=sources, matrix=True, quantisable=quantisable)
+    heights = tuple(each.size // columns[1] for each in sources)
+    return Parameter(
+        key=key,
+        shape=(sum(heights), columns[1]),
+        rows=sources,
+        matrix=True,
+        quantisable=quantisable,
+        split=split,
+        sections=sections or heights,
+    )

@@ -220,6 +220,24 @@ def rows_of(x: ir.Value, rows: ir.Value) -> ir.Value:
     return generic([(rows, "m")], "m k", element_of(x), element, sizes={"k": shape_of(x)[1]})
 
 
+def rows_here(rows: ir.Value, first: int, count: int) -> tuple[ir.Value, ir.Value]:
+    """The places of rows i32 [T] in a part, `count` rows from `first` on, 0 for others; and i1 [T]
+    whether they are in it."""
+    i32, i1 = (ir.IntegerType.get_signless(width) for width in (32, 1))
+
+    def place(row: ir.Value) -> ir.Value:
+        return arith.subi(row, constant(first, i32))
+
+    def inside(row: ir.Value) -> ir.Value:
+        # Rows before the first are large numbers.
+        return arith.cmpi(arith.CmpIPredicate.ult, place(row), constant(count, i32))
+
+    def within(row: ir.Value) -> ir.Value:
+        return arith.select(inside(row), place(row), constant(0, i32))
+
+    return generic([(rows, "m")], "m", i32, within), generic([(rows, "m")], "m", i1, inside)
+
+
 def of_length_one(x: ir.Value, epsilon: float) -> ir.Value:
     """x [.., D], of rank 2 or 3, with each row divided by its root mean square: f32."""
     *lead, width = shape_of(x)

@@ -43,15 +43,24 @@ class Memory:
     states: list[ir.Value]
     layer: int = 0
 
+    @property
+    def values(self) -> list[ir.Value]:
+        """The pools of pages, then those of states."""
+        return [*(cache.pages.pool for cache in self.caches.values()), *self.states]
+
 
 @dataclass(frozen=True)
 class Scope:
-    """The weights of the model and what is made of activations; `grouped`: see experts.py."""
+    """The weights of the model and what is made of activations; `grouped`: see experts.py.
+
+    Of a model on several devices that of one, whose names begin with `prefix`.
+    """
 
     weights: Weights
     activations: Activations
     normalization: Norm
     grouped: bool
+    prefix: str = ""
 
     def norm(self, x: ir.Value, name: str) -> ir.Value:
         """The model's norm of x [.., H] by the weight of `name`."""

@@ -6,7 +6,7 @@ Letters as in attention.py; T rows of this call.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from iree.compiler.dialects import arith, math
 from numpy.typing import NDArray
 
 from mxc.compiler.models.blocks import attention
+from mxc.compiler.models.blocks.devices import divided, refuse_split
 from mxc.compiler.models.blocks.gates import sigmoid
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import Parameter, matrix, vector
@@ -123,24 +124,38 @@ class SelfAttention:
         asked = queries if not self.gated else (f"2 * {queries[0]}", 2 * queries[1])
         sizes = dict(zip(_INPUTS, (asked, keys, keys), strict=True))
         inputs = [(part, sizes[part]) for part in self._inputs]
+        sections: tuple[int, ...] = ()
         if self.fused:
-            total = sum(size for _, (_, size) in inputs)
+            sections = tuple(size for _, (_, size) in inputs)
             why = "(num_attention_heads + 2 * num_key_value_heads) * head_dim"
-            inputs = [("qkv_proj", (why, total))]
+            inputs = [("qkv_proj", (why, sum(sections)))]
         for part, rows in inputs:
-            yield matrix(f"{name}.{part}.weight", rows, hidden)
+            yield matrix(f"{name}.{part}.weight", rows, hidden, split="rows", sections=sections)
             if self.input_bias:
-                yield vector(f"{name}.{part}.bias", rows)
-        yield matrix(f"{name}.o_proj.weight", hidden, queries)
+                yield vector(f"{name}.{part}.bias", rows, split="rows", sections=sections)
+        yield matrix(f"{name}.o_proj.weight", hidden, queries, split="columns")
         if self.output_bias:
-            yield vector(f"{name}.o_proj.bias", hidden)
+            yield vector(f"{name}.o_proj.bias", hidden, split="first")
         if self.qk_norm in ("head", "all"):
             head = ("head_dim", self.depth)
             for part, whole in (("q_norm", queries), ("k_norm", keys))[: 2 - self.borrows]:
                 size = head if self.qk_norm == "head" else whole
                 yield from norm.parameters(f"{name}.{part}", size)
         if self.sinks:
-            yield vector(f"{name}.sinks", ("num_attention_heads", self.heads))
+            yield vector(f"{name}.sinks", ("num_attention_heads", self.heads), split="rows")
+
+    def share(self, devices: int) -> SelfAttention:
+        """What each of several devices computes: some key/value heads and their queries.
+
+        Raises CheckpointError where there are no such heads.
+        """
+        if self.qk_norm == "all":
+            refuse_split(devices, "queries and keys that are normalized over all heads (QK norms)")
+        if self.borrows:
+            refuse_split(devices, "layers that read keys and values of others")
+        heads = divided(devices, "num_attention_heads", self.heads)
+        shared = divided(devices, "num_key_value_heads", self.shared)
+        return replace(self, heads=heads, shared=shared)
 
     def generated(self) -> dict[str, NDArray[np.float32]]:
         """Parameters that are computed, not read."""
@@ -200,7 +215,7 @@ class SelfAttention:
             output,
             f"{output}.weight",
             (self.hidden, heads * depth),
-            f"{output}.bias" if self.output_bias else None,
+            weights.own(f"{output}.bias"),
         )
 
     def _warmed(self, q: ir.Value, state: State) -> ir.Value:
@@ -294,7 +309,8 @@ class SelfAttention:
         return tuple(weights.load(key, self.shared) if weights.has(key) else None for key in keys)
 
     def _sinks(self, scope: Scope, name: str) -> ir.Value:
-        loaded = scope.weights.load(f"{name}.sinks" if self.sinks else NO_SINKS, self.heads)
+        key = f"{name}.sinks" if self.sinks else f"{scope.prefix}{NO_SINKS}"
+        loaded = scope.weights.load(key, self.heads)
         return expand(loaded, [[0, 1]], [self.shared, self.heads // self.shared])
 
 

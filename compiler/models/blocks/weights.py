@@ -21,11 +21,12 @@ from mxc.compiler.models.blocks.primitives import (
     embed_integers,
     f32,
     linear,
+    rows_here,
     to_f32,
 )
 from mxc.dialects.boundary import unpack
 from mxc.dialects.dequantize import is_byte
-from mxc.dialects.generic import fill, generic
+from mxc.dialects.generic import constant, fill, generic
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.scaled import scaled_contraction
 from mxc.formats.formats import BlockFormat
@@ -92,6 +93,10 @@ class Weights:
         """Whether the model has such a parameter."""
         return key in self._formats
 
+    def own(self, key: str) -> str | None:
+        """`key` where the model has such a parameter: of several devices it may be on one."""
+        return key if self.has(key) else None
+
     def format(self, key: str) -> BlockFormat | None:
         """The format of a weight in blocks; None where it is plain."""
         found = self._formats[key]
@@ -117,12 +122,26 @@ class Weights:
             return elements, self._parameters.load(f"{key}{SCALES}", shape, scale)
         return elements, unpack(self._parameters.load(f"{key}{SCALES}", shape, i8), scale)
 
-    def lookup(self, tokens: ir.Value, key: str, shape: tuple[int, int]) -> ir.Value:
-        """Rows `tokens` (i32 [T]) of the parameter `key` [N, H] = `shape`: f32 [T, H]."""
-        format = self.format(key)
+    def lookup(
+        self, tokens: ir.Value, key: str, shape: tuple[int, int], first: int | None = None
+    ) -> ir.Value:
+        """Rows `tokens` (i32 [T]) of the parameter `key` [N, H] = `shape`: f32 [T, H].
+
+        `first`: the parameter has the rows from this one on of a larger table; others are zeros.
+        """
+        format, here = self.format(key), None
+        if first is not None:
+            tokens, here = rows_here(tokens, first, shape[0])
         if format is None:
-            return embed(tokens, self.load(key, *shape))
-        return embed_integers(tokens, *self.blocked(key, format, shape[:1], shape[1]))
+            rows = embed(tokens, self.load(key, *shape))
+        else:
+            rows = embed_integers(tokens, *self.blocked(key, format, shape[:1], shape[1]))
+        if here is None:
+            return rows
+        zero = constant(0.0, f32())
+        return generic(
+            [(rows, "m n"), (here, "m")], "m n", f32(), lambda x, own: arith.select(own, x, zero)
+        )
 
     def tensor_scales(self, key: str, *rows: int) -> ir.Value | None:
         """f32 [*rows]: the scale of the tensor that each row is of, where the format has one."""

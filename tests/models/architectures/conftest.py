@@ -48,11 +48,13 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """A checkpoint: transformers' config, dtype of what stays plain, formats by ends of names."""
+    """A checkpoint: transformers' config, dtype of what stays plain, formats by ends of names; and
+    how many devices compute it."""
 
     config: Any
     dtype: torch.dtype
     formats: dict[str, str]
+    devices: int = 1
 
 
 def random_model(config: Any, dtype: torch.dtype) -> torch.nn.Module:
@@ -243,6 +245,7 @@ def build(folder: Path, case: Case) -> Built:
         folder / "model.mxc",
         activations="f32",
         max_sequence_length=PROMPT + GENERATED,
+        devices=case.devices,
     )
     return Built(folder, case)
 
