@@ -42,10 +42,11 @@ def test_two_processes_write_the_same_bytes(checkpoint, tmp_path, format):
 
 
 def test_a_cluster_writes_the_same_bytes(checkpoint, tmp_path):
-    distributed = pytest.importorskip("distributed")
+    from distributed import LocalCluster
+
     source = checkpoint()
     quantize_checkpoint(source, tmp_path / "one", "nvfp4")
-    with distributed.LocalCluster(
+    with LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
     ) as cluster:
         workers = Workers(dask=cluster.scheduler_address)
