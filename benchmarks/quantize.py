@@ -47,10 +47,11 @@ def report(done, seconds):
 """
 OURS = """
 import json, sys
+from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
 source, output, format, recipe, threads = sys.argv[1:]
 result = quantize_checkpoint(
-    source, output, format, recipe=recipe or None, workers=int(threads)
+    source, output, format, recipe=recipe or None, workers=Workers(threads=int(threads))
 )
 report(result.bytes_read, result.seconds)
 """

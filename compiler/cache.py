@@ -153,7 +153,7 @@ def cached(request: Request, compile: Callable[[], Compiled], on_step: OnStep | 
 def key_of(request: Request) -> str | None:
     """The digest of everything that the outcome depends on; None where that is not known."""
     record = target(request.target)
-    parts = [mxc_version(), iree_version(), _sources()]
+    parts = [mxc_version(), iree_version(), sources()]
     if record.chip == HOST and not record.is_gpu:
         processor = _processor()
         if processor is None:
@@ -178,7 +178,7 @@ def _processor() -> str | None:
 
 
 @cache
-def _sources() -> str:
+def sources() -> str:
     """The digest of the text of mxc, as far as a compilation reads it."""
     root, digest = Path(__file__).parents[1], hashlib.sha256()
     for package in _SOURCES:

@@ -49,6 +49,10 @@ class ArtifactError(MxcError):
     """An artifact that is incomplete, altered, or not for this machine or version."""
 
 
+class WorkerError(MxcError):
+    """A worker process or a cluster was lost. What is done stays: the same command resumes it."""
+
+
 class CodeObjectError(MxcError):
     """A code object or its metadata that is malformed, or is not for the target."""
 

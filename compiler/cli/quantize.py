@@ -25,6 +25,7 @@ from mxc.compiler.cli.calibrate import DEFAULT_TOKENS, calibrate
 from mxc.compiler.cli.report_table import bytes_text, table_console
 from mxc.compiler.cli.repository import Revision
 from mxc.compiler.cli.signals import ending_cleanly
+from mxc.compiler.cli.workers import Dask, Processes, Threads, note
 from mxc.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -105,9 +106,9 @@ def command(
         list[str] | None, typer.Option(help="Leave these as they are, patterns as for --include.")
     ] = None,
     revision: Revision = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads.", show_default="one a CPU")
-    ] = None,
+    workers: Processes = 1,
+    threads: Threads = None,
+    dask: Dask = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the error of each layer to this .png file.")
     ] = None,
@@ -120,6 +121,7 @@ def command(
     """
     from mxc.compiler.checkpoints.hub import located
     from mxc.compiler.leftovers import partial_folder
+    from mxc.compiler.pieces.workers import Workers
     from mxc.compiler.quantize.checkpoint import quantize_checkpoint
     from mxc.compiler.quantize.plot import plot as draw
     from mxc.compiler.quantize.rotate import write_rotated
@@ -165,7 +167,7 @@ def command(
             exclude=exclude or (),
             calibration=calibration,
             rotate=rotate,
-            workers=workers,
+            workers=Workers(processes=workers, threads=threads, dask=dask, say=note),
             progress=advance,
         )
     if plot is not None:

@@ -7,7 +7,9 @@ with error feedback wants them: memory does not grow with the text.
 
 from __future__ import annotations
 
+import hashlib
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +34,8 @@ _ROWS = 2048
 #: Feedback that is kept: the query, key and value weights of a layer have the same inputs, and in
 #: a file the output weight may lie between.
 _KEPT = 2
+#: Held while feedback is made: each takes much memory.
+_ONE = threading.Lock()
 
 _EXPERT = re.compile(r"(?P<stem>.*\bexperts)\.(?P<number>\d+)\.(?P<part>\w+?)(\.weight)?")
 
@@ -99,27 +103,50 @@ class Calibration:
             with self._file(stream).open("ab") as file:
                 file.write(rows.astype(ml_dtypes.bfloat16).tobytes())
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For other processes, which make feedback themselves."""
+        return {**self.__dict__, "_feedback": OrderedDict()}
+
+    def digest(self) -> str:
+        """The digest of all that weights are quantised with."""
+        whole = hashlib.sha256(repr((self.said, self.feeds_back, self._same)).encode())
+        for stream, found in self._streams.items():
+            whole.update(repr((stream, found.count)).encode() + found.squares.tobytes())
+            for rows in found.sample:
+                whole.update(rows.tobytes())
+        return whole.hexdigest()
+
+    def knows(self, tensor: str, expert: int | None = None) -> bool:
+        """Whether the text reached the weight `tensor`, of a stack one expert's."""
+        return self._stream(tensor, expert) is not None
+
     def of(self, tensor: str, expert: int | None = None) -> Inputs | None:
         """What goes into the weight `tensor` of the checkpoint, of a stack into one expert's.
 
-        None where the model did not compute with it, or the text reached nothing of it.
+        None where the model did not compute with it, or the text reached nothing of it. Threads
+        may call it.
         """
+        stream = self._stream(tensor, expert)
+        if stream is None:
+            return None
+        found, feedback = self._streams[stream], None
+        if self._folder is not None:
+            with _ONE:
+                if stream not in self._feedback:
+                    while len(self._feedback) >= _KEPT:
+                        self._feedback.popitem(last=False)
+                    self._feedback[stream] = Feedback.of(self._gram(stream, found), found.count)
+                feedback = self._feedback[stream]
+        squares = (found.squares / found.count).astype(np.float32)
+        return Inputs(squares, np.concatenate(found.sample), feedback)
+
+    def _stream(self, tensor: str, expert: int | None) -> tuple[str, int | None] | None:
         place = self._place(tensor, expert)
         if place is None:
             return None
         stream = (self._same.get(place[0], place[0]), place[1])
         found = self._streams.get(stream)
-        if found is None or not found.squares.any():
-            return None
-        feedback = None
-        if self._folder is not None:
-            if stream not in self._feedback:
-                while len(self._feedback) >= _KEPT:
-                    self._feedback.popitem(last=False)
-                self._feedback[stream] = Feedback.of(self._gram(stream, found), found.count)
-            feedback = self._feedback[stream]
-        squares = (found.squares / found.count).astype(np.float32)
-        return Inputs(squares, np.concatenate(found.sample), feedback)
+        return None if found is None or not found.squares.any() else stream
 
     def _place(self, tensor: str, expert: int | None) -> tuple[str, int | None] | None:
         """The key of the weight that a tensor is part of, and the expert."""

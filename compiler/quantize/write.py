@@ -1,19 +1,20 @@
-"""The files of a quantised checkpoint: known headers first, then the tensors by several threads.
+"""The files of a quantised checkpoint: known headers first, then the tensors, in pieces.
 
-Shapes are known before anything is read, so every piece has its place in its file, and threads
-write where they are done. numpy lets the others run while it works. A piece is some rows: what is
-in memory at once does not depend on the size of tensors, files or the checkpoint.
+Shapes are known before anything is read, so every piece has its place in its file. A piece is some
+rows, which are read and written a few MiB at a time: what is in memory at once does not depend on
+the size of tensors, files or the checkpoint.
+
+    peak     the largest magnitude of some rows, which the tensor scale of nvfp4 wants first
+    rows     some rows, quantised
+    matrices some matrices of a stack, each transposed and quantised
+    copy     some bytes of a tensor that is kept
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.files.tensors import DTYPES, read_exactly
+from mxc.compiler.checkpoints.files.safetensors import SINGLE
+from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
+from mxc.compiler.pieces.piece import Output, Piece, ranges
+from mxc.compiler.pieces.run import Runner
 from mxc.compiler.quantize.calibration import Calibration
 from mxc.compiler.quantize.inputs import Inputs
 from mxc.compiler.quantize.loss import Loss
@@ -30,184 +34,179 @@ from mxc.compiler.quantize.plan import Item
 from mxc.compiler.quantize.rows import RowQuantizer
 from mxc.formats.nvfp4 import Tensor as TensorScale
 
-#: Bytes of a source tensor that one thread works on at a time.
+#: Bytes of a source tensor that are worked on at a time.
 CHUNK = 8 << 20
 
 #: Called with the bytes of the source that are done, and the tensor that was last.
 Progress = Callable[[int, str], None]
 
-Job = Callable[[], tuple[int, Loss | None]]
 
-
-@dataclass(frozen=True)
-class _Files:
-    """An open source file and the one that is written, with the place of each tensor in it."""
-
-    source: int
-    target: int
-    offsets: dict[str, int]
-
-    def put(self, tensor: Tensor, at: int, data: NDArray[np.uint8]) -> None:
-        """Write bytes at the offset `at` of a tensor."""
-        view, offset = np.ascontiguousarray(data).reshape(-1).data, self.offsets[tensor.name]
-        while len(view):
-            written = os.pwrite(self.target, view, offset + at)
-            view, at = view[written:], at + written
-
-
-class Writer:
-    """Writes files of items with `workers` threads; a context, which ends them."""
+class Writing:
+    """The files of `items`, named as the files of the source; computes their pieces."""
 
     def __init__(
         self,
+        items: Sequence[Item],
+        files: Sequence[Path],
         quantizer: RowQuantizer,
-        workers: int,
-        progress: Progress,
-        calibration: Calibration | None = None,
+        calibration: Calibration | None,
+        metadata: dict[str, str],
     ) -> None:
-        """`progress` is called by the thread that calls `write`."""
-        self._quantizer, self._progress = quantizer, progress
-        self._calibration = calibration
+        """Headers are made; nothing is read."""
+        self.items, self._quantizer, self._calibration = items, quantizer, calibration
+        #: File -> the numbers of its items.
+        self.files: dict[str, list[int]] = {}
+        self.heads: dict[str, bytes] = {}
+        self.sizes: dict[str, int] = {}
+        self._offsets: dict[str, int] = {}
+        self._names = {file: SINGLE if len(files) == 1 else file.name for file in files}
+        for file, name in self._names.items():
+            here = [number for number, item in enumerate(items) if item.source.file == file]
+            tensors = [tensor for number in here for tensor in items[number].tensors]
+            self.heads[name], offsets, self.sizes[name] = layout(tensors, metadata)
+            self.files[name] = here
+            self._offsets |= offsets
+        self.losses: dict[str, Loss] = {}
         #: Tensors of whose inputs the calibration says nothing.
         self.uncalibrated: list[str] = []
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="quantize")
-        self._ahead = 2 * workers
-        self._waiting: deque[tuple[Future[tuple[int, Loss | None]], str]] = deque()
-        self.losses: dict[str, Loss] = {}
 
-    def __enter__(self) -> Writer:
-        """Nothing is to be done."""
-        return self
+    def write(self, runner: Runner, progress: Progress, *, remote: bool) -> None:
+        """Write all files with `runner`; `progress` is called by this thread.
 
-    def __exit__(self, *error: object) -> None:
-        """Wait for what runs; what has not begun never will."""
-        self._pool.shutdown(cancel_futures=True)
-
-    def write(self, path: Path, items: Sequence[Item], metadata: dict[str, str]) -> int:
-        """Write one safetensors file of `items`, all of one source file; its size in bytes.
-
-        Raises CheckpointError where the source ends early, or a number cannot be quantised.
+        Raises CheckpointError where a source ends early, or a number cannot be quantised.
         """
-        header, offsets, size = layout([t for item in items for t in item.tensors], metadata)
-        source = os.open(items[0].source.file, os.O_RDONLY)
-        try:
-            target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-            try:
-                os.pwrite(target, header, 0)
-                os.truncate(target, size)
-                files = _Files(source, target, offsets)
-                for item in items:
-                    self._queue(item, files)
-                self._finish()
-            finally:
-                # No thread may hold the descriptors when they are closed.
-                self._drain()
-                os.close(target)
-        finally:
-            os.close(source)
-        return size
+        for name, numbers in self.files.items():
+            runner.create(name, self.sizes[name], self.heads[name])
+            peaks: dict[int, float] = {}
+            for piece, peak in runner.run(p for number in numbers for p in self._peaks(number)):
+                peaks[piece.tensor] = max(peaks.get(piece.tensor, 0.0), peak)
+            pieces = [p for number in numbers for p in self._pieces(number, peaks.get(number))]
+            feeds_back = self._calibration is not None and self._calibration.feeds_back
+            # In one process one matrix of inputs is in memory at a time.
+            for group in _by_weight(pieces) if feeds_back and not remote else [pieces]:
+                for piece, lost in runner.run(group):
+                    tensor = self.items[piece.tensor].source.name
+                    if lost is not None:
+                        self.losses.setdefault(tensor, Loss()).add(Loss(**lost))
+                    progress(piece.size, tensor)
 
-    def _queue(self, item: Item, files: _Files) -> None:
-        name = item.source.name
+    def compute(self, piece: Piece, output: Output) -> Any:
+        """Write a piece: see above. Returns a magnitude, or the fields of a Loss."""
+        item = self.items[piece.tensor]
+        if piece.kind == "copy":
+            for start, count in _chunks(piece, 1):
+                self._put(output, item, item.tensors[0], start, _bytes(item, start, count))
+            return None
+        if piece.kind == "peak":
+            found = [
+                self._quantizer.largest(_rows(item, start, count), _place(item), start)
+                for start, count in _chunks(piece, _row_bytes(item), whole=item.at_once)
+            ]
+            return float(max(found, default=0.0))
         if item.parts is None:
-            self._run(self._copies(item, files), name)
-            return
-        self.losses[name] = Loss()
+            raise AssertionError(f"{item.source.name} is kept")
+        loss = Loss()
+        compute = self._matrix if piece.kind == "matrices" else self._some_rows
+        for each in compute(piece, item, item.parts, output):
+            loss.add(each)
+        return asdict(loss)
+
+    def _some_rows(self, piece: Piece, item: Item, parts: Parts, output: Output) -> Iterator[Loss]:
         whole = None
-        if item.parts.tensor_scale is not None:
-            whole = self._tensor_scale(item, item.parts.tensor_scale, files)
-        self._run(self._pieces(item, item.parts, files, whole), name)
-
-    def _tensor_scale(self, item: Item, tensor: Tensor, files: _Files) -> TensorScale | None:
-        peaks: list[np.float32] = []
-
-        def find(start: int, count: int) -> tuple[int, Loss | None]:
-            values = _rows(item, files, start, count)
-            peaks.append(self._quantizer.largest(values, _place(item), start))
-            return 0, None
-
-        self._run((partial(find, *rows) for rows in _row_ranges(item)), item.source.name)
-        self._finish()
-        whole = self._quantizer.tensor(max(peaks, default=np.float32(0)))
-        if whole is not None:
-            files.put(tensor, 0, np.atleast_1d(whole.number).view(np.uint8))
-        return whole
-
-    def _copies(self, item: Item, files: _Files) -> Iterator[Job]:
-        def copy(start: int, count: int) -> tuple[int, Loss | None]:
-            data = _bytes(item, files, start, count)
-            files.put(item.tensors[0], start, data)
-            return count, None
-
-        for start in range(0, item.source.bytes, CHUNK):
-            yield partial(copy, start, min(CHUNK, item.source.bytes - start))
-
-    def _pieces(
-        self, item: Item, parts: Parts, files: _Files, whole: TensorScale | None
-    ) -> Iterator[Job]:
-        inputs = None if parts.transposed else self._inputs(item)
-
-        def rows(start: int, count: int) -> tuple[int, Loss | None]:
-            values = _rows(item, files, start, count)
+        if piece.given is not None and parts.tensor_scale is not None:
+            whole = self._quantizer.tensor(np.float32(piece.given))
+            if whole is not None and piece.start == 0:
+                self._put(output, item, parts.tensor_scale, 0, _number(whole))
+        inputs = self._inputs(item)
+        for start, count in _chunks(piece, _row_bytes(item), whole=item.at_once):
+            values = _rows(item, start, count)
             elements, scales, loss = self._quantizer.run(
                 values, _place(item), row=start, whole=whole, inputs=inputs
             )
-            files.put(parts.elements, start * elements.shape[1], elements)
-            files.put(parts.scales, start * scales.shape[1], scales)
-            return values.nbytes, loss
+            self._put(output, item, parts.elements, start * elements.shape[1], elements)
+            self._put(output, item, parts.scales, start * scales.shape[1], scales)
+            yield loss
 
-        def matrix(index: int, inputs: Inputs | None) -> tuple[int, Loss | None]:
-            depth = item.source.shape[-2]
-            values = _rows(item, files, index * depth, depth)
+    def _matrix(self, piece: Piece, item: Item, parts: Parts, output: Output) -> Iterator[Loss]:
+        depth = item.source.shape[-2]
+        for index in range(piece.start, piece.start + piece.count):
+            values = _rows(item, index * depth, depth)
             place = f"{_place(item)} (slice {index}, transposed)"
+            inputs = self._inputs(item, index)
             elements, scales, loss = self._quantizer.run(values.T, place, inputs=inputs)
-            files.put(parts.elements, index * elements.nbytes, elements)
-            files.put(parts.scales, index * scales.nbytes, scales)
-            return values.nbytes, loss
+            self._put(output, item, parts.elements, index * elements.nbytes, elements)
+            self._put(output, item, parts.scales, index * scales.nbytes, scales)
+            yield loss
 
-        if parts.transposed:
-            for index in range(item.source.shape[0]):
-                yield partial(matrix, index, self._inputs(item, index))
+    def _peaks(self, number: int) -> Iterator[Piece]:
+        item = self.items[number]
+        if item.parts is not None and item.parts.tensor_scale is not None:
+            for start, count in self._ranges(item):
+                yield Piece("peak", number, start, count)
+
+    def _pieces(self, number: int, peak: float | None) -> Iterator[Piece]:
+        item = self.items[number]
+        if item.parts is None:
+            for start, count in ranges(item.source.bytes, 1, 1):
+                yield Piece("copy", number, start, count, count)
+        elif item.parts.transposed:
+            size = item.source.bytes // max(1, item.source.shape[0])
+            for start, count in ranges(item.source.shape[0], 1, size, self._limit):
+                for index in range(start, start + count):
+                    self._note(item, index)
+                yield Piece("matrices", number, start, count, count * size)
         else:
-            yield from (partial(rows, *span) for span in _row_ranges(item))
+            self._note(item)
+            for start, count in self._ranges(item):
+                yield Piece("rows", number, start, count, count * _row_bytes(item), peak)
+
+    def _ranges(self, item: Item) -> Iterator[tuple[int, int]]:
+        rows = prod(item.source.shape[:-1])
+        return iter([(0, rows)]) if item.at_once else ranges(rows, 1, _row_bytes(item), self._limit)
+
+    @property
+    def _limit(self) -> int:
+        """Bytes of a piece. With feedback of errors each takes long."""
+        feeds_back = self._calibration is not None and self._calibration.feeds_back
+        return CHUNK if feeds_back else 0
+
+    def _note(self, item: Item, expert: int | None = None) -> None:
+        name = item.source.name
+        if self._calibration is not None and not self._calibration.knows(name, expert):
+            self.uncalibrated.append(name if expert is None else f"{name}, expert {expert}")
 
     def _inputs(self, item: Item, expert: int | None = None) -> Inputs | None:
-        """What a weight is fed with; one of which that is not known is noted."""
-        if self._calibration is None:
-            return None
-        name = item.source.name
-        if self._calibration.feeds_back:
-            # Each has a matrix of its inputs: not several at once.
-            self._finish()
-        found = self._calibration.of(name, expert)
-        if found is None:
-            self.uncalibrated.append(name if expert is None else f"{name}, expert {expert}")
-        return found
+        """What a weight is fed with, where that is known."""
+        known = self._calibration
+        return None if known is None else known.of(item.source.name, expert)
 
-    def _run(self, jobs: Iterable[Job], name: str) -> None:
-        for job in jobs:
-            self._waiting.append((self._pool.submit(job), name))
-            while len(self._waiting) > self._ahead:
-                self._take()
+    def _put(
+        self, output: Output, item: Item, tensor: Tensor, at: int, data: NDArray[np.uint8]
+    ) -> None:
+        output.put(self._names[item.source.file], self._offsets[tensor.name] + at, data)
 
-    def _finish(self) -> None:
-        """Wait for all pieces, the results in the order of the files; raise the first refusal."""
-        while self._waiting:
-            self._take()
 
-    def _drain(self) -> None:
-        """Forget what has not begun, wait for what has."""
-        for future, _ in self._waiting:
-            future.cancel()
-        wait([future for future, _ in self._waiting])
-        self._waiting.clear()
+def _by_weight(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Pieces of one weight together; of stacks each piece."""
+    group: list[Piece] = []
+    for piece in pieces:
+        if group and (piece.tensor != group[-1].tensor or piece.kind == "matrices"):
+            yield group
+            group = []
+        group.append(piece)
+    yield group
 
-    def _take(self) -> None:
-        future, name = self._waiting.popleft()
-        done, loss = future.result()
-        if loss is not None:
-            self.losses[name].add(loss)
-        self._progress(done, name)
+
+def _chunks(piece: Piece, entry: int, *, whole: bool = False) -> Iterator[tuple[int, int]]:
+    """(start, count) of the entries of a piece, of `entry` bytes each, that are read together."""
+    step = max(1, CHUNK // max(1, entry))
+    step = max(1, piece.count) if whole else step
+    for start in range(piece.start, piece.start + piece.count, step):
+        yield start, min(step, piece.start + piece.count - start)
+
+
+def _number(whole: TensorScale) -> NDArray[np.uint8]:
+    return np.atleast_1d(whole.number).view(np.uint8)
 
 
 def layout(
@@ -237,26 +236,19 @@ def _place(item: Item) -> str:
     return f"{item.source.file}: tensor {item.source.name}"
 
 
-def _bytes(item: Item, files: _Files, start: int, size: int) -> NDArray[np.uint8]:
+def _row_bytes(item: Item) -> int:
+    return item.source.shape[-1] * DTYPES[item.source.dtype].itemsize
+
+
+def _bytes(item: Item, start: int, size: int) -> NDArray[np.uint8]:
     """`size` bytes of a tensor from its byte `start` on."""
     if item.read is not None:
         return np.ascontiguousarray(item.read(start, size))
-    return read_exactly(files.source, item.source.offset + start, size, _place(item))
+    return read_bytes(item.source, start, size)
 
 
-def _row_ranges(item: Item) -> Iterator[tuple[int, int]]:
-    """(first, count) of rows that are read together."""
-    rows = prod(item.source.shape[:-1])
-    step = max(1, CHUNK // max(1, item.source.bytes // max(1, rows)))
-    step = max(1, rows) if item.at_once else step
-    for start in range(0, rows, step):
-        yield start, min(step, rows - start)
-
-
-def _rows(item: Item, files: _Files, start: int, count: int) -> NDArray[Any]:
+def _rows(item: Item, start: int, count: int) -> NDArray[Any]:
     """Rows [start, start + count) of a tensor as a matrix, all leading dimensions counted."""
-    dtype = DTYPES[item.source.dtype]
-    depth = item.source.shape[-1]
-    row_bytes = depth * dtype.itemsize
-    raw = _bytes(item, files, start * row_bytes, count * row_bytes)
-    return raw.view(dtype).reshape(count, depth)
+    dtype, row_bytes = DTYPES[item.source.dtype], _row_bytes(item)
+    raw = _bytes(item, start * row_bytes, count * row_bytes)
+    return raw.view(dtype).reshape(count, item.source.shape[-1])

@@ -135,7 +135,7 @@ def test_versions_and_sources_are_in_the_key(
     request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = key_of(request_)
-    for name in ("mxc_version", "iree_version", "_sources"):
+    for name in ("mxc_version", "iree_version", "sources"):
         with monkeypatch.context() as patch:
             patch.setattr(cache, name, lambda: "another")
             assert key_of(request_) != before
@@ -152,7 +152,7 @@ def test_every_source_that_a_compilation_reads_is_in_the_digest(
     monkeypatch.setattr(cache, "__file__", str(tmp_path / "compiler" / "cache.py"))
     for package in cache._SOURCES:
         (tmp_path / package / "within" / "a.py").write_text("pass")
-        digests.add(cache._sources.__wrapped__())
+        digests.add(cache.sources.__wrapped__())
     assert len(digests) == len(cache._SOURCES)
 
 

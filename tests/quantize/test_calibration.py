@@ -19,6 +19,7 @@ from mxc.compiler.checkpoints.synthetic.tokenizer import write_tokenizer
 from mxc.compiler.cli import app
 from mxc.compiler.cli.calibrate import calibrate
 from mxc.compiler.models.model import open_model
+from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.quantize.calibration import Calibration
 from mxc.compiler.quantize.checkpoint import Result, quantize_checkpoint
 from mxc.compiler.quantize.feedback import Feedback
@@ -255,6 +256,20 @@ def test_a_checkpoint_names_text_and_recipe(
     }
     weights = [each for each in open_model(tmp_path / "out").bound if each.format == "nvfp4"]
     assert {tensor.recipe for each in weights for tensor in each.tensors} == {"gptq"}
+
+
+@pytest.mark.parametrize("recipe", ["search", "gptq"])
+def test_processes_write_the_same_bytes(
+    mixtral: Path, calibration: Calibration, tmp_path: Path, recipe: str
+) -> None:
+    one = quantized(mixtral, tmp_path / "one", recipe=recipe, calibration=calibration)
+    two = quantized(
+        mixtral, tmp_path / "two", recipe=recipe, calibration=calibration, workers=Workers(2)
+    )
+    files = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
+    assert one.losses == two.losses
+    assert one.uncalibrated == two.uncalibrated
 
 
 def test_refusals(mixtral: Path, calibration: Calibration, tmp_path: Path) -> None:

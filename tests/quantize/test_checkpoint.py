@@ -9,6 +9,8 @@ import safetensors
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from mxc.compiler.pieces import piece
+from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.quantize import write
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
 from mxc.errors import CheckpointError, FormatError
@@ -85,9 +87,10 @@ def test_what_is_kept_is_untouched(checkpoint, tmp_path):
 @pytest.mark.parametrize("format", ["mxfp4", "mxfp6e2m3", "nvfp4"])
 def test_neither_threads_nor_pieces_change_a_byte(checkpoint, tmp_path, monkeypatch, format):
     source = checkpoint()
-    one = quantize_checkpoint(source, tmp_path / "one", format, workers=1)
+    one = quantize_checkpoint(source, tmp_path / "one", format, workers=Workers(threads=1))
     monkeypatch.setattr(write, "CHUNK", 1000)
-    many = quantize_checkpoint(source, tmp_path / "many", format, workers=3)
+    monkeypatch.setattr(piece, "PIECE", 3000)
+    many = quantize_checkpoint(source, tmp_path / "many", format, workers=Workers(threads=3))
     assert files(tmp_path / "one") == files(tmp_path / "many")
     assert one.total.sqnr == many.total.sqnr
     assert one.total.saturated == many.total.saturated

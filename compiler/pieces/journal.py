@@ -1,0 +1,94 @@
+"""What is done of a job: a line of JSON in the partial folder for each piece, once it is written.
+
+A piece is taken from the journal of a killed run only where the bytes that it wrote are still in
+the files: they are read again and compared with their CRC-32.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+from mxc.compiler.checkpoints.files.tensors import read_exactly
+from mxc.compiler.leftovers import JOURNAL
+from mxc.compiler.pieces.piece import Piece
+from mxc.errors import CheckpointError
+
+#: Bytes that are read again together.
+_CHUNK = 8 << 20
+
+
+class Journal:
+    """The journal of the request `digest` in `folder`, made where it is not there.
+
+    Raises AssertionError for a journal of another request.
+    """
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        """Read what is done. A line that a kill cut off does not count."""
+        self._folder = folder
+        self._done: dict[str, dict[str, Any]] = {}
+        path = folder / JOURNAL
+        lines = path.read_text(errors="replace").split("\n") if path.exists() else []
+        found = [entry for entry in map(_parsed, lines) if entry is not None]
+        if found and found[0].get("request") != digest:
+            raise AssertionError(f"{path}: of another request")
+        self._done = {entry["piece"]: entry for entry in found[1:] if "piece" in entry}
+        self._file = path.open("a", buffering=1)
+        # What a kill cut off stays on a line of its own.
+        self._file.write("\n" if lines else "")
+        if not found:
+            self._file.write(json.dumps({"request": digest}) + "\n")
+
+    def __len__(self) -> int:
+        """Pieces that a run before this one has done."""
+        return len(self._done)
+
+    def take(self, piece: Piece) -> dict[str, Any] | None:
+        """What is known of a piece that is done and whose bytes are there; else None."""
+        entry = self._done.get(_key(piece))
+        if entry is None or self._crc(entry["spans"]) != entry["crc"]:
+            return None
+        return entry
+
+    def add(self, piece: Piece, entry: dict[str, Any]) -> None:
+        """A piece whose bytes are on the disk."""
+        self._file.write(json.dumps({"piece": _key(piece), **entry}) + "\n")
+
+    def close(self) -> None:
+        """Write no more."""
+        self._file.close()
+
+    def _crc(self, spans: list[tuple[str, int, int]]) -> int | None:
+        crc = 0
+        for name, offset, size in spans:
+            try:
+                handle = os.open(self._folder / name, os.O_RDONLY)
+            except OSError:
+                return None
+            try:
+                for start in range(0, size, _CHUNK):
+                    count = min(_CHUNK, size - start)
+                    data = read_exactly(handle, offset + start, count, name)
+                    crc = zlib.crc32(data.data, crc)
+            except CheckpointError:
+                return None
+            finally:
+                os.close(handle)
+        return crc
+
+
+def _key(piece: Piece) -> str:
+    return json.dumps(astuple(piece))
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None

@@ -1,0 +1,172 @@
+"""Runs the pieces of a job, in order, and those alone that no run before has done."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Future
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from mxc.artifact.manifest import mxc_version
+from mxc.compiler.cache import sources
+from mxc.compiler.pieces.journal import Journal
+from mxc.compiler.pieces.piece import Job, Output, Piece, Work
+from mxc.compiler.pieces.workers import Workers
+from mxc.errors import ArtifactError, WorkerError
+
+#: What a worker process has open: the key of a run, and its Work.
+_OPEN: dict[str, Work] = {}
+
+
+class Runner:
+    """Computes the pieces of `job` into files of `folder`; a context, which ends the workers.
+
+    `work` is what the job opens, for threads of this process. `digest` is of the request.
+    """
+
+    def __init__(
+        self, job: Job, work: Work, folder: Path, digest: str, workers: Workers, output: Path
+    ) -> None:
+        """`output` is for messages."""
+        self._job, self._work, self._folder = job, work, folder
+        self._digest, self._workers, self._output = digest, workers, output
+        self._key = secrets.token_hex(8)
+        self._stack = ExitStack()
+        self.computed = 0
+
+    def __enter__(self) -> Self:
+        """Start the workers; say so where a run is resumed."""
+        self._pool, self._count = self._stack.enter_context(self._workers.executor())
+        self._journal = Journal(self._folder, self._digest)
+        if len(self._journal):
+            self._workers.say(
+                f"{self._output}: an interrupted run of the same request is resumed; "
+                f"{len(self._journal)} pieces are done"
+            )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the workers. The journal stays: it goes where the folder gets its name."""
+        try:
+            self._stack.close()
+        finally:
+            self._journal.close()
+
+    def create(self, name: str, size: int, head: bytes = b"") -> None:
+        """A file of `size` bytes that begins with `head`. Raises ArtifactError without room."""
+        path = self._folder / name
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            free = shutil.disk_usage(self._folder).free + os.fstat(handle).st_blocks * 512
+            if free < size:
+                raise ArtifactError(
+                    f"{self._output}: disk full: {name} needs {size} bytes, {free} are free; free "
+                    "some space or choose another output"
+                )
+            if os.fstat(handle).st_size != size:  # else a run before this one was here
+                os.pwrite(handle, head, 0)
+                os.truncate(handle, size)
+        finally:
+            os.close(handle)
+
+    def run(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, Any]]:
+        """Pieces in order, each with what `compute` returned in this run or in one before.
+
+        Raises the first refusal, and WorkerError where a worker is lost.
+        """
+        waiting: deque[tuple[Piece, Future[dict[str, Any]] | dict[str, Any]]] = deque()
+        try:
+            for piece in pieces:
+                waiting.append((piece, self._journal.take(piece) or self._submit(piece)))
+                while len(waiting) > 2 * self._count:
+                    yield self._done(*waiting.popleft())
+            while waiting:
+                yield self._done(*waiting.popleft())
+        finally:
+            for _, each in waiting:
+                if isinstance(each, Future):
+                    each.cancel()
+
+    def _submit(self, piece: Piece) -> Future[dict[str, Any]]:
+        try:
+            if not self._workers.remote:
+                return self._pool.submit(_compute, self._work, self._folder, piece)
+            folder = self._folder.absolute()
+            return self._pool.submit(_elsewhere, self._key, self._job, sources(), folder, piece)
+        except BrokenExecutor as error:
+            raise self._lost(error) from error
+
+    def _done(
+        self, piece: Piece, found: Future[dict[str, Any]] | dict[str, Any]
+    ) -> tuple[Piece, Any]:
+        if isinstance(found, dict):
+            return piece, found["value"]
+        try:
+            entry = found.result()
+        except Exception as error:
+            if isinstance(error, BrokenExecutor) or type(error).__module__.startswith(
+                "distributed"
+            ):
+                raise self._lost(error) from error
+            raise
+        self._journal.add(piece, entry)
+        self.computed += 1
+        return piece, entry["value"]
+
+    def _lost(self, error: Exception) -> WorkerError:
+        done = len(self._journal) + self.computed
+        return WorkerError(
+            f"{self._output}: a worker was lost ({type(error).__name__}), perhaps for want of "
+            f"memory; {done} pieces are done and kept: run the same command again, and it resumes"
+        )
+
+
+def _compute(work: Work, folder: Path, piece: Piece) -> dict[str, Any]:
+    """The entry of the journal for a piece, once its bytes are on the disk."""
+    with Output(folder) as output:
+        value = work.compute(piece, output)
+    return {"value": value, "spans": output.spans, "crc": output.crc}
+
+
+def _elsewhere(key: str, job: Job, wanted: str, folder: Path, piece: Piece) -> dict[str, Any]:
+    """The same in a worker process, which opens the job of the run `key` once."""
+    if key not in _OPEN:
+        if sources() != wanted:
+            raise ArtifactError(
+                f"a worker runs another mxc ({mxc_version()} or a change of it); install the same "
+                "on all machines of the cluster"
+            )
+        work = job.open()
+        _OPEN.clear()
+        _OPEN[key] = work
+    return _compute(_OPEN[key], folder, piece)
+
+
+def digest_of(*parts: object) -> str:
+    """The digest of a request: of its options, its input files and the code of mxc."""
+    text = "\n".join(repr(part) for part in (mxc_version(), sources(), *parts))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def files_of(source: Path) -> tuple[tuple[str, int, int], ...]:
+    """Names, sizes and times (ns) of change of the files of a checkpoint folder or file.
+
+    Parts of a split file belong to it.
+    """
+    if source.is_dir():
+        found = [path for path in source.iterdir() if path.is_file()]
+    else:
+        stem = _stem(source)
+        found = [path for path in source.parent.glob(f"*{source.suffix}") if _stem(path) == stem]
+    return tuple((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(found))
+
+
+def _stem(path: Path) -> str:
+    return re.sub(r"-\d{5}-of-\d{5}$", "", path.stem)

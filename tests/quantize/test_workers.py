@@ -1,0 +1,197 @@
+"""Pieces by threads, processes and a cluster; killed runs, and those that go on after them."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mxc.compiler.leftovers import JOURNAL
+from mxc.compiler.pieces import piece
+from mxc.compiler.pieces.workers import Workers
+from mxc.compiler.quantize.checkpoint import quantize_checkpoint
+from mxc.errors import CheckpointError, RequestError, WorkerError
+
+FORMATS = ("mxfp4", "nvfp4")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(piece, "PIECE", 3000)
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def journals(folder):
+    return list(folder.glob(f".*/{JOURNAL}"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_two_processes_write_the_same_bytes(checkpoint, tmp_path, format):
+    source = checkpoint()
+    one = quantize_checkpoint(source, tmp_path / "one", format)
+    two = quantize_checkpoint(source, tmp_path / "two", format, workers=Workers(2))
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+    assert one.losses == two.losses
+    assert JOURNAL not in files(tmp_path / "two")
+    assert not journals(tmp_path)
+
+
+def test_a_cluster_writes_the_same_bytes(checkpoint, tmp_path):
+    from distributed import LocalCluster
+
+    source = checkpoint()
+    quantize_checkpoint(source, tmp_path / "one", "nvfp4")
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as cluster:
+        workers = Workers(dask=cluster.scheduler_address)
+        quantize_checkpoint(source, tmp_path / "two", "nvfp4", workers=workers)
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def test_a_killed_worker_is_an_error_and_the_next_run_resumes(checkpoint, tmp_path):
+    source, said = checkpoint(), []
+    quantize_checkpoint(source, tmp_path / "whole", "mxfp4")
+    calls = []
+
+    def kill(*call):
+        calls.append(call)
+        if len(calls) == 5:
+            os.kill(multiprocessing.active_children()[0].pid, 9)
+
+    with pytest.raises(WorkerError, match=r"out: a worker was lost .*run the same command again"):
+        quantize_checkpoint(source, tmp_path / "out", "mxfp4", workers=Workers(2), progress=kill)
+    (journal,) = journals(tmp_path)
+    before = len(journal.read_text().splitlines())
+    assert before >= 5
+    # Another output in the same folder leaves it alone.
+    quantize_checkpoint(source, tmp_path / "other", "mxfp4")
+    assert journal.exists()
+    workers = Workers(2, say=said.append)
+    quantize_checkpoint(source, tmp_path / "out", "mxfp4", workers=workers)
+    assert files(tmp_path / "whole") == files(tmp_path / "out")
+    assert f"{before - 1} pieces are done" in said[0]
+    assert not journals(tmp_path)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from mxc.compiler.pieces import piece
+from mxc.compiler.pieces.workers import Workers
+from mxc.compiler.quantize.checkpoint import quantize_checkpoint
+source, output, format, processes = sys.argv[1:]
+piece.PIECE, calls = 3000, []
+def kill(*call):
+    calls.append(call)
+    if len(calls) == 5:
+        os.kill(os.getpid(), 9)
+if __name__ == "__main__":
+    workers = Workers(int(processes))
+    quantize_checkpoint(source, Path(output), format, workers=workers, progress=kill)
+"""
+
+
+def killed(source, output, format, processes):
+    script = output.parent / "killed.py"
+    script.write_text(KILLED)
+    run = subprocess.run(
+        [sys.executable, script, source, output, format, str(processes)], timeout=300
+    )
+    script.unlink()
+    assert run.returncode == -9
+
+
+def computed(monkeypatch):
+    """Counts the pieces that this process computes."""
+    from mxc.compiler.quantize.write import Writing
+
+    found, compute = [], Writing.compute
+
+    def counted(self, piece, output):
+        found.append(piece)
+        return compute(self, piece, output)
+
+    monkeypatch.setattr(Writing, "compute", counted)
+    return found
+
+
+@pytest.mark.parametrize(("format", "processes"), [("mxfp4", 1), ("nvfp4", 2)])
+def test_a_killed_command_resumes(checkpoint, tmp_path, monkeypatch, format, processes):
+    source, count = checkpoint(), computed(monkeypatch)
+    quantize_checkpoint(source, tmp_path / "whole", format)
+    every = len(count)
+    killed(source, tmp_path / "out", format, processes)
+    count.clear()
+    result = quantize_checkpoint(source, tmp_path / "out", format)
+    assert 0 < len(count) <= every - 5
+    assert files(tmp_path / "whole") == files(tmp_path / "out")
+    assert result.total.sqnr is not None
+    assert not journals(tmp_path)
+
+
+def test_bytes_that_were_lost_are_computed_again(checkpoint, tmp_path, monkeypatch):
+    source, count = checkpoint(), computed(monkeypatch)
+    quantize_checkpoint(source, tmp_path / "whole", "mxfp4")
+    every = len(count)
+    killed(source, tmp_path / "out", "mxfp4", 1)
+    (journal,) = journals(tmp_path)
+    entries = [json.loads(line) for line in journal.read_text().splitlines()][1:]
+    for name, offset, size in entries[0]["spans"]:
+        with (journal.parent / name).open("r+b") as file:
+            file.seek(offset)
+            file.write(bytes(byte ^ 1 for byte in b"\0" * size))
+    with journal.open("a") as file:
+        file.write('{"piece": "cut o')  # by a kill
+    count.clear()
+    quantize_checkpoint(source, tmp_path / "out", "mxfp4")
+    assert len(count) == every - len(entries) + 1
+    assert files(tmp_path / "whole") == files(tmp_path / "out")
+
+
+@pytest.mark.parametrize("change", ["options", "source"])
+def test_another_request_does_not_take_it(checkpoint, tmp_path, monkeypatch, change):
+    source, count, said = checkpoint(), computed(monkeypatch), []
+    killed(source, tmp_path / "out", "mxfp4", 1)
+    (journal,) = journals(tmp_path)
+    if change == "source":
+        os.utime(source / "config.json", ns=(1, 1))
+    ties = "away" if change == "options" else None
+    workers = Workers(say=said.append)
+    quantize_checkpoint(source, tmp_path / "whole", "mxfp4", ties=ties)
+    every = len(count)
+    count.clear()
+    quantize_checkpoint(source, tmp_path / "out", "mxfp4", ties=ties, workers=workers)
+    assert len(count) == every
+    assert said == []
+    assert not journal.parent.exists()
+    assert files(tmp_path / "whole") == files(tmp_path / "out")
+
+
+def test_refusals_of_workers_arrive_and_leave_nothing(checkpoint, tmp_path):
+    import numpy as np
+
+    name = "model.layers.1.mlp.down_proj.weight"
+    source = checkpoint(extra={name: np.full((64, 160), np.nan, np.float32)})
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(CheckpointError, match=rf"{name}: row 0, column 0 is nan"):
+        quantize_checkpoint(source, tmp_path / "out", "mxfp4", workers=Workers(2))
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_workers_that_exclude_each_other(monkeypatch):
+    with pytest.raises(RequestError, match="--workers"):
+        Workers(2, dask="tcp://localhost:1")
+    with pytest.raises(RequestError, match="--threads"):
+        Workers(2, threads=3)
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with (
+        pytest.raises(RequestError, match=r"pip install 'mxc\[dask\]'"),
+        Workers(dask="tcp://localhost:1").executor(),
+    ):
+        pass
