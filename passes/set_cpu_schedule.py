@@ -114,11 +114,12 @@ def _is_reduction_of_rows(op: ir.Operation) -> bool:
     if op.name != "linalg.generic":
         return False
     reduced = [str(each) == _REDUCTION for each in iterators(op)]
+    if len(reduced) < 2:
+        return False
     rows, *others = loop_ranges(op)
     whole = ir.AffineMap.get_identity(len(reduced))
     return (
-        len(reduced) > 1
-        and reduced == [False] * (len(reduced) - 1) + [True]
+        reduced == [False] * (len(reduced) - 1) + [True]
         and rows is None
         and None not in others
         and whole in indexing_maps(op)[:-1]

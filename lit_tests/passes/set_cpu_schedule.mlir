@@ -110,3 +110,17 @@ func.func @others(%x: tensor<3x2880xf32>, %a: tensor<3xf32>, %c: tensor<?xi32>, 
   } -> tensor<8xi32>
   func.return %0, %1 : tensor<3xf32>, tensor<8xi32>
 }
+
+// -----
+
+// A generic without a loop has no rows.
+// CHECK-LABEL: @no_loop
+// CHECK-NOT: lowering_config
+func.func @no_loop(%x: tensor<f32>, %a: tensor<f32>) -> tensor<f32> {
+  %0 = linalg.generic {indexing_maps = [affine_map<() -> ()>, affine_map<() -> ()>], iterator_types = []}
+      ins(%x : tensor<f32>) outs(%a : tensor<f32>) {
+  ^bb0(%e: f32, %o: f32):
+    linalg.yield %e : f32
+  } -> tensor<f32>
+  func.return %0 : tensor<f32>
+}

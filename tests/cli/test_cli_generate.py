@@ -168,10 +168,16 @@ def test_bench(toy_artifact: Path) -> None:
 
 def test_bench_profile(toy_artifact: Path) -> None:
     """The operations are named by the report and, with what is between them, are the whole call."""
-    row = {"function": "step", "name": "model.layers.3.mix", "bytes_moved": 80, "flops": 20}
+    row = {
+        "function": "step",
+        "name": "model.layers.3.mix",
+        "bytes_moved": 80,
+        "flops": 20,
+        "samples": {},
+    }
     kernels = [f"step_dispatch_{n}" for n in range(4)]
     named = [{**row, "kernel": kernel} for kernel in kernels]
-    (toy_artifact / REPORT).write_text(json.dumps({"operations": named}))
+    (toy_artifact / REPORT).write_text(json.dumps({"operations": named, "samples": []}))
     words = ("bench", toy_artifact, "--prompt", 6, "--generate", 2, "--threads", 2, "--profile")
     got = json.loads(mxc(*words, "--json").stdout)
     assert got["generate"] == 2

@@ -183,7 +183,7 @@ def test_on_the_command_line(pair):
 
     listed = run("inspect", a)
     assert listed.exit_code == 0
-    assert "(checkpoint, quark)" in listed.output
+    assert "(checkpoint, quark)" in " ".join(listed.output.split())
     assert "floor" in listed.output
     one = run("inspect", a, "x.weight")
     assert "declared" in one.output
