@@ -191,7 +191,7 @@ class PageRecord:
     @property
     def stored(self) -> TensorType:
         """A page as it lies in memory: in an MX format bytes [E, B + B / 32, V, D], where the
-        scales of an entry, [V, D / 32, B], are behind its B positions."""
+        scales of an entry, [V, D / 32, B], are after its B positions."""
         entries, positions, *row = self.shape
         rows = stored_positions(self.format, positions)
         return TensorType(shape=(entries, rows, *row), dtype=self.dtype)

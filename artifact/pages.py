@@ -12,7 +12,7 @@ PAGE_FORMATS = {"mxint8": True, "mxfp8e4m3": True, "fp8e4m3": False}
 
 
 def stored_positions(format: str | None, positions: int) -> int:
-    """Rows [V, D] of an entry of a page: its positions, and what its scales take behind them.
+    """Rows [V, D] of an entry of a page: its positions, and what its scales take after them.
 
     `format`: a key of PAGE_FORMATS, or None for floats.
     """

@@ -23,7 +23,7 @@ generates per second over what the other one does. What is wanted of the first: 
 any number of clients, with 16 at least 3 times, and a 99th percentile of TTFT that is no longer.
 Where that is missed the script ends with 1.
 
-With --turns each prompt is sent again with 32 more tokens behind it, as the second turn of a
+With --turns each prompt is sent again with 32 more tokens after it, as the second turn of a
 conversation is; both TTFTs are medians. One server.
 """
 
@@ -84,7 +84,7 @@ async def measure(arguments: argparse.Namespace, found: Sequence[Server]) -> lis
 
 
 def _requests(clients: int | None, rate: float | None, rounds: int) -> int:
-    """Of a row: so many rounds of all clients, or of four seconds."""
+    """Requests of a row: so many rounds of all clients, or of four seconds."""
     each = clients if rate is None else math.ceil(rate)
     return max(FEWEST, rounds * (each or 1))
 
@@ -98,7 +98,7 @@ async def _answers(
     name: str,
     requests: int,
 ) -> list[Answer]:
-    """Of one load on one server: the same requests for each."""
+    """Answers to one load on one server: the same requests for each."""
     async with _client(arguments, server) as http:
         client = await _ready(arguments, http)
 

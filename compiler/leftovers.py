@@ -22,7 +22,7 @@ from pathlib import Path
 
 from mxc.errors import ArtifactError, WorkerError
 
-#: Stands in the name of every such folder beside an output, with eight digits behind it.
+#: Stands in the name of every such folder beside an output, with eight digits after it.
 _PARTIAL = ".mxc-partial-"
 _DIGITS = "[0-9a-f]" * 8
 

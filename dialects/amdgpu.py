@@ -128,7 +128,7 @@ def no_reordering() -> None:
 
 def pinned(values: Sequence[ir.Value], registers: Literal["v", "a"] = "v") -> list[ir.Value]:
     """The values, computed here: no instruction that uses them is moved before this point, and none
-    that they need behind it.
+    that they need after it.
 
     What touches no memory is in no order but that of its operands until instructions are selected;
     so `no_reordering` alone does not hold it. `registers`: vector ones, or those of accumulation.
@@ -162,7 +162,7 @@ def pinned(values: Sequence[ir.Value], registers: Literal["v", "a"] = "v") -> li
 
 
 def scheduled(kind: str, count: int, group: int) -> None:
-    """So many instructions of a kind come next, of those behind the last `no_reordering`."""
+    """So many instructions of a kind come next, of those past the last `no_reordering`."""
     mask = ir.Attribute.parse(f"#rocdl.sched_group_mask<{kind}>")
     rocdl.sched_group_barrier(mask, count, group)
 

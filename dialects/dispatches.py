@@ -203,14 +203,14 @@ def _written_bytes(dispatch: Dispatch, number: int, sizes: Sizes) -> int | None:
 
 
 def _stored_bytes(value: ir.Value, dispatch: Dispatch, sizes: Sizes) -> int | None:
-    """Of what is stored; of rows that are scattered over a tensor, these rows."""
+    """Bytes of what is stored; of rows that are scattered over a tensor, these rows."""
     op = owner(value)
     written = value if op is None or op.name != _SCATTER else op.operands[0]
     return _inside_bytes(written, dispatch, sizes)
 
 
 def _inside_bytes(value: ir.Value, dispatch: Dispatch, sizes: Sizes) -> int | None:
-    """Of a tensor in the body of a dispatch."""
+    """Bytes of a tensor in the body of a dispatch."""
     return shaped_bytes(value.type, sizes.inside(value, dispatch.op))
 
 

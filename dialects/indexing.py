@@ -30,7 +30,7 @@ def dim_of(expression: ir.AffineExpr) -> int | None:
 
 
 def dims(affine: ir.AffineMap) -> list[int | None]:
-    """The loop behind each result of a map, None where it is a compound."""
+    """The loop after each result of a map, None where it is a compound."""
     return [dim_of(expression) for expression in affine.results]
 
 

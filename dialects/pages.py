@@ -3,7 +3,7 @@
 A pool [N, E, B, V, D] has N pages of B positions, and is in floats, in fp8 (e4m3), or in an MX
 format. In fp8 it is bytes of the same shape; the scales of a layer are no part of it.
 
-In an MX format a pool is bytes [N, E, B + B / 32, V, D]: behind the B positions of an entry are
+In an MX format a pool is bytes [N, E, B + B / 32, V, D]: after the B positions of an entry are
 their scales, E8M0 [V, D / 32, B]. So all of an entry begins at a multiple of D bytes, a page is one
 piece of memory, and scales of positions side by side are side by side: a register of them where
 keys are in the lanes.

@@ -97,7 +97,8 @@ def _known_int8(rank: int) -> str:
 
 
 def _int8_signature(elements: ir.Value, leaves: list[ir.Value]) -> str:
-    """Of elements [.., KO, 32]; leaves: the blocks, the scales, the blocks behind the scales."""
+    """Signature for elements [.., KO, 32]; leaves: the blocks, the scales, the blocks behind the
+    scales."""
     found = _computation(elements, leaves)
     return f"{found}; {_computation(leaves[1], leaves)}" if len(leaves) == 2 else found
 
@@ -143,8 +144,8 @@ def _known_rows(rank: int) -> str:
 
 
 def _row_signature(elements: ir.Value, leaves: list[ir.Value]) -> str:
-    """Of elements [.., KO, 16]; leaves: blocks, scales, rows, then what is behind the scales (the
-    blocks and rows) and behind the rows (the blocks)."""
+    """Signature for elements [.., KO, 16]; leaves: blocks, scales, rows, then what is behind the
+    scales (the blocks and rows) and behind the rows (the blocks)."""
     found = [_computation(elements, leaves)]
     if len(leaves) == 3:
         _, scales, rows = leaves
@@ -212,7 +213,7 @@ def _constant(value: ir.Value) -> str:
 
 
 def source_of(value: ir.Value) -> ir.Value:
-    """The floats behind reshapes and what widens them: elements in the same order."""
+    """The floats after reshapes and what widens them: elements in the same order."""
     while not isinstance(value, ir.BlockArgument):
         op = value.owner
         if op.name not in ("tensor.expand_shape", "tensor.collapse_shape") and not _widens(op):

@@ -2,7 +2,7 @@
 
 A call has T rows, of S runs: consecutive tokens of one sequence (`attention.Runs`). A pool
 [M, L, ..] has M slots, one a sequence, of the states of L layers. The rows of a run are gone over
-in their order; the state of its sequence is read before the first and written behind the last:
+in their order; the state of its sequence is read before the first and written past the last:
 
     state = states[places[s], layer], or zeros where no position comes before the run
     for row in run s:  result[row], state = step(row, state)
@@ -78,7 +78,7 @@ def delta_rule(
     beta: ir.Value,
     states: States,
 ) -> tuple[ir.Value, ir.Value]:
-    """What the rows read, f32 [T, H, V], and the pool [M, L, H, K, V] behind them.
+    """What the rows read, f32 [T, H, V], and the pool [M, L, H, K, V] after them.
 
     queries, keys f32 [T, G, K]; head h of values reads those of head h / (H / G). values f32
     [T, H, V]; beta f32 [T, H]; decay f32 [T, H], what is left of the state, or [T, H, K], what is
@@ -90,7 +90,7 @@ def delta_rule(
 
 
 def short_convolution(x: ir.Value, weights: ir.Value, states: States) -> tuple[ir.Value, ir.Value]:
-    """f32 [T, C] of x f32 [T, C] by `weights` [C, W], and the pool [M, L, W - 1, C] behind it."""
+    """f32 [T, C] of x f32 [T, C] by `weights` [C, W], and the pool [M, L, W - 1, C] after it."""
     operands = [x, weights, *states.operands]
     kinds = [x.type, states.pool.type]
     return _call(SHORT_CONVOLUTION, operands, kinds, recurrence_reference.convolution, rows=0)

@@ -135,7 +135,7 @@ def convolution(*given: ir.Value) -> list[ir.Value]:
 
     def convolved() -> ir.Value:
         row, column = _loops(2)
-        # Not an operand: IREE has no code for GPUs of this behind the sum that the owners are.
+        # Not an operand: IREE has no code for GPUs of this after the sum that the owners are.
         run = _number(owners, [row])
         place = arith.subi(row, slots.first(run))
         total = constant(0.0, f32)

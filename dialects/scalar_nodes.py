@@ -20,7 +20,7 @@ class Read:
 
     @property
     def type(self) -> ir.Type:
-        """Of the element."""
+        """Type of the element."""
         return ir.RankedTensorType(self.value.type).element_type
 
 
@@ -58,7 +58,7 @@ class Apply:
 
     @property
     def type(self) -> ir.Type:
-        """Of the result."""
+        """Type of the result."""
         return self.op.results[0].type
 
 
@@ -71,7 +71,7 @@ class Product:
 
     @property
     def type(self) -> ir.Type:
-        """Of the result."""
+        """Type of the result."""
         return self.left.type
 
 
@@ -93,7 +93,7 @@ class Choice:
 
     @property
     def type(self) -> ir.Type:
-        """Of every case."""
+        """Type of every case."""
         return self.otherwise.type
 
 

@@ -97,7 +97,7 @@ class ArrayOfValues(NDArrayOperatorsMixin, ABC):
         return len(np.empty(self.shape, np.bool_))
 
     def __bool__(self) -> bool:
-        """Of one value; of others ValueError, as numpy has it."""
+        """Truth of a single value; ValueError for others, as in numpy."""
         return bool(self.values())
 
 

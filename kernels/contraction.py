@@ -7,7 +7,7 @@ Groups g of m rows each; e is the expert of a group. Four ways for the rows:
     all      one group, one weight
     own      `rows` rows a group, by expert g
     chosen   `rows` rows a group, by expert IDS[g]
-    sorted   group g are the rows ROUTES[g] to ROUTES[g + 1]; behind those numbers ROUTES has the
+    sorted   group g are the rows ROUTES[g] to ROUTES[g + 1]; after those numbers ROUTES has the
              expert of each group, then the rows of the result that they are; A has rows in this
              order where they are `copied`
 

@@ -75,8 +75,8 @@ def exact_scales(values: Numbers) -> range:
 
 
 def panel_layout(bits: int) -> Layout:
-    """Of the codes of 32 elements of 16 columns in memory ("panel16x4", 6 bits in planes): dwords
-    of a column, those of 16 columns side by side."""
+    """Layout in memory of the codes of 32 elements of 16 columns ("panel16x4", 6 bits in planes):
+    dwords of a column, those of 16 columns side by side."""
     inside = {4: 3, 6: 3, 8: 2, 16: 1, 32: 0}[bits]
     low = " ".join(f"k{bit}" for bit in range(inside))
     high = " ".join(f"k{bit}" for bit in range(inside, 5))

@@ -3,7 +3,7 @@
 Statements without an atom are computed by coordinates, in float64. Those with one are computed as
 the machine does it: an operand is [registers, lanes, items], read from memory through the layout of
 the atom, or as it lies in a register. A wrong layout gives wrong numbers. Scratch begins as NaN, so
-that what is read before it is written, or behind the end of an axis, shows where it matters.
+that what is read before it is written, or past the end of an axis, shows where it matters.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class _Run:
         own = [axis for axis in kernel.sizes if axis in out.axes or axis in named]
         parts = [a for a in kernel.summed(do) if a not in own] if do.op in ("dot", "map") else []
         axes = own + parts
-        # In registers what is behind the end of an axis is the last one again.
+        # In registers what is past the end of an axis is the last one again.
         again = {
             axis
             for array in kernel.arrays.values()
@@ -244,7 +244,7 @@ class _Run:
         self._put(do.out, place, (kept + out.element.excess).astype(out.element.numpy))
 
     def _finished(self, do: Do, here: Mapping[str, Any], own: int) -> Numbers:
-        """Of totals of several parts of the columns, the parts as a list."""
+        """The result of totals; several parts of the columns are given as a list."""
         found = self._read(do.ins[0], here)
         totals = [found]
         if found.ndim > own:

@@ -34,7 +34,7 @@ def columns(lanes: int) -> Layout:
 
 
 def weights_of(bits: int, kind: Kind, lanes: int, step: int) -> Layout:
-    """Of decoded weights of a step of K: a register after the other."""
+    """Layout of decoded weights of a step of K: a register after the other."""
     return _codes(bits, lanes, step).taken(kind)
 
 

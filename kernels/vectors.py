@@ -121,7 +121,7 @@ def _tiles(contraction: Contraction, plan: Plan, kernel: Kernel) -> Kernel:
         kernel = over(kernel, "m", plan.rows, every, rest=rests)
         kernel = over(kernel, "n", plan.columns, tile)
         return over(kernel, "k", step, products)
-    # Behind the columns a panel is padded.
+    # After the columns a panel is padded.
     odd = -(-contraction.columns // _PANEL) * _PANEL % plan.columns
     kernel = over(kernel, "n", plan.columns, every, rest=(plan.lanes,) if odd else ())
     if not plan.staged:

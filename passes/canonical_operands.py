@@ -79,7 +79,7 @@ class CanonicalOperands(Pass):
 
 
 def _orders(found: ScaledContraction) -> list[list[int]]:
-    """Of each operand and of the result, its dimensions in the order of the loops.
+    """Dimensions of each operand and of the result, in the order of the loops.
 
     The order that they have where they cannot be moved.
     """

@@ -2,7 +2,7 @@
 
 A frontend that has no block dimension copies each scale to every element of its block. The copy
 costs as much memory as the elements. This pass lets the reader of the copy read the scale itself.
-The copy may be a linalg.broadcast or a generic, and reshapes may lie before and behind it.
+The copy may be a linalg.broadcast or a generic, and reshapes may lie before and after it.
 
 before:
     %big = linalg.broadcast ins(%s : tensor<NxKOxf8E8M0FNU>) outs(..) dimensions = [2]

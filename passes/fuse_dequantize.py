@@ -18,7 +18,7 @@ after:
 
 A scale may be a float too, of a tensor, a row or a block.
 
-Leaves alone: a dequantised tensor that no reduction reads, and one behind an operation that does
+Leaves alone: a dequantised tensor that no reduction reads, and one after an operation that does
 more than move elements (mxc-check-contractions refuses it).
 """
 

@@ -62,7 +62,7 @@ from mxc.passes.rewriting.worklist import erase
 
 @dataclass(frozen=True)
 class FuseEpilogues(Pass):
-    """Make a chain of the elementwise operations behind each contraction."""
+    """Make a chain of the elementwise operations after each contraction."""
 
     name = "mxc-fuse-epilogues"
 

@@ -133,7 +133,7 @@ def _only_moves(op: ir.Operation) -> bool:
 
 
 def _readers(value: ir.Value, codes: Codes) -> Iterator[ir.Operation]:
-    """What reads a tensor, behind what only moves it, and decodes nothing further."""
+    """What reads a tensor, after what only moves it, and decodes nothing further."""
     for use in value.uses:
         user = use.owner.operation
         if len(user.results) == 1 and user.results[0] in codes:

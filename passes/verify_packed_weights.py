@@ -268,7 +268,7 @@ def _is_factor(dispatch: Dispatch, index: int) -> bool:
 
 
 def _origin(value: ir.Value) -> ir.Value:
-    """The loaded tensor behind a factor, through renames and one-input elementwise operations."""
+    """The loaded tensor after a factor, through renames and one-input elementwise operations."""
     while True:
         value = source(value)
         op = owner(value)

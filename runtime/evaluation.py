@@ -35,7 +35,7 @@ _ROWS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Perplexity:
-    """Of one model over a text; `error` is the standard error of `perplexity`."""
+    """Perplexity of one model over a text; `error` is the standard error of `perplexity`."""
 
     perplexity: float
     error: float
@@ -43,7 +43,7 @@ class Perplexity:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Of a model's predictions from another's; divergences in nats per token."""
+    """Difference of a model's predictions from another's; divergences in nats per token."""
 
     mean_kl: float
     median_kl: float
@@ -143,7 +143,7 @@ def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def kl_divergence(q: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each row of logarithms [rows, vocabulary]: that of q from p, in nats."""
+    """KL divergence of q from p, in nats, of each row of logarithms [rows, vocabulary]."""
     with np.errstate(invalid="ignore"):
         terms = np.exp(q) * (q - p)
     # What q excludes (-inf) adds nothing, whatever p says.

@@ -43,7 +43,7 @@ def check_version(manifest: Manifest, place: str) -> None:
 def check_model(manifest: Manifest, place: str) -> None:
     """Raise ArtifactError where what the manifest says of the model is not what its function takes.
 
-    It is called by that record: with other pages, it would write behind the end of a pool.
+    It is called by that record: with other pages, it would write past the end of a pool.
     """
     model = manifest.model
     if model is None:

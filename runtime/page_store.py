@@ -111,7 +111,7 @@ class PageStore:
         return count
 
     def unused(self, keys: Sequence[bytes], count: int) -> tuple[int, ...]:
-        """Of the first `count` pages, which `match` has found, those that nobody uses."""
+        """The pages that nobody uses among the first `count`, which `match` has found."""
         return tuple(
             self._pools[kind].unused(_known(self._found(keys, kind, count))) for kind in self._each
         )
@@ -166,7 +166,7 @@ class PageStore:
                 pool.publish(pages.lists[kind][index], key)
 
     def trim(self, pages: SequencePages, computed: int) -> None:
-        """Give back the pages that no token behind the first `computed` ones sees."""
+        """Give back the pages that no token past the first `computed` ones sees."""
         for number, kind in enumerate(self._kinds):
             seen = kind.first_seen(computed) // self._size
             gone = pages.lists[number][pages.first[number] : seen]
@@ -185,7 +185,7 @@ class PageStore:
         return range(len(self._pools))
 
     def _found(self, keys: Sequence[bytes], kind: int, count: int) -> list[int | None]:
-        """The pages of a kind that are needed to go on behind `count` full ones."""
+        """The pages of a kind that are needed to go on after `count` full ones."""
         first = self._kinds[kind].first_seen(count * self._size) // self._size
         return [self._pools[kind].find(key) for key in keys[first:count]]
 

@@ -56,7 +56,7 @@ class _Memory:
 
     @property
     def bytes(self) -> int:
-        """Of an item."""
+        """Bytes of an item."""
         return _bytes(self.item)
 
 

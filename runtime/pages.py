@@ -113,7 +113,7 @@ class PagePool:
 
 
 def next_key(before: bytes, tokens: Sequence[int]) -> bytes:
-    """The key of a full page that holds `tokens`, behind the page whose key is `before`."""
+    """The key of a full page that holds `tokens`, after the page whose key is `before`."""
     return hashlib.blake2b(before + np.asarray(tokens, np.int32).tobytes(), digest_size=16).digest()
 
 

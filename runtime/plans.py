@@ -20,7 +20,7 @@ _Runs: TypeAlias = Sequence[tuple[int, int, int]]
 class Run:
     """Consecutive tokens of a sequence that has `before` others, and pages for all of them.
 
-    `wanted`: which of the tokens have the logits behind them computed, by number.
+    `wanted`: which of the tokens have the logits after them computed, by number.
     """
 
     pages: SequencePages

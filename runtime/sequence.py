@@ -97,7 +97,7 @@ class Sequence:
     def pages(self, kind: int = 0) -> Array:
         """Copies of the pages that it has of a kind: [pages, E, B, V, D], see ModelRecord.
 
-        Those behind a window are gone. What is behind the last token is of no meaning.
+        Those after a window are gone. What is past the last token is of no meaning.
         """
         return self._shared.read_pages(self._pages, kind)
 

@@ -150,7 +150,7 @@ class StopStrings:
         self._stops = tuple(stops)
         self._held = ""
         self.found: str | None = None
-        #: What came behind the stop string, in the piece that completed it.
+        #: What came after the stop string, in the piece that completed it.
         self.rest = ""
 
     def push(self, piece: str) -> str:

@@ -66,7 +66,8 @@ class ComputeUnit:
     rates: Rates | None = None
 
     def occupancy(self, *, registers: int, lds_bytes: int, workgroup_size: int) -> Occupancy:
-        """Of a kernel with so many registers a lane, LDS bytes a workgroup, and work-items.
+        """Occupancy of a kernel with so many registers a lane, LDS bytes a workgroup, and
+        work-items.
 
         A part of a workgroup does not run. A kernel that fits once always runs once.
         """

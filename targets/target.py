@@ -86,7 +86,7 @@ class Target:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether the code runs behind a GPU driver."""
+        """Whether the code runs after a GPU driver."""
         return self.device == "hip"
 
     @property

@@ -42,7 +42,7 @@ _FRAME = re.compile(r"[\u2500-\u257f]")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its language, what stands behind the language, the line it begins at."""
+    """One fenced block: its language, what stands after the language, the line it begins at."""
 
     language: str
     name: str

@@ -47,7 +47,7 @@ class Format:
 
     @property
     def scale_bytes(self) -> int:
-        """Of one scale."""
+        """Bytes of one scale."""
         return 4 if self.scale == "f32" else 1
 
     def row_bytes(self, k: int) -> int:

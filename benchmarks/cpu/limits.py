@@ -62,7 +62,8 @@ MEMORY_MIB = 512
 
 @dataclass(frozen=True)
 class Limits:
-    """Of `threads` threads: 1e9 operations a second by instruction, 1e9 bytes a second read.
+    """What `threads` threads reach: 1e9 operations a second by instruction, 1e9 bytes a second
+    read.
 
     A multiplication and an addition are two operations. None: the CPU has no such instruction.
     `dram_sustained`: the median of the readings, which is what many calls in a row may have; 0

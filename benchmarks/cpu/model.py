@@ -111,7 +111,7 @@ def checks(mode: str, built: Built, ours: Best, peer: Best | None, dram: float) 
 
 @dataclass(frozen=True)
 class Result:
-    """Of one run: the artifacts and the best of each, of the peer, and of reading."""
+    """Result of one run: the artifacts and the best time of each, of the peer, and of reading."""
 
     built: dict[str, Built]
     ours: dict[str, Best]

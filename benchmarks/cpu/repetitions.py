@@ -65,7 +65,7 @@ class Time:
     repetitions: int
 
     def each_of(self, count: int) -> Time:
-        """Of one of `count` equal parts."""
+        """The time of one of `count` equal parts."""
         return Time(self.least / count, self.median / count, self.repetitions)
 
 

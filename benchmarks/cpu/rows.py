@@ -55,7 +55,7 @@ class Row:
 
     @property
     def gb_per_second(self) -> float:
-        """Of weights."""
+        """Rate at which weights are read, in 1e9 bytes a second."""
         return self.shape.bytes / self.ours.least / 1e9
 
     @property

@@ -1,6 +1,6 @@
 """Programs on tensors, in numpy: what a function returns, operation by operation.
 
-It runs a program behind our passes, before any code generation, with the meaning that MLIR's
+It runs a program after our passes, before any code generation, with the meaning that MLIR's
 documentation gives each operation: linalg over loops and indexing maps, arith and math element by
 element, reshapes of row-major tensors. Sums go in the order of the loops, each in its own type.
 """

@@ -1,6 +1,6 @@
 """Run our own stages on programs, without IREE's code generation, and check what they leave.
 
-What is normalised is interpreted in numpy and compared with the reference. Behind the kernels each
+What is normalised is interpreted in numpy and compared with the reference. After the kernels each
 product of packed operands is a call of a kernel of ours, or carries the reason why it is none. The
 code of the kernels is not run: their forms say which of them a run has seen.
 """

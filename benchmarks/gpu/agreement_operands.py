@@ -96,7 +96,7 @@ def _codes(
     if pattern == "extremes":
         codes[..., 1, 0, 0] = format.element.max_code
     if pattern == "specials" and not np.isfinite(values).all():
-        # Some rows have one, at the end, or at the beginning, behind the end of one that has none.
+        # Some rows have one, at the end, or at the beginning, past the end of one that has none.
         odd = np.flatnonzero(~np.isfinite(values))
         for (row, block), code in zip(((1, 0), (3, 0), (4, -1)), rng.choice(odd, 3), strict=True):
             codes[..., row, block, -1] = code

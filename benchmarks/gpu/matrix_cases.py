@@ -83,7 +83,7 @@ class Case:
     @property
     def kernels_wanted(self) -> int:
         """One for a contraction with its epilogue, one more where activations are quantised, for
-        another product, before or behind it, and for each operand that is put in order; two more
+        another product, before or after it, and for each operand that is put in order; two more
         where the program quantises the result in words of its own.
 
         Those keep what these words make of a NaN, which is not what our blocks have: scales are one
@@ -110,7 +110,7 @@ class Case:
 
     @property
     def result_bytes(self) -> float:
-        """Of an element of the result."""
+        """Bytes of an element of the result."""
         ends = self.epilogue or (self.spelled.ending if self.spelled else "")
         if ends == "quantise":
             return (4 if self.lhs == "f4" else 8) / 8 + 1 / 32

@@ -40,7 +40,7 @@ def _i8() -> ir.Type:
 
 
 def _size(count: int) -> int:
-    """Of a type: what is negative is dynamic."""
+    """The size that a type has for `count`: a negative one is dynamic."""
     return ir.ShapedType.get_dynamic_size() if count < 0 else count
 
 

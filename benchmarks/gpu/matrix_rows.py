@@ -83,7 +83,7 @@ def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -
     """Read a case's report.json."""
     read = Report.from_dict(report)
     kernels = {each.name: each for each in read.kernels}
-    # Beside a product of packed operands there may be one of floats, before or behind it.
+    # Beside a product of packed operands there may be one of floats, before or after it.
     packed = [each for each in read.matmuls if not {each.lhs, each.rhs} <= _WIDE_FLOATS.keys()]
     products = packed or list(read.matmuls)
     product = products[0] if products else None
@@ -169,8 +169,8 @@ def _native(case: Case, found: Row, target: Target) -> bool:
 
 
 def _in_flight(case: Case, found: Row, target: Target) -> bool:
-    """Of a kernel without a loop nothing is left to be asked for; of other targets too little is
-    known."""
+    """Whether enough bytes are in flight. A kernel without a loop has nothing left to load; of
+    other targets too little is known."""
     del case
     own = target.gpu
     if own is None or found.bytes_in_flight is None:

@@ -93,7 +93,7 @@ def run(case: Case, target: str, *, sanitize: bool = True) -> Outcome:
         struct.unpack("<I", struct.pack("<f", n))[0] if isinstance(n, float) else n & 0xFFFFFFFF
         for n in numbers
     ]
-    # Behind the arguments Triton passes memory for itself, which these kernels do not use.
+    # After the arguments Triton passes memory for itself, which these kernels do not use.
     buffers = [*arrays.values(), *(np.zeros(4, np.uint8) for _ in range(2))]
     group = (64 * made.metadata.num_warps, 1, 1)
     sanitizer = Sanitizer() if sanitize else None

@@ -227,7 +227,7 @@ def locked(lock, total, n):
     tl.atomic_xchg(lock, 0)
 
 
-#: global_atomic_smax comes behind v_max_u32 on the lanes of a wave that have one address.
+#: global_atomic_smax comes after v_max_u32 on the lanes of a wave that have one address.
 _UNSIGNED = "it joins lanes of one address by the unsigned maximum or minimum"
 
 ATOMICS = {

@@ -35,7 +35,7 @@ class Lengths:
 
     @classmethod
     def parse(cls, text: str) -> Lengths:
-        """Of "512", or of "32-2048". Raises ValueError."""
+        """Parse "512" or "32-2048". Raises ValueError."""
         numbers = [int(part) for part in text.split("-")]
         if len(numbers) > 2 or numbers[0] < 1 or numbers[-1] < numbers[0]:
             raise ValueError(f"{text}: wanted a number of tokens, or two with - between")

@@ -59,7 +59,7 @@ class Row:
         return first.per_second / self.per_second if self.tokens else None
 
     def line(self, first: Row | None) -> str:
-        """Of the table; `first`: the row of the first server, for another one."""
+        """A line of the table; `first`: the row of the first server, for another one."""
         times = None if first is None else self.times(first)
         shown = "" if times is None else f"{times:.2f}"
         text = (
@@ -72,7 +72,7 @@ class Row:
 
 
 def row(answers: Sequence[Answer], **given: Any) -> Row:
-    """Of the answers to a load."""
+    """The row for the answers to a load."""
     good = [each for each in answers if each.error is None]
     several = [each for each in good if each.tokens > 1]
     between = [(e.arrivals[-1] - e.arrivals[0]) / (e.tokens - 1) for e in several]

@@ -77,7 +77,7 @@ def located(source: str | Path, revision: str | None = None) -> Path:
 
 
 def origin(path: Path) -> str | None:
-    """Of a path in the cache of the hub: its repository and commit, for people."""
+    """Repository and commit of a path in the cache of the hub, for people."""
     for snapshots in path.absolute().parents:
         if snapshots.name == "snapshots" and snapshots.parent.name.startswith("models--"):
             repository = snapshots.parent.name.removeprefix("models--").replace("--", "/")

@@ -22,7 +22,7 @@ from mxc.errors import MxcError
 State = Literal["ok", "note", "wrong"]
 _STYLES = {"ok": "green", "note": "yellow", "wrong": "bold red"}
 _MEMORY = Path("/proc/meminfo")
-#: The operator of a requirement and the version behind it, "iree-base-compiler==3.13.0".
+#: The operator of a requirement and the version after it, "iree-base-compiler==3.13.0".
 _PINNED = re.compile(r"^([\w.-]+?)==([\w.]+)$")
 
 

@@ -51,7 +51,7 @@ def render_samples(report: Report) -> Group | None:
 
 
 def _bytes(group: Sequence[Operation], samples: Sequence[Sample]) -> list[str]:
-    """Of all calls of a group; "?" where those of one are not known."""
+    """Bytes of all calls of a group; "?" where those of one are not known."""
     cells = []
     for sample in samples:
         moved = [each.samples[sample.name].bytes_moved for each in group]

@@ -149,7 +149,7 @@ class Builder:
         return [_integers(None), _integers(None), _integers(None, 3), _integers(None)]
 
     def _page_types(self) -> list[ir.Type]:
-        """Of each kind of pages: slots [T] and lists [S, P], i32."""
+        """Types for each kind of pages: slots [T] and lists [S, P], i32."""
         kinds = self._decoder.pages
         return [each for _ in kinds for each in (_integers(None), _integers(None, None))]
 
@@ -252,7 +252,7 @@ class Builder:
     def _layer(
         self, layer: Layer, xs: list[ir.Value], number: int, calls: list[_Call]
     ) -> list[ir.Value]:
-        """x [T, H] on each device -> [T, H]; memory becomes that behind the tokens of this call."""
+        """x [T, H] on each device -> [T, H]; memory becomes that after the tokens of this call."""
         norms, devices = layer.norms, self._devices
         names = [f"{device.prefix}model.layers.{number}" for device in devices]
 

@@ -72,7 +72,7 @@ class LayerNorms:
 
 #: Norms before both parts of a layer (Llama).
 PRE_NORMS = LayerNorms()
-#: Norms behind both parts, before they are added (OLMo 2, EXAONE 4).
+#: Norms after both parts, before they are added (OLMo 2, EXAONE 4).
 POST_NORMS = LayerNorms(
     before_attention=None,
     after_attention="post_attention_layernorm",
@@ -110,7 +110,7 @@ class Decoder:
     `embedding_scale`: what embeddings are multiplied with. `logits_scale`: what logits are
     multiplied with; `logits_cap`: they become cap * tanh(logit / cap). `eos_tokens` are those of
     config.json; a checkpoint may state others beside. `aliases`: what a part of a name may be
-    called in checkpoints, and what it is called here. `next_tokens`: layers behind the others that
+    called in checkpoints, and what it is called here. `next_tokens`: layers after the others that
     predict tokens after the next one, which the program does not have. `inputs`: what each layer
     gets of the tokens beside what the layer before gives.
     """

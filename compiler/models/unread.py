@@ -37,7 +37,7 @@ _MADE = re.compile(r"self_attn\.[kv]_(proj|norm)\.")
 
 
 def describe_unread(decoder: Decoder, left: Tensors) -> tuple[Scales, tuple[str, ...]]:
-    """Of the tensors that no parameter reads the scales of keys and values, and notes about the
+    """Scales of keys and values among the tensors that no parameter reads, and notes about the
     others.
 
     Raises CheckpointError for a tensor that is none of those that may be left out.

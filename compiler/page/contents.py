@@ -130,7 +130,8 @@ def _level(name: str, report: Report, assembly: Sequence[str], texts: Texts) -> 
 
 
 def _costs(operations: Sequence[Operation], samples: Sequence[Sample]) -> dict[str, Any]:
-    """Of all calls of a kernel, bytes and products at each sample; "" where sizes are stated."""
+    """Costs of all calls of a kernel, bytes and products at each sample; "" where sizes are
+    stated."""
     if any(each.samples for each in operations):
         return {each.name: _total(operations, each.name) for each in samples}
     return {

@@ -82,7 +82,7 @@ def usable_cpus() -> int:
 
 
 def _begin() -> None:
-    """Of a worker process: Ctrl-C is for its parent, and without a parent it ends."""
+    """Set up a worker process: Ctrl-C is for its parent, and without a parent it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 

@@ -62,7 +62,8 @@ class Constants:
     """The constants of one module that become parameters; their files are in `folder`."""
 
     def __init__(self, module: ir.Module, folder: Path, functions: Collection[str] = ()) -> None:
-        """Of `module`, which has no parameter yet; `functions`: names that no parameter gets."""
+        """Start with `module`, which has no parameter yet; `functions`: names that no parameter
+        gets."""
         self._functions = functions
         self.found: dict[str, Constant] = {}
         self._module = module

@@ -131,7 +131,7 @@ def _scaled_mm(
     out_dtype: Any = None,
     use_fast_accum: bool = False,
 ) -> Any:
-    """Of the first version the types of scales say what they are for."""
+    """The first version of scaled_mm: the types of the scales say what they are for."""
     import torch
 
     def recipe(scale: Any) -> tuple[int, int]:

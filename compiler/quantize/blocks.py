@@ -152,7 +152,7 @@ class BlockKernel:
     def _searched(
         self, usual: Bytes, magnitude: Words, squares: NDArray[np.float32] | None
     ) -> Bytes:
-        """Of the scales `usual` and their neighbours those of least error, for [8, n, 4]."""
+        """The scales of least error among `usual` and their neighbours, for [8, n, 4]."""
         counts = None
         if squares is not None:
             counts = squares.reshape(-1, len(magnitude), _BESIDE).transpose(1, 0, 2)[:, None]

@@ -58,7 +58,8 @@ def _decibels(signal: float, noise: float) -> float | None:
 
 
 def sum_of_squares(values: NDArray[Any]) -> float:
-    """Of any float type, in float64, where no square of a float32 over- or underflows.
+    """Sum of squares of any float type, in float64, where no square of a float32 over- or
+    underflows.
 
     In one order: a dot product is summed as the threads of the machine have it.
     """

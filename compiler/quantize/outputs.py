@@ -126,7 +126,7 @@ class Quark(Output):
         return 0 if recipe is None else quark.get(recipe, 0)
 
     def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
-        """Of a linear layer's weight."""
+        """The tensors of a linear layer's weight."""
         if not _matrix(weight):
             return None
         rows, depth = weight.shape
@@ -185,7 +185,7 @@ class CompressedTensors(Output):
     }
 
     def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
-        """Of a linear layer's weight."""
+        """The tensors of a linear layer's weight."""
         if not _matrix(weight):
             return None
         rows, depth = weight.shape
@@ -238,7 +238,7 @@ class Modelopt(Output):
     formats = ("nvfp4",)
 
     def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
-        """Of a linear layer's weight."""
+        """The tensors of a linear layer's weight."""
         if not _matrix(weight):
             return None
         rows, depth = weight.shape
@@ -276,7 +276,7 @@ class GptOss(Output):
     stacks = True
 
     def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
-        """Of the fused weights of all experts of a layer."""
+        """The tensors of the fused weights of all experts of a layer."""
         stem, _, last = weight.name.rpartition(".")
         known = last in ("gate_up_proj", "down_proj") and stem.endswith(".experts")
         if not known or len(weight.shape) != 3:
@@ -329,13 +329,13 @@ class Torchao(Output):
     converted = "torchao"
 
     def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
-        """Of a linear layer's weight."""
+        """The tensors of a linear layer's weight."""
         return self._between(format).parts(weight, format)
 
     def config(
         self, format: BlockFormat, recipe: ScaleRecipe | None, kept: Sequence[str]
     ) -> dict[str, Any]:
-        """Of the dialect between."""
+        """The config of the intermediate dialect."""
         return self._between(format).config(format, recipe, kept)
 
     def _between(self, format: BlockFormat) -> Output:

@@ -195,7 +195,7 @@ def _parts(decoder: Decoder) -> Iterator[tuple[Parameter, Rows]]:
 
 
 def _layer_norms(decoder: Decoder) -> Iterator[str]:
-    """The norms whose weights are folded into the weights behind them."""
+    """The norms whose weights are folded into the weights after them."""
     for number, layer in enumerate(decoder.layers):
         for name in layer.norms.names():
             yield f"model.layers.{number}.{name}"

@@ -62,7 +62,7 @@ class Matmul:
     `samples`: what they are at each sample of the function, by its name.
 
     `kernels` counts the dispatch itself, those before it that only prepare its operands, and those
-    behind it that only finish its result element by element;
+    after it that only finish its result element by element;
     `bytes_moved` is what they read and write, `bytes_minimum` what packed operands and the output
     need. `reason` says why no kernel of ours computes it, None where one does. `fallback`: the same
     where an operand is packed, with what the kernel lacks; or what a kernel of ours lacks.

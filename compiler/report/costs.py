@@ -37,7 +37,8 @@ def operation_cost(
     target: Target,
     sizes: Sizes,
 ) -> OperationCost:
-    """Of one dispatch, with the products that it has `inside` where it is no `call` of ours."""
+    """Cost of one dispatch, with the products that it has `inside` where it is no `call` of
+    ours."""
     pool = read_pool(dispatch.op)
     products: list[int | None] = []
     if call is not None:
@@ -117,7 +118,7 @@ def minimum(
 
     Rows that several groups of a batch share are counted once: no more than the operand holds.
     The output is what the dispatch writes where an epilogue makes it narrower, or a dispatch
-    behind it does.
+    after it does.
     """
     batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
     result = contraction.op.results[0]

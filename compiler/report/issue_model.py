@@ -39,7 +39,7 @@ _SCALAR_LATENCY = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Of one iteration in the steady state: its clocks, and the share of them that each pipe works.
+    """One iteration in the steady state: its clocks, and the share of them that each pipe works.
 
     `shares` has "matrix" and "vector" of a SIMD, "lds" and "memory" of the unit, from 0 to 1.
     `bytes_in_flight` is what has been asked of memory and is not there yet, on average, of a unit.

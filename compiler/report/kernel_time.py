@@ -40,8 +40,8 @@ class Time:
 
 
 def roofline(gpu: Gpu, moved: int, flops: int, widths: tuple[int, int] | None = None) -> Time:
-    """Of a kernel that moves so many bytes. widths: bits of an element of both sides, where an
-    instruction multiplies them under their scales; None where it multiplies bf16."""
+    """Roofline time of a kernel that moves so many bytes. widths: bits of an element of both sides,
+    where an instruction multiplies them under their scales; None where it multiplies bf16."""
     memory = moved / gpu.memory_bandwidth
     rate = gpu.flops(widths)
     products = flops / rate if rate else 0.0
@@ -55,7 +55,8 @@ def roofline(gpu: Gpu, moved: int, flops: int, widths: tuple[int, int] | None = 
 
 
 def by_schedule(gpu: Gpu, bound: Time, clocks: int, workgroups: int) -> Time:
-    """Of a product that takes so many clocks of the device by the model that chose its schedule."""
+    """Time of a product that takes so many clocks of the device by the model that chose its
+    schedule."""
     rounds = -(-workgroups // gpu.units)
     return Time(
         seconds=clocks / gpu.clock,

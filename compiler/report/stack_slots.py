@@ -32,7 +32,7 @@ LARGEST_SHARE = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class StackMoves:
-    """Of the worst innermost loop: its instructions, and those that move a vector register to or
+    """The worst innermost loop: its instructions, and those that move a vector register to or
     from a slot of the stack."""
 
     moves: int

@@ -47,7 +47,7 @@ def _pointer() -> ir.Type:
 
 
 def load_tile(start: ir.Value, offset: Number, stride: int, *, streamed: bool) -> ir.Value:
-    """A tile whose rows are `stride` bytes apart, `offset` bytes behind a pointer."""
+    """A tile whose rows are `stride` bytes apart, `offset` bytes after a pointer."""
     apart = constant(stride, ir.IntegerType.get_signless(64))
     return x86.tile_load(_moved(start, offset), apart, streamed=streamed)
 

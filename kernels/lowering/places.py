@@ -95,7 +95,7 @@ class Places:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """What is remembered within is forgotten behind: it was made in a loop."""
+        """What is remembered within is forgotten after: it was made in a loop."""
         before = dict(self._known)
         yield
         self._known = before
@@ -166,7 +166,7 @@ class Places:
         return self.remembered(key, lambda: self._read(derived.table, group))
 
     def rows(self, axis: str, tile: Tile, *, clamped: bool) -> list[Number]:
-        """The coordinates of a derived axis of each row of a tile; of those behind the last one,
+        """The coordinates of a derived axis of each row of a tile; of those past the last one,
         the last one's."""
         derived = self.kernel.derived[axis]
         found = []

@@ -25,7 +25,7 @@ Store: TypeAlias = Callable[[Sequence[Sequence[ir.Value]], ir.Value, ir.Value], 
 @dataclass(frozen=True)
 class Tiles:
     """Emits the statements of a kernel. `decode`: puts the registers of the tile of weights at
-    coordinates, 64 bytes each, by their numbers; so many elements along k behind them are asked
+    coordinates, 64 bytes each, by their numbers; so many elements along k after them are asked
     for. `store`: finish and store sums f32 [lanes] of one row, from a column on: for each register
     of columns one of each half."""
 

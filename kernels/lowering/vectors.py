@@ -44,7 +44,7 @@ class Vectors(ABC):
 
     @abstractmethod
     def ask(self, columns: Sequence[Any], k: Number, ahead: int) -> None:
-        """Ask for weights that many elements ahead, behind the end of K for the next columns."""
+        """Ask for weights that many elements ahead, past the end of K for the next columns."""
 
     @abstractmethod
     def decode(self, column: Any, k: Number) -> Iterator[ir.Value]:
@@ -127,7 +127,7 @@ class Vectors(ABC):
     # registers
 
     def _keys(self, name: str, tile: Tile, m: int, h: int, n: int) -> list[int]:
-        """Of the chains of a register."""
+        """Keys of the chains of a register."""
         array, region = self.kernel.arrays[name], self.places.region(name)
         first = self.places.key(name, tile.moved({"m": m, "h": h, "n": n}))
         apart = array.count(region) * array.element.bits // 8

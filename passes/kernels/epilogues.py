@@ -74,10 +74,10 @@ class End:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """The stages behind a contraction, in their order. At most one is gated.
+    """The stages after a contraction, in their order. At most one is gated.
 
     `unfused`: why the elementwise operation that follows them, its subject, is not one; None where
-    none follows. `kept`: behind so many stages, which are not gated, the totals are a result too.
+    none follows. `kept`: after so many stages, which are not gated, the totals are a result too.
     """
 
     stages: tuple[Stage, ...]
@@ -90,7 +90,7 @@ class Epilogue:
         return any(stage.gated for stage in self.stages)
 
     def last(self, op: ir.Operation) -> ir.Operation:
-        """The last operation that is computed, of those behind the contraction `op` and itself."""
+        """The last operation that is computed, of those after the contraction `op` and itself."""
         return self.stages[-1].op if self.stages else op
 
     def keeper(self, op: ir.Operation) -> ir.Operation | None:

@@ -63,7 +63,7 @@ class Cases:
 
     @property
     def attribute(self) -> ir.Attribute:
-        """Of the function that has the switch."""
+        """The attribute of the function that has the switch."""
         translations = [translation(threads) for threads in self.threads]
         i64 = ir.IntegerType.get_signless(64)
         return ir.DictAttr.get(
@@ -135,8 +135,8 @@ def executable(
     """Build @name at the insertion point. `buffers`: the memref type of each binding.
 
     `workgroups`: up to three counts; one that is None is given with each dispatch, as its workload.
-    Where they follow from the scalars, these are the workload. `scalars`: index operands behind the
-    tensors, which the body gets behind the memrefs. `threads`: of a workgroup, on a GPU, where the
+    Where they follow from the scalars, these are the workload. `scalars`: index operands after the
+    tensors, which the body gets after the memrefs. `threads`: of a workgroup, on a GPU, where the
     memrefs of the body are in global memory. `sizes`: of the dynamic dimensions of the buffers, in
     their order.
     """

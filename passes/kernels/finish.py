@@ -43,13 +43,13 @@ class Finish:
     def apply(
         self, totals: list[ir.Value], places: list[Place], first: int = 0, last: int | None = None
     ) -> ir.Value:
-        """The result of one total, or of the two of a gated epilogue, at their places: behind the
+        """The result of one total, or of the two of a gated epilogue, at their places: after the
         stages from `first` to before `last`."""
         for stage in self.epilogue.stages[first:last]:
             if stage.gated:
                 totals = [self._stage(stage, totals, places[0])]
             else:
-                # Behind a gated stage there is one total, at the first of two places.
+                # After a gated stage there is one total, at the first of two places.
                 totals = [
                     self._stage(stage, [total], place)
                     for total, place in zip(totals, places, strict=False)

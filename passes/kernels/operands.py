@@ -114,7 +114,7 @@ def has_scales_of_one(scales: ir.Value) -> bool:
 def _look_through(
     value: ir.Value, row_bits: int, *, as_bytes: bool, rounds: bool = False
 ) -> tuple[ir.Value, bool, int]:
-    """The tensor behind reshapes, a rounding of f32 to bf16 and a repetition of rows.
+    """The tensor after reshapes, a rounding of f32 to bf16 and a repetition of rows.
 
     `row_bits`: of a row, which is what may be repeated. `as_bytes`: the kernel reads bytes of any
     type; else it reads floats.

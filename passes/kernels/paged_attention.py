@@ -120,10 +120,10 @@ class Kernel(Protocol):
         """Sizes of the f32 memory in which pieces are left, none of them zero."""
 
     def workgroups(self, call: Scalars) -> Sequence[Size]:
-        """Of the kernel, up to three counts."""
+        """Workgroups of the kernel, up to three counts."""
 
     def joined_workgroups(self, call: Scalars) -> Sequence[Size]:
-        """Of the kernel that joins pieces."""
+        """Workgroups of the kernel that combines pieces."""
 
 
 K = TypeVar("K", bound=Kernel)
@@ -138,7 +138,7 @@ def lower_attention(
 
     Where there is none the reason is written on both products of its reference.
     `build`: the executables of a kernel, once, at the insertion point: see `executables_of`. A
-    kernel whose result is no f32 stands for the rounding behind the attention too.
+    kernel whose result is no f32 stands for the rounding after the attention too.
     """
     names: dict[K, str] = {}
     for call in attention_calls(module):
@@ -191,7 +191,7 @@ def buffers_of(shape: Kernel, call: Scalars) -> list[Buffer]:
 
 
 def pool_type(element: str) -> ir.Type:
-    """Of what a pool is that has keys and values of this type, or packed in this format."""
+    """Type of a pool that has keys and values of this type, or packed in this format."""
     return ir.Type.parse(element) if page_format(element) is None else i8()
 
 

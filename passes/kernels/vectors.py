@@ -77,7 +77,7 @@ def bitcast(value: ir.Value, element: ir.Type, lanes: int) -> ir.Value:
 
 
 def prefetch(source: ir.Value, at: Sequence[ir.Value]) -> None:
-    """Ask for the cache line that holds an element. May lie behind the end."""
+    """Ask for the cache line that holds an element. May lie past the end."""
     memref.PrefetchOp(source, list(at), False, 3, True)
 
 

@@ -28,7 +28,7 @@ _LONGEST_HEADER = 200
 
 
 class HarmonyParser:
-    """Parses one answer, which begins behind `<|start|>assistant`."""
+    """Parses one answer, which begins after `<|start|>assistant`."""
 
     def __init__(self) -> None:
         """Begin in the header that the prompt has opened."""
@@ -80,7 +80,7 @@ class HarmonyParser:
             return [Delta(CALL, recipient.removeprefix("functions."), self._calls - 1)]
         self.kind = REASONING if channel[:1] == ["analysis"] else CONTENT
         if self.kind == CONTENT and self._said:
-            return [Delta(CONTENT, "\n")]  # behind a preamble
+            return [Delta(CONTENT, "\n")]  # after a preamble
         return []
 
     def _delta(self, piece: str) -> Delta:

@@ -287,7 +287,7 @@ class Engine:
         self._preemptions += 1
 
     def _publish(self, job: Job) -> None:
-        """Make full pages known, and give back those that are behind every window."""
+        """Make full pages known, and give back those that are after every window."""
         assert job.pages is not None
         size = self.model.page_size
         while (job.published + 1) * size <= job.computed:

@@ -23,7 +23,7 @@ FLOATS = {"f64": 2.0**-40, "f32": 2.0**-14, "f16": 2.0**-10, "bf16": 2.0**-7}
 CODES = 2.0**-10
 _CODES = ("i8", "f8", "f6", "f4")
 #: Of the results of a whole call, as of floats: what one kernel rounds to the other neighbour, the
-#: kernels behind it carry on.
+#: kernels after it carry on.
 CALLS = 2.0**-5
 #: Of kernels with results of both kinds: what is smaller than this as an f32 is an integer.
 _SMALLEST = 2.0**-100

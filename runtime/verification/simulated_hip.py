@@ -137,7 +137,7 @@ class SimulatedHip:
         return 0
 
     def hipEventElapsedTime(self, milliseconds: Any, first: Any, last: Any) -> int:
-        """Of the simulator, on this machine."""
+        """Time of the simulator on this machine."""
         passed = self._events[last.value] - self._events[first.value]
         milliseconds._obj.value = 1e3 * passed
         return 0

@@ -275,7 +275,7 @@ def _random(kind: TensorType, generator: np.random.Generator) -> arrays.Array:
 
 
 def _digest(path: Path) -> str:
-    """Of the artifact: SHA-256 of its manifest, which has those of the other files."""
+    """Digest of the artifact: SHA-256 of its manifest, which has those of the other files."""
     return hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()
 
 

@@ -81,7 +81,7 @@ def _similar(name: str) -> str:
 
 
 def _parts(text: str) -> tuple[list[str], list[str]]:
-    """Operands and modifiers; the last operand has the modifiers behind it, without a comma."""
+    """Operands and modifiers; the last operand has the modifiers after it, without a comma."""
     parts = split(text)
     if not parts:
         return [], []

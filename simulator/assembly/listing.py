@@ -192,7 +192,7 @@ class _Reader:
         return replace(i, modifiers=fields)
 
     def target(self, line: Line) -> int | None:
-        """The address of a label, of a local one before (1b) or behind (1f), or a distance."""
+        """The address of a label, of a local one before (1b) or after (1f), or a distance."""
         name, here = line.target, line.instruction.address
         if name in self.found.labels:
             return self.found.labels[name]

@@ -25,7 +25,7 @@ def metadata_of(text: str, file: str) -> Value:
 
 
 def read_metadata(text: str, place: Place) -> Value:
-    """The value of a block that begins behind `place`.
+    """The value of a block that begins after `place`.
 
     Raises AssemblyError, with its line, for anything that is not of that part of YAML.
     """

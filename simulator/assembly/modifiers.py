@@ -1,4 +1,4 @@
-"""Modifiers of assembly text: the words behind the operands, as the decoder keeps them."""
+"""Modifiers of assembly text: the words after the operands, as the decoder keeps them."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def _lines(text: str, file: str) -> Iterator[tuple[Place, str]]:
 
 
 def _uncommented(line: str) -> str:
-    """A line without what stands behind ";" or "//", or all of it where it begins with "#"."""
+    """A line without what stands after ";" or "//", or all of it where it begins with "#"."""
     if line.lstrip().startswith("#"):
         return ""
     hidden = _QUOTED.sub(lambda m: "_" * len(m[0]), line)

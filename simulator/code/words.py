@@ -35,7 +35,7 @@ class Word:
 
     def __init__(self, code: bytes, at: int) -> None:
         """The bits from byte `at` on."""
-        # Twenty bytes are the longest instruction; what lies behind the end reads as zero.
+        # Twenty bytes are the longest instruction; what lies past the end reads as zero.
         raw = code[at : at + 20].ljust(20, b"\0")
         self.bits = int.from_bytes(raw[:16], "little")
         self.raw = raw
@@ -46,7 +46,7 @@ class Word:
         return self.bits >> low & ((1 << (high - low + 1)) - 1)
 
     def literal(self, size: int) -> int:
-        """The 32 bits behind an instruction of `size` bytes."""
+        """The 32 bits after an instruction of `size` bytes."""
         self.size = size + 4
         return int(struct.unpack_from("<I", self.raw, size)[0])
 

@@ -114,7 +114,7 @@ def _module(root: Table, data: memoryview, end: int) -> HostModule:
 
 
 def _constant(segment: Table, data: memoryview, outside: int) -> memoryview:
-    """The bytes of a constant: in the FlatBuffer, or behind it."""
+    """The bytes of a constant: in the FlatBuffer, or after it."""
     embedded = segment.bytes(2)
     if len(embedded):
         return embedded

@@ -117,7 +117,7 @@ def change(
     if not lanes.any():
         return
     raw = stored_data(w, data, 4 * data.count, False)[lanes]
-    # The value comes first and the one to compare with behind it.
+    # The value comes first and the one to compare with after it.
     parts = [raw[:, : atomic.dwords]]
     if atomic.operands == 2:
         parts = [raw[:, atomic.dwords :], raw[:, : atomic.dwords]]

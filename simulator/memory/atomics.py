@@ -157,7 +157,7 @@ _FLOATS = {
 
 
 def _memory_names() -> dict[str, Atomic]:
-    """By the end of the name behind "_atomic_"."""
+    """By the end of the name after "_atomic_"."""
     table = dict(_FLOATS)
     for name, (sign, run, operands) in _INTEGERS.items():
         key = {"cmpst": "cmpswap"}.get(name, name)
@@ -167,7 +167,7 @@ def _memory_names() -> dict[str, Atomic]:
 
 
 def _local_names() -> dict[str, Atomic]:
-    """By the name behind "ds_", without "rtn"."""
+    """By the name after "ds_", without "rtn"."""
     table = dict(_FLOATS)
     table["wrap_b32"] = Atomic(np.dtype("u4"), _wrap, 2)
     for name, (sign, run, operands) in _INTEGERS.items():

@@ -31,7 +31,7 @@ from mxc.simulator.memory.local import into_lds
 from mxc.simulator.run.state import Waves
 
 _LANE = np.arange(64, dtype=np.int64)[None]
-#: Whether `size` bytes from `skip` bytes behind the address on lie in the buffer.
+#: Whether `size` bytes from `skip` bytes after the address on lie in the buffer.
 Inside = Callable[[int, int], Array]
 Addressing = Callable[[Waves], tuple[Array, Inside]]
 
@@ -162,7 +162,7 @@ def _to_lds(i: Instruction, where: Addressing) -> Step | None:
         lanes = w.lanes & inside(0, 4)
         if w.observer is not None:
             w.observer.vector(w, i, address, lanes, size, False)
-        # As every load, dword by dword: one that ends behind the buffer has its first ones.
+        # As every load, dword by dword: one that ends after the buffer has its first ones.
         if (lanes & ~inside(0, size)).any():
             parts = [
                 gather(w, address + 4 * n, w.lanes & inside(4 * n, 4), 4) for n in range(size // 4)

@@ -156,7 +156,7 @@ def _place(kernel: Kernel, part: Binding, memory: Memory) -> int:
             f"{kernel.name}: a binding of {length} bytes at {part.offset} "
             f"of a buffer of {flat.size}"
         )
-    # Whole words can be used in place, so that the bytes behind a short binding come along.
+    # Whole words can be used in place, so that the bytes after a short binding come along.
     whole = min(flat.size, part.offset + (length + 3) // 4 * 4)
     return memory.add(flat[part.offset : whole], length)
 

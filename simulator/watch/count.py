@@ -38,7 +38,7 @@ _SCALAR = ("SOP1", "SOP2", "SOPC", "SOPK")
 
 @dataclass
 class Counts:
-    """Of a run, over all waves.
+    """Counts of a run, over all waves.
 
     instructions: executed, by class. memory_read, memory_written: bytes that lanes asked for in
     buffers. lds_read, lds_written: bytes. bank_conflicts: extra passes over the banks. matrix_,

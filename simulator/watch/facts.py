@@ -60,7 +60,7 @@ class Facts:
 
     @cached_property
     def transcendental(self) -> bool:
-        """Of the unit for exponentials, roots and the like."""
+        """Whether it is an instruction of the unit for exponentials, roots and the like."""
         return self.i.name.startswith(_TRANSCENDENTAL)
 
     @cached_property
@@ -70,7 +70,7 @@ class Facts:
 
     @cached_property
     def more(self) -> int:
-        """Passes of the pipeline behind them: one more on gfx950 for all but the shortest."""
+        """Passes of the pipeline after them: one more on gfx950 for all but the shortest."""
         if not self.wide:
             return 0
         return 1 + (self.processor is GFX950 and self.passes != 2)

@@ -214,7 +214,7 @@ class Sanitizer(Observer):
                 self._pending[register] = [each for each in theirs if each[1].any()] + mine
 
     def _in_order(self, use: Use, register: Register) -> bool:
-        """Whether a load writes a register behind all that are to write it: loads from memory come
+        """Whether a load writes a register after all that are to write it: loads from memory come
         back in order, those from LDS too (CDNA4 ISA guide, 4.4)."""
         names = {name for name, _ in self._pending[register]}
         return use.loads and names == set(use.counters) and names in ({VECTOR}, {LOCAL})

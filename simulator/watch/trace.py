@@ -18,7 +18,7 @@ from mxc.simulator.watch.observe import Observer
 class Trace(Observer):
     """Writes one line for each instruction that a wave executes.
 
-    A line is the address, the line of the source if it is known, the instruction, and behind ";"
+    A line is the address, the line of the source if it is known, the instruction, and after ";"
     its results in hexadecimal: one word for a scalar register, 64 for a vector register, and EXEC
     where lanes are inactive.
     """

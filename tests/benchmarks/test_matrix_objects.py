@@ -36,7 +36,7 @@ from mxc.targets.target import target
 
 GFX950 = target("gfx950")
 SIDE = Side(format="mxfp4", style="inline")
-#: A kernel of ours, and one of IREE's behind it.
+#: A kernel of ours, and one of IREE's after it.
 PROGRAM = Program(lhs=SIDE, rhs=SIDE, m=4, n=32, k=128, ending="quantize")
 
 

@@ -41,7 +41,7 @@ def scaled(m: int, n: int, k: int) -> str:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a product for gfx950, whose kernel has a loop; with assembly and IR."""
+    """The page of a product for gfx950, whose kernel has a loop; with assembly and IR."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "p.mlir").write_text(scaled(128, 4096, 4096))
     arguments = ["compile", folder / "p.mlir", "--target", "gfx950", "--output", folder / "p.mxc"]

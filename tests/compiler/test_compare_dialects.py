@@ -42,7 +42,7 @@ def test_experts_are_compared_whatever_holds_them(gpt_oss, tmp_path, to):
 
 
 def test_an_expert_that_differs_is_found(gpt_oss, tmp_path):
-    """Of gate and up the rows lie in turn: row 6 of both is row 3 of gate."""
+    """Rows of gate and up are interleaved: row 6 of both is row 3 of gate."""
     convert(gpt_oss, "compressed-tensors", tmp_path / "there")
     file = tmp_path / "there" / "model.safetensors"
     tensors = load_file(file)

@@ -144,7 +144,7 @@ def nvfp4(folder: Path, factor: float) -> Path:
 
 
 def test_tensor_scales_without_an_exact_reciprocal(tmp_path: Path) -> None:
-    """Of many factors those go through whose scales come out the same, and no other."""
+    """Only those of many factors are accepted whose scales come out the same."""
     random = np.random.default_rng(5)
     refused = []
     for number, factor in enumerate(random.uniform(1e-4, 1e-2, 60).astype(np.float32)):

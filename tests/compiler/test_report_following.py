@@ -1,4 +1,4 @@
-"""The report counts what runs before and behind a kernel of ours, and what is read of a cache."""
+"""The report counts what runs before and after a kernel of ours, and what is read of a cache."""
 
 import io
 
@@ -74,7 +74,7 @@ SUM += computed(
     ["(m, n)", "(m, n)", "(m)"], ["%x", "%b"], [WHOLE, WHOLE, f"tensor<{M}xf32>"],
     '"parallel", "reduction"',
 )  # fmt: skip
-#: The product, which says what it is, and the names of the values behind it.
+#: The product, which says what it is, and the names of the values after it.
 PRODUCT = (
     f"%p = flow.dispatch @product::@product(%x, %w, %s) {{mxc.contraction = {{batch = 1, m = {M}, "
     f"n = {N}, k = {K}, lhs = {{element = bf16}}, out = {{element = f32}}, "

@@ -65,7 +65,7 @@ def test_samples_are_read_back_from_the_text() -> None:
 
 @pytest.mark.parametrize(("reach", "pages"), [(0, 4), (1, 1), (16, 2), (100, 4)])
 def test_attention_reads_the_pages_that_its_rows_see(reach: int, pages: int) -> None:
-    """Of two of six entries; 2 rows a run, at the end of 64 positions."""
+    """Two of six entries; 2 rows a run, at the end of 64 positions."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(POOL)
         (found,) = dispatches(module.operation)
@@ -84,7 +84,7 @@ def test_attention_reads_the_pages_that_its_rows_see(reach: int, pages: int) -> 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Of a small gpt-oss."""
+    """The report of a small gpt-oss."""
     folder = tmp_path_factory.mktemp("samples")
     write_gpt_oss(folder / "model", GptOssOptions(num_hidden_layers=2), tokenizer=False)
     out = folder / "out.mxc"

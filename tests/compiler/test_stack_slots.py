@@ -10,7 +10,7 @@ from mxc.compiler.report.loops import innermost_loops
 from mxc.compiler.report.stack_slots import StackMoves, stack_moves
 from mxc.errors import CompileError
 
-#: Before, in and behind the inner of two loops; in it 3 of 12 instructions move spilled vectors.
+#: Before, in and after the inner of two loops; in it 3 of 12 instructions move spilled vectors.
 X86 = """
 	.type	kernel,@function
 kernel:

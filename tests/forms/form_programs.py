@@ -23,7 +23,7 @@ class Form:
 
     @property
     def name(self) -> str:
-        """Of the function."""
+        """Name of the function."""
         return "_".join((self.elements, self.scales, self.meet, self.kind, self.contract))
 
 

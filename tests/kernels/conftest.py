@@ -63,13 +63,13 @@ class Problem:
     sizes: dict[str, int] = field(default_factory=dict)
 
     def run(self, kernel: Kernel, pitch: int = 0) -> Array:
-        """Results [rows, columns] of a kernel, and UNTOUCHED behind them."""
+        """Results [rows, columns] of a kernel, and UNTOUCHED after them."""
         c, arrays = self.contraction, kernel.arrays
         sizes = {**kernel.sizes, **self.sizes, "r": self.rows + 31, "y": self.rows + 2}
         sizes["e"] = max(1, c.experts)
         a = arrays["A"]
         memory = dict(self.memory)
-        # Behind the rows, and behind K of a row, is what must not matter.
+        # After the rows, and after K of a row, is what must not matter.
         nothing = np.nan if a.element.bits > 8 else 99
         memory["A"] = np.full(a.count(sizes), nothing, a.element.numpy)
         grid = np.ogrid[tuple(slice(n) for n in self.x.shape)]

@@ -1,6 +1,6 @@
 """Kernels of the language in numpy: ragged sizes, experts, every format, extreme scales. No IREE.
 
-What is read behind the end of an axis is NaN here, and results nobody wrote keep their value.
+What is read past the end of an axis is NaN here, and results nobody wrote keep their value.
 """
 
 import ml_dtypes

@@ -67,7 +67,7 @@ _MLP = f"{MLP}|.*shared_experts.*_proj"
 
 
 def _further(plain: Tensors) -> Tensors:
-    """The layer behind the last one, which predicts the token after the next."""
+    """The layer past the last one, which predicts the token after the next."""
     before, behind = (f"model.layers.{number}." for number in (_LAYERS - 1, _LAYERS))
     return {
         name.replace(before, behind): tensor.clone()

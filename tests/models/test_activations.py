@@ -227,7 +227,7 @@ def spread(difference: Rows) -> float:
 
 @each_mode
 def test_long_texts_agree_too(case, compiled) -> None:
-    """In one call, and token by token. A flip spreads through attention to the tokens behind it.
+    """In one call, and token by token. A flip spreads through attention to the tokens after it.
 
     It arrives there as an error of one operand in thousands, and flips others: a quarter of what
     all the roundings cost is allowed. A cache that is not rounded is three quarters away.

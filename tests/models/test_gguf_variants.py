@@ -335,7 +335,7 @@ def test_transformers_reads_the_file(name: str, made: Made) -> None:
 
 @each
 def test_what_llama_cpp_would_compute_is_said(name: str, made: Made) -> None:
-    """Of tensors that gguf does not list for an architecture, and of what the case says."""
+    """Notes on tensors that gguf does not list for an architecture, and of what the case says."""
     folder, said = made(name)
     notes = [note for note in said.notes if "tokenizer" not in note]
     assert bool(notes) == (CASES[name][1] is not None)

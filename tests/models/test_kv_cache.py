@@ -94,7 +94,7 @@ def test_logits(case: Any, compiled: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 @packed_case
 def test_pages_are_those_of_the_reference(case: Any, compiled: Any) -> None:
-    """Of the first layer: its bytes are a quantisation of numbers in the format."""
+    """The bytes of the first layer are a quantisation of numbers in the format."""
     built = compiled(case)
     sequence = built.model.sequence()
     sequence.feed(built.tokens[:70])
@@ -154,7 +154,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> dict[str, mxc.runtime.Mod
 
 @pytest.mark.parametrize(("name", "bound"), [("mxint8", 1e-3), ("mxfp8", 1e-2), ("fp8", 1e-2)])
 def test_divergence(name: str, bound: float, dense: dict[str, mxc.runtime.Model]) -> None:
-    """Of the predictions from those with a cache of bf16."""
+    """Divergence of the predictions from those with a cache of bf16."""
     tokens = [int(token) for token in np.random.default_rng(0).integers(0, 1000, 3 * LENGTH)]
     found = evaluate(dense[name], tokens, window=LENGTH, against=dense["bf16"]).difference
     assert found is not None

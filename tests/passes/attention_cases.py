@@ -222,7 +222,7 @@ def draw(case: Case, spans: Sequence[tuple[int, int]], seed: int = 0) -> Inputs:
     needed = [-(-(count + before) // PAGE) for count, before in spans]
     pages = sum(needed) + 2
     order = iter(rng.permutation(pages))
-    # Entries behind the end of a list are any number of the pool.
+    # Entries past the end of a list are any number of the pool.
     lists = rng.integers(0, pages, [len(spans), max(needed) + int(rng.integers(0, 2))])
     for row, count in zip(lists, needed, strict=True):
         row[:count] = [next(order) for _ in range(count)]
@@ -250,7 +250,7 @@ def draw(case: Case, spans: Sequence[tuple[int, int]], seed: int = 0) -> Inputs:
 
 def packed(pool: Array, format: str) -> NDArray[np.int8]:
     """Numbers [N, E, B, V, D] as bytes: of fp8 the same shape, of an MX format [N, E, B + B / 32,
-    V, D]: behind the positions of an entry are their scales, [V, D / 32, B]."""
+    V, D]: after the positions of an entry are their scales, [V, D / 32, B]."""
     if format == FP8:
         return np.asarray(pool, np.float32).astype(ml_dtypes.float8_e4m3fn).view(np.int8)
     found = quantize(np.asarray(pool, np.float32), format, recipe=ScaleRecipe.RCEIL)

@@ -114,12 +114,12 @@ class Case:
 
     @property
     def row_blocks(self) -> int:
-        """Of a row of activations."""
+        """Blocks of a row of activations."""
         return self.depth // self.row_block
 
     @property
     def source_rows(self) -> int:
-        """Of the activations; -1 where they come with the call."""
+        """Rows of the activations; -1 where they come with the call."""
         return self.groups * self.rows // self.share
 
     @property

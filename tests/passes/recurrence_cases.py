@@ -49,7 +49,7 @@ class Rule:
 
     @property
     def state(self) -> tuple[int, ...]:
-        """Of a slot."""
+        """Shape of the state of a slot."""
         return (self.layers, self.heads, self.key_depth, self.depth)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[Array]:
@@ -83,7 +83,7 @@ class Convolution:
 
     @property
     def state(self) -> tuple[int, ...]:
-        """Of a slot."""
+        """Shape of the state of a slot."""
         return (self.layers, self.width - 1, self.columns)
 
     @property
@@ -176,7 +176,7 @@ class Given:
 
 
 def draw(case: Case, lengths: Sequence[tuple[int, int]], seed: int = 0, layer: int = -1) -> Given:
-    """Runs of so many rows behind so many positions, in slots of any order, of which some are
+    """Runs of so many rows after so many positions, in slots of any order, of which some are
     nobody's. `layer`: -1 is the last."""
     rng = np.random.default_rng(seed)
     counts = np.array([count for count, _ in lengths])

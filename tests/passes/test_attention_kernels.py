@@ -223,7 +223,7 @@ def assert_same(
 def test_what_nobody_sees_may_be_anything(
     case: Case, spans: list[tuple[int, int]], name: str, loaded: Load
 ) -> None:
-    """Other entries, other pages, positions before the window and behind the last token."""
+    """Other entries, other pages, positions before the window and past the last token."""
     given = draw(case, spans)
     hidden = ~seen(case, given)
     clean = loaded(name).attend(case, given)

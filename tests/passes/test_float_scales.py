@@ -1,7 +1,7 @@
 """Products of 8-bit floats under float scales, for this CPU and for GPUs: in a kernel, and right.
 
 The scopes are those of checkpoints: a tensor, a row, squares of 128 x 128, groups along K; inside
-the sum, as weights are dequantized, or behind it. Quantized by ml_dtypes, multiplied by numpy.
+the sum, as weights are dequantized, or after it. Quantized by ml_dtypes, multiplied by numpy.
 """
 
 import json

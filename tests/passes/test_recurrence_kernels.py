@@ -51,7 +51,7 @@ CASES: list[Case] = [*RULES, *CONVOLUTIONS]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 each_target = pytest.mark.parametrize("name", TARGETS)
 
-#: Runs of so many rows behind so many positions: alone, together, new ones among them, more runs
+#: Runs of so many rows after so many positions: alone, together, new ones among them, more runs
 #: than slots of a workgroup's lanes, one row each.
 RUNS = [
     [(1, 7)],
@@ -73,7 +73,7 @@ def lowered(lanes: int, source: str) -> str:
 
 @pytest.fixture(scope="module")
 def call(tmp_path_factory: pytest.TempPathFactory) -> Call:
-    """Compute a case on a target: the result, and the pool behind it."""
+    """Compute a case on a target: the result, and the pool after it."""
     device = open_device("local-task", 2, "test")
 
     @cache

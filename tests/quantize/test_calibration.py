@@ -126,7 +126,8 @@ def test_inputs_of_experts_are_those_of_their_tokens(
 def test_order_and_factor_are_those_of_the_inputs(
     calibration: Calibration, wanted: dict[str, Floats]
 ) -> None:
-    """Of the inverse of X^T X, as numpy inverts it: the inputs were kept in bfloat16."""
+    """Order and factor of the inverse of X^T X, as numpy inverts it: the inputs were kept in
+    bfloat16."""
     name = "model.layers.0.self_attn.o_proj"
     found = calibration.of(f"{name}.weight")
     assert found is not None

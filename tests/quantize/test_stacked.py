@@ -41,7 +41,8 @@ def stacks(folder: Path, config: dict[str, object], *, turned: bool) -> dict[str
 @pytest.mark.parametrize("dialect", ["quark", "compressed-tensors", "torchao"])
 @pytest.mark.parametrize("turned", [False, True])
 def test_each_expert_is_the_reference(tmp_path: Path, dialect: str, turned: bool) -> None:
-    """Of an architecture that mxc does not know: the sizes of both projections tell the axis."""
+    """Experts of an architecture that mxc does not know: the sizes of both projections tell the
+    axis."""
     held = stacks(tmp_path / "in", {"model_type": "other"}, turned=turned)
     result = quantize_checkpoint(
         tmp_path / "in", tmp_path / "out", "mxfp4", recipe="even", dialect=dialect

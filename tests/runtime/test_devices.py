@@ -17,7 +17,7 @@ from mxc.runtime.profile import profile_model
 
 @pytest.fixture
 def manifest(memory_artifact: Path) -> Manifest:
-    """Of a model for two CPU devices."""
+    """The manifest of a model for two CPU devices."""
     found = read_manifest(memory_artifact)
     assert found.model is not None
     return replace(found, model=replace(found.model, devices=2))

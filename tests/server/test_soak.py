@@ -30,7 +30,7 @@ def test_nothing_is_left(start: Callable[..., Running], seed: int) -> None:
 
 
 def test_growth_is_told(start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of memory, and of files that stay open."""
+    """Growth of memory, and of the number of open files."""
     made = start(PagedModel(vocabulary=484, full_pages=70, window_pages=40, context=200))
     soak = Soak(made.url, tokens=4)
     monkeypatch.setattr("soak.GROWTH", -(1 << 60))

@@ -169,7 +169,7 @@ class CanonicalTensor:
         return Piece(start, elements.reshape(count, each * elements.shape[1]), scales)
 
     def scale_rows(self, start: int, count: int) -> tuple[int, int]:
-        """The first row of the scales that rows [start, start + count) need, and the one behind."""
+        """The first row of the scales that rows [start, start + count) need, and the one after."""
         first = self._scale_row(start)
         return first, self._scale_row(start + count - 1) + 1 if count else first
 

@@ -35,7 +35,7 @@ def deepseek_v2(c: Fields) -> Decoder:
 
 
 def deepseek_v3(c: Fields) -> Decoder:
-    """The model of a config. Layers behind the last one (MTP) are not part of it."""
+    """The model of a config. Layers past the last one (MTP) are not part of it."""
     c.known("topk_method", ("noaux_tc",), "noaux_tc")
     c.known("scoring_func", ("sigmoid",), "sigmoid")
     return _latent(c, "deepseek_v3", sigmoid_experts(c), 3)

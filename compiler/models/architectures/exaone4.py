@@ -1,4 +1,4 @@
-"""EXAONE 4: norms behind attention and MLP; layers that see everything have no rotary positions.
+"""EXAONE 4: norms after attention and MLP; layers that see everything have no rotary positions.
 
 Source: transformers' models/exaone4 (5.23).
 """

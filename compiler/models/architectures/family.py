@@ -127,7 +127,7 @@ def hybrid_kinds(c: Fields, types: object) -> list[str]:
 
 
 def borrowing(c: Fields, kinds: tuple[str, ...]) -> tuple[bool, ...]:
-    """Of each layer, whether it reads the keys and values of the last of its kind that has some."""
+    """Whether each layer reads the keys and values of the last of its kind that has some."""
     name = "num_kv_shared_layers"
     shared = c.size(name) if c.raw(name) else 0
     first = max(len(kinds) - shared, 0)

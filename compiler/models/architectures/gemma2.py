@@ -12,7 +12,7 @@ from mxc.compiler.models.blocks.rope import FULL, SLIDING, Rope, read_rope, read
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer, LayerNorms
 
-#: Norms before and behind both parts of a layer.
+#: Norms before and after both parts of a layer.
 NORMS = LayerNorms(
     after_attention="post_attention_layernorm",
     before_mlp="pre_feedforward_layernorm",

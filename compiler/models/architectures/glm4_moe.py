@@ -12,7 +12,7 @@ from mxc.compiler.models.decoder import Decoder, Layer
 
 
 def glm4_moe(c: Fields) -> Decoder:
-    """The model of a config. Layers behind the last one (MTP) are not part of it."""
+    """The model of a config. Layers past the last one (MTP) are not part of it."""
     attention = self_attention(
         c,
         depth=c.size("hidden_size") // c.size("num_attention_heads"),

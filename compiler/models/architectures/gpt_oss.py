@@ -72,7 +72,7 @@ class ClampedSwiglu:
     alpha: float
 
     def __call__(self, gate: ir.Value, up: ir.Value) -> ir.Value:
-        """Of two f32 scalars."""
+        """The gated value of two f32 scalars."""
         most = constant(self.limit, f32())
         gate = arith.minimumf(gate, most)
         up = arith.maximumf(arith.minimumf(up, most), arith.negf(most))

@@ -1,4 +1,4 @@
-"""OLMo 2 and OLMo 3: norms behind attention and MLP, queries and keys normalized as a whole.
+"""OLMo 2 and OLMo 3: norms after attention and MLP, queries and keys normalized as a whole.
 
 Sources: transformers' models/olmo2 and models/olmo3 (5.23).
 """

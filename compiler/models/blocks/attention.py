@@ -57,7 +57,7 @@ class Cache:
         """Write parts f32 [T, V, D], one for each entry of a layer; the entries that they are in.
 
         They are rounded to the type of the pool, or quantised to its format: in fp8 over `scales`
-        f32 [V], one for each part, or over one. The entries of the next layer come behind.
+        f32 [V], one for each part, or over one. The entries of the next layer come after.
         """
         assert len(parts) == row.entries
         entries = tuple(range(self.first, self.first + row.entries))

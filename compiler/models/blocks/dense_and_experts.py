@@ -1,4 +1,4 @@
-"""A dense MLP beside a mixture of experts, with norms of their own before and behind (Gemma 4).
+"""A dense MLP beside a mixture of experts, with norms of their own before and after (Gemma 4).
 
     norm_1(mlp(norm(x))) + norm_2(experts(norm_of_experts(x)))
 

@@ -1,4 +1,4 @@
-"""Linear attention by a delta rule with decay, behind a short convolution: what its kinds share.
+"""Linear attention by a delta rule with decay, after a short convolution: what its kinds share.
 
     q, k, v  = silu(convolution(projections of x)); q and k of each head have length one,
                q times K^-1/2
@@ -58,7 +58,7 @@ class LinearAttention(ABC):
     """`key_heads` heads of queries and keys, G, and `value_heads` of values, H, a multiple of G.
 
     `key_depth` and `value_depth` are the sizes of their heads, K and V; `width` is W, how many
-    tokens the convolution sees; `epsilon` is that of the norm behind.
+    tokens the convolution sees; `epsilon` is that of the norm after.
     """
 
     hidden: int
@@ -69,7 +69,7 @@ class LinearAttention(ABC):
     width: int
     epsilon: float
 
-    #: Names in checkpoints: of the norm behind the rule, and of the last projection.
+    #: Names in checkpoints: of the norm after the rule, and of the last projection.
     norm_name: ClassVar[str]
     output_name: ClassVar[str]
     #: Fields of configs: heads of values, and their size.
@@ -104,7 +104,7 @@ class LinearAttention(ABC):
         return f"{self.heads_field} * {self.depth_field}", self.widths[2]
 
     def parameters(self, name: str, norm: Norm) -> Iterator[Parameter]:
-        """What it reads, by names that begin with `name`; the norm behind is not the model's."""
+        """What it reads, by names that begin with `name`; the norm after is not the model's."""
         yield from self.inputs(name)
         width = ("linear_conv_kernel_dim", self.width)
         rows = tuple(
@@ -121,7 +121,7 @@ class LinearAttention(ABC):
         refuse_split(devices, "linear attention")
 
     def build(self, scope: Scope, x: ir.Value, name: str, state: State, memory: Memory) -> ir.Value:
-        """x [T, H] -> [T, H]; the pools become those with the states behind the rows."""
+        """x [T, H] -> [T, H]; the pools become those with the states after the rows."""
         projected = self.projected(scope, x, name)
         weights = scope.weights
         assert state.places is not None

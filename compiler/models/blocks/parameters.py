@@ -119,7 +119,7 @@ def vector(
     split: Split | None = None,
     sections: tuple[int, ...] = (),
 ) -> Parameter:
-    """Tensors [size] of floats, one behind the other; that named `key` where none is given.
+    """Tensors [size] of floats, one after the other; that named `key` where none is given.
 
     `sections`: where there are none, the tensors.
     """

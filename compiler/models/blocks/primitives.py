@@ -101,7 +101,7 @@ def rotate(
 ) -> ir.Value:
     """Rotary embedding of x [T, heads * D] by the rows cos, sin [T, R]: f32 [T, heads, D].
 
-    The first 2 R elements of a head are rotated; those behind them (partial rotary embedding) stay.
+    The first 2 R elements of a head are rotated; those after them (partial rotary embedding) stay.
     Real parts come first, then the imaginary parts; where `interleaved`, they alternate. Where
     `spread`, imaginary parts begin at D / 2, and what stays is behind the parts of each kind.
     """

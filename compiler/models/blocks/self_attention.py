@@ -36,7 +36,7 @@ from mxc.dialects.generic import constant, generic, shape_of
 
 #: The projections of the input, where they are tensors of their own.
 _INPUTS = ("q_proj", "k_proj", "v_proj")
-#: The scales of keys and of values in pages of fp8, one for each head, behind a layer's name.
+#: The scales of keys and of values in pages of fp8, one for each head, after a layer's name.
 SCALES = ("k_scale", "v_scale")
 #: The sinks of attention without any, f32 [heads]: beside any score, their weight is zero.
 NO_SINKS = "attention.no_sinks"
@@ -71,15 +71,15 @@ class SelfAttention:
     """Attention of `heads` query heads over `shared` key/value heads of size `depth`.
 
     `rope`: the rotary positions of queries and keys; None: they are not rotated (NoPE).
-    `input_bias`: of the projections to queries, keys and values, `output_bias`: of that behind.
+    `input_bias`: of the projections to queries, keys and values, `output_bias`: of that after.
     `fused`: those three projections are one tensor, qkv_proj. `qk_norm`: queries and keys are
-    normalized before they are rotated, each "head" by itself or "all" heads together; or behind, by
+    normalized before they are rotated, each "head" by itself or "all" heads together; or after, by
     "length" alone (Llama 4), with `epsilon`. `sinks`: one
     more logit a head. `window`: the last keys that a query sees, itself included, or
     those of its chunk; None: all.
     `scale`: what scores are multiplied with, None for depth^-1/2; `cap`: scores become
     cap * tanh(score / cap). `temperature`: what queries are multiplied with. `gated`: what
-    attention gives of each head is multiplied with the sigmoid of a gate, whose rows stand behind
+    attention gives of each head is multiplied with the sigmoid of a gate, whose rows stand after
     those of the head's queries in q_proj (Qwen3-Next).
     `value_norm`: values are normalized head by head, without a weight. `values_are_keys`: values
     are what k_proj gives too, before keys are normalized and rotated. `borrows`: keys and values

@@ -220,7 +220,7 @@ class AllHeads(Walk):
             scf.YieldOp([])
 
     def each_tile(self, head: ir.Value, number: ir.Value, act: Callable[[Tile], None]) -> None:
-        """Of all query heads."""
+        """Run `act` for each tile of all query heads."""
         rows = self.work.rest(head, number, self.shape.group)
         act(Tile(self.shape, self.memory, rows, all_heads=True))
 
@@ -229,7 +229,7 @@ class OneHead(Walk):
     """A block of rows of a head."""
 
     def _bounds(self) -> tuple[ir.Value, ir.Value]:
-        """The first row of the block, and the one behind the last."""
+        """The first row of the block, and the one past the last."""
         first = arith.muli(self.block, index(BLOCK_ROWS))
         count = arith.muli(self.work.run.tokens, index(self.shape.group))
         return first, arith.minui(count, arith.addi(first, index(BLOCK_ROWS)))

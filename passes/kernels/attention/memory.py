@@ -63,7 +63,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Block:
-    """The keys `start` .. `stop` - 1 of a run's sequence; those behind are of no use to anybody.
+    """The keys `start` .. `stop` - 1 of a run's sequence; those after are of no use to anybody.
 
     `here` is where they lie, `ahead` where a block does that comes soon.
     """

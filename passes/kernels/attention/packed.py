@@ -8,7 +8,7 @@ the least normal f32 is zero. Of e4m3 the 7 bits of the magnitude are those of t
 times less, and with another exponent those of an f32, unless it is subnormal. An element of fp8 may
 be a NaN; of an MX format none is: a block that has one has a NaN as its scale.
 
-Behind the B positions of an entry in an MX format are its scales, [V, D / 32, B]: see
+After the B positions of an entry in an MX format are its scales, [V, D / 32, B]: see
 dialects/pages.py.
 """
 

@@ -99,7 +99,7 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) ->
 def _pieces(
     shape: Attention, run: Run, token: ir.Value, member: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
-    """The first piece that a row sees some of, and the one behind the last, counted from the first
+    """The first piece that a row sees some of, and the one past the last, counted from the first
     one that its block of rows sees some of."""
     own, rows = arith.subi(token, run.first), index(BLOCK_ROWS)
     row = arith.addi(arith.muli(own, index(shape.group)), member)

@@ -92,7 +92,7 @@ def reduce_rows(rows: Sequence[ir.Value], combine: Combine) -> ir.Value:
 
 
 def _reduce_pair(x: ir.Value, y: ir.Value, run: int, combine: Combine) -> ir.Value:
-    """Halve the runs of 2 * `run` lanes of x and y; runs of y go behind those of x."""
+    """Halve the runs of 2 * `run` lanes of x and y; runs of y go after those of x."""
     lanes = lanes_of(x)
 
     def half(first: int) -> ir.Value:

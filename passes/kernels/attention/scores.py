@@ -66,7 +66,7 @@ def _products(shape: Attention, memory: Memory, rows: Rows, block: Block) -> Sco
 def _chains(
     shape: Attention, memory: Memory, rows: Rows, block: Block, chains: range
 ) -> list[list[ir.Value]]:
-    """Of each chain the sums of all rows and registers of keys."""
+    """The sums of each chain, for all rows and registers of keys."""
     lanes, registers = shape.lanes, shape.key_registers
     size = rows.count * registers
     zero = [splat(0.0, f32(), lanes)] * (len(chains) * size)

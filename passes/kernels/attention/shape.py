@@ -138,7 +138,7 @@ class Attention:
 
     def state_of(self, call: Scalars, row: Sequence[ir.Value], number: int) -> list[ir.Value]:
         """The indices in the parts of the maximum (0) or total (1) of a row [piece * T + t, v, g]:
-        pairs, one after the other, behind the values."""
+        pairs, one after the other, after the values."""
         first, head, member = row
         each = arith.addi(arith.muli(first, index(self.heads)), head)
         each = arith.addi(arith.muli(each, index(self.group)), member)

@@ -51,7 +51,7 @@ class Staging:
     head: ir.Value
 
     def stage_keys(self, block: Block) -> None:
-        """Put the keys into `staged`, transposed. Behind the last one it is repeated."""
+        """Put the keys into `staged`, transposed. After the last one it is repeated."""
         lanes, depth = self.shape.lanes, self.shape.depth
         last = arith.subi(arith.subi(block.stop, block.start), index(1))
         # As many elements as are in 32 bits: a column of a transposition.

@@ -52,7 +52,7 @@ class Prepared:
     the weights is worth, which the scales of the rows bring in: so nothing overflows on the way
     under the largest scale of a weight that does not in the end. `folded`: scales are multiplied
     into the operands, which bf16 holds. `planes`: so many bf16 are an f32 together, the highest
-    first: the operands of one follow those of another. `padding`: rows behind the last one, which
+    first: the operands of one follow those of another. `padding`: rows past the last one, which
     are read and have no part in results."""
 
     kind: Kind
@@ -77,7 +77,7 @@ class Prepared:
 
     @property
     def dwords(self) -> int:
-        """Of a block."""
+        """Dwords of a block."""
         return self.steps + self.scaled + (self.kind == "quads")
 
     @property

@@ -44,7 +44,7 @@ class DecodedTiles:
         column = weights.column(Amx(), [value_of(at["e"])] if "e" in at else [], panel)
         blocks = [value_of(at["k"] // weights.elements.block + part) for part in self._parts]
         if ahead:
-            # Behind the end of K they are those of the next panel, which lies there.
+            # After the end of K they are those of the next panel, which lies there.
             for part in self._parts:
                 later = value_of((at["k"] + ahead) // weights.elements.block + part)
                 weights.prefetch(Amx(), self.elements, self.scales, column.place, later)

@@ -65,7 +65,7 @@ class Elements(ABC):
     @property
     @abstractmethod
     def bits(self) -> int:
-        """Of an element."""
+        """Bits of an element."""
 
     @property
     def units(self) -> int:
@@ -79,7 +79,7 @@ class Elements(ABC):
 
     @property
     def code_bits(self) -> int:
-        """Of an element as it is looked up."""
+        """Bits of an element as it is looked up."""
         return self.bits
 
     @abstractmethod
@@ -119,7 +119,7 @@ class Codes(Elements):
 
     @property
     def bits(self) -> int:
-        """Of a code."""
+        """Bits of a code."""
         return self.element.bits
 
 
@@ -230,7 +230,7 @@ class SixesInRows(Sixes):
 
     @property
     def code_bits(self) -> int:
-        """Of bytes."""
+        """Bits of a byte."""
         return 8
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
@@ -274,7 +274,7 @@ class Bytes(Codes):
 
     @property
     def excess(self) -> int:
-        """Of int8 as unsigned."""
+        """What is added to int8 to make it unsigned."""
         return 128
 
     @property
@@ -291,7 +291,7 @@ class Dense(Elements):
 
     @property
     def bits(self) -> int:
-        """Of a float."""
+        """Bits of a float."""
         return 32 if self.type == "f32" else 16
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:

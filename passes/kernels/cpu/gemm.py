@@ -39,7 +39,7 @@ class Gemm(Product):
 
     @property
     def registers(self) -> int:
-        """Of columns of the result, the last panel padded."""
+        """Registers of columns of the result; the last panel is padded."""
         return -(-self.columns // PANEL) * PANEL // self.lanes // self.halves
 
     @cached_property

@@ -117,7 +117,7 @@ class Product(ABC):
 
     @property
     def sizes(self) -> dict[str, int | ir.Value]:
-        """Of every axis, for one call."""
+        """Size of every axis, for one call."""
         found: dict[str, int | ir.Value] = {
             axis: size if size is not None else 0 for axis, size in self.kernel.sizes.items()
         }

@@ -23,7 +23,7 @@ from mxc.passes.kernels.vectors import bitcast, i1, i8, i32, index, of, splat, t
 
 @dataclass(frozen=True)
 class Rows(Column):
-    """`numbers`: the row i32 of each lane; behind the last one there are none, and it is read."""
+    """`numbers`: the row i32 of each lane; past the last one there are none, and it is read."""
 
     numbers: ir.Value
 
@@ -80,7 +80,7 @@ class RowWeights(Weights):
 
 
 def _gathered(source: ir.Value, column: Column, place: ir.Value, row: int, lanes: int) -> ir.Value:
-    """Of each row of a column, `row` elements long, the one at a place."""
+    """The element at a place of each row of a column, `row` elements long."""
     assert isinstance(column, Rows)
     element = ir.MemRefType(source.type).element_type
     starts = arith.muli(column.numbers, splat(row, i32(), lanes))

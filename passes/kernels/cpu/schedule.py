@@ -157,7 +157,7 @@ def _chains(isa: Isa, kind: Kind, rows: Rows) -> int:
 
 
 def _rests(height: int, rows: Rows) -> tuple[int, ...]:
-    """Rows of the tiles behind those of whole height: what is left, or, where that is not known,
+    """Rows of the tiles after those of whole height: what is left, or, where that is not known,
     half of the height, and one. What these have too many repeat the last row: they are stored
     twice, and equal."""
     if isinstance(rows.rows, int) and not rows.sorted:

@@ -2,7 +2,7 @@
 
     routes = .. 1 3 0 2 (the rows, expert by expert)    ->    prepared rows 1 3 0 2
 
-Rows behind the last one are not written. They are read as part of tiles, and no result is theirs.
+Rows past the last one are not written. They are read as part of tiles, and no result is theirs.
 """
 
 from __future__ import annotations

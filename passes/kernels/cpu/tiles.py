@@ -36,7 +36,7 @@ from mxc.passes.kernels.vectors import index
 
 #: Rows from which on tiles are faster than kernels of AVX-512.
 LEAST_ROWS = 3
-#: Rows that are read behind the last one: a tile of 32 may begin with it.
+#: Rows that are read past the last one: a tile of 32 may begin with it.
 PADDING = 2 * TILE - 1
 
 
@@ -76,7 +76,7 @@ def prepared_for_tiles(isa: Isa, call: Call, *, sorted: bool) -> Prepared | Reas
 
 
 def padded(prepared: Prepared) -> Prepared:
-    """With rows behind the last one: a tile may begin with that."""
+    """With rows past the last one: a tile may begin with that."""
     return replace(prepared, padding=PADDING)
 
 

@@ -39,7 +39,7 @@ class ByRows:
 
     @property
     def threads(self) -> Threads:
-        """Of the kernel for the fewest rows."""
+        """Threads of the kernel for the fewest rows."""
         return _threads(self.kernels[0])
 
     @property

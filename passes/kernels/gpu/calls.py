@@ -66,7 +66,7 @@ class Call:
 
     @property
     def bits(self) -> tuple[int, int]:
-        """Of an element in memory."""
+        """Bits of an element of both sides in memory."""
         return self.left.bits, self.right.bits
 
     @property

@@ -138,8 +138,8 @@ def candidates(problem: Problem, device: Gpu = GFX950) -> Iterator[Schedule]:
 
 
 def registers(problem: Problem, schedule: Schedule) -> int:
-    """Of a lane of a streaming kernel, estimated: totals, two steps of operands, and what elements
-    are decoded to. Of floats there is less than a step at a time."""
+    """Estimated registers of a lane of a streaming kernel: totals, two steps of operands, and what
+    elements are decoded to. Of floats there is less than a step at a time."""
     m, n = schedule.tiles
     if problem.is_dense:
         # A step may be one block, and the sum of a span goes to another.

@@ -67,7 +67,7 @@ class Contraction(ABC):
 
     @property
     def halves(self) -> int:
-        """Of the columns of rhs, which a gated epilogue joins."""
+        """Parts of the columns of rhs, which a gated epilogue combines."""
         return 2 if self.after.gated else 1
 
     @property
@@ -134,7 +134,7 @@ class Contraction(ABC):
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """Of the function, for LLVM."""
+        """Attributes of the function, for LLVM."""
         return {}
 
 
@@ -164,7 +164,7 @@ class Given:
     def lhs(self, first: ir.Value) -> list[ir.Value]:
         """Elements, and scales if any, for a workgroup that begins at the row `first`: bounded.
 
-        They begin at its row, so that offsets are small however many rows there are. Rows behind
+        They begin at its row, so that offsets are small however many rows there are. Rows after
         the last one are zero.
         """
         contraction, start = self.contraction, self._source(first)

@@ -75,7 +75,7 @@ class Problem:
         return min(self.groups, self.experts) if self.experts else 1
 
     def row_bytes(self, side: int) -> int:
-        """Of a block of a row of lhs (0) or rhs (1), with its scale."""
+        """Bytes of a block of a row of lhs (0) or rhs (1), with its scale."""
         return BLOCK * self.bits[side] // 8 + (not self.is_dense)
 
 
@@ -162,7 +162,7 @@ def _k_step(problem: Problem, schedule: Schedule, device: Gpu) -> float:
 
 
 def _side_bytes(problem: Problem, schedule: Schedule, m: int, n: int) -> int:
-    """Of a k-step, for so many tiles of lhs and of rhs."""
+    """Bytes of a k-step, for so many tiles of lhs and of rhs."""
     size = schedule.instruction.rows * schedule.instruction.groups
     return size * (m * problem.row_bytes(0) + n * problem.row_bytes(1))
 

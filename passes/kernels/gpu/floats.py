@@ -51,7 +51,7 @@ class Floats:
 
     @property
     def bits(self) -> int:
-        """Of an element in memory."""
+        """Bits of an element in memory."""
         return 32 if self.memory == "f32" else 16
 
     @property

@@ -84,7 +84,8 @@ class Instruction:
 
     @property
     def clocks(self) -> int:
-        """Of a matrix core for a block a lane, scaled; twice as many where one has 8 bits."""
+        """Clocks of a matrix core for a scaled block per lane; twice as many where one has 8
+        bits."""
         return self.unit.scaled_form(self.rows).clocks * self.k_steps // K_STEPS
 
     @property
@@ -148,7 +149,7 @@ def pieces(bits: int, instruction: Instruction) -> tuple[Piece, ...]:
 
 
 def _wide(bits: int, instruction: Instruction) -> tuple[Piece, ...]:
-    """Of v_wmma_scale: 16 bytes of each group in turn."""
+    """Pieces for v_wmma_scale: 16 bytes of each group alternately."""
     groups, blocks = instruction.groups, instruction.shape[2] // BLOCK
     if bits == 4:
         return tuple(Piece(16, first=first) for first in range(0, blocks, groups))

@@ -11,8 +11,8 @@ from mxc.passes.kernels.gpu.lanes import at_most, times
 
 
 def rows_of(buffer: ir.Value, size: int, start: ir.Value, most: int, total: Size) -> ir.Value:
-    """Of a flat buffer of `total` rows of `size` elements those from `start` on, `most` of them at
-    most: bounded. What is read behind them is zero.
+    """The rows from `start` on of a flat buffer of `total` rows of `size` elements, `most` of them
+    at most: bounded. What is read after them is zero.
     """
     left = arith.subi(value_of(total), start)
     count = times(at_most(left, most), size)

@@ -28,7 +28,7 @@ def problem_of(call: Call, halves: int) -> Problem:
 
 
 def _parts(call: Call) -> int:
-    """Of an element of lhs, as floats in registers."""
+    """Parts of an element of lhs, as floats in registers."""
     if call.decoded is None:
         return 0
     return call.left.parts(call.decoded) if isinstance(call.left, Floats) else 1

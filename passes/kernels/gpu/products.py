@@ -1,6 +1,6 @@
 """The ways to multiply what was loaded: scaled matrix instructions, or those of bf16 and f16.
 
-Under f32 scales either makes sums of blocks, which are scaled behind it. All keep their totals in
+Under f32 scales either makes sums of blocks, which are scaled after it. All keep their totals in
 the same lanes: the sides are swapped, so that a lane has a row of lhs and quads of consecutive
 columns.
 """
@@ -36,7 +36,7 @@ class ScaledProduct:
 
     @property
     def k_steps(self) -> int:
-        """Of a step."""
+        """K-steps of a step."""
         return self.instruction.k_steps
 
     def add(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded, k_step: int) -> list[ir.Value]:
@@ -78,7 +78,7 @@ class DecodedProduct:
 
     @property
     def k_steps(self) -> int:
-        """Of a step."""
+        """K-steps of a step."""
         return K_STEPS
 
     def add(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded, k_step: int) -> list[ir.Value]:
@@ -104,7 +104,7 @@ class DecodedProduct:
         return found
 
     def _left(self, loaded: Loaded, tile: int, k_step: int) -> list[list[ir.Value]]:
-        """Of each fragment the bf16 that add up to it."""
+        """The bf16 that add up to each fragment."""
         if isinstance(self.lhs, FloatSide):
             split = self.lhs.parts(loaded, tile, k_step)
             by_part = [self._cut(list(part)) for part in zip(*split, strict=True)]

@@ -58,8 +58,8 @@ _BELOW = "below"
 
 @dataclass(frozen=True)
 class Schedules:
-    """Of one product, by its rows: one more schedule than there are `bounds`; number n is for rows
-    less than bound n."""
+    """Schedules of one product, by its rows: one more schedule than there are `bounds`; number n is
+    for rows less than bound n."""
 
     schedules: Sequence[Schedule]
     bounds: Sequence[int] = ()

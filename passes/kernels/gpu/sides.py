@@ -58,12 +58,12 @@ class Scaled:
 
     @property
     def bits(self) -> int:
-        """Of an element."""
+        """Bits of an element."""
         return self.format.element.bits
 
     @property
     def scales(self) -> int:
-        """Of a block of 32: 1 where larger ones share it."""
+        """Scales of a block of 32; 1 where a larger block shares it."""
         return max(1, BLOCK // self.format.block)
 
     @property
@@ -132,7 +132,7 @@ class ScaledSide:
 
     @property
     def k_steps(self) -> int:
-        """Of a step."""
+        """K-steps of a step."""
         return self.instruction.k_steps if self.decoded is None else K_STEPS
 
     @property

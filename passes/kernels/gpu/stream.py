@@ -8,7 +8,7 @@ in shared memory at the end.
 
     loaded = load(first step)
     for step of this wave:
-      next = load(next step)                          # the last one masked behind the end of K
+      next = load(next step)                          # the last one masked past the end of K
       for k-step, tile of rows, tile of columns: totals += product of both   # products.py
       loaded = next
     totals = sum over the waves along K

@@ -4,7 +4,7 @@ A lane counts the elements that go before its own; that count is its place in th
 
     goes before = larger, or equal and of a lower index
 
-Elements that are NaN or -inf go behind all others, as (-inf, 0). No lane waits for another but for
+Elements that are NaN or -inf go after all others, as (-inf, 0). No lane waits for another but for
 the copy of the row in shared memory, which all of them read.
 """
 
@@ -56,7 +56,7 @@ class TopK:
 
     @property
     def threads(self) -> Threads:
-        """Of a workgroup."""
+        """Threads of a workgroup."""
         return Threads(-(-self.columns // self.wave) * self.wave, self.wave)
 
     @property
@@ -85,7 +85,7 @@ class TopK:
         row, own = workgroup(0), thread()
         nothing = constant(_NOTHING, f32())
         memory = shared([self.threads.count], f32())
-        # Lanes behind the last column read that one, and store what nothing counts.
+        # Lanes past the last column read that one, and store what nothing counts.
         place = arith.minui(own, index(self.columns - 1))
         raw = memref.LoadOp(source, [row, place]).result
         counts = arith.andi(_greater(raw, nothing), below(own, self.columns))
@@ -93,7 +93,7 @@ class TopK:
         memref.StoreOp(value, memory, [own])
         barrier()
         number, zero = short(own), constant(0, i32())
-        # All columns go before a lane behind the last one, which has -inf and the greater index.
+        # All columns go before a lane past the last one, which has -inf and the greater index.
         end = index(-(-self.columns // _TOGETHER) * _TOGETHER)
         with loop(index(0), end, index(_TOGETHER), [zero]) as (at, (before,), op):
             four = load(memory, [at], f32(), _TOGETHER)

@@ -35,10 +35,10 @@ class Kernel(Protocol):
 
     @property
     def threads(self) -> Threads | None:
-        """Of a workgroup, on a GPU."""
+        """Threads of a workgroup, on a GPU."""
 
     def workgroups(self, of: Extents) -> list[Size]:
-        """Of a call."""
+        """Workgroups of a call."""
 
     def body(self, layer: ir.Value, *buffers: ir.Value) -> None:
         """Build the body at the insertion point. `buffers`: those of the shape."""
@@ -97,7 +97,7 @@ def _build(shape: Shape, kernel: Kernel) -> None:
 
 
 def _extents(scalars: Sequence[ir.Value]) -> Extents:
-    """Of the scalars of a call: the layer comes first."""
+    """Extents from the scalars of a call: the layer comes first."""
     _, rows, runs, slots = scalars
     return Extents(rows, runs, slots)
 

@@ -21,7 +21,7 @@ _MOST_WIDTH = 8
 
 @dataclass(frozen=True)
 class Extents:
-    """Of a call: rows T, runs S, slots M; index values, None where there is no call."""
+    """Extents of a call: rows T, runs S, slots M; index values, None where there is no call."""
 
     rows: Size = None
     runs: Size = None

@@ -28,7 +28,7 @@ from mxc.runtime import Model
 
 #: Tokens of a sequence; how many sequences are decoded together.
 LENGTH, BATCH = 29, 2
-#: Tokens of a prompt, and of what is generated behind it.
+#: Tokens of a prompt, and of what is generated after it.
 PROMPT, GENERATED = 7, 64
 
 #: Format -> its name in a config of compressed-tensors, bits, elements that share a scale.

@@ -42,7 +42,7 @@ def first_seen(layer: int, position: int) -> int:
 
 
 def dense_logits(tokens: list[int]) -> np.ndarray:
-    """Logits behind the last of `tokens`, computed without a cache."""
+    """Logits past the last of `tokens`, computed without a cache."""
     w = weights(VOCABULARY)
     rows = [w["embed"][token] + w["where"][at] for at, token in enumerate(tokens)]
     for layer in range(KINDS):

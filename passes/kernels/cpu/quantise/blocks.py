@@ -47,7 +47,7 @@ class BlockQuantiser:
         return ir.Type.parse(self.floats)
 
     def block(self, source: ir.Value, at: Sequence[ir.Value]) -> tuple[ir.Value, ir.Value]:
-        """Of the block at a place: codes i32 [32], int8 as numbers, and its scale f32 [1].
+        """The block at a place: codes i32 [32], int8 as numbers, and its scale f32 [1].
 
         E8M0: the byte 0 (2^-127) becomes zero, 255 is NaN.
         """

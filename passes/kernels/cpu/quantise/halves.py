@@ -23,7 +23,7 @@ Halves = tuple[ir.Value, ir.Value]
 
 
 def of_floats(block: ir.Value) -> Halves:
-    """Of a block f32 [32]."""
+    """The halves of a block f32 [32]."""
     bits = bitcast(block, i32(), BLOCK)
     even, odd = (vector.shuffle(bits, bits, list(range(p, BLOCK, 2))) for p in range(2))
     return even, odd

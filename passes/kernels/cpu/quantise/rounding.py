@@ -110,7 +110,7 @@ class Rounding:
         return quick, self._constants(arith.subi(used, like(used, _BIAS)))
 
     def _constants(self, exponent: ir.Value) -> Constants:
-        """Of scales 2^exponent."""
+        """Constants for scales 2^exponent."""
         element = self.format.element
         moved = arith.shli(exponent, like(exponent, MANTISSA))
 

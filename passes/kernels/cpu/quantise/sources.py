@@ -106,7 +106,7 @@ class Source:
 
     @property
     def format(self) -> BlockFormat | None:
-        """Of blocks; None for floats."""
+        """Format of the blocks; None for floats."""
         return FORMATS.get(self.kind)
 
     @property
@@ -163,7 +163,7 @@ class Reader:
         return as_float(bits)
 
     def ask_for(self, block: ir.Value) -> None:
-        """Have the cache lines of a block brought near. It may lie behind the end."""
+        """Have the cache lines of a block brought near. It may lie past the end."""
         elements = ir.MemRefType(self.read[0].type).shape[1]
         lines = -(-self.source.block_bytes // CACHE_LINE)
         for start in range(0, elements, elements // lines):

@@ -41,7 +41,7 @@ class CpuConvolution:
 
     @property
     def columns(self) -> int:
-        """Of a workgroup."""
+        """Columns of a workgroup."""
         return self._registers * self.lanes
 
     @property

@@ -57,7 +57,7 @@ class CpuDeltaRule:
 
     @property
     def columns(self) -> int:
-        """Of a workgroup."""
+        """Columns of a workgroup."""
         return self._registers * self.lanes
 
     @property

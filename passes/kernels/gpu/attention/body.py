@@ -137,7 +137,7 @@ class _Body:
         )
 
     def _row(self, lane: ir.Value, tile: int) -> Row:
-        """The lane's row of a tile; behind the last one, the last one."""
+        """The lane's row of a tile; past the last one, the last one."""
         own, group = self.wave, self.shape.group
         number = arith.addi(own.skipped, plus(lane, tile * TILE))
         inside = arith.minui(number, plus(own.rows, -1))

@@ -232,7 +232,7 @@ class Operands:
         return bf16_parts(extended(fragment), self.shape.parts_of_element)
 
     def transposed(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
-        """Of what `load_values` gave: the eight keys of each element of D."""
+        """The eight keys of each element of D, from what `load_values` gave."""
         slots = self.shape.slots
         rows = list(loaded)
         # One instruction for two keys: pairs, then pairs of pairs, whole registers.

@@ -4,7 +4,7 @@ What is loaded ahead stays packed, as words i32, for LLVM gives each i8 that a l
 register. Integers are converted to f32 and multiplied with the scale, e4m3 are by
 v_cvt_scalef32_pk_bf16_fp8. Both are exact, but for what no bf16 holds. The scale of fp8 is one.
 
-Behind the B positions of an entry in an MX format are its scales, [V, D / 32, B]: see
+After the B positions of an entry in an MX format are its scales, [V, D / 32, B]: see
 dialects/pages.py.
 """
 

@@ -28,7 +28,7 @@ PIECE_KEYS = 256
 FRAGMENT = 8
 #: Bytes of a key of which registers hold a block beside the next one.
 HEAD_BYTES = 512
-#: Numbers that a piece has behind the values of a row: its maximum and its total, then nothing.
+#: Numbers that a piece has after the values of a row: its maximum and its total, then nothing.
 TAIL = 4
 #: Bytes that pieces computed apart may take.
 MOST_PARTS = 1 << 30
@@ -185,7 +185,8 @@ class Attention:
         return divided(times(token, self.group), tiles * TILE)
 
     def joined_workgroups(self, call: Scalars) -> Sequence[Size]:
-        """Of the second kernel, a run of one token each: a lane has four elements of a row."""
+        """Workgroups of the second kernel, a run of one token each: a lane has four elements of a
+        row."""
         count = -(-self.heads * self.group * (self.mixed // TAIL) // LANES)
         runs = value_of(call.runs)
         few = below(value_of(call.pieces), 2)

@@ -27,7 +27,8 @@ from mxc.passes.kernels.gpu.attention.softmax import (
 
 @dataclass(frozen=True)
 class Sums:
-    """Of the keys so far: `maximum` in powers of two, `total` of the weights, `values` f32 [4]."""
+    """Sums over the keys so far: `maximum` in powers of two, `total` of the weights, `values` f32
+    [4]."""
 
     maximum: ir.Value
     total: ir.Value

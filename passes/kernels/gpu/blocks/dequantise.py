@@ -46,7 +46,7 @@ class Dequantise(OverBlocks):
 
     @property
     def _kinds(self) -> list[tuple[int, ir.Type]]:
-        """Of each buffer the elements of a block, and their type."""
+        """Number and type of the elements of a block, for each buffer."""
         floats = ir.Type.parse(self.kind)
         return [(self.format.block_bytes // 4, i32()), (1, i8()), (BLOCK, floats)]
 

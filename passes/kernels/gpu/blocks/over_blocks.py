@@ -24,7 +24,7 @@ class OverBlocks(ABC):
     @property
     @abstractmethod
     def _kinds(self) -> list[tuple[int, ir.Type]]:
-        """Of each buffer the elements of a block, and their type."""
+        """Number and type of the elements of a block, for each buffer."""
 
     @property
     @abstractmethod

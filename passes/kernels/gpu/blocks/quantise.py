@@ -57,7 +57,7 @@ class Quantise(OverBlocks):
 
     @property
     def _kinds(self) -> list[tuple[int, ir.Type]]:
-        """Of each buffer the elements of a block, and their type."""
+        """Number and type of the elements of a block, for each buffer."""
         made = self._packed(self.conversion.format)
         return [
             *([(BLOCK, self._float)] if self._from is None else self._packed(self._from)),
@@ -78,7 +78,7 @@ class Quantise(OverBlocks):
 
     @property
     def _bits(self) -> int:
-        """Of an element that is read."""
+        """Bits of an element that is read."""
         return int(self._float.width) if self._from is None else self._from.element.bits
 
     @property

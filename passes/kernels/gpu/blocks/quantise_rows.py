@@ -95,7 +95,7 @@ class QuantiseRows:
 
     @property
     def _kinds(self) -> list[tuple[int, ir.Type]]:
-        """Of each buffer the elements of a row, and their type."""
+        """Number and type of the elements of a row, for each buffer."""
         return [
             (self.depth, ir.Type.parse(self.source)),
             (self.depth * _FORMAT.element.bits // 32, i32()),

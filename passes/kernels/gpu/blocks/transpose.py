@@ -144,7 +144,7 @@ class TransposeQuantise:
     def _store(
         self, values: ir.Value, block: ir.Value, elements: ir.Value, scales: ir.Value
     ) -> None:
-        """Convert a block and store it. Those of columns that there are not lie behind the end."""
+        """Convert a block and store it. Those of columns that there are not lie past the end."""
         byte = self.conversion.scale(values, lambda largest: largest)
         packed = self.conversion.elements(values, byte)
         words = ir.VectorType(packed.type).shape[0]

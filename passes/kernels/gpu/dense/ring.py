@@ -66,12 +66,12 @@ class DenseLayout(Layout):
 
     @property
     def tile_rows(self) -> int:
-        """Of the instruction."""
+        """Rows of a tile of the instruction."""
         return ROWS
 
     @property
     def blocks(self) -> int:
-        """Of a row."""
+        """Blocks of a row."""
         return self.k_steps
 
     @property
@@ -116,7 +116,7 @@ class DenseRing(StagedProduct):
 
     @property
     def layouts(self) -> tuple[DenseLayout, DenseLayout]:
-        """Of a stage of lhs and of rhs."""
+        """Layouts of a stage of lhs and of rhs."""
         schedule = self.schedule
         waves = schedule.waves[0] * schedule.waves[1]
         return (

@@ -42,11 +42,11 @@ class DenseSide(FloatSide):
 
     @property
     def loads(self) -> int:
-        """Of a block of all tiles."""
+        """Loads for a block of all tiles."""
         return len(self.rows) * self._pieces
 
     def block(self, first: ir.Value, number: int) -> Loaded:
-        """Of all tiles block `first + number`; behind the end of a row it is zero."""
+        """Block `first + number` of all tiles; zero past the end of a row."""
         kind, found = self.kind, []
         own = times(self.lane.block, self._part)
         for row in self.rows:

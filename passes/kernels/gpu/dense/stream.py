@@ -57,7 +57,7 @@ class DenseStream(Stream):
 
     @property
     def spans(self) -> Spans:
-        """Of K."""
+        """The spans that K is cut into."""
         return Spans.of(self.lhs.blocks)
 
     @property

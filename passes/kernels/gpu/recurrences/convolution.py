@@ -37,7 +37,7 @@ class GpuConvolution:
 
     @property
     def threads(self) -> Threads:
-        """Of a workgroup."""
+        """Threads of a workgroup."""
         return Threads(_THREADS, self.wave)
 
     def workgroups(self, of: Extents) -> list[Size]:
@@ -86,7 +86,7 @@ class _Lane:
     factors: list[ir.Value]
 
     def rows(self, first: ir.Value, count: int, kept: list[ir.Value]) -> list[ir.Value]:
-        """Compute so many rows behind those that are `kept`; what is kept behind them."""
+        """Compute so many rows after those that are `kept`; what is kept after them."""
         places = [[plus(first, n), self.column] for n in range(count)]
         values = [*kept, *(memref.LoadOp(self.x, place).result for place in places)]
         for number, place in enumerate(places):

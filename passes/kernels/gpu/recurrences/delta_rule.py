@@ -63,12 +63,12 @@ class GpuDeltaRule:
 
     @property
     def threads(self) -> Threads:
-        """Of a workgroup."""
+        """Threads of a workgroup."""
         return Threads(self.columns * _PARTS, self.wave)
 
     @property
     def columns(self) -> int:
-        """Of a workgroup."""
+        """Columns of a workgroup."""
         count = _THREADS // _PARTS
         while self.shape.depth % count:
             count //= 2
@@ -80,7 +80,7 @@ class GpuDeltaRule:
 
     @property
     def elements(self) -> int:
-        """Of a lane."""
+        """Elements of a lane."""
         return self.shape.key_depth // _PARTS
 
     def body(self, layer: ir.Value, *buffers: ir.Value) -> None:
@@ -148,13 +148,13 @@ class _Lane:
         ]
 
     def store(self, state: Vectors, pool: ir.Value, layer: ir.Value) -> None:
-        """Its part of the state behind the run."""
+        """Its part of the state after the run."""
         values = [vector.extract(v, [], [n]) for v in state for n in range(self._width)]
         for value, place in zip(values, self._places(layer), strict=True):
             memref.StoreOp(value, pool, place)
 
     def row(self, number: ir.Value) -> _Row:
-        """A row, the last one of the run where it is behind that."""
+        """A row, the last one of the run where it is after that."""
         last = arith.subi(self.run.behind, index(1))
         row = arith.minui(number, last)
         queries, keys, values, decay, beta = self.rows

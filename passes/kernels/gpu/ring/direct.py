@@ -10,7 +10,7 @@ theirs at the same places, op_sel selects them, and no lane moves a byte:
 
     byte of the load = byte of group 0 in the half + k-steps,   load = half - k-steps + g k-steps ..
 
-A load begins early rather than late, so as not to end behind the last row.
+A load begins early rather than late, so as not to end past the last row.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class DirectScales:
         into.append(vector.from_elements(of(i8(), HALF), scales))
 
     def _byte(self, k_step: int) -> int:
-        """Of a half, where a k-step finds its scale."""
+        """The byte of a half where a k-step finds its scale."""
         return self._layout.block(k_step, 0) + self._layout.k_steps
 
     def word(self, scales: ir.Value, k_step: int) -> tuple[ir.Value, int]:

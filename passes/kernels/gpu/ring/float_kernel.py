@@ -75,7 +75,7 @@ class FloatRing(StagedProduct):
 
     @property
     def layouts(self) -> tuple[Layout, Layout]:
-        """Of a stage of lhs and of rhs."""
+        """Layouts of a stage of lhs and of rhs."""
         schedule = self.schedule
         waves = schedule.waves[0] * schedule.waves[1]
         return (

@@ -35,7 +35,7 @@ from mxc.passes.kernels.vectors import bitcast, i8, i32, index, loop
 Issue = Callable[[], None]
 
 _SHAPE = INSTRUCTION.rows, INSTRUCTION.rows, FRAGMENT * INSTRUCTION.groups
-#: Of a step: before which reads are issued, and behind which what they brought is worked on.
+#: Of a step: before which reads are issued, and after which what they brought is worked on.
 _READ, _THERE = 0.5, 0.55
 #: Instructions that a wave issues while its matrix core computes a product, besides this one.
 _BUDGET = 7
@@ -69,7 +69,7 @@ class _MainLoop:
         self._steps = [[tile] for tile in rows] if pipe.steps else [list(rows)]
 
     def build(self, count: int) -> Held:
-        """So many; gives what is held behind them."""
+        """So many; gives what is held after them."""
         for k_step in range(count):
             self._k_step(k_step)
         return self._held
@@ -80,7 +80,7 @@ class _MainLoop:
         emptied = moved(held.slot, 0, (stages - 1) * size, -size)
         after = moved(held.slot, (stages - 1) * size, 0, size)
         stage = plus(times(self._four, K_STEPS), k_step)
-        # Into the slot of the stage before this one, and behind the barrier into this one's.
+        # Into the slot of the stage before this one, and after the barrier into this one's.
         earlier = pipe.loads(plus(stage, stages - 1), as_index(emptied))
         later = pipe.loads(plus(stage, stages), as_index(held.slot))
         coming: list[Weights] = []

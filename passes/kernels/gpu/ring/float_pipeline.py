@@ -26,8 +26,8 @@ _PACE = {2: 0.5}
 
 @dataclass
 class Weights:
-    """Of a tile in a k-step: i8 as they are packed and their factor until all is decoded; fragments
-    by number; pairs of the one that is being decoded."""
+    """Weights of a tile in a k-step: i8 as they are packed and their factor until all is decoded;
+    fragments by number; pairs of the one that is being decoded."""
 
     block: ir.Value | None
     factor: ir.Value | None
@@ -80,7 +80,8 @@ class Held:
 
 @dataclass(frozen=True)
 class FloatPipeline:
-    """Of one lane: `kind` of the floats, both sides in LDS, the scales of the weights."""
+    """The pipeline of one lane: `kind` of the floats, both sides in LDS, the scales of the
+    weights."""
 
     kind: Floats
     sides: tuple[StagedSide, StagedSide]
@@ -110,7 +111,7 @@ class FloatPipeline:
         return stage_loads(self.sides, stage, slot, size=size, blocks=blocks)
 
     def portion(self, loads: Sequence[Callable[[], None]], part: int) -> list[Callable[[], None]]:
-        """Those that a part issues, counted from the one behind the barrier."""
+        """Those that a part issues, counted from the one after the barrier."""
         pace = _PACE.get(self.schedule.stages, 1.0) * FRAGMENTS
         size = len(loads)
         first, last = (min(size, round(size * (part + more) / pace)) for more in range(2))

@@ -19,7 +19,7 @@ Kind = Literal["ds_read", "ds_write", "vmem_read", "valu"]
 
 @dataclass(frozen=True)
 class Work:
-    """`issue` builds `count` instructions of a kind, behind the part `at` (0 to 1) of a k-step."""
+    """`issue` builds `count` instructions of a kind, after the part `at` (0 to 1) of a k-step."""
 
     at: float
     kind: Kind
@@ -75,11 +75,11 @@ def _spaced(works: Sequence[Work]) -> list[Work]:
 def interleaved_within(
     products: Sequence[Callable[[], None]], works: Sequence[Work], budget: int, *, waits: bool
 ) -> None:
-    """Build the products in their order, and behind each the work that is due.
+    """Build the products in their order, and after each the work that is due.
 
     Of that at most `budget` instructions while a product is computed; the rest goes behind the next
     one. `waits`: something follows for which all waves wait, so that the
-    last product has nothing behind it. Each product is a region of its own to the compiler's
+    last product has nothing after it. Each product is a region of its own to the compiler's
     scheduler: by counts alone it would take addresses for conversions.
     """
     left = sorted(works, key=lambda work: work.at)

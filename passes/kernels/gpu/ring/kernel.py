@@ -88,7 +88,7 @@ class Ring(StagedProduct):
 
     @property
     def layouts(self) -> tuple[Layout, Layout]:
-        """Of a stage of the direct side, and of the staged one."""
+        """Layouts of a stage of the direct side and of the staged one."""
         schedule = self.schedule
         waves = schedule.waves[0] * schedule.waves[1]
         lhs = Layout(self.lhs, schedule.rows, schedule.k_steps, waves)
@@ -102,18 +102,18 @@ class Ring(StagedProduct):
 
     @property
     def clocks(self) -> int:
-        """Of a matrix core for an instruction."""
+        """Clocks of a matrix core for an instruction."""
         return int(INSTRUCTION.clocks) * (2 if 8 in (self.lhs.bits, self.rhs.bits) else 1)
 
     @property
     def stage_clocks(self) -> int:
-        """Of the matrix cores for a stage."""
+        """Clocks of the matrix cores for a stage."""
         m, n = self.schedule.tiles
         return m * n * self.schedule.k_steps * self.clocks
 
     @property
     def _pieces(self) -> int:
-        """Of a stage of the direct side."""
+        """Pieces of a stage of the direct side."""
         direct = self.layouts[0]
         each = sum(len(direct.new_pieces(k_step)) for k_step in range(direct.k_steps))
         return self.schedule.tiles[self.swapped] * each
@@ -150,7 +150,7 @@ class Ring(StagedProduct):
 
     @property
     def lds_bytes(self) -> int:
-        """Of LDS that a workgroup takes."""
+        """Bytes of LDS that a workgroup takes."""
         staged = self.layouts[1]
         return super().lds_bytes + scale_bytes(staged.rows, staged.waves)
 

@@ -128,7 +128,7 @@ class _Span:
         return self._number * self._pipe.span_stages + stage
 
     def build(self, held: Held) -> Held:
-        """All k-steps; gives what is held behind them."""
+        """All k-steps; gives what is held after them."""
         self._totals, self._read = list(held.totals), held.read
         self._asked = list(held.asked)
         direct, staged, loaded = held.scales
@@ -307,7 +307,7 @@ def _issue(issues: Sequence[Issue]) -> None:
 def _share(
     kind: Kind, issues: Sequence[Issue], k_step: int, k_steps: tuple[int, ...]
 ) -> list[Work]:
-    """Of what some k-steps do, what one of them does."""
+    """The part that one of some k-steps has of their work."""
     each = -(-len(issues) // len(k_steps))
     start = each * k_steps.index(k_step)
     return evenly(kind, issues[start : start + each], 0.1, 1.0)

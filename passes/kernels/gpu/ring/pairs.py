@@ -105,7 +105,7 @@ def _exact(factor: ir.Value) -> ir.Value:
 
 
 def steps_of(kind: Floats) -> tuple[int, ...]:
-    """Of `splitting` a pair: the instructions of each."""
+    """Number of instructions of each step of `splitting` a pair."""
     if kind.rounded:
         return (1,)
     return {"bf16": (), "f16": (7, 4), "f32": (6, 5, 4)}[kind.memory]

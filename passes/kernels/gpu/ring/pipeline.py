@@ -53,7 +53,8 @@ class Held:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Of one lane: the side that goes straight to registers, the one that is staged in LDS.
+    """The pipeline of one lane: the side that goes straight to registers, the one that is staged in
+    LDS.
 
     `swapped`: the direct side is rhs. `tiles`: of lhs and rhs; `blocks`: of a row. `ahead`: stages
     of the ring, of `slot_bytes` each; `pace`: the part of a stage in which the loads of another are
@@ -74,12 +75,12 @@ class Pipeline:
 
     @property
     def layout(self) -> Layout:
-        """Of the staged side; the other one has as many k-steps and blocks a stage."""
+        """Layout of the staged side; the other one has as many k-steps and blocks a stage."""
         return self.staged[0].layout
 
     @property
     def k_steps(self) -> int:
-        """Of a stage."""
+        """K-steps of a stage."""
         return self.layout.k_steps
 
     @property
@@ -145,9 +146,9 @@ class Pipeline:
 
     @cached_property
     def cut(self) -> int:
-        """Products of a stage before the barrier behind which the next stage is read.
+        """Products of a stage before the barrier after which the next stage is read.
 
-        So that LDS works evenly: before it what is read late of this stage, behind it what is read
+        So that LDS works evenly: before it what is read late of this stage, after it what is read
         early of the next, and loads arrive.
         """
         reads, early, loads = len(self.reads), self.early, self.layout.loads
@@ -162,7 +163,7 @@ class Pipeline:
     def loads(
         self, stage: ir.Value, slot: ir.Value, *, last: bool
     ) -> tuple[list[Work], list[Work]]:
-        """The loads of a stage to LDS: those issued behind a barrier, and those before the next.
+        """The loads of a stage to LDS: those issued after a barrier, and those before the next.
 
         `last`: it is the last stage of all, which may not be full.
         """
@@ -183,7 +184,7 @@ class Pipeline:
 
 
 def parted(issues: Sequence[Issue], pace: float, cut: float) -> tuple[list[Work], list[Work]]:
-    """Loads spread over the part `pace` of a stage: those before a cut of it, and those behind."""
+    """Loads spread over the part `pace` of a stage: those before a cut of it, and those after."""
     before, behind = [], []
     for number, issue in enumerate(issues):
         at = (number + 0.5) / len(issues) * pace

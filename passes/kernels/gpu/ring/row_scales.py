@@ -46,9 +46,9 @@ class RowScales:
         self._group = arith.index_cast(i32(), times(lane.group, 8))
 
     def load(self, four: ir.Value) -> list[ir.Value]:
-        """Of four k-steps, `four` of which came before: 8 bytes a tile, as they are in memory.
+        """Scales of four k-steps, after `four` such groups: 8 bytes a tile, as they are in memory.
 
-        The last ones end with the row: what is behind it is the next row's, and may be NaN.
+        The last ones end with the row: what is after it is the next row's, and may be NaN.
         """
         at = at_most(times(four, AT_ONCE), self._blocks - AT_ONCE)
         kind = of(i8(), AT_ONCE)

@@ -1,7 +1,7 @@
 """Scales of a side on their way from memory through LDS to the lanes that need them.
 
 They are taken for a *span* at once, 16 blocks of a row: 16 bytes. Each row's are loaded once for a
-workgroup, to registers: what lies behind the end of a row is another row's and may be NaN, and is
+workgroup, to registers: what lies past the end of a row is another row's and may be NaN, and is
 made zero there. Then they go to LDS, to dwords of four k-steps, row after row of each lane group:
 
     scale of k-step t, group g, row r:    byte t % 4 of the dword (2 g + t / 4) rows + r
@@ -36,7 +36,7 @@ _APART = 128
 
 
 def scale_bytes(rows: int, waves: int) -> int:
-    """Of LDS, for so many rows: whole waves load them."""
+    """Bytes of LDS for so many rows: whole waves load them."""
     return _loads(rows, waves) * waves * LANES * SPAN + (INSTRUCTION.groups - 1) * _APART
 
 

@@ -52,7 +52,7 @@ INSTRUCTION = Instruction(32)
 
 
 def layout_bytes(rows: int, bits: int, k_steps: int, waves: int) -> int:
-    """Of LDS for a stage of so many rows: whole waves load it."""
+    """Bytes of LDS for a stage of so many rows: whole waves load it."""
     whole = waves * LANES * PIECE
     size = rows * k_steps * INSTRUCTION.groups * BLOCK * bits // 8
     return -(-size // whole) * whole
@@ -85,7 +85,7 @@ class Layout:
 
     @property
     def tile_rows(self) -> int:
-        """Of the instruction."""
+        """Rows of a tile of the instruction."""
         return INSTRUCTION.rows
 
     @property
@@ -96,7 +96,7 @@ class Layout:
 
     @property
     def blocks(self) -> int:
-        """Of a row."""
+        """Blocks of a row."""
         return self.k_steps * INSTRUCTION.groups
 
     def block(self, k_step: int, group: int) -> int:
@@ -106,12 +106,12 @@ class Layout:
 
     @property
     def row_bytes(self) -> int:
-        """Of a stage, both in memory and in LDS."""
+        """Bytes of a row in a stage, both in memory and in LDS."""
         return self.blocks * self.kind.block_bytes
 
     @property
     def pieces(self) -> int:
-        """Of a row."""
+        """Pieces of a row."""
         return self.row_bytes // PIECE
 
     @property
@@ -121,7 +121,7 @@ class Layout:
 
     @property
     def bytes(self) -> int:
-        """In LDS; behind the rows may be what no one reads, so that all waves load as much."""
+        """In LDS; after the rows may be what no one reads, so that all waves load as much."""
         return layout_bytes(self.rows, self.kind.bits, self.k_steps, self.waves)
 
     @property
@@ -268,7 +268,7 @@ class StagedSide:
         return vector.load(of(i8(), PIECE), self._slots, [at], alignment=PIECE)
 
     def block(self, packed: ir.Value) -> ir.Value:
-        """Of the bytes that were read the lane's whole block."""
+        """The lane's whole block, from the bytes that were read."""
         if not self.layout.halved:
             return packed
         size = self.layout.kind.block_bytes

@@ -88,7 +88,7 @@ def attend(watched: Callable[[str], Any]) -> Attend:
 @each_case
 @each_call
 def test_rows_of_runs(case: Case, spans: Sequence[tuple[int, int]], attend: Attend) -> None:
-    """What no row sees may be anything: keys to come, behind the window, pages of others."""
+    """What no row sees may be anything: keys to come, after the window, pages of others."""
     given = draw(case, spans)
     poisoned = replace(given, pool=given.pool.copy())
     poisoned.pool[~_used(case, given)] = np.nan

@@ -188,7 +188,7 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def arguments(case: Case, rows: int) -> tuple[list[Array], Array]:
-    """Of a call, and what it computes. A row is the same in all calls."""
+    """Arguments of a call, and what it computes. A row is the same in all calls."""
     rng = np.random.default_rng(case.k)
     most = max(ROWS)
     x = rng.normal(size=(most, case.k)).astype(TYPES[case.lhs])[:rows]

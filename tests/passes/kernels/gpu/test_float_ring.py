@@ -79,7 +79,7 @@ def test_infinities_stay_and_nan_too(kind: str, compiled: Callable[[Case], Compi
 
 
 def test_matrix_cores_have_work(compiled: Callable[[Case], Compiled]) -> None:
-    """A pair of weights is decoded behind each matrix instruction."""
+    """A pair of weights is decoded after each matrix instruction."""
     case = Case("bf16", F4, 256, 256, 2048, tiles=(4, 4), waves=SQUARE, stages=3, k_steps=1)
     loop, share = loop_of(compiled(case))
     assert loop.census["convert"] == loop.census["matrix"] == 4 * 4 * 16

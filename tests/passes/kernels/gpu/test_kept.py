@@ -21,11 +21,11 @@ K = 512
 RING = {"instruction": 32, "tiles": [1, 2], "waves": [4, 1, 1], "transport": "ring", "stages": 3,
         "k_steps": 2}  # fmt: skip
 
-#: Operations behind %y, results, and the number of kernels.
+#: Operations after %y, results, and the number of kernels.
 AFTER = {
     # The totals themselves, and a chain of two stages.
     "totals": ("%b = BIAS %y\n%r = RELU %b", ["%y", "%r"], 1),
-    # Behind the bias: what is kept has a stage, what follows is stored as bf16.
+    # After the bias: what is kept has a stage, what follows is stored as bf16.
     "biased": ("%b = BIAS %y\n%r = NARROW %b", ["%b", "%r"], 1),
     # Kept in bf16, which is what the next stage reads.
     "narrow": ("%b = NARROW %y\n%r = WIDE %b", ["%b", "%r"], 1),

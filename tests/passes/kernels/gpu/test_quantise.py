@@ -147,7 +147,7 @@ def test_bfloats_are_read_as_they_are(name: str, compiled: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_halves_are_read_as_they_are(name: str, compiled: Any) -> None:
-    """Of the bits of all f16 a block each: subnormal ones, infinities and NaN too."""
+    """A block for the bits of each f16: subnormal ones, infinities and NaN too."""
     bits = np.random.default_rng(6).integers(0, 1 << 16, SHORT).astype(np.uint16)
     bits[0] &= 0x83FF
     bits[1] &= 0xBFFF

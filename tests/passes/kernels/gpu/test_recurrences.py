@@ -43,7 +43,7 @@ Call = Callable[[str, Case, Given], tuple[Array, Array]]
 
 @pytest.fixture(scope="module")
 def call(watched: Callable[..., Any]) -> Call:
-    """Compute a case on a target: the result, and the pool behind it."""
+    """Compute a case on a target: the result, and the pool after it."""
     source = program(CASES)
     made = {target: watched(source, target=target) for target in SIMULATED}
 

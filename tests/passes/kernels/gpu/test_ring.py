@@ -82,7 +82,7 @@ def test_a_nan_scale_spoils_its_row_and_column_only(
     case = CASES[1]
 
     def spoil(p: Bytes, q: Bytes, wanted: Doubles) -> None:
-        # The first of a row, and the last: what is read behind a row is another one's.
+        # The first of a row, and the last: what is read after a row is another one's.
         p[5, 0] = q[7, -1] = 255
         wanted[0, 5] = np.nan
         wanted[0, :, 7] = np.nan

@@ -156,7 +156,7 @@ CASES = [
     (4, 16, 544, "f16", E3M2),
     (4, 16, 544, "bf16", "mxint8"),
     (70, 40, 96, "bf16", F4),
-    # Columns that fill no quad: what would be stored behind them is the next row.
+    # Columns that fill no quad: what would be stored after them is the next row.
     (7, 33, 96, F4, F4),
     (5, 22, 544, "bf16", E2M3),
     # Blocks of 16: two scales where others have one; steps that are whole, cut, and less than one.
@@ -313,7 +313,7 @@ func.func @main(%a: tensor<{xb}>, %b: tensor<{xsb}>, %c: tensor<{wb}>, %d: tenso
 
 
 def test_a_nan_scale_is_nan_in_its_row_alone(tmp_path: Path) -> None:
-    """The next row's first scales lie behind the end of a row: they are not its own."""
+    """The next row's first scales lie past the end of a row: they are not its own."""
     rng = np.random.default_rng(3)
     m, n, k = 4, 16, 2880
     x, s, left = operand(rng, (m, k), E4M3, (120, 130))

@@ -113,7 +113,7 @@ def test_dense_products(target: str, m: int, n: int, k: int, lhs: str, rhs: str)
 
 
 def test_a_nan_scale_is_nan_in_its_row_alone() -> None:
-    """The next row's first scales lie behind the end of a row: they are not its own."""
+    """The next row's first scales lie past the end of a row: they are not its own."""
     rng = np.random.default_rng(3)
     m, n, k = 4, 16, 288
     x, s, left = operand(rng, (m, k), E4M3, (120, 130))
