@@ -61,6 +61,7 @@ def build(
         else "bf16"
         for each in model.parameters(lambda name: None, head=dense is not None)
     }
+    formats |= dict.fromkeys(model.generated(options.max_sequence_length), "f32")
     module = Builder(model, formats, options, grouped=grouped).build()
     assert module.operation.verify()
     print(module)
