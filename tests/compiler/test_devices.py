@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
+from transformers import Gemma4TextConfig, KimiLinearConfig, PretrainedConfig, Qwen3NextConfig
 
 import mxc
 from mxc.artifact.manifest import REPORT
@@ -150,6 +151,16 @@ def test_everything_is_on_its_device(folder: Path, tmp_path: Path) -> None:
     assert sent["bytes_per_run"] == 4 * (3 + 2)
 
 
+def whole(kind: type[PretrainedConfig], name: str, **fields: Any) -> dict[str, Any]:
+    """A config of transformers, which is not laid over that of the Llama."""
+    own: dict[str, Any] = kind(**fields).to_dict()
+    return own | {"architectures": [name]}
+
+
+LAYERS = ["linear_attention"] * 3 + ["full_attention"]
+HYBRID = {"num_hidden_layers": 4, "layer_types": LAYERS}
+
+
 @pytest.mark.parametrize(
     ("config", "options", "said"),
     [
@@ -161,12 +172,16 @@ def test_everything_is_on_its_device(folder: Path, tmp_path: Path) -> None:
         ({}, {"quantize_dense": "mxfp8"}, "down_proj.weight is mxfp8e4m3, in blocks of 32, .*48"),
         ({}, {"observe_inputs": True}, "inputs of linear layers are collected on one device"),
         ({"model_type": "olmo2"}, {}, "normalized over all heads"),
+        (whole(Qwen3NextConfig, "Qwen3NextForCausalLM", **HYBRID), {}, "has linear attention"),
+        (whole(KimiLinearConfig, "KimiLinearForCausalLM", **HYBRID), {}, "has linear attention"),
+        (whole(Gemma4TextConfig, "Gemma4ForCausalLM"), {}, "inputs of each layer's own"),
     ],
 )
 def test_what_is_refused(
     tmp_path: Path, config: dict[str, Any], options: dict[str, Any], said: str
 ) -> None:
-    write_decoder(tmp_path / "model", LLAMA | config, headers_only=True)
+    config = config if "architectures" in config else LLAMA | config
+    write_decoder(tmp_path / "model", config, headers_only=True)
     with pytest.raises(CheckpointError, match=said) as error:
         open_model(tmp_path / "model", **{"devices": 2, **options})
     assert "\n" not in str(error.value)

@@ -19,6 +19,7 @@ from transformers.models.llama import modeling_llama
 
 import mxc
 from mxc.compiler.models.model import Model, open_model
+from mxc.errors import CheckpointError
 
 LENGTH, HEADS, DEPTH = 100, 2, 64
 #: Of keys and of values, in a layer: powers of two and others; values that saturate; of each head.
@@ -155,3 +156,11 @@ def test_scales_of_some_layers(tmp_path: Path) -> None:
     model = open_model(tmp_path, kv_cache="fp8")
     assert {key.split(".")[2] for key in model.cache_scales} == {"0", "2"}
     assert said(model, "for 2 layers of 3; in the others they are 1")
+
+
+def test_several_devices(tmp_path: Path) -> None:
+    """Scales belong to heads, which devices divide; scales are not divided yet."""
+    write(tmp_path)
+    with pytest.raises(CheckpointError, match="--devices 2: the model has scales of its key/value"):
+        open_model(tmp_path, kv_cache="fp8", devices=2)
+    assert open_model(tmp_path, kv_cache="bf16", devices=2).options.devices == 2
