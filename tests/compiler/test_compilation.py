@@ -90,6 +90,7 @@ def test_manifest_and_report_say_what_was_chosen(
         "recipe": None,
         "declared_recipe": None,
         "kv_cache": "f32",
+        "devices": 1,
         "weights": "packed",
         "strict": False,
         "allow_nan_scales": False,
