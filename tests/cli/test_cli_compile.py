@@ -54,7 +54,7 @@ def test_compile(given: dict[str, Any]) -> None:
             "quantize_dense": "mxfp8",
             "recipe": "even",
             "kv_cache": "mxint8",
-            "devices": None,
+            "devices": 1,
             "weights": "none",
             "revision": "v2",
             "strict": True,
