@@ -72,6 +72,13 @@ def walk(root: ir.Operation) -> Iterator[ir.Operation]:
                 yield from walk(op.operation)
 
 
+def walk_outside_kernels(module: ir.Operation) -> Iterator[ir.Operation]:
+    """All operations of a module, in order, but those in executables."""
+    for top in module.regions[0].blocks[0].operations:
+        if not top.operation.name.endswith(".executable"):
+            yield from walk(top.operation)
+
+
 def dispatches(module: ir.Operation) -> list[Dispatch]:
     """Every `flow.dispatch` of a module at the flow phase, initialisers included, in order."""
     bodies: dict[tuple[str, str], ir.Operation] = {}

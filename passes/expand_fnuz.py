@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.dispatches import walk
+from mxc.dialects.dispatches import walk_outside_kernels
 from mxc.dialects.quantise_scalars import as_bits, cast_code, cast_value
 from mxc.formats.formats import E4M3FNUZ, E5M2FNUZ
 from mxc.passes.base import Pass
@@ -48,12 +48,9 @@ class ExpandFnuz(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite every conversion of a scalar outside of kernels."""
-        tops = [top.operation for top in module.regions[0].blocks[0].operations]
         found = [
             op
-            for top in tops
-            if not top.name.endswith(".executable")
-            for op in walk(top)
+            for op in walk_outside_kernels(module)
             if (op.name in _TO and str(op.results[0].type) in _ELEMENTS)
             or (op.name in _FROM and str(op.operands[0].type) in _ELEMENTS)
         ]

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
-from mxc.dialects.dispatches import walk
+from mxc.dialects.dispatches import walk_outside_kernels
 from mxc.dialects.generic import constant
 from mxc.formats.formats import E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, ElementFormat
 from mxc.passes.base import Pass
@@ -43,12 +43,9 @@ class RoundToElements(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite every truncation of a scalar outside of kernels."""
-        tops = [top.operation for top in module.regions[0].blocks[0].operations]
         found = [
             op
-            for top in tops
-            if not top.name.endswith(".executable")
-            for op in walk(top)
+            for op in walk_outside_kernels(module)
             if op.name in _TRUNCATIONS and str(op.results[0].type) in _ELEMENTS
         ]
         for op in Worklist(found):
