@@ -97,8 +97,9 @@ class MatrixUnit:
 
     `family`: the operation of MLIR's dialect amdgpu. `scaled_bits`: widths of the elements for
     which the place of the scales in a square instruction is known; other widths are decoded.
-    `converts`: v_cvt_scalef32_* turn scaled elements into bf16. `dma`: bytes per lane that a load
-    straight to LDS may have, 0 where it is not used.
+    `converts`: v_cvt_scalef32_* turn scaled elements into bf16. `swaps`: v_permlane16_swap and
+    v_permlane32_swap exchange groups of lanes. `dma`: bytes per lane that a load straight to LDS
+    may have, 0 where it is not used.
     """
 
     family: Literal["mfma", "wmma"]
@@ -109,6 +110,7 @@ class MatrixUnit:
     replicated: bool = False
     scaled_bits: tuple[int, ...] = ()
     converts: bool = False
+    swaps: bool = False
     dma: int = 0
 
     def __post_init__(self) -> None:

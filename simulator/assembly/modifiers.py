@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from mxc.simulator.assembly.operands import Reader
+from mxc.simulator.code.text import FIXED_MOVES, MOVES, SELECT, UNUSED
 
 #: Words that stand alone.
 _FLAGS = {
@@ -21,13 +22,6 @@ _NUMBERS = {
 }
 _OFFSETS = {"SMEM": -21, "DS": 16, "FLAT": -13, "MUBUF": 12}
 _OUTPUT = {"mul:2": 1, "mul:4": 2, "div:2": 3}
-_SELECT = ("BYTE_0", "BYTE_1", "BYTE_2", "BYTE_3", "WORD_0", "WORD_1", "DWORD")
-_UNUSED = ("UNUSED_PAD", "UNUSED_SEXT", "UNUSED_PRESERVE")
-_MOVES = {"row_shl": 0x100, "row_shr": 0x110, "row_ror": 0x120, "row_newbcast": 0x150}
-_FIXED_MOVES = {
-    **{"wave_shl:1": 0x130, "wave_rol:1": 0x134, "wave_shr:1": 0x138, "wave_ror:1": 0x13C},
-    **{"row_mirror": 0x140, "row_half_mirror": 0x141, "row_bcast:15": 0x142, "row_bcast:31": 0x143},
-}
 _LISTS = ("op_sel", "op_sel_hi", "neg_lo", "neg_hi", "neg", "quad_perm")
 _HWREGS = {"HW_REG_MODE": 1, "HW_REG_STATUS": 2, "HW_REG_TRAPSTS": 3, "HW_REG_HW_ID": 4}
 _HWREGS |= {"HW_REG_GPR_ALLOC": 5, "HW_REG_LDS_ALLOC": 6, "HW_REG_IB_STS": 7}
@@ -36,7 +30,7 @@ _HWREGS |= {"HW_REG_GPR_ALLOC": 5, "HW_REG_LDS_ALLOC": 6, "HW_REG_IB_STS": 7}
 def is_modifier(word: str) -> bool:
     """Whether a word is a modifier and no operand."""
     key = word.partition(":")[0]
-    lone = word in _FLAGS or word in _OUTPUT or word in _FIXED_MOVES
+    lone = word in _FLAGS or word in _OUTPUT or word in FIXED_MOVES
     return lone or (":" in word and re.fullmatch(r"[a-z]\w*", key) is not None)
 
 
@@ -57,10 +51,10 @@ def _one(word: str, encoding: str, read: Reader) -> dict[str, int | list[int]]:
         return {word: 1}
     if word in _OUTPUT:
         return {"omod": _OUTPUT[word]}
-    if word in _FIXED_MOVES:
-        return {"dpp": 1, "dpp_ctrl": _FIXED_MOVES[word]}
-    if key in _MOVES and text:
-        return {"dpp": 1, "dpp_ctrl": _MOVES[key] + _ranged(key, text, 4, read)}
+    if word in FIXED_MOVES:
+        return {"dpp": 1, "dpp_ctrl": FIXED_MOVES[word]}
+    if key in MOVES and text:
+        return {"dpp": 1, "dpp_ctrl": MOVES[key] + _ranged(key, text, 4, read)}
     if key == "offset" and text.startswith("swizzle("):
         return {"offset": _swizzle(text, read)}
     if key == "offset" and encoding in _OFFSETS:
@@ -69,10 +63,10 @@ def _one(word: str, encoding: str, read: Reader) -> dict[str, int | list[int]]:
         return {key: _ranged(key, text, _NUMBERS[key], read)}
     if key in _LISTS and text[:1] == "[" and text[-1:] == "]":
         return _listed(key, [read.integer(part) for part in text[1:-1].split(",")], read)
-    if key in ("src0_sel", "src1_sel", "dst_sel") and text in _SELECT:
-        return {"sdwa": 1, key: _SELECT.index(text) ^ 6}
-    if key == "dst_unused" and text in _UNUSED:
-        return {"sdwa": 1, key: _UNUSED.index(text)}
+    if key in ("src0_sel", "src1_sel", "dst_sel") and text in SELECT:
+        return {"sdwa": 1, key: SELECT.index(text) ^ 6}
+    if key == "dst_unused" and text in UNUSED:
+        return {"sdwa": 1, key: UNUSED.index(text)}
     if key in ("row_mask", "bank_mask") and text:
         # The default, all, is kept as 0.
         return {"dpp": 1, key: _ranged(key, text, 4, read) ^ 15}
@@ -113,11 +107,11 @@ def _swizzle(text: str, read: Reader) -> int:
     if kind == "QUAD_PERM" and len(numbers) == 4 and all(0 <= n < 4 for n in numbers):
         return 0x8000 | sum(n << 2 * at for at, n in enumerate(numbers))
     size = numbers[0] if numbers else 0
+    if kind == "SWAP" and len(numbers) == 1 and size in (1, 2, 4, 8, 16):
+        return 31 | size << 10
     if size in (2, 4, 8, 16, 32):
         if kind == "BROADCAST" and len(numbers) == 2 and 0 <= numbers[1] < size:
             return 32 - size | numbers[1] << 5
-        if kind == "SWAP" and len(numbers) == 1 and size < 32:
-            return 31 | size << 10
         if kind == "REVERSE" and len(numbers) == 1:
             return 31 | (size - 1) << 10
     raise read.refuse(f"{text} is no pattern of lanes")

@@ -15,8 +15,15 @@ from mxc.simulator.compute.packed import MIXED, PACKED16, PACKED32
 from mxc.simulator.compute.small import SMALL
 
 _PAIRS = {106: "vcc", 126: "exec", 102: "flat_scratch", 104: "xnack_mask"}
-_SELECT = ("BYTE_0", "BYTE_1", "BYTE_2", "BYTE_3", "WORD_0", "WORD_1", "DWORD")
-_UNUSED = ("UNUSED_PAD", "UNUSED_SEXT", "UNUSED_PRESERVE")
+#: SDWA: the parts of a register, and what becomes of the rest; DPP: moves of lanes, with and
+#: without a number.
+SELECT = ("BYTE_0", "BYTE_1", "BYTE_2", "BYTE_3", "WORD_0", "WORD_1", "DWORD")
+UNUSED = ("UNUSED_PAD", "UNUSED_SEXT", "UNUSED_PRESERVE")
+MOVES = {"row_shl": 0x100, "row_shr": 0x110, "row_ror": 0x120, "row_newbcast": 0x150}
+FIXED_MOVES = {
+    **{"wave_shl:1": 0x130, "wave_rol:1": 0x134, "wave_shr:1": 0x138, "wave_ror:1": 0x13C},
+    **{"row_mirror": 0x140, "row_half_mirror": 0x141, "row_bcast:15": 0x142, "row_bcast:31": 0x143},
+}
 _BRANCHES = ("s_branch", "s_cbranch_")
 
 
@@ -149,11 +156,11 @@ def op_sel_count(name: str, count: int) -> int:
 def _sdwa(i: Instruction) -> list[str]:
     words = []
     if i.encoding != "VOPC":
-        words.append(f"dst_sel:{_SELECT[i.has('dst_sel') ^ 6]}")
-        words.append(f"dst_unused:{_UNUSED[i.has('dst_unused')]}")
-    words.append(f"src0_sel:{_SELECT[i.has('src0_sel') ^ 6]}")
+        words.append(f"dst_sel:{SELECT[i.has('dst_sel') ^ 6]}")
+        words.append(f"dst_unused:{UNUSED[i.has('dst_unused')]}")
+    words.append(f"src0_sel:{SELECT[i.has('src0_sel') ^ 6]}")
     if i.encoding != "VOP1":
-        words.append(f"src1_sel:{_SELECT[i.has('src1_sel') ^ 6]}")
+        words.append(f"src1_sel:{SELECT[i.has('src1_sel') ^ 6]}")
     return words
 
 
@@ -170,13 +177,9 @@ def dpp_text(control: int) -> str:
     """How lanes are moved: "quad_perm:[1,0,3,2]", "row_shr:1", "row_bcast:15"."""
     if control < 0x100:
         return "quad_perm:[" + ",".join(str(control >> 2 * n & 3) for n in range(4)) + "]"
-    names = {0x100: "row_shl", 0x110: "row_shr", 0x120: "row_ror", 0x150: "row_newbcast"}
-    if control & 0x1F0 in names:
-        return f"{names[control & 0x1F0]}:{control & 15}"
-    fixed = {0x130: "wave_shl:1", 0x134: "wave_rol:1", 0x138: "wave_shr:1", 0x13C: "wave_ror:1"}
-    fixed |= {0x140: "row_mirror", 0x141: "row_half_mirror"}
-    fixed |= {0x142: "row_bcast:15", 0x143: "row_bcast:31"}
-    return fixed.get(control, f"dpp_ctrl:{control:#x}")
+    names = {code + n: f"{name}:{n}" for name, code in MOVES.items() for n in range(16)}
+    names |= {code: name for name, code in FIXED_MOVES.items()}
+    return names.get(control, f"dpp_ctrl:{control:#x}")
 
 
 def _control(i: Instruction) -> str:

@@ -44,6 +44,7 @@ GFX950 = Gpu(
         ),
         scaled_bits=(4, 6, 8),
         converts=True,
+        swaps=True,
         dma=16,
         source="AMD CDNA4 ISA guide, 7.1",
     ),
