@@ -20,10 +20,11 @@ after:
     %y = flow.dispatch @mxc_attention_.._joined(%parts, %sinks, %runs, %whole, ..) -> %whole
 
 Leaves alone: queries that are not f32; keys, values or sinks of other types than bf16, f16 and f32,
-keys and values in other formats than mxint8, mxfp8e4m3 and fp8e4m3; of MX formats values of which
-a lane has elements of two blocks (96); keys and values of sizes that are no multiple of 32; keys of
-more than 512 bytes, 1152 of bf16 and of what becomes bf16; pages of positions that are no multiple
-of 32; scales and caps far from 1. Values may be the first elements of the rows that keys are.
+keys and values in other formats than mxint8, mxfp8e4m3 and fp8e4m3; of these values of which a lane
+has an odd number of elements, of MX formats elements of two blocks (96); keys and values of sizes
+that are no multiple of 16; keys of more than 512 bytes, 1152 of bf16 and of what becomes bf16;
+pages of positions that are no multiple of 32; scales and caps far from 1. Values may be the first
+elements of the rows that keys are.
 """
 
 from __future__ import annotations
@@ -44,33 +45,40 @@ from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import Threads
 from mxc.passes.kernels.gpu.attention.body import attention
 from mxc.passes.kernels.gpu.attention.join import join_pieces
-from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, HEAD_BYTES, TILE, Attention
+from mxc.passes.kernels.gpu.attention.shape import (
+    BLOCK_KEYS,
+    JOINED,
+    TILE,
+    Attention,
+)
 from mxc.passes.kernels.gpu.attention.softmax import CAPS, SCALES
-from mxc.passes.kernels.gpu.lanes import LANES
+from mxc.passes.kernels.gpu.fragments import Instruction
 from mxc.passes.kernels.paged_attention import Case, Scalars, executables_of, lower_attention
 from mxc.passes.kernels.roundings import rounding_of
+from mxc.targets.amd import known_gpu
 
 #: Types that are sums of at most three bf16, with their bytes.
 _FLOATS = {"bf16": 2, "f16": 2, "f32": 4}
 #: Formats of packed pages, whose numbers are bf16.
 _PACKED = tuple(PAGE_FORMATS)
-#: Head sizes: fragments along D are of 32, and registers hold no keys of more bytes; of bf16, which
-#: is its own only part.
-_DEPTH_UNIT, _BF16_BYTES = 32, 1152
+#: Bytes of the longest key; of bf16, which is its own only part.
+_MOST_BYTES, _BF16_BYTES = 512, 1152
 
 
 @dataclass(frozen=True)
 class LowerAttentionToGpuKernels(Pass):
-    """Give attention to kernels of bf16 matrix instructions, of waves of 64 lanes."""
+    """Give attention to kernels of the bf16 matrix instructions of `target`."""
 
     name = "mxc-lower-attention-to-gpu-kernels"
+    target: str = "gfx950"
 
     def run(self, module: ir.Operation) -> None:
-        """Lower every attention over pages."""
-        lower_attention(module, _shape, _build)
+        """Lower every attention over pages. PassError for an unknown target."""
+        instruction = Instruction(TILE, known_gpu(self.target).matrix)
+        lower_attention(module, functools.partial(_shape, instruction), _build)
 
 
-def _shape(call: AttentionCall) -> Attention | Reason:
+def _shape(instruction: Instruction, call: AttentionCall) -> Attention | Reason:
     _, heads, group, depth = shape_of(call.queries)
     entries, block = shape_of(call.pages.pool)[1], call.pages.positions
     element = call.pages.format or str(element_of(call.pages.pool))
@@ -85,11 +93,11 @@ def _shape(call: AttentionCall) -> Attention | Reason:
         )
     # What is packed becomes bf16 in registers.
     size = _FLOATS.get(element, 2)
-    longest = (HEAD_BYTES if element in ("f16", "f32") else _BF16_BYTES) // size
-    if depth % _DEPTH_UNIT or mixed % _DEPTH_UNIT or max(depth, mixed) > longest:
+    longest = (_MOST_BYTES if element in ("f16", "f32") else _BF16_BYTES) // size
+    if depth % TILE or mixed % TILE or max(depth, mixed) > longest:
         return Reason(
             f"keys have {depth} elements of {element}, values {mixed}; kernels take multiples of "
-            f"{_DEPTH_UNIT} up to {longest}"
+            f"{TILE} up to {longest}"
         )
     if block % BLOCK_KEYS:
         return Reason(f"pages have {block} positions; kernels take multiples of {BLOCK_KEYS}")
@@ -111,8 +119,14 @@ def _shape(call: AttentionCall) -> Attention | Reason:
         scale=call.scale,
         cap=call.cap,
         reach=call.reach,
+        instruction=instruction,
         result="f32" if rounding_of(call.op) is None else "bf16",
     )
+    if shape.packed is not None and shape.slots % 2:
+        return Reason(
+            f"values of {mixed} elements are {element}, {shape.slots} a lane; kernels take even "
+            "numbers"
+        )
     if shape.scaled and BLOCK % shape.slots:
         return Reason(
             f"values of {mixed} elements are {element}, {shape.slots} a lane; kernels take numbers "
@@ -126,7 +140,8 @@ def _build(name: str, shape: Attention) -> None:
         attention(shape, buffers, call, tiles=tiles)
 
     def threads(tiles: int) -> Threads:
-        return Threads(LANES, LANES, {"amdgpu-waves-per-eu": str(shape.waves(tiles))})
+        attributes = {"amdgpu-waves-per-eu": str(shape.waves(tiles))}
+        return Threads(shape.lanes, shape.lanes, attributes)
 
     # Where no token is decoded there are rows enough for two tiles.
     several = Case(1, functools.partial(body, shape.tiles), threads(shape.tiles))
@@ -136,6 +151,6 @@ def _build(name: str, shape: Attention) -> None:
         functools.partial(body, 1),
         functools.partial(join_pieces, shape),
         threads(1),
-        Threads(LANES, LANES),
+        Threads(JOINED, shape.lanes),
         [several] if shape.tiles > 1 else [],
     )

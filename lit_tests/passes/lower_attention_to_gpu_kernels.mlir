@@ -1,4 +1,8 @@
 // RUN: mxc opt %s --split-input-file --passes mxc-lower-attention-to-gpu-kernels | filecheck %s
+// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-attention-to-gpu-kernels{target=gfx942}' | filecheck %s --check-prefix GFX942
+// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-attention-to-gpu-kernels{target=gfx1201}' | filecheck %s --check-prefix GFX1201
+// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-attention-to-gpu-kernels{target=gfx1250}' | filecheck %s --check-prefix GFX1250
+// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-attention-to-gpu-kernels{target=gfx1151}' | filecheck %s --check-prefix GFX1151
 
 // A window of few keys: no piece of them is computed apart. Calls of one run of several tokens have
 // two tiles of rows a wave, all others one. The result is stored as bf16.
@@ -23,9 +27,25 @@
 // CHECK: amdgpu.mfma 16x16x32
 // With care, where something was infinite or NaN.
 // CHECK: rocdl.ballot
-// CHECK: amdgpu.mfma 16x16x4 {{.*}} : f32, f32, vector<4xf32>
+// CHECK: amdgpu.mfma 16x16x32
+// CHECK: math.fma
 // CHECK: rocdl.ds_bpermute
 // CHECK: stream.executable private @mxc_attention_2x8x64_bf16_near_8_as_bf16_joined {
+// Fragments of four bf16; lanes exchange through LDS.
+// GFX942: stream.executable private @mxc_attention_2x8x64_bf16_near_8_as_bf16 {
+// GFX942: amdgpu.mfma 16x16x16 {{.*}} : vector<4xbf16>, vector<4xbf16>, vector<4xf32>
+// GFX942: rocdl.ds_bpermute
+// GFX942-NOT: permlane
+// Waves of 32 lanes, of eight scores a tile each. All keys of a tile are in each lane of gfx1151, so
+// that its halves exchange their weights: words of three bf16 of 16 keys.
+// GFX1201: #iree_codegen.translation_info<{{.*}} workgroup_size = [32, 1, 1] subgroup_size = 32
+// GFX1201: amdgpu.wmma 16x16x16 {{.*}} : vector<8xbf16>, vector<8xbf16>, vector<8xf32>
+// GFX1201: rocdl.permlanex16
+// GFX1250: amdgpu.wmma 16x16x32 {{.*}} : vector<16xbf16>, vector<16xbf16>, vector<8xf32>
+// GFX1250: rocdl.permlanex16
+// GFX1151: amdgpu.wmma 16x16x16 {{.*}} : vector<16xbf16>, vector<16xbf16>, vector<8xf32>
+// GFX1151-COUNT-24: rocdl.permlanex16
+// GFX1151: amdgpu.wmma 16x16x16
 // The reference is gone.
 // CHECK-NOT: util.func private
 // CHECK-LABEL: util.func public @near(
@@ -100,30 +120,30 @@ util.func public @latent(%queries: tensor<?x1x20x576xf32>, %sinks: tensor<1x20xb
 
 // -----
 
-// Heads of 48: no whole fragments.
+// Heads of 40: no whole tiles.
 // CHECK-LABEL: util.func private @mxc.attention(
-// CHECK: linalg.generic {{.*}}reason = "keys have 48 elements of bf16, values 48; kernels take multiples of 32 up to 576"
+// CHECK: linalg.generic {{.*}}reason = "keys have 40 elements of bf16, values 40; kernels take multiples of 16 up to 576"
 // CHECK-LABEL: util.func public @odd(
 // CHECK-NOT: flow.dispatch
 // CHECK: util.call @mxc.attention(
-util.func private @mxc.attention(%queries: tensor<?x1x4x48xf32>, %sinks: tensor<1x4xbf16>, %positions: tensor<?xi32>, %runs: tensor<?x3xi32>, %pool: tensor<?x4x64x1x48xbf16>, %lists: tensor<?x?xi32>, %keys: index, %values: index) -> tensor<?x1x4x48xf32> attributes {mxc.operation = "attention", mxc.options = {scale = 6.250000e-02 : f64}, mxc.sizes = array<i64: 0, 0>} {
+util.func private @mxc.attention(%queries: tensor<?x1x4x40xf32>, %sinks: tensor<1x4xbf16>, %positions: tensor<?xi32>, %runs: tensor<?x3xi32>, %pool: tensor<?x4x64x1x40xbf16>, %lists: tensor<?x?xi32>, %keys: index, %values: index) -> tensor<?x1x4x40xf32> attributes {mxc.operation = "attention", mxc.options = {scale = 6.250000e-02 : f64}, mxc.sizes = array<i64: 0, 0>} {
   %c0 = arith.constant 0 : index
-  %rows = tensor.dim %queries, %c0 : tensor<?x1x4x48xf32>
-  %empty = tensor.empty(%rows) : tensor<?x1x4x48xf32>
-  %0 = linalg.generic {indexing_maps = [affine_map<(m, h, g, d) -> (m, h, g, d)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]} outs(%empty : tensor<?x1x4x48xf32>) attrs = {mxc.product} {
+  %rows = tensor.dim %queries, %c0 : tensor<?x1x4x40xf32>
+  %empty = tensor.empty(%rows) : tensor<?x1x4x40xf32>
+  %0 = linalg.generic {indexing_maps = [affine_map<(m, h, g, d) -> (m, h, g, d)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]} outs(%empty : tensor<?x1x4x40xf32>) attrs = {mxc.product} {
   ^bb0(%out: f32):
     linalg.yield %out : f32
-  } -> tensor<?x1x4x48xf32>
-  %1 = linalg.generic {indexing_maps = [affine_map<(m, h, g, d) -> (m, h, g, d)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]} outs(%0 : tensor<?x1x4x48xf32>) attrs = {mxc.product} {
+  } -> tensor<?x1x4x40xf32>
+  %1 = linalg.generic {indexing_maps = [affine_map<(m, h, g, d) -> (m, h, g, d)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]} outs(%0 : tensor<?x1x4x40xf32>) attrs = {mxc.product} {
   ^bb0(%out: f32):
     linalg.yield %out : f32
-  } -> tensor<?x1x4x48xf32>
-  util.return %1 : tensor<?x1x4x48xf32>
+  } -> tensor<?x1x4x40xf32>
+  util.return %1 : tensor<?x1x4x40xf32>
 }
-util.func public @odd(%queries: tensor<?x1x4x48xf32>, %sinks: tensor<1x4xbf16>, %positions: tensor<?xi32>, %runs: tensor<?x3xi32>, %pool: tensor<?x4x64x1x48xbf16>, %lists: tensor<?x?xi32>) -> tensor<?x1x4x48xf32> {
+util.func public @odd(%queries: tensor<?x1x4x40xf32>, %sinks: tensor<1x4xbf16>, %positions: tensor<?xi32>, %runs: tensor<?x3xi32>, %pool: tensor<?x4x64x1x40xbf16>, %lists: tensor<?x?xi32>) -> tensor<?x1x4x40xf32> {
   %c1 = arith.constant 1 : index
-  %0 = util.call @mxc.attention(%queries, %sinks, %positions, %runs, %pool, %lists, %c1, %c1) : (tensor<?x1x4x48xf32>, tensor<1x4xbf16>, tensor<?xi32>, tensor<?x3xi32>, tensor<?x4x64x1x48xbf16>, tensor<?x?xi32>, index, index) -> tensor<?x1x4x48xf32>
-  util.return %0 : tensor<?x1x4x48xf32>
+  %0 = util.call @mxc.attention(%queries, %sinks, %positions, %runs, %pool, %lists, %c1, %c1) : (tensor<?x1x4x40xf32>, tensor<1x4xbf16>, tensor<?xi32>, tensor<?x3xi32>, tensor<?x4x64x1x40xbf16>, tensor<?x?xi32>, index, index) -> tensor<?x1x4x40xf32>
+  util.return %0 : tensor<?x1x4x40xf32>
 }
 
 // -----
@@ -132,6 +152,9 @@ util.func public @odd(%queries: tensor<?x1x4x48xf32>, %sinks: tensor<1x4xbf16>, 
 // CHECK: stream.executable private @mxc_attention_1x2x32_mxfp8e4m3 {
 // CHECK: memref.collapse_shape %{{.*}} {{\[\[}}0, 1], [2, 3, 4]] : memref<?x2x66x1x32xi8{{.*}} into memref<?x2112xi8
 // CHECK: rocdl.cvt.scalef32.pk.bf16.fp8
+// GFX942: stream.executable private @mxc_attention_1x2x32_mxfp8e4m3 {
+// GFX942-NOT: rocdl.cvt
+// GFX942: llvm.amdgcn.perm
 // CHECK-LABEL: util.func public @packed(
 // CHECK: flow.dispatch @mxc_attention_1x2x32_mxfp8e4m3::
 util.func private @mxc.attention(%queries: tensor<?x1x2x32xf32>, %sinks: tensor<1x2xf32>, %positions: tensor<?xi32>, %runs: tensor<?x3xi32>, %pool: tensor<?x2x66x1x32xi8>, %lists: tensor<?x?xi32>, %keys: index, %values: index) -> tensor<?x1x2x32xf32> attributes {mxc.operation = "attention", mxc.options = {format = "mxfp8e4m3", scale = 1.250000e-01 : f64}, mxc.sizes = array<i64: 0, 0>} {

@@ -1,1 +1,1 @@
-"""Attention over a cache on gfx950: scores, softmax and values in the registers of one wave."""
+"""Attention over a cache on GPUs: scores, softmax and values in the registers of one wave."""

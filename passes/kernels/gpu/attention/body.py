@@ -8,7 +8,7 @@ key/value head (wave.py). A block is 32 keys, a piece 256:
 
     for piece of keys:
       for block of the piece:
-        scores[key, row]  = keys . queries                 # v_mfma_f32_16x16x32_bf16
+        scores[key, row]  = keys . queries                 # matrix instructions of bf16
         maximum, total    = of what came before in the piece, and of the scores
         weights[key, row] = 2 ** (scores - maximum)
         values[d, row]    = values * 2 ** (old maximum - maximum) + values of the keys . weights
@@ -34,9 +34,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, rocdl, scf, vector
+from iree.compiler.dialects import arith, scf
 
-from mxc.dialects.amdgpu import bounded, mfma, thread
+from mxc.dialects.amdgpu import bounded, no_reordering
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import value_of
@@ -45,43 +45,55 @@ from mxc.passes.kernels.gpu.attention.careful import (
     scores_of_any,
     with_the_others,
 )
-from mxc.passes.kernels.gpu.attention.kept import Kept, beside
+from mxc.passes.kernels.gpu.attention.kept import Kept, unknown_zero
 from mxc.passes.kernels.gpu.attention.operands import (
     Operands,
     Pages,
     Parts,
     Row,
-    extended,
+    cut,
     part,
 )
 from mxc.passes.kernels.gpu.attention.packed import bytes_of_entries
+from mxc.passes.kernels.gpu.attention.queries import Held, Query, StagedQueries
+from mxc.passes.kernels.gpu.attention.result import Result
 from mxc.passes.kernels.gpu.attention.shape import (
     BLOCK_KEYS,
     PIECE_KEYS,
-    TAIL,
     TILE,
     Attention,
     piece_of,
 )
 from mxc.passes.kernels.gpu.attention.softmax import (
+    Combine,
     capped,
+    elements,
     in_all,
     masked,
     number,
     online_softmax,
     over_row,
-    rounded,
     zero,
 )
 from mxc.passes.kernels.gpu.attention.sums import Sums, scaled
-from mxc.passes.kernels.gpu.attention.wave import Wave, wave
+from mxc.passes.kernels.gpu.attention.wave import Wave, votes, wave
 from mxc.passes.kernels.gpu.floats import bf16_parts
-from mxc.passes.kernels.gpu.lanes import LANES, below, divided, long, plus, rest, short, times
+from mxc.passes.kernels.gpu.lanes import (
+    Lane,
+    below,
+    divided,
+    lane_of,
+    long,
+    plus,
+    rest,
+    short,
+    times,
+)
+from mxc.passes.kernels.gpu.products import multiply_floats
 from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import first_seen
-from mxc.passes.kernels.vectors import f32, i32, index, loop, of
+from mxc.passes.kernels.vectors import i32, index, loop
 
-_BF16 = (TILE, TILE, BLOCK_KEYS)
 #: The bf16 that add up to an f32.
 _F32_PARTS = 3
 
@@ -89,8 +101,8 @@ _F32_PARTS = 3
 def attention(shape: Attention, buffers: Sequence[ir.Value], call: Scalars, *, tiles: int) -> None:
     """Build the body at the insertion point, over the memrefs of `buffers_of`, for waves of so many
     tiles of rows."""
-    lane = rest(thread(), LANES)
-    own = wave(shape, call, buffers[3], tiles, lane)
+    lane = lane_of(shape.instruction)
+    own = wave(shape, call, buffers[3], tiles, lane.lane)
     branch = scf.IfOp(own.some)
     with ir.InsertionPoint(branch.then_block):
         _Body(shape, buffers, call, own, tiles, lane).build()
@@ -105,82 +117,90 @@ class _Body:
         call: Scalars,
         own: Wave,
         tiles: int,
-        lane: ir.Value,
+        lane: Lane,
     ) -> None:
-        queries, pool, self.sinks, _, lists, self.parts, self.result = buffers
+        queries, pool, sinks, _, lists, parts, result = buffers
         self.shape, self.wave = shape, own
         slices = shape.slices
-        self.head, self.slice = divided(workgroup(0), slices), rest(workgroup(0), slices)
-        self.rows = [self._row(short(rest(lane, TILE)), tile) for tile in range(tiles)]
-        self.tokens = (tiles * TILE + shape.group - 2) // shape.group + 1
+        head = divided(workgroup(0), slices)
+        self.tiles = tiles
+        count = (tiles * TILE + shape.group - 2) // shape.group + 1
         tokens = part(
             queries,
-            [long(own.token), self.head, index(0), index(0)],
-            [self.tokens, 1, shape.group, shape.depth],
+            [long(own.token), head, index(0), index(0)],
+            [count, 1, shape.group, shape.depth],
             kept=(0, 2, 3),
         )
         entries = [value_of(each) for each in (call.keys, call.values)]
         packed = bytes_of_entries(pool) if shape.scaled else None
         keys, values = (
-            Pages(pool, lists, long(own.run), each, self.head, shape.pool[1], packed)
-            for each in entries
+            Pages(pool, lists, long(own.run), each, head, shape.pool[1], packed) for each in entries
         )
-        self.kept = Kept.of(tiles * shape.slots, lane)
+        self.kept = Kept.of(tiles * shape.slots, shape.sums, shape.lanes, lane.lane)
+        self.staged = StagedQueries.of(shape, lane, tiles) if shape.staged else None
         self.operands = Operands(
             shape=shape,
             queries=tokens,
             bounded_queries=bounded(tokens),
             keys=keys,
             values=values,
-            first=times(self.slice, shape.mixed // slices),
+            first=times(rest(workgroup(0), slices), shape.mixed // slices),
             lane=lane,
         )
+        self.result = Result(own, self.operands, head, count, sinks, parts, result)
 
-    def _row(self, lane: ir.Value, tile: int) -> Row:
-        """The lane's row of a tile; past the last one, the last one."""
-        own, group = self.wave, self.shape.group
-        number = arith.addi(own.skipped, plus(lane, tile * TILE))
-        inside = arith.minui(number, plus(own.rows, -1))
-        return Row(number, divided(inside, group), long(rest(inside, group)))
+    def _rows(self) -> list[Row]:
+        """The lane's row of each tile; past the last one, the last one.
+
+        Computed anew wherever they are needed: there are no registers to carry them.
+        """
+        own, group, found = self.wave, self.shape.group, []
+        lane = short(plus(self.operands.lane.row, unknown_zero()))
+        for tile in range(self.tiles):
+            number = arith.addi(own.skipped, plus(lane, tile * TILE))
+            inside = arith.minui(number, plus(own.rows, -1))
+            found.append(Row(number, divided(inside, group), long(rest(inside, group))))
+        return found
 
     def build(self) -> None:
         """The whole body."""
-        found = self._all_keys(self.rows, careful=False)
+        found = self._all_keys(self._rows(), careful=False)
         carried = [value for sums in found for value in sums.all]
-        branch = scf.IfOp(_any_not_finite(found), [v.type for v in carried], has_else=True)
+        branch = scf.IfOp(self._any_not_finite(found), [v.type for v in carried], has_else=True)
         with ir.InsertionPoint(branch.then_block):
-            again = [self._all_keys([row], careful=True)[0] for row in self.rows]
+            again = [self._all_keys([row], careful=True)[0] for row in self._rows()]
             scf.YieldOp([value for sums in again for value in sums.all])
         with ir.InsertionPoint(branch.else_block):
             scf.YieldOp(carried)
-        for row, sums in zip(
-            self.rows, Sums.each(list(branch.results), len(self.rows)), strict=True
-        ):
+        rows = self._rows()
+        for row, sums in zip(rows, Sums.each(list(branch.results), len(rows)), strict=True):
             inside = scf.IfOp(below(row.number, self.wave.rows))
             with ir.InsertionPoint(inside.then_block):
-                self._write(row, sums)
+                self.result.write(row, sums)
                 scf.YieldOp([])
 
     def _all_keys(self, rows: Sequence[Row], *, careful: bool) -> list[Sums]:
         """Sums of tiles of rows after all keys."""
         own, operands, tiles = self.wave, self.operands, len(rows)
-        queries = [_Query(row, [] if careful else self._split_query(row)) for row in rows]
+        queries = [] if careful else [self._query(tile, row) for tile, row in enumerate(rows)]
         # Keys of the next block are on their way while those of this one are used.
-        ahead = not self.shape.long and not careful
+        ahead = self.shape.ahead and not careful
         last = times(divided(plus(own.behind, -1), BLOCK_KEYS), BLOCK_KEYS)
 
         def page(key: ir.Value) -> ir.Value:
             return operands.keys.page(arith.minui(key, last))
 
         pages = [page(own.start), page(plus(own.start, BLOCK_KEYS))]
-        loaded = operands.load_keys(pages[0], own.start) if ahead else []
+        every = range(self.shape.chunks)
+        loaded = operands.load_keys(pages[0], own.start, every) if ahead else []
         slots = self.shape.slots
-        none = [value for _ in rows for value in Sums.none(slots).all]
-        begun = [value for _ in rows for value in Sums.none(0).all]
+        zeros = [zero(self.shape.sums)] * slots
+        none = [value for _ in rows for value in Sums.none(zeros).all]
+        begun = [value for _ in rows for value in Sums.none([]).all]
         size = len(begun)
         pieces = piece_of(own.start), plus(piece_of(plus(own.behind, -1)), 1)
         for tile in range(tiles):
-            self.kept.write([zero(4)] * slots, beside(pieces[0]), tile * slots)
+            self.kept.write(zeros, tile * slots)
         with loop(*pieces, constant(1, i32()), [*begun, *pages, *loaded]) as (piece, before, whole):
             first = times(piece, PIECE_KEYS)
             start = arith.maxui(first, own.start)
@@ -188,81 +208,151 @@ class _Body:
             given = [*none, *before[size:]]
             with loop(start, behind, constant(BLOCK_KEYS, i32()), given) as (at, carried, op):
                 current, following, *keys = carried[len(none) :]
-                values = operands.load_values(current, at) if ahead else []
+                values = []
+                for step in range(self.shape.steps if ahead else 0):
+                    values += operands.load_values(current, at, step)
                 after = page(plus(at, 2 * BLOCK_KEYS))
                 if ahead:
-                    loaded = operands.load_keys(following, arith.minui(plus(at, BLOCK_KEYS), last))
+                    coming = arith.minui(plus(at, BLOCK_KEYS), last)
+                    loaded = operands.load_keys(following, coming, every)
                 block = _Block(at, current, keys, values)
                 sums = Sums.each(carried[: len(none)], tiles)
-                sums = self._block(block, queries, sums, careful)
+                if careful:
+                    memory = operands.keys.block(block.page, block.start)
+                    scores = scores_of_any(operands, rows[0], memory, self._product)
+                else:
+                    scores = self._scores(block, queries)
+                sums = self._block(block, rows, scores, sums, careful)
                 scf.YieldOp([*(v for each in sums for v in each.all), following, after, *loaded])
             news = Sums.each(list(op.results)[: len(none)], tiles)
             carried = []
             olds = Sums.each(before[:size], tiles)
             for tile, (old, new) in enumerate(zip(olds, news, strict=True)):
-                old = replace(old, values=self.kept.read(beside(piece), tile * slots, slots))
-                new = replace(new, total=over_row(new.total, arith.addf))
+                old = replace(old, values=self.kept.read(tile * slots, slots))
+                new = replace(new, total=self._over_row(new.total, arith.addf))
                 added = old.plus(new, careful=careful)
-                self.kept.write(added.values, piece, tile * slots)
+                self.kept.write(added.values, tile * slots)
                 carried += [added.maximum, added.total]
             scf.YieldOp([*carried, *list(op.results)[len(none) :]])
         found = Sums.each(list(whole.results)[:size], tiles)
-        final = plus(pieces[1], -1)
         return [
-            replace(sums, values=self.kept.read(final, tile * slots, slots))
+            replace(sums, values=self.kept.read(tile * slots, slots))
             for tile, sums in enumerate(found)
         ]
 
     def _block(
-        self, block: _Block, queries: Sequence[_Query], before: Sequence[Sums], careful: bool
+        self,
+        block: _Block,
+        rows: Sequence[Row],
+        scores: list[ir.Value],
+        before: Sequence[Sums],
+        careful: bool,
     ) -> list[Sums]:
         """Sums of a piece after one more block; totals are those of each lane."""
-        operands = self.operands
-        if careful:
-            memory = operands.keys.block(block.page, block.start)
-            scores = scores_of_any(operands, queries[0].row, memory, self._product)
-        else:
-            scores = self._scores(block, queries)
+        operands, instruction = self.operands, self.shape.instruction
         if self.shape.cap is not None:
             scores = capped(scores, self.shape.scale, self.shape.cap)
-        scores = self._masked(queries, scores, block.start)
-        values = block.values or operands.load_values(block.page, block.start)
-        values = operands.values_of(values)
-        if careful:
-            values = [finite_only(each) for each in values]
-        slots = [operands.parts(slot) for slot in operands.transposed(values)]
+        scores = self._masked(rows, scores, block.start)
         found = []
         for tile, sums in enumerate(before):
-            after = online_softmax(
-                scores[2 * tile : 2 * tile + 2], sums.maximum, sums.total, self.shape.unit
-            )
-            weights = bf16_parts(after.weights, _F32_PARTS, finite=True)
-            mixed = []
-            for slot, old in zip(slots, sums.values, strict=True):
-                old = scaled(old, after.factor, careful=careful)
-                mixed.append(_summed([slot], [weights], old))
+            own, unit = scores[2 * tile : 2 * tile + 2], self.shape.unit
+            found.append(online_softmax(own, sums.maximum, sums.total, unit, self._over_row))
+        mixed = [
+            [scaled(old, after.factor, careful=careful) for old in sums.values]
+            for sums, after in zip(before, found, strict=True)
+        ]
+        weights = []
+        for after in found:
+            parts = operands.weights(bf16_parts(after.weights, _F32_PARTS, finite=True))
+            weights.append(list(zip(*(cut(each, instruction) for each in parts), strict=True)))
+        for step in range(self.shape.steps):
+            size = len(block.values) // self.shape.steps
+            values = list(block.values[step * size : (step + 1) * size])
+            if not values:
+                # No registers for what comes later.
+                no_reordering()
+                values = operands.load_values(block.page, block.start, step)
+            values = operands.values_of(values)
             if careful:
-                memory = operands.values.block(block.page, block.start)
-                mixed = with_the_others(operands, memory, after.weights, mixed)
-            found.append(Sums(after.maximum, after.total, mixed))
-        return found
+                values = [finite_only(each) for each in values]
+            slots = [operands.parts(slot) for slot in operands.transposed(values)]
+            for own, totals in zip(weights, mixed, strict=True):
+                for at, slot in enumerate(slots):
+                    totals[at] = self._summed(slot, own[step], totals[at])
+        if careful:
+            memory = operands.values.block(block.page, block.start)
+            mixed = [
+                with_the_others(operands, memory, after.weights, totals)
+                for after, totals in zip(found, mixed, strict=True)
+            ]
+        return [
+            Sums(after.maximum, after.total, totals)
+            for after, totals in zip(found, mixed, strict=True)
+        ]
 
-    def _scores(self, block: _Block, queries: Sequence[_Query]) -> list[ir.Value]:
-        operands, chunks = self.operands, self.operands.chunks
-        keys = block.keys or operands.load_keys(block.page, block.start)
-        fragments = [operands.parts(key) for key in operands.keys_of(keys)]
-        tiles = [fragments[n : n + chunks] for n in range(0, len(fragments), chunks)]
-        return [_summed(tile, query.parts, zero(4)) for query in queries for tile in tiles]
+    def _scores(self, block: _Block, queries: Sequence[Query]) -> list[ir.Value]:
+        """Scores of the rows of each query, a vector of each tile of keys."""
+        operands, shape, tiles = self.operands, self.shape, BLOCK_KEYS // TILE
+        found = [zero(shape.sums)] * (tiles * len(queries))
+        read = [query.reader() for query in queries]
+        groups = [
+            range(first, min(first + shape.at_once, shape.chunks))
+            for first in range(0, shape.chunks, shape.at_once)
+        ]
+        keys = block.keys or operands.load_keys(block.page, block.start, groups[0])
+        for group, following in zip(groups, [*groups[1:], None], strict=True):
+            coming = []
+            if following is not None:
+                coming = operands.load_keys(block.page, block.start, following)
+                no_reordering()
+            own = [operands.parts(key) for key in operands.keys_of(keys)]
+            for place, chunk in enumerate(group):
+                for first, query in zip(range(0, len(found), tiles), read, strict=True):
+                    columns = query(chunk)
+                    for at in range(tiles):
+                        key = own[place * tiles + at]
+                        found[first + at] = self._summed(key, columns, found[first + at])
+            keys = coming
+        return found
 
     def _product(self, key: ir.Value, query: ir.Value, total: ir.Value) -> ir.Value:
         """One step of `_scores`."""
-        return _summed([self.operands.parts(key)], [bf16_parts(query, _F32_PARTS)], total)
+        return self._summed(self.operands.parts(key), bf16_parts(query, _F32_PARTS), total)
 
-    def _split_query(self, row: Row) -> list[Parts]:
-        return [bf16_parts(each, _F32_PARTS) for each in self.operands.query(row)]
+    def _summed(self, a: Parts, b: Parts, total: ir.Value) -> ir.Value:
+        """`total` and all products of the parts of two vectors along K, the least first."""
+        instruction = self.shape.instruction
+        rows, columns = ([cut(each, instruction) for each in side] for side in (a, b))
+        for at in range(len(rows[0])):
+            for one in reversed(rows):
+                for other in reversed(columns):
+                    total = multiply_floats(instruction, one[at], other[at], total)
+        return total
+
+    def _over_row(self, value: ir.Value, combine: Combine) -> ir.Value:
+        return over_row(value, combine, self.shape.instruction.unit)
+
+    def _any_not_finite(self, tiles: Sequence[Sums]) -> ir.Value:
+        """Whether a sum of the wave is infinite or NaN: x - x is zero of all others."""
+        added = None
+        for sums in tiles:
+            for value in (in_all(sums.total, sums.values[0]), *sums.values):
+                own = arith.subf(value, value)
+                added = own if added is None else arith.addf(added, own)
+        assert added is not None
+        whole, *others = elements(added)
+        for lane in others:
+            whole = arith.addf(whole, lane)
+        spoiled = arith.cmpf(arith.CmpFPredicate.UNE, whole, number(0.0))
+        none = constant(0, i32())
+        return arith.cmpi(arith.CmpIPredicate.ne, votes(spoiled, self.shape.lanes), none)
+
+    def _query(self, tile: int, row: Row) -> Query:
+        parts = (bf16_parts(each, _F32_PARTS) for each in self.operands.query(row))
+        return Held(list(parts)) if self.staged is None else self.staged.write(tile, parts)
 
     def _masked(
-        self, queries: Sequence[_Query], scores: list[ir.Value], start: ir.Value
+        self, rows: Sequence[Row], scores: list[ir.Value], start: ir.Value
     ) -> list[ir.Value]:
         """Scores of keys that a row does not see are MASKED; most blocks have none of them."""
         own = self.wave
@@ -272,8 +362,8 @@ class _Body:
         branch = scf.IfOp(some, [score.type for score in scores], has_else=True)
         with ir.InsertionPoint(branch.then_block):
             found = []
-            for tile, query in enumerate(queries):
-                found += self._mask(query.row, scores[2 * tile : 2 * tile + 2], start)
+            for tile, row in enumerate(rows):
+                found += self._mask(row, scores[2 * tile : 2 * tile + 2], start)
             scf.YieldOp(found)
         with ir.InsertionPoint(branch.else_block):
             scf.YieldOp(scores)
@@ -282,55 +372,8 @@ class _Body:
     def _mask(self, row: Row, scores: list[ir.Value], start: ir.Value) -> list[ir.Value]:
         position = arith.addi(self.wave.position, row.token)
         seen = first_seen(self.shape.reach, position), plus(position, 1)
-        first = short(times(self.operands.group, 4))
+        first = short(times(self.operands.lane.group, self.shape.sums))
         return masked(scores, first, *(arith.subi(bound, start) for bound in seen))
-
-    def _write(self, row: Row, sums: Sums) -> None:
-        """The result of a row; where pieces are computed apart, what this one comes to."""
-        shape, own, group = self.shape, self.wave, self.operands.group
-        # The slots of a row of the product lie side by side.
-        columns = [
-            plus(self.operands.first, times(plus(times(group, 4), place), shape.slots))
-            for place in range(4)
-        ]
-
-        def write(values: Sequence[ir.Value], into: ir.Value, at: list[ir.Value]) -> None:
-            for place, column in enumerate(columns):
-                lanes = [vector.extract(each, [], [place]) for each in values]
-                whole = vector.from_elements(of(f32(), shape.slots), lanes)
-                kind = str(ir.MemRefType(into.type).element_type)
-                vector.store(rounded(whole, kind), into, [*at, column])
-
-        branch = scf.IfOp(own.apart, has_else=True)
-        with ir.InsertionPoint(branch.then_block):
-            place = [own.part, self.head, index(0), index(0)]
-            numbers = shape.mixed + TAIL
-            left = bounded(part(self.parts, place, [1, 1, shape.group, numbers], kept=(2, 3)))
-            # One lane of a row, of one of its waves.
-            first = arith.cmpi(arith.CmpIPredicate.eq, arith.ori(self.slice, group), index(0))
-            last = scf.IfOp(first)
-            with ir.InsertionPoint(last.then_block):
-                tail = [sums.maximum, sums.total, number(0.0), number(0.0)]
-                both = vector.from_elements(of(f32(), TAIL), tail)
-                vector.store(both, left, [row.member, index(shape.mixed)])
-                scf.YieldOp([])
-            write(sums.values, left, [row.member])
-            scf.YieldOp([])
-        with ir.InsertionPoint(branch.else_block):
-            place = [long(own.token), self.head, index(0), index(0)]
-            sizes = [self.tokens, 1, shape.group, shape.mixed]
-            result = bounded(part(self.result, place, sizes, kept=(0, 2, 3)))
-            sink = extended(memref.LoadOp(self.sinks, [self.head, row.member]).result)
-            write(sums.finished(sink), result, [long(row.token), row.member])
-            scf.YieldOp([])
-
-
-@dataclass(frozen=True)
-class _Query:
-    """A tile of rows, and its bf16 along D; with care they are not held."""
-
-    row: Row
-    parts: Sequence[Parts]
 
 
 @dataclass(frozen=True)
@@ -341,31 +384,3 @@ class _Block:
     page: ir.Value
     keys: Sequence[ir.Value]
     values: Sequence[ir.Value]
-
-
-def _summed(a: Sequence[Parts], b: Sequence[Parts], total: ir.Value) -> ir.Value:
-    """`total` and all products of the parts of fragments along K, the least first."""
-    for left, right in zip(a, b, strict=True):
-        for one in reversed(left):
-            for other in reversed(right):
-                total = mfma(_BF16, one, other, total)
-    return total
-
-
-def _any_not_finite(tiles: Sequence[Sums]) -> ir.Value:
-    """Whether a sum of the wave is infinite or NaN: x - x is zero of all others."""
-    added = None
-    for sums in tiles:
-        for value in (in_all(sums.total, 4), *sums.values):
-            own = arith.subf(value, value)
-            added = own if added is None else arith.addf(added, own)
-    assert added is not None
-    lanes = [vector.extract(added, [], [at]) for at in range(4)]
-    whole = lanes[0]
-    for lane in lanes[1:]:
-        whole = arith.addf(whole, lane)
-    spoiled = arith.cmpf(arith.CmpFPredicate.UNE, whole, number(0.0))
-    wide = ir.IntegerType.get_signless(64)
-    some = rocdl.ballot(wide, spoiled)
-    none = arith.ConstantOp(wide, ir.IntegerAttr.get(wide, 0)).result
-    return arith.cmpi(arith.CmpIPredicate.ne, some, none)

@@ -7,50 +7,70 @@ the same bits as without care, whatever the other rows of its wave see.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, rocdl, scf, vector
+from iree.compiler.dialects import arith, math, scf, vector
 
-from mxc.dialects.amdgpu import mfma, no_reordering
+from mxc.dialects.amdgpu import no_reordering
+from mxc.dialects.amdgpu_narrow import of_lane
+from mxc.passes.kernels.gpu.attention.kept import unknown_zero
 from mxc.passes.kernels.gpu.attention.operands import Block, Operands, Row, extended
-from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, FRAGMENT, TILE
-from mxc.passes.kernels.gpu.attention.softmax import in_all, number, zero
-from mxc.passes.kernels.gpu.lanes import plus, rest, times
-from mxc.passes.kernels.vectors import f32, i32, index, loop, of, splat
+from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, Attention
+from mxc.passes.kernels.gpu.attention.softmax import elements, in_all, number, zero
+from mxc.passes.kernels.gpu.fragments import FRAGMENT
+from mxc.passes.kernels.gpu.lanes import plus, rest, short, times
+from mxc.passes.kernels.vectors import f32, i32, index, loop, splat
 
-_F32 = (TILE, TILE, 4)
-#: Adds the products of a key's elements and of a query's f32 [8] to scores f32 [4].
+#: Adds the products of a key's elements and of a query's f32 [run] to scores.
 Product = Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
 
 
 def scores_of_any(operands: Operands, row: Row, block: Block, product: Product) -> list[ir.Value]:
-    """Scores of a block of keys, two f32 [4]: as `product` gives them, in the order of the chunks
-    along D; those that are not finite by f32 instructions.
+    """Scores of a block of keys, a vector of each tile: as `product` gives them, in the order of
+    the chunks along D; those that are not finite by multiply-adds of f32.
 
-    block: the keys. A loop, for there are no registers for the query in both forms.
+    block: the keys. Loops, for there are no registers for the query in both forms.
     """
-    halves = BLOCK_KEYS // TILE
-    with loop(index(0), index(operands.chunks), index(1), [zero(4)] * 2 * halves) as (
-        chunk,
-        given,
-        op,
-    ):
+    shape, tiles = operands.shape, BLOCK_KEYS // TILE
+    begun = [zero(shape.sums)] * tiles
+    with loop(index(0), index(shape.chunks), index(1), begun) as (chunk, given, op):
         query = operands.query_chunk(row, chunk)
-        totals, exact = list(given[:halves]), list(given[halves:])
-        for half in range(halves):
-            key = operands.key_chunk(block, half, chunk)
-            totals[half] = product(key, query, totals[half])
-            wide = extended(key)
-            for at in range(FRAGMENT):
-                a, b = (vector.extract(each, [], [at]) for each in (wide, query))
-                exact[half] = mfma(_F32, a, b, exact[half])
-        scf.YieldOp([*totals, *exact])
-    found = list(op.results)
+        keys = [operands.key_chunk(block, tile, chunk) for tile in range(tiles)]
+        pairs = zip(keys, given, strict=True)
+        scf.YieldOp([product(key, query, total) for key, total in pairs])
+    scores = list(op.results)
+    exact = _exact_scores(operands, row, block)
     return [
-        arith.select(_finite(score), score, exact)
-        for score, exact in zip(found[:halves], found[halves:], strict=True)
+        arith.select(_finite(score), score, vector.from_elements(score.type, own))
+        for score, own in zip(scores, exact, strict=True)
     ]
+
+
+def _exact_scores(operands: Operands, row: Row, block: Block) -> list[list[ir.Value]]:
+    """Scores of the keys that a lane has, by tile, as sums of f32."""
+    shape = operands.shape
+    begun = [number(0.0)] * (BLOCK_KEYS // TILE * shape.sums)
+    with loop(index(0), index(shape.depth), index(FRAGMENT), begun) as (at, given, op):
+        query, found = elements(operands.query_part(row, at)), []
+        # There are no registers for the addresses of all keys.
+        group = plus(operands.lane.group, unknown_zero())
+        for key, total in zip(_keys(shape, group), given, strict=True):
+            own = elements(extended(operands.elements(block, key, at, FRAGMENT)))
+            for pair in zip(query, own, strict=True):
+                total = math.fma(*pair, total)
+            found.append(total)
+            no_reordering()
+        scf.YieldOp(found)
+    totals = list(op.results)
+    return [totals[n : n + shape.sums] for n in range(0, len(totals), shape.sums)]
+
+
+def _keys(shape: Attention, group: ir.Value) -> Iterator[ir.Value]:
+    """Those of a block whose scores a lane of a group has."""
+    for tile in range(0, BLOCK_KEYS, TILE):
+        for place in range(shape.sums):
+            yield plus(times(group, shape.sums), tile + place)
 
 
 def finite_only(values: ir.Value) -> ir.Value:
@@ -65,16 +85,15 @@ def with_the_others(
 ) -> list[ir.Value]:
     """`sums` with the values of a block that are not finite, where a row has a weight for them.
 
-    weights: f32 [8] of the keys that the lane has.
+    weights: f32 of the keys that the lane has.
     """
-    each = [vector.extract(weights, [], [at]) for at in range(FRAGMENT)]
-    with loop(index(0), index(4), index(1), sums) as (group, given, op):
+    shape, lane = operands.shape, operands.lane.lane
+    with loop(index(0), index(shape.lanes // TILE), index(1), sums) as (group, given, op):
         sums = list(given)
-        owner = plus(times(group, TILE), rest(operands.lane, TILE))
-        for at, weight in enumerate(each):
-            half, place = divmod(at, 4)
-            key = plus(plus(times(group, 4), place), half * (BLOCK_KEYS // 2))
-            sums = _with_key(operands, block, key, _of_lane(weight, owner), sums)
+        owner = short(plus(times(group, TILE), rest(lane, TILE)))
+        for key, weight in zip(_keys(shape, group), elements(weights), strict=True):
+            bits = of_lane(arith.bitcast(i32(), weight), owner)
+            sums = _with_key(operands, block, key, arith.bitcast(f32(), bits), sums)
             # One key at a time: there are no registers to load more of them at once.
             no_reordering()
         scf.YieldOp(sums)
@@ -88,30 +107,23 @@ def _with_key(
     weight: ir.Value,
     sums: Sequence[ir.Value],
 ) -> list[ir.Value]:
-    slots = operands.shape.slots
+    shape, columns = operands.shape, []
     nothing = arith.cmpf(arith.CmpFPredicate.OEQ, weight, number(0.0))
-    columns = []
-    for place in range(4):
-        at = plus(operands.first, times(plus(times(operands.group, 4), place), slots))
-        values = extended(operands.value(block, key, at))
-        values = arith.select(_finite(values), zero(slots), values)
-        columns.append(arith.select(nothing, zero(slots), values))
-    found = []
-    for slot, before in enumerate(sums):
-        own = [vector.extract(column, [], [slot]) for column in columns]
+    none = zero(shape.slots)
+    for place in range(shape.sums):
+        row = plus(times(operands.lane.group, shape.sums), place)
+        at = plus(operands.first, times(row, shape.slots))
+        values = extended(operands.elements(block, key, at, shape.slots))
         # Of finite values nothing is added: a weight that is infinite or NaN is in the sums.
-        four = vector.from_elements(of(f32(), 4), own)
-        found.append(math.fma(in_all(weight, 4), four, before))
-    return found
+        values = arith.select(_finite(values), none, values)
+        columns.append(elements(arith.select(nothing, none, values)))
+    return [
+        math.fma(in_all(weight, before), vector.from_elements(before.type, list(own)), before)
+        for own, before in zip(zip(*columns, strict=True), sums, strict=True)
+    ]
 
 
 def _finite(values: ir.Value) -> ir.Value:
     """Where f32 are finite: x - x is zero."""
     own = arith.subf(values, values)
     return arith.cmpf(arith.CmpFPredicate.OEQ, own, zero(ir.VectorType(values.type).shape[0]))
-
-
-def _of_lane(value: ir.Value, lane: ir.Value) -> ir.Value:
-    """An f32 of another lane."""
-    at = arith.index_cast(i32(), times(lane, 4))
-    return arith.bitcast(f32(), rocdl.ds_bpermute(i32(), at, arith.bitcast(i32(), value)))

@@ -16,10 +16,10 @@ from mxc.dialects.amdgpu import bounded, thread
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.gpu.attention.operands import extended, part
-from mxc.passes.kernels.gpu.attention.shape import TAIL, Attention, pieces_between
+from mxc.passes.kernels.gpu.attention.shape import JOINED, TAIL, Attention, pieces_between
 from mxc.passes.kernels.gpu.attention.softmax import FLOOR, number, rounded, zero
 from mxc.passes.kernels.gpu.attention.sums import Sums
-from mxc.passes.kernels.gpu.lanes import LANES, at_most, below, divided, plus, rest, times
+from mxc.passes.kernels.gpu.lanes import at_most, below, divided, plus, rest, times
 from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import first_seen, read_run
 from mxc.passes.kernels.vectors import f32, index, loop, of
@@ -33,7 +33,7 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) ->
     parts, sinks, runs, result = buffers
     run = read_run(runs, workgroup(1))
     quads = shape.mixed // TAIL
-    own = plus(times(workgroup(0), LANES), thread())
+    own = plus(times(workgroup(0), JOINED), thread())
     decoded = arith.cmpi(arith.CmpIPredicate.eq, run.tokens, index(1))
     inside = scf.IfOp(arith.andi(decoded, below(own, shape.heads * shape.group * quads)))
     with ir.InsertionPoint(inside.then_block):
@@ -54,7 +54,11 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) ->
             maximum, total = (vector.extract(tail, [], [n]) for n in range(2))
             return Sums(maximum, total, [values])
 
-        with loop(index(0), count, index(_PIECES), Sums.none(1).all) as (start, carried, op):
+        with loop(index(0), count, index(_PIECES), Sums.none([zero(TAIL)]).all) as (
+            start,
+            carried,
+            op,
+        ):
             (sums,) = Sums.each(carried, 1)
             numbers = [plus(start, n) for n in range(_PIECES)]
             for number_of, some in [

@@ -11,46 +11,51 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import vector
 
-from mxc.dialects.amdgpu import shared
-from mxc.passes.kernels.gpu.lanes import LANES, long, plus, rest
-from mxc.passes.kernels.vectors import f32, index, of
+from mxc.dialects.amdgpu import pinned, shared
+from mxc.dialects.generic import constant
+from mxc.passes.kernels.gpu.attention.operands import joined
+from mxc.passes.kernels.gpu.lanes import long
+from mxc.passes.kernels.vectors import f32, i32, index, of
 
-#: Elements of a slot: registers of a sum.
+#: Elements of a load or store: 16 bytes of each lane, one after the other.
 _FOUR = 4
 
 
 @dataclass(frozen=True)
 class Kept:
-    """`count` sums f32 [4] of each lane, after one piece and after the next one.
-
-    They are not written where they were read: LLVM would see one place that a loop reads and
-    writes, and carry it in registers.
-    """
+    """`memory` for vectors f32 [size] of each lane."""
 
     memory: ir.Value
     lane: ir.Value
-    count: int
+    size: int
 
     @staticmethod
-    def of(count: int, lane: ir.Value) -> Kept:
+    def of(count: int, size: int, lanes: int, lane: ir.Value) -> Kept:
         """Memory for so many."""
-        return Kept(shared([2, count, LANES, _FOUR], f32()), lane, count)
+        return Kept(shared([1, count * size // _FOUR, lanes, _FOUR], f32()), lane, size)
 
-    def write(self, values: Sequence[ir.Value], piece: ir.Value, first: int = 0) -> None:
-        """Those from number `first` on, after a piece."""
+    def write(self, values: Sequence[ir.Value], first: int) -> None:
+        """Those from number `first` on."""
+        kind, start = of(f32(), _FOUR), unknown_zero()
         for number, value in enumerate(values, first):
-            vector.store(value, self.memory, self._at(piece, number))
+            for part, begin in enumerate(range(0, self.size, _FOUR)):
+                four = vector.extract_strided_slice(kind, value, [begin], [_FOUR], [1])
+                vector.store(four, self.memory, self._at(start, number, part))
 
-    def read(self, piece: ir.Value, first: int, count: int) -> list[ir.Value]:
-        """So many from number `first` on, as they were written after the piece."""
-        kind = of(f32(), _FOUR)
-        numbers = range(first, first + count)
-        return [vector.load(kind, self.memory, self._at(piece, number)) for number in numbers]
+    def read(self, first: int, count: int) -> list[ir.Value]:
+        """So many from number `first` on, as they were written."""
+        kind, start = of(f32(), _FOUR), unknown_zero()
+        parts = range(self.size // _FOUR)
+        return [
+            joined([vector.load(kind, self.memory, self._at(start, number, n)) for n in parts])
+            for number in range(first, first + count)
+        ]
 
-    def _at(self, piece: ir.Value, number: int) -> list[ir.Value]:
-        return [long(rest(piece, 2)), index(number), self.lane, index(0)]
+    def _at(self, start: ir.Value, number: int, part: int) -> list[ir.Value]:
+        return [start, index(number * (self.size // _FOUR) + part), self.lane, index(0)]
 
 
-def beside(piece: ir.Value) -> ir.Value:
-    """A piece that is kept where the one before `piece` is."""
-    return plus(piece, 1)
+def unknown_zero() -> ir.Value:
+    """An index that is zero, which LLVM does not know: what is in shared memory there is read and
+    written where the program says so, and not carried in registers."""
+    return long(pinned([constant(0, i32())])[0])

@@ -1,16 +1,20 @@
 """Queries, keys and values on their way from memory to fragments of matrix instructions.
 
-v_mfma_f32_16x16x32_bf16 computes c[m, n] += sum over k of a[m, k] b[n, k]; of a and b a lane has
-row lane % 16 and k = 8 g .. 8 g + 7 of its group g = lane // 16, of c column n = lane % 16 and rows
-4 g .. 4 g + 3 (CDNA4 ISA guide, 7.1).
+A matrix instruction computes c[m, n] += sum over k of a[m, k] b[n, k]. Lane l has row l % 16 of a
+and b, there the elements along K of its group g = l // 16; of c it has column l % 16, and some rows
+(targets/matrix_unit.py). With v_mfma_f32_16x16x32_bf16 these are k = 8 g .. and rows 4 g .. + 3.
 
     scores[key, row]  a: keys, along D      b: queries
     result[d, row]    a: values, along keys b: weights
 
-The second product may take keys in any order. In the lanes where scores are left, group g has keys
-4 g .. 4 g + 3 of two tiles: these are its eight k, and weights move to no other lane. The values of
-eight keys, loaded with their elements of D side by side, are transposed in registers: lane n has
-d = slots * n .. of them, so that row m of the j-th product is d = slots * m + j.
+A sum may take what it adds in any order. Along D a lane has a run of at least eight elements, of
+one instruction or two. Along keys its elements are those of the scores that it has: a few of each
+tile of 16, so that weights move to no other lane. Where an instruction wants all keys of a tile in
+each lane (gfx11), the two halves of a wave exchange their weights.
+
+The values of a lane's keys, loaded with their elements of D side by side, are transposed in
+registers: lane n has d = slots * n .. of them, so that row m of the j-th product is d = slots * m +
+j.
 
 A block of keys lies in one page, and is read from a base of its own: offsets are those within it,
 the same for all blocks.
@@ -18,22 +22,27 @@ the same for all blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import bounded
+from mxc.dialects.amdgpu_narrow import exchanged
 from mxc.dialects.quantise import BLOCK
 from mxc.passes.kernels.gpu.attention.packed import byte_of, decoded, first_scale, load_words
-from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, FRAGMENT, TILE, Attention
+from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, Attention
+from mxc.passes.kernels.gpu.attention.softmax import elements
 from mxc.passes.kernels.gpu.floats import bf16_parts
-from mxc.passes.kernels.gpu.lanes import divided, long, plus, rest, times
-from mxc.passes.kernels.vectors import f32, i32, index, of
+from mxc.passes.kernels.gpu.fragments import FRAGMENT, Instruction
+from mxc.passes.kernels.gpu.lanes import Lane, below, divided, long, plus, rest, times
+from mxc.passes.kernels.vectors import bitcast, f32, i32, index, of, splat
 
-#: The bf16 that add up to a fragment.
-Parts = list[ir.Value]
+#: Keys whose scales are loaded at once.
+_QUAD = 4
+#: Vectors of bf16 that add up to one of floats.
+Parts = Sequence[ir.Value]
 
 
 def extended(values: ir.Value) -> ir.Value:
@@ -101,7 +110,7 @@ class Pages:
 class Operands:
     """What one wave reads. `queries`: a memref [tokens, G, D] of its key/value head.
 
-    `first`: the first element of a value that the wave has; `lane`: 0 .. 63.
+    `first`: the first element of a value that the wave has.
     """
 
     shape: Attention
@@ -110,66 +119,70 @@ class Operands:
     keys: Pages
     values: Pages
     first: ir.Value
-    lane: ir.Value
+    lane: Lane
 
-    @property
-    def group(self) -> ir.Value:
-        """The lane's group along K."""
-        return divided(self.lane, TILE)
-
-    @property
-    def chunks(self) -> int:
-        """Matrix instructions along D for a score."""
-        return self.shape.depth // (4 * FRAGMENT)
-
-    def query(self, row: Row) -> list[ir.Value]:
-        """f32 [8] of the row, chunk by chunk along D."""
-        chunks = range(self.chunks)
-        return [self._query(self.bounded_queries, row, index(chunk)) for chunk in chunks]
+    def query(self, row: Row) -> Iterator[ir.Value]:
+        """f32 [run] of the row, chunk by chunk along D."""
+        for chunk in range(self.shape.chunks):
+            yield self._query(self.bounded_queries, row, index(chunk))
 
     def query_chunk(self, row: Row, chunk: ir.Value) -> ir.Value:
-        """f32 [8] of the row.
+        """f32 [run] of the row.
 
         Through another pointer, so that LLVM does not keep in registers, or in scratch memory, what
         was loaded before.
         """
         return self._query(self.queries, row, chunk)
 
-    def _query(self, source: ir.Value, row: Row, chunk: ir.Value) -> ir.Value:
-        place = [long(row.token), row.member, self._column(chunk)]
-        return vector.load(of(f32(), FRAGMENT), source, place)
+    def query_part(self, row: Row, at: ir.Value) -> ir.Value:
+        """f32 [FRAGMENT] of the row from an element on."""
+        place = [long(row.token), row.member, at]
+        return vector.load(of(f32(), FRAGMENT), self.queries, place)
 
-    def load_keys(self, page: ir.Value, start: ir.Value) -> list[ir.Value]:
-        """A block from key `start` on, for `keys_of`: tile by tile and chunk by chunk."""
-        block, chunks = self.keys.block(page, start), range(self.chunks)
+    def _query(self, source: ir.Value, row: Row, chunk: ir.Value) -> ir.Value:
+        column, run = self._column(chunk), self.shape.run
+        return self._inside(
+            column,
+            lambda at: vector.load(of(f32(), run), source, [long(row.token), row.member, at]),
+        )
+
+    def load_keys(self, page: ir.Value, start: ir.Value, chunks: range) -> list[ir.Value]:
+        """Chunks of a block from key `start` on, for `keys_of`: of each its tiles."""
+        block = self.keys.block(page, start)
         tiles = range(BLOCK_KEYS // TILE)
-        each = [self._load_key(block, tile, index(chunk)) for tile in tiles for chunk in chunks]
+        each = [self._load_key(block, tile, index(chunk)) for chunk in chunks for tile in tiles]
         return [value for loaded in each for value in loaded]
 
     def keys_of(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
-        """What was loaded, [8] each."""
-        if self.shape.packed is None:
+        """What was loaded, [run] each."""
+        format, run = self.shape.packed, self.shape.run
+        if format is None:
             return list(loaded)
         if not self.shape.scaled:
-            return [decoded(self.shape.packed, words, FRAGMENT, None) for words in loaded]
+            return [self._decoded(words, run, None) for words in loaded]
         pairs = zip(loaded[::2], loaded[1::2], strict=True)
-        return [
-            decoded(self.shape.packed, words, FRAGMENT, byte_of(scale, 0)) for words, scale in pairs
-        ]
+        return [self._decoded(words, run, byte_of(scale, 0)) for words, scale in pairs]
 
     def key_chunk(self, block: Block, tile: int, chunk: ir.Value) -> ir.Value:
-        """[8] of the key that the lane has in a tile of a block."""
+        """[run] of the key that the lane has in a tile of a block."""
         return self.keys_of(self._load_key(block, tile, chunk))[0]
 
     def _load_key(self, block: Block, tile: int, chunk: ir.Value) -> list[ir.Value]:
-        key = plus(rest(self.lane, TILE), tile * TILE)
-        elements = self._load_elements(block, [key, self._column(chunk)], FRAGMENT)
+        key, column, run = plus(self.lane.column, tile * TILE), self._column(chunk), self.shape.run
+        elements = self._inside(column, lambda at: self._load_elements(block, [key, at], run))
         if block.scales is None:
             return [elements]
-        # A chunk along D is a block of the format.
-        place = arith.addi(times(chunk, self.keys.positions), key)
-        scale = arith.extui(i32(), memref.LoadOp(block.scales, [place]).result)
-        return [elements, scale]
+        scale = memref.LoadOp(block.scales, [self._scale(key, column)]).result
+        return [elements, arith.extui(i32(), scale)]
+
+    def _inside(self, column: ir.Value, load: Callable[[ir.Value], ir.Value]) -> ir.Value:
+        """What is loaded from a column on; zero past the end of D."""
+        if self.shape.depth % self.shape.chunk == 0:
+            return load(column)
+        inside = below(column, self.shape.depth)
+        loaded = load(arith.select(inside, column, index(0)))
+        kind = ir.VectorType(loaded.type)
+        return arith.select(inside, loaded, splat(0, kind.element_type, kind.shape[0]))
 
     def _load_elements(self, block: Block, at: Sequence[ir.Value], count: int) -> ir.Value:
         """So many: floats, or words of what is packed."""
@@ -179,21 +192,22 @@ class Operands:
 
     def _column(self, chunk: ir.Value) -> ir.Value:
         """The first element that the lane has of a chunk along D."""
-        return plus(times(chunk, 4 * FRAGMENT), times(self.group, FRAGMENT))
+        return plus(times(chunk, self.shape.chunk), times(self.lane.block, self.shape.run))
 
-    def load_values(self, page: ir.Value, start: ir.Value) -> list[ir.Value]:
-        """This lane's elements of D, for each of its eight keys, for `values_of`."""
-        block = self.values.block(page, start)
-        at = plus(self.first, times(rest(self.lane, TILE), self.shape.slots))
-        found = []
-        for tile in range(BLOCK_KEYS // TILE):
-            first = plus(times(self.group, 4), tile * TILE)
-            for place in range(4):
+    def load_values(self, page: ir.Value, start: ir.Value, step: int) -> list[ir.Value]:
+        """This lane's elements of D for `values_of`, for each key of a product along keys."""
+        block, count = self.values.block(page, start), self.shape.keys_of_tile
+        at = plus(self.first, times(self.lane.column, self.shape.slots))
+        own, found, size = times(self.lane.block, count), [], self.shape.instruction.fragment
+        for number in range(step * size, (step + 1) * size, _QUAD):
+            tile, quad = divmod(number, count)
+            first = plus(own, tile * TILE + quad)
+            for place in range(_QUAD):
                 place_of_key = [plus(first, place), at]
                 found.append(self._load_elements(block, place_of_key, self.shape.slots))
             if block.scales is not None:
                 # Those of four keys are side by side.
-                found.append(load_words(block.scales, [self._scale(first, at)], 4))
+                found.append(load_words(block.scales, [self._scale(first, at)], _QUAD))
         return found
 
     def values_of(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
@@ -201,25 +215,30 @@ class Operands:
         if self.shape.packed is None:
             return list(loaded)
         if not self.shape.scaled:
-            return [decoded(self.shape.packed, key, self.shape.slots, None) for key in loaded]
+            return [self._decoded(key, self.shape.slots, None) for key in loaded]
         found = []
-        for tile in range(BLOCK_KEYS // TILE):
-            *keys, scales = loaded[5 * tile : 5 * tile + 5]
+        for quad in range(0, len(loaded), _QUAD + 1):
+            *keys, scales = loaded[quad : quad + _QUAD + 1]
             word = vector.extract(scales, [], [0])
             for place, key in enumerate(keys):
                 scale = byte_of(word, place)
-                found.append(decoded(self.shape.packed, key, self.shape.slots, scale))
+                found.append(self._decoded(key, self.shape.slots, scale))
         return found
 
-    def value(self, block: Block, key: ir.Value, at: ir.Value) -> ir.Value:
-        """[slots] elements from `at` on of the value of a key of a block."""
-        loaded = self._load_elements(block, [key, at], self.shape.slots)
+    def elements(self, block: Block, key: ir.Value, at: ir.Value, count: int) -> ir.Value:
+        """So many elements from `at` on of a key of a block, or of its value; of one scale."""
+        loaded = self._load_elements(block, [key, at], count)
         if self.shape.packed is None:
             return loaded
         scale = None
         if block.scales is not None:
             scale = memref.LoadOp(block.scales, [self._scale(key, at)]).result
-        return decoded(self.shape.packed, loaded, self.shape.slots, scale)
+        return self._decoded(loaded, count, scale)
+
+    def _decoded(self, words: ir.Value, count: int, scale: ir.Value | None) -> ir.Value:
+        format, unit = self.shape.packed, self.shape.instruction.unit
+        assert format is not None
+        return decoded(format, words, count, scale, converts=unit.converts)
 
     def _scale(self, key: ir.Value, at: ir.Value) -> ir.Value:
         """Where the scale of the elements from `at` on is, which are of one block of the format."""
@@ -231,8 +250,32 @@ class Operands:
             return [fragment]
         return bf16_parts(extended(fragment), self.shape.parts_of_element)
 
+    def weights(self, parts: Parts) -> Parts:
+        """Weights of the keys that a lane has, as it gives them to instructions.
+
+        Where those want all keys of a tile in each lane, its halves exchange theirs: the first
+        ones of a tile are those of the lower half.
+        """
+        instruction = self.shape.instruction
+        if not instruction.unit.replicated:
+            return parts
+        upper = arith.cmpi(arith.CmpIPredicate.ne, self.lane.group, index(0))
+        found = []
+        for values in parts:
+            count = ir.VectorType(values.type).shape[0]
+            halves: list[list[ir.Value]] = [[], []]
+            for word in elements(bitcast(values, i32(), count // 2)):
+                _, other = exchanged(word, TILE, instruction.unit)
+                halves[0].append(arith.select(upper, other, word))
+                halves[1].append(arith.select(upper, word, other))
+            size = self.shape.sums // 2
+            tiles = [half[n : n + size] for n in range(0, count // 2, size) for half in halves]
+            whole = vector.from_elements(of(i32(), count), [word for own in tiles for word in own])
+            found.append(bitcast(whole, ir.BF16Type.get(), 2 * count))
+        return found
+
     def transposed(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
-        """The eight keys of each element of D, from what `load_values` gave."""
+        """The keys of each element of D, from what `load_values` gave."""
         slots = self.shape.slots
         rows = list(loaded)
         # One instruction for two keys: pairs, then pairs of pairs, whole registers.
@@ -246,9 +289,27 @@ class Operands:
                 )
                 for pair in pairs
             ]
-            halves = [vector.shuffle(a, b, [0, 1, 2, 3]) for a, b in (own[:2], own[2:])]
-            found.append(vector.shuffle(*halves, list(range(FRAGMENT))))
+            found.append(joined(own))
         return found
+
+
+def cut(values: ir.Value, instruction: Instruction) -> list[ir.Value]:
+    """A vector along K as what a lane gives to each of some instructions."""
+    kind, size = ir.VectorType(values.type), instruction.fragment
+    starts = range(0, kind.shape[0], size)
+    if len(starts) == 1:
+        return [values]
+    part = of(kind.element_type, size)
+    return [vector.extract_strided_slice(part, values, [at], [size], [1]) for at in starts]
+
+
+def joined(parts: Sequence[ir.Value]) -> ir.Value:
+    """Vectors of one size as one, in their order: two, four, .. of them."""
+    found = list(parts)
+    while len(found) > 1:
+        both = list(range(2 * ir.VectorType(found[0].type).shape[0]))
+        found = [vector.shuffle(*pair, both) for pair in zip(found[::2], found[1::2], strict=True)]
+    return found[0]
 
 
 def part(

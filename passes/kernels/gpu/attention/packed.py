@@ -1,8 +1,9 @@
 """Keys and values in fp8 or an MX format: loaded as they are, decoded to bf16 in registers.
 
 What is loaded ahead stays packed, as words i32, for LLVM gives each i8 that a loop carries a
-register. Integers are converted to f32 and multiplied with the scale, e4m3 are by
-v_cvt_scalef32_pk_bf16_fp8. Both are exact, but for what no bf16 holds. The scale of fp8 is one.
+register. Integers are converted to f32 and multiplied with the scale. e4m3 are converted by
+v_cvt_scalef32_pk_bf16_fp8; where there is none their bits are those of an f16 with another bias.
+All are exact, but for what no bf16 holds. The scale of fp8 is one.
 
 After the B positions of an entry in an MX format are its scales, [V, D / 32, B]: see
 dialects/pages.py.
@@ -13,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, rocdl, vector
+from iree.compiler.dialects import arith, math, memref, rocdl, vector
 
 from mxc.dialects.quantise import BLOCK
 from mxc.formats.formats import BlockFormat
-from mxc.passes.kernels.gpu.attention.softmax import number
+from mxc.passes.kernels.gpu.attention.softmax import elements, number
 from mxc.passes.kernels.gpu.decode import power
+from mxc.passes.kernels.gpu.decode_bits import F16_BIAS, eights
 from mxc.passes.kernels.gpu.lanes import plus, times
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, of, splat
 
@@ -63,20 +65,40 @@ def constant_i32(value: int) -> ir.Value:
     return arith.ConstantOp(i32(), ir.IntegerAttr.get(i32(), value)).result
 
 
-def decoded(format: BlockFormat, words: ir.Value, count: int, scale: ir.Value | None) -> ir.Value:
-    """bf16 [count] of elements in words i32, of one scale i8; None: one."""
+def decoded(
+    format: BlockFormat, words: ir.Value, count: int, scale: ir.Value | None, *, converts: bool
+) -> ir.Value:
+    """bf16 [count] of elements in words i32, of one scale i8; None: one. `converts`: by the
+    instruction for e4m3."""
     element = format.element
     factor = number(1.0) if scale is None else power(scale)
-    each = [vector.extract(words, [], [n]) for n in range(ir.VectorType(words.type).shape[0])]
-    pairs = []
+    each = elements(words)
+    if converts and element.exponent:
+        return _converted(each, count, factor)
+    size = 4 * len(each)
+    if element.exponent:
+        halves = vector.from_elements(of(i32(), 2 * len(each)), eights(each, element))
+        exact = arith.extf(of(f32(), size), bitcast(halves, ir.F16Type.get(), size))
+        # The code of NaN is that of the largest number, and one place further.
+        largest = element.max * 2.0 ** (element.bias - F16_BIAS)
+        none = arith.cmpf(arith.CmpFPredicate.OGT, math.absf(exact), splat(largest, f32(), size))
+        exact = arith.select(none, splat(float("nan"), f32(), size), exact)
+        unit = 2.0 ** (F16_BIAS - element.bias)
+    else:
+        bytes_ = [_signed_byte(word, place) for word in each for place in range(4)]
+        exact, unit = vector.from_elements(of(f32(), size), bytes_), element.min_positive
+    wide = arith.mulf(exact, vector.broadcast(exact.type, arith.mulf(factor, number(unit))))
+    # Of what is exact a bf16 is the upper half.
+    halves = bitcast(wide, ir.BF16Type.get(), 2 * size)
+    return vector.shuffle(halves, halves, list(range(1, 2 * count, 2)))
+
+
+def _converted(words: Sequence[ir.Value], count: int, factor: ir.Value) -> ir.Value:
+    """By v_cvt_scalef32_pk_bf16_fp8, two elements each."""
+    pairs, kind = [], of(ir.BF16Type.get(), 2)
     for pair in range(count // 2):
         word, place = divmod(pair, 2)
-        if element.exponent:
-            kind = of(ir.BF16Type.get(), 2)
-            pairs.append(rocdl.cvt_scalef32_pk_bf16_fp8(kind, each[word], factor, bool(place)))
-        else:
-            unit = arith.mulf(factor, number(element.min_positive))
-            pairs.append(_integers(each[word], place, unit))
+        pairs.append(rocdl.cvt_scalef32_pk_bf16_fp8(kind, words[word], factor, bool(place)))
     found = pairs
     while len(found) > 1:
         joined = [_joined(a, b) for a, b in zip(found[::2], found[1::2], strict=False)]
@@ -90,12 +112,7 @@ def _joined(*parts: ir.Value) -> ir.Value:
     return vector.shuffle(*parts, list(range(size)))
 
 
-def _integers(word: ir.Value, place: int, unit: ir.Value) -> ir.Value:
-    """The first or the second two signed bytes of a word, times a unit, as bf16: upper halves."""
-    wide = []
-    for byte in (2 * place, 2 * place + 1):
-        high = arith.shli(word, constant_i32(24 - 8 * byte))
-        value = arith.sitofp(f32(), arith.shrsi(high, constant_i32(24)))
-        wide.append(arith.mulf(value, unit))
-    halves = bitcast(vector.from_elements(of(f32(), 2), wide), ir.BF16Type.get(), 4)
-    return vector.shuffle(halves, halves, [1, 3])
+def _signed_byte(word: ir.Value, place: int) -> ir.Value:
+    """A signed byte of a word as f32."""
+    high = arith.shli(word, constant_i32(24 - 8 * place))
+    return arith.sitofp(f32(), arith.shrsi(high, constant_i32(24)))

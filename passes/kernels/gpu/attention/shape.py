@@ -13,23 +13,24 @@ from mxc.dialects.pages import page_format
 from mxc.formats.formats import BlockFormat
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.gpu.attention.softmax import LOG2_E
-from mxc.passes.kernels.gpu.lanes import LANES, at_most, below, divided, plus, times
+from mxc.passes.kernels.gpu.fragments import FRAGMENT, Instruction
+from mxc.passes.kernels.gpu.lanes import at_most, below, divided, plus, times
 from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import reach_size
 from mxc.passes.kernels.vectors import index
 
-#: Rows, keys or elements of D that a matrix instruction takes: v_mfma_f32_16x16x32_bf16.
+#: Rows, keys or elements of D that a matrix instruction takes.
 TILE = 16
-#: Keys of a block, which are its K where weights meet values. A block lies in one page.
+#: Keys of a block: K of one instruction or two where weights meet values. A block lies in one page.
 BLOCK_KEYS = 32
 #: Keys of a piece, at absolute positions: sums of a row are those of its pieces, in their order.
 PIECE_KEYS = 256
-#: Elements of a fragment: 16 bytes of bf16.
-FRAGMENT = 8
-#: Bytes of a key of which registers hold a block beside the next one.
-HEAD_BYTES = 512
+#: Registers for the sums of the values of a tile.
+_SUMS = 64
 #: Numbers that a piece has after the values of a row: its maximum and its total, then nothing.
 TAIL = 4
+#: Lanes of a workgroup that adds pieces up.
+JOINED = 64
 #: Bytes that pieces computed apart may take.
 MOST_PARTS = 1 << 30
 
@@ -41,7 +42,7 @@ class Attention:
     A key has `depth` elements, a value `mixed`, of `pool` = E entries of B positions a page;
     `element` is their type, or their packed format; `sinks` is the type of the sinks. Scores are
     multiplied by `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the
-    chunks. `result`: "f32", or "bf16" where it is rounded.
+    chunks. `result`: "f32", or "bf16" where it is rounded. `instruction`: for bf16, of 16 rows.
     """
 
     heads: int
@@ -54,6 +55,7 @@ class Attention:
     scale: float
     cap: float | None
     reach: Reach
+    instruction: Instruction
     result: str = "f32"
 
     @property
@@ -62,19 +64,56 @@ class Attention:
         return LOG2_E * (self.scale if self.cap is None else self.cap)
 
     @property
+    def lanes(self) -> int:
+        """Lanes of a wave."""
+        return self.instruction.unit.lanes
+
+    @property
+    def run(self) -> int:
+        """Elements along D that a lane has of a chunk: of one instruction, or of two."""
+        return max(FRAGMENT, self.instruction.fragment)
+
+    @property
+    def chunk(self) -> int:
+        """Elements along D of all lanes of a row."""
+        return self.instruction.groups * self.run
+
+    @property
+    def chunks(self) -> int:
+        """Chunks along D; the last one may go beyond its end."""
+        return -(-self.depth // self.chunk)
+
+    @property
+    def sums(self) -> int:
+        """Sums that a lane has of a tile: scores of its row, or elements of D of the result."""
+        return self.instruction.totals
+
+    @property
+    def keys_of_tile(self) -> int:
+        """Keys of a tile whose weights a lane gives to an instruction."""
+        return TILE // self.instruction.groups
+
+    @property
+    def steps(self) -> int:
+        """Products along the keys of a block."""
+        return BLOCK_KEYS // self.instruction.form.k
+
+    @property
     def tiles(self) -> int:
         """Tiles of 16 rows that a wave may have. Two share what is read, where registers are
         enough for them."""
-        return 2 if self.head_bytes <= 128 and self.part_bytes <= 192 else 1
+        few = self.head_bytes <= 128 and self.part_bytes <= 192
+        return 2 if few and self.lanes == 64 else 1
 
     def waves(self, tiles: int) -> int:
         """Waves that a SIMD is to hold, by registers: one of them waits while another computes.
 
-        A wave was seen to take up to one register for each byte of a key, or 48 and 3/7 for each
-        byte of the parts of a key.
+        A wave of 64 was seen to take up to one register for each byte of a key, or 48 and 3/7 for
+        each byte of the parts of a key.
         """
         registers = self.head_bytes, 48 + 3 * self.part_bytes // 7
-        return max(1, min(4 // tiles, *(512 // (each * tiles) for each in registers)))
+        most = 512 * self.lanes // 64
+        return max(1, min(4 // tiles, *(most // (each * tiles) for each in registers)))
 
     @property
     def head_bytes(self) -> int:
@@ -87,14 +126,42 @@ class Attention:
         return 2 * self.depth * self.parts_of_element
 
     @property
-    def long(self) -> bool:
-        """Whether registers have no room for keys of a block while those of another are used."""
-        return self.head_bytes > HEAD_BYTES
+    def at_once(self) -> int:
+        """Chunks along D that are loaded while as many others are multiplied."""
+        registers = self._registers(BLOCK_KEYS * self.head_bytes)
+        return min(self.chunks, max(1, self.chunks * self._most // 8 // registers))
+
+    @property
+    def ahead(self) -> bool:
+        """Whether registers have room for keys of a block while those of another are used."""
+        return self.at_once == self.chunks
+
+    @property
+    def staged(self) -> bool:
+        """Whether queries are in shared memory: registers have no room for their three bf16."""
+        return (
+            self.lanes == 32 and self._registers(3 * 2 * TILE * self.depth) > 3 * self._most // 16
+        )
 
     @property
     def slices(self) -> int:
         """Waves that share out the values of a row: all compute its scores, each sums a slice."""
-        return 2 if self.long and self.mixed % (4 * TILE) == 0 else 1
+        count = 1
+        while (
+            TILE * self.mixed // (self.lanes * count) > _SUMS
+            and self.mixed % (4 * count * TILE) == 0
+        ):
+            count *= 2
+        return count
+
+    @property
+    def _most(self) -> int:
+        """Registers of a wave, at most: half of them are for accumulation in waves of 64."""
+        return 8 * self.lanes
+
+    def _registers(self, size: int) -> int:
+        """Registers for so many bytes of operands of matrix instructions."""
+        return size // (4 * TILE * self.instruction.groups)
 
     @property
     def slots(self) -> int:
@@ -187,7 +254,7 @@ class Attention:
     def joined_workgroups(self, call: Scalars) -> Sequence[Size]:
         """Workgroups of the second kernel, a run of one token each: a lane has four elements of a
         row."""
-        count = -(-self.heads * self.group * (self.mixed // TAIL) // LANES)
+        count = -(-self.heads * self.group * (self.mixed // TAIL) // JOINED)
         runs = value_of(call.runs)
         few = below(value_of(call.pieces), 2)
         return (count, arith.select(few, index(0), runs))

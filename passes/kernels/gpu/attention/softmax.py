@@ -1,7 +1,8 @@
 """Scores to weights, in the lanes where the matrix instruction left them; powers of two.
 
-A lane has eight scores of its row, in two registers of four keys; the other lanes of the row are
-16, 32 and 48 further. The maximum is of all of them, the total is each lane's own until the end.
+A lane has eight scores of its row, in waves of 32 sixteen: a vector of each tile of keys. The other
+lanes of the row are 16, 32 and 48 further. The maximum is of all of them, the total is each lane's
+own until the end.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, rocdl, vector
 
-from mxc.dialects.amdgpu_narrow import swapped
+from mxc.dialects.amdgpu_narrow import exchanged
 from mxc.passes.kernels.vectors import f32, i32, of, splat
+from mxc.targets.matrix_unit import MatrixUnit
 
 #: log2 e: exp(x) = 2 ** (x log2 e).
 LOG2_E = 1.4426950408889634
@@ -33,6 +35,8 @@ _TANH = (
 )
 
 Combine = Callable[[ir.Value, ir.Value], ir.Value]
+#: Combines an f32 over the lanes of a row.
+OfRow = Callable[[ir.Value, Combine], ir.Value]
 
 
 def number(value: float) -> ir.Value:
@@ -50,18 +54,21 @@ def greatest(x: ir.Value, y: ir.Value) -> ir.Value:
     return arith.maxnumf(x, y)
 
 
-def over_row(value: ir.Value, combine: Combine) -> ir.Value:
-    """An f32 combined over the four lanes of a row."""
-    for distance in (16, 32):
-        bits = arith.bitcast(i32(), value)
-        both = swapped(bits, bits, distance)
+def over_row(value: ir.Value, combine: Combine, unit: MatrixUnit) -> ir.Value:
+    """An f32 combined over the lanes of a row, two or four; `combine` gives the same bits whichever
+    comes first."""
+    distance = 16
+    while distance < unit.lanes:
+        both = exchanged(arith.bitcast(i32(), value), distance, unit)
         value = combine(*(arith.bitcast(f32(), part) for part in both))
+        distance *= 2
     return value
 
 
 @dataclass(frozen=True)
 class Softened:
-    """A block of a tile: `weights` f32 [8]; what came before is to be multiplied by `factor`."""
+    """A block of a tile: `weights`, f32 of all keys that a lane has; what came before is to be
+    multiplied by `factor`."""
 
     maximum: ir.Value
     total: ir.Value
@@ -70,17 +77,16 @@ class Softened:
 
 
 def online_softmax(
-    scores: Sequence[ir.Value], maximum: ir.Value, total: ir.Value, unit: float
+    scores: Sequence[ir.Value], maximum: ir.Value, total: ir.Value, unit: float, of_row: OfRow
 ) -> Softened:
-    """Weights of `scores`, two f32 [4]; these times `unit` are powers of two, as is `maximum`, that
-    of all before."""
-    both = vector.shuffle(*scores, list(range(8)))
-    own = [vector.extract(both, [], [at]) for at in range(8)]
+    """Weights of `scores`, a vector of each tile; these times `unit` are powers of two, as is
+    `maximum`, that of all before. `of_row`: combines an f32 over the lanes of a row."""
+    own = [score for each in scores for score in elements(each)]
     highest = own[0]
     for score in own[1:]:
         highest = greatest(highest, score)
     times = number(unit)
-    highest = greatest(maximum, arith.mulf(over_row(highest, greatest), times))
+    highest = greatest(maximum, arith.mulf(of_row(highest, greatest), times))
     factor = power(arith.subf(maximum, highest))
     down = arith.negf(highest)
     weights = [power(math.fma(score, times, down)) for score in own]
@@ -88,17 +94,22 @@ def online_softmax(
     total = math.fma(total, factor, weights[0])
     for weight in weights[1:]:
         total = arith.addf(total, weight)
-    return Softened(highest, total, factor, vector.from_elements(of(f32(), 8), weights))
+    kind = of(f32(), len(weights))
+    return Softened(highest, total, factor, vector.from_elements(kind, weights))
+
+
+def elements(values: ir.Value) -> list[ir.Value]:
+    """Those of a vector."""
+    return [vector.extract(values, [], [at]) for at in range(ir.VectorType(values.type).shape[0])]
 
 
 def capped(scores: Sequence[ir.Value], scale: float, cap: float) -> list[ir.Value]:
-    """tanh(scale * score / cap) of f32 [4]; the cap is the `unit` that is left."""
-    found = []
-    for four in scores:
-        own = [vector.extract(four, [], [at]) for at in range(4)]
-        bounded = [tanh(arith.mulf(score, number(scale / cap))) for score in own]
-        found.append(vector.from_elements(of(f32(), 4), bounded))
-    return found
+    """tanh(scale * score / cap) of vectors; the cap is the `unit` that is left."""
+    factor = number(scale / cap)
+    return [
+        vector.from_elements(each.type, [tanh(arith.mulf(x, factor)) for x in elements(each)])
+        for each in scores
+    ]
 
 
 def tanh(x: ir.Value) -> ir.Value:
@@ -120,27 +131,26 @@ def tanh(x: ir.Value) -> ir.Value:
 def masked(
     scores: Sequence[ir.Value], first_key: ir.Value, low: ir.Value, high: ir.Value
 ) -> list[ir.Value]:
-    """Scores, two f32 [4], of keys `first_key` .. + 3 and 16 further: MASKED outside of low .. high
-    - 1. All are i32."""
+    """Scores, a vector of each tile, of keys from `first_key` of it on: MASKED outside of low ..
+    high - 1. All are i32."""
     found = []
-    for tile, four in enumerate(scores):
+    for tile, own in enumerate(scores):
         kept = []
-        for place in range(4):
+        for place, score in enumerate(elements(own)):
             at = ir.IntegerAttr.get(i32(), 16 * tile + place)
             key = arith.addi(first_key, arith.ConstantOp(i32(), at).result)
             inside = arith.andi(
                 arith.cmpi(arith.CmpIPredicate.sge, key, low),
                 arith.cmpi(arith.CmpIPredicate.slt, key, high),
             )
-            score = vector.extract(four, [], [place])
             kept.append(arith.select(inside, score, number(MASKED)))
-        found.append(vector.from_elements(of(f32(), 4), kept))
+        found.append(vector.from_elements(own.type, kept))
     return found
 
 
-def in_all(value: ir.Value, lanes: int) -> ir.Value:
-    """An f32 as a vector of `lanes` of it."""
-    return vector.broadcast(of(f32(), lanes), value)
+def in_all(value: ir.Value, like: ir.Value) -> ir.Value:
+    """An f32 as a vector of it, of the type of another one."""
+    return vector.broadcast(like.type, value)
 
 
 def rounded(values: ir.Value, element: str) -> ir.Value:

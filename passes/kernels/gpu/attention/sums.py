@@ -27,17 +27,17 @@ from mxc.passes.kernels.gpu.attention.softmax import (
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over the keys so far: `maximum` in powers of two, `total` of the weights, `values` f32
-    [4]."""
+    """Sums over the keys so far: `maximum` in powers of two, `total` of the weights, `values`,
+    vectors of f32."""
 
     maximum: ir.Value
     total: ir.Value
     values: Sequence[ir.Value]
 
     @staticmethod
-    def none(count: int) -> Sums:
-        """Before the first key."""
-        return Sums(number(FLOOR), number(0.0), [zero(4)] * count)
+    def none(values: Sequence[ir.Value]) -> Sums:
+        """Before the first key: `values` are zeros."""
+        return Sums(number(FLOOR), number(0.0), values)
 
     @property
     def all(self) -> list[ir.Value]:
@@ -59,7 +59,7 @@ class Sums:
         values = []
         for before, own in zip(self.values, piece.values, strict=True):
             own = _unless_zero(new, own) if careful else own
-            values.append(math.fma(own, in_all(new, 4), scaled(before, old, careful=careful)))
+            values.append(math.fma(own, in_all(new, own), scaled(before, old, careful=careful)))
         return Sums(top, total, values)
 
     def finished(self, sink: ir.Value) -> list[ir.Value]:
@@ -67,18 +67,23 @@ class Sums:
         top = greatest(self.maximum, arith.mulf(sink, number(LOG2_E)))
         factor = power(arith.subf(self.maximum, top))
         own = power(math.fma(sink, number(LOG2_E), arith.negf(top)))
-        total = in_all(math.fma(self.total, factor, own), 4)
+        total = math.fma(self.total, factor, own)
         found = [scaled(each, factor, careful=True) for each in self.values]
         # A negative zero that was not left alone would be one no longer.
-        return [arith.addf(arith.divf(each, total), zero(4)) for each in found]
+        return [
+            arith.addf(
+                arith.divf(each, in_all(total, each)), zero(ir.VectorType(each.type).shape[0])
+            )
+            for each in found
+        ]
 
 
 def scaled(values: ir.Value, factor: ir.Value, *, careful: bool) -> ir.Value:
-    """f32 [4] times `factor`. `careful`: zero times anything is zero, which may be infinite."""
+    """A vector times `factor`. `careful`: zero times anything is zero, which may be infinite."""
     values = _unless_zero(factor, values) if careful else values
-    return arith.mulf(values, in_all(factor, 4))
+    return arith.mulf(values, in_all(factor, values))
 
 
 def _unless_zero(factor: ir.Value, values: ir.Value) -> ir.Value:
     none = arith.cmpf(arith.CmpFPredicate.OEQ, factor, number(0.0))
-    return arith.select(none, zero(4), values)
+    return arith.select(none, zero(ir.VectorType(values.type).shape[0]), values)

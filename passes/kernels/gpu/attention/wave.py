@@ -21,7 +21,6 @@ from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, PIECE_KEYS, TILE, Attention, piece_of
 from mxc.passes.kernels.gpu.lanes import (
-    LANES,
     at_most,
     below,
     divided,
@@ -117,15 +116,21 @@ def _run_of_block(
     shape: Attention, runs: ir.Value, count: ir.Value, block: ir.Value, tiles: int, lane: ir.Value
 ) -> ir.Value:
     """The last run whose blocks begin at or before `block`: each lane looks at one run."""
-    wide, none = ir.IntegerType.get_signless(64), constant(0, i32())
-    with loop(none, count, constant(LANES, i32()), [none]) as (start, (found,), op):
+    none = constant(0, i32())
+    with loop(none, count, constant(shape.lanes, i32()), [none]) as (start, (found,), op):
         number = arith.addi(start, short(lane))
         token = _run(runs, at_most(number, plus(count, -1)))[0]
         first = arith.addi(shape.first_block(token, tiles), number)
         begun = arith.cmpi(arith.CmpIPredicate.ule, first, block)
-        some = rocdl.ballot(wide, arith.andi(below(number, count), begun))
-        scf.YieldOp([arith.addi(found, arith.trunci(i32(), math.ctpop(some)))])
+        some = votes(arith.andi(below(number, count), begun), shape.lanes)
+        scf.YieldOp([arith.addi(found, some)])
     return plus(op.results[0], -1)
+
+
+def votes(condition: ir.Value, lanes: int) -> ir.Value:
+    """How many lanes of a wave have the condition, i32."""
+    found = math.ctpop(rocdl.ballot(ir.IntegerType.get_signless(lanes), condition))
+    return found if found.type == i32() else arith.trunci(i32(), found)
 
 
 def _run(runs: ir.Value, number: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:

@@ -1,15 +1,8 @@
 """Kernel bodies in waves of 32, as MLIR, run by numpy: all lanes of a workgroup in lockstep.
 
 For targets that the simulator does not execute. A value has one row a lane; whatever its type, it
-is held as the bits of its elements. What a matrix instruction computes is written out from the
-documents, element by element of the matrices, and knows nothing of how a kernel fills its lanes:
-
-    A, B    lane l has row (column) l % 16; where element i of its fragment is along K: `_ALONG_K`
-    C, D    lane l has column l % 16, and element i is row i + 8 (l / 16); of gfx1151 2 i + l / 16
-    scales  lane first + r has those of row r: byte b for elements 32 b .. 32 b + 31 along K
-
-Sources: AMD RDNA4 ISA guide, 7.9 (16x16x16); Triton, LinearLayoutConversions.cpp (gfx1250);
-AMD RDNA3.5 ISA guide, 7.9 (gfx1151: lanes l and l + 16 have all of the same row).
+is held as the bits of its elements. What lanes exchange, and what matrix instructions compute, is
+in lane_moves.py.
 """
 
 from __future__ import annotations
@@ -20,16 +13,9 @@ from typing import Any
 import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import scf
+from lane_moves import LaneMoves
 from lane_values import FLOATS, Array, Memory, as_bits, floats, from_bits, kind_of, raw_of
 
-WAVE = 32
-#: Where element i of a lane of group g = lane / 16 is along K, by depth and bits of an element.
-_ALONG_K: dict[tuple[int, int], Callable[[Array, Array], Array]] = {
-    (16, 16): lambda i, g: 8 * g + i,
-    (32, 16): lambda i, g: 16 * (i // 8) + 8 * g + i % 8,
-    (128, 8): lambda i, g: 32 * (i // 16) + 16 * g + i % 16,
-    (128, 4): lambda i, g: 64 * (i // 32) + 32 * g + i % 32,
-}
 _INTEGERS = {
     "arith.addi": np.add,
     "arith.subi": np.subtract,
@@ -41,17 +27,39 @@ _INTEGERS = {
     "arith.shli": np.left_shift,
     "arith.shrui": np.right_shift,
     "arith.minui": np.minimum,
+    "arith.maxui": np.maximum,
+    "arith.xori": np.bitwise_xor,
 }
-_NUMBERS = {"arith.mulf": np.multiply, "arith.addf": np.add, "arith.subf": np.subtract}
-_COMPARISONS = {0: np.equal, 1: np.not_equal, 6: np.less}
+_NUMBERS = {
+    "arith.mulf": np.multiply,
+    "arith.addf": np.add,
+    "arith.subf": np.subtract,
+    "arith.divf": np.divide,
+    "arith.negf": np.negative,
+    "arith.maxnumf": np.fmax,
+    "math.absf": np.abs,
+    "math.copysign": np.copysign,
+    "rocdl.exp2": np.exp2,
+    "rocdl.rcp": np.reciprocal,
+}
+#: Predicates of arith.cmpi, of numbers without and with a sign, and of arith.cmpf.
+_COMPARISONS = {0: np.equal, 1: np.not_equal, 6: np.less, 7: np.less_equal, 8: np.greater}
+_SIGNED = {2: np.less, 5: np.greater_equal}
+_OF_FLOATS = {1: np.equal, 2: np.greater, 4: np.less, 13: np.not_equal}
 
 
-def run(module: ir.Module, buffers: Sequence[Array], scalars: Sequence[int] = ()) -> None:
-    """Run the one kernel of a module on bytes, in place: operands in order, then the result.
+def run(
+    module: ir.Module, buffers: Sequence[Array], scalars: Sequence[int] = (), name: str = ""
+) -> None:
+    """Run a kernel of a module on bytes, in place: operands in order, then the result.
 
-    `scalars`: what comes with the call, of which the numbers of workgroups follow."""
+    `scalars`: what comes with the call, of which the numbers of workgroups follow. `name`: that of
+    the executable, where there are several."""
     (executable,) = [
-        op for op in module.body.operations if op.operation.name == "stream.executable"
+        op
+        for op in module.body.operations
+        if op.operation.name == "stream.executable"
+        and name in ("", ir.StringAttr(op.attributes["sym_name"]).value)
     ]
     export, inner = [op.operation for op in executable.regions[0].blocks[0].operations][:2]
     host = _Workgroup(1, (), (), scalars)
@@ -63,7 +71,7 @@ def run(module: ir.Module, buffers: Sequence[Array], scalars: Sequence[int] = ()
         _Workgroup(threads, group, buffers, scalars).run(function.regions[0].blocks[0])
 
 
-class _Workgroup:
+class _Workgroup(LaneMoves):
     def __init__(
         self,
         threads: int,
@@ -125,11 +133,13 @@ class _Workgroup:
         number = self.group[ir.IntegerAttr(op.attributes["dimension"]).value]
         return [np.full((self.threads, 1), number, np.uint64)]
 
-    def stream_binding_subspan(self, op: ir.Operation, *_: Any) -> list[Any]:
-        kind = ir.MemRefType(op.results[0].type)
+    def stream_binding_subspan(
+        self, op: ir.Operation, _: Any, offset: Array, *sizes: Array
+    ) -> list[Any]:
+        kind, left = ir.MemRefType(op.results[0].type), list(sizes)
         number = ir.BlockArgument(op.operands[0]).arg_number
-        # The first size, which may be dynamic, is no part of a stride.
-        strides = np.cumprod([1, *reversed(kind.shape[1:])])[::-1]
+        shape = [n if n >= 0 else int(left.pop(0)[0, 0]) for n in kind.shape]
+        strides = np.cumprod([1, *reversed(shape[1:])])[::-1]
         places = tuple(int(s) for s in strides)
         return [
             Memory(self.buffers[number], kind.element_type.width, places, np.zeros(1, np.int64))
@@ -145,13 +155,21 @@ class _Workgroup:
         return [Memory(memory.data, memory.bits, memory.strides, memory.start, bounded=True)]
 
     def memref_subview(self, op: ir.Operation, memory: Memory, *given: Array) -> list[Any]:
-        """What begins at an offset; sizes and strides are the memref's own."""
+        """What begins at an offset. Sizes are not looked at; strides of its own may be fewer."""
         counts = [int(n) for n in op.attributes["operandSegmentSizes"]]
         dynamic, start = list(given[: counts[1]]), memory.start
         for offset, stride in zip(op.attributes["static_offsets"], memory.strides, strict=True):
             own = dynamic.pop(0)[:, 0].astype(np.int64) if offset < 0 else np.array([offset])
             start = start + own * stride
-        return [Memory(memory.data, memory.bits, memory.strides, start, memory.bounded)]
+        strides = memory.strides
+        kept, _ = ir.MemRefType(op.results[0].type).get_strides_and_offset()
+        if len(kept) < len(strides):
+            strides = tuple(kept)
+        return [Memory(memory.data, memory.bits, strides, start, memory.bounded)]
+
+    def memref_collapse_shape(self, op: ir.Operation, memory: Memory) -> list[Any]:
+        strides = tuple(ir.MemRefType(op.results[0].type).get_strides_and_offset()[0])
+        return [Memory(memory.data, memory.bits, strides, memory.start, memory.bounded)]
 
     # Integers.
 
@@ -168,15 +186,32 @@ class _Workgroup:
 
     def arith_cmpi(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
         predicate = ir.IntegerAttr(op.attributes["predicate"]).value
-        if predicate == 2:  # slt
-            return [(a.astype(np.int64) < b.astype(np.int64)).astype(np.uint64)]
+        if predicate in _SIGNED:
+            a, b = (_with_sign(each, kind_of(op.operands[0])[1]) for each in (a, b))
+            return [_SIGNED[predicate](a, b).astype(np.uint64)]
         return [_COMPARISONS[predicate](a, b).astype(np.uint64)]
+
+    def arith_maxsi(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
+        pair = (_with_sign(each, kind_of(op.operands[0])[1]) for each in (a, b))
+        return self._masked(op, np.maximum(*pair).astype(np.uint64))
+
+    def arith_shrsi(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
+        wide = _with_sign(a, kind_of(op.operands[0])[1]) >> b.astype(np.int64)
+        return self._masked(op, wide.astype(np.uint64))
+
+    def arith_trunci(self, op: ir.Operation, a: Array) -> list[Any]:
+        return self._masked(op, a)
+
+    def math_ctpop(self, op: ir.Operation, a: Array) -> list[Any]:
+        return [np.bitwise_count(a).astype(np.uint64)]
 
     def arith_select(self, op: ir.Operation, chosen: Array, a: Array, b: Array) -> list[Any]:
         return [np.where(chosen.astype(bool), a, b)]
 
-    def rocdl_readfirstlane(self, op: ir.Operation, a: Array) -> list[Any]:
-        return [np.repeat(a[::WAVE], WAVE, axis=0)[: self.threads]]
+    def llvm_inline_asm(self, op: ir.Operation, a: Array) -> list[Any]:
+        """A value that the compiler does not know."""
+        assert ir.StringAttr(op.attributes["asm_string"]).value == ""
+        return [a]
 
     def llvm_call_intrinsic(
         self, op: ir.Operation, high: Array, low: Array, chosen: Array
@@ -198,7 +233,7 @@ class _Workgroup:
             return [raw_of(np.asarray(compute(*(floats(g, kind) for g in given))))]
 
     def arith_cmpf(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
-        compare = {1: np.equal, 2: np.greater}[ir.IntegerAttr(op.attributes["predicate"]).value]
+        compare = _OF_FLOATS[ir.IntegerAttr(op.attributes["predicate"]).value]
         kind = kind_of(op.operands[0])[0]
         return [compare(floats(a, kind), floats(b, kind)).astype(np.uint64)]
 
@@ -211,6 +246,10 @@ class _Workgroup:
     def arith_extf(self, op: ir.Operation, a: Array) -> list[Any]:
         return self._floats(op, lambda x: x.astype(np.float32), a)
 
+    def arith_truncf(self, op: ir.Operation, a: Array) -> list[Any]:
+        wanted = FLOATS[str(kind_of(op.results[0])[0])]
+        return self._floats(op, lambda x: x.astype(wanted), a)
+
     def llvm_intr_maximum(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
         return self._floats(op, np.maximum, a, b)
 
@@ -218,16 +257,7 @@ class _Workgroup:
         return self._floats(op, np.minimum, a, b)
 
     def arith_sitofp(self, op: ir.Operation, a: Array) -> list[Any]:
-        return [raw_of(a.astype(np.uint8).view(np.int8).astype(np.float32))]
-
-    def amdgpu_dpp(self, op: ir.Operation, old: Array, value: Array) -> list[Any]:
-        """Lanes of four in another order, or of eight in the opposite one."""
-        lane = np.arange(self.threads)
-        if "quad_perm" in str(op.attributes["kind"]):
-            order = np.array([each.value for each in op.attributes["permArgument"]])
-            return [value[lane // 4 * 4 + order[lane % 4]]]
-        assert "row_half_mirror" in str(op.attributes["kind"])
-        return [value[lane // 8 * 8 + 7 - lane % 8]]
+        return [raw_of(_with_sign(a, kind_of(op.operands[0])[1]).astype(np.float32))]
 
     # Vectors: bits stay what they are.
 
@@ -298,13 +328,19 @@ class _Workgroup:
     def scf_for(
         self, op: ir.Operation, start: Array, stop: Array, step: Array, *carried: Any
     ) -> list[Any]:
-        block = op.regions[0].blocks[0]
-        bounds = [int(np.unique(each)[0]) for each in (start, stop, step)]
-        values = list(carried)
-        for at in range(*bounds):
-            self.values[block.arguments[0]] = np.full((self.threads, 1), at, np.uint64)
+        """Lanes may have bounds of their own: those that are done wait for the others."""
+        block, outside = op.regions[0].blocks[0], self.active
+        values, at = list(carried), start
+        while (running := outside & (at < stop)[:, 0]).any():
+            self.active = running
+            self.values[block.arguments[0]] = at
             self.values.update(zip(block.arguments[1:], values, strict=True))
-            values = self.run(block)
+            found = self.run(block)
+            values = [
+                np.where(running[:, None], new, old) for new, old in zip(found, values, strict=True)
+            ]
+            at = at + step
+        self.active = outside
         return values
 
     def scf_if(self, op: ir.Operation, chosen: Array) -> list[Any]:
@@ -312,59 +348,17 @@ class _Workgroup:
         found = []
         for region, lanes in zip(op.regions, (taken, ~taken), strict=True):
             self.active = outside & lanes
-            found.append(self.run(region.blocks[0]) if len(region.blocks) else [])
+            # Where no lane is, nothing runs.
+            some = self.active.any() and len(region.blocks)
+            found.append(self.run(region.blocks[0]) if some else [])
         self.active = outside
         if not op.results:
             return []
+        if not all(found):
+            return found[0] or found[1]
         return [np.where(taken[:, None], a, b) for a, b in zip(*found, strict=True)]
 
-    # Matrices.
 
-    def _matrix(self, raw: Array, kind: ir.Type, width: int, depth: int) -> Array:
-        """The fragments of a wave as [16, depth]. Two lanes that have whole rows have the same."""
-        numbers = floats(raw, kind).astype(np.float64)
-        lane, i = np.arange(WAVE)[:, None], np.arange(raw.shape[1])[None]
-        whole = np.full((16, depth), np.nan)
-        if raw.shape[1] == depth:
-            np.testing.assert_array_equal(raw[:16], raw[16:])
-            return numbers[:16]
-        whole[np.broadcast_to(lane % 16, numbers.shape), _ALONG_K[depth, width](i, lane // 16)] = (
-            numbers
-        )
-        return whole
-
-    def _products(
-        self, op: ir.Operation, c: Array, sides: Sequence[tuple[Array, Array | None]]
-    ) -> list[Any]:
-        depth = ir.IntegerAttr(op.attributes["k"]).value
-        result = np.empty_like(c)
-        for first in range(0, self.threads, WAVE):
-            wave = slice(first, first + WAVE)
-            whole = []
-            for operand, (raw, scales) in zip(op.operands, sides, strict=False):
-                kind, width, _ = kind_of(operand)
-                matrix = self._matrix(raw[wave], kind, width, depth)
-                if scales is not None:
-                    own = floats(scales[wave][:16], ir.Type.parse("f8E8M0FNU")).astype(np.float64)
-                    matrix = matrix * np.repeat(own, 32, axis=1)
-                whole.append(matrix)
-            product = whole[0] @ whole[1].T
-            lane, i = np.arange(WAVE)[:, None], np.arange(8)[None]
-            twice = sides[0][0].shape[1] == depth
-            part = product[2 * i + lane // 16 if twice else i + 8 * (lane // 16), lane % 16]
-            total = floats(c[wave], ir.F32Type.get()).astype(np.float64) + part
-            result[wave] = raw_of(total.astype(np.float32))
-        return [result]
-
-    def amdgpu_wmma(self, op: ir.Operation, a: Array, b: Array, c: Array) -> list[Any]:
-        return self._products(op, c, [(a, None), (b, None)])
-
-    def amdgpu_scaled_wmma(
-        self, op: ir.Operation, a: Array, b: Array, c: Array, of_a: Array, of_b: Array
-    ) -> list[Any]:
-        sides = []
-        for side, raw, scales in (("a", a, of_a), ("b", b, of_b)):
-            first = ir.IntegerAttr(op.attributes[f"{side}_first_scale_lane"]).value
-            # Row r of each wave has the scales of its lane first + r.
-            sides.append((raw, np.roll(scales.reshape(-1, WAVE, 4), -first, axis=1).reshape(-1, 4)))
-        return self._products(op, c, sides)
+def _with_sign(a: Array, width: int) -> Array:
+    """Integers of so many bits as i64."""
+    return (a << np.uint64(64 - width)).astype(np.int64) >> np.int64(64 - width)

@@ -1,0 +1,66 @@
+"""What a wave writes of its rows: results, or sums of a piece that join.py adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref, scf, vector
+
+from mxc.dialects.amdgpu import bounded
+from mxc.passes.kernels.gpu.attention.operands import Operands, Row, extended, part
+from mxc.passes.kernels.gpu.attention.shape import TAIL
+from mxc.passes.kernels.gpu.attention.softmax import elements, number, rounded
+from mxc.passes.kernels.gpu.attention.sums import Sums
+from mxc.passes.kernels.gpu.attention.wave import Wave
+from mxc.passes.kernels.gpu.lanes import long, plus, times
+from mxc.passes.kernels.vectors import f32, index, of
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where the rows of `tokens` tokens of a `head` go: the memrefs `parts` and `result`."""
+
+    wave: Wave
+    operands: Operands
+    head: ir.Value
+    tokens: int
+    sinks: ir.Value
+    parts: ir.Value
+    result: ir.Value
+
+    def write(self, row: Row, sums: Sums) -> None:
+        """The result of a row; where pieces are computed apart, what this one comes to."""
+        shape, own = self.operands.shape, self.wave
+        branch = scf.IfOp(own.apart, has_else=True)
+        with ir.InsertionPoint(branch.then_block):
+            place = [own.part, self.head, index(0), index(0)]
+            numbers = shape.mixed + TAIL
+            left = bounded(part(self.parts, place, [1, 1, shape.group, numbers], kept=(2, 3)))
+            # One lane of a row, of one of its waves.
+            lane = arith.ori(self.operands.first, self.operands.lane.group)
+            last = scf.IfOp(arith.cmpi(arith.CmpIPredicate.eq, lane, index(0)))
+            with ir.InsertionPoint(last.then_block):
+                tail = [sums.maximum, sums.total, number(0.0), number(0.0)]
+                both = vector.from_elements(of(f32(), TAIL), tail)
+                vector.store(both, left, [row.member, index(shape.mixed)])
+                scf.YieldOp([])
+            self._store(sums.values, left, [row.member])
+            scf.YieldOp([])
+        with ir.InsertionPoint(branch.else_block):
+            place = [long(own.token), self.head, index(0), index(0)]
+            sizes = [self.tokens, 1, shape.group, shape.mixed]
+            result = bounded(part(self.result, place, sizes, kept=(0, 2, 3)))
+            sink = extended(memref.LoadOp(self.sinks, [self.head, row.member]).result)
+            self._store(sums.finished(sink), result, [long(row.token), row.member])
+            scf.YieldOp([])
+
+    def _store(self, values: Sequence[ir.Value], into: ir.Value, at: list[ir.Value]) -> None:
+        """The slots of a row of the product lie side by side."""
+        shape, kind = self.operands.shape, str(ir.MemRefType(into.type).element_type)
+        first = times(self.operands.lane.group, shape.sums)
+        for place, lanes in enumerate(zip(*map(elements, values), strict=True)):
+            column = plus(self.operands.first, times(plus(first, place), shape.slots))
+            whole = vector.from_elements(of(f32(), shape.slots), list(lanes))
+            vector.store(rounded(whole, kind), into, [*at, column])

@@ -1,0 +1,168 @@
+"""Attention kernels of GPUs with waves of 32, by an interpreter of MLIR, against float64.
+
+It has the layouts of their matrix instructions from documents (lane_interpreter.py). The whole
+kernel is run, and the one that adds pieces up; what LLVM makes of them is not seen here.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import lane_interpreter
+import numpy as np
+import pytest
+from attention_cases import KEYS, PAGE, Case, Inputs, check, draw, program, seen
+from iree.compiler import ir
+from numpy.typing import NDArray
+
+import mxc
+from mxc.artifact.manifest import REPORT
+from mxc.compiler.pipelines import pipeline
+from mxc.dialects.attention import Chunk
+from mxc.dialects.context import new_context
+from mxc.passes import base
+from mxc.passes.kernels.gpu.attention.shape import PIECE_KEYS, TAIL
+
+TARGETS = ["gfx1201", "gfx1250", "gfx1151"]
+#: Heads of less than a chunk of D, of some and of a part of one; queries in registers and in shared
+#: memory; windows, chunks, caps, latent values; values of one wave and of two.
+CASES = [
+    Case(2, 8, 64, reach=50),
+    Case(1, 3, 80, cap=3.0),
+    Case(1, 20, 16, "f16", "bf16", reach=Chunk(20), rounded=True),
+    Case(1, 2, 256, latent=192),
+    Case(1, 4, 128, "f32", "f16"),
+    Case(2, 4, 64, "mxfp8e4m3"),
+    Case(1, 4, 128, "mxint8"),
+    Case(1, 4, 96, "fp8e4m3", reach=20),
+]
+CALLS = {
+    "tokens": [(1, 520), (1, 0), (1, 255)],
+    "mixed": [(5, 254), (1, 513), (3, 29)],
+}
+each_target = pytest.mark.parametrize("target", TARGETS)
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+@cache
+def lowered(target: str, case: Case) -> ir.Module:
+    """A case with its kernels as MLIR."""
+    with new_context():
+        module = ir.Module.parse(program([case]).decode())
+        for stage in pipeline(target).stages:
+            base.run(stage.passes, module)
+            if stage.name == "kernels":
+                return module
+    raise AssertionError("no kernels")
+
+
+def attend(target: str, case: Case, given: Inputs, pieces: int) -> NDArray[np.float32]:
+    """The result, where decoded tokens are computed in so many pieces apart."""
+    queries, sinks, _, runs, pool, lists = given.arrays
+    tokens, count = len(queries), len(runs)
+    apart = count * pieces if pieces > 1 else 1
+    rows = case.heads * case.group
+    parts = np.full(apart * rows * (case.mixed + TAIL), np.nan, np.float32)
+    kind = np.uint16 if case.rounded else np.float32
+    result = np.full(tokens * rows * case.mixed, -1, np.int16).view(np.uint16)
+    if not case.rounded:
+        result = np.full(tokens * rows * case.mixed, np.nan, np.float32)
+    flat = [
+        np.ascontiguousarray(each).reshape(-1).view(np.uint8)
+        for each in (queries, pool, sinks, runs, lists, parts, result)
+    ]
+    scalars = [tokens, count, lists.shape[1], len(pool), KEYS, case.values, pieces]
+    module = lowered(target, case)
+    with module.context:
+        names = [
+            ir.StringAttr(op.attributes["sym_name"]).value
+            for op in module.body.operations
+            if op.operation.name == "stream.executable"
+        ]
+        joined = next(name for name in names if name.endswith("_joined"))
+        main = joined.removesuffix("_joined")
+        lane_interpreter.run(module, flat, scalars, main)
+        lane_interpreter.run(module, [flat[5], flat[2], flat[3], flat[6]], scalars, joined)
+    found = flat[6].view(kind)
+    if case.rounded:
+        found = (found.astype(np.uint32) << 16).view(np.float32)
+    return found.reshape(*queries.shape[:3], case.mixed)
+
+
+def pieces_of(given: Inputs) -> int:
+    """All that there are."""
+    return -(-given.lists.shape[1] * PAGE // PIECE_KEYS)
+
+
+@each_target
+@each_case
+@pytest.mark.parametrize("spans", CALLS.values(), ids=CALLS)
+def test_rows_of_runs(case: Case, spans: Sequence[tuple[int, int]], target: str) -> None:
+    """What no row sees may be anything; the bits do not depend on what is computed apart."""
+    given = draw(case, spans)
+    found = attend(target, case, given, 1)
+    check(found, case, given)
+    apart = attend(target, case, given, pieces_of(given))
+    np.testing.assert_array_equal(apart.view(np.int32), found.view(np.int32))
+
+
+@each_target
+@pytest.mark.parametrize("case", CASES[:2], ids=str)
+def test_what_no_row_sees_may_be_anything(case: Case, target: str) -> None:
+    given = draw(case, [(3, 30), (1, 40)])
+    used = np.zeros(given.pool.shape[:3], bool)
+    for entry in {KEYS, case.values}:
+        used[:, entry] = seen(case, given)
+    poisoned = replace(given, pool=given.pool.copy())
+    poisoned.pool[~used] = np.nan
+    poisoned.pool[~used, :, ::3] = -np.inf
+    found = attend(target, case, poisoned, 1)
+    check(found, case, given)
+    same = attend(target, case, given, 1)
+    np.testing.assert_array_equal(found.view(np.int32), same.view(np.int32))
+
+
+@each_target
+def test_bits_of_a_row_are_its_own(target: str) -> None:
+    """A prompt at once, in parts that divide its tokens anyhow, in company, token by token."""
+    case = CASES[0]
+    given = draw(case, [(9, PIECE_KEYS - 4), (2, 270)], seed=2)
+    whole = attend(target, case, given, 1)
+    parts = [[(0, 0, 9)], [(1, 0, 1), (0, 0, 7)], [(0, 8, 1), (1, 1, 1), (0, 3, 1)]]
+    for each in parts:
+        rows = np.concatenate(
+            [given.runs[run, 0] + np.arange(first, first + count) for run, first, count in each]
+        )
+        some = given.some(case, each)
+        found = attend(target, case, some, pieces_of(some))
+        np.testing.assert_array_equal(found.view(np.int32), whole[rows].view(np.int32))
+
+
+@each_target
+def test_a_key_that_is_infinite(target: str) -> None:
+    """The rows that see it have what f32 has of it; others have the same bits as without it."""
+    case = replace(CASES[0], pool="f32")
+    given = draw(case, [(3, 10)])
+    given.queries[:] = np.abs(given.queries)
+    before = attend(target, case, given, 1)
+    page, place = given.place(0, 12)
+    given.pool[page, KEYS, place, :, 3] = -np.inf
+    found = attend(target, case, given, 1)
+    check(found, case, given)
+    np.testing.assert_array_equal(found[:2].view(np.int32), before[:2].view(np.int32))
+
+
+@each_target
+def test_registers_are_enough(target: str, tmp_path: Path) -> None:
+    """Nothing goes to scratch memory, with queries in registers or in shared memory.
+
+    Some scalar registers wait in lanes of vector registers, which the report counts as spills.
+    """
+    (tmp_path / "program.mlir").write_bytes(program([Case(2, 8, 64), Case(2, 8, 128)]))
+    mxc.compile(tmp_path / "program.mlir", target=target, output=tmp_path / "program.mxc")
+    report = json.loads((tmp_path / "program.mxc" / REPORT).read_text())
+    kernels = [k for k in report["kernels"] if k["name"].startswith("mxc_attention")]
+    assert len(kernels) == 4
+    assert {k["scratch_bytes"] for k in kernels} == {0}
