@@ -20,7 +20,10 @@ from collections.abc import Sequence
 from iree.compiler import ir
 from iree.compiler.dialects import amdgpu, arith, rocdl, vector
 
+from mxc.dialects.amdgpu import pinned, thread
+from mxc.dialects.generic import constant
 from mxc.formats.formats import E2M3, ElementFormat
+from mxc.targets.matrix_unit import MatrixUnit
 
 #: s_setreg's name of MODE[23:23], FP16_OVFL: register 1, first bit 23, one bit.
 _FP16_OVFL = 1 | 23 << 6
@@ -164,3 +167,23 @@ def swapped(first: ir.Value, second: ir.Value, rows: int) -> tuple[ir.Value, ir.
         for place in range(2)
     )
     return low, high
+
+
+def exchanged(value: ir.Value, distance: int, unit: MatrixUnit) -> tuple[ir.Value, ir.Value]:
+    """An i32 of this lane and of the one whose number differs by 16 or 32, in either order."""
+    i32 = value.type
+    if unit.swaps:
+        return swapped(value, value, distance)
+    if unit.lanes == 2 * distance == 32:
+        # Lane n of either half reads lane n of the other one.
+        order = (0x76543210, -0x01234568)
+        low, high = (arith.ConstantOp(i32, ir.IntegerAttr.get(i32, n)).result for n in order)
+        return value, rocdl.permlanex16(i32, value, value, low, high, True, False)
+    # The address is computed here each time: a register for it would be one too many.
+    (lane,) = pinned([arith.index_cast(i32, thread())])
+    return value, of_lane(value, arith.xori(lane, constant(distance, i32)))
+
+
+def of_lane(value: ir.Value, lane: ir.Value) -> ir.Value:
+    """An i32 of another lane of the wave, by its number, i32: ds_bpermute."""
+    return rocdl.ds_bpermute(value.type, arith.muli(lane, constant(4, lane.type)), value)

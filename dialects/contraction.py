@@ -80,9 +80,10 @@ class Contraction:
     `batch` and `m` are None where they come with the call. `chosen`: ids say which expert a group
     has; else each has its own. What has been made of it, where a kernel of ours computes it:
     `out`: its result. `kind`: of the instruction that multiplies. `choice`: why not by a better one
-    that the machine has. `unfused`: why the elementwise operation that follows, its subject, is
-    left for another kernel. `clocks`: of a GPU, by the model of time that chose the schedule, and
-    `workgroups`. These are empty, or 0, where there is nothing to say.
+    that the machine has. `schedule`: the one that the user gave. `unfused`: why the elementwise
+    operation that follows, its subject, is left for another kernel. `clocks`: of a GPU, by the
+    model of time that chose the schedule, and `workgroups`. These are empty, or 0, where there is
+    nothing to say.
     """
 
     batch: int | None
@@ -96,6 +97,7 @@ class Contraction:
     chosen: bool = False
     kind: Kind | None = None
     choice: str = ""
+    schedule: str = ""
     unfused: str = ""
     clocks: int = 0
     workgroups: int = 0

@@ -32,7 +32,7 @@ from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.gpu.top_k import TopK
 from mxc.passes.kernels.values import is_filled
 from mxc.passes.rewriting.rebuild import sweep
-from mxc.passes.rewriting.worklist import erase
+from mxc.passes.rewriting.worklist import replace_op
 from mxc.targets.amd import known_gpu
 
 #: arith.CmpFPredicate.OGT.
@@ -57,9 +57,7 @@ class LowerTopKToGpuKernels(Pass):
             x = op.operands[0]
             with ir.InsertionPoint(op), op.location:
                 made = calls.dispatch(kernel.name, kernel, [x], dynamic_sizes(x), kernel.threads)
-            for old, new in zip(op.results, made.results, strict=True):
-                old.replace_all_uses_with(new)
-            erase(op)
+            replace_op(op, made.results)
         sweep(module)
 
 

@@ -11,7 +11,7 @@
 
 // UNUSED: unused.json: no contraction has m 3, or an entry before took them all; `mxc report` lists them
 // WRONG: wrong.json: a schedule wants instruction 16 or 32
-// OTHER: other.json: wanted a list of objects with a schedule and any of m, n, k, lhs, rhs, found {"m": 4}
+// OTHER: other.json: wanted a list of objects with a schedule and any of batch, m, n, k, lhs, rhs, found {"m": 4}
 // BOUNDS: bounds.json: of several schedules all but the last want 'below', the number of rows from which on the next one goes, rising; found [None]
 // MISSING: missing.json: schedules cannot be read
 // TARGET: no kernel of ours is for 'gfx90a'; there are some for gfx950, gfx942, gfx1250, gfx1201

@@ -34,7 +34,7 @@ util.initializer {
 
 // -----
 
-// A scale, repeated once for each element.
+// A scale, repeated once for each element, twice.
 flow.executable private @broadcast {
   flow.executable.export public @broadcast
   builtin.module {
@@ -48,11 +48,12 @@ flow.executable private @broadcast {
   }
 }
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<8x2xf8E8M0FNU>
-util.func public @f() -> tensor<8x2x32xf8E8M0FNU> {
+util.func public @f() -> (tensor<8x2x32xf8E8M0FNU>, tensor<8x2x32xf8E8M0FNU>) {
   %s = util.global.load immutable @s : tensor<8x2xf8E8M0FNU>
-  // expected-error @+1 {{writes a broadcast scale, tensor<8x2x32xf8E8M0FNU> (512 bytes), at run time; wanted the packed weight read by the contraction itself: pack it ahead of time}}
+  // expected-error @+1 {{writes a broadcast scale, tensor<8x2x32xf8E8M0FNU> (512 bytes), at run time; wanted the packed weight read by the contraction itself: pack it ahead of time (and 1 more)}}
   %y = flow.dispatch @broadcast::@broadcast(%s) : (tensor<8x2xf8E8M0FNU>) -> tensor<8x2x32xf8E8M0FNU>
-  util.return %y : tensor<8x2x32xf8E8M0FNU>
+  %z = flow.dispatch @broadcast::@broadcast(%s) : (tensor<8x2xf8E8M0FNU>) -> tensor<8x2x32xf8E8M0FNU>
+  util.return %y, %z : tensor<8x2x32xf8E8M0FNU>, tensor<8x2x32xf8E8M0FNU>
 }
 
 // -----

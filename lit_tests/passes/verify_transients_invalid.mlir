@@ -40,13 +40,15 @@ util.func public @f(%w: !stream.resource<constant>, %out: !stream.resource<exter
 
 // -----
 
-// More transient memory than allowed, and memory whose size nobody knows.
+// More transient memory than allowed, twice, and memory whose size nobody knows.
 util.func public @f() -> !stream.timepoint {
   %size = arith.constant 8192 : index
-  // expected-error @+1 {{a transient buffer of 8192 bytes; wanted at most 4096 bytes (max-transient-bytes)}}
+  // expected-error @+1 {{a transient buffer of 8192 bytes; wanted at most 4096 bytes (max-transient-bytes) (and 1 more)}}
   %result, %done = stream.resource.alloca uninitialized : !stream.resource<transient>{%size} => !stream.timepoint
   %end = stream.resource.dealloca await(%done) => %result : !stream.resource<transient>{%size} => !stream.timepoint
-  util.return %end : !stream.timepoint
+  %more, %known = stream.resource.alloca uninitialized await(%end) => !stream.resource<transient>{%size} => !stream.timepoint
+  %last = stream.resource.dealloca await(%known) => %more : !stream.resource<transient>{%size} => !stream.timepoint
+  util.return %last : !stream.timepoint
 }
 
 // -----

@@ -52,3 +52,10 @@ def erase(op: ir.Operation) -> None:
         for worklist in _worklists:
             worklist.discard(inner)
     op.erase()
+
+
+def replace_op(op: ir.Operation, values: Iterable[ir.Value]) -> None:
+    """Give the uses of each result of an operation to one of `values`, and erase it."""
+    for old, new in zip(op.results, values, strict=True):
+        old.replace_all_uses_with(new)
+    erase(op)

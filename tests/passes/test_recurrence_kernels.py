@@ -83,12 +83,13 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Call:
         if name == NARROW:
             source = lowered(4, source)
         folder: Path = tmp_path_factory.mktemp("recurrences")
+        file = folder / "module.vmfb"
         request = Request(
-            program=source.encode(), place="cases", target=kind, module=folder / "module.vmfb"
+            program=source.encode(), place="cases", target=kind, module=file, parameters=True
         )
-        compile_here(request, folder / "assembly", folder / "program", lambda step: None)
+        compile_here(request, None, folder / "program", lambda step: None)
         instance = rt.VmInstance()
-        module = rt.VmModule.mmap(instance, str(folder / "module.vmfb"))
+        module = rt.VmModule.mmap(instance, str(file))
         modules = [rt.create_hal_module(instance, device), module]
         return rt.VmContext(instance, modules), module
 

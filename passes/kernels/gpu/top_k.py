@@ -11,7 +11,7 @@ the copy of the row in shared memory, which all of them read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
@@ -20,7 +20,7 @@ from mxc.dialects.amdgpu import barrier, shared, thread
 from mxc.dialects.generic import constant
 from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.executables import Threads, workgroup
-from mxc.passes.kernels.extents import Buffer, Size, named
+from mxc.passes.kernels.extents import Buffer, Size, Sized, named
 from mxc.passes.kernels.gpu.lanes import below, plus, short
 from mxc.passes.kernels.vectors import f32, i32, index, load, loop
 
@@ -30,7 +30,7 @@ _NOTHING = float("-inf")
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(Sized):
     """The `count` largest of `columns` f32, falling, in each of `rows` rows, and their indices.
 
     Where `rows` is None, their number is an index scalar of each call. `wave`: lanes of one.
@@ -58,15 +58,6 @@ class TopK:
     def threads(self) -> Threads:
         """Threads of a workgroup."""
         return Threads(-(-self.columns // self.wave) * self.wave, self.wave)
-
-    @property
-    def scalars(self) -> int:
-        """How many index values come with each call."""
-        return int(self.rows is None)
-
-    def given(self, scalars: Sequence[ir.Value]) -> TopK:
-        """This kernel for so many rows."""
-        return replace(self, rows=scalars[0]) if self.scalars else self
 
     @property
     def workgroups(self) -> list[Size]:

@@ -25,7 +25,7 @@ from mxc.passes.kernels.executables import Threads, dispatch_all, executable
 from mxc.passes.kernels.extents import Size, dynamic_of
 from mxc.passes.kernels.recurrences.shape import ConvolutionShape, Extents, RuleShape
 from mxc.passes.kernels.reshapes import as_buffer
-from mxc.passes.rewriting.worklist import erase
+from mxc.passes.rewriting.worklist import replace_op
 
 Shape = RuleShape | ConvolutionShape
 
@@ -69,9 +69,7 @@ def lower_recurrences(module: ir.Operation, choose: Callable[[Shape], Kernel | R
                 _build(shape, kernel)
         with ir.InsertionPoint(op), op.location:
             made = _dispatch(shape, op, call.states)
-        for old, new in zip(op.results, made.results, strict=True):
-            old.replace_all_uses_with(new)
-        erase(op)
+        replace_op(op, made.results)
     named_operations.erase_unused(module)
 
 

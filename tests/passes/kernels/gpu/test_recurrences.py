@@ -16,6 +16,8 @@ from recurrence_cases import Array, Case, Convolution, Given, Rule, check, check
 from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.passes import base
+from mxc.passes.kernels.gpu.recurrences.delta_rule import GpuDeltaRule
+from mxc.passes.kernels.recurrences.shape import RuleShape
 
 #: One workgroup a head and several; lanes of two waves and of four; vectors of one, two and four
 #: elements; a decay for each row of a state. Columns that fill workgroups, and that do not.
@@ -113,3 +115,12 @@ def test_what_no_kernel_takes_is_computed(watched: Callable[..., Any]) -> None:
         result, pool = made.model.call(str(case), *arrays, np.array(layer, np.int32))
         check(case, given, np.asarray(result), np.asarray(pool))
         assert not any(kernel.name.startswith("mxc_") for kernel, _ in made.seen)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "taken"),
+    [(256, 8, True), (264, 8, False), (12, 8, False), (8, 12, False), (8, 16, True)],
+)
+def test_states_of_a_delta_rule(rows: int, columns: int, taken: bool) -> None:
+    shape = RuleShape(1, 1, rows, columns, 1, each=False)
+    assert isinstance(GpuDeltaRule.of(shape, 64), GpuDeltaRule) is taken

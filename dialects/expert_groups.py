@@ -1,0 +1,149 @@
+"""Rows for experts, sorted into groups of one expert each: a named operation.
+
+There are P pairs of a token and an expert that it chose, and E experts. A group has B rows of one
+expert; an expert has as many groups as its pairs fill, the last of them in part:
+
+    pairs      (t0,e2) (t0,e0) (t1,e2) (t1,e1) ..
+    slots      e0: [p1 . . .]  e1: [p3 . . .]  e2: [p0 p2 . .] ..     G groups of B slots
+
+The pairs of an expert are in their order. G is what a call may need at most; the groups that it
+does not need come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, tensor
+
+from mxc.dialects import named_operations
+from mxc.dialects.generic import constant, empty, generic, loop_index, shape_of
+from mxc.dialects.sizes import size_of, value_of
+
+#: The operation's name, and the options that it is built with.
+GROUP_BY_EXPERT, EXPERTS, ROWS = "group_by_expert", "experts", "rows"
+
+
+@dataclass(frozen=True)
+class GroupingCall:
+    """A call of the operation: the pairs' experts i32 [P], and how large a group is."""
+
+    op: ir.Operation
+    chosen: ir.Value
+    experts: int
+    rows: int
+
+
+def group_by_expert(
+    chosen: ir.Value, experts: int, rows: int
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Sort pairs into groups of `rows` slots: what `chosen` i32 [P] has are the `experts`' numbers.
+
+    The expert of each group, i32 [G]; the pair of each slot, i32 [G * rows]; the slot of each pair,
+    i32 [P]. A slot without a pair has pair 0, a group without one the last expert.
+    """
+    index, kind = ir.IndexType.get(), i32()
+    pairs = value_of(size_of(chosen, 0))
+    used = arith.minsi(pairs, constant(experts, index))
+    most = arith.addi(pairs, arith.muli(used, constant(rows - 1, index)))
+    groups = arith.divui(most, constant(rows, index))
+    slots = arith.muli(groups, constant(rows, index))
+    # They say how large the results are.
+    operands = [chosen, empty([groups], kind), empty([slots], kind)]
+    whole = ir.IntegerType.get_signless(64)
+    options: dict[str, ir.Attribute] = {
+        EXPERTS: ir.IntegerAttr.get(whole, experts),
+        ROWS: ir.IntegerAttr.get(whole, rows),
+    }
+    kinds = [ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()], kind)] * 2
+    owner, pair_of_slot, slot_of_pair = named_operations.call(
+        GROUP_BY_EXPERT,
+        operands,
+        [*kinds, chosen.type],
+        lambda *given: _reference(*given, count=experts, rows=rows),
+        options=options,
+        sizes=[(1, 0), (2, 0), *[(0, 0)] * (shape_of(chosen)[0] < 0)],
+    )
+    return owner, pair_of_slot, slot_of_pair
+
+
+def grouping_calls(module: ir.Operation) -> Iterator[GroupingCall]:
+    """The calls of the operation in a program; they may be replaced meanwhile."""
+    for found in named_operations.calls(module, GROUP_BY_EXPERT):
+        experts, rows = (ir.IntegerAttr(found.options[name]).value for name in (EXPERTS, ROWS))
+        yield GroupingCall(found.op, found.op.operands[0], experts, rows)
+
+
+def i32() -> ir.Type:
+    """The i32 type of the current context."""
+    return ir.IntegerType.get_signless(32)
+
+
+def _reference(
+    chosen: ir.Value, groups: ir.Value, slots: ir.Value, *, count: int, rows: int
+) -> list[ir.Value]:
+    def number(value: int) -> ir.Value:
+        return constant(value, i32())
+
+    def one_if(condition: ir.Value) -> ir.Value:
+        return arith.select(condition, number(1), number(0))
+
+    def equal(a: ir.Value, b: ir.Value) -> ir.Value:
+        return arith.cmpi(arith.CmpIPredicate.eq, a, b)
+
+    def position(output: str, letter: str) -> ir.Value:
+        return arith.index_cast(i32(), loop_index(output, letter))
+
+    def count_earlier(a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
+        loops = "p q"
+        earlier = arith.cmpi(
+            arith.CmpIPredicate.slt, loop_index(loops, "q"), loop_index(loops, "p")
+        )
+        return arith.addi(acc, one_if(arith.andi(earlier, equal(a, b))))
+
+    rank = generic([(chosen, "p"), (chosen, "q")], "p", i32(), count_earlier)
+    blocks = generic(
+        [(chosen, "p")],
+        "e",
+        i32(),
+        lambda c, acc: arith.addi(acc, one_if(equal(c, position("e", "e")))),
+        sizes={"e": count},
+    )
+    blocks = generic(
+        [(blocks, "e")],
+        "e",
+        i32(),
+        lambda n: arith.divui(arith.addi(n, number(rows - 1)), number(rows)),
+    )
+
+    def add_earlier(n: ir.Value, acc: ir.Value) -> ir.Value:
+        earlier = arith.cmpi(
+            arith.CmpIPredicate.slt, loop_index("e d", "d"), loop_index("e d", "e")
+        )
+        return arith.addi(acc, arith.select(earlier, n, number(0)))
+
+    first = generic([(blocks, "d")], "e", i32(), add_earlier, sizes={"e": count})
+
+    def place(expert: ir.Value, before: ir.Value) -> ir.Value:
+        at = arith.index_cast(ir.IndexType.get(), expert)
+        return arith.addi(arith.muli(tensor.extract(first, [at]), number(rows)), before)
+
+    places = generic([(chosen, "p"), (rank, "p")], "p", i32(), place)
+
+    def ended(start: ir.Value, n: ir.Value, acc: ir.Value) -> ir.Value:
+        over = arith.cmpi(arith.CmpIPredicate.sle, arith.addi(start, n), position("g", "g"))
+        return arith.addi(acc, one_if(over))
+
+    many = {"g": size_of(groups, 0)}
+    owner = generic([(first, "e"), (blocks, "e")], "g", i32(), ended, sizes=many)
+    owner = generic([(owner, "g")], "g", i32(), lambda e: arith.minsi(e, number(count - 1)))
+
+    def pair_here(slot: ir.Value, acc: ir.Value) -> ir.Value:
+        here = equal(slot, position("s p", "s"))
+        return arith.select(here, position("s p", "p"), acc)
+
+    many = {"s": size_of(slots, 0)}
+    pair_of_slot = generic([(places, "p")], "s", i32(), pair_here, sizes=many)
+    return [owner, pair_of_slot, places]

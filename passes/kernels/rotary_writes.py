@@ -1,0 +1,144 @@
+"""Kernels that turn queries and keys, and write keys and values to their pages.
+
+A workgroup has a row. It goes over pieces of `lanes` elements of each half of a head, on a GPU a
+thread over every so many of them: what is turned together is in two registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref, scf, vector
+
+from mxc.dialects.amdgpu import thread
+from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.reasons import Reason
+from mxc.dialects.rotary_writes import RotaryWrite
+from mxc.passes.kernels.executables import Threads, workgroup
+from mxc.passes.kernels.extents import Buffer, Size
+from mxc.passes.kernels.vectors import f32, i32, index, load, loop, of
+
+#: Types of pools; lanes of a workgroup on a GPU.
+_FLOATS, _THREADS = ("bf16", "f16", "f32"), 256
+
+
+@dataclass(frozen=True)
+class Extents:
+    """Extents of a call: rows T and pages N of the pool; None where there is no call."""
+
+    rows: Size = None
+    pages: Size = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryKernel:
+    """`queries` and `heads` heads of `depth` elements, into pages of `pool` (entries, positions) of
+    `element`; `lanes`: elements of a register. `wave`: lanes of one, None on a CPU."""
+
+    queries: int
+    heads: int
+    depth: int
+    pool: tuple[int, int]
+    element: str
+    lanes: int
+    wave: int | None
+
+    @staticmethod
+    def of(call: RotaryWrite, lanes: int, wave: int | None) -> RotaryKernel | Reason:
+        """The kernel of a call, or why there is none."""
+        _, entries, positions, heads, depth = shape_of(call.pool)
+        element, half = str(element_of(call.pool)), depth // 2
+        if element not in _FLOATS:
+            return Reason(f"pages are {element}; kernels take {', '.join(_FLOATS)}")
+        if half % lanes:
+            return Reason(f"half of a head has {half} elements; kernels take multiples of {lanes}")
+        return RotaryKernel(
+            queries=shape_of(call.queries)[1] // depth,
+            heads=heads,
+            depth=depth,
+            pool=(entries, positions),
+            element=element,
+            lanes=lanes,
+            wave=wave,
+        )
+
+    @property
+    def name(self) -> str:
+        """The symbol of the kernel: the same for the same work."""
+        entries, positions = self.pool
+        heads = f"{self.queries}x{self.heads}x{self.depth}"
+        return f"mxc_rotary_write_{heads}_{self.element}_{entries}x{positions}"
+
+    @property
+    def threads(self) -> Threads | None:
+        """Threads of a workgroup, on a GPU."""
+        return None if self.wave is None else Threads(_THREADS, self.wave)
+
+    def buffers(self, of: Extents) -> list[Buffer]:
+        """Queries, keys, values, cos, sin, slots, the pool, and the turned queries."""
+        asked = Buffer([of.rows, self.queries * self.depth], f32())
+        rows = Buffer([of.rows, self.heads * self.depth], f32())
+        table = Buffer([of.rows, self.depth // 2], f32())
+        pool = [of.pages, *self.pool, self.heads, self.depth]
+        kind = ir.Type.parse(self.element)
+        slots = Buffer([of.rows], i32())
+        return [asked, rows, rows, table, table, slots, Buffer(pool, kind), asked]
+
+    def body(self, entry: ir.Value, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        queries, keys, values, cos, sin, slots, pool, result = buffers
+        row, half = workgroup(0), self.depth // 2
+        slot = arith.index_castui(ir.IndexType.get(), memref.LoadOp(slots, [row]).result)
+        positions = index(self.pool[1])
+        page, at = arith.divui(slot, positions), arith.remui(slot, positions)
+        next_entry = arith.addi(entry, index(1))
+
+        def turned(source: ir.Value, head: ir.Value, column: ir.Value) -> list[ir.Value]:
+            re, im = self._halves(source, row, head, column)
+            c, s = (load(table, [row, column], f32(), self.lanes) for table in (cos, sin))
+            real = arith.subf(arith.mulf(re, c), arith.mulf(im, s))
+            return [real, arith.addf(arith.mulf(im, c), arith.mulf(re, s))]
+
+        def ask(head: ir.Value, column: ir.Value) -> None:
+            first = arith.addi(arith.muli(head, index(self.depth)), column)
+            for part, value in enumerate(turned(queries, head, column)):
+                vector.store(value, result, [row, arith.addi(first, index(part * half))])
+
+        def keep(head: ir.Value, column: ir.Value) -> None:
+            for place, found in (
+                (entry, turned(keys, head, column)),
+                (next_entry, self._halves(values, row, head, column)),
+            ):
+                for part, value in enumerate(found):
+                    column_of_part = arith.addi(column, index(part * half))
+                    where = [page, place, at, head, column_of_part]
+                    vector.store(self._rounded(value), pool, where)
+
+        self._over_pieces(self.queries, ask)
+        self._over_pieces(self.heads, keep)
+
+    def _over_pieces(self, heads: int, body: Callable[[ir.Value, ir.Value], None]) -> None:
+        """`body` of the head and the first element of each piece of one half."""
+        pieces = self.depth // 2 // self.lanes
+        on_gpu = self.wave is not None
+        first, step = (thread(), _THREADS) if on_gpu else (index(0), 1)
+        with loop(first, index(heads * pieces), index(step)) as (piece, _, _):
+            column = arith.muli(arith.remui(piece, index(pieces)), index(self.lanes))
+            body(arith.divui(piece, index(pieces)), column)
+            scf.YieldOp([])
+
+    def _halves(
+        self, source: ir.Value, row: ir.Value, head: ir.Value, column: ir.Value
+    ) -> list[ir.Value]:
+        """The elements from `column` on of both halves of a head."""
+        first = arith.addi(arith.muli(head, index(self.depth)), column)
+        places = (first, arith.addi(first, index(self.depth // 2)))
+        return [load(source, [row, place], f32(), self.lanes) for place in places]
+
+    def _rounded(self, value: ir.Value) -> ir.Value:
+        """As an element of the pool."""
+        if self.element == "f32":
+            return value
+        return arith.truncf(of(ir.Type.parse(self.element), self.lanes), value)

@@ -1,0 +1,126 @@
+"""Pairs sorted by expert, by kernels for GPUs: what a stable sort of numpy finds.
+
+Those of gfx950 and gfx942, in waves of 64, run on the simulator, as users compile them. That of
+gfx1201, in waves of 32, is run by an interpreter of MLIR (lane_interpreter.py).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import lane_interpreter
+import numpy as np
+import numpy.typing as npt
+import pytest
+from iree.compiler import ir
+from iree.compiler.dialects import func
+
+from mxc.compiler.pipelines import pipeline
+from mxc.dialects.context import new_context
+from mxc.dialects.expert_groups import group_by_expert
+from mxc.passes import base
+
+Integers = npt.NDArray[np.int32]
+
+#: Experts, and slots of a group: of less than a wave, of more lanes than bring pairs, odd numbers.
+CASES = [(5, 4), (32, 16), (300, 16), (7, 3)]
+each_case = pytest.mark.parametrize(("experts", "rows"), CASES)
+SIMULATED = ["gfx950", "gfx942"]
+each_target = pytest.mark.parametrize("target", [*SIMULATED, "gfx1201"])
+
+Call = Callable[[str, Integers, int, int], list[Integers]]
+
+
+def program(cases: list[tuple[int, int]]) -> str:
+    """A function for each case."""
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            size = ir.ShapedType.get_dynamic_size()
+            kind = ir.RankedTensorType.get([size], ir.IntegerType.get_signless(32))
+            for experts, rows in cases:
+
+                def body(
+                    chosen: ir.Value, experts: int = experts, rows: int = rows
+                ) -> tuple[ir.Value, ...]:
+                    return group_by_expert(chosen, experts, rows)
+
+                func.FuncOp.from_py_func(kind, name=f"groups_of_{rows}_of_{experts}")(body)
+        return str(module)
+
+
+@pytest.fixture(scope="module")
+def call(watched: Callable[..., Any]) -> Call:
+    """Compute a case on a target."""
+    made = {target: watched(program(CASES), target=target) for target in SIMULATED}
+
+    def compute(target: str, chosen: Integers, experts: int, rows: int) -> list[Integers]:
+        if target not in SIMULATED:
+            return interpreted(target, chosen, experts, rows)
+        found = made[target].call(f"groups_of_{rows}_of_{experts}", chosen)
+        assert made[target].kernel.name == f"mxc_groups_of_{rows}_D_of_{experts}"
+        return [each.view(np.int32).reshape(-1) for each in found]
+
+    return compute
+
+
+def count_of_groups(pairs: int, experts: int, rows: int) -> int:
+    """Groups that so many pairs may need."""
+    return (pairs + min(pairs, experts) * (rows - 1)) // rows
+
+
+def interpreted(target: str, chosen: Integers, experts: int, rows: int) -> list[Integers]:
+    """What the body of the kernel computes."""
+    groups = count_of_groups(len(chosen), experts, rows)
+    made = [np.full(size, -9, np.int32) for size in (groups, groups * rows, len(chosen))]
+    with new_context():
+        module = ir.Module.parse(program([(experts, rows)]))
+        for stage in pipeline(target).stages:
+            base.run(stage.passes, module)
+            if stage.name == "kernels":
+                break
+        flat = [each.view(np.uint8) for each in (chosen, *made)]
+        lane_interpreter.run(module, flat, (len(chosen), groups))
+    return made
+
+
+def check(chosen: Integers, experts: int, rows: int, found: list[Integers]) -> None:
+    """Pairs of an expert are side by side in their order; slots and groups that are left come
+    last."""
+    owners, pairs, slots = found
+    groups = count_of_groups(len(chosen), experts, rows)
+    wanted_owners = np.full(groups, experts - 1)
+    wanted_pairs, wanted_slots = np.zeros(groups * rows), np.zeros(len(chosen))
+    group = 0
+    for expert in range(experts):
+        (own,) = np.nonzero(chosen == expert)
+        places = group * rows + np.arange(len(own))
+        wanted_pairs[places], wanted_slots[own] = own, places
+        behind = group + -(-len(own) // rows)
+        wanted_owners[group:behind] = expert
+        group = behind
+    np.testing.assert_array_equal(owners, wanted_owners)
+    np.testing.assert_array_equal(pairs, wanted_pairs)
+    np.testing.assert_array_equal(slots, wanted_slots)
+
+
+@each_target
+@each_case
+@pytest.mark.parametrize("pairs", [1, 4, 50, 700])
+def test_pairs_of_any_experts(target: str, experts: int, rows: int, pairs: int, call: Call) -> None:
+    chosen = np.random.default_rng(pairs).integers(0, experts, pairs, dtype=np.int32)
+    check(chosen, experts, rows, call(target, chosen, experts, rows))
+
+
+@each_target
+@each_case
+def test_pairs_of_one_expert(target: str, experts: int, rows: int, call: Call) -> None:
+    chosen = np.full(33, experts - 2, np.int32)
+    check(chosen, experts, rows, call(target, chosen, experts, rows))
+
+
+def test_more_experts_than_lanes_are_sorted_by_the_reference(watched: Callable[..., Any]) -> None:
+    made = watched(program([(1030, 16)]))
+    chosen = np.array([1029, 3, 1029, 0], np.int32)
+    found = made.model.call("groups_of_16_of_1030", chosen)
+    check(chosen, 1030, 16, [np.asarray(each) for each in found])
+    assert not any(kernel.name.startswith("mxc_") for kernel, _ in made.seen)
