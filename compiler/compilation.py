@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -13,6 +14,7 @@ from typing import Any
 from mxc.artifact.manifest import (
     MANIFEST,
     REPORT,
+    SCHEDULES,
     TOKENIZER,
     FileRecord,
     Manifest,
@@ -37,6 +39,7 @@ from mxc.compiler.models.model import Model, open_model
 from mxc.compiler.packing.nan_scales import NanScale
 from mxc.compiler.packing.quantised import describe_loss, loss_rows
 from mxc.compiler.page import write_page
+from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.programs.imported import Imported
 from mxc.compiler.programs.opening import Foreign, foreign_program, imported
 from mxc.compiler.report import Report, require_no_fallback
@@ -73,6 +76,7 @@ def compile(
     devices: int = 1,
     phase_timeout: float | None = None,
     cache: bool = True,
+    workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> Artifact:
     """Compile a checkpoint folder, or a program, for `target` into the folder `output`.
@@ -88,15 +92,18 @@ def compile(
     features, and runs the best one that the machine may run. `output` defaults to the source's name
     with .mxc, in the current folder. `weights="none"` leaves the weights out: such an
     artifact can be inspected, not run. `strict` refuses any fallback. `schedule` is a file of
-    schedules for GPU kernels (passes/choose_gpu_schedule.py). No phase of the compiler may take
-    longer than `phase_timeout` seconds, an hour by default. `cache`: a program that was compiled
-    before with the same options is not compiled again (cache.py). `dump_ir` receives the IR after
-    each pass and phase, of several targets each in a folder of its own. `html` is a file that
-    receives the report as a page, with the assembly of kernels and what `dump_ir` has.
+    schedules (passes/kernels/given_schedules.py), which the artifact keeps. No phase of the
+    compiler may take longer than `phase_timeout` seconds, an hour by default. `cache`: a program
+    that was compiled before with the same options is not compiled again (cache.py). `dump_ir`
+    receives the IR after each pass and phase, of several targets each in a folder of its own.
+    `html` is a file that receives the report as a page, with the assembly of kernels and what
+    `dump_ir` has.
     `kv_cache`: what keys and values are kept in, bf16, f32, fp8, mxint8 or mxfp8; bf16 or f32 by
     default, as activations are. `observe_inputs`: the functions of a model return the inputs of its
     linear layers too (mxc quantize --calibrate). `devices`: how many compute a model together, each
-    with its share of the weights (docs/devices.md). Raises MxcError with the place and the cure;
+    with its share of the weights (docs/devices.md). `workers` pack, by default threads of this
+    process; what they did is kept where one is lost, and taken up by the next compilation of the
+    same. Raises MxcError with the place and the cure;
     nothing is left in the place of the artifact then, nor after an interrupt.
     """
     foreign = foreign_program(source)
@@ -177,11 +184,14 @@ def compile(
         if weighted is not None:
             options |= {"weights": weights, "allow_nan_scales": allow_nan_scales}
             if weights == "packed":
-                archives = pack_shared(weighted, programs, folder, allow_nan_scales, recorder)
+                archives = pack_shared(
+                    weighted, programs, folder, place, allow_nan_scales, workers, recorder
+                )
                 for packed in archives.packed.values():
                     sources |= packed.source
         if schedule is not None:
             sources[Path(schedule).name] = record(Path(schedule))
+            shutil.copyfile(schedule, folder / SCHEDULES)
         report = report_of(programs, archives, recorder)
         if archives is not None and archives.losses:
             report["quantised"] = loss_rows(archives.losses)

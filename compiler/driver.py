@@ -94,9 +94,12 @@ def _place_exports(module: ir.Operation) -> None:
                 op.location = ir.Location.name(name, ir.Location.file("kernels", 0, 0))
 
 
-def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) -> Compiled:
+def compile_here(request: Request, assembly: Path | None, program: Path, tell: Tell) -> Compiled:
     """Compile `request` in this process; kernels leave their text in the folder `assembly`, the
     program of the current step is in the file `program`.
+
+    Without a folder for assembly LLVM generates the code of the kernels once, not twice, and the
+    report has none of them.
 
     Raises CompileError where IREE refuses the program, PassError where a pass of ours does,
     OSError where a file cannot be written.
@@ -135,8 +138,8 @@ def compile_here(request: Request, assembly: Path, program: Path, tell: Tell) ->
             record = record.resolved(chip, features)
     compiler.write_module(request.module)
     with work.step(Step(kind="report", name="report")):
-        texts = tuple(iree.assembly(assembly))
-        objects = iree.code_objects(assembly)
+        texts = () if assembly is None else tuple(iree.assembly(assembly))
+        objects = () if assembly is None else iree.code_objects(assembly)
         report = build_report(snapshots[_FLOW], snapshots[_STREAM], texts, record, objects)
         if not any(kernel.uses_tiles for kernel in report.kernels):
             # LLVM itself never uses tiles: nobody need ask for them where no kernel of ours does.

@@ -15,6 +15,7 @@ from mxc.compiler.models.model import Model
 from mxc.compiler.packing.levels import archive_name, share
 from mxc.compiler.packing.pack import Packed, pack
 from mxc.compiler.packing.quantised import Loss
+from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.programs.imported import Imported
 from mxc.compiler.steps import Compiled, Progress, Recorder, Request, Step
 from mxc.compiler.worker import compile_program
@@ -101,24 +102,28 @@ def pack_shared(
     model: Model | Imported,
     programs: Mapping[str, Program],
     folder: Path,
+    output: Path,
     allow_nan_scales: bool,
+    workers: Workers | None,
     recorder: Recorder,
 ) -> Weights:
-    """Write each weight once for all levels that read it in one layout."""
+    """Write each weight to `folder` once for all levels that read it in one layout.
+
+    `output` is the artifact that `folder` becomes.
+    """
     plans = {level: model.pack_items(each.compiled.panels) for level, each in programs.items()}
-    shared = share(plans)
-    found = Weights(packed={}, readers={})
-    for levels, items in shared.items():
-        name = archive_name(levels, tuple(programs))
-        with recorder.step("packing" if len(shared) == 1 else f"packing {name}"):
-            found.packed[name] = pack(
-                items,
-                folder / name,
-                allow_nan_scales=allow_nan_scales,
-                progress=recorder.progress.packed,
-            )
-        found.readers[name] = levels
-    return found
+    found = share(plans)
+    shared = {archive_name(levels, tuple(programs)): levels for levels in found}
+    with recorder.step("packing"):
+        packed = pack(
+            {name: found[levels] for name, levels in shared.items()},
+            folder,
+            output,
+            allow_nan_scales=allow_nan_scales,
+            workers=workers,
+            progress=recorder.progress.packed,
+        )
+    return Weights(packed=packed, readers=shared)
 
 
 def report_of(

@@ -12,10 +12,12 @@ from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
 from mxc.passes.lower_attention_to_gpu_kernels import LowerAttentionToGpuKernels
 from mxc.passes.lower_dequantise_to_gpu_kernels import LowerDequantiseToGpuKernels
+from mxc.passes.lower_grouping_to_gpu_kernels import LowerGroupingToGpuKernels
 from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
 from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
 from mxc.passes.lower_recurrences_to_cpu_kernels import LowerRecurrencesToCpuKernels
 from mxc.passes.lower_recurrences_to_gpu_kernels import LowerRecurrencesToGpuKernels
+from mxc.passes.lower_rotary_writes import LowerRotaryWrites
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.lower_top_k_to_gpu_kernels import LowerTopKToGpuKernels
@@ -68,7 +70,7 @@ _VERIFY_TRANSIENTS = Stage(
 
 
 def pipeline(target: str, *, schedules: str = "") -> Pipeline:
-    """The pipeline for a target by name; `schedules`: a file of them, for GPUs.
+    """The pipeline for a target by name; `schedules`: a file of them.
 
     Raises TargetError where the name is unknown, or the target takes no schedules.
     """
@@ -82,14 +84,19 @@ def pipeline(target: str, *, schedules: str = "") -> Pipeline:
 _F32_LANES = ((16, "avx512bw"), (8, "fma"), (4, "neon"))
 
 
+#: Of a lane of a GPU: f32 that it loads at once.
+_LOADED = 4
+
+
 def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
     found: list[Pass] = []
     lanes = [n for n, feature in _F32_LANES if target.has_any((feature,))]
     if lanes:
         found.append(LowerAttentionToCpuKernels(lanes=lanes[0]))
         found.append(LowerRecurrencesToCpuKernels(lanes=lanes[0]))
+        found.append(LowerRotaryWrites(lanes=lanes[0]))
     gpu = target.gpu
-    if schedules and gpu is None:
+    if schedules and gpu is None and best_isa(target) is None:
         raise TargetError(
             f"--schedule {schedules}: no kernel for {target.name} takes a schedule; leave it out"
         )
@@ -102,12 +109,15 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
         # What a quantisation reads as blocks is not dequantised first.
         found.append(LowerQuantiseToGpuKernels(target=target.name))
         found.append(LowerRecurrencesToGpuKernels(target=target.name))
+        found.append(LowerRotaryWrites(lanes=_LOADED, wave=gpu.matrix.lanes))
         found.append(LowerTopKToGpuKernels(target=target.name))
+        found.append(LowerGroupingToGpuKernels(target=target.name))
         if gpu.matrix.converts:
-            found += [LowerDequantiseToGpuKernels(), LowerAttentionToGpuKernels()]
+            found.append(LowerDequantiseToGpuKernels())
+        found.append(LowerAttentionToGpuKernels(target=target.name))
     isa = best_isa(target)
     if isa is not None:
-        found += [LowerToCpuKernels(isa=isa), LowerQuantiseToCpuKernels(isa=isa)]
+        found += [LowerToCpuKernels(isa=isa, file=schedules), LowerQuantiseToCpuKernels(isa=isa)]
     stage = Stage(
         name="kernels",
         invariant="Each contraction that a kernel of ours computes on this target, attention over "

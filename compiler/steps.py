@@ -39,10 +39,10 @@ class Request:
     `place` is what messages call the program. `parameters` says that weights are packed for it,
     so that it may name them; `foreign` that it was not built here, and is verified after each pass.
     `dump_dir` receives the IR after each pass and each phase, if given.
-    `assembly` asks for the text of the kernels. `schedules` is a file of them, for GPUs. No step
-    may take longer than `phase_timeout` seconds. `cached`: what was compiled before from the same
-    is taken from the cache of compiled programs, and what is compiled is kept there. `devices`: how
-    many the program is for.
+    `assembly` asks for the text of the kernels. `schedules` is a file of them. No step may take
+    longer than `phase_timeout` seconds. `cached`: what was compiled before from the same is taken
+    from the cache of compiled programs, and what is compiled is kept there. `devices`: how many the
+    program is for.
     """
 
     program: bytes

@@ -61,6 +61,11 @@ class Plan:
     blocks: bool = False
     packed: bool = True
 
+    def __str__(self) -> str:
+        """What tells it from other plans of the same product."""
+        text = f"tiles of {self.rows} x {self.columns} in {self.columns_a_workgroup} columns"
+        return text + (f", {self.staged} k decoded at once" if self.staged else "")
+
 
 def steps(contraction: Contraction, plan: Plan) -> Iterator[tuple[str, Kernel]]:
     """The kernel after each step, with what the step does."""

@@ -19,10 +19,12 @@ from mxc.passes.hoist_scales import HoistScales
 from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
 from mxc.passes.lower_attention_to_gpu_kernels import LowerAttentionToGpuKernels
 from mxc.passes.lower_dequantise_to_gpu_kernels import LowerDequantiseToGpuKernels
+from mxc.passes.lower_grouping_to_gpu_kernels import LowerGroupingToGpuKernels
 from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
 from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
 from mxc.passes.lower_recurrences_to_cpu_kernels import LowerRecurrencesToCpuKernels
 from mxc.passes.lower_recurrences_to_gpu_kernels import LowerRecurrencesToGpuKernels
+from mxc.passes.lower_rotary_writes import LowerRotaryWrites
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.lower_top_k_to_gpu_kernels import LowerTopKToGpuKernels
@@ -60,10 +62,12 @@ PASSES: tuple[type[Pass], ...] = (
     LowerAttentionToCpuKernels,
     LowerAttentionToGpuKernels,
     LowerDequantiseToGpuKernels,
+    LowerGroupingToGpuKernels,
     LowerQuantiseToCpuKernels,
     LowerQuantiseToGpuKernels,
     LowerRecurrencesToCpuKernels,
     LowerRecurrencesToGpuKernels,
+    LowerRotaryWrites,
     LowerToCpuKernels,
     LowerToGpuKernels,
     LowerTopKToGpuKernels,

@@ -1,15 +1,14 @@
 """mxc-choose-gpu-schedule: how each contraction is cut up that a kernel of ours computes.
 
 The cheapest schedule by a model of time (passes/kernels/gpu/cost.py) is written on it, where
-mxc-lower-to-gpu-kernels reads it. `file` names a JSON file with schedules of one's own: a list of
-objects with a `schedule` and any of m, n, k, lhs, rhs, which a contraction must have:
+mxc-lower-to-gpu-kernels reads it. `file` names a file of schedules of one's own, which go before
+(passes/kernels/given_schedules.py):
 
     [{"m": 16, "rhs": "mxfp4",
       "schedule": {"instruction": 16, "tiles": [1, 1], "waves": [1, 1, 4]}}]
 
-The first that fits is taken; one that fits nothing is refused. Where the rows come with each call
-there are several schedules, and a contraction has no m. Of one's own too `schedule` may be a list,
-in which all but the last have `below`, the number of rows from which on the next one goes.
+Where the rows come with each call there are several schedules. Of one's own too `schedule` may be a
+list, in which all but the last have `below`, the number of rows from which on the next one goes.
 
 before:
     %y = linalg.generic ins(%x, %w, %p, %s) outs(%zero) { scaling_extf, scaling_extf, mulf, addf }
@@ -23,21 +22,16 @@ Leaves alone: contractions that no kernel computes, and those that have a schedu
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from iree.compiler import ir
 
-from mxc.dialects.contraction import Contraction
 from mxc.dialects.contractions import is_contraction
 from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.reasons import Reason
-from mxc.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import epilogue
+from mxc.passes.kernels.given_schedules import GivenSchedules
 from mxc.passes.kernels.gpu.calls import Call, match
 from mxc.passes.kernels.gpu.choice import choose, choose_by_rows
 from mxc.passes.kernels.gpu.output import for_blocks
@@ -55,9 +49,6 @@ from mxc.passes.rewriting.rebuild import linalg_operations
 from mxc.targets.amd import known_gpu
 from mxc.targets.gpu import Gpu
 
-#: What an entry of a file may say of a contraction.
-_KEYS = ("m", "n", "k", "lhs", "rhs")
-
 
 @dataclass(frozen=True)
 class ChooseGpuSchedule(Pass):
@@ -74,8 +65,7 @@ class ChooseGpuSchedule(Pass):
     def run(self, module: ir.Operation) -> None:
         """Choose for every contraction that has no schedule. PassError for an unknown target."""
         gpu = known_gpu(self.target)
-        given = _read(self.file) if self.file else []
-        used = [False] * len(given)
+        given = GivenSchedules(self.file)
         for op in linalg_operations(module):
             if ATTRIBUTE in op.attributes:
                 continue
@@ -84,22 +74,14 @@ class ChooseGpuSchedule(Pass):
                 if is_contraction(op):
                     write_reason(op, call)
                 continue
-            fitting = [n for n, entry in enumerate(given) if _fits(entry, call.of)]
-            if fitting:
-                used[fitting[0]] = True
-                entry = given[fitting[0]]
+            entry = given.take(call.of)
+            if entry is not None:
                 schedule = entry["schedule"]
                 several = schedule if isinstance(schedule, list) else [schedule]
                 write_schedules(op, schedules_of(several, self.file, gpu.matrix))
             else:
                 write_schedules(op, _chosen(call, gpu))
-        for entry, was in zip(given, used, strict=True):
-            if not was:
-                wanted = ", ".join(f"{key} {entry[key]}" for key in _KEYS if key in entry)
-                raise PassError(
-                    f"{self.file}: no contraction has {wanted or 'a schedule'}, or an entry before "
-                    "took them all; `mxc report` lists them"
-                )
+        given.require_taken()
 
 
 def _chosen(call: Call, gpu: Gpu) -> Schedules:
@@ -130,24 +112,3 @@ def _may_stage(call: Call) -> bool:
     if call.is_dense:
         return True
     return call.decoded is None or FloatRing.takes(call.left, call.right, call.decoded)
-
-
-def _fits(entry: Mapping[str, Any], of: Contraction) -> bool:
-    known = {"m": of.m, "n": of.n, "k": of.k, "lhs": of.lhs.name, "rhs": of.rhs.name}
-    return all(entry[key] == known[key] for key in _KEYS if key in entry)
-
-
-def _read(file: str) -> list[dict[str, Any]]:
-    """The entries of a file. Raises PassError where it cannot be read or has another form."""
-    try:
-        entries = json.loads(Path(file).read_text())
-    except (OSError, ValueError) as error:
-        raise PassError(f"{file}: schedules cannot be read ({error})") from error
-    allowed = {*_KEYS, "schedule"}
-    for entry in entries if isinstance(entries, list) else [entries]:
-        if not isinstance(entry, dict) or not set(entry) <= allowed or "schedule" not in entry:
-            raise PassError(
-                f"{file}: wanted a list of objects with a schedule and any of {', '.join(_KEYS)}, "
-                f"found {json.dumps(entry)[:100]}"
-            )
-    return entries if isinstance(entries, list) else [entries]

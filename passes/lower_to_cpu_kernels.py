@@ -35,6 +35,12 @@ the instruction set has no dot product for.
 
 Where the program rounds what it dequantises to f16, elements are rounded so in registers, and
 multiplied as f32.
+
+A product on vector registers has up to eight schedules (kernels/cpu/schedule.py), of which it takes
+the first, or the one that `file` gives it (kernels/given_schedules.py): by its text, or by its
+number from 0; where a product has fewer, it takes the first. All of them give the same bits.
+
+    [{"m": 16, "rhs": "mxfp4", "schedule": "tiles of 8 x 32 in 64 columns"}]
 """
 
 from __future__ import annotations
@@ -51,6 +57,7 @@ from mxc.dialects.kernel_calls import mark_quantises, write_reason
 from mxc.dialects.quantisations import Quantisation
 from mxc.dialects.reasons import Reason
 from mxc.errors import PassError
+from mxc.kernels.vectors import Plan
 from mxc.passes.base import Pass
 from mxc.passes.kernels.calls import Calls, Kernel, take_over
 from mxc.passes.kernels.cpu.activations import Prepare, Prepared
@@ -64,13 +71,14 @@ from mxc.passes.kernels.cpu.quantise.rounding import Rounding
 from mxc.passes.kernels.cpu.routes import Routes
 from mxc.passes.kernels.cpu.row_weights import RowWeights
 from mxc.passes.kernels.cpu.rows import Rows
-from mxc.passes.kernels.cpu.schedule import plan
+from mxc.passes.kernels.cpu.schedule import Cuts
 from mxc.passes.kernels.cpu.shared_weights import in_rows, with_weights_of_their_own
 from mxc.passes.kernels.cpu.sorted_rows import SortedRows
 from mxc.passes.kernels.cpu.tiles import Tiles, padded, prepared_for_tiles
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.extents import Size, value_of
+from mxc.passes.kernels.given_schedules import GivenSchedules
 from mxc.passes.kernels.quantised import quantised_result
 from mxc.passes.kernels.reshapes import as_tensor, scalars_of
 from mxc.passes.kernels.sources import BLOCK
@@ -94,10 +102,14 @@ SORTED_ROWS = 8
 
 @dataclass(frozen=True)
 class LowerToCpuKernels(Pass):
-    """Give contractions with parameters to kernels for `isa`, a name of kernels/isa."""
+    """Give contractions with parameters to kernels for `isa`, a name of kernels/isa.
+
+    `file`: schedules of one's own, which go before those of the tables.
+    """
 
     name = "mxc-lower-to-cpu-kernels"
     isa: str = "avx512-bf16"
+    file: str = ""
 
     def run(self, module: ir.Operation) -> None:
         """Lower every contraction whose weights no other operation reads."""
@@ -105,7 +117,8 @@ class LowerToCpuKernels(Pass):
             raise PassError(f"{self.name}: unknown isa {self.isa!r}; known: {', '.join(ISAS)}")
         isa = ISAS[self.isa]
         calls, shared = with_weights_of_their_own(module, _calls(module, isa))
-        kernels = _Kernels(module, isa)
+        given = GivenSchedules(self.file)
+        kernels = _Kernels(module, isa, given)
         for op in Worklist(call.op for call in calls):
             # Matched anew: what an earlier kernel has computed is no longer where it was.
             again = match(op)
@@ -113,7 +126,8 @@ class LowerToCpuKernels(Pass):
             kernels.lower(in_rows(again, shared))
         for name, (kind, layout) in kernels.relaid.items():
             relay(module, name, kind, layout)
-            look_up_in_panels(module, name, kind)
+        look_up_in_panels(module, {name: kind for name, (kind, _) in kernels.relaid.items()})
+        given.require_taken()
         sweep(module)
 
 
@@ -162,7 +176,8 @@ def _kind(isa: Isa, call: Call) -> Kind | Reason:
 class _Kernels:
     """The kernels of a module, each built once, and the calls of them."""
 
-    def __init__(self, module: ir.Operation, isa: Isa) -> None:
+    def __init__(self, module: ir.Operation, isa: Isa, given: GivenSchedules) -> None:
+        self._given = given
         self.relaid: dict[str, tuple[ir.Type, str]] = {}
         self._calls, self._isa = Calls(module), isa
         self._made: dict[tuple[str, tuple[ir.Value, ...]], ir.Operation] = {}
@@ -208,10 +223,18 @@ class _Kernels:
         )
         rows, after = _rows(call, routed), epilogue(call.op, PANEL)
         made, out = _blocks_of(call, after)
-        halves, quantised = 2 if after.gated else 1, out is not None
-        cut = plan(
-            self._isa, weights, prepared, rows, call.of.k, halves=halves, quantised=quantised
+        halves = 2 if after.gated else 1
+        cuts = Cuts(
+            self._isa,
+            weights,
+            prepared,
+            rows,
+            call.of.k,
+            columns=call.of.n // halves,
+            halves=halves,
+            quantised=out is not None,
         )
+        cut, schedule = self._plan(call, cuts.plans)
         made, out = (made, out) if cut.blocks else (None, None)
         gemm = Gemm(weights, prepared, rows, call.of.n, blocks, after, out, isa=self._isa, plan=cut)
         with ir.InsertionPoint(call.op), call.op.location:
@@ -221,7 +244,23 @@ class _Kernels:
             if call.ids is not None:
                 operands.append(self._route(call, given) if routed else call.ids)
         name = self._name(call, routed, after, out)
-        self._dispatch(call, gemm, scalars, operands, name, made, choice)
+        self._dispatch(call, gemm, scalars, operands, name, made, choice, schedule)
+
+    def _plan(self, call: Call, plans: Sequence[Plan]) -> tuple[Plan, str]:
+        """The first plan, or the one that is given, and what the report says of that."""
+        entry = self._given.take(call.of)
+        if entry is None:
+            return plans[0], ""
+        wanted, device = entry["schedule"], entry.get("device")
+        if isinstance(wanted, int):
+            wanted = str(plans[wanted if 0 <= wanted < len(plans) else 0])
+        found = next((each for each in plans if str(each) == wanted), None)
+        if found is None:
+            raise PassError(
+                f"{self._given.file}: {call.of.symbol} has no schedule {wanted!r}; it has "
+                + "; ".join(map(str, plans))
+            )
+        return found, f"{wanted}, measured on {device}" if device else wanted
 
     def _lower_to_tiles(self, call: Call, prepared: Prepared, routed: bool) -> None:
         """By tiles: tiles.py."""
@@ -253,6 +292,7 @@ class _Kernels:
         name: str,
         made: Quantisation | None = None,
         choice: str = "",
+        schedule: str = "",
     ) -> None:
         """The call of a kernel on its first operands, its weights and what its epilogue reads,
         instead of the contraction and all that it computes. `made`: blocks are its results."""
@@ -269,7 +309,8 @@ class _Kernels:
             operands += [*(value for _, value in after.operands)]
             found = self._calls.dispatch(name, kernel, operands, scalars)
             kind = _KINDS[kernel.weights.kind] if isinstance(kernel, Gemm) else "matrix"
-            take_over(found, call.of, call.op, after, made, kind=kind, choice=choice)
+            of = dataclasses.replace(call.of, schedule=schedule)
+            take_over(found, of, call.op, after, made, kind=kind, choice=choice)
 
     def _prepare(self, call: Call, kernel: Prepare, rows: Rows) -> ir.Value:
         """The prepared activations."""

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from json import loads
+from collections.abc import Callable, Sequence
+from functools import partial
+from json import dumps, loads
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from mxc.artifact.manifest import REPORT
+from mxc.artifact.manifest import REPORT, SCHEDULES
 from mxc.compiler import compilation
-from mxc.compiler.artifact import Artifact
+from mxc.compiler.artifact import Artifact, require_free
 from mxc.compiler.checkpoints.hub import located
 from mxc.compiler.cli.progress import showing
 from mxc.compiler.cli.report_samples import show_samples
-from mxc.compiler.cli.report_table import bytes_text, print_notes, show_report, table_console
+from mxc.compiler.cli.report_table import bytes_text, print_notes, show_report
 from mxc.compiler.cli.signals import ending_cleanly
+from mxc.compiler.cli.terminal import table_console
 from mxc.compiler.emit import emit_assembly, require_kind, write
+from mxc.compiler.leftovers import partial_folder
+from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.report import Reports
 from mxc.errors import RequestError
+
+#: Rows of the prompt that `--tune` measures, beside a single token.
+_PROMPT = 128
 
 
 def command(
@@ -41,8 +48,10 @@ def command(
     dump_ir: Path | None,
     html: Path | None,
     schedule: Path | None,
+    tune: bool,
     phase_timeout: float | None,
     cache: bool,
+    workers: Workers,
     emit: str | None,
     json: bool,
 ) -> None:
@@ -51,6 +60,8 @@ def command(
     With `emit` there is no artifact: the kernels' assembly is printed, or written.
     """
     source = located(source, revision)  # before the steps are shown: downloads show their own
+    if tune:
+        _require_tunable(target, weights=weights, schedule=schedule, emit=emit)
     if emit is not None:
         if html is not None:
             raise RequestError("--html shows an artifact, and --emit writes none; give one of both")
@@ -72,10 +83,10 @@ def command(
         )
         return
     with ending_cleanly(), showing(Console(stderr=True)) as progress:
-        artifact = compilation.compile(
+        compile = partial(
+            compilation.compile,
             source,
             target,
-            output,
             max_sequence_length=max_sequence_length,
             activations=activations,
             quantize_dense=quantize_dense,
@@ -85,15 +96,45 @@ def command(
             weights=weights,
             strict=strict,
             allow_nan_scales=allow_nan_scales,
-            force=force,
-            dump_ir=dump_ir,
-            html=html,
-            schedule=schedule,
             phase_timeout=phase_timeout,
             cache=cache,
+            workers=workers,
             progress=progress,
+            force=force,
         )
+        make = partial(_tuned, compile, force=force) if tune else compile
+        artifact = make(output=output, dump_ir=dump_ir, html=html, schedule=schedule)
     show_artifact(artifact, json=json)
+
+
+def _require_tunable(
+    target: Sequence[str], *, weights: str, schedule: Path | None, emit: str | None
+) -> None:
+    """Raise RequestError where there is nothing to measure, or no question."""
+    if schedule is not None or emit is not None or weights == "none" or len(target) != 1:
+        raise RequestError(
+            "--tune measures an artifact for one target with its weights; leave out --schedule, "
+            "--emit, --weights none and further targets"
+        )
+
+
+def _tuned(
+    compile: Callable[..., Artifact], *, output: Path, force: bool, schedule: None, **options: Any
+) -> Artifact:
+    """The artifact with the schedules that are the fastest on this machine."""
+    from mxc.compiler.cli.bench import measured_profiles
+    from mxc.compiler.tuning import tune
+
+    def measure(artifact: Path) -> list[dict[str, float]]:
+        profiles = measured_profiles(artifact, _PROMPT, None, None, None)
+        return [{row.name: row.milliseconds for row in each.operations} for each in profiles]
+
+    require_free(output, force=force)
+    with partial_folder(output.absolute()) as folder:
+        found = tune(lambda file, to: compile(output=to, schedule=file), measure, folder)
+        file = folder / SCHEDULES
+        file.write_text(dumps(found, indent=1) + "\n")
+        return compile(output=output, schedule=file if found else schedule, **options)
 
 
 def _emit(

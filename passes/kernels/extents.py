@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Self, TypeAlias
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
@@ -67,6 +67,26 @@ def quotient_up(size: Size, by: int) -> Size:
     if isinstance(size, int):
         return -(-size // by)
     return size if size is None else arith.divui(arith.addi(size, index(by - 1)), index(by))
+
+
+@dataclass(frozen=True)
+class Sized:
+    """What has sizes that come with each call: those of its fields of the type `Size` that are
+    None, in their order."""
+
+    @property
+    def scalars(self) -> int:
+        """How many index values come with each call."""
+        return len(self._unknown)
+
+    def given(self, scalars: Sequence[ir.Value]) -> Self:
+        """This with those values."""
+        return replace(self, **dict(zip(self._unknown, scalars, strict=True)))
+
+    @property
+    def _unknown(self) -> list[str]:
+        own = [each.name for each in fields(self) if each.type == "Size"]
+        return [name for name in own if getattr(self, name) is None]
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, rt.Function
     request = Request(
         program=program(), place="p", target="cpu", module=folder / "m.vmfb", parameters=True
     )
-    made = compile_here(request, folder / "assembly", folder / "program", lambda step: None)
+    made = compile_here(request, None, folder / "program", lambda step: None)
     # Contractions and what follows are one kernel each, beside the preparation and the sorting.
     index = rt.ParameterIndex()
     for name, (_, columns, experts) in SHAPES.items():
@@ -186,8 +186,8 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, rt.Function
         for suffix, array in (("w", packed), ("s", scales)):
             row = array.size // (max(experts, 1) * columns)
             layout = made.panels[f"{name}.{suffix}"]
-            pieces = to_panels([array.reshape(-1)], columns, row, layout)
-            index.add_buffer(f"{name}.{suffix}", np.concatenate([*pieces]))
+            panels = to_panels(array.reshape(-1), columns, row, layout)
+            index.add_buffer(f"{name}.{suffix}", panels)
     device = open_device("local-task", 2, "test")
     instance = rt.VmInstance()
     module = rt.VmModule.mmap(instance, str(folder / "m.vmfb"))

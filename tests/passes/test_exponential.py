@@ -54,7 +54,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     request = Request(
         program=program(), place="exponential", target="cpu", module=folder / "module.vmfb"
     )
-    compile_here(request, folder / "assembly", folder / "program", lambda step: None)
+    compile_here(request, None, folder / "program", lambda step: None)
     return folder / "module.vmfb"
 
 

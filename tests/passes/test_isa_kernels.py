@@ -240,9 +240,7 @@ def test_numbers(built: Built) -> None:
         for name, array in zip(case.parameters, arrays, strict=True):
             flat = array.reshape(-1)
             row = flat.size // COLUMNS
-            index.add_buffer(
-                name, np.concatenate([*to_panels([flat], COLUMNS, row, built.layouts[name])])
-            )
+            index.add_buffer(name, to_panels(flat, COLUMNS, row, built.layouts[name]))
     device, instance = open_device("local-task", 2, "test"), rt.VmInstance()
     module = rt.VmModule.mmap(instance, str(built.file))
     modules = [

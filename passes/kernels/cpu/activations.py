@@ -10,18 +10,17 @@ are quantised, the scale of the block as f32, and for quads what the integer sum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
 
-from mxc.passes.kernels.cpu.codes import floats_of_codes
+from mxc.passes.kernels.cpu.codes import codes_of, floats_of_codes
 from mxc.passes.kernels.cpu.isa import Kind
 from mxc.passes.kernels.cpu.quantise.blocks import BlockQuantiser
 from mxc.passes.kernels.cpu.scales import Scales
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.extents import Buffer, Size, named, plus, quotient_up, value_of
+from mxc.passes.kernels.extents import Buffer, Size, Sized, named, plus, quotient_up, value_of
 from mxc.passes.kernels.narrow_floats import rounded
 from mxc.passes.kernels.sources import BLOCK, Source
 from mxc.passes.kernels.vectors import (
@@ -35,7 +34,6 @@ from mxc.passes.kernels.vectors import (
     loop,
     of,
     splat,
-    table,
 )
 
 #: Elements of a dword of operands.
@@ -97,7 +95,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Prepare:
+class Prepare(Sized):
     """The kernel that prepares `rows` rows of `blocks` blocks, whose elements are under one scale
     each. `quantiser`: it reads floats, and quantises them to the source."""
 
@@ -139,15 +137,6 @@ class Prepare:
     @property
     def _rows_a_workgroup(self) -> int:
         return max(1, _ELEMENTS_A_WORKGROUP // (self.blocks * self._size))
-
-    @property
-    def scalars(self) -> int:
-        """How many index values come with each call."""
-        return int(self.rows is None)
-
-    def given(self, scalars: Sequence[ir.Value]) -> Prepare:
-        """This kernel for so many rows."""
-        return replace(self, rows=scalars[0]) if self.scalars else self
 
     @property
     def workgroups(self) -> list[Size]:
@@ -252,13 +241,7 @@ class Prepare:
             if kind == "quads":
                 return raw
             return self._of_codes(arith.extsi(of(i32(), size), raw))
-        codes = arith.extui(of(i32(), self._block_bytes), raw)
-        if source.element.bits == 4:
-            high = arith.shrui(codes, splat(4, i32(), size // 2))
-            codes = vector.interleave(codes, high)
-        if source.element.bits == 6:
-            codes = _sixes(codes)
-        return self._of_codes(codes)
+        return self._of_codes(codes_of(raw, source.element))
 
     def _of_codes(self, codes: ir.Value) -> ir.Value:
         """The operands of codes i32, of int8 as numbers; above others there may be more bits."""
@@ -273,18 +256,6 @@ class Prepare:
             return _narrow(values, kind)
         whole = arith.mulf(values, splat(1 / self.prepared.unit, f32(), size))
         return arith.trunci(of(i8(), size), arith.fptosi(of(i32(), size), whole))
-
-
-def _sixes(raw: ir.Value) -> ir.Value:
-    """The codes of 6 bits, a little-endian stream, that begin in bytes i32; above them are more."""
-    (count,) = ir.VectorType(raw.type).shape
-    starts = [6 * k for k in range(count * 8 // 6)]
-    low = vector.shuffle(raw, raw, [start // 8 for start in starts])
-    # The byte after the last one holds nothing of the last code.
-    high = vector.shuffle(raw, raw, [min(start // 8 + 1, count - 1) for start in starts])
-    eight = splat(8, i32(), len(starts))
-    both = arith.ori(low, arith.shli(high, eight))
-    return arith.shrui(both, table(np.array([start % 8 for start in starts], np.int32), i32()))
 
 
 def bf16_planes(values: ir.Value) -> list[ir.Value]:

@@ -1,4 +1,5 @@
-"""The value of the codes of a small format by integer operations and a few products: any target.
+"""The codes of a small format from their bytes, and their values by integer operations and a few
+products: any target.
 
 A code, shifted to where an f32 has exponent and mantissa, is x = (1 + m) 2^(e - bias) once the
 difference of the biases is added. That is the value where e > 0. A subnormal, e = 0, is worth
@@ -9,15 +10,33 @@ read as zero.
 
 from __future__ import annotations
 
+import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith
+from iree.compiler.dialects import arith, vector
 
 from mxc.formats.formats import ElementFormat, Specials
-from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat
+from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat, table
 
 _MANTISSA = 23
 _BIAS = 127
 _EXPONENT = 0xFF << _MANTISSA
+
+
+def codes_of(raw: ir.Value, element: ElementFormat) -> ir.Value:
+    """Codes i32 from bytes i8, in which they lie as a little-endian stream of bits; above the bits
+    of a code are others."""
+    (count,) = ir.VectorType(raw.type).shape
+    if element.bits == 6:
+        # Four codes in three bytes: a dword of their own, and one shift for each.
+        lanes = count * 8 // 6
+        places = [3 * (k // 4) + byte if byte < 3 else 0 for k in range(lanes) for byte in range(4)]
+        words = bitcast(vector.shuffle(raw, raw, places), i32(), lanes)
+        shifts = np.array([6 * (k % 4) for k in range(lanes)], np.int32)
+        return arith.shrui(words, table(shifts, i32()))
+    codes = arith.extui(of(i32(), count), raw)
+    if element.bits == 8:
+        return codes
+    return vector.interleave(codes, arith.shrui(codes, splat(4, i32(), count)))
 
 
 def floats_of_codes(codes: ir.Value, element: ElementFormat, lanes: int) -> ir.Value:

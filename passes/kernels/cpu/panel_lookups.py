@@ -11,7 +11,7 @@ of what a model reads for a token, and a copy of the table in rows would be as l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, flow, tensor
@@ -36,14 +36,16 @@ def is_lookup(use: ir.OpOperand) -> bool:
     return rows and use.operand_number == 0 and 2 <= op.operands[0].type.rank <= 1 + len(_LETTERS)
 
 
-def look_up_in_panels(module: ir.Operation, name: str, kind: ir.Type) -> None:
-    """Let all lookups in the parameter @name read its panels, of the type `kind`."""
-    for own in [op for other, op in loads(module) if other == name]:
+def look_up_in_panels(module: ir.Operation, kinds: Mapping[str, ir.Type]) -> None:
+    """Let all lookups in parameters read their panels; `kinds`: those of each, by its name."""
+    for name, own in loads(module):
+        if name not in kinds:
+            continue
         weight = own.results[0]
         readers = [use.owner.operation for use in weight.uses if is_lookup(use)]
         if readers:
             with ir.InsertionPoint(own), own.location:
-                panels = _panels(load(name, kind), element_of(weight))
+                panels = _panels(load(name, kinds[name]), element_of(weight))
         for op in readers:
             with ir.InsertionPoint(op), op.location:
                 if op.name == GATHER:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from iree.compiler import ir
 
-from mxc.dialects.dispatches import walk
+from mxc.dialects.dispatches import walk_outside_kernels
 from mxc.dialects.parameters import LAYOUT
 
 _LOAD = "util.global.load"
@@ -50,6 +50,6 @@ def loads(module: ir.Operation) -> list[tuple[str, ir.Operation]]:
     """The operations that read a global, with its name."""
     return [
         (ir.FlatSymbolRefAttr(op.attributes["global"]).value, op)
-        for op in walk(module)
+        for op in walk_outside_kernels(module)
         if op.name == _LOAD
     ]

@@ -10,18 +10,17 @@ would write outside of the buffer, and is taken as the last expert.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf
 
-from mxc.passes.kernels.extents import Buffer, Size, named, plus, value_of
+from mxc.passes.kernels.extents import Buffer, Size, Sized, named, plus, value_of
 from mxc.passes.kernels.vectors import i32, index, loop
 
 
 @dataclass(frozen=True)
-class Routes:
+class Routes(Sized):
     """The kernel that sorts `rows` rows of ids below `experts`."""
 
     rows: Size
@@ -31,15 +30,6 @@ class Routes:
     def name(self) -> str:
         """The symbol of the kernel."""
         return f"mxc_routes_{named(self.rows)}_of_{self.experts}"
-
-    @property
-    def scalars(self) -> int:
-        """How many index values come with each call."""
-        return int(self.rows is None)
-
-    def given(self, scalars: Sequence[ir.Value]) -> Routes:
-        """This kernel for so many rows."""
-        return replace(self, rows=scalars[0]) if self.scalars else self
 
     @property
     def workgroups(self) -> list[Size]:

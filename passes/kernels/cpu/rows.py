@@ -10,25 +10,17 @@ How many groups, or rows a group, may come with each call: see extents.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.passes.kernels.extents import (
-    Buffer,
-    Size,
-    least,
-    plus,
-    product,
-    quotient,
-)
+from mxc.passes.kernels.extents import Buffer, Size, Sized, least, plus, product, quotient
 from mxc.passes.kernels.vectors import i32, index
 
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(Sized):
     """`groups` groups of `rows` rows; `experts`: 0 where there is one weight for all.
 
     `sorted`: groups of one row, which the kernel takes expert by expert. `own`: nothing chooses,
@@ -42,17 +34,6 @@ class Rows:
     sorted: bool = False
     share: int = 1
     own: bool = False
-
-    @property
-    def scalars(self) -> int:
-        """How many index values come with each call."""
-        return (self.groups, self.rows).count(None)
-
-    def given(self, scalars: Sequence[ir.Value]) -> Rows:
-        """These rows with those values."""
-        values = iter(scalars)
-        groups, rows = (next(values) if size is None else size for size in (self.groups, self.rows))
-        return replace(self, groups=groups, rows=rows)
 
     @property
     def results(self) -> Size:

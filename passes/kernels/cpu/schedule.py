@@ -19,7 +19,9 @@ decode for themselves (30 and 120 rows of 2880, and sorted ones), with 6 to 8 % 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -74,63 +76,159 @@ _STAGED, _STAGED_BYTES, _WAITING_BYTES = 224, 14 << 10, 16 << 10
 #: Registers that are not for sums: weights, an activation, a table.
 _OTHERS = 6
 
+#: Plans of a product, at most, and heights of their tiles.
+MOST = 8
+_HEIGHTS = range(1, 13)
+#: Instructions that decode a register: usually, and where that is costly.
+_DECODE = (1.5, 6)
 
-def plan(
-    isa: Isa,
-    weights: Weights,
-    prepared: Prepared,
-    rows: Rows,
-    depth: int,
-    halves: int,
-    *,
-    quantised: bool,
-) -> Plan:
-    """The tiles of a product over `depth`; `halves`: 2 for a gate; `quantised`: its result may be
-    MX blocks, which it is where weights are not decoded to memory."""
-    kind, lanes, block = weights.kind, isa.lanes, weights.elements.block
-    height, columns, panels = _ROWS[isa.registers][kind], _COLUMNS, _PANELS
-    bits = weights.elements.bits
-    staged = not weights.packed or (bits <= _CODE_BITS and isa.costly(bits, kind))
-    if staged and kind == "quads" and isa.registers == 16:
-        height, columns = _ROWS_OF_ONE_COLUMN, 1
-    if isinstance(rows.rows, int) and not rows.sorted:
-        staged = staged and rows.rows > height
-        height = -(-rows.rows // -(-rows.rows // height))
-        if rows.rows == 1:
-            # One stream of weights a core: what is asked for ahead is the panel that comes next.
-            # Two narrow registers of columns, so that each cache line is read about once.
-            columns, panels = 1 if lanes == PANEL else _COLUMNS, _PANELS_OF_ONE_ROW
-    columns = max(1, columns // halves)
-    into = _operands(weights, isa)
-    chunk = _STAGED_BYTES // (columns * halves * lanes * into.bits // 8)
-    chunk = min(_STAGED, chunk) // block * block if staged else 0
-    most = max(height, _ACTIVATION_BYTES // (depth // prepared.block * prepared.dwords * 4))
-    if staged:
-        most = min(most, _WAITING_BYTES // (columns * halves * lanes * 4))
-    most = max(height, most // height * height)
-    if isinstance(rows.rows, int) and not rows.sorted:
-        # Of about equal number in all workgroups.
-        parts = -(-rows.rows // most)
-        most = -(-rows.rows // (parts * height)) * height
-    blocks = quantised and not staged
-    together = BLOCK // lanes if blocks else 1
-    width = max(1, PANEL // lanes * panels // halves)
-    return Plan(
-        kind,
-        lanes,
-        rows=height,
-        rests=_rests(height, rows),
-        columns=columns * lanes,
-        weights=into,
-        chains=Chains(_chains(isa, kind, rows), isa.registers - _OTHERS),
-        rows_a_workgroup=None if rows.sorted and not staged else most,
-        columns_a_workgroup=-(-width // together) * together * lanes,
-        ahead=_PREFETCH // block * block if weights.packed else 0,
-        staged=chunk,
-        rounded=bool(weights.rounded),
-        blocks=blocks,
-        packed=weights.packed,
-    )
+
+@dataclass(frozen=True)
+class _Tile:
+    """`rows` by so many registers of `columns` of the result; `panels` of a workgroup; `staged`:
+    weights are decoded to memory."""
+
+    rows: int
+    columns: int
+    panels: int
+    staged: bool
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """How a product of `depth` may be cut up that has `columns` in its result; `halves`: 2 for a
+    gate; `quantised`: its result may be MX blocks, which it is where weights are not decoded to
+    memory."""
+
+    isa: Isa
+    weights: Weights
+    prepared: Prepared
+    rows: Rows
+    depth: int
+    columns: int
+    halves: int
+    quantised: bool
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plan of the tables above, then others, those before that by estimate take fewer
+        instructions; `MOST` at most. All of them add up in the same order."""
+        usual = self._usual
+        found = [self._plan(each) for each in (usual, *self._others(usual))]
+        alike = [each for each in found if self._order(each) == self._order(found[0])]
+        return list({str(each): each for each in alike}.values())[:MOST]
+
+    @property
+    def _known(self) -> int | None:
+        """The number of rows, where it is known and all of them have the same weights."""
+        rows = self.rows.rows
+        return rows if isinstance(rows, int) and not self.rows.sorted else None
+
+    @property
+    def _usual(self) -> _Tile:
+        isa, weights, rows = self.isa, self.weights, self._known
+        kind, bits = weights.kind, weights.elements.bits
+        height, columns, panels = _ROWS[isa.registers][kind], _COLUMNS, _PANELS
+        staged = not weights.packed or (bits <= _CODE_BITS and isa.costly(bits, kind))
+        if staged and kind == "quads" and isa.registers == 16:
+            height, columns = _ROWS_OF_ONE_COLUMN, 1
+        if rows is not None:
+            staged = staged and rows > height
+            height = _even(rows, height)
+            if rows == 1:
+                # One stream of weights a core: what is asked for ahead is the panel that comes
+                # next. Two narrow registers of columns, so that each cache line is read about once.
+                columns, panels = 1 if isa.lanes == PANEL else _COLUMNS, _PANELS_OF_ONE_ROW
+        return _Tile(height, max(1, columns // self.halves), panels, staged)
+
+    def _others(self, usual: _Tile) -> list[_Tile]:
+        """Other stretches of memory, then other tiles whose sums are in registers."""
+        stretches = [replace(usual, panels=usual.panels * by // 2) for by in (1, 4)]
+        rows, codes = self._known, self.weights.elements.bits <= _CODE_BITS
+        tiles = []
+        for height, columns in product(_HEIGHTS, range(1, _COLUMNS + 1)):
+            wide = columns * self.halves
+            if (height + 1) * wide >= self.isa.registers:
+                continue
+            several = rows is None or rows > height
+            for staged in (False, True) if self.weights.packed else (several,):
+                if not staged or (several and codes):
+                    even = height if rows is None else _even(rows, height)
+                    tiles.append(_Tile(even, columns, usual.panels, staged))
+        return stretches + sorted(dict.fromkeys(tiles), key=self._instructions)
+
+    def _instructions(self, tile: _Tile) -> float:
+        """Those for a product of registers: it, its part of decoding, and of loads."""
+        bits, kind = self.weights.elements.bits, self.weights.kind
+        decode = _DECODE[bits <= _CODE_BITS and self.isa.costly(bits, kind)]
+        own = 1 if tile.staged else decode
+        return 1 + own / tile.rows + 1 / (tile.columns * self.halves)
+
+    def _order(self, plan: Plan) -> Hashable:
+        """What the order of sums of floats follows from: of each row the chains, in the last
+        columns and in others; where totals are made in chains, the elements between two."""
+        rows = self._known
+        if plan.kind == "quads" or rows is None:
+            return None
+        wide = plan.columns // plan.lanes
+        last = -(-self.columns // PANEL) * PANEL // plan.lanes % wide or wide
+        heights = [plan.rows] * (rows - rows % plan.rows) + [rows % plan.rows] * (rows % plan.rows)
+        chains = tuple(
+            tuple(plan.chains.of(height * each * self.halves) for each in (wide, last))
+            for height in heights
+        )
+        scaled = self.prepared.scaled or (self.weights.scaled and not plan.rounded)
+        chained = any(count > 1 for each in chains for count in each)
+        return chains, plan.staged if chained and not scaled else 0
+
+    def _plan(self, tile: _Tile) -> Plan:
+        isa, weights, height = self.isa, self.weights, tile.rows
+        lanes, block, columns = isa.lanes, weights.elements.block, tile.columns
+        into = _operands(weights, isa)
+        chunk = _STAGED_BYTES // (columns * self.halves * lanes * into.bits // 8)
+        chunk = min(_STAGED, chunk) // block * block if tile.staged else 0
+        prepared_bytes = self.depth // self.prepared.block * self.prepared.dwords * 4
+        most = max(height, _ACTIVATION_BYTES // prepared_bytes)
+        if tile.staged:
+            most = min(most, _WAITING_BYTES // (columns * self.halves * lanes * 4))
+        most = max(height, most // height * height)
+        if self._known is not None:
+            # Of about equal number in all workgroups.
+            parts = -(-self._known // most)
+            most = -(-self._known // (parts * height)) * height
+        blocks = self.quantised and not tile.staged
+        together = BLOCK // lanes if blocks else 1
+        width = max(1, PANEL // lanes * tile.panels // self.halves)
+        return Plan(
+            weights.kind,
+            lanes,
+            rows=height,
+            rests=_rests(height, self._known),
+            columns=columns * lanes,
+            weights=into,
+            chains=Chains(self._chains, isa.registers - _OTHERS),
+            rows_a_workgroup=None if self.rows.sorted and not tile.staged else most,
+            columns_a_workgroup=-(-width // together) * together * lanes,
+            ahead=_PREFETCH // block * block if weights.packed else 0,
+            staged=chunk,
+            rounded=bool(weights.rounded),
+            blocks=blocks,
+            packed=weights.packed,
+        )
+
+    @property
+    def _chains(self) -> int:
+        """Sums that are added up apart, to hide the latency of a multiply-add, where tiles are low.
+
+        Where rows are sorted or come with the call, the height of a row's tile depends on other
+        rows, and no sum may: one chain, as tiles of whole height have.
+        """
+        return 1 if self._known is None else self.isa.chains(self.weights.kind)
+
+
+def _even(rows: int, height: int) -> int:
+    """The height of tiles of about equal height, at most so high."""
+    return -(-rows // -(-rows // height))
 
 
 def _operands(weights: Weights, isa: Isa) -> Element:
@@ -146,21 +244,11 @@ def _operands(weights: Weights, isa: Isa) -> Element:
     return into
 
 
-def _chains(isa: Isa, kind: Kind, rows: Rows) -> int:
-    """Sums that are added up apart, to hide the latency of a multiply-add, where tiles are low.
-
-    Where rows are sorted or come with the call, the height of a row's tile depends on other rows,
-    and no sum may: one chain, as tiles of whole height have.
-    """
-    known = isinstance(rows.rows, int) and not rows.sorted
-    return isa.chains(kind) if known else 1
-
-
-def _rests(height: int, rows: Rows) -> tuple[int, ...]:
+def _rests(height: int, rows: int | None) -> tuple[int, ...]:
     """Rows of the tiles after those of whole height: what is left, or, where that is not known,
     half of the height, and one. What these have too many repeat the last row: they are stored
     twice, and equal."""
-    if isinstance(rows.rows, int) and not rows.sorted:
-        return (rows.rows % height,) if rows.rows % height else ()
+    if rows is not None:
+        return (rows % height,) if rows % height else ()
     half = height // 2
     return (half,) if height < _HALVED else (half, 1)

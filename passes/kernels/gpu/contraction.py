@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
@@ -13,7 +12,7 @@ from iree.compiler.dialects import arith, memref, vector
 from mxc.dialects.amdgpu import KEEPS_NAN
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.extents import Buffer, Size, product, quotient, quotient_up, value_of
+from mxc.passes.kernels.extents import Buffer, Size, Sized, product, quotient, quotient_up, value_of
 from mxc.passes.kernels.finish import Finish, Place
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.decode import Register
@@ -29,7 +28,7 @@ from mxc.passes.kernels.vectors import f32, i32, index, of
 
 
 @dataclass(frozen=True)
-class Contraction(ABC):
+class Contraction(Sized, ABC):
     """`groups` products of [rows, K] and [columns, K]; `experts`: 0 where there is one rhs for all.
 
     `groups` and `rows` are None where they come with each call, as index scalars in this order,
@@ -81,17 +80,6 @@ class Contraction(ABC):
     def width(self) -> int:
         """Columns of the result."""
         return self.columns // self.halves
-
-    @property
-    def scalars(self) -> int:
-        """How many index values come with each call."""
-        return (self.groups, self.rows).count(None)
-
-    def given(self, scalars: Sequence[ir.Value]) -> Self:
-        """This product for so many groups or rows."""
-        values = iter(scalars)
-        groups, rows = (next(values) if size is None else size for size in (self.groups, self.rows))
-        return replace(self, groups=groups, rows=rows) if self.scalars else self
 
     @property
     def height(self) -> Size:

@@ -29,7 +29,7 @@ from mxc.passes.kernels.gpu.decode import by_halves, integers, power
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat, table
 
-_F16_BIAS, _F16_MANTISSA = 15, 10
+F16_BIAS, _F16_MANTISSA = 15, 10
 _NAN = 0x7FC00000
 
 # Selectors of v_perm: byte n of the result is byte s[n] of the low register, or s[n] - 4 of the
@@ -58,8 +58,8 @@ def _decoded(block: ir.Value, scale: ir.Value, kind: ElementFormat) -> list[ir.V
         factor = arith.select(_any_nan(words), _float(_NAN), factor)
     if kind.specials is Specials.FNUZ:
         return _fnuz(words, kind, factor)
-    halves = _sixes(words, kind) if kind.bits == 6 else _eights(words, kind)
-    return _products(halves, _F16_BIAS - kind.bias, factor)
+    halves = _sixes(words, kind) if kind.bits == 6 else eights(words, kind)
+    return _products(halves, F16_BIAS - kind.bias, factor)
 
 
 def _by_floats(block: ir.Value, scales: ir.Value) -> list[ir.Value]:
@@ -86,7 +86,7 @@ def _e4m3(code: ir.Value) -> ir.Value:
     word = arith.extui(i32(), code)
     (half,) = _aligned([arith.shli(word, number(8))], E4M3)
     low = vector.extract(bitcast(_joined([half]), ir.F16Type.get(), 2), [], [0])
-    unit = arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), 2.0 ** (_F16_BIAS - E4M3.bias)))
+    unit = arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), 2.0 ** (F16_BIAS - E4M3.bias)))
     value = arith.mulf(arith.extf(f32(), low), unit)
     return arith.select(_any_nan([word]), _float(_NAN), value)
 
@@ -128,7 +128,7 @@ def _any_nan(words: Sequence[ir.Value]) -> ir.Value:
     return arith.cmpi(arith.CmpIPredicate.ne, signs, number(0))
 
 
-def _eights(words: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
+def eights(words: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
     """Pairs of f16 of elements of 8 bits."""
     return _aligned([permuted_bytes(word, word, o) for word in words for o in _BYTES_ABOVE], kind)
 
@@ -197,7 +197,7 @@ def _aligned(pairs: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
 
     The value of an f16 is that of the element, times 2^(bias - 15).
     """
-    shift = _F16_BIAS - _F16_MANTISSA - kind.exponent
+    shift = F16_BIAS - _F16_MANTISSA - kind.exponent
     if shift == 0 and kind.bits == 8:
         return list(pairs)
     mask = kind.magnitude_mask << (_F16_MANTISSA - kind.mantissa)

@@ -144,20 +144,20 @@ class FloatSide:
 
 
 def bf16_parts(left: ir.Value, count: int, *, finite: bool = False) -> list[ir.Value]:
-    """The first `count` bf16 whose sum are eight floats, each with the next 8 bits; the last three
+    """The first `count` bf16 whose sum are f32 [n], each with the next 8 bits; the last three
     are all of an f32. An infinity is its own first part, unless all are said to be `finite`."""
-    found = []
+    found, size = [], ir.VectorType(left.type).shape[0]
     for part in range(count):
-        halves = bitcast(left, ir.BF16Type.get(), 2 * FRAGMENT)
-        upper = list(range(1, 2 * FRAGMENT, 2))
+        halves = bitcast(left, ir.BF16Type.get(), 2 * size)
+        upper = list(range(1, 2 * size, 2))
         found.append(vector.shuffle(halves, halves, upper))
         if part + 1 < count:
-            bits = bitcast(left, i32(), FRAGMENT)
-            high = bitcast(arith.andi(bits, splat(_HIGH, i32(), FRAGMENT)), f32(), FRAGMENT)
+            bits = bitcast(left, i32(), size)
+            high = bitcast(arith.andi(bits, splat(_HIGH, i32(), size)), f32(), size)
             rest = arith.subf(left, high)
             if not finite:
                 # Infinities, which are their own high part, have nothing left.
                 same = arith.cmpf(arith.CmpFPredicate.OEQ, left, high)
-                rest = arith.select(same, splat(0, f32(), FRAGMENT), rest)
+                rest = arith.select(same, splat(0, f32(), size), rest)
             left = rest
     return found

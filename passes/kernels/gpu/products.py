@@ -100,7 +100,7 @@ class DecodedProduct:
                 for number, (fragment, floats) in enumerate(zip(right[n], left, strict=True)):
                     own = found[number * parts // len(left)]
                     for each in reversed(floats):  # the least first
-                        own[at] = self._multiply(fragment, each, own[at])
+                        own[at] = multiply_floats(self.instruction, fragment, each, own[at])
         return found
 
     def _left(self, loaded: Loaded, tile: int, k_step: int) -> list[list[ir.Value]]:
@@ -126,10 +126,11 @@ class DecodedProduct:
             for at in range(0, FRAGMENT, size)
         ]
 
-    def _multiply(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        rows, unit = self.instruction.rows, self.instruction.unit
-        multiply = {"mfma": mfma, "wmma": wmma}[unit.family]
-        return multiply((rows, rows, self.instruction.form.k), a, b, c)
+
+def multiply_floats(instruction: Instruction, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """c f32 and the product of fragments of bf16 or f16."""
+    multiply = {"mfma": mfma, "wmma": wmma}[instruction.unit.family]
+    return multiply(instruction.form.shape, a, b, c)
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class Program:
         if layout is None:
             return flat
         row_bytes = flat.size // (max(case.experts, 1) * case.columns)
-        return np.concatenate([*to_panels([flat], case.columns, row_bytes, layout)])
+        return to_panels(flat, case.columns, row_bytes, layout)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,15 +171,19 @@ class Kernels:
     folders: pytest.TempPathFactory
     formats: Any
 
-    def __call__(self, *names: str, target: str = "cpu") -> Program:
-        """The cases of these names as one program."""
+    def __call__(
+        self, *names: str, target: str = "cpu", assembly: bool = False, schedules: str = ""
+    ) -> Program:
+        """The cases of these names as one program; with `assembly` its kernels are reported.
+        `schedules`: a file of them."""
         cases = [Case.parse(name) for name in names]
         folder = self.folders.mktemp("kernels")
         request = Request(
             program=program(cases), place="kernels", target=target, module=folder / "m.vmfb",
-            parameters=True,
+            parameters=True, schedules=schedules,
         )  # fmt: skip
-        made = compile_here(request, folder / "assembly", folder / "program", lambda step: None)
+        texts = folder / "assembly" if assembly else None
+        made = compile_here(request, texts, folder / "program", lambda step: None)
         return Program({case.name: case for case in cases}, folder / "m.vmfb", made, self.formats)
 
     def units(self, case: Case) -> float:

@@ -192,9 +192,7 @@ def call(program: Built, case: Case, arrays: list[Any], x: Any, ids: Any) -> lis
         flat = array.reshape(-1)
         row = flat.size // int(np.prod(shape[: -1 if name.endswith(".s") else -2]))
         layout = program.compiled.panels[name]
-        parts = np.split(flat, case.experts or 1)
-        panels = [part for each in parts for part in to_panels([each], case.columns, row, layout)]
-        index.add_buffer(name, np.concatenate(panels))
+        index.add_buffer(name, to_panels(flat, case.columns, row, layout))
     for other in [each for cases in CASES.values() for each in cases if each != case]:
         for name, shape in other.parameters.items():
             index.add_buffer(name, np.zeros(int(np.prod(shape)), np.uint8))

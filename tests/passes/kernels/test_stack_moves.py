@@ -12,7 +12,7 @@ def cases(kernels):
         for weight in WEIGHTS
         for size in ("1x17x64x256", "12x1x64x256 of 5", "?x1x64x256 of 5")
     ]
-    return kernels(*names, target="cpu:x86-64-v3")
+    return kernels(*names, target="cpu:x86-64-v3", assembly=True)
 
 
 def test_few_instructions_move_registers(cases):
@@ -20,4 +20,5 @@ def test_few_instructions_move_registers(cases):
     products = {each["kernel"] for each in report["matmuls"]}
     assert len(products) == len(cases.cases)
     found = [k["stack_moves"] for k in report["kernels"] if k["name"] in products]
+    assert len(found) == len(products)
     assert all(each["moves"] <= each["instructions"] / 10 for each in found), found

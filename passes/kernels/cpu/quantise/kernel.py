@@ -12,8 +12,7 @@ scales another. Then each is read again, from the nearest cache, and rounded by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
@@ -25,7 +24,7 @@ from mxc.passes.kernels.cpu.quantise.largest import merged
 from mxc.passes.kernels.cpu.quantise.rounding import Constants, Rounding
 from mxc.passes.kernels.cpu.quantise.sources import Reader, Source
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.extents import Buffer, Size, named, product, quotient_up, value_of
+from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product, quotient_up, value_of
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import broadcast, i1, i8, i32, index, loop, of, scratch
 
@@ -41,7 +40,7 @@ _HALF = BLOCK // 2
 
 
 @dataclass(frozen=True)
-class Quantise:
+class Quantise(Sized):
     """`blocks` blocks of floats of `source`."""
 
     isa: Isa
@@ -54,15 +53,6 @@ class Quantise:
         """The symbol of the kernel: the same for the same work."""
         size = named(product(self.blocks, BLOCK))
         return f"mxc_quantise_{self.source.kind}_{self.rounding.name}_{size}"
-
-    @property
-    def scalars(self) -> int:
-        """How many index values come with each call."""
-        return int(self.blocks is None)
-
-    def given(self, scalars: Sequence[ir.Value]) -> Quantise:
-        """This kernel for so many blocks."""
-        return replace(self, blocks=scalars[0]) if self.scalars else self
 
     @property
     def workgroups(self) -> list[Size]:

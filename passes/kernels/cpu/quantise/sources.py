@@ -15,7 +15,7 @@ from iree.compiler.dialects import arith, memref, scf, vector
 from mxc.dialects.quantise_scalars import INFINITY, MAGNITUDE, NAN, as_bits, as_float, like
 from mxc.formats.formats import FORMATS, BlockFormat, ElementFormat, Specials
 from mxc.formats.recipes import MANTISSA, NAN_BYTE
-from mxc.passes.kernels.cpu.codes import floats_of_codes
+from mxc.passes.kernels.cpu.codes import codes_of, floats_of_codes
 from mxc.passes.kernels.cpu.quantise.blocks import power_of
 from mxc.passes.kernels.cpu.quantise.halves import HALF, Halves, of_floats
 from mxc.passes.kernels.cpu.quantise.largest import Greater, of_dwords, of_words
@@ -178,26 +178,6 @@ class Reader:
         assert format is not None
         raw = load(self.read[0], [block, index(0)], i8(), format.block_bytes)
         return floats_of_codes(codes_of(raw, format.element), format.element, BLOCK)
-
-
-def codes_of(raw: ir.Value, element: ElementFormat) -> ir.Value:
-    """The codes of a block, i32 [32], from its bytes; above the bits of a code are others."""
-    if element.bits == 6:
-        # Four codes in three bytes: a dword of their own, and one shift for each.
-        places = [3 * (k // 4) + byte if byte < 3 else 0 for k in range(BLOCK) for byte in range(4)]
-        words = bitcast(vector.shuffle(raw, raw, places), i32(), BLOCK)
-        shifts = [6 * (k % 4) for k in range(BLOCK)]
-        kind = of(i32(), BLOCK)
-        table = arith.ConstantOp(
-            kind,
-            ir.DenseElementsAttr.get([ir.IntegerAttr.get(i32(), shift) for shift in shifts], kind),
-        ).result
-        return arith.shrui(words, table)
-    count = ir.VectorType(raw.type).shape[0]
-    codes = arith.extui(of(i32(), count), raw)
-    if element.bits == 8:
-        return codes
-    return vector.interleave(codes, arith.shrui(codes, splat(4, i32(), HALF)))
 
 
 def _scaled(bits: ir.Value, byte: ir.Value) -> ir.Value:

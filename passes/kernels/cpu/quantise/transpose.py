@@ -20,7 +20,7 @@ from mxc.dialects.quantise_scalars import MAGNITUDE, as_bits, like
 from mxc.passes.kernels.cpu.quantise.rounding import Rounding
 from mxc.passes.kernels.cpu.quantise.sources import Reader, Source
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.extents import Buffer, Size, quotient_up
+from mxc.passes.kernels.extents import Buffer, Size, Sized, quotient_up
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import (
     f32,
@@ -46,7 +46,7 @@ _AHEAD = 256
 
 
 @dataclass(frozen=True)
-class TransposeQuantise:
+class TransposeQuantise(Sized):
     """`source` [rows, depth], "f32", "bf16" or a format, by `rounding`, transposed."""
 
     rounding: Rounding
@@ -65,15 +65,6 @@ class TransposeQuantise:
         """The symbol of the kernel: the same for the same work."""
         name = f"mxc_quantise_{self.source.kind}_{self.rounding.name}"
         return f"{name}_transposed_{self.rows}x{self.depth}"
-
-    @property
-    def scalars(self) -> int:
-        """None: all sizes are known."""
-        return 0
-
-    def given(self, scalars: Sequence[ir.Value]) -> TransposeQuantise:
-        """This kernel."""
-        return self
 
     @property
     def _blocks(self) -> int:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.passes.kernels.extents import Buffer, Size, product, quotient_up
+from mxc.passes.kernels.extents import Buffer, Size, Sized, product, quotient_up
 
 #: Lanes of a workgroup: four waves, and none waits for another.
 THREADS = 256
 
 
 @dataclass(frozen=True)
-class OverBlocks(ABC):
+class OverBlocks(Sized, ABC):
     """`blocks`: how many; where it is None, their number is an index scalar of each call."""
 
     blocks: Size
@@ -35,15 +33,6 @@ class OverBlocks(ABC):
     def threads(self) -> int:
         """Lanes of a workgroup."""
         return THREADS
-
-    @property
-    def scalars(self) -> int:
-        """How many index values come with each call."""
-        return int(self.blocks is None)
-
-    def given(self, scalars: Sequence[ir.Value]) -> Self:
-        """This kernel for so many blocks."""
-        return replace(self, blocks=scalars[0]) if self.scalars else self
 
     @property
     def workgroups(self) -> list[Size]:

@@ -14,8 +14,7 @@ dialects/quantise_scalars.py, in every bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
@@ -27,7 +26,7 @@ from mxc.dialects.quantise_scalars import as_float, block_scale, row_scale
 from mxc.formats.formats import E8M0, FORMATS
 from mxc.formats.recipes import MANTISSA, ScaleRecipe
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.extents import Buffer, Size, named, product
+from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product
 from mxc.passes.kernels.gpu.conversions import Conversion, largest_in, largest_of
 from mxc.passes.kernels.gpu.lanes import divided, plus, rest, times
 from mxc.passes.kernels.gpu.parts import rows_of
@@ -43,7 +42,7 @@ _MOST_THREADS, _MOST_HELD = 1024, 64
 
 
 @dataclass(frozen=True)
-class QuantiseRows:
+class QuantiseRows(Sized):
     """`rows` rows of `depth` floats of `source`, "f32", "bf16" or "f16", to nvfp4.
 
     Where `rows` is None, their number is an index scalar of each call. `lanes`: of a wave.
@@ -73,15 +72,6 @@ class QuantiseRows:
         """Lanes of a workgroup: whole waves."""
         waves = -(-self.depth // (_RUN * self.lanes))
         return min(waves * self.lanes, _MOST_THREADS)
-
-    @property
-    def scalars(self) -> int:
-        """How many index values come with each call."""
-        return int(self.rows is None)
-
-    def given(self, scalars: Sequence[ir.Value]) -> QuantiseRows:
-        """This kernel for so many rows."""
-        return replace(self, rows=scalars[0]) if self.scalars else self
 
     @property
     def workgroups(self) -> list[Size]:

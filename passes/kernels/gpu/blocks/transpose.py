@@ -9,7 +9,6 @@ block at once, 16 to 32 bytes. Nothing goes through shared memory, and each elem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -19,7 +18,7 @@ from mxc.dialects.amdgpu import BEYOND, bounded, no_reordering, thread
 from mxc.dialects.amdgpu_narrow import widened_pair
 from mxc.formats.formats import FORMATS, BlockFormat
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.extents import Buffer, Size
+from mxc.passes.kernels.extents import Buffer, Size, Sized
 from mxc.passes.kernels.gpu.conversions import Conversion, power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.lanes import LANES, divided, plus, times
@@ -30,7 +29,7 @@ _FLOATS = {"f32": 32, "bf16": 16, "f16": 16}
 
 
 @dataclass(frozen=True)
-class TransposeQuantise:
+class TransposeQuantise(Sized):
     """`source`, floats or a format, [rows, depth], to `conversion.format`, transposed.
 
     Buffers: the floats, or the elements, as i32, and the scales; then elements as i32, and scales.
@@ -62,15 +61,6 @@ class TransposeQuantise:
     def threads(self) -> int:
         """Lanes of a workgroup."""
         return LANES
-
-    @property
-    def scalars(self) -> int:
-        """None: everything is known."""
-        return 0
-
-    def given(self, scalars: Sequence[ir.Value]) -> TransposeQuantise:
-        """This kernel."""
-        return self
 
     @property
     def workgroups(self) -> list[Size]:

@@ -8,10 +8,13 @@ from mxc.formats.formats import FORMATS
 from mxc.passes.kernels.gpu.choice import candidates, choose, choose_by_rows
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding, workgroups
 from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.fragments import Instruction
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
+from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.gpu.sides import Scaled
-from mxc.targets.amd import GFX950
+from mxc.targets.amd import GFX942, GFX950, GFX1151, GFX1201, GFX1250
+from mxc.targets.gpu import Gpu
 
 WIDTHS = [(4, 4), (8, 8), (8, 4), (4, 8), (6, 6), (8, 6), (6, 4)]
 FORMAT = {4: "mxfp4", 6: "mxfp6e2m3", 8: "mxfp8e4m3"}
@@ -34,6 +37,78 @@ def test_little_is_computed_for_nothing(rows: int, columns: int) -> None:
         # Of whole tiles of rows: what there is is that of columns and K.
         rows = -(-rows // found.rows) * found.rows
         assert padding(replace(problem, rows=rows), found) <= 0.07
+
+
+#: 128 x 192 of the result, in k-steps of 4 x 32; a ring of three stages of four of them.
+STREAM = Schedule(instruction=Instruction(16), tiles=(4, 2), waves=(2, 6, 1))
+RING = replace(STREAM, transport="ring", stages=3, k_steps=4)
+
+
+def test_workgroups_and_what_they_compute_for_nothing() -> None:
+    problem = Problem(rows=300, columns=400, blocks=20, groups=5)
+    assert (STREAM.rows, STREAM.columns, STREAM.threads) == (128, 192, 768)
+    assert workgroups(problem, STREAM) == 3 * 3 * 5
+    # Rows up to 384, columns up to 576; blocks up to 32, a multiple of 4 k-steps of 4 blocks.
+    assert padding(problem, STREAM) == 1 - (300 * 400 * 20) / (384 * 576 * 32)
+    assert padding(problem, replace(STREAM, waves=(2, 6, 2))) == 1 - (300 * 400 * 20) / (
+        384 * 576 * 32
+    )
+    assert padding(problem, replace(RING, k_steps=1)) == 1 - (300 * 400 * 20) / (384 * 576 * 20)
+
+
+def test_what_a_small_product_costs() -> None:
+    """The formula at the top of cost.py with the figures of a device, by hand."""
+    device = GFX950
+    rates, start = device.rates, device.rates.memory_latency + device.rates.lds_latency
+    problem = Problem(rows=128, columns=192, blocks=64)
+    # One workgroup: 16 k-steps of 4 blocks of 17 bytes, for 64 and 32 rows of each of 12 waves.
+    k_step = max(3 * 8 * STREAM.instruction.clocks, 12 * 96 * 4 * 17 / rates.memory_bytes_per_clock)
+    computed = 16 * k_step + 128 * 192 * 4 / rates.memory_bytes_per_clock + start
+    moved = (128 + 192) * 64 * 17 + 128 * 192 * 4
+    # A step of four k-steps of the side with more rows is asked for.
+    asked = min(4 * 192 * 4 * 17, moved)
+    reached = min(device.bytes_a_clock, asked / device.latency_clocks)
+    assert cost(problem, STREAM, device) == max(computed, moved / reached + start)
+
+
+ROW = Problem(rows=1, columns=4096, blocks=128)
+EXPERTS = Problem(rows=16, columns=5760, blocks=90, groups=64, halves=2, experts=32)
+MIXED = Problem(rows=300, columns=2880, blocks=90, bits=(6, 4))
+FLOAT = Problem(rows=64, columns=4096, blocks=128, bits=(16, 4), parts=1)
+SPLIT = Problem(rows=2048, columns=4096, blocks=128, bits=(32, 8), parts=3)
+DENSE = Problem(rows=512, columns=4096, blocks=128, bits=(16, 16), parts=1)
+SHARED = Problem(rows=512, columns=4096, blocks=128, bits=(8, 8), parts=1, shared=(4, 4))
+#: Rows of the instruction, tiles, waves, stages and k-steps.
+CHOSEN = [
+    (ROW, GFX950, (16, (1, 1), (1, 1, 8), 0, 0)),
+    (replace(ROW, rows=32, blocks=90, bits=(8, 8)), GFX950, (16, (1, 1), (1, 1, 6), 0, 0)),
+    (replace(ROW, rows=4096), GFX950, (32, (2, 8), (4, 1, 1), 4, 2)),
+    (replace(ROW, rows=4096), GFX1250, (16, (4, 4), (2, 2, 1), 0, 0)),
+    (EXPERTS, GFX950, (16, (1, 2), (1, 1, 6), 0, 0)),
+    (EXPERTS, GFX1250, (16, (2, 2), (1, 1, 4), 0, 0)),
+    (MIXED, GFX950, (32, (1, 1), (1, 4, 1), 8, 2)),
+    (MIXED, GFX1250, (16, (2, 2), (2, 2, 1), 0, 0)),
+    (FLOAT, GFX950, (16, (4, 1), (1, 1, 4), 0, 0)),
+    (FLOAT, GFX1151, (16, (4, 1), (1, 1, 4), 0, 0)),
+    (SPLIT, GFX950, (32, (2, 4), (2, 2, 1), 3, 1)),
+    (SPLIT, GFX942, (16, (1, 1), (1, 1, 8), 0, 0)),
+    (DENSE, GFX950, (16, (4, 2), (2, 2, 1), 6, 2)),
+    (DENSE, GFX942, (16, (4, 2), (2, 2, 1), 0, 0)),
+    (DENSE, GFX1201, (16, (2, 2), (2, 2, 1), 0, 0)),
+    (DENSE, GFX1151, (16, (2, 1), (1, 1, 4), 0, 0)),
+    (SHARED, GFX950, (16, (4, 2), (2, 2, 1), 0, 0)),
+    (SHARED, GFX942, (16, (4, 1), (1, 1, 4), 0, 0)),
+]
+
+
+@pytest.mark.parametrize(("problem", "device", "wanted"), CHOSEN)
+def test_schedules_that_are_chosen_today(
+    problem: Problem, device: Gpu, wanted: tuple[object, ...]
+) -> None:
+    """A change here is a change of speed: look at both (benchmarks/gpu)."""
+    s = choose(problem, device=device)
+    assert (s.instruction.rows, s.tiles, s.waves, s.stages, s.k_steps) == wanted
+    assert (s.transport == "ring") is bool(s.stages)
 
 
 @pytest.mark.parametrize("columns", [2880, 4096, 28672])

@@ -1,0 +1,71 @@
+"""Schedules that a user gives: a JSON file, which goes before what the compiler would choose.
+
+    [{"m": 16, "rhs": "mxfp4", "schedule": ..}]
+
+An entry has a `schedule` and any of `KEYS`, which a contraction must have: m or batch null where it
+comes with the call. The first entry that fits is taken; one that fits nothing is refused. `device`
+says on which machine the schedule was measured. What a schedule is, the pass says that reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mxc.dialects.contraction import Contraction
+from mxc.errors import PassError
+
+#: What an entry may say of a contraction.
+KEYS = ("batch", "m", "n", "k", "lhs", "rhs")
+
+
+def key_of(of: Contraction) -> dict[str, Any]:
+    """What an entry says of this contraction alone."""
+    sizes = {"batch": of.batch, "m": of.m, "n": of.n, "k": of.k}
+    return {**sizes, "lhs": of.lhs.name, "rhs": of.rhs.name}
+
+
+class GivenSchedules:
+    """The entries of `file`, and which were taken; none of no file."""
+
+    def __init__(self, file: str) -> None:
+        """Read the file. Raises PassError where it cannot be read or has another form."""
+        self.file = file
+        self._entries = _read(file) if file else []
+        self._taken = [False] * len(self._entries)
+
+    def take(self, of: Contraction) -> Mapping[str, Any] | None:
+        """The first entry that fits a contraction."""
+        known = key_of(of)
+        for number, entry in enumerate(self._entries):
+            if all(entry[key] == known[key] for key in KEYS if key in entry):
+                self._taken[number] = True
+                return entry
+        return None
+
+    def require_taken(self) -> None:
+        """Raise PassError where an entry fitted nothing."""
+        for entry, was in zip(self._entries, self._taken, strict=True):
+            if not was:
+                wanted = ", ".join(f"{key} {entry[key]}" for key in KEYS if key in entry)
+                raise PassError(
+                    f"{self.file}: no contraction has {wanted or 'a schedule'}, or an entry before "
+                    "took them all; `mxc report` lists them"
+                )
+
+
+def _read(file: str) -> list[dict[str, Any]]:
+    try:
+        entries = json.loads(Path(file).read_text())
+    except (OSError, ValueError) as error:
+        raise PassError(f"{file}: schedules cannot be read ({error})") from error
+    allowed = {*KEYS, "schedule", "device"}
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if not isinstance(entry, dict) or not set(entry) <= allowed or "schedule" not in entry:
+            raise PassError(
+                f"{file}: wanted a list of objects with a schedule and any of {', '.join(KEYS)}, "
+                f"found {json.dumps(entry)[:100]}"
+            )
+    return entries if isinstance(entries, list) else [entries]
