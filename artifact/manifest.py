@@ -28,6 +28,7 @@ WEIGHTS = "weights.irpa"
 #: How the name of every parameter archive ends.
 ARCHIVE = ".irpa"
 REPORT = "report.json"
+SCHEDULES = "schedules.json"
 TOKENIZER = "tokenizer.json"
 #: Names the special tokens that a chat template prints, and may hold the template itself.
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -390,7 +391,9 @@ def read_manifest(path: Path) -> Manifest:
         if not path.exists():
             raise ArtifactError(f"{path}: no such artifact")
         if not file.is_file():
-            raise ArtifactError(f"{path}: not an artifact: it holds no {MANIFEST}")
+            source = (path / "config.json").is_file() or path.suffix == ".gguf"
+            first = "; a checkpoint is compiled first, by `mxc compile`" if source else ""
+            raise ArtifactError(f"{path}: not an artifact: it holds no {MANIFEST}{first}")
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a path with a NUL
         raise ArtifactError(f"{file}: cannot be read ({error})") from error

@@ -38,10 +38,10 @@ def writing(output: Path, *, force: bool) -> Iterator[Path]:
     """
     output = Path(os.path.abspath(output))
     try:
-        _check(output, force=force)
+        require_free(output, force=force)
         with partial_folder(output) as partial:
             yield partial
-            _check(output, force=force)  # it may have come meanwhile
+            require_free(output, force=force)  # it may have come meanwhile
             _put(partial, output)
     except OSError as error:
         raise _refusal(output, error) from error
@@ -54,7 +54,8 @@ def record(file: Path) -> FileRecord:
         return FileRecord(bytes=os.fstat(stream.fileno()).st_size, sha256=digest)
 
 
-def _check(output: Path, *, force: bool) -> None:
+def require_free(output: Path, *, force: bool) -> None:
+    """Raise ArtifactError where `output` exists and `force` is not set or it is no artifact."""
     if not os.path.lexists(output):
         return
     if not (output / MANIFEST).is_file() or output.is_symlink():

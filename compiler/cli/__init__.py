@@ -32,6 +32,7 @@ from mxc.compiler.cli import (
 )
 from mxc.compiler.cli.limits import PhaseTimeout
 from mxc.compiler.cli.repository import Revision
+from mxc.compiler.cli.workers import Dask, Processes, note
 from mxc.errors import MxcError
 
 #: Exit status of a program that an interrupt ended (128 + SIGINT), as shells have it.
@@ -193,9 +194,17 @@ def _compile(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Schedules of GPU kernels, as JSON; mxc-choose-gpu-schedule says how it looks.",
+            help="Schedules of products, as JSON: of CPUs what --tune wrote, of GPUs as "
+            "mxc-choose-gpu-schedule says.",
         ),
     ] = None,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune",
+            help="Measure up to eight schedules of each product on this CPU, and keep the fastest.",
+        ),
+    ] = False,
     dump_ir: Annotated[
         Path | None, typer.Option(help="Write the IR after each pass and phase to this folder.")
     ] = None,
@@ -214,6 +223,8 @@ def _compile(
             "and IREE, from the compile cache (`mxc doctor` says where it is)."
         ),
     ] = True,
+    workers: Processes = 1,
+    dask: Dask = None,
     emit: Annotated[
         str | None,
         typer.Option(
@@ -229,6 +240,7 @@ def _compile(
     Example: mxc compile gpt-oss-20b --target cpu --output gpt-oss-20b.mxc
     """
     from mxc.compiler.cli.compile import command
+    from mxc.compiler.pieces.workers import Workers
 
     if output is None and emit is None:
         raise typer.BadParameter("Missing option '--output' / '-o'.")
@@ -250,8 +262,10 @@ def _compile(
         dump_ir=dump_ir,
         html=html,
         schedule=schedule,
+        tune=tune,
         phase_timeout=phase_timeout,
         cache=cache,
+        workers=Workers(processes=workers, dask=dask, say=note),
         emit=emit,
         json=json,
     )

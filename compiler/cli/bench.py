@@ -52,7 +52,7 @@ def command(
         return
     from rich.table import Table
 
-    from mxc.compiler.cli.report_table import table_console
+    from mxc.compiler.cli.terminal import table_console
 
     table = Table(title=str(artifact), title_justify="left", show_header=False)
     table.add_row("load", f"{1e3 * result['load_seconds']:.1f} ms")

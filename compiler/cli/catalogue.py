@@ -31,34 +31,39 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """List the formats, recipes, targets or passes of mxc, or the pipeline of a target."""
+    from mxc.compiler.cli.terminal import table_console
+
+    console = table_console()
     if kind in (Kind.PASSES, Kind.PIPELINE):
         from mxc.compiler.cli.list_passes import command as list_compiled
 
-        list_compiled(kind.value, target=target, full=full, json=json)
+        list_compiled(kind.value, console.width, target=target, full=full, json=json)
         return
     rows = {Kind.FORMATS: formats, Kind.RECIPES: recipes, Kind.TARGETS: targets}[kind]()
     if json:
         print(json_text.dumps(rows, indent=1))
         return
-    from rich.box import SIMPLE
-    from rich.console import Console
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(box=SIMPLE)
+    if kind is Kind.TARGETS:
+        rows = [_short(row) for row in rows]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in rows[0]:
-        table.add_column(heading.replace("_", " "), overflow="fold")
+        table.add_column(
+            heading.replace("_", " "),
+            overflow="fold",
+            no_wrap=heading in ("name", "smallest", "mlir"),
+        )
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # nothing is folded to a screen that is not there
     console.print(table)
     if kind is Kind.RECIPES:
         console.print("scale of an mxfp4 block by the largest magnitude in it")
 
 
 def formats() -> list[dict[str, Any]]:
-    """One row a block format."""
+    """One row per block format."""
     from mxc.formats.formats import FORMATS
 
     return [
@@ -70,7 +75,7 @@ def formats() -> list[dict[str, Any]]:
             "smallest": format.element.min_positive,
             "block": format.block,
             "scale": format.scale.name + (" and f32 of the tensor" if format.tensor_scale else ""),
-            "bits_an_element": format.element.bits + format.scale.bits / format.block,
+            "bits_per_element": format.element.bits + format.scale.bits / format.block,
             "mlir": format.element.mlir,
         }
         for name, format in FORMATS.items()
@@ -78,7 +83,7 @@ def formats() -> list[dict[str, Any]]:
 
 
 def recipes() -> list[dict[str, Any]]:
-    """One row a scale recipe, with the scales that it chooses where recipes differ."""
+    """One row per scale recipe, with the scales that it chooses where recipes differ."""
     import numpy as np
 
     from mxc.formats.formats import E2M1, E8M0
@@ -96,7 +101,7 @@ def recipes() -> list[dict[str, Any]]:
 
 
 def targets() -> list[dict[str, Any]]:
-    """One row a target."""
+    """One row per target."""
     from mxc.targets.target import TARGETS
 
     return [
@@ -111,7 +116,12 @@ def targets() -> list[dict[str, Any]]:
     ]
 
 
+def _short(target: dict[str, Any]) -> dict[str, Any]:
+    """The row of a target with its instructions and features in one column."""
+    best, scaled = target["best"], ", ".join(target["scaled_instructions"])
+    has = f"{best}: {scaled}" if scaled else best or ", ".join(target["features"])
+    return {"name": target["name"], "architecture": target["architecture"], "has": has}
+
+
 def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

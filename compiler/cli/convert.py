@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from mxc.compiler.cli.repository import Revision
+from mxc.compiler.cli.workers import Dask, Processes, Threads, note
 
 
 def command(
@@ -27,6 +28,9 @@ def command(
     ],
     revision: Revision = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    workers: Processes = 1,
+    threads: Threads = None,
+    dask: Dask = None,
 ) -> None:
     """Write a checkpoint in another dialect, where every value can be kept exactly.
 
@@ -36,6 +40,7 @@ def command(
     from mxc.compiler.cli.report_table import bytes_text
     from mxc.compiler.cli.signals import ending_cleanly
     from mxc.compiler.convert.checkpoint import convert
+    from mxc.compiler.pieces.workers import Workers
 
     source = located(source, revision)
     console = Console(stderr=True)
@@ -54,10 +59,11 @@ def command(
         def advance(done: int, total: int, tensor: str) -> None:
             live.update(task, completed=done, total=total, description=tensor[-48:])
 
-        found = convert(source, to, output, force=force, progress=advance)
+        chosen = Workers(processes=workers, threads=threads, dask=dask, say=note)
+        found = convert(source, to, output, force=force, workers=chosen, progress=advance)
     typer.echo(
         f"{output}: {found.tensors} tensors, {bytes_text(found.bytes)} in the dialect "
         f"{found.dialect}"
     )
-    for note in found.notes:
-        typer.echo(f"note: {note}")
+    for line in found.notes:
+        typer.echo(f"note: {line}")

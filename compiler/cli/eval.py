@@ -162,7 +162,7 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 def _show(found: Evaluation, artifact: Path, against: Path | None) -> None:
     from rich.table import Table
 
-    from mxc.compiler.cli.report_table import table_console
+    from mxc.compiler.cli.terminal import table_console
 
     title = f"{found.predicted:,} tokens predicted, windows of {found.window:,}"
     table = Table(title=title, title_justify="left", show_header=False)

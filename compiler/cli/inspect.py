@@ -6,11 +6,13 @@ import json as json_text
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from mxc.artifact.manifest import MANIFEST, read_manifest
+from mxc.compiler.cli.terminal import table_console
 from mxc.compiler.inspect.compare import DIFFERENT, SAME_BYTES
 from mxc.compiler.inspect.contents import inspect, inspect_against
 from mxc.runtime.levels import choose_level, obstacles
@@ -18,8 +20,8 @@ from mxc.runtime.levels import choose_level, obstacles
 #: What is said of the level that is taken where nobody names one.
 _TAKEN = "runs here"
 
-#: Columns of output that is not a screen.
-_WIDE = 200
+#: Columns from which on layout and recipe have columns of their own.
+_WIDE = 120
 
 
 def command(
@@ -39,7 +41,7 @@ def command(
         if json:
             print(json_text.dumps(compared, indent=1))
         else:
-            _print_comparison(_console(), compared)
+            _print_comparison(table_console(), compared)
         return int(compared["result"] == DIFFERENT)
     levels = _levels(path)
     taken = next((name for name, state in levels.items() if state == _TAKEN), None)
@@ -49,7 +51,7 @@ def command(
     if json:
         print(json_text.dumps(found, indent=1))
         return 0
-    console = _console()
+    console = table_console()
     if tensor is not None:
         _print_tensor(console, found["tensor"])
     else:
@@ -59,31 +61,31 @@ def command(
     return 0
 
 
-def _console() -> Console:
-    # Into a file or a pipe nothing is folded to the width of a screen that is not there.
-    console = Console()
-    if not console.is_terminal:
-        console.width = _WIDE
-    return console
-
-
 def _print_tensors(console: Console, found: dict[str, Any]) -> None:
+    """A row per tensor; on a narrow terminal its layout and recipe stand under its name.
+
+    Names are copied from here: they are folded where they must be, never cut.
+    """
     kind = f"{found['kind']}, {found['dialect']}" if "dialect" in found else found["kind"]
-    title = f"{found['path']} ({kind}): {len(found['tensors'])} tensors, "
-    # Names are what people copy from here: folded where they must be, never cut.
-    table = Table(title=title + _size(found["bytes"]), title_justify="left", box=SIMPLE)
+    title = f"{found['path']} ({kind}): {len(found['tensors'])} tensors, {_size(found['bytes'])}"
+    wide = console.width >= _WIDE
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("tensor", overflow="fold")
-    for column in ("format", "shape", "layout", "recipe"):
+    for column in ("format", "shape", "layout", "recipe") if wide else ("format", "shape"):
         table.add_column(column, no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
     for row in found["tensors"]:
         shape = "x".join(map(str, row["shape"])) or "scalar"
-        table.add_row(
-            row["name"], row["format"], shape, row["layout"], _recipe(row), f"{row['bytes']:,}"
-        )
+        name, layout, recipe = row["name"], row["layout"], _recipe(row)
+        stored = [layout, recipe] if wide else []
+        if not wide:
+            words = [layout] if layout != "identity" else []
+            words += [f"recipe {recipe}"] if recipe else []
+            name += f"\n  {', '.join(words)}" if words else ""
+        table.add_row(Text(name), row["format"], shape, *stored, f"{row['bytes']:,}")
     console.print(table)
     for line in _declarations(found.get("quantisation", {})):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False)
 
 
 def _recipe(row: dict[str, Any]) -> str:
@@ -100,7 +102,7 @@ def _declarations(said: dict[str, Any]) -> list[str]:
             f"activations: {activations['format']}, recipe {activations['recipe']}, {when}"
         )
     if said.get("excluded"):
-        lines.append(f"not quantised: {', '.join(said['excluded'])}")
+        lines.append(f"not quantized: {', '.join(said['excluded'])}")
     return lines
 
 

@@ -16,15 +16,17 @@ from mxc.passes.base import Pass, option_text
 
 
 def command(
-    kind: str, *, target: str | None = None, full: bool = False, json: bool = False
+    kind: str, width: int, *, target: str | None = None, full: bool = False, json: bool = False
 ) -> None:
     """Print the passes (`full`: all they say), or the pipeline of `target`, as text or as JSON.
 
-    Raises TargetError where the target is unknown, or is wanted and not given.
+    Text has lines of at most `width` columns. Raises TargetError where the target is unknown, or
+    is wanted and not given.
     """
     if kind == "passes":
         described = [dataclasses.asdict(describe(cls)) for cls in PASSES]
-        print(json_text.dumps(described, indent=1) if json else render_passes(full=full), end="")
+        text = json_text.dumps(described, indent=1) if json else render_passes(width, full=full)
+        print(text, end="")
         return
     if target is None:
         raise TargetError("whose pipeline? give --target, one of `mxc list targets`")
@@ -37,7 +39,7 @@ def command(
         }
         for s in pipeline(target).stages
     ]
-    print(json_text.dumps(stages, indent=1) if json else render_pipeline(target), end="")
+    print(json_text.dumps(stages, indent=1) if json else render_pipeline(target, width), end="")
 
 
 @dataclass(frozen=True)
@@ -60,20 +62,20 @@ def describe(cls: type[Pass]) -> PassText:
     return PassText(cls.name, summary, options, rest.strip())
 
 
-def render_passes(known: Sequence[type[Pass]] = PASSES, *, full: bool = False) -> str:
-    """One line a pass, or with `full` all that its module says."""
+def render_passes(width: int, known: Sequence[type[Pass]] = PASSES, *, full: bool = False) -> str:
+    """The sentence of each pass beside its name, or with `full` all that its module says."""
     described = [describe(cls) for cls in known]
-    width = max(len(p.name) for p in described)
+    name = max(len(p.name) for p in described)
     lines = []
     for p in described:
         options = f"  options: {' '.join(p.options)}" if p.options else ""
-        lines.append(f"{p.name:<{width}}  {p.summary}{options}")
+        lines.append(_fill(f"{p.name:<{name}}  {p.summary}{options}", width, name + 2))
         if full:
             lines.append("\n" + textwrap.indent(p.text, "    ") + "\n")
     return "\n".join(lines) + "\n"
 
 
-def render_pipeline(target: str) -> str:
+def render_pipeline(target: str, width: int) -> str:
     """The stages of a target, their invariants, and their passes as specs.
 
     Raises TargetError where the target is unknown.
@@ -81,6 +83,12 @@ def render_pipeline(target: str) -> str:
     lines = []
     for stage in pipeline(target).stages:
         after = "" if stage.phase is None else f" (after IREE's phase {stage.phase})"
-        lines.append(f"{stage.name}{after}: {stage.invariant}")
-        lines += [f"    {item}" for item in stage.passes]
+        lines.append(_fill(f"{stage.name}{after}: {stage.invariant}", width, 2))
+        lines += [_fill(f"    {item}", width, 6) for item in stage.passes]
     return "\n".join(lines) + "\n"
+
+
+def _fill(text: str, width: int, indent: int) -> str:
+    return textwrap.fill(
+        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )

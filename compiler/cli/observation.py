@@ -57,12 +57,12 @@ Sanitize = Annotated[
 _MEMORY = (
     ("read", "memory_read"),
     ("written", "memory_written"),
-    ("LDS read", "lds_read"),
-    ("LDS written", "lds_written"),
-    ("bank conflicts", "bank_conflicts"),
-    ("matrix cycles", "matrix_cycles"),
-    ("vector cycles", "vector_cycles"),
-    ("LDS cycles", "lds_cycles"),
+    ("LDS\nread", "lds_read"),
+    ("LDS\nwritten", "lds_written"),
+    ("bank\nconflicts", "bank_conflicts"),
+    ("matrix\ncycles", "matrix_cycles"),
+    ("vector\ncycles", "vector_cycles"),
+    ("LDS\ncycles", "lds_cycles"),
 )
 
 
@@ -165,7 +165,7 @@ class Observation:
 
     def show(self) -> None:
         """Print tables of what was counted and found."""
-        from mxc.compiler.cli.report_table import table_console
+        from mxc.compiler.cli.terminal import table_console
 
         console = table_console()
         if self._count:

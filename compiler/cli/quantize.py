@@ -22,9 +22,10 @@ from rich.progress import (
 from rich.table import Table
 
 from mxc.compiler.cli.calibrate import DEFAULT_TOKENS, calibrate
-from mxc.compiler.cli.report_table import bytes_text, table_console
+from mxc.compiler.cli.report_table import bytes_text
 from mxc.compiler.cli.repository import Revision
 from mxc.compiler.cli.signals import ending_cleanly
+from mxc.compiler.cli.terminal import table_console
 from mxc.compiler.cli.workers import Dask, Processes, Threads, note
 from mxc.errors import CheckpointError
 

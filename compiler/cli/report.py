@@ -48,9 +48,9 @@ def command(
         print_memory,
         print_notes,
         show_report,
-        table_console,
     )
     from mxc.compiler.cli.report_times import show_times
+    from mxc.compiler.cli.terminal import table_console
     from mxc.compiler.report import Reports
     from mxc.runtime.integrity import check_files
 

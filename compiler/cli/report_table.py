@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mxc.artifact.manifest import ModelRecord
+from mxc.compiler.cli.terminal import LOG_WIDTH
 from mxc.compiler.report import Matmul, MatmulCost, Report, Reports, Transfers
 from mxc.compiler.report.assembly import Kernel
 from mxc.targets.target import TARGETS
@@ -22,8 +23,6 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 #: Columns of a terminal from which on the whole table fits without folding much.
 _WIDE = 140
-#: Columns of a table that goes to a file or a pipe.
-_LOG_WIDTH = 220
 
 
 @dataclass(frozen=True)
@@ -50,12 +49,6 @@ def group(matmuls: Sequence[Matmul]) -> list[Row]:
     ]
 
 
-def table_console() -> Console:
-    """Standard output; wide where it is no terminal, so that a table in a log is legible."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_LOG_WIDTH)
-
-
 def show_report(console: Console, reports: Reports) -> None:
     """Print the one report, or that of each level under its name."""
     for name, each in reports.levels.items():
@@ -75,7 +68,7 @@ def show_report(console: Console, reports: Reports) -> None:
         )
 
 
-def render(report: Report, width: int = _LOG_WIDTH) -> Group:
+def render(report: Report, width: int = LOG_WIDTH) -> Group:
     """Contractions, reasons of fallbacks, weights in memory, spilling kernels, and the totals.
 
     Below `_WIDE` columns shapes and types stand under the name, function names above their rows,
@@ -94,6 +87,7 @@ def render(report: Report, width: int = _LOG_WIDTH) -> Group:
     lines = [Text(f"[{number}] {reason}") for reason, number in reasons.items()]
     lines += [Text(f"IREE's code generator: {line}") for line in _where(rows, _stock)]
     lines += [Text(line) for line in _where(rows, lambda one: one.choice)]
+    lines += [Text(f"schedule: {line}") for line in _where(rows, lambda one: one.schedule)]
     lines += [Text(f"what follows is another kernel: {line}") for line in _where(rows, _unfused)]
     lines += [Text(f"note: {finding}") for finding in report.findings]
     record = TARGETS.get(report.target)

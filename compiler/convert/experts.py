@@ -9,7 +9,7 @@ Of gpt-oss the rows of gate and up lie in turn, of others one half after the oth
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +18,7 @@ import numpy as np
 from mxc.compiler.checkpoints.canonical.slices import entries, half_of, leading_slice
 from mxc.compiler.checkpoints.canonical.stored import Concatenated, Interleaved
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
-from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
+from mxc.compiler.checkpoints.files.tensors import DTYPES
 from mxc.compiler.checkpoints.layers.experts import turned
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.convert.plan import Bytes, Written, part_of
@@ -119,16 +119,16 @@ def as_it_is(tensor: CanonicalTensor, source: Source) -> Written:
         dtype=tensor.dtype,
         shape=(experts, depth, outputs),
         bytes=tensor.elements.bytes,
-        data=partial(_turned, tensor.elements, experts),
+        rows=experts,
+        read=partial(_turned, tensor.elements, experts),
     )
 
 
-def _turned(part: StoredPart, experts: int) -> Iterator[Bytes]:
-    read, size = part.reader(read_bytes), part.bytes // max(1, experts)
-    rows, entry = part.rows // max(1, experts), DTYPES[part.dtype].itemsize
-    for expert in range(experts):
-        matrix = np.ascontiguousarray(read(expert * size, size)).view(f"V{entry}")
-        yield np.ascontiguousarray(matrix.reshape(rows, -1).T).reshape(-1).view(np.uint8)
+def _turned(part: StoredPart, experts: int, start: int, count: int) -> Bytes:
+    """Some experts, each transposed."""
+    rows, entry = part.rows // experts, DTYPES[part.dtype].itemsize
+    matrices = part.read(start * rows, count * rows).view(f"V{entry}").reshape(count, rows, -1)
+    return np.ascontiguousarray(matrices.transpose(0, 2, 1)).reshape(-1).view(np.uint8)
 
 
 def _combined(tensors: Sequence[CanonicalTensor], how: str) -> CanonicalTensor:

@@ -26,7 +26,7 @@ from mxc.compiler.checkpoints.files.tensors import DTYPES
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.convert.experts import apart, published, together
 from mxc.compiler.convert.gguf_metadata import say
-from mxc.compiler.convert.plan import CHUNK, Bytes, Plan, Written, factors, number, refuse
+from mxc.compiler.convert.plan import Bytes, Plan, Written, factors, number, refuse
 from mxc.compiler.tokenizers.to_gguf import metadata as tokenizer
 from mxc.errors import CheckpointError
 from mxc.formats.formats import E4M3, E8M0
@@ -180,15 +180,22 @@ def _stacked(name: str, experts: list[CanonicalTensor]) -> list[Written]:
                 dtype=first.dtype,
                 shape=shape,
                 bytes=size,
-                data=partial(_one_after_the_other, parts),
+                rows=sum(part.rows for part in parts),
+                read=partial(_one_after_the_other, parts),
             )
         )
     return found
 
 
-def _one_after_the_other(parts: list[Written]) -> Iterator[Bytes]:
-    for part in parts:
-        yield from part.data()
+def _one_after_the_other(parts: list[Written], start: int, count: int) -> Bytes:
+    """Rows [start, start + count) of parts that have the same number of rows."""
+    each, found, stop = parts[0].rows, [np.empty(0, np.uint8)], start + count
+    while start < stop:
+        number, inside = divmod(start, each)
+        some = min(stop - start, each - inside)
+        found.append(parts[number].read(inside, some).reshape(-1))
+        start += some
+    return np.concatenate(found)
 
 
 def _tensor(
@@ -202,13 +209,15 @@ def _tensor(
         shape[axis] = shape[axis] // rows.unit * len(rows.pick)
     dtype, encode = _encoding(tensor, wide=wide)
     block = BY_NAME[dtype]
+    unit = 1 if vector else rows.unit
     found = [
         Written(
             name=name,
             dtype=dtype,
             shape=tuple(shape),
             bytes=prod(shape) // block.block * block.bytes,
-            data=partial(_encoded, tensor, rows, encode, vector=vector),
+            rows=tensor.rows // unit,
+            read=partial(_encoded, tensor, rows, encode, unit, vector),
         )
     ]
     stem = name.removesuffix(".weight")
@@ -241,18 +250,20 @@ def _encoding(tensor: CanonicalTensor, *, wide: bool) -> tuple[str, Encode]:
 
 
 def _encoded(
-    tensor: CanonicalTensor, rows: _Rows, encode: Encode, *, vector: bool
-) -> Iterator[Bytes]:
-    item = DTYPES[tensor.dtype].itemsize
-    row_bytes = tensor.elements.bytes // max(1, tensor.rows)
-    step = max(1, CHUNK // max(1, row_bytes) // rows.unit) * rows.unit
-    for start in range(0, tensor.rows, step):
-        piece = tensor.piece(start, min(step, tensor.rows - start))
-        if vector:
-            yield encode(rows.apply(piece.elements.reshape(-1, item)), None)
-            continue
-        scales = None if piece.scales is None else rows.apply(piece.scales)
-        yield encode(rows.apply(piece.elements), scales)
+    tensor: CanonicalTensor,
+    rows: _Rows,
+    encode: Encode,
+    unit: int,
+    vector: bool,
+    start: int,
+    count: int,
+) -> Bytes:
+    """`count` times `unit` rows of a tensor, which lie together in the file, from there on."""
+    piece = tensor.piece(start * unit, count * unit)
+    if vector:
+        return encode(rows.apply(piece.elements.reshape(-1, DTYPES[tensor.dtype].itemsize)), None)
+    scales = None if piece.scales is None else rows.apply(piece.scales)
+    return encode(rows.apply(piece.elements), scales)
 
 
 def _widened(dtype: np.dtype[Any], elements: Bytes, scales: Bytes | None) -> Bytes:

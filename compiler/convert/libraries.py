@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -118,18 +118,17 @@ def _qdata_and_scale(tensor: CanonicalTensor, stem: str) -> list[Written]:
     name = f"{stem}qdata"
     if format.element.bits == 6:
         size = rows * depth
-        data = partial(_one_a_byte, tensor)
+        read = partial(_one_a_byte, tensor)
         return [
-            Written(name=name, dtype="U8", shape=(rows, depth), bytes=size, data=data),
+            Written(name=name, dtype="U8", shape=(rows, depth), bytes=size, rows=rows, read=read),
             scale,
         ]
     dtype = EIGHT_BITS.get(format.element.name, "U8")
     return [part_of(tensor.elements, name, dtype, (rows, format.packed_bytes(depth))), scale]
 
 
-def _one_a_byte(tensor: CanonicalTensor) -> Iterator[Bytes]:
-    for piece in tensor.pieces():
-        yield unpack_elements(piece.elements, tensor.format).reshape(-1)
+def _one_a_byte(tensor: CanonicalTensor, start: int, count: int) -> Bytes:
+    return unpack_elements(tensor.elements.read(start, count), tensor.format)
 
 
 def _class(tensor: CanonicalTensor, config: Mapping[str, Any], names: list[str]) -> dict[str, Any]:

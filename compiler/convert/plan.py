@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -16,29 +16,27 @@ from mxc.compiler.checkpoints.canonical.tensor import (
     StoredPart,
     TensorScale,
 )
-from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
+from mxc.compiler.checkpoints.files.tensors import DTYPES
 from mxc.errors import CheckpointError
 from mxc.formats.formats import E4M3
 from mxc.formats.packing import decode_scales
 
 Bytes = NDArray[np.uint8]
 
-#: Bytes that are read, converted and written at a time.
-CHUNK = 8 << 20
-
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
     """A tensor of the output: `dtype` and `shape` as the container has them, and its bytes.
 
-    `data()` gives them in order, a piece at a time.
+    They are `rows` of the same size, and `read(start, count)` gives some of them.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     bytes: int
-    data: Callable[[], Iterator[Bytes]]
+    rows: int
+    read: Callable[[int, int], Bytes]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,20 +61,12 @@ def refuse(tensor: CanonicalTensor, dialect: str, why: str) -> CheckpointError:
     )
 
 
-def rows_of(part: StoredPart) -> Iterator[Bytes]:
-    """The canonical bytes of a part."""
-    read = part.reader(read_bytes)
-    step = max(1, CHUNK // max(1, part.row_bytes)) * part.row_bytes
-    for start in range(0, part.bytes, step or 1):
-        yield read(start, min(step, part.bytes - start))
-
-
 def part_of(part: StoredPart, name: str, dtype: str, shape: tuple[int, ...]) -> Written:
     """A part of a weight as a tensor of its own."""
     if prod(shape) * DTYPES[dtype].itemsize != part.bytes:
         raise AssertionError(f"{name}: {dtype} {list(shape)} is not {part.bytes} bytes")
     return Written(
-        name=name, dtype=dtype, shape=shape, bytes=part.bytes, data=lambda: rows_of(part)
+        name=name, dtype=dtype, shape=shape, bytes=part.bytes, rows=part.rows, read=part.read
     )
 
 
@@ -132,4 +122,11 @@ def _inverse(
 def number(name: str, values: NDArray[np.float32], shape: tuple[int, ...]) -> Written:
     """Some float32 that were computed."""
     raw = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
-    return Written(name=name, dtype="F32", shape=shape, bytes=raw.size, data=lambda: iter([raw]))
+    return Written(
+        name=name,
+        dtype="F32",
+        shape=shape,
+        bytes=raw.size,
+        rows=1,
+        read=lambda start, count: raw[: count * raw.size],
+    )

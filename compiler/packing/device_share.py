@@ -40,9 +40,9 @@ class DeviceShare:
         return self.whole.dtype
 
     @property
-    def record(self) -> TensorRecord:
-        """The first tensor that is read."""
-        return self.whole if isinstance(self.whole, TensorRecord) else self.whole.record
+    def records(self) -> tuple[TensorRecord, ...]:
+        """The tensors of files that are read."""
+        return (self.whole,) if isinstance(self.whole, TensorRecord) else self.whole.records
 
     @cached_property
     def _begins(self) -> list[int]:

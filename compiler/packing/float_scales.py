@@ -32,12 +32,12 @@ class RowScales:
     unit: float = 1.0
 
     @property
-    def record(self) -> TensorRecord:
-        """Where the scales are."""
+    def records(self) -> tuple[TensorRecord, ...]:
+        """Where the scales are, and the tensor scale; of a weight without any its elements."""
         tensor = self.tensor
-        if tensor.scales is not None:
-            return tensor.scales.record
-        return tensor.elements.record if tensor.tensor_scale is None else tensor.tensor_scale.record
+        scales = () if tensor.scales is None else tensor.scales.records
+        whole = () if tensor.tensor_scale is None else (tensor.tensor_scale.record,)
+        return (*scales, *whole) or tensor.elements.records
 
     @property
     def row_bytes(self) -> int:
@@ -50,10 +50,8 @@ class RowScales:
         return self.tensor.rows
 
     def reader(self, raw: Raw) -> Decoded:
-        """Reads of the scales. `raw` sees every file, and does not read a tensor scale."""
+        """Reads of the scales. `raw` does not read a tensor scale."""
         tensor = self.tensor
-        if tensor.tensor_scale is not None:
-            raw(tensor.tensor_scale.record, 0, 0)
         stored = None if tensor.scales is None else tensor.scales.reader(raw)
 
         def read(start: int, size: int) -> NDArray[np.uint8]:
@@ -86,9 +84,9 @@ class Nibbles:
     part: InRows
 
     @property
-    def record(self) -> TensorRecord:
-        """The tensor in the file."""
-        return self.part.records[0]
+    def records(self) -> tuple[TensorRecord, ...]:
+        """The tensors in the files."""
+        return self.part.records
 
     @property
     def row_bytes(self) -> int:

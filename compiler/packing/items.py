@@ -1,14 +1,15 @@
 """What is packed: each tensor of the archive, where it comes from, and the order of its bytes.
 
-    source bytes -> rows, as they are or quantised -> reordered -> panels
+    source bytes -> reordered -> rows, as they are or quantised -> panels
 
-Every step is a generator of pieces, so that no tensor is ever whole in memory.
+Any range of units (rows, panels or bytes) is made by itself, so that a tensor is written in pieces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -16,14 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.canonical.tensor import StoredPart
-from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord, dtype_name
+from mxc.compiler.checkpoints.files.tensors import (
+    DTYPES,
+    TensorRecord,
+    dtype_name,
+    read_bytes,
+)
 from mxc.compiler.packing.device_share import DeviceShare
-from mxc.compiler.packing.panels import panel_bytes, to_panels
+from mxc.compiler.packing.nan_scales import NanCount
+from mxc.compiler.packing.panels import PANEL, panel_bytes, to_panels
 from mxc.compiler.packing.quantised import Loss, Quantised, quantised_rows
 from mxc.compiler.packing.stacked import Stacked
-
-#: Bytes read, hashed and written at a time. At most five such buffers are alive at once.
-CHUNK = 8 << 20
 
 #: Reads of the source: offset and size, in bytes.
 Read = Callable[[int, int], NDArray[np.uint8]]
@@ -36,7 +40,7 @@ class PackItem:
     `source` is a tensor of a checkpoint, a part of a canonical one, which is decoded first, several
     below one another, what a device has of them, or an array that the compiler made; with
     `quantised`, one of floats [.., rows, K], of which the elements or the scales are packed.
-    `layout` is a key of LAYOUTS;
+    `layout` is "identity" or "gate-then-up";
     `panels`, if given, a key of panels.UNITS, applied to what that gives. `experts` says that the
     first dimension counts experts; `scales` that the source's bytes are E8M0 scales
     [experts, rows, blocks]: a NaN among them is found and named.
@@ -60,9 +64,7 @@ class PackItem:
     @property
     def record(self) -> TensorRecord | None:
         """The tensor of a file that is read first; None for an array that the compiler made."""
-        if isinstance(self.source, StoredPart | Stacked | DeviceShare):
-            return self.source.record
-        return self.source if isinstance(self.source, TensorRecord) else None
+        return next(iter(self.records), None)
 
     @property
     def place(self) -> str:
@@ -105,72 +107,120 @@ class PackItem:
         steps = [self.layout] if self.layout != "identity" or self.panels is None else []
         return ", ".join([*steps, *([self.panels] if self.panels else [])])
 
+    @property
+    def records(self) -> tuple[TensorRecord, ...]:
+        """The tensors of files that are read."""
+        if isinstance(self.source, TensorRecord):
+            return (self.source,)
+        return () if isinstance(self.source, np.ndarray) else self.source.records
 
-def archive_bytes(item: PackItem, read: Read, loss: Loss) -> Iterator[NDArray[np.uint8]]:
-    """The bytes of `item` in the order of the archive; what quantising loses goes to `loss`.
+    @property
+    def units(self) -> tuple[int, int]:
+        """How many units it is made of, and the bytes of each in the archive.
+
+        A unit is an expert where its rows are reordered; else a panel, a row that is quantised, or
+        a byte.
+        """
+        if self.layout == "identity" and self.panels is None and self.quantised is None:
+            return self.bytes, 1
+        experts, rows, row_bytes = self.matrix
+        if self.panels is not None:
+            rows, row_bytes = -(-rows // PANEL), PANEL * row_bytes
+        if self.layout == "identity":
+            return experts * rows, row_bytes
+        return experts, rows * row_bytes
+
+    @property
+    def source_bytes(self) -> int:
+        """Bytes that are read for it."""
+        return prod(self.source.shape) * DTYPES[self.source_dtype].itemsize
+
+    def reader(self) -> Read:
+        """Reads of the source, by offset and size in bytes."""
+        if isinstance(self.source, np.ndarray):
+            flat = np.ascontiguousarray(self.source).reshape(-1).view(np.uint8)
+            return lambda start, size: flat[start : start + size]
+        if isinstance(self.source, TensorRecord):
+            return partial(read_bytes, self.source)
+        return self.source.reader(read_bytes)
+
+
+@dataclass
+class Found:
+    """What is found on the way: of scales those that are NaN, of quantised rows what they lose."""
+
+    nan: NanCount = field(default_factory=NanCount)
+    loss: Loss = field(default_factory=Loss)
+
+
+def archive_bytes(
+    item: PackItem, read: Read, start: int, count: int, found: Found
+) -> NDArray[np.uint8]:
+    """Units [start, start + count) of an item in the order of the archive.
 
     Raises CheckpointError for numbers that cannot be quantised.
     """
-    if item.quantised is None:
-        rows = LAYOUTS[item.layout](item, read)
-    else:
-        rows = quantised_rows(
-            read if item.layout == "identity" else _rows_gate_then_up(item, read),
-            tuple(item.source.shape),
-            DTYPES[item.source_dtype],
-            item.quantised,
-            loss,
-            # In float32, with what is compared to it, a piece is several times as large.
-            chunk=CHUNK // 16,
-            place=item.place,
-        )
-    if item.panels is None:
-        return rows
-    _, count, row_bytes = item.matrix
-    return to_panels(rows, count, row_bytes, item.panels)
+    if item.layout == "gate-then-up":
+        read = _gate_then_up(item, read)
+    if item.panels is not None:
+        return _panels(item, read, start, count, found)
+    if item.quantised is not None:
+        rows = item.matrix[1] if item.layout == "gate-then-up" else 1
+        return _rows(item, read, start * rows, count * rows, found)
+    unit_bytes = item.units[1]
+    return _stored(item, read, start * unit_bytes, count * unit_bytes, found)
 
 
-def _identity(item: PackItem, read: Read) -> Iterator[NDArray[np.uint8]]:
-    for start in range(0, item.row_order_bytes, CHUNK):
-        yield read(start, min(CHUNK, item.row_order_bytes - start))
-
-
-def _gate_then_up(item: PackItem, read: Read) -> Iterator[NDArray[np.uint8]]:
-    # gpt-oss interleaves the rows of an expert: 0, 2, 4, .. gate and 1, 3, 5, .. up. A program
-    # that reads them in two halves needs no strided access. An expert that does not fit in a
-    # chunk is read twice, once for each half, so that the archive is still written in order.
+def _panels(item: PackItem, read: Read, start: int, count: int, found: Found) -> NDArray[np.uint8]:
     experts, rows, row_bytes = item.matrix
-    step = max(2, CHUNK // max(row_bytes, 1) // 2 * 2)
-    for expert in range(experts):
-        for half in (0, 1):
-            for row in range(0, rows, step):
-                count = min(step, rows - row)
-                chunk = read((expert * rows + row) * row_bytes, count * row_bytes)
-                yield np.ascontiguousarray(chunk.reshape(count, row_bytes)[half::2]).reshape(-1)
+    each, made = -(-rows // PANEL), [np.empty(0, np.uint8)]
+    if item.layout == "gate-then-up":
+        start, count = start * each, count * each
+    elif rows % PANEL == 0:  # a panel ends where an expert does
+        rows, each = rows * experts, each * experts
+    stop = start + count
+    while start < stop:
+        expert, inside = divmod(start, each)
+        some = min(stop - start, each - inside)
+        first = inside * PANEL
+        wanted = min(some * PANEL, rows - first)
+        data = _rows(item, read, expert * rows + first, wanted, found)
+        made.append(to_panels(data, wanted, row_bytes, item.panels or ""))
+        start += some
+    return made[1] if len(made) == 2 else np.concatenate(made)
 
 
-def _rows_gate_then_up(item: PackItem, read: Read) -> Read:
-    """Reads of whole rows of a plain tensor [E, N, K] in the order of _gate_then_up."""
-    _, rows, depth = item.source.shape
-    half, row_bytes = rows // 2, depth * DTYPES[item.source_dtype].itemsize
+def _rows(item: PackItem, read: Read, start: int, count: int, found: Found) -> NDArray[np.uint8]:
+    """Rows [start, start + count) before the panels."""
+    if item.quantised is None:
+        row_bytes = item.matrix[2]
+        return _stored(item, read, start * row_bytes, count * row_bytes, found)
+    depth, dtype = item.source.shape[-1], DTYPES[item.source_dtype]
+    size = depth * dtype.itemsize
+    values = read(start * size, count * size).view(dtype).reshape(count, depth)
+    return quantised_rows(values, item.quantised, found.loss, place=item.place, row=start)
+
+
+def _stored(item: PackItem, read: Read, start: int, size: int, found: Found) -> NDArray[np.uint8]:
+    data = read(start, size)
+    if item.scales:
+        _, rows, blocks = item.matrix
+        halves = item.layout == "gate-then-up"
+        found.nan.look(data, start, rows, blocks, halves=halves)
+    return data
+
+
+def _gate_then_up(item: PackItem, read: Read) -> Read:
+    """Reads of whole experts of a tensor [E, N, ..], of each the even rows, then the odd ones.
+
+    gpt-oss interleaves the rows of an expert: 0, 2, 4, .. gate and 1, 3, 5, .. up. A program that
+    reads them in two halves needs no strided access.
+    """
+    half = item.source.shape[1] // 2
+    row_bytes = item.source_bytes // max(1, prod(item.source.shape[:2]))
 
     def in_order(start: int, size: int) -> NDArray[np.uint8]:
-        found, row, stop = [], start // row_bytes, (start + size) // row_bytes
-        while row < stop:
-            expert, inside = divmod(row, rows)
-            up, first = divmod(inside, half)
-            count = min(stop - row, half - first)
-            at = (expert * rows + 2 * first) * row_bytes
-            pairs = read(at, 2 * count * row_bytes).reshape(count, 2, row_bytes)
-            found.append(pairs[:, up])
-            row += count
-        return np.concatenate(found).reshape(-1)
+        pairs = read(start, size).reshape(-1, half, 2, row_bytes)
+        return np.ascontiguousarray(pairs.transpose(0, 2, 1, 3)).reshape(-1)
 
     return in_order
-
-
-#: How the bytes of a tensor may be reordered: name -> generator of the bytes in archive order.
-LAYOUTS: dict[str, Callable[[PackItem, Read], Iterator[NDArray[np.uint8]]]] = {
-    "identity": _identity,
-    "gate-then-up": _gate_then_up,
-}

@@ -5,12 +5,11 @@ A weight in such a block is NaN, and with it whatever it is multiplied with.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.packing.items import PackItem
 from mxc.errors import CheckpointError
 
 #: E8M0 byte that is NaN (OCP MX 1.0, section 5.4.1).
@@ -27,39 +26,47 @@ class NanScale:
     count: int
 
 
-class NanSearch:
-    """Looks through the bytes of one item as they are read, each once."""
+@dataclass
+class NanCount:
+    """NaN scales by the expert and the row that have them."""
 
-    def __init__(self, item: PackItem) -> None:
-        """Looks at nothing where the item is no scales."""
-        self._item = item
-        self._seen = 0
-        self._found: dict[tuple[int, int], int] = {}
+    found: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def look(self, start: int, data: NDArray[np.uint8]) -> None:
-        """Count the NaN in `data`, which lies `start` bytes into the tensor."""
-        if not self._item.scales or start < self._seen:
-            return
-        self._seen = start + data.size
-        _, rows, blocks = self._item.matrix
+    def look(
+        self, data: NDArray[np.uint8], start: int, rows: int, blocks: int, *, halves: bool
+    ) -> None:
+        """Count those in `data`, which lies `start` bytes into a tensor [experts, rows, blocks].
+
+        With `halves` the even rows of an expert come before the odd ones.
+        """
         for index in np.flatnonzero(data == _NAN_SCALE).tolist():
             expert, row = divmod((start + index) // blocks, rows)
-            self._found[expert, row] = self._found.get((expert, row), 0) + 1
+            if halves:
+                odd, pair = divmod(row, rows // 2)
+                row = 2 * pair + odd
+            self.add(expert, row, 1)
 
-    def result(self, *, allowed: bool) -> list[NanScale]:
-        """What was found. Raises CheckpointError where something was and is not `allowed`."""
-        item = self._item
-        result = [
-            NanScale(tensor=item.key, expert=expert, row=row, count=count)
-            for (expert, row), count in sorted(self._found.items())
-        ]
-        if result and not allowed:
-            file = "generated" if item.record is None else item.record.file
-            first = "; ".join(f"expert {n.expert} row {n.row} ({n.count})" for n in result[:4])
-            more = f"; and {len(result) - 4} more rows" if len(result) > 4 else ""
-            raise CheckpointError(
-                f"{file}: tensor {item.key} has {sum(n.count for n in result)} NaN scales (byte "
-                f"0xFF): {first}{more}; every weight of such a block is NaN. Fetch the file again, "
-                "or pass --allow-nan-scales if they are meant"
-            )
-        return result
+    def add(self, expert: int, row: int, count: int) -> None:
+        """Some more."""
+        self.found[expert, row] = self.found.get((expert, row), 0) + count
+
+    def listed(self) -> list[tuple[int, int, int]]:
+        """(expert, row, count)."""
+        return [(expert, row, count) for (expert, row), count in sorted(self.found.items())]
+
+
+def nan_scales(key: str, file: str, found: NanCount, *, allowed: bool) -> list[NanScale]:
+    """What was found in the tensor `key`. Raises CheckpointError where it is not `allowed`."""
+    result = [
+        NanScale(tensor=key, expert=expert, row=row, count=count)
+        for expert, row, count in found.listed()
+    ]
+    if result and not allowed:
+        first = "; ".join(f"expert {n.expert} row {n.row} ({n.count})" for n in result[:4])
+        more = f"; and {len(result) - 4} more rows" if len(result) > 4 else ""
+        raise CheckpointError(
+            f"{file}: tensor {key} has {sum(n.count for n in result)} NaN scales (byte "
+            f"0xFF): {first}{more}; every weight of such a block is NaN. Fetch the file again, "
+            "or pass --allow-nan-scales if they are meant"
+        )
+    return result

@@ -1,36 +1,46 @@
-"""Checkpoint tensors to weights.irpa: reordered for the program, aligned, checksummed, streamed.
+"""Checkpoint tensors to weights.irpa: reordered for the program, aligned, checksummed, in pieces.
 
-Every source file is read front to back, in chunks of `items.CHUNK` bytes; what is read is hashed,
-looked through for NaN scales, quantised where that was asked for, reordered and written. Memory
-stays at a few chunks whatever the size of the checkpoint. The archive appears under its name only
-when it is whole.
+A piece is some units of one tensor: they are read, looked through for NaN scales, quantised where
+that was asked for, reordered and written to their place. Memory stays at a few MiB a worker
+whatever the size of the checkpoint. Archives appear under their names only when all are whole.
+
+    rows     some units of a tensor
+    source   the digest of a source file, which the manifest records
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
+import os
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mxc.artifact.manifest import FileRecord
 from mxc.artifact.parameter_archive import ArchiveTensor, Layout, lay_out
-from mxc.compiler.checkpoints.files.tensors import TensorRecord
-from mxc.compiler.packing import items as packing
-from mxc.compiler.packing.archive_file import ArchiveFile, archive_file
-from mxc.compiler.packing.items import PackItem, Read, archive_bytes
-from mxc.compiler.packing.nan_scales import NanScale, NanSearch
+from mxc.compiler.artifact import record
+from mxc.compiler.leftovers import resumable_folder
+from mxc.compiler.packing.items import Found, PackItem, archive_bytes
+from mxc.compiler.packing.nan_scales import NanCount, NanScale, nan_scales
 from mxc.compiler.packing.quantised import Loss
-from mxc.compiler.packing.streams import Digest, Shard
+from mxc.compiler.pieces.piece import Output, Piece, chunks, ranges
+from mxc.compiler.pieces.run import Runner, digest_of
+from mxc.compiler.pieces.workers import Workers
+from mxc.errors import CheckpointError
 
-#: Called after every chunk: bytes done, bytes in all, name of the tensor.
+#: Called after every piece: bytes done, bytes in all, name of the tensor.
 Progress = Callable[[int, int, str], None]
+
+#: What worker processes read the plan from.
+_PLAN = "plan.pickle"
+
+#: Rows in float32, with what they are compared to, take several times the memory of the source.
+_QUANTISING = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,106 +59,243 @@ class Packed:
 
 
 def pack(
-    plan: Sequence[PackItem],
-    path: Path,
+    plans: Mapping[str, Sequence[PackItem]],
+    folder: Path,
+    output: Path,
     *,
     allow_nan_scales: bool = False,
+    workers: Workers | None = None,
     progress: Progress | None = None,
-) -> Packed:
-    """Write the tensors of `plan` to the parameter archive `path` and describe it.
+) -> dict[str, Packed]:
+    """Write a parameter archive to `folder` for each of `plans`, by file name, and describe it.
 
-    The order in the archive is that of the source files, then the arrays of the compiler.
+    The order in an archive is that of the source files, then the arrays of the compiler. The bytes
+    are the same whoever `workers` are, by default threads of this process. `output` is what the
+    archives are for: what a killed run of the same plans left beside it is taken up.
     Raises CheckpointError for a source that was cut meanwhile, has NaN scales or numbers that
-    cannot be quantised; ArtifactError where the archive exists, does not fit or cannot be written.
-    Nothing is left behind then, nor after an interrupt.
+    cannot be quantised; ArtifactError where an archive does not fit or cannot be written. Nothing
+    is left behind then, nor after an interrupt. Raises WorkerError where a worker is lost, and what
+    is done stays.
     """
-    items = sorted(plan, key=_source_order)
-    layout = lay_out([_archive_tensor(item) for item in items])
-    with archive_file(path, layout.total) as archive:
-        return _write(items, layout, archive, allow_nan_scales, progress)
+    workers = workers or Workers()
+    packing = Packing(plans)
+    digest = packing.digest()
+    with resumable_folder(output, digest) as hidden:
+        job = PackJob(hidden.absolute() / _PLAN)
+        if workers.remote:
+            job.plan.write_bytes(pickle.dumps(packing.without_arrays()))
+        with Runner(job, packing, hidden, digest, workers, output) as runner:
+            found = packing.write(
+                runner, hidden, allow_nan_scales, progress or (lambda done, total, tensor: None)
+            )
+        for name in plans:
+            os.replace(hidden / name, folder / name)
+    return found
 
 
-def _write(
-    items: Sequence[PackItem],
-    layout: Layout,
-    archive: ArchiveFile,
-    allow_nan_scales: bool,
-    progress: Progress | None,
-) -> Packed:
-    done, total = 0, sum(item.bytes for item in items)
-    nan_scales: list[NanScale] = []
-    losses: dict[str, Loss] = {}
-    with ExitStack() as stack:
-        # Hashing takes longer than reading and writing; hashlib lets go of the interpreter lock.
-        pool = stack.enter_context(ThreadPoolExecutor(2, "sha256"))
-        digest = Digest(pool)
-        shards: dict[Path, Shard] = {}
+@dataclass(frozen=True)
+class PackJob:
+    """The file of the pickled plans of a run, for its worker processes."""
 
-        def put(data: NDArray[np.uint8]) -> None:
-            digest.update(data)
-            archive.write(data)
+    plan: Path
 
-        put(np.frombuffer(layout.head, np.uint8))
-        for item, entry in zip(items, layout.entries, strict=True):
-            put(np.zeros(entry.offset - archive.position, np.uint8))
-            search, loss = NanSearch(item), Loss()
-            for data in archive_bytes(item, _reader(item, shards, pool, stack, search), loss):
-                put(data)
-                done += data.size
-                if progress is not None:
+    def open(self) -> Packing:
+        """What computes pieces, in a worker process."""
+        return Packing(pickle.loads(self.plan.read_bytes()))
+
+
+@dataclass
+class _Archive:
+    """An archive: the number of its first item, the number of items, and where they lie."""
+
+    name: str
+    first: int
+    items: Sequence[PackItem]
+    layout: Layout
+
+
+class Packing:
+    """The archives of some plans; computes their pieces."""
+
+    def __init__(self, plans: Mapping[str, Sequence[PackItem]]) -> None:
+        """Headers are made; nothing is read."""
+        self._items: list[PackItem] = []
+        self._places: list[tuple[str, int]] = []
+        self._archives: list[_Archive] = []
+        for name, plan in plans.items():
+            items = sorted(plan, key=_source_order)
+            layout = lay_out([_archive_tensor(item) for item in items])
+            self._archives.append(_Archive(name, len(self._items), items, layout))
+            self._items += items
+            self._places += [(name, entry.offset) for entry in layout.entries]
+        records = [each for item in self._items for each in item.records]
+        self._files = tuple(dict.fromkeys(each.file for each in records))
+
+    def digest(self) -> str:
+        """The digest of what is packed: of the plans, the source files and the arrays."""
+        items = [
+            (place, replace(item, source=np.zeros(0)), _description(item))
+            for place, item in zip(self._places, self._items, strict=True)
+        ]
+        states = [path.stat() for path in self._files]
+        files = zip(self._files, states, strict=True)
+        return digest_of(items, [(path, state.st_size, state.st_mtime_ns) for path, state in files])
+
+    def without_arrays(self) -> dict[str, list[PackItem]]:
+        """The plans for other processes: arrays are packed by this one, and only have shapes."""
+        return {each.name: [_without_array(item) for item in each.items] for each in self._archives}
+
+    def write(
+        self, runner: Runner, folder: Path, allow_nan_scales: bool, progress: Progress
+    ) -> dict[str, Packed]:
+        """Write all archives with `runner` to `folder`; `progress` is called by this thread."""
+        for each in self._archives:
+            runner.create(each.name, each.layout.total, each.layout.head)
+        done, total = 0, sum(item.bytes for item in self._items)
+        sources: dict[str, FileRecord] = {}
+        result: dict[str, Packed] = {}
+        for archive in self._archives:
+            found, nan = _Totals(), list[NanScale]()
+            with _Digest(folder / archive.name) as digest:
+                for piece, value in self._run(runner, archive, set(sources)):
+                    if piece.kind == "source":
+                        sources[self._files[piece.tensor].name] = FileRecord(**value)
+                        continue
+                    item, (_, offset) = self._items[piece.tensor], self._places[piece.tensor]
+                    count, unit = item.units
+                    end = piece.start + piece.count
+                    digest.advance(offset + end * unit)
+                    found.add(item, value)
+                    if end == count:
+                        nan += found.nan_scales(item, allowed=allow_nan_scales)
+                    done += piece.count * unit
                     progress(done, total, item.key)
-            nan_scales += search.result(allowed=allow_nan_scales)
-            if loss.elements:
-                losses[item.key] = loss
-        put(np.zeros(layout.total - archive.position, np.uint8))
-        return Packed(
-            file=FileRecord(bytes=layout.total, sha256=digest.hexdigest()),
-            source={path.name: shard.finish(packing.CHUNK) for path, shard in shards.items()},
-            nan_scales=tuple(nan_scales),
-            entries={e.key: (e.offset, e.bytes) for e in layout.entries},
-            losses=losses,
-        )
+                digest.advance(archive.layout.total)
+            result[archive.name] = Packed(
+                file=FileRecord(bytes=archive.layout.total, sha256=digest.hexdigest()),
+                source=dict(sources),
+                nan_scales=tuple(nan),
+                entries={e.key: (e.offset, e.bytes) for e in archive.layout.entries},
+                losses=found.losses,
+            )
+        return result
+
+    def compute(self, piece: Piece, output: Output) -> Any:
+        """Write a piece: see above. Returns a file's digest; or NaN scales and a Loss."""
+        if piece.kind == "source":
+            return _source_digest(self._files[piece.tensor])
+        item, (name, offset) = self._items[piece.tensor], self._places[piece.tensor]
+        unit, read, found = item.units[1], item.reader(), Found()
+        entry = _unit_source(item) * (1 if item.quantised is None else _QUANTISING)
+        for start, count in chunks(piece, entry):
+            output.put(name, offset + start * unit, archive_bytes(item, read, start, count, found))
+        return {"nan": found.nan.listed(), "loss": asdict(found.loss)}
+
+    def _run(
+        self, runner: Runner, archive: _Archive, known: set[str]
+    ) -> Iterator[tuple[Piece, Any]]:
+        """The pieces of an archive; other processes compute those that have no array."""
+        numbers = range(archive.first, archive.first + len(archive.items))
+        stored = [number for number in numbers if self._items[number].records]
+        yield from runner.run(self._pieces(stored, known))
+        yield from runner.run(self._pieces(numbers[len(stored) :], known), here=True)
+
+    def _pieces(self, numbers: Sequence[int], known: set[str]) -> Iterator[Piece]:
+        """Those of some items, and of each file that is not `known` its digest where it begins."""
+        for number in numbers:
+            item = self._items[number]
+            for file in dict.fromkeys(each.file for each in item.records):
+                if file.name not in known:
+                    known.add(file.name)
+                    yield Piece("source", self._files.index(file), 0, file.stat().st_size)
+            for start, count in ranges(item.units[0], 1, _unit_source(item)):
+                yield Piece("rows", number, start, count)
 
 
-def _reader(
-    item: PackItem,
-    shards: dict[Path, Shard],
-    pool: ThreadPoolExecutor,
-    stack: ExitStack,
-    search: NanSearch,
-) -> Read:
-    """Reads of the item's bytes, by offset and size, which `search` sees on the way."""
-    source, first = item.source, item.record
-    if isinstance(source, np.ndarray) or first is None:
-        flat = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
-        return lambda start, size: flat[start : start + size]
+@dataclass
+class _Totals:
+    """What the pieces of an archive say, together."""
 
-    def stored(record: TensorRecord, start: int, size: int) -> NDArray[np.uint8]:
-        if record.file not in shards:
-            shards[record.file] = stack.enter_context(Shard(record.file, pool))
-        shard = shards[record.file]
-        return shard.read(record.offset + start, size, packing.CHUNK, record.name)
+    losses: dict[str, Loss] = field(default_factory=dict)
+    _nan: dict[str, NanCount] = field(default_factory=dict)
 
-    decoded: Read = partial(stored, first)
-    if not isinstance(source, TensorRecord):
-        decoded = source.reader(stored)
-    last: tuple[int, int] = (-1, -1)
-    data: NDArray[np.uint8] = np.empty(0, np.uint8)
+    def add(self, item: PackItem, value: Mapping[str, Any]) -> None:
+        """What was found in a piece of an item."""
+        for each in value["nan"]:
+            self._nan.setdefault(item.key, NanCount()).add(*each)
+        loss = Loss(**value["loss"])
+        if loss.elements:
+            self.losses.setdefault(item.key, Loss()).add(loss)
 
-    def read(start: int, size: int) -> NDArray[np.uint8]:
-        nonlocal last, data
-        if (start, size) != last:
-            data = decoded(start, size)
-            last = (start, size)
-            search.look(start, data)
-        return data
+    def nan_scales(self, item: PackItem, *, allowed: bool) -> list[NanScale]:
+        """Those of an item whose pieces are all there. Raises CheckpointError unless `allowed`."""
+        file = str(item.records[0].file) if item.records else "generated"
+        return nan_scales(item.key, file, self._nan.get(item.key, NanCount()), allowed=allowed)
 
-    return read
+
+class _Digest:
+    """SHA-256 of a file, read from its begin on as far as it is written; a context."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it."""
+        self._path, self._hash, self._done = path, hashlib.sha256(), 0
+        self._buffer = memoryview(bytearray(1 << 20))
+        self._handle = os.open(path, os.O_RDONLY)
+
+    def __enter__(self) -> _Digest:
+        """The digest itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the file."""
+        os.close(self._handle)
+
+    def advance(self, end: int) -> None:
+        """Take the bytes before `end`."""
+        while self._done < end:
+            view = self._buffer[: end - self._done]
+            count = os.preadv(self._handle, [view], self._done)
+            if not count:
+                raise AssertionError(f"{self._path}: ends at {self._done}, wanted {end} bytes")
+            self._hash.update(view[:count])
+            self._done += count
+
+    def hexdigest(self) -> str:
+        """The digest of what was taken."""
+        return self._hash.hexdigest()
+
+
+def _source_digest(path: Path) -> dict[str, Any]:
+    try:
+        return asdict(record(path))
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error.strerror}); fetch it again"
+        ) from error
+
+
+def _unit_source(item: PackItem) -> int:
+    """Bytes of the source that a unit is made of."""
+    return -(-item.source_bytes // max(1, item.units[0]))
+
+
+def _description(item: PackItem) -> str:
+    if isinstance(item.source, np.ndarray):
+        flat = np.ascontiguousarray(item.source).reshape(-1).view(np.uint8)
+        return hashlib.sha256(flat.data).hexdigest()
+    return repr(item.source)
+
+
+def _without_array(item: PackItem) -> PackItem:
+    if not isinstance(item.source, np.ndarray):
+        return item
+    # One element that stands for all of them.
+    return replace(item, source=np.broadcast_to(np.zeros((), item.source.dtype), item.shape))
 
 
 def _source_order(item: PackItem) -> tuple[bool, str, int]:
-    if (record := item.record) is not None:
-        return (False, str(record.file), record.offset)
+    if item.records:
+        return (False, str(item.records[0].file), item.records[0].offset)
     return (True, item.key, 0)
 
 

@@ -14,8 +14,6 @@ that the nibbles of byte b of dword j have theirs in byte b of dword 4 + j / 2, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,39 +32,19 @@ def panel_bytes(experts: int, rows: int, row_bytes: int) -> int:
     return experts * -(-rows // PANEL) * PANEL * row_bytes
 
 
-def to_panels(
-    chunks: Iterable[NDArray[np.uint8]], rows: int, row_bytes: int, layout: str
-) -> Iterator[NDArray[np.uint8]]:
-    """Reorder the bytes of a tensor [experts, rows, row], which come in order, in any pieces.
+def to_panels(data: NDArray[np.uint8], rows: int, row_bytes: int, layout: str) -> NDArray[np.uint8]:
+    """Reorder the bytes of a tensor [experts, rows, row], or of some rows from a panel's first on.
 
-    `layout` is a key of UNITS. Holds one piece and less than a panel. Raises ValueError where a row
-    is no whole number of units.
+    `layout` is a key of UNITS. Raises ValueError where a row is no whole number of units.
     """
     unit = UNITS[layout]
     if row_bytes % unit:
         raise ValueError(f"a row of {row_bytes} bytes has no whole number of {unit}-byte units")
-    held: NDArray[np.uint8] = np.empty(0, np.uint8)
-    left = rows
-    for chunk in chunks:
-        held = np.concatenate([held, chunk]) if held.size else chunk
-        while True:
-            # What is left of this expert, or whole panels of it.
-            whole = held.size >= left * row_bytes
-            wanted = left if whole else held.size // (PANEL * row_bytes) * PANEL
-            if not wanted:
-                break
-            whole_rows = held[: wanted * row_bytes]
-            if layout == PLANES:
-                whole_rows = split_planes(whole_rows)
-            yield _transpose(whole_rows, wanted, row_bytes, unit)
-            held = held[wanted * row_bytes :]
-            left = left - wanted or rows
-
-
-def _transpose(data: NDArray[np.uint8], rows: int, row_bytes: int, unit: int) -> NDArray[np.uint8]:
-    missing = -rows % PANEL
-    if missing:
-        data = np.concatenate([data, np.zeros(missing * row_bytes, np.uint8)])
+    if layout == PLANES:
+        data = split_planes(data)
+    if missing := -rows % PANEL:
+        matrices = data.reshape(-1, rows, row_bytes)
+        data = np.pad(matrices, ((0, 0), (0, missing), (0, 0))).reshape(-1)
     units = data.view(f"u{unit}").reshape(-1, PANEL, row_bytes // unit)
     return np.ascontiguousarray(units.transpose(0, 2, 1)).view(np.uint8).reshape(-1)
 

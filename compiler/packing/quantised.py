@@ -1,14 +1,15 @@
 """Weights that are quantised while they are packed, a few rows at a time.
 
-Elements and scales are two tensors of the archive, one after the other, made from two readings of
-the source: neither waits in memory for the other. What is lost is summed up on the way.
+Elements and scales are two tensors of the archive, made from two readings of the source: neither
+waits in memory for the other. What is lost is summed up on the way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -70,35 +71,23 @@ def describe_loss(losses: Mapping[str, Loss]) -> list[str]:
 
 
 def quantised_rows(
-    read: Callable[[int, int], NDArray[np.uint8]],
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    quantised: Quantised,
-    loss: Loss,
-    *,
-    chunk: int,
-    place: str,
-) -> Iterator[NDArray[np.uint8]]:
-    """The bytes of one part of a tensor of `dtype`, from about `chunk` bytes of it at a time.
+    values: NDArray[Any], quantised: Quantised, loss: Loss, *, place: str, row: int
+) -> NDArray[np.uint8]:
+    """The bytes of one part of rows `values` [count, K], of which `row` is the number of the first.
 
     `loss` grows with the elements. Raises CheckpointError, with the `place` of the tensor, where a
     number is NaN or Inf: in its block nothing else would be left.
     """
-    *lead, depth = shape
-    rows = int(np.prod(lead))
-    row_bytes = depth * dtype.itemsize
-    step = max(1, chunk // max(row_bytes, 1))
-    quantizer = RowQuantizer(
-        format=quantised.format,
-        recipe=quantised.recipe,
-        remedy="leave --quantize-dense out",
+    elements, scales, lost = _quantizer(quantised.format, quantised.recipe).run(
+        values, place, row=row
     )
-    for row in range(0, rows if depth else 0, step):
-        count = min(step, rows - row)
-        values = read(row * row_bytes, count * row_bytes).view(dtype).reshape(count, depth)
-        elements, scales, lost = quantizer.run(values, place, row=row)
-        if quantised.part is Part.SCALES:
-            yield scales.reshape(-1)
-            continue
-        loss.add(lost)
-        yield elements.reshape(-1)
+    if quantised.part is Part.SCALES:
+        return scales.reshape(-1)
+    loss.add(lost)
+    return elements.reshape(-1)
+
+
+@cache
+def _quantizer(format: BlockFormat, recipe: ScaleRecipe) -> RowQuantizer:
+    """Made once, for its tables."""
+    return RowQuantizer(format=format, recipe=recipe, remedy="leave --quantize-dense out")

@@ -22,8 +22,8 @@ class Part(Protocol):
     """What rows are taken of: a part of a canonical tensor, or what is made of it."""
 
     @property
-    def record(self) -> TensorRecord:
-        """The tensor of a file."""
+    def records(self) -> tuple[TensorRecord, ...]:
+        """The tensors of files."""
 
     @property
     def row_bytes(self) -> int:
@@ -48,12 +48,12 @@ class Stacked:
     def __post_init__(self) -> None:
         """Raise ValueError where the parts have rows of different sizes."""
         if len({part.row_bytes for part in self.parts}) != 1:
-            raise ValueError(f"{self.parts[0].record.name}: rows of different sizes")
+            raise ValueError(f"{self.records[0].name}: rows of different sizes")
 
     @property
-    def record(self) -> TensorRecord:
-        """The first tensor that is read."""
-        return self.parts[0].record
+    def records(self) -> tuple[TensorRecord, ...]:
+        """The tensors of files that are read."""
+        return tuple(record for part in self.parts for record in part.records)
 
     @cached_property
     def _begins(self) -> list[int]:

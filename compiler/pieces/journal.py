@@ -15,11 +15,8 @@ from typing import Any
 
 from mxc.compiler.checkpoints.files.tensors import read_exactly
 from mxc.compiler.leftovers import JOURNAL
-from mxc.compiler.pieces.piece import Piece
+from mxc.compiler.pieces.piece import CHUNK, Piece
 from mxc.errors import CheckpointError
-
-#: Bytes that are read again together.
-_CHUNK = 8 << 20
 
 
 class Journal:
@@ -56,7 +53,7 @@ class Journal:
         return entry
 
     def add(self, piece: Piece, entry: dict[str, Any]) -> None:
-        """A piece whose bytes are on the disk."""
+        """A piece whose bytes are written."""
         self._file.write(json.dumps({"piece": _key(piece), **entry}) + "\n")
 
     def close(self) -> None:
@@ -71,8 +68,8 @@ class Journal:
             except OSError:
                 return None
             try:
-                for start in range(0, size, _CHUNK):
-                    count = min(_CHUNK, size - start)
+                for start in range(0, size, CHUNK):
+                    count = min(CHUNK, size - start)
                     data = read_exactly(handle, offset + start, count, name)
                     crc = zlib.crc32(data.data, crc)
             except CheckpointError:

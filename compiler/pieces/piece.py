@@ -22,6 +22,9 @@ from mxc.errors import ArtifactError
 #: Bytes of a tensor that one piece is made of: a few seconds of work at most.
 PIECE = 64 << 20
 
+#: Bytes that are read, computed and written together.
+CHUNK = 8 << 20
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -54,7 +57,7 @@ class Job(Protocol):
 
 
 class Output:
-    """Writes of one piece to files in `folder`; a context, at whose end they are on the disk.
+    """Writes of one piece to files in `folder`; a context.
 
     `spans` are (file, offset, bytes) in the order of the writes, `crc` is of all their bytes.
     """
@@ -71,14 +74,9 @@ class Output:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Flush to the disk, and close."""
-        try:
-            if error[0] is None:
-                for name, handle in self._handles.items():
-                    self._checked(name, os.fdatasync, handle)
-        finally:
-            for handle in self._handles.values():
-                os.close(handle)
+        """Close the files. What the disk loses after all, the CRC finds (journal.py)."""
+        for name, handle in self._handles.items():
+            self._checked(name, os.close, handle)
 
     def put(self, name: str, offset: int, data: NDArray[np.uint8]) -> None:
         """Write bytes to a file. Raises ArtifactError where the disk is full or refuses them."""
@@ -115,3 +113,13 @@ def ranges(total: int, unit: int, unit_bytes: int, limit: int = 0) -> Iterator[t
     step = max(1, (limit or PIECE) // max(1, unit_bytes)) * unit
     for start in range(0, max(1, total), step):
         yield start, min(step, total - start)
+
+
+def chunks(piece: Piece, entry: int, *, whole: bool = False) -> Iterator[tuple[int, int]]:
+    """(start, count) of the entries of a piece, of `entry` bytes each, that are read together.
+
+    Those of about CHUNK bytes; all with `whole`.
+    """
+    step = max(1, piece.count) if whole else max(1, CHUNK // max(1, entry))
+    for start in range(piece.start, piece.start + piece.count, step):
+        yield start, min(step, piece.start + piece.count - start)

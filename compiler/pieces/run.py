@@ -14,6 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from mxc.artifact.manifest import mxc_version
 from mxc.compiler.cache import sources
 from mxc.compiler.pieces.journal import Journal
@@ -71,20 +73,22 @@ class Runner:
                     "some space or choose another output"
                 )
             if os.fstat(handle).st_size != size:  # else a run before this one was here
-                os.pwrite(handle, head, 0)
+                with Output(self._folder) as output:
+                    output.put(name, 0, np.frombuffer(head, np.uint8))
                 os.truncate(handle, size)
         finally:
             os.close(handle)
 
-    def run(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, Any]]:
+    def run(self, pieces: Iterable[Piece], *, here: bool = False) -> Iterator[tuple[Piece, Any]]:
         """Pieces in order, each with what `compute` returned in this run or in one before.
 
+        `here`: this process computes them, whoever the workers are.
         Raises the first refusal, and WorkerError where a worker is lost.
         """
         waiting: deque[tuple[Piece, Future[dict[str, Any]] | dict[str, Any]]] = deque()
         try:
             for piece in pieces:
-                waiting.append((piece, self._journal.take(piece) or self._submit(piece)))
+                waiting.append((piece, self._journal.take(piece) or self._submit(piece, here)))
                 while len(waiting) > 2 * self._count:
                     yield self._done(*waiting.popleft())
             while waiting:
@@ -94,7 +98,11 @@ class Runner:
                 if isinstance(each, Future):
                     each.cancel()
 
-    def _submit(self, piece: Piece) -> Future[dict[str, Any]]:
+    def _submit(self, piece: Piece, here: bool) -> Future[dict[str, Any]]:
+        if here and self._workers.remote:
+            done: Future[dict[str, Any]] = Future()
+            done.set_result(_compute(self._work, self._folder, piece))
+            return done
         try:
             if not self._workers.remote:
                 return self._pool.submit(_compute, self._work, self._folder, piece)
@@ -129,7 +137,7 @@ class Runner:
 
 
 def _compute(work: Work, folder: Path, piece: Piece) -> dict[str, Any]:
-    """The entry of the journal for a piece, once its bytes are on the disk."""
+    """The entry of the journal for a piece, once its bytes are written."""
     with Output(folder) as output:
         value = work.compute(piece, output)
     return {"value": value, "spans": output.spans, "crc": output.crc}

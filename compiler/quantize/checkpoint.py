@@ -193,7 +193,7 @@ def quantize_checkpoint(
         if source.is_dir():
             _copy_others(source, folder)
         if spoken.converted:
-            written = _converted(folder, spoken.converted, output)
+            written = _converted(folder, spoken.converted, output, workers)
         else:
             _require_free(output)  # it may have come meanwhile
             (folder / JOURNAL).unlink()
@@ -234,11 +234,11 @@ def _copy_others(source: Path, folder: Path) -> None:
             shutil.copyfile(path, folder / path.name)
 
 
-def _converted(folder: Path, dialect: str, output: Path) -> int:
+def _converted(folder: Path, dialect: str, output: Path, workers: Workers) -> int:
     """Write `folder` as `output` in a dialect that is made of the others; its size."""
     from mxc.compiler.convert.checkpoint import convert  # which knows the outputs of this package
 
-    convert(folder, dialect, output)
+    convert(folder, dialect, output, workers=workers)
     files = [output] if output.is_file() else output.glob("*.safetensors")
     return sum(file.stat().st_size for file in files)
 

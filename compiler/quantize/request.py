@@ -154,7 +154,7 @@ def _searching(recipe: str | None, calibration: Calibration | None) -> str | Non
 
 def _open(source: Path) -> tuple[Checkpoint, Mapping[str, Decoded], Mapping[str, bytes]]:
     """The source, what is decoded when it is read by name, and the texts that are in it."""
-    if source.is_dir():
+    if (source / CONFIG).is_file():
         return read_checkpoint(source), {}, {}
     if source.suffix == ".safetensors":
         records, metadata = read_file(source)

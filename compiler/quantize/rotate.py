@@ -32,9 +32,10 @@ from mxc.compiler.models.blocks.parameters import Parameter, Rows
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.decoder import EMBEDDING, HEAD, Decoder
 from mxc.compiler.models.model import open_model
+from mxc.compiler.pieces.piece import CHUNK
 from mxc.compiler.quantize.hadamard import Hadamard
 from mxc.compiler.quantize.outputs import Tensor
-from mxc.compiler.quantize.write import CHUNK, layout
+from mxc.compiler.quantize.write import layout
 from mxc.errors import CheckpointError
 
 Floats = NDArray[np.float32]

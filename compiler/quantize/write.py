@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.files.safetensors import SINGLE
 from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
-from mxc.compiler.pieces.piece import Output, Piece, ranges
+from mxc.compiler.pieces.piece import CHUNK, Output, Piece, chunks, ranges
 from mxc.compiler.pieces.run import Runner
 from mxc.compiler.quantize.calibration import Calibration
 from mxc.compiler.quantize.inputs import Inputs
@@ -33,9 +33,6 @@ from mxc.compiler.quantize.outputs import Parts, Tensor
 from mxc.compiler.quantize.plan import Item
 from mxc.compiler.quantize.rows import RowQuantizer
 from mxc.formats.nvfp4 import Tensor as TensorScale
-
-#: Bytes of a source tensor that are worked on at a time.
-CHUNK = 8 << 20
 
 #: Called with the bytes of the source that are done, and the tensor that was last.
 Progress = Callable[[int, str], None]
@@ -94,13 +91,13 @@ class Writing:
         """Write a piece: see above. Returns a magnitude, or the fields of a Loss."""
         item = self.items[piece.tensor]
         if piece.kind == "copy":
-            for start, count in _chunks(piece, 1):
+            for start, count in chunks(piece, 1):
                 self._put(output, item, item.tensors[0], start, _bytes(item, start, count))
             return None
         if piece.kind == "peak":
             found = [
                 self._quantizer.largest(_rows(item, start, count), _place(item), start)
-                for start, count in _chunks(piece, _row_bytes(item), whole=item.at_once)
+                for start, count in chunks(piece, _row_bytes(item), whole=item.at_once)
             ]
             return float(max(found, default=0.0))
         if item.parts is None:
@@ -118,7 +115,7 @@ class Writing:
             if whole is not None and piece.start == 0:
                 self._put(output, item, parts.tensor_scale, 0, _number(whole))
         inputs = self._inputs(item)
-        for start, count in _chunks(piece, _row_bytes(item), whole=item.at_once):
+        for start, count in chunks(piece, _row_bytes(item), whole=item.at_once):
             values = _rows(item, start, count)
             elements, scales, loss = self._quantizer.run(
                 values, _place(item), row=start, whole=whole, inputs=inputs
@@ -195,14 +192,6 @@ def _by_weight(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
             group = []
         group.append(piece)
     yield group
-
-
-def _chunks(piece: Piece, entry: int, *, whole: bool = False) -> Iterator[tuple[int, int]]:
-    """(start, count) of the entries of a piece, of `entry` bytes each, that are read together."""
-    step = max(1, CHUNK // max(1, entry))
-    step = max(1, piece.count) if whole else step
-    for start in range(piece.start, piece.start + piece.count, step):
-        yield start, min(step, piece.start + piece.count - start)
 
 
 def _number(whole: TensorScale) -> NDArray[np.uint8]:

@@ -21,6 +21,7 @@ from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli import app
 from mxc.compiler.cli.report_table import render
+from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.report import Matmul, Report
 
 
@@ -42,7 +43,7 @@ def test_compile(given: dict[str, Any]) -> None:
     words = "compile in.d --target gfx950 -o out.mxc --max-sequence-length 64"
     words += " --activations f32 --quantize-dense mxfp8 --recipe even --kv-cache mxint8"
     words += " --weights none --revision v2 --strict --allow-nan-scales --force --dump-ir d"
-    words += " --emit asm --schedule s.json --no-cache"
+    words += " --emit asm --schedule s.json --tune --no-cache"
     assert CliRunner().invoke(app, [*words.split(), "--json"]).exit_code == 0
     assert given["cli.compile"] == (
         (Path("in.d"),),
@@ -57,16 +58,14 @@ def test_compile(given: dict[str, Any]) -> None:
             "devices": 1,
             "weights": "none",
             "revision": "v2",
-            "strict": True,
-            "allow_nan_scales": True,
-            "force": True,
+            **dict.fromkeys(("strict", "allow_nan_scales", "force", "tune", "json"), True),
             "dump_ir": Path("d"),
             "html": None,
             "schedule": Path("s.json"),
             "emit": "asm",
-            "json": True,
             "phase_timeout": None,
             "cache": False,
+            "workers": Workers(),
         },
     )
 
@@ -165,16 +164,16 @@ BEFORE
 main()
 """
 
-#: And with a disk that takes its time, and says when it writes.
+#: And with a disk that takes its time, and says when it writes; threads write, each line at once.
 SLOW_DISK = FAST_COMPILER.replace(
     "BEFORE",
     """
-from mxc.compiler.packing.archive_file import ArchiveFile; write = ArchiveFile.write
-def slowly(self, data):
-    print("writes", self.path, flush=True)
+import os; from mxc.compiler.pieces.piece import Output; put = Output.put
+def slowly(self, name, offset, data):
+    os.write(1, f"writes {name}\\n".encode())
     time.sleep(0.05)
-    write(self, data)
-ArchiveFile.write = slowly
+    put(self, name, offset, data)
+Output.put = slowly
 """,
 )
 FAST_COMPILER = FAST_COMPILER.replace("BEFORE", "")
@@ -267,8 +266,7 @@ def test_an_end_while_packing_leaves_nothing(
     assert process.stderr is not None
     for _ in range(3):
         assert process.stdout.readline().startswith("writes")
-    (partial,) = place.out.iterdir()
-    assert any(".weights.irpa.partial" in file.name for file in partial.iterdir())
+    assert any((partial / "weights.irpa").exists() for partial in place.out.iterdir())
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == status

@@ -248,7 +248,7 @@ def test_lists() -> None:
     mxfp4 = formats[0]
     # OCP MX 1.0, table 1 and section 5.3.3
     assert (mxfp4["largest"], mxfp4["smallest"], mxfp4["block"]) == (6.0, 0.5, 32)
-    assert mxfp4["bits_an_element"] == 4.25
+    assert mxfp4["bits_per_element"] == 4.25
     recipes = {row["name"]: row for row in json.loads(mxc("list", "recipes", "--json").stdout)}
     # The scales that make 7 fit, or not, into [-6, 6].
     assert {name: row["7"] for name, row in recipes.items()} == {

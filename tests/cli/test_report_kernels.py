@@ -112,7 +112,7 @@ def test_the_command_shows_it_and_json_has_it(tmp_path: Path) -> None:
     file = tmp_path / "p.mlir"
     file.write_text((Path(__file__).parents[1] / "compiler" / "stock_f4.mlir").read_text())
     artifact = str(tmp_path / "p.mxc")
-    runner = CliRunner()
+    runner = CliRunner(env={"COLUMNS": "200"})  # narrower terminals get sentences
     assert (
         runner.invoke(app, ["compile", str(file), "--target", "gfx950", "-o", artifact]).exit_code
         == 0

@@ -359,7 +359,7 @@ def test_what_is_there_stays(gpt_oss, tmp_path):
 
 
 def test_shards(gpt_oss, tmp_path, monkeypatch):
-    monkeypatch.setattr("mxc.compiler.convert.checkpoint._SHARD", 40000)
+    monkeypatch.setattr("mxc.compiler.convert.writing._SHARD", 40000)
     convert(gpt_oss, "gpt-oss", tmp_path / "out")
     files = sorted(p.name for p in (tmp_path / "out").glob("*.safetensors"))
     assert len(files) > 1

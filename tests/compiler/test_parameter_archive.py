@@ -5,15 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packed_file import packed_file
 
 from mxc.artifact.parameter_archive import ALIGNMENT, read_archive
 from mxc.compiler.packing.items import PackItem
-from mxc.compiler.packing.pack import pack
 from mxc.errors import ArtifactError
 
 
 def archive(tmp_path: Path) -> Path:
-    pack([PackItem(key="a", source=np.arange(9, dtype=np.uint8))], tmp_path / "w.irpa")
+    packed_file([PackItem(key="a", source=np.arange(9, dtype=np.uint8))], tmp_path / "w.irpa")
     return tmp_path / "w.irpa"
 
 
@@ -41,7 +41,9 @@ def test_every_byte_of_a_header_is_checked(tmp_path):
     """All but names, notes and the last bytes of a size is what mxc would write, or refused."""
     path = tmp_path / "w.irpa"
     sizes = {"a": 9, "bc": 80}
-    pack([PackItem(key=k, source=np.arange(n, dtype=np.uint8)) for k, n in sizes.items()], path)
+    packed_file(
+        [PackItem(key=k, source=np.arange(n, dtype=np.uint8)) for k, n in sizes.items()], path
+    )
     whole = read_archive(path, canonical=True)
     data = path.read_bytes()
     kept = 0

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
+from packed_file import packed_file
 from safetensors.numpy import load_file, save_file
 
 import mxc
@@ -22,11 +23,10 @@ from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.models.binding import Dense
 from mxc.compiler.models.model import Model, open_model
-from mxc.compiler.packing import items as packing
 from mxc.compiler.packing.items import PackItem
-from mxc.compiler.packing.pack import pack
 from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.packing.quantised import Part, Quantised
+from mxc.compiler.pieces import piece
 from mxc.compiler.report import Report
 from mxc.compiler.steps import Compiled, Request, Step
 from mxc.errors import CheckpointError
@@ -76,11 +76,11 @@ def archive(path: Path) -> dict[str, npt.NDArray[np.uint8]]:
 
 
 @pytest.mark.parametrize("dense", [FP8, INT8], ids=["mxfp8", "mxint8"])
-@pytest.mark.parametrize("chunk", [1000, packing.CHUNK])
+@pytest.mark.parametrize("chunk", [1000, piece.CHUNK])
 def test_bytes_are_the_reference(folder, tmp_path, monkeypatch, dense, chunk) -> None:
-    monkeypatch.setattr(packing, "CHUNK", chunk)
+    monkeypatch.setattr(piece, "CHUNK", chunk)
     model = opened(folder, dense)
-    packed = pack(model.pack_items({}), tmp_path / "w.irpa")
+    packed = packed_file(model.pack_items({}), tmp_path / "w.irpa")
     found, source = archive(tmp_path / "w.irpa"), floats(folder)
     weights = {each.key: each.tensors[0].name for each in model.bound if each.dense}
     assert set(weights) == {HEAD, *(Q.replace("q_", f"{part}_") for part in "qkvo")}
@@ -103,18 +103,18 @@ def test_bytes_are_the_reference(folder, tmp_path, monkeypatch, dense, chunk) ->
 
 def test_in_panels(folder, tmp_path) -> None:
     panels = {f"{Q}_blocks": "panel16x4", f"{Q}_scales": "panel16x1"}
-    pack(opened(folder, FP8).pack_items(panels), tmp_path / "w.irpa")
+    packed_file(opened(folder, FP8).pack_items(panels), tmp_path / "w.irpa")
     found = archive(tmp_path / "w.irpa")
     q = quantize(floats(folder)[Q], FP8.format, recipe=FP8.recipe)
     for suffix, rows in (("_blocks", q.elements), ("_scales", q.scales)):
         layout = panels[Q + suffix]
-        whole = to_panels([rows.reshape(-1)], *rows.shape, layout)
-        assert found[Q + suffix].tobytes() == np.concatenate([*whole]).tobytes()
+        whole = to_panels(rows.reshape(-1), *rows.shape, layout)
+        assert found[Q + suffix].tobytes() == whole.tobytes()
 
 
 def test_a_tied_head_is_a_copy(tmp_path) -> None:
     model = opened(checkpoint(tmp_path / "tied", tie_word_embeddings=True), INT8)
-    pack(model.pack_items({}), tmp_path / "w.irpa")
+    packed_file(model.pack_items({}), tmp_path / "w.irpa")
     found, source = archive(tmp_path / "w.irpa"), floats(tmp_path / "tied")
     q = quantize(source[EMBEDDING], "mxint8", recipe="floor")
     assert found[f"{HEAD}_blocks"].tobytes() == q.elements.tobytes()
@@ -125,7 +125,7 @@ def test_a_tied_head_is_a_copy(tmp_path) -> None:
 def test_manifest_records(folder, tmp_path) -> None:
     model, panels = opened(folder, FP8), {f"{Q}_scales": "panel16x1"}
     items = model.pack_items(panels)
-    losses = pack(items, tmp_path / "w.irpa").losses
+    losses = packed_file(items, tmp_path / "w.irpa").losses
     records = model.weights(panels, losses)
     record = records[Q]
     assert (record.source, record.shape) == (Q, (128, 96))
@@ -154,7 +154,7 @@ def test_what_cannot_be_quantised(tmp_path, value) -> None:
             save_file(tensors, file)
     plan = opened(source, FP8).pack_items({})
     with pytest.raises(CheckpointError, match=rf"tensor {Q}: row 100, column 7 is {value}, one of"):
-        pack(plan, tmp_path / "w.irpa")
+        packed_file(plan, tmp_path / "w.irpa")
     assert not (tmp_path / "w.irpa").exists()
 
 
@@ -191,7 +191,7 @@ def test_little_is_in_memory(tmp_path) -> None:
         for part, panels in ((Part.ELEMENTS, "panel16x4"), (Part.SCALES, "panel16x1"))
     ]
     tracemalloc.start()
-    pack(plan, tmp_path / "w.irpa")
+    packed_file(plan, tmp_path / "w.irpa")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 40 << 20

@@ -11,7 +11,6 @@ from safetensors.numpy import load_file, save_file
 
 from mxc.compiler.pieces import piece
 from mxc.compiler.pieces.workers import Workers
-from mxc.compiler.quantize import write
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
 from mxc.errors import CheckpointError, FormatError
 from mxc.formats.formats import FORMATS
@@ -88,7 +87,7 @@ def test_what_is_kept_is_untouched(checkpoint, tmp_path):
 def test_neither_threads_nor_pieces_change_a_byte(checkpoint, tmp_path, monkeypatch, format):
     source = checkpoint()
     one = quantize_checkpoint(source, tmp_path / "one", format, workers=Workers(threads=1))
-    monkeypatch.setattr(write, "CHUNK", 1000)
+    monkeypatch.setattr(piece, "CHUNK", 1000)
     monkeypatch.setattr(piece, "PIECE", 3000)
     many = quantize_checkpoint(source, tmp_path / "many", format, workers=Workers(threads=3))
     assert files(tmp_path / "one") == files(tmp_path / "many")
@@ -201,7 +200,7 @@ def test_refusals_leave_nothing_behind(checkpoint, tmp_path, extra, options, err
 def test_the_row_of_a_refusal_is_that_of_the_tensor(checkpoint, tmp_path, monkeypatch):
     x = np.ones((40, 64), ml_dtypes.bfloat16)
     x[33, 5] = np.nan
-    monkeypatch.setattr(write, "CHUNK", 1000)
+    monkeypatch.setattr(piece, "CHUNK", 1000)
     with pytest.raises(CheckpointError, match=r"row 33, column 5 is nan"):
         quantize_checkpoint(checkpoint(extra={DOWN: x}), tmp_path / "out", "mxfp4")
 

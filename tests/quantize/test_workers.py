@@ -1,12 +1,12 @@
 """Pieces by threads, processes and a cluster; killed runs, and those that go on after them."""
 
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
 
 import pytest
+from killed_workers import KillWorkers
 
 from mxc.compiler.leftovers import JOURNAL
 from mxc.compiler.pieces import piece
@@ -57,15 +57,10 @@ def test_a_cluster_writes_the_same_bytes(checkpoint, tmp_path):
 def test_a_killed_worker_is_an_error_and_the_next_run_resumes(checkpoint, tmp_path):
     source, said = checkpoint(), []
     quantize_checkpoint(source, tmp_path / "whole", "mxfp4")
-    calls = []
-
-    def kill(*call):
-        calls.append(call)
-        if len(calls) == 5:
-            os.kill(multiprocessing.active_children()[0].pid, 9)
-
     with pytest.raises(WorkerError, match=r"out: a worker was lost .*run the same command again"):
-        quantize_checkpoint(source, tmp_path / "out", "mxfp4", workers=Workers(2), progress=kill)
+        quantize_checkpoint(
+            source, tmp_path / "out", "mxfp4", workers=Workers(2), progress=KillWorkers(5)
+        )
     (journal,) = journals(tmp_path)
     before = len(journal.read_text().splitlines())
     assert before >= 5

@@ -8,7 +8,8 @@ the low nibble; a row of scales is one byte a block. Rows whose bytes lie apart 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,18 +27,34 @@ Bytes = NDArray[np.uint8]
 class Codec:
     """A way in which rows are stored. `name` is what messages and `mxc inspect` call it.
 
-    `group` rows lie together in `stored_bytes(r)` bytes, where r is the bytes of a canonical row.
+    `group` rows lie together; of a canonical row, each `unit` bytes take `stored` bytes there, the
+    last of which may be incomplete.
     `decode(stored, r)`: uint8 [groups, stored_bytes(r)] -> uint8 [groups * group, r].
+    Codecs pickle: `decode` is a function of a module, or a `partial` of one.
     """
 
     name: str
     group: int
-    stored_bytes: Callable[[int], int]
-    decode: Callable[[Bytes, int], Bytes]
+    unit: int
+    stored: int
+    decode: Callable[[Bytes, int], Bytes] = field(repr=False)
+
+    def stored_bytes(self, row: int) -> int:
+        """Bytes of a group whose canonical rows have `row` bytes each."""
+        return -(-row // self.unit) * self.stored
+
+
+def _as_stored(stored: Bytes, row: int) -> Bytes:
+    return stored
 
 
 #: The bytes are canonical as they lie.
-PLAIN = Codec("plain", 1, lambda row: row, lambda stored, row: stored)
+PLAIN = Codec("plain", 1, 1, 1, _as_stored)
+
+
+def _of_tiles(stored: Bytes, row: int, *, rows: int, columns: int) -> Bytes:
+    wide = np.repeat(stored, columns, axis=1)[:, :row]
+    return np.repeat(wide, rows, axis=0)
 
 
 def tiles(rows: int, columns: int) -> Codec:
@@ -45,12 +62,8 @@ def tiles(rows: int, columns: int) -> Codec:
 
     The last tile of a row or column may be cut.
     """
-
-    def decode(stored: Bytes, row: int) -> Bytes:
-        wide = np.repeat(stored, columns, axis=1)[:, :row]
-        return np.repeat(wide, rows, axis=0)
-
-    return Codec(f"tiles {rows}x{columns}", rows, lambda row: -(-row // columns), decode)
+    decode = partial(_of_tiles, rows=rows, columns=columns)
+    return Codec(f"tiles {rows}x{columns}", rows, columns, 1, decode)
 
 
 def _blocks(stored: Bytes, size: int) -> Bytes:
@@ -69,21 +82,26 @@ def _split_six(three: Bytes) -> Bytes:
     return pack_elements(codes.reshape(len(three), -1), _SIX)
 
 
+def _of_quark_mx(stored: Bytes, row: int, *, bits: int, first: int) -> Bytes:
+    blocks = _blocks(stored, 4 * bits + first)[:, :, first:]
+    if bits == 6:
+        return _split_six(blocks.reshape(len(stored), -1, 3))
+    return blocks.reshape(len(stored), row)
+
+
 def quark_mx(bits: int, *, scale: bool) -> Codec:
     """Elements of Quark's `dtype: "mx"`, of 4 or 6 bits; with `scale` after a byte of scale each.
 
     Four bits lie as they should, of six bits see _split_six.
     """
     size, first = 4 * bits, int(scale)
-
-    def decode(stored: Bytes, row: int) -> Bytes:
-        blocks = _blocks(stored, size + first)[:, :, first:]
-        if bits == 6:
-            return _split_six(blocks.reshape(len(stored), -1, 3))
-        return blocks.reshape(len(stored), row)
-
     name = f"quark mx, {size + first} bytes a block"
-    return Codec(name, 1, lambda row: row // size * (size + first), decode)
+    return Codec(name, 1, size, size + first, partial(_of_quark_mx, bits=bits, first=first))
+
+
+def _of_logarithms(stored: Bytes, row: int, *, every: int) -> Bytes:
+    scales: Bytes = _blocks(stored, every)[:, :, 0] + np.uint8(127)
+    return scales
 
 
 def quark_log2(every: int) -> Codec:
@@ -91,19 +109,20 @@ def quark_log2(every: int) -> Codec:
 
     -128 stands for no power of two that E8M0 has; it becomes NaN, 0xFF, by the same addition.
     """
-
-    def decode(stored: Bytes, row: int) -> Bytes:
-        scales: Bytes = _blocks(stored, every)[:, :, 0] + np.uint8(127)
-        return scales
-
-    return Codec(f"int8 logarithm in {every} bytes", 1, lambda row: row * every, decode)
+    return Codec(f"int8 logarithm in {every} bytes", 1, 1, every,
+                 partial(_of_logarithms, every=every))  # fmt: skip
 
 
-def _halves(stored: Bytes, size: int, start: int, block: int, row: int) -> Bytes:
+def _halves(stored: Bytes, row: int, *, size: int, start: int, block: int) -> Bytes:
     """Codes of blocks whose first half lies in the low nibbles, the second in the high ones."""
     low = _blocks(stored, size)[:, :, start:].reshape(len(stored), -1, block // 2)
     codes = np.concatenate((low & 15, low >> 4), axis=-1)
     return pack_elements(codes.reshape(len(stored), -1), _FOUR)
+
+
+def _slice_of_blocks(stored: Bytes, row: int, *, size: int, start: int, stop: int) -> Bytes:
+    """Bytes [start, stop) of each block of `size` bytes."""
+    return _blocks(stored, size)[:, :, start:stop].reshape(len(stored), row)
 
 
 def _ue4m3(stored: Bytes, row: int) -> Bytes:
@@ -114,31 +133,19 @@ def _ue4m3(stored: Bytes, row: int) -> Bytes:
 
 
 #: ggml's block_mxfp4: the scale, then 16 bytes, elements 0..15 low and 16..31 high.
-GGML_MXFP4 = Codec(
-    "block_mxfp4", 1, lambda row: row // 16 * 17, lambda s, row: _halves(s, 17, 1, 32, row)
-)
+GGML_MXFP4 = Codec("block_mxfp4", 1, 16, 17, partial(_halves, size=17, start=1, block=32))
 GGML_MXFP4_SCALES = Codec(
-    "block_mxfp4", 1, lambda row: row * 17, lambda s, row: _blocks(s, 17)[:, :, 0]
+    "block_mxfp4", 1, 1, 17, partial(_slice_of_blocks, size=17, start=0, stop=1)
 )
 
 #: ggml's block_nvfp4, 64 elements: 4 scales, then 4 times 8 bytes, elements 0..7 low, 8..15 high.
-GGML_NVFP4 = Codec(
-    "block_nvfp4", 1, lambda row: row // 32 * 36, lambda s, row: _halves(s, 36, 4, 16, row)
-)
-GGML_NVFP4_SCALES = Codec("block_nvfp4", 1, lambda row: row // 4 * 36, _ue4m3)
+GGML_NVFP4 = Codec("block_nvfp4", 1, 32, 36, partial(_halves, size=36, start=4, block=16))
+GGML_NVFP4_SCALES = Codec("block_nvfp4", 1, 4, 36, _ue4m3)
 
 #: ggml's block_q8_0: an f16 scale, then 32 int8.
-GGML_Q8_0 = Codec(
-    "block_q8_0",
-    1,
-    lambda row: row // 32 * 34,
-    lambda s, row: _blocks(s, 34)[:, :, 2:].reshape(len(s), row),
-)
+GGML_Q8_0 = Codec("block_q8_0", 1, 32, 34, partial(_slice_of_blocks, size=34, start=2, stop=34))
 GGML_Q8_0_SCALES = Codec(
-    "block_q8_0",
-    1,
-    lambda row: row // 2 * 34,
-    lambda s, row: _blocks(s, 34)[:, :, :2].reshape(len(s), row),
+    "block_q8_0", 1, 2, 34, partial(_slice_of_blocks, size=34, start=0, stop=2)
 )
 
 
@@ -150,7 +157,7 @@ def _swizzled(stored: Bytes, row: int) -> Bytes:
 
 #: Scales as NVIDIA's matrix instructions read them: tiles of 128 rows and 4 blocks, row r of a
 #: tile at 16 * (r % 32) + 4 * (r // 32); rows and blocks are padded to whole tiles.
-SWIZZLED = Codec("swizzled 128x4", 128, lambda row: -(-row // 4) * 512, _swizzled)
+SWIZZLED = Codec("swizzled 128x4", 128, 4, 512, _swizzled)
 
 
 def _one_a_byte(stored: Bytes, row: int) -> Bytes:
@@ -160,32 +167,32 @@ def _one_a_byte(stored: Bytes, row: int) -> Bytes:
 
 
 #: Codes of six bits, one in each byte.
-SIX_IN_EIGHT = Codec("six bits a byte", 1, lambda row: row // 3 * 4, _one_a_byte)
+SIX_IN_EIGHT = Codec("six bits a byte", 1, 3, 4, _one_a_byte)
+
+
+def _of_int32(stored: Bytes, row: int, *, bits: int) -> Bytes:
+    if bits == 8:
+        return stored[:, :row] ^ np.uint8(0x80)
+    codes = np.stack((stored & 15, stored >> 4), axis=-1).reshape(len(stored), -1)
+    integers: Bytes = codes[:, :row] - np.uint8(8)
+    return integers
 
 
 def packed_integers(bits: int) -> Codec:
     """Signed integers of 4 or 8 bits plus half their range, in int32 from the lowest bits on."""
+    return Codec(f"int{bits} in int32", 1, 32 // bits, 4, partial(_of_int32, bits=bits))
 
-    def decode(stored: Bytes, row: int) -> Bytes:
-        if bits == 8:
-            return stored[:, :row] ^ np.uint8(0x80)
-        codes = np.stack((stored & 15, stored >> 4), axis=-1).reshape(len(stored), -1)
-        integers: Bytes = codes[:, :row] - np.uint8(8)
-        return integers
 
-    return Codec(f"int{bits} in int32", 1, lambda row: -(-row * bits // 32) * 4, decode)
+def _narrow(stored: Bytes, row: int, *, dtype: np.dtype[Any]) -> Bytes:
+    wide = stored.reshape(-1).view("<f4")
+    # A number that 16 bits do not hold is seen below, an overflow too.
+    with np.errstate(over="ignore"):
+        narrow = wide.astype(dtype)
+    if not np.array_equal(narrow.astype(np.float32), wide, equal_nan=True):
+        raise ValueError(f"a number is wider than {dtype}, which it is said to have been")
+    return narrow.view(np.uint8).reshape(len(stored), row)
 
 
 def narrowed(dtype: np.dtype[Any]) -> Codec:
     """Numbers of 16 bits, `dtype`, that were widened to f32 where they are stored."""
-
-    def decode(stored: Bytes, row: int) -> Bytes:
-        wide = stored.reshape(-1).view("<f4")
-        # A number that 16 bits do not hold is seen below, an overflow too.
-        with np.errstate(over="ignore"):
-            narrow = wide.astype(dtype)
-        if not np.array_equal(narrow.astype(np.float32), wide, equal_nan=True):
-            raise ValueError(f"a number is wider than {dtype}, which it is said to have been")
-        return narrow.view(np.uint8).reshape(len(stored), row)
-
-    return Codec(f"{dtype} in f32", 1, lambda row: 2 * row, decode)
+    return Codec(f"{dtype} in f32", 1, 1, 2, partial(_narrow, dtype=dtype))

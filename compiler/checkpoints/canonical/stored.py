@@ -134,7 +134,7 @@ class Stored(InRows):
     @property
     def direct(self) -> bool:
         """Whether the bytes of the file are those of the canonical tensor, in this order."""
-        return self.codec is PLAIN and not self.order
+        return self.codec == PLAIN and not self.order
 
     def reader(self, raw: Raw) -> Decoded:
         """Reads of the decoded bytes, made of reads of the file."""

@@ -17,6 +17,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from mxc.artifact.manifest import MANIFEST
 from mxc.compiler.checkpoints.files.tensors import DTYPES, Checkpoint, TensorRecord
 from mxc.errors import CheckpointError
 
@@ -46,6 +47,8 @@ def found_instead(path: Path) -> str:
     """What is at a path that holds no checkpoint, and what to do about it, for refusals."""
     if not path.exists():
         return "nothing there; check the path"
+    if (path / MANIFEST).is_file():
+        return "a compiled artifact; give the checkpoint that it was compiled from"
     if path.is_dir():
         return (
             f"a folder without {CONFIG}; fetch it from where the weights are from, or give one of "

@@ -105,7 +105,8 @@ def read_bytes(record: TensorRecord, start: int, size: int) -> NDArray[np.uint8]
     except OSError as error:
         raise CheckpointError(f"{record.file}: {error.strerror}; fetch it again") from error
     try:
-        return read_exactly(handle, record.offset + start, size, f"{record.file}: {record.name}")
+        place = f"{record.file}: tensor {record.name}"
+        return read_exactly(handle, record.offset + start, size, place)
     finally:
         os.close(handle)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from string import ascii_lowercase
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -56,7 +58,9 @@ _TEXT = (
 def write_tokenizer(folder: Path, vocab_size: int) -> dict[str, int]:
     """Write tokenizer.json, tokenizer_config.json and chat_template.jinja; control tokens by name.
 
-    At most `vocab_size` tokens are used. Raises ValueError below SMALLEST_VOCABULARY.
+    Every id below `vocab_size` is a token with text or a control token, so that whatever a model
+    draws can be shown; those that the text did not teach are words that encoding never gives.
+    Raises ValueError below SMALLEST_VOCABULARY.
     """
     if vocab_size < SMALLEST_VOCABULARY:
         raise ValueError(f"a byte-level tokenizer needs {SMALLEST_VOCABULARY} tokens")
@@ -71,7 +75,9 @@ def write_tokenizer(folder: Path, vocab_size: int) -> dict[str, int]:
     tokenizer.train_from_iterator(_TEXT, trainer)
     # Added after training, so that their numbers lie above those of the text, as in gpt-oss.
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    tokenizer.save(str(folder / "tokenizer.json"))
+    stored = json.loads(tokenizer.to_str())
+    stored["model"]["vocab"] = _filled(tokenizer.get_vocab(), vocab_size)
+    (folder / "tokenizer.json").write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<|startoftext|>",
@@ -83,3 +89,14 @@ def write_tokenizer(folder: Path, vocab_size: int) -> dict[str, int]:
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     return {token: vocabulary[token] for token in SPECIAL_TOKENS}
+
+
+def _filled(tokens: dict[str, int], vocab_size: int) -> dict[str, int]:
+    """The tokens by text, in the order of their ids, with made-up words up to `vocab_size`."""
+    found = dict(sorted(tokens.items(), key=lambda item: item[1]))
+    words = ("".join(word) for word in itertools.product(ascii_lowercase, repeat=4))
+    for word in words:
+        if len(found) >= vocab_size:
+            break
+        found.setdefault(f"Ġ{word}", len(found))
+    return found

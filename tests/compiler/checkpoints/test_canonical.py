@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from packed_file import packed_file
 from safetensors.numpy import save_file
 
 from mxc.artifact.parameter_archive import read_archive
@@ -14,7 +15,6 @@ from mxc.compiler.checkpoints.files.safetensors import read_header
 from mxc.compiler.models.binding import Bound
 from mxc.compiler.models.blocks.parameters import Parameter, Rows
 from mxc.compiler.models.packed import pack_items
-from mxc.compiler.packing.pack import pack
 from mxc.errors import CheckpointError
 from mxc.formats.formats import block_format
 from mxc.formats.reference import Quantized, dequantize
@@ -100,7 +100,7 @@ def test_a_wrong_size_is_refused(records):
 @pytest.mark.parametrize("layout", ["identity", "gate-then-up"])
 def test_what_is_decoded_is_packed_like_what_is_stored(records, tmp_path, layout, monkeypatch):
     """Whatever reads the archive cannot tell in which dialect the weights were."""
-    monkeypatch.setattr("mxc.compiler.packing.items.CHUNK", 40)
+    monkeypatch.setattr("mxc.compiler.pieces.piece.CHUNK", 40)
     scales = RNG.integers(100, 140, (2, 1), np.uint8)
     found = records(
         w=RNG.integers(0, 120, (8, 64), np.uint8),
@@ -121,7 +121,7 @@ def test_what_is_decoded_is_packed_like_what_is_stored(records, tmp_path, layout
             blocks=tensor.block_format,
         )
         items += pack_items(bound, {})
-    pack(items, tmp_path / "w.irpa")
+    packed_file(items, tmp_path / "w.irpa")
     archive = read_archive(tmp_path / "w.irpa")
     data = (tmp_path / "w.irpa").read_bytes()
     entry = {k: data[e.offset : e.offset + e.bytes] for k, e in archive.items()}

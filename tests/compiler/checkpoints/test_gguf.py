@@ -8,6 +8,7 @@ import tracemalloc
 import gguf
 import numpy as np
 import pytest
+from packed_file import packed_file
 
 from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.checkpoints.dialects import open_checkpoint
@@ -16,7 +17,6 @@ from mxc.compiler.checkpoints.files.gguf import read_gguf
 from mxc.compiler.models.binding import Bound
 from mxc.compiler.models.blocks.parameters import Parameter, Rows
 from mxc.compiler.models.packed import pack_items
-from mxc.compiler.packing.pack import pack
 from mxc.errors import CheckpointError
 
 RNG = np.random.default_rng(0)
@@ -149,7 +149,7 @@ def test_gate_and_up_of_gpt_oss_are_woven(gpt_oss):
 
 def test_what_is_woven_is_packed(gpt_oss, tmp_path, monkeypatch):
     """Gate and up are taken apart again for the archive, whatever the size of the pieces."""
-    monkeypatch.setattr("mxc.compiler.packing.items.CHUNK", 300)
+    monkeypatch.setattr("mxc.compiler.pieces.piece.CHUNK", 300)
     path, _, _ = gpt_oss
     found = open_checkpoint(path).tensor("model.layers.0.mlp.experts.gate_up_proj")
     parameter = Parameter(
@@ -165,7 +165,7 @@ def test_what_is_woven_is_packed(gpt_oss, tmp_path, monkeypatch):
         format=found.format,
         blocks=found.block_format,
     )
-    packed = pack(pack_items(bound, {}), tmp_path / "w.irpa")
+    packed = packed_file(pack_items(bound, {}), tmp_path / "w.irpa")
     entry = read_archive(tmp_path / "w.irpa")["w_blocks"]
     data = (tmp_path / "w.irpa").read_bytes()[entry.offset : entry.offset + entry.bytes]
     rows = found.elements.read().reshape(2, 40, 2, -1)
