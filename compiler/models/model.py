@@ -26,7 +26,7 @@ from mxc.artifact.manifest import (
     TensorType,
     WeightRecord,
 )
-from mxc.artifact.pages import PAGE_BLOCK
+from mxc.artifact.pages import PAGE_BLOCK, PAGE_FORMATS
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.dialects.gguf import NAME as GGUF
 from mxc.compiler.checkpoints.files.safetensors import (
@@ -39,7 +39,7 @@ from mxc.compiler.checkpoints.layers.quantisation import Activations, Quantisati
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
 from mxc.compiler.models.blocks.activations import NVFP4
-from mxc.compiler.models.blocks.devices import Device, devices_of, refuse_split
+from mxc.compiler.models.blocks.devices import Device, devices_of
 from mxc.compiler.models.builder import Builder
 from mxc.compiler.models.cache_scales import CacheScale, settle_scales
 from mxc.compiler.models.configs.fields import Fields
@@ -67,6 +67,8 @@ from mxc.targets.matrix_unit import MatrixUnit
 TEXT_FILES = (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE)
 
 
+#: Lanes that share a value in kernels of GPUs.
+_LANES = 16
 #: Bytes of a number in memory, by its type.
 _BYTES = {"f32": 4, "bf16": 2, "i8": 1}
 
@@ -141,9 +143,13 @@ class Model:
         for each in self.bound:
             for device in self.devices:
                 records |= weight_records(each, panels, losses or {}, device)
+        sources = {
+            f"{device.prefix}{key}": scale.source
+            for device in self.devices
+            for key, scale in self.cache_scales.items()
+        }
         for key, array in self._generated().items():
-            scale = self.cache_scales.get(key)
-            source = "generated" if scale is None else scale.source
+            source = sources.get(key, "generated")
             records[key] = WeightRecord(source=source, shape=array.shape, format="f32")
         return records
 
@@ -151,8 +157,14 @@ class Model:
         """The plain parameters that are no tensors as they are stored."""
         share = self.decoder.share(self.options.devices)
         arrays = share.generated(self.options.max_sequence_length)
-        arrays |= {key: scale.values for key, scale in self.cache_scales.items()}
-        return {f"{d.prefix}{key}": array for d in self.devices for key, array in arrays.items()}
+        found: dict[str, NDArray[np.float32]] = {}
+        for device in self.devices:
+            scales = {
+                key: np.split(scale.values, device.count)[device.number]
+                for key, scale in self.cache_scales.items()
+            }
+            found |= {f"{device.prefix}{key}": array for key, array in (arrays | scales).items()}
+        return found
 
     def record(self) -> ModelRecord:
         """What generation needs to know."""
@@ -229,8 +241,6 @@ def open_model(
     require_whole_blocks(options.devices, bound)
     scales, unread = describe_unread(decoder, left)
     cache_scales, said = settle_scales(decoder, scales, source.quantisation.cache, options.kv_cache)
-    if cache_scales and count > 1:
-        refuse_split(count, "scales of its key/value cache (--kv-cache fp8)")
     notes = (
         *read.notes,
         *notes,
@@ -277,16 +287,19 @@ def _require_pages(
     """Raise CheckpointError where keys and values cannot be in the format that is asked for."""
     if options.page_format is None:
         return
-    if unit is not None and not unit.converts:
-        raise CheckpointError(
-            f"--kv-cache {asked}: kernels of gfx950 and of CPUs read it, none of this GPU; leave "
-            "it out, or give bf16 or f32"
-        )
     depths = [kind.row.depth for kind in decoder.pages]
     if depth := next((each for each in depths if each % PAGE_BLOCK), None):
         raise CheckpointError(
             f"--kv-cache {asked}: keys have {depth} elements a head; wanted a multiple of "
             f"{PAGE_BLOCK}: leave it out, or give bf16 or f32"
+        )
+    # What no kernel of a GPU reads, as values of two blocks a lane, IREE has code for on gfx950.
+    parts = [kind.row.depth for kind in decoder.pages if kind.row.entries > 1]
+    uneven = next((each for each in parts if PAGE_BLOCK % (each // _LANES)), None)
+    if uneven and PAGE_FORMATS[options.page_format] and unit is not None and not unit.converts:
+        raise CheckpointError(
+            f"--kv-cache {asked}: values have {uneven} elements a head; kernels of this GPU read "
+            "those of 32, 64, 128, 256 and 512: leave it out, or give bf16, f32 or fp8"
         )
 
 

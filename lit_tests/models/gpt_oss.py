@@ -24,10 +24,10 @@ from mxc.formats.formats import FORMATS
 # CHECK-LABEL: util.func public @step(%arg0: tensor<?xi32>, %arg1: tensor<?xi32>, %arg2: tensor<?x3xi32>, %arg3: tensor<?xi32>, %arg4: tensor<?xi32>, %arg5: tensor<?x?xi32>, %arg6: tensor<?xi32>, %arg7: tensor<?x?xi32>,
 # CHECK-SAME: %arg8: tensor<?x2x64x2x32xbf16> {iree.abi.consume}, %arg9: tensor<?x2x64x2x32xbf16> {iree.abi.consume}) -> (tensor<?x512xf32>, tensor<?x2x64x2x32xbf16>, tensor<?x2x64x2x32xbf16>)
 # Keys and values of layer 0 are written to its pages, then read there.
-# CHECK: iree_linalg_ext.scatter {{.*}} ins(%{{.*}}, %{{.*}} : tensor<?x64xbf16>, tensor<?x1xi32>)
-# CHECK: iree_linalg_ext.scatter
-# CHECK: util.call @mxc.attention(
+# CHECK: %[[WRITTEN:.*]]:2 = util.call @mxc.rotary_write({{.*}}, %arg8)
+# CHECK: util.call @mxc.attention({{.*}}, %[[WRITTEN]]#1,
 # CHECK: iree_linalg_ext.topk_v2 dimension(1) is_sorted
+# CHECK: util.call @mxc.group_by_expert(
 # Experts: pairs in groups of 16 rows, as many as there may be.
 # CHECK: iree_linalg_ext.gather {{.*}} : tensor<4x128x2x32xf4E2M1FN>, tensor<?xi32>)
 # CHECK: linalg.generic {{.*}} : tensor<?x16x2x32xbf16>, tensor<?x128x2x32xf4E2M1FN>, tensor<?x128x2xf8E8M0FNU>)

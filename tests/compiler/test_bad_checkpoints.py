@@ -83,6 +83,8 @@ def test_not_a_folder(tmp_path: Path):
 def test_no_config(folder: Path):
     (folder / "config.json").unlink()
     refused(folder, "bad: wanted a checkpoint folder", "a folder without config.json; fetch it")
+    (folder / "manifest.json").touch()
+    refused(folder, "bad: wanted a checkpoint folder", "found a compiled artifact; give")
 
 
 def test_no_weights(folder: Path):

@@ -292,11 +292,11 @@ def test_a_full_disk_while_writing(
 def test_a_full_disk_while_packing(
     checkpoint: Path, out: Path, stub: list[Request], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(handle: int, data: object) -> int:
+    def write(handle: int, data: object, offset: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("mxc.compiler.packing.archive_file.os.write", write)
-    with pytest.raises(ArtifactError, match=r"disk full: packing needs \d+ bytes"):
+    monkeypatch.setattr("mxc.compiler.pieces.piece.os.pwrite", write)
+    with pytest.raises(ArtifactError, match=r"weights.irpa: disk full; free some space"):
         mxc.compile(checkpoint)
     monkeypatch.undo()
     assert not list(out.iterdir())

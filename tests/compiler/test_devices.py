@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from packed_file import packed_file
 from safetensors.numpy import load_file
 from transformers import Gemma4TextConfig, KimiLinearConfig, PretrainedConfig, Qwen3NextConfig
 
@@ -16,8 +17,7 @@ from mxc.artifact.manifest import REPORT
 from mxc.compiler.checkpoints.synthetic.decoder import write_decoder
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.models.model import Model, open_model
-from mxc.compiler.packing import items as packing
-from mxc.compiler.packing.pack import pack
+from mxc.compiler.pieces import piece
 from mxc.errors import CheckpointError
 from mxc.formats.recipes import ScaleRecipe
 from mxc.formats.reference import quantize
@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def archive(model: Model, file: Path) -> dict[str, NDArray[np.uint8]]:
-    data, packed = file, pack(model.pack_items({}), file)
+    data, packed = file, packed_file(model.pack_items({}), file)
     raw = np.fromfile(data, np.uint8)
     return {key: raw[start : start + size] for key, (start, size) in packed.entries.items()}
 
@@ -55,12 +55,12 @@ def half(array: NDArray[Any], axis: int, device: int) -> NDArray[Any]:
     return np.split(array, 2, axis)[device]
 
 
-@pytest.mark.parametrize("chunk", [1000, packing.CHUNK])
+@pytest.mark.parametrize("chunk", [1000, piece.CHUNK])
 def test_what_is_packed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
     """Against the tensors of the checkpoint, cut by numpy."""
-    monkeypatch.setattr(packing, "CHUNK", chunk)
+    monkeypatch.setattr(piece, "CHUNK", chunk)
     source = {k: v for file in folder.glob("*.safetensors") for k, v in load_file(file).items()}
     found = archive(open_model(folder, max_sequence_length=37, devices=2), tmp_path / "w.irpa")
 

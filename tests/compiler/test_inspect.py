@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from packed_file import packed_file
 from safetensors.numpy import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
@@ -17,7 +18,6 @@ from mxc.compiler.cli.inspect import command
 from mxc.compiler.inspect.contents import inspect
 from mxc.compiler.models.model import open_model
 from mxc.compiler.packing.items import PackItem
-from mxc.compiler.packing.pack import pack
 from mxc.errors import ArtifactError, CheckpointError
 from mxc.formats.reference import dequantize, quantize
 
@@ -108,7 +108,7 @@ def test_odd_sizes(tmp_path, array):
 
 def test_an_archive(folder, tmp_path):
     path = tmp_path / "weights.irpa"
-    pack(open_model(folder).pack_items({}), path, allow_nan_scales=True)
+    packed_file(open_model(folder).pack_items({}), path, allow_nan_scales=True)
     rows = {row["name"]: row for row in inspect(path)["tensors"]}
     # Tables that the compiler computes, which no checkpoint has.
     assert [rows.pop(f"rope.{name}")["format"] for name in ("cos", "sin")] == ["f32", "f32"]
@@ -129,7 +129,7 @@ def test_an_archive_with_quantised_weights(folder, tmp_path, format, dtype):
     """Blocks and scales of the format that packing wrote are one weight of that format."""
     model = open_model(folder, quantize_dense=format.removesuffix("e4m3"), recipe="floor")
     name = "model.layers.0.self_attn.o_proj.weight"
-    pack(model.pack_items({}), tmp_path / "w.irpa", allow_nan_scales=True)
+    packed_file(model.pack_items({}), tmp_path / "w.irpa", allow_nan_scales=True)
     source = load_file(folder / "model.safetensors")[name].astype(np.float32)
     row = inspect(tmp_path / "w.irpa", name)["tensor"]
     q = quantize(source, format, recipe="floor")
@@ -160,7 +160,7 @@ def artifact(folder, tmp_path):
     out = tmp_path / "out.mxc"
     out.mkdir()
     model = open_model(folder)
-    packed = pack(model.pack_items({}), out / "weights.irpa", allow_nan_scales=True)
+    packed = packed_file(model.pack_items({}), out / "weights.irpa", allow_nan_scales=True)
     manifest = Manifest(
         mxc_version="0.1.0",
         iree_version="3.13.0",
@@ -237,7 +237,7 @@ def test_large_tensors_take_little_memory(tmp_path: Path):
     import tracemalloc
 
     big = PackItem(key="big", source=np.zeros((64 << 20) // 4, np.float32))
-    pack([big], tmp_path / "w.irpa")
+    packed_file([big], tmp_path / "w.irpa")
     tracemalloc.start()
     row = inspect(tmp_path / "w.irpa", "big")["tensor"]
     _, peak = tracemalloc.get_traced_memory()

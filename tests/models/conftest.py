@@ -107,15 +107,23 @@ def _compile(folder: Path, case: dict[str, Any]) -> Compiled:
     )
 
 
-@pytest.fixture(scope="session")
-def compiled(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[dict[str, Any]], Compiled]]:
-    """The compiled model of a case. Two are compiled at a time, ahead of the tests.
+@pytest.fixture(scope="module", autouse=True)
+def _kept_programs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep compiled programs between runs, in .pytest_cache: these tests are about numbers.
 
-    IREE compiles a small model mostly on one thread; what is compiled is what the selected tests
-    name in their parameter `case`.
+    What a program is compiled by is in its key (compiler/cache.py).
     """
+    with pytest.MonkeyPatch.context() as patch:
+        if hasattr(request.config, "cache"):  # not with -p no:cacheprovider
+            patch.setenv("XDG_CACHE_HOME", str(request.config.cache.mkdir("models")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def _submit(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[dict[str, Any]], Future[Compiled]]]:
+    """Have the model of a case compiled, once. IREE compiles a small one mostly on one thread."""
     pool = ThreadPoolExecutor(max_workers=2)
     made: dict[str, Future[Compiled]] = {}
 
@@ -126,10 +134,20 @@ def compiled(
             made[key] = pool.submit(_compile, folder, case)
         return made[key]
 
-    for item in request.session.items:
-        if isinstance(item, pytest.Function) and "compiled" in item.fixturenames:
-            callspec = getattr(item, "callspec", None)
-            if callspec is not None and "case" in callspec.params:
-                submit(callspec.params["case"])
-    yield lambda case: submit(case).result()
+    yield submit
     pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="module")
+def compiled(
+    request: pytest.FixtureRequest, _submit: Callable[[dict[str, Any]], Future[Compiled]]
+) -> Callable[[dict[str, Any]], Compiled]:
+    """The compiled model of a case. Two of a file are compiled at a time, ahead of its tests.
+
+    What is compiled is what the selected tests of the file name in their parameter `case`.
+    """
+    for item in request.session.items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if item.path == request.path and "case" in parameters:
+            _submit(parameters["case"])
+    return lambda case: _submit(case).result()

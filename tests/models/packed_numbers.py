@@ -4,10 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.artifact.manifest import BLOCKS, SCALES
-from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
+from mxc.compiler.checkpoints.files.tensors import DTYPES
 from mxc.compiler.models.model import Model
-from mxc.compiler.packing.items import PackItem, archive_bytes
-from mxc.compiler.packing.quantised import Loss
+from mxc.compiler.packing.items import Found, PackItem, archive_bytes
 from mxc.formats.formats import FORMATS
 from mxc.formats.packing import decode_elements, decode_scales
 
@@ -15,12 +14,7 @@ Numbers = dict[str, NDArray[np.float32]]
 
 
 def read(item: PackItem) -> NDArray[np.uint8]:
-    if isinstance(item.source, np.ndarray):
-        return item.source.reshape(-1).view(np.uint8)
-    raw = read_bytes
-    source = item.source
-    whole = source.reader(raw) if hasattr(source, "reader") else lambda a, n: raw(source, a, n)
-    return np.concatenate(list(archive_bytes(item, whole, Loss())))
+    return archive_bytes(item, item.reader(), 0, item.units[0], Found())
 
 
 def numbers(model: Model) -> Numbers:

@@ -5,7 +5,6 @@ The reference is transformers' model with the numbers that gguf dequantises.
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,10 @@ from tokenizers import Tokenizer
 
 import mxc
 from mxc.artifact.manifest import CHAT_TEMPLATE, MANIFEST, REPORT, TOKENIZER
-from mxc.compiler.checkpoints.files.tensors import TensorRecord, read_bytes
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.checkpoints.synthetic.tokenizer import write_tokenizer
 from mxc.compiler.models.model import Model, open_model
-from mxc.compiler.packing.items import archive_bytes
-from mxc.compiler.packing.quantised import Loss
+from mxc.compiler.packing.items import Found, archive_bytes
 from mxc.compiler.tokenizers.from_gguf import text_files
 from mxc.errors import CheckpointError
 
@@ -256,17 +253,10 @@ def test_text_is_what_it_was(mixtral: tuple[Path, transformers.MixtralForCausalL
 
 def packed_bytes(model: Model) -> dict[str, bytes]:
     """What the archive has under each key, in the order of rows."""
-    found = {}
-    for item in model.pack_items({}):
-        source, record = item.source, item.record
-        if isinstance(source, np.ndarray) or record is None:
-            found[item.key] = np.ascontiguousarray(source).tobytes()
-            continue
-        read: Callable[[int, int], Any] = partial(read_bytes, record)
-        if not isinstance(source, TensorRecord):
-            read = source.reader(read_bytes)
-        found[item.key] = b"".join(part.tobytes() for part in archive_bytes(item, read, Loss()))
-    return found
+    return {
+        item.key: archive_bytes(item, item.reader(), 0, item.units[0], Found()).tobytes()
+        for item in model.pack_items({})
+    }
 
 
 def test_gpt_oss_is_the_model_of_its_other_dialect(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from mxc.compiler.inspect.compare import compare_tensors
 from mxc.compiler.models.model import open_model
 from mxc.errors import CheckpointError
 
-#: Of the root mean square of all logits, as in architectures/conftest.py. Tokens of a sequence.
+#: Of the root mean square of all logits, as in architectures/built.py. Tokens of a sequence.
 TOLERANCE, LENGTH = 2e-5, 29
 
 SMALL = {
@@ -259,9 +259,7 @@ def made(
     """The folder of a case, with model, m.gguf and m.mxc of it, and what convert said."""
     pool = ThreadPoolExecutor(max_workers=2)
 
-    def build(name: str) -> tuple[Path, Converted]:
-        folder = tmp_path_factory.mktemp(name)
-        write(folder / "model", CASES[name][0])
+    def build(folder: Path, name: str) -> tuple[Path, Converted]:
         said = convert(folder / "model", "gguf", folder / "m.gguf")
         if name in COMPILED:
             mxc.compile(
@@ -273,9 +271,12 @@ def made(
             )
         return folder, said
 
-    futures: dict[str, Future[tuple[Path, Converted]]] = {
-        name: pool.submit(build, name) for name in CASES
-    }
+    futures: dict[str, Future[tuple[Path, Converted]]] = {}
+    for name, (config, _) in CASES.items():
+        folder = tmp_path_factory.mktemp(name)
+        # While transformers loads a model on one thread it ties no weights on another.
+        write(folder / "model", config)
+        futures[name] = pool.submit(build, folder, name)
     yield lambda name: futures[name].result()
     pool.shutdown(cancel_futures=True)
 

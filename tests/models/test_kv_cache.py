@@ -196,10 +196,14 @@ def test_refusals(tmp_path: Path) -> None:
         ("cpu", "mxfp4", "--kv-cache mxfp4: not supported; supported are bf16, f32, fp8, mxint8"),
         ("cpu", "mxint8", "keys have 48 elements a head"),
         ("gfx950", "mxfp8", "keys have 48 elements a head"),
-        ("gfx942", "mxint8", "--kv-cache mxint8: kernels of gfx950 and of CPUs read it"),
+        ("gfx1201", "fp8", "keys have 48 elements a head"),
     ):
         with pytest.raises(CheckpointError, match=said):
             mxc.compile(place, target, tmp_path / "out", kv_cache=name)
+    uneven = tmp_path / "uneven"
+    write_gpt_oss(uneven, GptOssOptions(head_dim=96, num_hidden_layers=1), tokenizer=False)
+    with pytest.raises(CheckpointError, match="values have 96 elements a head; kernels of this"):
+        mxc.compile(uneven, "gfx942", tmp_path / "out", kv_cache="mxint8")
     words = ["compile", str(place), "-o", str(tmp_path / "out"), "--kv-cache", "mxint8"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 1

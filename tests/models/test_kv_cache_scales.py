@@ -19,7 +19,6 @@ from transformers.models.llama import modeling_llama
 
 import mxc
 from mxc.compiler.models.model import Model, open_model
-from mxc.errors import CheckpointError
 
 LENGTH, HEADS, DEPTH = 100, 2, 64
 #: Of keys and of values, in a layer: powers of two and others; values that saturate; of each head.
@@ -115,6 +114,22 @@ def test_logits_and_pages(
             assert np.isfinite(mine.astype(np.float32)).all()
 
 
+def test_two_devices(made: tuple[LlamaForCausalLM, Path], tmp_path: Path) -> None:
+    """Each has the scales of its head. Sums in another order: a code may be rounded otherwise."""
+    folder = made[1].with_name("checkpoint")
+    mxc.compile(folder, "cpu", tmp_path / "two.mxc", activations="f32", kv_cache="fp8", devices=2)
+    tokens = [int(token) for token in np.random.default_rng(0).integers(0, 500, LENGTH)]
+    two = mxc.load(tmp_path / "two.mxc")
+    one, found = (
+        np.concatenate([sequence.feed(part) for part in (tokens[:70], tokens[70:])])
+        for sequence in (mxc.load(made[1]).sequence(), two.sequence())
+    )
+    assert np.sqrt(np.mean((found - one) ** 2)) < 1e-3 * np.sqrt(np.mean(one**2))
+    for device in range(2):
+        record = two.manifest.weights[f"device.{device}.model.layers.1.self_attn.k_scale"]
+        assert (record.shape, record.source) == ((1,), "model.layers.1.self_attn.k_scale")
+
+
 def test_scales_are_parameters(made: tuple[LlamaForCausalLM, Path]) -> None:
     manifest = mxc.load(made[1]).manifest
     for layer, name in enumerate(NAMES):
@@ -156,11 +171,3 @@ def test_scales_of_some_layers(tmp_path: Path) -> None:
     model = open_model(tmp_path, kv_cache="fp8")
     assert {key.split(".")[2] for key in model.cache_scales} == {"0", "2"}
     assert said(model, "for 2 layers of 3; in the others they are 1")
-
-
-def test_several_devices(tmp_path: Path) -> None:
-    """Scales belong to heads, which devices divide; scales are not divided yet."""
-    write(tmp_path)
-    with pytest.raises(CheckpointError, match="--devices 2: the model has scales of its key/value"):
-        open_model(tmp_path, kv_cache="fp8", devices=2)
-    assert open_model(tmp_path, kv_cache="bf16", devices=2).options.devices == 2

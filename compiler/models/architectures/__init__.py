@@ -16,11 +16,13 @@ from mxc.compiler.models.architectures.gemma4 import gemma4, gemma4_unified
 from mxc.compiler.models.architectures.glm4 import glm4
 from mxc.compiler.models.architectures.glm4_moe import glm4_moe
 from mxc.compiler.models.architectures.granite import granite, granite_moe
+from mxc.compiler.models.architectures.hunyuan import hunyuan
 from mxc.compiler.models.architectures.kimi_linear import kimi_linear
 from mxc.compiler.models.architectures.llama import llama
 from mxc.compiler.models.architectures.llama4 import llama4
 from mxc.compiler.models.architectures.minimax_m2 import minimax_m2
 from mxc.compiler.models.architectures.mistral import ministral3, mistral
+from mxc.compiler.models.architectures.mistral4 import mistral4
 from mxc.compiler.models.architectures.mixtral import mixtral
 from mxc.compiler.models.architectures.olmo2 import olmo2, olmo3
 from mxc.compiler.models.architectures.phi3 import phi3
@@ -78,12 +80,14 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("gpt_oss", "GptOssForCausalLM", _gpt_oss),
     Architecture("granite", "GraniteForCausalLM", _family(granite)),
     Architecture("granitemoe", "GraniteMoeForCausalLM", _family(granite_moe)),
+    Architecture("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", _family(hunyuan)),
     Architecture("kimi_linear", "KimiLinearForCausalLM", _family(kimi_linear)),
     Architecture("llama", "LlamaForCausalLM", _family(llama)),
     Architecture("llama4_text", "Llama4ForCausalLM", _family(llama4)),
     Architecture("minimax_m2", "MiniMaxM2ForCausalLM", _family(minimax_m2)),
     Architecture("ministral3", "Ministral3ForCausalLM", _family(ministral3)),
     Architecture("mistral", "MistralForCausalLM", _family(mistral)),
+    Architecture("mistral4", "Mistral4ForCausalLM", _family(mistral4)),
     Architecture("mixtral", "MixtralForCausalLM", _family(mixtral)),
     Architecture("olmo2", "Olmo2ForCausalLM", _family(olmo2)),
     Architecture("olmo3", "Olmo3ForCausalLM", _family(olmo3)),

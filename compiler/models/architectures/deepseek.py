@@ -5,13 +5,14 @@ Sources: transformers' models/deepseek_v2, models/deepseek_v3 and models/glm4_mo
 """
 
 from dataclasses import replace
+from typing import Literal
 
 from mxc.compiler.models.architectures.family import decoder, mlp
 from mxc.compiler.models.architectures.glm4_moe import dense_layers, sigmoid_experts
 from mxc.compiler.models.blocks.latent_attention import LatentAttention
 from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import Mlp
-from mxc.compiler.models.blocks.rope import read_rope
+from mxc.compiler.models.blocks.rope import Rope, read_rope
 from mxc.compiler.models.blocks.routing import Routing
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.configs.yarn import yarn_attention
@@ -71,13 +72,20 @@ def mlps(c: Fields, experts: Mixture, first: int) -> list[Mlp | Mixture]:
     return [dense if kind == "dense" else experts for kind in types]
 
 
-def latent_attention(c: Fields, *, rotary: bool = True) -> LatentAttention:
-    """Latent attention; where YaRN says `mscale_all_dim`, its square multiplies the scores too."""
+def latent_attention(
+    c: Fields, *, rope: Rope | Literal["config"] | None = "config"
+) -> LatentAttention:
+    """Latent attention; where YaRN says `mscale_all_dim`, its square multiplies the scores too.
+
+    `rope`: "config" reads rotary positions from the config; None: there are none.
+    """
     heads = c.size("num_attention_heads")
     c.known("num_key_value_heads", (heads,), heads)
     plain, rotated = c.size("qk_nope_head_dim"), c.size("qk_rope_head_dim")
     scale = (plain + rotated) ** -0.5
-    scaling = (c.inner("rope_parameters") or c.inner("rope_scaling")) if rotary else None
+    if rope == "config":
+        rope = read_rope(c, interleaved=c.flag("rope_interleave", True))
+    scaling = (c.inner("rope_parameters") or c.inner("rope_scaling")) if rope else None
     if scaling is not None and scaling.raw("mscale_all_dim"):
         weight = scaling.number("mscale_all_dim")
         scale *= yarn_attention(scaling.number("factor"), weight) ** 2
@@ -89,7 +97,7 @@ def latent_attention(c: Fields, *, rotary: bool = True) -> LatentAttention:
         rotated=rotated,
         value=c.size("v_head_dim"),
         query_rank=None if c.raw("q_lora_rank") is None else c.size("q_lora_rank"),
-        rope=read_rope(c, interleaved=c.flag("rope_interleave", True)) if rotary else None,
+        rope=rope,
         scale=scale,
         bias=c.flag("attention_bias", False),
     )

@@ -11,7 +11,7 @@ from mxc.compiler.models.blocks.linear_attention import LINEAR
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import FULL, SLIDING, Rope, read_rope
-from mxc.compiler.models.blocks.self_attention import SelfAttention, Temperature
+from mxc.compiler.models.blocks.self_attention import QKNorm, SelfAttention, Temperature
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer
 from mxc.dialects.attention import Reach
@@ -27,7 +27,7 @@ def self_attention(
     input_bias: bool = False,
     output_bias: bool = False,
     fused: bool = False,
-    qk_norm: Literal["head", "all", "length"] | None = None,
+    qk_norm: QKNorm | None = None,
     window: Reach = None,
     scale: float | None = None,
     cap: float | None = None,

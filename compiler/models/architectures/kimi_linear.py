@@ -61,7 +61,7 @@ def kimi_linear(c: Fields) -> Decoder:
         width=width,
         epsilon=c.number("rms_norm_eps"),
     )
-    attention = latent_attention(c, rotary=False)
+    attention = latent_attention(c, rope=None)
     tensors = ExpertTensors(projections=(MIXTRAL, PROJECTIONS))
     experts = replace(sigmoid_experts(c), tensors=tensors, count_field="num_experts")
     kinds = _kinds(c, inner)

@@ -10,7 +10,7 @@ from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 #: What Ministral 3 has in rope_parameters beside rotary positions.
-_GROWTH, _LENGTH = "llama_4_scaling_beta", "max_position_embeddings"
+BESIDE = (_GROWTH := "llama_4_scaling_beta", "max_position_embeddings")
 
 
 def mistral(c: Fields) -> Decoder:
@@ -22,20 +22,22 @@ def mistral(c: Fields) -> Decoder:
 
 
 def ministral3(c: Fields) -> Decoder:
-    """The model of a config: YaRN, and a temperature that begins at the original context."""
-    rope = c.inner("rope_parameters")
-    if rope is None:
-        raise c.refuse("rope_parameters", f"an object with {_GROWTH}", None)
+    """The model of a config."""
     attention = self_attention(
         c,
         depth=128,
-        rope=read_rope(c, theta=1e6, beside=(_GROWTH, _LENGTH)),
+        rope=read_rope(c, theta=1e6, beside=BESIDE),
         window=c.raw("sliding_window") and c.size("sliding_window"),
-        temperature=Temperature(
-            step=rope.size("original_max_position_embeddings"),
-            factor=rope.number(_GROWTH),
-            first=0,
-        ),
+        temperature=temperature(c),
     )
     layer = Layer(attention=attention, mlp=mlp(c))
     return decoder(c, "ministral3", [layer] * c.size("num_hidden_layers"))
+
+
+def temperature(c: Fields) -> Temperature:
+    """What queries are multiplied with: it grows from the original context of YaRN on."""
+    rope = c.inner("rope_parameters")
+    if rope is None:
+        raise c.refuse("rope_parameters", f"an object with {_GROWTH}", None)
+    step = rope.size("original_max_position_embeddings")
+    return Temperature(step=step, factor=rope.number(_GROWTH), first=0)

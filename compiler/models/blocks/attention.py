@@ -16,6 +16,7 @@ from mxc.dialects.attention import Reach
 from mxc.dialects.generic import constant, element_of, generic, loop_index
 from mxc.dialects.pages import Pages, fp8_codes, write_blocks, write_rows
 from mxc.dialects.quantise import mx_integers
+from mxc.dialects.rotary_writes import rotary_write
 from mxc.formats.formats import FORMATS
 from mxc.formats.recipes import ScaleRecipe
 
@@ -79,6 +80,23 @@ class Cache:
         self.first += row.entries
         self.last, self.scales = entries, scales or (None,) * row.entries
         return entries
+
+    def write_turned(
+        self,
+        row: CacheRow,
+        q: ir.Value,
+        k: ir.Value,
+        v: ir.Value,
+        rotations: tuple[ir.Value, ir.Value],
+    ) -> ir.Value:
+        """Write keys f32 [T, V * D], turned by the rows cos and sin, and values, to pages of
+        floats; queries f32 [T, Q * D] turned. The entries of the next layer come after."""
+        entries = (self.first, self.first + 1)
+        q, pool = rotary_write(q, k, v, rotations, self.slots, self.pages.pool, self.first)
+        self.pages = replace(self.pages, pool=pool)
+        self.first += row.entries
+        self.last, self.scales = entries, (None,) * row.entries
+        return q
 
 
 def _rounded(rows: ir.Value, kind: ir.Type) -> ir.Value:

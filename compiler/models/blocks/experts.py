@@ -5,14 +5,9 @@ a group, G groups, N and K of an expert's weight [N, K], KO = K / 32 blocks.
 
 Each pair is a row by its expert's weights, which are gathered: a kernel of ours reads them where
 they are, and takes many pairs expert by expert. Where there is no such kernel (on GPUs), the
-program sorts the pairs by expert into groups of B rows, each group of one expert, so that an
-expert's weights are read once for up to B rows:
-
-    pairs      (t0,e2) (t0,e0) (t1,e2) (t1,e1) ..     P = T * J, in the order of the tokens
-    slots      e0: [p1 . . .]  e1: [p3 . . .]  e2: [p0 p2 . .] ..     G groups of B slots
-
-G is the most that any routing of so many pairs can need. A slot that no pair fills repeats pair 0
-and is never read back.
+program sorts the pairs by expert into G groups of B slots, each group of one expert, so that an
+expert's weights are read once for up to B rows (dialects/expert_groups.py). A slot that no pair
+fills repeats pair 0 and is never read back.
 """
 
 import functools
@@ -24,19 +19,15 @@ from iree.compiler.dialects import arith, tensor
 
 from mxc.compiler.models.blocks.activations import Blocks
 from mxc.compiler.models.blocks.primitives import collapse, expand, f32, slice_of, to_f32
+from mxc.dialects import expert_groups
 from mxc.dialects.boundary import pack, unpack
+from mxc.dialects.expert_groups import i32
 from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.scaled import scaled_contraction
-from mxc.dialects.sizes import product, sizes_of, value_of
 
 #: Rows of a group: the M of a matrix instruction, and of a register tile on CPUs.
 GROUP_ROWS = 16
-
-
-def i32() -> ir.Type:
-    """The i32 type of the current context."""
-    return ir.IntegerType.get_signless(32)
 
 
 def as_index(value: ir.Value) -> ir.Value:
@@ -75,74 +66,8 @@ def one_group_a_pair(experts: ir.Value) -> Groups:
 
 def group_by_expert(experts: ir.Value, expert_count: int, rows: int = GROUP_ROWS) -> Groups:
     """Sort the pairs of experts i32 [T, J] into groups of `rows` rows of one expert."""
-    index = ir.IndexType.get()
-    pairs = value_of(product(sizes_of(experts)))
-    used = arith.minsi(pairs, constant(expert_count, index))
-    most = arith.addi(pairs, arith.muli(used, constant(rows - 1, index)))
-    groups = arith.divui(most, constant(rows, index))
     chosen = collapse(experts, [[0, 1]])
-
-    def number(value: int) -> ir.Value:
-        return constant(value, i32())
-
-    def one_if(condition: ir.Value) -> ir.Value:
-        return arith.select(condition, number(1), number(0))
-
-    def equal(a: ir.Value, b: ir.Value) -> ir.Value:
-        return arith.cmpi(arith.CmpIPredicate.eq, a, b)
-
-    def position(output: str, letter: str) -> ir.Value:
-        return arith.index_cast(i32(), loop_index(output, letter))
-
-    def count_earlier(a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
-        loops = "p q"
-        earlier = arith.cmpi(
-            arith.CmpIPredicate.slt, loop_index(loops, "q"), loop_index(loops, "p")
-        )
-        return arith.addi(acc, one_if(arith.andi(earlier, equal(a, b))))
-
-    rank = generic([(chosen, "p"), (chosen, "q")], "p", i32(), count_earlier)
-    blocks = generic(
-        [(chosen, "p")],
-        "e",
-        i32(),
-        lambda c, acc: arith.addi(acc, one_if(equal(c, position("e", "e")))),
-        sizes={"e": expert_count},
-    )
-    blocks = generic(
-        [(blocks, "e")],
-        "e",
-        i32(),
-        lambda n: arith.divui(arith.addi(n, number(rows - 1)), number(rows)),
-    )
-
-    def add_earlier(n: ir.Value, acc: ir.Value) -> ir.Value:
-        earlier = arith.cmpi(
-            arith.CmpIPredicate.slt, loop_index("e d", "d"), loop_index("e d", "e")
-        )
-        return arith.addi(acc, arith.select(earlier, n, number(0)))
-
-    first = generic([(blocks, "d")], "e", i32(), add_earlier, sizes={"e": expert_count})
-    slots = generic(
-        [(chosen, "p"), (rank, "p")],
-        "p",
-        i32(),
-        lambda c, r: arith.addi(arith.muli(tensor.extract(first, [as_index(c)]), number(rows)), r),
-    )
-
-    def ended(start: ir.Value, n: ir.Value, acc: ir.Value) -> ir.Value:
-        over = arith.cmpi(arith.CmpIPredicate.sle, arith.addi(start, n), position("g", "g"))
-        return arith.addi(acc, one_if(over))
-
-    owner = generic([(first, "e"), (blocks, "e")], "g", i32(), ended, sizes={"g": groups})
-    owner = generic([(owner, "g")], "g", i32(), lambda e: arith.minsi(e, number(expert_count - 1)))
-
-    def pair_here(slot: ir.Value, acc: ir.Value) -> ir.Value:
-        here = equal(slot, position("s p", "s"))
-        return arith.select(here, position("s p", "p"), acc)
-
-    slot_count = arith.muli(groups, constant(rows, index))
-    pair_of_slot = generic([(slots, "p")], "s", i32(), pair_here, sizes={"s": slot_count})
+    owner, pair_of_slot, slots = expert_groups.group_by_expert(chosen, expert_count, rows)
     return Groups(owner, pair_of_slot, expand(slots, [[0, 1]], shape_of(experts)), rows)
 
 
@@ -176,17 +101,19 @@ def _rows(x: ir.Value, groups: Groups) -> ir.Value:
     # Elements of 4 bits have no addresses.
     packed = isinstance(kind, ir.FloatType) and kind.width < 16
     x = pack(x) if packed else x
-    inner = [f"k{axis}" for axis in range(1, len(shape_of(x)))]
-    loops = " ".join(["s", *inner])
+    _, *rest = shape_of(x)
+    # As the rows of what computes x, so that nothing before this is seen in blocks.
+    flat = collapse(x, [[0], list(range(1, len(rest) + 1))]) if len(rest) > 1 else x
+    inner = " k" * bool(rest)
 
     def row(pair: ir.Value) -> ir.Value:
-        token = arith.divui(pair, constant(choices, i32()))
-        return tensor.extract(x, [as_index(token), *(loop_index(loops, k) for k in inner)])
+        token = as_index(arith.divui(pair, constant(choices, i32())))
+        return tensor.extract(flat, [token, *(loop_index(f"s{inner}", k) for k in inner.split())])
 
-    sizes = dict(zip(inner, shape_of(x)[1:], strict=True))
-    rows = generic([(groups.pair_of_slot, "s")], loops, element_of(x), row, sizes=sizes)
-    slots, *rest = shape_of(rows)
-    grouped = [[0, 1], *([axis + 2] for axis in range(len(rest)))]
+    sizes = dict(zip(inner.split(), shape_of(flat)[1:], strict=True))
+    rows = generic([(groups.pair_of_slot, "s")], f"s{inner}", element_of(x), row, sizes=sizes)
+    slots = shape_of(rows)[0]
+    grouped = [[0, 1], *([list(range(2, len(rest) + 2))] if rest else [])]
     rows = expand(rows, grouped, [slots, groups.rows, *rest])
     return unpack(rows, kind) if packed else rows
 
@@ -250,26 +177,26 @@ def _by_expert(
 def combine(y: ir.Value, shares: ir.Value, groups: Groups) -> ir.Value:
     """Sum over the choices of share [T, J] times the pair's row of y [G, B, N]: f32 [T, N]."""
     rows = collapse(y, [[0, 1], [2]])
+    choices = range(shape_of(shares)[1])
+    each = [(slice_of(shares, 1, j), "m") for j in choices]
+    # Element by element: IREE takes a sum over so few for a product, whose tiles spill, and makes
+    # no one kernel of it and the norm after it.
     if groups.in_order:
         pairs = expand(rows, [[0, 1], [2]], [*shape_of(shares), shape_of(rows)[1]])
-        choices = range(shape_of(shares)[1])
+        values = [(slice_of(pairs, 1, j), "m n") for j in choices]
+    else:
+        values = [(slice_of(groups.slot_of_pair, 1, j), "m") for j in choices]
 
-        def added(*values: ir.Value) -> ir.Value:
-            # Element by element: IREE takes a sum over so few for a product, whose tiles spill.
-            products = [arith.mulf(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
-            return functools.reduce(arith.addf, products)
+    def value(given: ir.Value) -> ir.Value:
+        if groups.in_order:
+            return given
+        return tensor.extract(rows, [as_index(given), loop_index("m n", "n")])
 
-        each = [[(slice_of(pairs, 1, j), "m n"), (slice_of(shares, 1, j), "m")] for j in choices]
-        return generic([one for pair in each for one in pair], "m n", f32(), added)
+    def added(*given: ir.Value) -> ir.Value:
+        products = [
+            arith.mulf(value(row), share)
+            for row, share in zip(given[: len(each)], given[len(each) :], strict=True)
+        ]
+        return functools.reduce(arith.addf, products)
 
-    def weighted(slot: ir.Value, share: ir.Value, acc: ir.Value) -> ir.Value:
-        value = tensor.extract(rows, [as_index(slot), loop_index("m n j", "n")])
-        return arith.addf(acc, arith.mulf(value, share))
-
-    return generic(
-        [(groups.slot_of_pair, "m j"), (shares, "m j")],
-        "m n",
-        f32(),
-        weighted,
-        sizes={"n": shape_of(rows)[1]},
-    )
+    return generic([*values, *each], "m n", f32(), added, sizes={"n": shape_of(rows)[1]})

@@ -46,7 +46,7 @@ from mxc.compiler.models.blocks.primitives import (
 )
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.scope import Memory, Scope, State
-from mxc.compiler.models.blocks.self_attention import NO_SINKS, no_sinks
+from mxc.compiler.models.blocks.self_attention import NO_SINKS, Temperature, no_sinks
 from mxc.dialects.attention import attention as attend
 from mxc.dialects.generic import generic, shape_of
 
@@ -60,7 +60,8 @@ class LatentAttention:
 
     `plain`, `rotated` and `value` are N, R and E. `query_rank`: queries come from so many numbers a
     token; None: from the input. `rope`: rotary positions; None: nothing is rotated. `bias`: of
-    the first projections and of o_proj. `scale`: what scores are multiplied with.
+    the first projections and of o_proj. `scale`: what scores are multiplied with. `temperature`:
+    what queries are multiplied with (Mistral Small 4).
     """
 
     hidden: int
@@ -73,6 +74,7 @@ class LatentAttention:
     rope: Rope | None
     scale: float
     bias: bool = False
+    temperature: Temperature | None = None
 
     #: Every query sees all that came before it.
     window = None
@@ -166,6 +168,8 @@ class LatentAttention:
             plain, turned = parts_of(asked, (self.plain, self.rotated))
             seen = self._by_head(scope, plain, name, "keys")
             queries = beside(seen, self._rotated(turned, state))
+            if self.temperature is not None:
+                queries = self.temperature.times(queries, state.rows.positions)
             queries = expand(queries, [[0], [1, 2], [3]], [tokens, 1, *shape_of(queries)[1:]])
             latent, turned = parts_of(kept, (self.latent, self.rotated))
             latent = _INNER.build(weights, latent, f"{name}.kv_a_layernorm")

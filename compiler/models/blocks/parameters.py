@@ -55,7 +55,7 @@ class Parameter:
 
     `matrix`: activations are multiplied with it, so that it may be in blocks. `quantisable`:
     --quantize-dense makes blocks of it where it is plain. `experts`: the first dimension counts
-    experts. `layout`: how its rows are reordered, a key of packing.items.LAYOUTS. `turned`: rows of
+    experts. `layout`: how its rows are reordered, as packing.items has it. `turned`: rows of
     it are the columns of each of its `rows`, one matrix after the other. `split`: what each of
     several devices has of it; None: all. `sections`: how many rows follow one another that are
     divided by themselves, as those of gate and up; none: all of them.

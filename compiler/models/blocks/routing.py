@@ -9,6 +9,7 @@ GLM-4.5 (sigmoid, correction bias, groups), DeepSeek-V2 (softmax, groups), MiniM
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +18,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, math, tensor
 
 from mxc.compiler.models.blocks.gates import sigmoid
-from mxc.compiler.models.blocks.primitives import collapse, expand, f32, to_f32
+from mxc.compiler.models.blocks.primitives import collapse, expand, f32, slice_of, to_f32
 from mxc.dialects.generic import constant, fill, generic, loop_index, shape_of
 from mxc.dialects.linalg_ext import top_k
 from mxc.dialects.sizes import size_of
@@ -68,7 +69,7 @@ class Routing:
         if self.scores == "softmax" and correction is None and self.groups == 1:
             values, experts = top_k(logits, choices)
             # The softmax over the chosen is that over all, divided by its sum over the chosen.
-            shares = _softmax(values, values if self.normalized else logits)
+            shares = _softmax_of_few(values) if self.normalized else _softmax(values, logits)
             return shares, experts
         if self.scores == "softmax":
             scores = _softmax(logits, logits)
@@ -104,6 +105,19 @@ class Routing:
 
 #: The softmax over the chosen experts.
 CHOSEN = Routing()
+
+
+def _softmax_of_few(values: ir.Value) -> ir.Value:
+    """The softmax of rows [T, J], element by element: two sums over so few would be two kernels."""
+
+    def share(value: ir.Value, *row: ir.Value) -> ir.Value:
+        # NaN comes through the sum of the exponentials, whatever the maximum is.
+        greatest = functools.reduce(arith.maxnumf, row)
+        weights = [math.exp(arith.subf(each, greatest)) for each in (value, *row)]
+        return arith.divf(weights[0], functools.reduce(arith.addf, weights[1:]))
+
+    each = [(slice_of(values, 1, j), "m") for j in range(shape_of(values)[1])]
+    return generic([(values, "m j"), *each], "m j", f32(), share)
 
 
 def _softmax(values: ir.Value, summed: ir.Value) -> ir.Value:

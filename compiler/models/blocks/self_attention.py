@@ -36,6 +36,8 @@ from mxc.dialects.generic import constant, generic, shape_of
 
 #: The projections of the input, where they are tensors of their own.
 _INPUTS = ("q_proj", "k_proj", "v_proj")
+#: When and over what queries and keys are normalized.
+QKNorm = Literal["head", "all", "rotated", "length"]
 #: The scales of keys and of values in pages of fp8, one for each head, after a layer's name.
 SCALES = ("k_scale", "v_scale")
 #: The sinks of attention without any, f32 [heads]: beside any score, their weight is zero.
@@ -65,6 +67,15 @@ class Temperature:
         grown = arith.mulf(constant(self.factor, f32()), math.log(number))
         return arith.addf(constant(1.0, f32()), grown)
 
+    def times(self, queries: ir.Value, positions: ir.Value) -> ir.Value:
+        """Queries [T, heads, D], multiplied by the position of each row, i32 [T]."""
+
+        def grown(value: ir.Value, position: ir.Value) -> ir.Value:
+            place = arith.index_cast(ir.IndexType.get(), position)
+            return arith.mulf(value, self.at(place))
+
+        return generic([(queries, "m h d"), (positions, "m")], "m h d", f32(), grown)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SelfAttention:
@@ -73,9 +84,9 @@ class SelfAttention:
     `rope`: the rotary positions of queries and keys; None: they are not rotated (NoPE).
     `input_bias`: of the projections to queries, keys and values, `output_bias`: of that after.
     `fused`: those three projections are one tensor, qkv_proj. `qk_norm`: queries and keys are
-    normalized before they are rotated, each "head" by itself or "all" heads together; or after, by
-    "length" alone (Llama 4), with `epsilon`. `sinks`: one
-    more logit a head. `window`: the last keys that a query sees, itself included, or
+    normalized before they are rotated, each "head" by itself or "all" heads together; or after,
+    each "rotated" head by itself (Hunyuan), or by "length" alone (Llama 4), with `epsilon`.
+    `sinks`: one more logit a head. `window`: the last keys that a query sees, itself included, or
     those of its chunk; None: all.
     `scale`: what scores are multiplied with, None for depth^-1/2; `cap`: scores become
     cap * tanh(score / cap). `temperature`: what queries are multiplied with. `gated`: what
@@ -94,7 +105,7 @@ class SelfAttention:
     input_bias: bool = False
     output_bias: bool = False
     fused: bool = False
-    qk_norm: Literal["head", "all", "length"] | None = None
+    qk_norm: QKNorm | None = None
     sinks: bool = False
     window: Reach = None
     scale: float | None = None
@@ -136,10 +147,10 @@ class SelfAttention:
         yield matrix(f"{name}.o_proj.weight", hidden, queries, split="columns")
         if self.output_bias:
             yield vector(f"{name}.o_proj.bias", hidden, split="first")
-        if self.qk_norm in ("head", "all"):
+        if self.qk_norm not in (None, "length"):
             head = ("head_dim", self.depth)
             for part, whole in (("q_norm", queries), ("k_norm", keys))[: 2 - self.borrows]:
-                size = head if self.qk_norm == "head" else whole
+                size = whole if self.qk_norm == "all" else head
                 yield from norm.parameters(f"{name}.{part}", size)
         if self.sinks:
             yield vector(f"{name}.sinks", ("num_attention_heads", self.heads), split="rows")
@@ -176,17 +187,21 @@ class SelfAttention:
         gate = None
         if self.gated:
             q, gate = self._queries_and_gate(q, name)
-        q = self._turned(scope, q, heads, f"{name}.q_norm", state)
         cache = memory.caches[self.window, self.row]
-        parts = [] if self.borrows else self._keys_and_values(scope, projected, name, state)
+        if self._writes_as_it_turns(cache):
+            q = self._written(scope, q, projected, name, state, cache)
+        else:
+            q = self._turned(scope, q, heads, f"{name}.q_norm", state)
+            if not self.borrows:
+                parts = self._keys_and_values(scope, projected, name, state)
+                with ir.Location.name(name):
+                    cache.write(self.row, parts, self._cache_scales(scope, name))
         output = f"{name}.o_proj"
         with ir.Location.name(name):
-            if parts:
-                cache.write(self.row, parts, self._cache_scales(scope, name))
             (keys, values), scales = cache.last, cache.scales
             tokens = shape_of(q)[0]
             if self.temperature is not None:
-                q = self._warmed(q, state)
+                q = self.temperature.times(q, state.rows.positions)
             q = expand(q, [[0], [1, 2], [3]], [tokens, shared, heads // shared, depth])
             # The score with a key is that with its code times the scale.
             q = _times(q, scales[0])
@@ -218,21 +233,42 @@ class SelfAttention:
             weights.own(f"{output}.bias"),
         )
 
-    def _warmed(self, q: ir.Value, state: State) -> ir.Value:
-        """q [T, heads, D] times what the temperature says of each row's position."""
-        assert self.temperature is not None
-        temperature = self.temperature
-
-        def warmed(value: ir.Value, position: ir.Value) -> ir.Value:
-            place = arith.index_cast(ir.IndexType.get(), position)
-            return arith.mulf(value, temperature.at(place))
-
-        return generic([(q, "m h d"), (state.rows.positions, "m")], "m h d", f32(), warmed)
-
     @property
     def _inputs(self) -> tuple[str, ...]:
         """The projections of the input that there are, where they are tensors of their own."""
         return _INPUTS[:1] if self.borrows else _INPUTS[: 3 - self.values_are_keys]
+
+    def _writes_as_it_turns(self, cache: attention.Cache) -> bool:
+        """Whether queries and keys are turned by whole halves, and what comes of that is kept."""
+        rope = self.rope
+        if rope is None or rope.interleaved or rope.proportional or self.borrows:
+            return False
+        if self.qk_norm in ("rotated", "length"):  # which change what is turned
+            return False
+        return rope.rotated(self.depth) == self.depth and cache.pages.format is None
+
+    def _written(
+        self,
+        scope: Scope,
+        q: ir.Value,
+        projected: list[ir.Value],
+        name: str,
+        state: State,
+        cache: attention.Cache,
+    ) -> ir.Value:
+        """Queries [T, heads * D] turned, [T, heads, D]; keys, turned, and values are written."""
+        assert self.rope is not None
+        k, v = projected[0], projected[-1]
+        if self.qk_norm is not None:
+            q = self._normalized(scope, q, self.heads, f"{name}.q_norm")
+            k = self._normalized(scope, k, self.shared, f"{name}.k_norm")
+        with ir.Location.name(name):
+            if self.value_norm:
+                heads = [shape_of(v)[0], self.shared, self.depth]
+                v = of_length_one(expand(v, [[0], [1, 2]], heads), scope.normalization.epsilon)
+                v = collapse(v, [[0], [1, 2]])
+            q = cache.write_turned(self.row, q, k, v, state.rotations[self.rope, self.depth])
+            return expand(q, [[0], [1, 2]], [shape_of(q)[0], self.heads, self.depth])
 
     def _keys_and_values(
         self, scope: Scope, projected: list[ir.Value], name: str, state: State
@@ -284,7 +320,9 @@ class SelfAttention:
             x = self._normalized(scope, x, heads, norm)
         with ir.Location.name(norm.rpartition(".")[0]):
             x = self._rotated(x, heads, state)
-            return of_length_one(x, self.epsilon) if self.qk_norm == "length" else x
+            if self.qk_norm == "length":
+                x = of_length_one(x, self.epsilon)
+        return scope.norm(x, norm) if self.qk_norm == "rotated" else x
 
     def _rotated(self, x: ir.Value, heads: int, state: State) -> ir.Value:
         """x [T, heads * D] with rotary positions, if there are any: [T, heads, D]."""

@@ -32,6 +32,7 @@ def _scales(*shape: int) -> jax.Array:
 
 BY_ROWS, ROW_SCALES = _elements(N, K), _scales(N, K // 32)
 BY_COLUMNS, COLUMN_SCALES = _elements(K, N), _scales(K // 32, N)
+WIDE = RANDOM.standard_normal((40, 40))
 DENSE = jnp.asarray(RANDOM.standard_normal((K, N)), jnp.float32)
 
 
@@ -213,6 +214,22 @@ def test_what_cannot_be_compiled_is_refused_in_a_line(
 ) -> None:
     shape = jax.ShapeDtypeStruct((4, 4), jnp.float32)
     program = export.export(jax.jit(function))(shape)
+    with pytest.raises(MxcError, match=message) as caught:
+        mxc.compile(program, output=tmp_path / "x.mxc")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "of", "message"),
+    [
+        (lambda x: x.astype(jnp.float64), "float32", "result 0 .*is tensor<40x40xf64>, and IREE"),
+        (lambda x: x.astype(jnp.float32), "float64", r"argument 0 \(x\) is .*make it float32"),
+        (lambda x: (x * WIDE).astype(jnp.float32), "float32", r"\[40, 40\] is float64, and IREE"),
+    ],
+)
+def test_float64_is_refused(function: Any, of: str, message: str, tmp_path: Path) -> None:
+    with jax.enable_x64(True):
+        program = export.export(jax.jit(function))(jax.ShapeDtypeStruct((40, 40), of))
     with pytest.raises(MxcError, match=message) as caught:
         mxc.compile(program, output=tmp_path / "x.mxc")
     assert "\n" not in str(caught.value)

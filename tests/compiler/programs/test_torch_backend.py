@@ -66,12 +66,34 @@ def test_types_and_shapes(made: list[Report]) -> None:
     linear = torch.nn.Linear(32, 16).to(torch.bfloat16)
     compiled = torch.compile(linear, backend=torch_backend.compile_graph)
     with torch.no_grad():
-        for rows in (3, 3, 5):
+        for rows in (3, 3, 5, 9, 2, 5):
             x = torch.randn(rows, 32, dtype=torch.bfloat16)
             found = compiled(x)
             assert found.dtype == torch.bfloat16
             torch.testing.assert_close(found, linear(x), rtol=2e-2, atol=2e-2)
-    assert len(made) == 2, "each shape is compiled once"
+    assert len(made) == 2, "the second number of rows makes it dynamic"
+
+
+def test_dynamic_sizes(made: list[Report]) -> None:
+    """Two sizes that torch.compile marks, one of them a number that the graph reads."""
+
+    class Module(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = torch.nn.Linear(32, 16)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            rows = self.lin(x).reshape(x.shape[0] * x.shape[1], 16)
+            return torch.cat([rows, y]) / x.shape[1]
+
+    module = Module().eval()
+    compiled = torch.compile(module, backend=torch_backend.compile_graph, dynamic=True)
+    with torch.no_grad():
+        for batch, length, more in ((2, 3, 4), (5, 7, 2), (3, 2, 9)):
+            x, y = torch.randn(batch, length, 32), torch.randn(more, 16)
+            torch.testing.assert_close(compiled(x, y), module(x, y), rtol=1e-5, atol=1e-6)
+    (report,) = made
+    assert [one.name for one in report.matmuls if not one.reason] == ["lin"]
 
 
 def test_gradients_are_refused() -> None:

@@ -1,163 +1,139 @@
-"""Logits of architectures in float32, against transformers: every one that came first.
+"""Logits in float32 of every architecture, against transformers.
 
-What is special of an architecture shows in its config. conftest.py has the way of a case.
+cases.py has the architectures; built.py has what is compiled and compared.
 """
 
 import json
+import math
 from collections.abc import Callable
-from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from built import PROMPT, Built
+from cases import CASES
 
 from mxc.artifact.manifest import REPORT
 
-SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 139,
-    "max_position_embeddings": 256,
-}
-
-#: Where rotary frequencies are stretched, most of a sequence lies beyond the original context.
-LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
-          "high_freq_factor": 4.0, "original_max_position_embeddings": 16}  # fmt: skip
-YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0,
-        "original_max_position_embeddings": 16}  # fmt: skip
-LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}
-
-#: Gives what conftest.py builds of a case.
-Built = Callable[[str], Any]
-
-#: Those of which sequences are decoded together: one of each kind of layers.
-BATCHED = ("llama", "mixtral")
-
-ATTENTION = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), "mxfp4")
-MLP = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), "mxfp4")
-
-#: Name -> transformers' config, dtype of what stays plain, formats by the ends of names.
-CASES: dict[str, tuple[Any, torch.dtype, dict[str, str]]] = {
-    "llama": (
-        transformers.LlamaConfig(
-            **SMALL, attention_bias=True, mlp_bias=True, rope_parameters=LLAMA3
-        ),
-        torch.bfloat16,
-        ATTENTION,
-    ),
-    "mistral": (
-        transformers.MistralConfig(**SMALL, sliding_window=7, head_dim=32, rope_parameters=LINEAR),
-        torch.float32,
-        MLP,
-    ),
-    # The first layer sees everything, the second slides.
-    "qwen2": (
-        transformers.Qwen2Config(
-            **SMALL | {"num_hidden_layers": 2},
-            tie_word_embeddings=True,
-            use_sliding_window=True,
-            sliding_window=6,
-            max_window_layers=1,
-        ),
-        torch.float16,
-        MLP,
-    ),
-    "qwen3": (
-        transformers.Qwen3Config(**SMALL, head_dim=32, rope_parameters=YARN),
-        torch.bfloat16,
-        ATTENTION,
-    ),
-    # The shares of the chosen experts do not add up to one; the second layer has no experts.
-    "qwen3_moe": (
-        transformers.Qwen3MoeConfig(
-            **SMALL | {"num_hidden_layers": 2},
-            head_dim=32,
-            num_experts=5,
-            num_experts_per_tok=3,
-            moe_intermediate_size=32,
-            norm_topk_prob=False,
-            mlp_only_layers=[1],
-        ),
-        torch.bfloat16,
-        MLP,
-    ),
-    "mixtral": (
-        transformers.MixtralConfig(
-            **SMALL, num_local_experts=4, num_experts_per_tok=2, sliding_window=9
-        ),
-        torch.bfloat16,
-        ATTENTION,
-    ),
-    # The module has experts as [experts, in, out], gate and up in turn.
-    "gpt_oss": (
-        transformers.GptOssConfig(
-            **SMALL, head_dim=32, num_local_experts=4, num_experts_per_tok=2, sliding_window=5
-        ),
-        torch.bfloat16,
-        ATTENTION,
-    ),
-    # Every matrix in its own format: gate and up are two products, and activations are prepared
-    # for blocks of 32 and of 16.
-    "formats": (
-        transformers.LlamaConfig(**SMALL),
-        torch.bfloat16,
-        {
-            "q_proj": "mxfp8e4m3",
-            "k_proj": "mxfp6e2m3",
-            "v_proj": "nvfp4",
-            "o_proj": "mxfp4",
-            "gate_proj": "mxfp8e4m3",
-            "up_proj": "mxfp4",
-            "down_proj": "nvfp4",
-        },
-    ),
-}
+Builds = Callable[[str], Built]
 
 each = pytest.mark.parametrize("name", CASES)
 
 
+@each
+def test_decode(name: str, built: Builds) -> None:
+    """Token by token, past a page; each token that is generated is the one that they choose."""
+    found = built(name)
+    tokens, rows = found.generated
+    found.check(rows)
+    assert found.wanted.argmax(-1)[PROMPT - 1 : -1].tolist() == tokens[PROMPT:]
+
+
+@each
+def test_prompt(name: str, built: Builds) -> None:
+    """All tokens in one call, to the last position."""
+    found = built(name)
+    found.check(found.model.sequence().feed(found.tokens))
+
+
+@each
+def test_odd_cuts_and_decoded_together(name: str, built: Builds) -> None:
+    """Two sequences, fed in pieces, then decoded together."""
+    found, starts = built(name), (3, 20)
+    sequences = [found.model.sequence() for _ in starts]
+    for sequence, start in zip(sequences, starts, strict=True):
+        for first, last in ((0, start // 2), (start // 2, start)):
+            found.check(sequence.feed(found.tokens[first:last]), slice(first, last))
+    batch = found.model.batch()
+    for step in range(4):
+        places = [start + step for start in starts]
+        rows = batch.feed(sequences, [found.tokens[place] for place in places])
+        found.check(rows, places)
+
+
+@each
+def test_fork(name: str, built: Builds) -> None:
+    """Both go on as one would, past the window, in decode and over prompts; each has pages and
+    states of its own."""
+    found = built(name)
+    sequence, other, again = (found.model.sequence() for _ in range(3))
+    sequence.feed(found.tokens[:13])
+    other = sequence.fork()
+    other.feed([5, 4, 3])
+    for first, last in ((13, 14), (14, len(found.tokens))):
+        found.check(sequence.feed(found.tokens[first:last]), slice(first, last))
+    again.feed([*found.tokens[:13], 5, 4, 3])
+    assert np.array_equal(other.feed([7]), again.feed([7]))
+
+
+@each
+def test_weights_are_read_as_they_are(name: str, built: Builds) -> None:
+    """Each in its format, by a kernel of ours; of f16 there is none."""
+    rows = json.loads((built(name).artifact / REPORT).read_text())["matmuls"]
+    case = CASES[name]
+    plain = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}[case.dtype]
+    assert {*case.formats.values(), plain} <= {row["rhs"] for row in rows}
+    others = [row for row in rows if not row["kernel"].startswith("mxc_")]
+    assert {row["rhs"] for row in others} <= {"f16"}
+
+
 @pytest.mark.parametrize("name", ["llama", "mistral"])
-def test_the_library_reads_the_same_weights(name: str, built: Built) -> None:
+def test_the_library_reads_the_same_weights(name: str, built: Builds) -> None:
     """compressed-tensors dequantises the checkpoint to the values of the reference."""
+    oracle = built(name).oracle
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
-        built(name).folder / "checkpoint",
+        oracle.checkpoint,
         dtype=torch.float32,
         quantization_config=transformers.CompressedTensorsConfig(dequantize=True),
     )
-    values = load_file(built(name).folder / "reference" / "model.safetensors")
     found = dict(theirs.named_parameters())
-    assert values.keys() == found.keys()
-    assert [key for key in values if not torch.equal(found[key], values[key])] == []
+    assert oracle.values.keys() == found.keys()
+    assert [key for key in found if not torch.equal(found[key], oracle.values[key])] == []
 
 
-@each
-def test_prompt(name: str, built: Built) -> None:
-    built(name).check_prompt()
+@pytest.mark.parametrize(
+    ("name", "pages", "windows"),
+    [
+        # Of latent attention one row a token, whatever the number of heads.
+        ("deepseek_v3", [(2, 64, 1, 64 + 16)], [None]),
+        # Layers that read the keys and values of others have no entries.
+        ("gemma4_text, borrows", [(4, 64, 2, 32), (4, 64, 2, 64)], [6, None]),
+        ("gemma4_text, experts", [(2, 64, 2, 32), (2, 64, 1, 64)], [6, None]),
+        ("gemma4_unified_text", [(2, 64, 2, 256), (2, 64, 1, 512)], [6, None]),
+        # One layer has keys and values, the others keep states.
+        ("kimi_linear", [(1, 64, 1, 64 + 16)], [None]),
+        ("qwen3_5", [(2, 64, 2, 32)], [None]),
+        ("qwen3_next", [(2, 64, 2, 32)], [None]),
+    ],
+)
+def test_each_kind_of_layers_has_pages_of_its_own(
+    name: str, pages: list[tuple[int, ...]], windows: list[int | None], built: Builds
+) -> None:
+    model = built(name).model.manifest.model
+    assert [page.shape for page in model.pages] == pages
+    assert [page.window for page in model.pages] == windows
+    assert model.bytes_per_token == sum(4 * each * heads * depth for each, _, heads, depth in pages)
 
 
-@each
-def test_decode(name: str, built: Built) -> None:
-    built(name).check_decode()
+#: Layers with states, columns of the convolution, and the shape of a state.
+_QWEN = (1, 2 * 32 + 128, 4, 16, 32)
 
 
-@pytest.mark.parametrize("name", BATCHED)
-def test_odd_cuts_and_decoded_together(name: str, built: Built) -> None:
-    built(name).check_odd_cuts_and_decoded_together()
-
-
-@each
-def test_weights_are_read_as_they_are(name: str, built: Built) -> None:
-    """Each in its format, by a kernel of ours where there is one."""
-    report = json.loads((built(name).folder / "model.mxc" / REPORT).read_text())
-    formats = set(CASES[name][2].values())
-    rows = [row for row in report["matmuls"] if "layers.0." in row["name"]]
-    plain = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}[CASES[name][1]]
-    wanted = formats if name == "formats" else {*formats, plain}
-    assert wanted <= {row["rhs"] for row in rows}
-    by_ours = [row for row in rows if row["rhs"] in formats]
-    assert by_ours
-    assert all(row["kernel"].startswith("mxc_") for row in by_ours)
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("kimi_linear", (2, 3 * 96, 3, 32, 32)), ("qwen3_5", _QWEN), ("qwen3_next", _QWEN)],
+)
+def test_states_are_those_of_the_manifest(name: str, sizes: tuple[int, ...], built: Builds) -> None:
+    """A reset forgets them."""
+    found, (layers, columns, *state) = built(name), sizes
+    model = found.model.manifest.model
+    assert {key: kept.shape for key, kept in model.states.items()} == {
+        "convolution": (layers, 3, columns),
+        "delta_rule": (layers, *state),
+    }
+    assert model.bytes_per_sequence == 4 * layers * (3 * columns + math.prod(state))
+    sequence = found.model.sequence()
+    sequence.feed(found.tokens[:9])
+    sequence.reset()
+    found.check(sequence.feed(found.tokens))

@@ -1,0 +1,286 @@
+"""Every architecture at a small size: transformers' config, and the formats of its matrices.
+
+What is special of an architecture shows in its config: windows that a sequence leaves, scaled
+rotary positions most of which lie beyond the original context, routers with biases and groups,
+layers of each kind. Otherwise matrices have the same sizes, so that a program has few kernels.
+"""
+
+from typing import Any
+
+import transformers as t
+from dense_cases import (
+    ATTENTION,
+    DENSE,
+    FOUR_EXPERTS,
+    GRANITE,
+    LAYER,
+    LINEAR,
+    MLP,
+    ONE,
+    PLAIN_ROPE,
+    SEES_ALL,
+    SLIDES,
+    TWO,
+    YARN_OF_SCORES,
+    Case,
+)
+
+EXPERTS: dict[str, Case] = {
+    "ernie4_5_moe": Case(
+        t.Ernie4_5_MoeConfig(
+            **TWO, moe_intermediate_size=32, moe_k=2, moe_num_experts=4, moe_num_shared_experts=2
+        ),
+        LAYER,
+    ),
+    "glm4_moe": Case(
+        t.Glm4MoeConfig(
+            **TWO,
+            head_dim=32,
+            moe_intermediate_size=32,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            n_group=4,
+            topk_group=2,
+            n_shared_experts=2,
+            first_k_dense_replace=1,
+            use_qk_norm=True,
+            routed_scaling_factor=1.5,
+        ),
+        LAYER,
+    ),
+    # The module has experts as [experts, in, out], gate and up in turn.
+    "gpt_oss": Case(
+        t.GptOssConfig(**TWO, **FOUR_EXPERTS, head_dim=32, sliding_window=5), ATTENTION
+    ),
+    "granitemoe": Case(t.GraniteMoeConfig(**ONE, **FOUR_EXPERTS, **GRANITE), ATTENTION),
+    # A sequence is in many chunks, and passes several steps of the temperature.
+    "llama4_text": Case(
+        t.Llama4TextConfig(
+            **TWO,
+            head_dim=32,
+            intermediate_size_mlp=64,
+            num_local_experts=4,
+            moe_layers=[1],
+            no_rope_layers=[1, 0],
+            attention_chunk_size=6,
+            floor_scale=11,
+            rope_parameters=PLAIN_ROPE,
+        ),
+        LAYER,
+    ),
+    "minimax_m2": Case(
+        t.MiniMaxM2Config(**ONE, **FOUR_EXPERTS, head_dim=32, rotary_dim=16), ATTENTION
+    ),
+    "mixtral": Case(t.MixtralConfig(**ONE, **FOUR_EXPERTS, sliding_window=9), ATTENTION),
+    "qwen2_moe": Case(
+        t.Qwen2MoeConfig(
+            **ONE,
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=64,
+            shared_expert_intermediate_size=64,
+        ),
+        LAYER,
+    ),
+    # The shares of the chosen experts do not add up to one; the second layer has no experts.
+    "qwen3_moe": Case(
+        t.Qwen3MoeConfig(
+            **TWO,
+            head_dim=32,
+            num_experts=5,
+            num_experts_per_tok=3,
+            moe_intermediate_size=32,
+            norm_topk_prob=False,
+            mlp_only_layers=[1],
+        ),
+        LAYER,
+    ),
+}
+
+_DEPTHS = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
+#: The first layer is dense, the second has experts.
+_LATENT: dict[str, Any] = TWO | {
+    **_DEPTHS,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 64,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.5,
+}
+_DEEPSEEK_V3 = _LATENT | {
+    "q_lora_rank": 32,
+    "rope_parameters": YARN_OF_SCORES,
+    "attention_bias": True,
+}
+#: kv_b_proj in blocks along the latent rows: half of it is decoded while it is packed.
+_PROJECTIONS = {
+    **dict.fromkeys(("q_b_proj", "kv_a_proj_with_mqa", "o_proj"), "mxfp4"),
+    "kv_b_proj": "mxfp8e4m3",
+}
+
+#: Multi-head latent attention. transformers makes keys and values of every head; our program never
+#: does.
+LATENT: dict[str, Case] = {
+    "deepseek_v2": Case(
+        t.DeepseekV2Config(
+            **_LATENT,
+            first_k_dense_replace=1,
+            q_lora_rank=None,
+            topk_method="group_limited_greedy",
+            rope_parameters=None,
+        ),
+        {"q_proj": "mxfp4"} | dict.fromkeys(MLP, "nvfp4"),
+    ),
+    "deepseek_v3": Case(
+        t.DeepseekV3Config(**_DEEPSEEK_V3, first_k_dense_replace=1), _PROJECTIONS | MLP
+    ),
+    "glm4_moe_lite": Case(
+        t.Glm4MoeLiteConfig(**_DEEPSEEK_V3, mlp_layer_types=["dense", "sparse"]),
+        _PROJECTIONS | MLP,
+    ),
+    # Queries grow several times within a sequence.
+    "mistral4": Case(
+        t.Mistral4Config(
+            **_LATENT,
+            first_k_dense_replace=1,
+            q_lora_rank=32,
+            rope_parameters=YARN_OF_SCORES
+            | {
+                "type": "yarn",
+                "original_max_position_embeddings": 11,
+                "llama_4_scaling_beta": 0.4,
+            },
+        ),
+        _PROJECTIONS | MLP,
+    ),
+}
+
+#: Two heads of values for one of keys; rotary positions in half of a head.
+_HYBRID: dict[str, Any] = TWO | {
+    "layer_types": [LINEAR, SEES_ALL],
+    "head_dim": 32,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "rope_parameters": PLAIN_ROPE | {"partial_rotary_factor": 0.5},
+}
+_ONE_WIDTH = {key: value for key, value in _HYBRID.items() if key != "intermediate_size"}
+_SHARED_EXPERT = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+}
+_MIXERS = dict.fromkeys(
+    ("q_proj", "o_proj", "in_proj_qkvz", "in_proj_qkv", "in_proj_z", "out_proj"), "mxfp4"
+)
+
+#: Linear attention. Keys and values are in one layer of two or three, the others keep states: what
+#: a cut prompt, a fork or a batch makes of it shows in the logits.
+HYBRIDS: dict[str, Case] = {
+    # As many heads of keys as of values, and latent attention without rotary positions. The first
+    # layer is dense; of the others half of the groups of experts is left out. One weight of
+    # queries, keys and values beside gates of low rank in another format.
+    "kimi_linear": Case(
+        t.KimiLinearConfig(
+            **ONE
+            | _DEPTHS
+            | {
+                "num_hidden_layers": 3,
+                "layer_types": [LINEAR, SEES_ALL, LINEAR],
+                "num_key_value_heads": 4,
+                "linear_head_dim": 32,
+                "linear_num_heads": 3,
+                "linear_conv_kernel_dim": 4,
+                "moe_intermediate_size": 32,
+                "num_experts": 8,
+                "num_experts_per_token": 3,
+                "num_expert_group": 4,
+                "topk_group": 2,
+                "num_shared_experts": 2,
+                "routed_scaling_factor": 1.7,
+            }
+        ),
+        _MIXERS
+        | dict.fromkeys(("k_proj", "v_proj", "kv_b_proj", "w1", "w3", "w2"), "mxfp4")
+        | dict.fromkeys(("g_a_proj", "g_b_proj", "f_a_proj", "kv_a_proj_with_mqa"), "mxfp8e4m3"),
+    ),
+    "qwen3_5": Case(t.Qwen3_5TextConfig(**_HYBRID), _MIXERS | dict.fromkeys(MLP, "nvfp4")),
+    "qwen3_5_moe": Case(
+        t.Qwen3_5MoeTextConfig(**_ONE_WIDTH, **_SHARED_EXPERT), dict.fromkeys(MLP, "nvfp4")
+    ),
+    "qwen3_next": Case(
+        t.Qwen3NextConfig(**_HYBRID, **_SHARED_EXPERT, mlp_only_layers=[1]), _MIXERS
+    ),
+}
+
+#: Fields of every small Gemma 4.
+GEMMA4: dict[str, Any] = TWO | {
+    "layer_types": [SLIDES, SEES_ALL],
+    "head_dim": 32,
+    "global_head_dim": 64,
+    "sliding_window": 6,
+    "final_logit_softcapping": 3.0,
+    "rope_parameters": {
+        SEES_ALL: {
+            "rope_type": "proportional",
+            "partial_rotary_factor": 0.25,
+            "rope_theta": 1e3,
+            "factor": 1.5,
+        },
+        SLIDES: {"rope_type": "default", "rope_theta": 1e2},
+    },
+}
+#: Full layers have one head of keys, which are its values too.
+_KEYS_ARE_VALUES = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+
+#: Heads, pages and norms differ by layer.
+GEMMAS4: dict[str, Case] = {
+    # The last two layers read the keys and values of the two before, not of the first two, and have
+    # wider MLPs.
+    "gemma4_text, borrows": Case(
+        t.Gemma4TextConfig(
+            **GEMMA4
+            | {
+                "num_hidden_layers": 6,
+                "layer_types": [SLIDES, SEES_ALL] * 3,
+                "vocab_size_per_layer_input": 170,
+                "hidden_size_per_layer_input": 32,
+                "num_kv_shared_layers": 2,
+                "use_double_wide_mlp": True,
+            }
+        ),
+        MLP
+        | dict.fromkeys(
+            ("per_layer_model_projection", "per_layer_input_gate", "per_layer_projection"),
+            "mxfp8e4m3",
+        ),
+    ),
+    # Each layer has experts.
+    "gemma4_text, experts": Case(
+        t.Gemma4TextConfig(
+            **GEMMA4,
+            **_KEYS_ARE_VALUES,
+            hidden_size_per_layer_input=0,
+            enable_moe_block=True,
+            num_experts=4,
+            top_k_experts=2,
+            moe_intermediate_size=32,
+            attention_bias=True,
+        ),
+        LAYER,
+    ),
+    # Heads of the published sizes.
+    "gemma4_unified_text": Case(
+        t.Gemma4UnifiedTextConfig(
+            **GEMMA4 | _KEYS_ARE_VALUES | {"head_dim": 256, "global_head_dim": 512}
+        ),
+        MLP | dict.fromkeys(ATTENTION, "nvfp4"),
+    ),
+}
+
+CASES = DENSE | EXPERTS | LATENT | HYBRIDS | GEMMAS4

@@ -1,0 +1,162 @@
+"""Dense architectures at a small size, and what all cases have in common (cases.py)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers as t
+
+ATTENTION = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), "mxfp4")
+MLP = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), "mxfp4")
+LAYER = ATTENTION | MLP
+
+
+@dataclass(frozen=True)
+class Case:
+    """A checkpoint: transformers' config, formats by ends of names, the dtype of what stays
+    plain."""
+
+    config: Any
+    formats: Mapping[str, str]
+    dtype: torch.dtype = torch.bfloat16
+
+
+ONE: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 160,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "bos_token_id": 2,
+}
+TWO = ONE | {"num_hidden_layers": 2}
+
+SLIDES, SEES_ALL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
+#: The first layer slides, the second sees everything.
+SLIDING: dict[str, Any] = {"sliding_window": 6, "layer_types": [SLIDES, SEES_ALL]}
+
+PLAIN_ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e4}
+LLAMA3 = PLAIN_ROPE | {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                       "high_freq_factor": 4.0, "original_max_position_embeddings": 16}  # fmt: skip
+YARN = PLAIN_ROPE | {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16}
+#: Scores are multiplied with more than the size of a head says.
+YARN_OF_SCORES = YARN | {"mscale": 0.8, "mscale_all_dim": 0.5}
+#: Rotary positions of each kind of layers.
+BY_KIND = {SEES_ALL: {"rope_type": "linear", "factor": 3.0, "rope_theta": 1e6}, SLIDES: PLAIN_ROPE}
+
+BIASES = {"attention_bias": True, "mlp_bias": True}
+FOUR_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+GRANITE = {
+    "embedding_multiplier": 3.0,
+    "logits_scaling": 2.0,
+    "residual_multiplier": 0.7,
+    "attention_multiplier": 0.2,
+}
+
+
+def longrope(original: int) -> dict[str, Any]:
+    """As in Phi-4-mini: six pairs of 16 dimensions are rotated, each with factors of its own."""
+    return {
+        "original_max_position_embeddings": original,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 1e4,
+            "partial_rotary_factor": 0.75,
+            "original_max_position_embeddings": original,
+            "long_factor": [1.0, 1.1, 1.7, 3.5, 9.0, 20.0],
+            "short_factor": [1.0, 1.0, 1.02, 1.1, 1.3, 1.5],
+        },
+    }
+
+
+#: Three matrices are one, and two are.
+PHI3 = dict.fromkeys(("qkv_proj", "o_proj", "gate_up_proj", "down_proj"), "mxfp4")
+
+DENSE: dict[str, Case] = {
+    # Attention and MLP side by side.
+    "cohere2": Case(
+        t.Cohere2Config(**TWO | SLIDING | {"num_key_value_heads": 4, "intermediate_size": 128}), MLP
+    ),
+    "ernie4_5": Case(t.Ernie4_5Config(**ONE, head_dim=32), LAYER),
+    "exaone4": Case(t.Exaone4Config(**TWO, **SLIDING), LAYER),
+    "gemma2": Case(t.Gemma2Config(**TWO, **SLIDING, head_dim=32, query_pre_attn_scalar=24), MLP),
+    "gemma3_text": Case(
+        t.Gemma3TextConfig(
+            **TWO, **SLIDING, head_dim=32, query_pre_attn_scalar=24, rope_parameters=BY_KIND
+        ),
+        LAYER,
+    ),
+    "glm4": Case(t.Glm4Config(**ONE, head_dim=16), {"gate_up_proj": "mxfp4", "down_proj": "mxfp4"}),
+    "granite": Case(t.GraniteConfig(**ONE, **GRANITE), LAYER),
+    "hunyuan_v1_dense": Case(
+        t.HunYuanDenseV1Config(
+            **ONE,
+            head_dim=16,
+            rope_parameters=PLAIN_ROPE | {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0},
+        ),
+        LAYER,
+    ),
+    "llama": Case(t.LlamaConfig(**ONE, **BIASES, head_dim=32, rope_parameters=LLAMA3), LAYER),
+    # Queries grow several times within a sequence.
+    "ministral3": Case(
+        t.Ministral3Config(
+            **ONE,
+            head_dim=32,
+            rope_parameters=YARN
+            | {
+                "type": "yarn",
+                "original_max_position_embeddings": 11,
+                "llama_4_scaling_beta": 0.4,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+            },
+        ),
+        LAYER,
+    ),
+    "mistral": Case(
+        t.MistralConfig(
+            **ONE,
+            sliding_window=7,
+            rope_parameters=PLAIN_ROPE | {"rope_type": "linear", "factor": 3.0},
+        ),
+        LAYER,
+        torch.float32,
+    ),
+    "olmo2": Case(t.Olmo2Config(**ONE), LAYER),
+    "olmo3": Case(t.Olmo3Config(**TWO, **SLIDING, rope_parameters=BY_KIND), LAYER),
+    # Sequences are longer than the original context.
+    "phi3": Case(t.Phi3Config(**ONE, **longrope(16)), PHI3),
+    # Sequences are not longer than it; the program is the same.
+    "phi3, short": Case(t.Phi3Config(**ONE, **longrope(87)), PHI3),
+    # The head is the embedding; the first layer sees everything, the second slides. Every matrix
+    # has its own format: gate and up are two products, and activations are prepared for blocks of
+    # 32 and of 16.
+    "qwen2": Case(
+        t.Qwen2Config(
+            **TWO,
+            tie_word_embeddings=True,
+            use_sliding_window=True,
+            sliding_window=6,
+            max_window_layers=1,
+        ),
+        {
+            "q_proj": "mxfp8e4m3",
+            "k_proj": "mxfp6e2m3",
+            "v_proj": "nvfp4",
+            "o_proj": "mxfp4",
+            "gate_proj": "mxfp8e4m3",
+            "up_proj": "mxfp4",
+            "down_proj": "nvfp4",
+        },
+        torch.float16,
+    ),
+    "qwen3": Case(t.Qwen3Config(**ONE, head_dim=32, rope_parameters=YARN), LAYER),
+    "seed_oss": Case(t.SeedOssConfig(**ONE, **BIASES, head_dim=32, attention_out_bias=True), LAYER),
+    "smollm3": Case(t.SmolLM3Config(**TWO, no_rope_layers=[1, 0]), LAYER),
+    "starcoder2": Case(t.Starcoder2Config(**ONE), ATTENTION | {"c_fc": "mxfp4", "c_proj": "mxfp4"}),
+}
