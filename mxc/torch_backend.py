@@ -1,7 +1,8 @@
 """`torch.compile(module, backend="mxc")`: inference on this CPU, weights packed.
 
-Each graph of torch.compile becomes one artifact for each set of shapes that it is called with.
-Parameters and buffers are taken as they are at the first call: later changes are not seen.
+Each graph of torch.compile becomes one artifact for each set of shapes that it is called with;
+sizes that torch.compile marks as dynamic come with the call. Parameters and buffers are taken as
+they are at the first call: later changes are not seen.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +44,15 @@ def compile_graph(graph: Any, inputs: Sequence[Any]) -> Callable[..., list[Any]]
     if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
         raise RequestError('backend "mxc" has no gradients; call the module under torch.no_grad()')
     weights = dict(_weights(graph))
-    programs: dict[Any, _Program] = {}
+    sizes = _Sizes.of(graph)
+    programs: list[_Program] = []
 
     def run(*given: Any) -> list[Any]:
-        key = tuple(
-            (tuple(each.shape), each.dtype) if isinstance(each, torch.Tensor) else each
-            for number, each in enumerate(given)
-            if number not in weights
-        )
-        if key not in programs:
-            programs[key] = _Program(graph, given, weights)
-        return programs[key](given)
+        program = next((each for each in programs if each.takes(given)), None)
+        if program is None:
+            program = _Program(graph, given, weights, sizes)
+            programs.append(program)
+        return program(given)
 
     undisturbed: Callable[..., list[Any]] = torch.compiler.disable(run)
     return undisturbed
@@ -69,10 +69,45 @@ def _weights(graph: Any) -> list[tuple[int, str]]:
     return found
 
 
-class _Program:
-    """A graph compiled for the shapes of one call."""
+@dataclass(frozen=True)
+class _Sizes:
+    """Sizes that come with the call, by the numbers of inputs.
 
-    def __init__(self, graph: Any, given: Sequence[Any], weights: dict[int, str]) -> None:
+    `dims`: the dynamic dimensions of tensors. `numbers`: inputs that are such a size themselves:
+    that of which tensor and dimension.
+    """
+
+    dims: dict[int, tuple[int, ...]]
+    numbers: dict[int, tuple[int, int]]
+
+    @staticmethod
+    def of(graph: Any) -> _Sizes:
+        """What torch.compile says of the inputs of a graph."""
+        import torch
+
+        nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        examples = [node.meta.get("example_value") for node in nodes]
+        dims: dict[int, tuple[int, ...]] = {}
+        places: dict[str, tuple[int, int]] = {}
+        for number, each in enumerate(examples):
+            shape = each.shape if isinstance(each, torch.Tensor) else ()
+            dims[number] = tuple(i for i, n in enumerate(shape) if isinstance(n, torch.SymInt))
+            for dim in dims[number]:
+                places.setdefault(str(shape[dim]), (number, dim))
+        numbers = {
+            number: places[str(each)]
+            for number, each in enumerate(examples)
+            if isinstance(each, torch.SymInt) and str(each) in places
+        }
+        return _Sizes(dims, numbers)
+
+
+class _Program:
+    """A graph compiled for the shapes of one call, but for dynamic sizes."""
+
+    def __init__(
+        self, graph: Any, given: Sequence[Any], weights: dict[int, str], sizes: _Sizes
+    ) -> None:
         import torch
 
         self._inputs = [
@@ -82,11 +117,34 @@ class _Program:
         ]
         # Lives as long as the program: the artifact is in it.
         self._folder = tempfile.TemporaryDirectory(prefix="mxc-torch-")
-        module = _bound(graph, given, weights, self._inputs)
+        self._numbers = {
+            number: each
+            for number, each in enumerate(given)
+            if not isinstance(each, torch.Tensor) and number not in sizes.numbers
+        }
+        module = _bound(graph, given, weights, self._inputs, sizes)
+        tensors = tuple(given[i] for i in self._inputs)
+        # Torch decides which of them are fixed after all.
+        dynamic = [
+            dict.fromkeys(sizes.dims.get(i, ()), torch.export.Dim.AUTO) for i in self._inputs
+        ]
         with torch.no_grad():
-            program = torch.export.export(module, tuple(given[i] for i in self._inputs))
+            program = torch.export.export(module, tensors, dynamic_shapes=(tuple(dynamic),))
+        self._types = [
+            (tuple(n if isinstance(n, int) else None for n in value.shape), value.dtype)
+            for value in _arguments(program)
+        ]
         artifact = compile(program, output=Path(self._folder.name) / "graph.mxc")
         self._model = load(artifact.path)
+
+    def takes(self, given: Sequence[Any]) -> bool:
+        """Whether a call has the sizes, dtypes and numbers that it was compiled for."""
+        return all(given[i] == each for i, each in self._numbers.items()) and all(
+            value.dtype == dtype and _fits(value.shape, shape)
+            for value, (shape, dtype) in zip(
+                (given[i] for i in self._inputs), self._types, strict=True
+            )
+        )
 
     def __call__(self, given: Sequence[Any]) -> list[Any]:
         return list(
@@ -94,14 +152,35 @@ class _Program:
         )
 
 
-def _bound(graph: Any, given: Sequence[Any], weights: dict[int, str], inputs: Sequence[int]) -> Any:
-    """A module of the inputs alone: weights are its buffers, numbers are constants."""
+def _arguments(program: Any) -> list[Any]:
+    """The example of each tensor that an exported program is called with."""
+    names = program.graph_signature.user_inputs
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    return [nodes[name].meta["val"] for name in names]
+
+
+def _fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    return len(shape) == len(wanted) and all(
+        size is None or size == own for own, size in zip(shape, wanted, strict=True)
+    )
+
+
+def _bound(
+    graph: Any,
+    given: Sequence[Any],
+    weights: dict[int, str],
+    inputs: Sequence[int],
+    sizes: _Sizes,
+) -> Any:
+    """A module of the inputs alone: weights are its buffers, other numbers are constants."""
     import torch
 
     def forward(self: Any, *values: Any) -> Any:
         whole = list(given)
         for number, value in zip(inputs, values, strict=True):
             whole[number] = value
+        for number, (tensor, dim) in sizes.numbers.items():
+            whole[number] = whole[tensor].shape[dim]
         for number, name in weights.items():
             whole[number] = self.get_buffer(name)
         return tuple(graph(*whole))

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from mxc.artifact.kernel_names import in_all_layers
 from mxc.artifact.manifest import REPORT, STEP, ModelRecord, TensorType
 from mxc.errors import RequestError
 from mxc.runtime import arrays
@@ -41,8 +42,7 @@ from mxc.targets.tile_permission import TILES
 #: Calls that are profiled, after one that reads the weights from disk.
 REPETITIONS = 7
 
-#: A layer's number in a name, and the number of a dispatch in a kernel's.
-_LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
+#: The number of a dispatch in a kernel's name.
 _KERNEL = re.compile(r"^\w+?_dispatch_\d+_")
 
 #: Bytes of a pool that are written at a time.
@@ -286,7 +286,7 @@ def summarise(
             )
         )
     rows = []
-    for name, group in _grouped(shares, lambda each: _LAYER.sub("*", each.name)).items():
+    for name, group in _grouped(shares, lambda each: in_all_layers(each.name)).items():
         kernels = _grouped(group, lambda each: _KERNEL.sub("", each.dispatch.kernel))
         inner = [_row(kernel, part, wall, threads) for kernel, part in kernels.items()]
         rows.append(

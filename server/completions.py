@@ -59,6 +59,7 @@ async def answer(request: Request, shared: Served) -> Response:
         stop=fields.strings("stop", 4),
         choices=choices,
         constraint=read_format(fields.object("response_format"), flat=False),
+        past_end=fields.flag("ignore_eos"),
     )
     streaming, with_usage = read_stream(fields)
     fields.done(HARMLESS)

@@ -27,6 +27,7 @@ class Asked:
     choices: int = 1
     tools: bool = False
     constraint: Constraint | None = None
+    past_end: bool = False
 
 
 async def chat_prompt(
@@ -76,6 +77,7 @@ def _start(
                     stop=asked.stop,
                     tools=asked.tools,
                     constraint=asked.constraint,
+                    past_end=asked.past_end,
                     on_end=lambda outcome: metrics.answered(served.name, outcome),
                 )
                 streams.append(stream)

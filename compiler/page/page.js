@@ -287,8 +287,11 @@ function ir() {
   const pre = make("pre", { id: "ir" }), said = make("span", { class: "dim", id: "said" });
   const pick = (which) => make("select", { id: which, onchange: (event) => { state[which] = Number(event.target.value); fill(); } },
     ...data.ir.map((stage, at) => make("option", { value: at, selected: at === state[which] ? "" : null }, `${stage.name} (${stage.lines} lines)`)));
+  let asked = 0;
   const fill = async () => {
+    const turn = (asked += 1);
     const [left, right] = await Promise.all([state.left, state.right].map((at) => textOf(data.ir[at].text)));
+    if (turn !== asked) return;  // texts come in any order; the last choice is what stays
     const same = data.ir[state.left].text === data.ir[state.right].text;
     let lines = same ? right.split("\n").map((line) => [" ", line]) : difference(left.split("\n"), right.split("\n"));
     const changed = lines.filter(([sign]) => sign !== " ").length;

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.files.tensors import dtype_name
 from mxc.compiler.programs.imported import NIBBLE, Constant
+from mxc.compiler.programs.signature import NO_F64
 from mxc.dialects.boundary import unpack
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.dispatches import walk
@@ -30,6 +31,7 @@ from mxc.dialects.parameters import Parameters, initial_value
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import match_scaled_contraction
 from mxc.dialects.tensor_constants import codes_of_attribute
+from mxc.errors import CompileError
 from mxc.passes.rewriting.rebuild import Read, linalg_operations, rebuild, sums_floats, sweep
 
 #: MLIR element type -> dtype of its bytes in memory, one element each.
@@ -93,8 +95,11 @@ class Constants:
     def add(self, name: str, array: NDArray[Any], element: str) -> str:
         """Make a parameter of an array of elements; its name, which is `name` unless it is taken.
 
-        The array has the dtype of `element`, an MLIR type of _DTYPES, one element each.
+        The array has the dtype of `element`, an MLIR type of _DTYPES, one element each. Raises
+        CompileError for float64.
         """
+        if element == "f64":
+            raise CompileError(f"{name} {list(array.shape)} is float64, and {NO_F64}", "import")
         if name == CONSTANT:
             name = self._unique(name)
             self._unnamed.add(name)

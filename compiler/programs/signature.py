@@ -11,6 +11,9 @@ from mxc.dialects.parameters import ELEMENT, NAME
 
 _NIBBLES = ("f4E2M1FN",)
 
+#: Why float64 is refused, and what to do.
+NO_F64 = "IREE 3.13 computes float64 as float32; make it float32 in the program"
+
 
 def set_signature(
     function: ir.Operation,
@@ -22,13 +25,14 @@ def set_signature(
     """Give a function its name, its arguments and results theirs, and bytes for 4-bit elements.
 
     Such an argument [.., K] is i8 [.., K / 2], with what its bytes mean beside it. `in_place`:
-    arguments whose memory is that of a result. Raises ValueError for a last dimension that is
-    dynamic or odd.
+    arguments whose memory is that of a result. Raises ValueError for a last dimension of 4-bit
+    elements that is dynamic or odd, and for float64.
     """
     function.attributes["sym_name"] = ir.StringAttr.get(name)
     block = function.regions[0].blocks[0]
     said = []
     for number, argument in enumerate(list(block.arguments)):
+        _require_kept(argument.type, "argument", number, inputs)
         about = {}
         if number in in_place:
             about["iree.abi.output"] = ir.IntegerAttr.get(ir.IndexType.get(), in_place[number])
@@ -41,6 +45,7 @@ def set_signature(
     last = block.operations[len(block.operations) - 1].operation
     results: list[dict[str, ir.Attribute]] = []
     for number, value in enumerate(list(last.operands)):
+        _require_kept(value.type, "result", number, outputs)
         about = {}
         if number < len(outputs) and outputs[number]:
             about[NAME] = ir.StringAttr.get(outputs[number])
@@ -57,6 +62,13 @@ def set_signature(
     )
     function.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(a) for a in said])
     function.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(a) for a in results])
+
+
+def _require_kept(kind: ir.Type, what: str, number: int, names: Sequence[str]) -> None:
+    """Raise ValueError for a tensor of float64."""
+    if isinstance(kind, ir.RankedTensorType) and str(kind.element_type) == "f64":
+        name = f" ({names[number]})" if number < len(names) and names[number] else ""
+        raise ValueError(f"{what} {number}{name} is {kind}, and {NO_F64}")
 
 
 def _is_packed(kind: ir.Type) -> bool:

@@ -67,8 +67,10 @@ class Matmul:
     need. `reason` says why no kernel of ours computes it, None where one does. `fallback`: the same
     where an operand is packed, with what the kernel lacks; or what a kernel of ours lacks.
     `choice` says why a kernel of ours multiplies by an instruction that names less than the machine
-    has, None where it does not. `unfused` says why the elementwise operation that follows, its
-    subject, is not computed in the kernel of ours, None where none follows.
+    has, None where it does not. `schedule` is the one that a file gave to a kernel for CPUs, and
+    where it was measured; None where the compiler chose. `unfused` says why the elementwise
+    operation that follows, its subject, is not computed in the kernel of ours, None where none
+    follows.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Matmul:
     fallback: str | None
     reason: str | None = None
     choice: str | None = None
+    schedule: str | None = None
     unfused: str | None = None
     samples: dict[str, MatmulCost] = field(default_factory=dict)
 

@@ -278,6 +278,7 @@ def _own(
         bytes_minimum=stated.bytes_minimum,
         fallback=explain_own(kernels, target, call.kind),
         choice=choice_of(call, target),
+        schedule=call.schedule or None,
         unfused=call.unfused or None,
         samples={name: cost(sizes) for name, sizes in samples.items()},
     )

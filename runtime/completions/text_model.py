@@ -57,14 +57,16 @@ class TextModel:
         tools: bool = False,
         constraint: Constraint | None = None,
         special: bool = False,
+        past_end: bool = False,
         on_end: Callable[[Outcome], None] | None = None,
     ) -> Stream:
         """Queue a prompt; its answer comes by the stream.
 
         max_tokens: None for as many as fit. tools: whether calls are looked for in a chat's
-        answer. special: special tokens are text, and answers are not taken apart. on_end:
-        is told the outcome, on the engine's thread. Raises what
-        Engine.submit raises, and RequestError for a constraint or stop string that cannot be.
+        answer. special: special tokens are text, and answers are not taken apart. past_end: an
+        answer goes on behind an end-of-sequence token. on_end: is told the outcome, on the
+        engine's thread. Raises what Engine.submit raises, and RequestError for a constraint or
+        stop string that cannot be.
         """
         fits = self.engine.longest - len(prompt.tokens) + 1
         if max_tokens is None and fits < 1:
@@ -94,7 +96,7 @@ class TextModel:
             prompt=prompt.tokens,
             max_tokens=fits if max_tokens is None else max_tokens,
             listener=writer,
-            ends=self.ends,
+            ends=frozenset() if past_end else self.ends,
             sampling=sampling or Sampling(),
             grammar=grammar,
         )

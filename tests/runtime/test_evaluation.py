@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from mxc.compiler.cli import app
 from mxc.errors import RequestError
-from mxc.runtime import load
+from mxc.runtime import evaluation, load
 from mxc.runtime.evaluation import evaluate, kl_divergence, log_softmax
 
 
@@ -44,6 +44,17 @@ def test_windows_of_a_text(toy_artifact: Path, window: int | None) -> None:
     assert math.isclose(math.log(found.model.perplexity), wanted.mean(), rel_tol=1e-12)
     error = wanted.std(correction=0) / math.sqrt(len(losses))
     assert math.isclose(found.model.error / found.model.perplexity, error, rel_tol=1e-12)
+
+
+def test_progress_is_in_tokens_of_the_text(
+    toy_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "_FED", 3)
+    told: list[tuple[int, int]] = []
+    tokens = [0, 1, 0, 6, 6, 0, 6, 2, 0]
+    evaluate(load(toy_artifact), tokens, window=5, progress=lambda *at: told.append(at))
+    # The last token of a window is not fed.
+    assert told == [(3, 9), (4, 9), (8, 9)]
 
 
 def test_against_itself(toy_artifact: Path) -> None:

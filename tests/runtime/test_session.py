@@ -319,6 +319,12 @@ def test_folders_that_are_no_artifacts(tmp_path: Path, content: str | None, mess
         load(tmp_path / "gone")
 
 
+def test_a_checkpoint_is_compiled_first(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ArtifactError, match="a checkpoint is compiled first, by `mxc compile`"):
+        load(tmp_path)
+
+
 def test_a_file_outside_of_the_folder_is_not_read(plain_artifact: Path, rewrite) -> None:
     files = session.read_manifest(plain_artifact).files
     rewrite(plain_artifact, files={**files, "../secret": files[MODULE]})

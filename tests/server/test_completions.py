@@ -19,6 +19,16 @@ def test_text_tokens_and_lists(scripted: Running) -> None:
     assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
 
 
+def test_an_answer_goes_on_behind_its_end_where_asked(scripted: Running) -> None:
+    scripted.says(" upon a time")
+    length = len(scripted.model.text.encode(" upon a time")) + 1
+    found = scripted.client().completions.create(
+        model="tiny", prompt="Once", max_tokens=2 * length, extra_body={"ignore_eos": True}
+    )
+    assert found.choices[0].text == " upon a time" * 2
+    assert found.choices[0].finish_reason == "length"
+
+
 def test_sixteen_tokens_are_the_default(random: Running) -> None:
     found = random.client().completions.create(model="tiny", prompt="x", seed=1)
     assert found.usage.completion_tokens == 16

@@ -117,6 +117,20 @@ def test_tags_that_are_special_tokens() -> None:
     assert parsed(TaggedParser(calls=True, thinks=False), items) == ("", "Hm.", [("f", "{}")])
 
 
+def test_calls_are_counted() -> None:
+    again, _ = HARMONY["a call, recipient in the role"]
+    for parser, items in (
+        (HarmonyParser(), [*again, ("<|start|>",), "assistant", *again]),
+        (TaggedParser(calls=True, thinks=False), [CALL + CALL]),
+    ):
+        found = [
+            delta.call
+            for item in items
+            for delta in (parser.text(item) if isinstance(item, str) else parser.marker(item[0]))
+        ]
+        assert list(dict.fromkeys(found)) == [0, 1]
+
+
 TEXTS = st.sampled_from(
     ["", " ", "a", "assistant", "analysis", "final", "commentary", "to=functions.f", "functions.",
      "to=", "{", '{"name": 3}', "\ud7ff", "<think>", "</thi", "<tool_call>", "</tool_call>", "[]"]

@@ -137,3 +137,13 @@ def test_a_device_with_less_memory(memory_artifact: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(opened, "_LEAST_BYTES", 1 << 60)
     with pytest.raises(RequestError, match="no memory for"):
         opened.open_text_model(model)
+
+
+def test_an_engine_takes_half_of_the_memory(
+    toy_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened, "available_memory_bytes", lambda: 1000)
+    engine = opened.open_engine(load(toy_artifact))
+    # A page of toy.mlir has four tokens of four bytes.
+    assert engine.model.kinds[0].pages == 500 // 16
+    engine.close()
