@@ -135,6 +135,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"num_local_experts": 40, "num_experts_per_tok": 8, "attention_multiplier": 0.015625}
         | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 6.0},
     ),
+    "hunyuan_v1_dense": ("Hunyuan-7B", sizes(4096, 14336, 32, 8, 128167, 128)),
     "kimi_linear": (
         "Kimi-Linear-48B-A3B",
         LINEAR | {"mlp_layer_types": ["dense", "sparse"]},
@@ -144,6 +145,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "minimax_m2": ("MiniMax-M2", {}),
     "ministral3": ("Ministral 3 8B", {}),
     "mistral": ("Mistral 7B", sizes(4096, 14336, 32, 8, 32768)),
+    "mistral4": ("Mistral Small 4", {}),
     "mixtral": ("Mixtral 8x7B", sizes(4096, 14336, 32, 8, 32000)),
     "olmo2": ("OLMo 2 7B", sizes(4096, 11008, 32, 32, 100352)),
     "olmo3": ("OLMo 3 7B", sizes(4096, 11008, 32, 32, 100278) | SLIDING),

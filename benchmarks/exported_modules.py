@@ -1,4 +1,4 @@
-"""Modules of frameworks, compiled for this CPU, run and compared: the list of docs/programs.md.
+"""Modules of frameworks, compiled for this CPU, run and compared: the table of docs/programs.md.
 
     python benchmarks/exported_modules.py [--output docs/programs.md]
 
@@ -14,7 +14,8 @@ import sys
 import tempfile
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ BOUND = 1e-4
 
 
 def main() -> int:
-    """Write the list. 1 where a module differs."""
+    """Write the table. 1 where a module differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "programs.md")
     output = parser.parse_args().output
@@ -42,15 +43,43 @@ def main() -> int:
         for framework, found in (("JAX", _jax()), ("torch", _torch()), ("ONNX", _onnx()))
         for row in _rows(framework, found)
     ]
-    lines = [row for row, _ in rows]
     page = output.read_text()
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
-    output.write_text("\n".join([before + BEGIN, *lines, END]) + after)
-    return int(any(difference > BOUND for _, difference in rows))
+    output.write_text(f"{before}{BEGIN}\n\n{table(rows)}\n{END}{after}")
+    return int(any(row.difference > BOUND for row in rows))
 
 
-#: Of each module its program, its arguments, and what the framework computes.
+@dataclass(frozen=True)
+class Row:
+    """One module: its difference, its contractions, and how many have each reason."""
+
+    framework: str
+    name: str
+    difference: float
+    contractions: int
+    reasons: Mapping[str, int]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The table, and the reasons below it."""
+    notes = list(dict.fromkeys(reason for row in rows for reason in row.reasons))
+    lines = ["| | module | difference | kernels of mxc | others |", "|---|---|---|---|---|"]
+    for row in rows:
+        own = row.contractions - sum(row.reasons.values())
+        others = ", ".join(f"{count} ({notes.index(r) + 1})" for r, count in row.reasons.items())
+        lines.append(
+            f"| {row.framework} | {row.name} | {row.difference:.0e} "
+            f"| {own} of {row.contractions} | {others} |"
+        )
+    lines.append("")
+    for number, note in enumerate(notes, 1):
+        text = f"{number}. {note}"
+        lines.append(textwrap.fill(text, 120, subsequent_indent="   ", break_on_hyphens=False))
+    return "\n".join(lines) + "\n"
+
+
+#: The program of each module, its arguments, and what the framework computes.
 Modules = dict[str, tuple[Any, list[Any], list[Any]]]
 
 
@@ -86,8 +115,8 @@ def _onnx() -> Modules:
     return {path: given(name) for name, path in BACKEND.items()}
 
 
-def _rows(framework: str, modules: Modules) -> Iterator[tuple[str, float]]:
-    """The line of each module, and its difference; all are functions of one artifact."""
+def _rows(framework: str, modules: Modules) -> Iterator[Row]:
+    """The row of each module; all are functions of one artifact."""
     symbols = {name: f"module{number}" for number, name in enumerate(modules)}
     programs = {symbols[name]: program for name, (program, _, _) in modules.items()}
     with tempfile.TemporaryDirectory() as folder:
@@ -98,18 +127,8 @@ def _rows(framework: str, modules: Modules) -> Iterator[tuple[str, float]]:
             pairs = zip(model.call(symbols[name], *values), map(np.asarray, wanted), strict=True)
             difference = max(float(np.abs(one - w).max() / np.abs(w).max()) for one, w in pairs)
             own = [one for one in report.matmuls if one.function == symbols[name]]
-            reasons = Counter(one.fallback or one.reason for one in own)
-            ours = reasons.pop(None, 0)
-            text = f"- {framework}, {name}: {difference:.0e}; {ours} of {len(own)} contractions"
-            lines = [text, *(f"{count}: {reason}" for reason, count in reasons.items())]
-            wrapped = textwrap.wrap(
-                "; ".join(lines) + ".",
-                118,
-                subsequent_indent="  ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            yield "\n".join(wrapped), difference
+            reasons = Counter(why for one in own if (why := one.fallback or one.reason))
+            yield Row(framework, name, difference, len(own), reasons)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""A hundred programs as others write them, compiled for a CPU and for gfx950, run and compared.
+"""A hundred programs as other projects write them, for a CPU and for gfx950, run and compared.
 
     python benchmarks/foreign_programs.py [--output docs/foreign-programs.md] [--filter REGEX]
 
 The programs are described in fuzz/foreign.py. Each runs on the patterns of fuzz/operands.py, on
-this machine and on the simulator, and is compared with fuzz/reference.py. The table says which
+this machine and on the simulator, and is compared with fuzz/reference.py. The page says which
 instructions the kernel has, or why there is none. The exit status is 1 where a number is wrong, the
 compiler fails, or a reason is missing.
 """
@@ -16,6 +16,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fuzz.check import Outcome, check
@@ -27,38 +28,58 @@ _COLUMNS = 120
 #: Programs that are compiled together.
 TOGETHER = 10
 
-HEAD = """# Programs of others
+HEAD = """# A hundred programs
 
-Forms of scaled contractions as IREE's and LLVM's tests have them, as exports of JAX and torch \
-spell them, and as people
-may write them: what becomes of each.
-`python benchmarks/foreign_programs.py` writes this page; the programs are described in \
-`benchmarks/fuzz/foreign.py`,
-and made from these descriptions.
+This page is for people who bring a program of their own: it shows which forms of a scaled \
+contraction mxc recognizes.
+The forms are those of IREE's and LLVM's tests, of exports from JAX and torch, and some that \
+people may write by hand.
+`python benchmarks/foreign_programs.py --output docs/foreign-programs.md` writes the page.
+`benchmarks/fuzz/foreign.py` describes the programs.
 
-Each program runs with random operands, with sums that are exact in any order, with the scales \
-0, 1 and 254, with blocks
+Each program runs with random operands, with sums that are exact in any order, with the scales 0, \
+1 and 254, with blocks
 of zeros and with NaN scales.
 The CPU is {cpu}; the code for gfx950 runs on the simulator.
 Results are compared with numpy: bit for bit where sums are exact, else within a bound that \
 follows from the roundings
 of the program.
 
-- **kernel**: in a kernel of ours, with these instructions, and the numbers are right.
-- **fallback**: the numbers are right, no kernel of ours computes it, and the report says why.
+- **kernel**: a kernel of mxc computes it with these instructions, and the numbers are right.
+- **fallback**: IREE's code computes it, the numbers are right, and the report says why.
 - **refused**: the compiler refuses the program, and says why.
 
 """
 
 
-def cell(outcome: Outcome, notes: list[str]) -> str:
-    """What the table says; reasons are notes below it."""
+def cell(outcome: Outcome) -> str:
+    """The instructions of the kernel, or why there is none."""
     if outcome.kind == "kernel":
         return f"`{outcome.why}`"
-    why = _reason(outcome.why)
-    if why not in notes:
-        notes.append(why)
-    return f"{outcome.kind} [{notes.index(why) + 1}]"
+    return f"{outcome.kind}, {outcome.why.removeprefix('no kernel of mxc computes it: ')}"
+
+
+def body(every: Sequence[Foreign], found: dict[str, list[Outcome]]) -> str:
+    """The page below its head: how many of each outcome, then the programs of each kernel."""
+    lines = ["| | kernel | fallback | refused | findings |", "|---|---|---|---|---|"]
+    for target in TARGETS:
+        count = Counter("findings" if o.is_finding else o.kind for o in found[target])
+        row = " | ".join(str(count[k]) for k in ("kernel", "fallback", "refused", "findings"))
+        lines.append(f"| {target} | {row} |")
+    groups: dict[tuple[Outcome, ...], dict[str, list[str]]] = {}
+    for each, of_each in zip(every, zip(*found.values(), strict=True), strict=True):
+        groups.setdefault(of_each, {}).setdefault(each.origin, []).append(each.name)
+    lines += ["", "## By instructions", ""]
+    for of_each, origins in groups.items():
+        kernels = zip(TARGETS, map(cell, of_each), strict=True)
+        lines.append(_fill("- " + "; ".join(f"{target}: {text}" for target, text in kernels)))
+        lines += [_fill(f"    - {origin}: {'; '.join(names)}") for origin, names in origins.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _fill(text: str) -> str:
+    indent = " " * (2 + text.index("-"))
+    return textwrap.fill(text, _COLUMNS, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _reason(text: str) -> str:
@@ -69,34 +90,14 @@ def _reason(text: str) -> str:
     return " ".join(text.split())[:300]
 
 
-def table(every: Sequence[Foreign], found: dict[str, list[Outcome]]) -> str:
-    """The page below its head."""
-    notes: list[str] = []
-    lines = ["| | form of | program | cpu | gfx950 |", "|---|---|---|---|---|"]
-    for number, each in enumerate(every):
-        cells = " | ".join(cell(found[target][number], notes) for target in TARGETS)
-        lines.append(f"| {number + 1} | {each.origin} | {each.name} | {cells} |")
-    totals = ["| | kernel | fallback | refused | findings |", "|---|---|---|---|---|"]
-    for target in TARGETS:
-        count = Counter("findings" if o.is_finding else o.kind for o in found[target])
-        row = " | ".join(str(count[k]) for k in ("kernel", "fallback", "refused", "findings"))
-        totals.append(f"| {target} | {row} |")
-    below = [
-        textwrap.fill(
-            f"{number}. {note}", _COLUMNS, subsequent_indent=" " * 3, break_on_hyphens=False
-        )
-        for number, note in enumerate(notes, 1)
-    ]
-    return "\n".join([*totals, "", *lines, "", *below]) + "\n"
-
-
 def outcomes(every: Sequence[Foreign], target: str) -> list[Outcome]:
     """What becomes of each on a target."""
     found: list[Outcome] = []
     for start in range(0, len(every), TOGETHER):
         part = every[start : start + TOGETHER]
         numbers = list(range(start, start + len(part)))
-        found += check([each.program for each in part], numbers, target)
+        checked = check([each.program for each in part], numbers, target)
+        found += [replace(each, why=_reason(each.why)) for each in checked]
         for each, outcome in zip(part, found[start:], strict=True):
             print(f"{target}: {each.origin}: {each.name}: {outcome.kind} {outcome.why[:200]}",
                   flush=True)  # fmt: skip
@@ -116,7 +117,7 @@ def main() -> int:
     chosen = parser.parse_args()
     every = [e for e in foreign() if re.search(chosen.filter, f"{e.origin}: {e.name}")]
     found = {target: outcomes(every, target) for target in TARGETS}
-    page = HEAD.format(cpu=cpu_name()) + table(every, found)
+    page = HEAD.format(cpu=cpu_name()) + body(every, found)
     if chosen.output is None:
         print(page)
     else:

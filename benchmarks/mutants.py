@@ -3,252 +3,150 @@
     python benchmarks/mutants.py --count 200 --seed 1 --output mutants.jsonl
 
 A mutant is chosen at random among all places of the files under test: a comparison, a sum, an
-integer, a condition. It is put into a copy of the tree, in which the tests nearest to its file run
-until one fails: its lit test, test files of its name, those that import its module, and those whose
-path has most of the names in its own; of equals those that import the least of ours. A mutant that
-makes a test run too long is killed too. `--resume` goes on where the output ends. Tests that fail
-without a mutant kill none: they are run once before, and left out with a line.
+integer, a condition. It is put into a fork of a process that has imported a copy of the tree and
+its tests, and there the tests that reach its line run until one fails: those named after its file
+first, then the fastest, lit tests and pytest's alike. A mutant that makes tests run too long is
+killed too.
+
+What each test reaches is found once for each state of the sources (mutation/reach.py), and kept in
+build/. `--resume` goes on where the output ends; with `--again`, survivors run again.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
+import fcntl
 import json
 import os
-import random
-import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from functools import cache
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
+
+import pytest
+from mutation.change import chosen
+from mutation.forks import fork_the_server, in_fork
+from mutation.reach import Reach, Recorder, Statements
+from mutation.trial import Trials, lit_fails
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What is mutated: folders and files from the root of the tree.
 SUBJECTS = ("passes", "kernels", "formats", "compiler/packing", "simulator", "runtime")
 
-#: What an operator becomes.
-OPERATORS = {
-    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==",
-    "+": "-", "-": "+", "*": "+", "//": "*", "/": "*", "%": "*", "<<": ">>", ">>": "<<",
-    "&": "|", "|": "&", "and": "or", "or": "and", "is": "is not", "is not": "is",
-    "in": "not in", "not in": "in",
-}  # fmt: skip
-_GAP = re.compile(r"^([\s()]*)(\S+(?: not| in)?)([\s()]*)$")
+
+def copy(folder: Path) -> None:
+    """Copy what git knows of, and work there. Byte code that is there is kept."""
+    listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
+    names = {name for name in listed if name and (ROOT / name).is_file()}
+    for name in names:
+        old, new = folder / name, ROOT / name
+        if not old.exists() or old.stat().st_mtime_ns != new.stat().st_mtime_ns:
+            old.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(new, old, follow_symlinks=False)
+    for link in (ROOT / "mxc").iterdir():
+        if link.is_symlink() and not (folder / "mxc" / link.name).exists():
+            shutil.copy2(link, folder / "mxc" / link.name, follow_symlinks=False)
+    for place in folder.rglob("*.py"):
+        if place.relative_to(folder).as_posix() not in names:
+            place.unlink()
+    os.chdir(folder)
+    shutil.rmtree("temporary", ignore_errors=True)
+    (folder / "temporary").mkdir()
+    environment = {"PYTHONPATH": folder, "TMPDIR": folder / "temporary"}
+    os.environ.update({name: str(path) for name, path in environment.items()})
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    others = [path for path in sys.path if not Path(path or ".").resolve().is_relative_to(ROOT)]
+    sys.path[:] = [str(folder), str(folder / "tests"), *others]
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """One change of `file`: `before` at a place becomes `after`."""
-
-    file: str
-    line: int
-    column: int
-    before: str
-    after: str
-
-    def applied(self, text: str) -> str:
-        """The file with the change."""
-        lines = text.splitlines(keepends=True)
-        line = lines[self.line - 1].encode()
-        end = self.column + len(self.before.encode())
-        assert line[self.column : end].decode() == self.before
-        lines[self.line - 1] = (line[: self.column] + self.after.encode() + line[end:]).decode()
-        return "".join(lines)
-
-    def __str__(self) -> str:
-        """`file:line: before -> after`."""
-        return f"{self.file}:{self.line}: {self.before} -> {self.after}"
+def test_files(places: Sequence[str]) -> list[str]:
+    """The files of tests in places of the tree, from its root."""
+    found: dict[str, None] = {}
+    for place in places:
+        files = [ROOT / place] if (ROOT / place).is_file() else sorted((ROOT / place).rglob("*"))
+        for file in files:
+            name = file.relative_to(ROOT).as_posix()
+            lit = name.startswith("lit_tests/") and file.suffix in (".mlir", ".py")
+            if file.match("test_*.py") or (lit and file.name != "lit.cfg.py"):
+                found[name] = None
+    return [*found]
 
 
-def mutants_of(file: str, text: str) -> Iterator[Mutant]:
-    """Every mutant of one file: nothing in annotations, in messages or outside of functions."""
-    lines = text.encode().splitlines()
-
-    def between(left: ast.expr, right: ast.expr) -> Iterator[Mutant]:
-        if left.end_lineno != right.lineno:
-            return
-        start, end = left.end_col_offset or 0, right.col_offset
-        found = _GAP.match(lines[right.lineno - 1][start:end].decode())
-        if found is not None and found[2] in OPERATORS:
-            column = start + len(found[1])
-            yield Mutant(file, right.lineno, column, found[2], OPERATORS[found[2]])
-
-    def visit(node: ast.AST, within: bool) -> Iterator[Mutant]:
-        if isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert):
-            return
-        if isinstance(node, ast.FunctionDef):
-            within = True
-            children: list[ast.AST] = [*node.body]
-        elif isinstance(node, ast.AnnAssign):
-            children = [] if node.value is None else [node.value]
-        else:
-            children = [*ast.iter_child_nodes(node)]
-        if within:
-            if isinstance(node, ast.Compare):
-                sides = [node.left, *node.comparators]
-                for left, right in pairwise(sides):
-                    yield from between(left, right)
-            elif isinstance(node, ast.BinOp):
-                yield from between(node.left, node.right)
-            elif isinstance(node, ast.BoolOp):
-                for left, right in pairwise(node.values):
-                    yield from between(left, right)
-            elif isinstance(node, ast.Constant) and type(node.value) in (int, bool):
-                value: int = node.value
-                after = str(not value) if isinstance(value, bool) else str(value + 1)
-                source = ast.get_source_segment(text, node) or ""
-                yield Mutant(file, node.lineno, node.col_offset, source, after)
-            elif isinstance(node, ast.If | ast.IfExp | ast.While) and (
-                node.test.lineno == node.test.end_lineno
-            ):
-                source = ast.get_source_segment(text, node.test) or ""
-                place = node.test.lineno, node.test.col_offset
-                yield Mutant(file, *place, source, f"(not ({source}))")
-        for child in children:
-            yield from visit(child, within)
-
-    yield from visit(ast.parse(text), False)
-
-
-def chosen(count: int, seed: int, subjects: tuple[str, ...]) -> list[Mutant]:
-    """`count` mutants, as the seed says."""
-    found: list[Mutant] = []
-    for subject in subjects:
-        place = ROOT / subject
-        for file in [place] if place.is_file() else sorted(place.rglob("*.py")):
-            found += mutants_of(file.relative_to(ROOT).as_posix(), file.read_text())
-    return random.Random(seed).sample(found, min(count, len(found)))
-
-
-@cache
-def _imports() -> dict[str, frozenset[str]]:
-    """The modules of ours that each test file names."""
-    named = re.compile(r"^\s*from (mxc[\w.]*) import ([^#\n(]*|\([^)]*\))", re.MULTILINE)
-    found = {}
-    for file in sorted((ROOT / "tests").rglob("test_*.py")):
-        modules = set()
-        for module, names in named.findall(file.read_text()):
-            modules |= {module, *(f"{module}.{name}" for name in re.findall(r"\w+", names))}
-        found[file.relative_to(ROOT).as_posix()] = frozenset(modules)
-    return found
-
-
-def nearest(file: str, most: int) -> list[str]:
-    """The tests of a source file, nearest first."""
-    stem, parts = Path(file).stem, Path(file).with_suffix("").parts
-    lit = ROOT / f"lit_tests/passes/{stem}.mlir"
-    module = ".".join(("mxc", *parts)).removesuffix(".__init__")
-    names = {name for part in parts for name in part.split("_")}
-
-    def distance(test: str) -> tuple[bool, bool, int, int, str]:
-        shared = names & set(re.split(r"[/_.]", test))
-        named, modules = Path(test).stem == f"test_{stem}", _imports()[test]
-        return not named, module not in modules, -len(shared), len(modules), test
-
-    found = sorted(_imports(), key=distance)[:most]
-    return [lit.relative_to(ROOT).as_posix(), *found] if lit.exists() else found
-
-
-class Copy:
-    """The tree in a folder of its own, where tests run."""
-
-    def __init__(self, folder: Path, seconds: float) -> None:
-        """Copy what git knows of."""
-        self.folder, self.seconds = folder, seconds
-        names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
-        for name in filter(None, names.split("\0")):
-            if not (ROOT / name).exists():
-                continue
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
-        self._broken: dict[str, bool] = {}
-
-    def fails(self, test: str) -> bool:
-        """Whether a test fails now, or takes too long."""
-        if test.startswith("lit_tests"):
-            words = [str(Path(sys.executable).with_name("lit")), "-q", test]
-        else:
-            words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", test]
-        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
-        process = subprocess.Popen(
-            words,
-            cwd=self.folder,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            return process.wait(self.seconds) != 0
-        except subprocess.TimeoutExpired:
-            return True
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, 9)
-                process.wait()
-
-    def broken(self, test: str) -> bool:
-        """Whether a test fails without a mutant."""
-        if test not in self._broken:
-            self._broken[test] = self.fails(test)
-            if self._broken[test]:
-                print(f"{test}: fails without a mutant, and is left out", file=sys.stderr)
-        return self._broken[test]
-
-    def killer(self, mutant: Mutant, most: int) -> str | None:
-        """The first of the nearest tests that fails with the mutant; None where none does."""
-        tests = [test for test in nearest(mutant.file, most) if not self.broken(test)]
-        place = self.folder / mutant.file
-        text = place.read_text()
-        place.write_text(mutant.applied(text))
-        try:
-            return next((test for test in tests if self.fails(test)), None)
-        finally:
-            place.write_text(text)
+def run_pytest(files: Sequence[str], plugin: object) -> int:
+    """Collect, and do what the plugin does; what is printed goes to output.txt."""
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    with open("output.txt", "w") as said:
+        for each in (1, 2):
+            os.dup2(said.fileno(), each)
+    words = ["-q", "-p", "no:cacheprovider", "-p", "hypothesis.extra.pytestplugin"]
+    return int(pytest.main([*words, "--basetemp=temporary/pytest", *files], plugins=[plugin]))
 
 
 def main() -> int:
-    """Run the mutants; 0 where no more survive than `--survivors`."""
+    """Run the mutants; 0 where none survives."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tests", type=int, default=6, help="the most test files of a mutant")
-    parser.add_argument("--seconds", type=float, default=600, help="the longest one may take")
+    parser.add_argument("--seconds", type=float, default=60, help="of tests that a mutant survives")
     parser.add_argument("--subjects", nargs="+", default=SUBJECTS, metavar="PATH")
+    parser.add_argument("--tests", nargs="+", default=["lit_tests", "tests"], metavar="PATH")
     parser.add_argument("--output", type=Path, required=True, help="a line of JSON each")
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--list", action="store_true", help="show mutants and tests, run none")
+    parser.add_argument("--again", action="store_true", help="run survivors again")
     words = parser.parse_args()
-    mutants = chosen(words.count, words.seed, tuple(words.subjects))
-    if words.list:
-        for mutant in mutants:
-            print(mutant, *nearest(mutant.file, words.tests))
-        return 0
-    done: dict[str, str | None] = {}
-    if words.resume and words.output.exists():
-        rows = [json.loads(line) for line in words.output.read_text().splitlines()]
-        done = {json.dumps(row["mutant"]): row["killer"] for row in rows}
-    else:
-        words.output.write_text("")
-    with tempfile.TemporaryDirectory(prefix="mxc-mutants-") as folder:
-        copy = Copy(Path(folder), words.seconds)
+    output = words.output.resolve()
+    rows: dict[str, dict] = {}
+    if words.resume and output.exists():
+        rows = {json.dumps(row["mutant"]): row for row in map(json.loads, output.open())}
+    mutants = chosen(ROOT, words.count, words.seed, words.subjects)
+    files = test_files(words.tests)
+    folder = ROOT / "build/mutants/tree"
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = folder.with_name("lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    screen = os.fdopen(os.dup(1), "w", buffering=1)
+
+    copy(folder)
+    statements = Statements(folder)
+    reach = Reach(statements, folder.with_name(f"reach-{statements.digest}.jsonl"))
+
+    def record() -> int:
+        new = reach.unknown(files)
+        lit = [file for file in new if file.startswith("lit_tests/")]
+        recorder = Recorder(reach, lit, lit_fails)
+        fork_the_server()
+        import_module("forked").Server()  # what it imports is reached by no test
+        return run_pytest([file for file in new if file not in lit], recorder)
+
+    def run(trials: Trials) -> None:
         for mutant in mutants:
             key = json.dumps(asdict(mutant))
-            if key not in done:
-                done[key] = copy.killer(mutant, words.tests)
-                with words.output.open("a") as file:
-                    file.write(json.dumps({"mutant": asdict(mutant), "killer": done[key]}) + "\n")
-            print(f"{mutant}: {done[key] or 'SURVIVED'}", flush=True)
-    kinds = Counter(killer is not None for killer in done.values())
-    print(f"{len(done)} mutants: {kinds[True]} killed, {kinds[False]} survived")
-    return 0 if not kinds[False] else 1
+            row = rows.get(key)
+            if row is None or (words.again and row["killer"] is None):
+                place = mutant.file, mutant.line
+                found, fresh = reach.of(*place), reach.imported(*place)
+                killer, seconds = trials.killer(mutant, found, fresh, words.seconds)
+                row = {"mutant": asdict(mutant), "killer": killer, "tests": len(found)}
+                rows[key] = row | {"seconds": round(seconds, 2)}
+                output.write_text("".join(json.dumps(row) + "\n" for row in rows.values()))
+            screen.write(f"{mutant}: {rows[key]['killer'] or 'SURVIVED'}\n")
+        for name in sorted(trials.broken):
+            screen.write(f"{name}: fails without a mutant, and is left out\n")
+        kinds = Counter(row["killer"] is not None for row in rows.values())
+        screen.write(f"{len(rows)} mutants: {kinds[True]} killed, {kinds[False]} survived\n")
+
+    if reach.unknown(files):
+        in_fork(record, float("inf"))
+        reach = Reach(reach.statements, reach.place)
+    known = [*dict.fromkeys(test.file for test in reach.tests)]
+    status = run_pytest([file for file in known if not file.startswith("lit_tests/")], Trials(run))
+    return status
 
 
 if __name__ == "__main__":

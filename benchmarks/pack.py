@@ -40,7 +40,8 @@ from mxc.compiler.models.model import open_model
 from mxc.compiler.packing.pack import pack
 start = time.perf_counter()
 model = open_model(Path(sys.argv[1]), quantize_dense=sys.argv[3] or None)
-packed = pack(model.pack_items({}), Path(sys.argv[2]))
+path = Path(sys.argv[2])
+packed = pack({path.name: model.pack_items({})}, path.parent, path)[path.name]
 seconds = time.perf_counter() - start
 # Not ru_maxrss: that survives exec and would count the pages of the parent.
 status = Path("/proc/self/status").read_text()

@@ -1,11 +1,13 @@
 """What quantising a linear layer loses of its outputs, in dB, and how long each way takes.
 
-    python benchmarks/quantize_outputs.py [--rows 1024] [--depth 2048]
+    python benchmarks/quantize_outputs.py [--rows 1024] [--depth 2048] [--peers]
 
 Weights are heavy-tailed (Student t, 3 degrees); inputs are normal, half of their variance in
-depth / 8 directions, with 1 % of channels 25 times larger: one seed, float32. 4096 inputs
-calibrate, 2048 others are measured on. `a mxfp4`: inputs are quantised too. torchao rounds the
-same weights to nearest. Ends with 1 where a figure is below WANTED.
+depth / 8 directions, with 1 % of channels 25 times larger, each of length sqrt(K) as behind a norm:
+one seed, float32. 4096 inputs calibrate, 2048 others are measured on. `a mxfp4`: inputs are
+quantised too. torchao rounds the same weights to nearest; --peers has other libraries calibrate
+with the same inputs (quantize_peers.py says what to install). Seconds are processor time. Ends
+with 1 where a figure is below WANTED.
 """
 
 import argparse
@@ -43,7 +45,8 @@ def tensors(rows: int, depth: int) -> tuple[Floats, Floats, Floats]:
     few = depth // 8
     mixed = rng.standard_normal((6144, few)) @ rng.standard_normal((few, depth)) * few**-0.5
     x = (mixed + rng.standard_normal((6144, depth))) * 2**-0.5
-    x = (x * np.where(rng.random(depth) < 0.01, 25, 1)).astype(np.float32)
+    x = x * np.where(rng.random(depth) < 0.01, 25, 1)
+    x = (x / np.sqrt(np.square(x).mean(axis=1, keepdims=True))).astype(np.float32)
     return weights.astype(np.float32), x[:4096], x[4096:]
 
 
@@ -92,6 +95,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1024)
     parser.add_argument("--depth", type=int, default=2048)
+    parser.add_argument("--peers", action="store_true", help="other libraries too")
     asked = parser.parse_args()
     weights, fed, x = tensors(asked.rows, asked.depth)
     outputs = x @ weights.T
@@ -136,6 +140,15 @@ def main() -> int:
                 turned_x,
             ),
         )
+
+        if asked.peers:
+            from quantize_peers import peers
+
+            for way, run in peers().items():
+                try:
+                    show(name, way, lambda n=name, r=run: (r(n, weights, fed), x))
+                except Exception as error:  # of a library that does not take the format
+                    print(f"{name:14} {way:24} {type(error).__name__}: {str(error)[:80]}")
 
     def rounded(inputs: Floats) -> Floats:
         return dequantize(quantize(inputs, "mxfp4", recipe=ScaleRecipe.EVEN))

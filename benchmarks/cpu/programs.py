@@ -62,7 +62,7 @@ def laid_out(program: Program, name: str, rows: Array) -> Array:
     layout = program.compiled.panels.get(name)
     if layout is None:
         return data.reshape(-1)
-    return np.concatenate([*to_panels([data.reshape(-1)], *data.shape, layout)])
+    return to_panels(data.reshape(-1), *data.shape, layout)
 
 
 class Loaded:

@@ -66,11 +66,11 @@ class Client:
         return [chance.randrange(self.vocabulary) for _ in range(count)]
 
     async def ask(self, prompt: list[int], seed: int) -> Answer:
-        """One streamed completion."""
+        """One streamed completion of `generate` tokens: ends of sequences are passed over."""
         answer = Answer(len(prompt))
         body = {"model": self.model, "prompt": prompt, "max_tokens": self.generate,
                 "temperature": 1.0, "seed": seed, "stream": True,
-                "stream_options": {"include_usage": True}}  # fmt: skip
+                "ignore_eos": True, "stream_options": {"include_usage": True}}  # fmt: skip
         started = time.perf_counter()
         try:
             async with self.http.stream("POST", "/v1/completions", json=body) as response:

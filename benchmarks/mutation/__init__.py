@@ -1,0 +1,1 @@
+"""Mutants: small errors in the sources, and the tests that find them."""
