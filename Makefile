@@ -26,9 +26,10 @@ check: lint types lit quick demo ## What to run before a commit: the gates with 
 
 test: lint types lit pytest ## Every gate, as continuous integration runs it
 
-lint: $(VENV)/test.stamp ## ruff: rules and layout
+lint: $(VENV)/test.stamp ## ruff and markdownlint: rules and layout
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pymarkdown scan $$(git ls-files '*.md')
 
 types: $(VENV)/test.stamp ## mypy --strict over every package
 	$(BIN)/mypy --strict --package mxc

@@ -332,7 +332,7 @@ def test_every_format_has_an_expectation_written_out() -> None:
 
 def test_files_are_short() -> None:
     long = {relative(p): n for p in files(".py") if (n := len(p.read_text().splitlines())) > 400}
-    assert not long, "would two rooms be clearer?"
+    assert not long, "longer than 400 lines"
 
 
 def test_file_names_say_what_is_inside() -> None:

@@ -46,6 +46,10 @@ def test_each_page_has_a_title(site: Path) -> None:
     assert not untitled
 
 
+def test_blocks_are_blocks(site: Path) -> None:
+    assert not [page for page in site.rglob("*.html") if "<p>```" in page.read_text()]
+
+
 def test_nothing_comes_from_elsewhere(site: Path) -> None:
     """No script, style, picture or font of another server."""
     wanted = re.compile(

@@ -54,6 +54,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """A block's file is its title: Python-Markdown takes no other word after the language."""
+    return re.sub(r"^```(\w+) ([^\s=]+)$", r'```\1 title="\2"', markdown, flags=re.MULTILINE)
+
+
 def pages() -> Iterator[tuple[str, str]]:
     """The path of each page within the site, and its content."""
     for name, file in (
@@ -124,7 +129,7 @@ def targets() -> Iterator[str]:
                 yield f"- {key.replace('_', ' ')}: {words}"
         yield ""
     for target in ("cpu", "gfx950"):
-        yield f"## Pipeline of {target}\n\n```text\n{render_pipeline(target)}```\n"
+        yield f"## Pipeline of {target}\n\n```text\n{render_pipeline(target, 100)}```\n"
 
 
 def passes() -> Iterator[str]:
