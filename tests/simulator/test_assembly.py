@@ -137,6 +137,8 @@ v_mov_b32_dpp v1, v2 row_bcast:31 row_mask:0xc bank_mask:0xf
 v_or_b32_sdwa v1, v2, v3 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:WORD_1 src1_sel:BYTE_2
 v_cvt_f32_i32_sdwa v1, sext(v2) dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_1
 v_cmp_eq_u32_sdwa vcc, v1, v2 src0_sel:WORD_0 src1_sel:BYTE_3
+v_or_b32_sdwa v1, v2, v3 dst_sel:BYTE_0 dst_unused:UNUSED_SEXT src0_sel:DWORD src1_sel:WORD_0
+v_or_b32_sdwa v1, v2, v3 dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:BYTE_3 src1_sel:BYTE_0
 v_pk_fma_f32 v[2:3], v[4:5], v[6:7], v[8:9] op_sel_hi:[1,0,1]
 v_pk_mul_f32 v[2:3], v[4:5], s[8:9] op_sel:[1,0] op_sel_hi:[0,1] neg_lo:[1,0]
 v_pk_add_f16 v1, v2, v3 neg_hi:[0,1]
@@ -164,7 +166,10 @@ ds_bpermute_b32 v1, v2, v3
 ds_swizzle_b32 v1, v2 offset:swizzle(BITMASK_PERM,"01pip")
 ds_swizzle_b32 v1, v2 offset:swizzle(QUAD_PERM,1,0,3,2)
 ds_swizzle_b32 v1, v2 offset:swizzle(BROADCAST,32,31)
+ds_swizzle_b32 v1, v2 offset:swizzle(BROADCAST,2,1)
+ds_swizzle_b32 v1, v2 offset:swizzle(SWAP,1)
 ds_swizzle_b32 v1, v2 offset:swizzle(SWAP,16)
+ds_swizzle_b32 v1, v2 offset:swizzle(REVERSE,32)
 ds_swizzle_b32 v1, v2 offset:swizzle(REVERSE,8)
 ds_read_b64_tr_b16 v[2:3], v1
 global_load_dwordx4 v[4:7], v1, s[2:3] offset:-16 nt
@@ -182,6 +187,9 @@ buffer_load_ubyte v1, v2, s[8:11], 0 offen
 buffer_load_dword v1, s[8:11], 0 offen lds
 s_endpgm
 """
+MOVES = ["row_bcast:15", "row_shl:1", "row_ror:15", "row_newbcast:0", "row_mirror"]
+MOVES += ["row_half_mirror", "wave_shl:1", "wave_rol:1", "wave_shr:1", "wave_ror:1"]
+FORMS = "\n".join(f"v_mov_b32_dpp v1, v2 {m} row_mask:0xf bank_mask:0x5" for m in MOVES) + FORMS
 
 
 def test_every_form_is_what_llvm_makes_of_it(assemble: Assemble) -> None:

@@ -194,6 +194,8 @@ DPP = {
     "row_mirror": LANE ^ 15,
     "row_half_mirror": LANE ^ 7,
     "row_newbcast:3": (LANE & ~15) | 3,
+    "wave_rol:1": (LANE + 1) % 64,
+    "wave_ror:1": (LANE - 1) % 64,
 }
 
 
@@ -220,6 +222,22 @@ def test_dpp_at_the_ends_of_rows(assemble: Assemble) -> None:
     np.testing.assert_array_equal(found[:, 1], np.where(place < 14, LANE + 102, 0))
     row = LANE >> 4
     np.testing.assert_array_equal(found[:, 2], np.where(row % 2 == 1, row * 16 + 99, 7))
+
+
+def test_dpp_at_the_ends_of_the_wave(assemble: Assemble) -> None:
+    body = """
+    v_mov_b32 v8, 7
+    v_mov_b32 v9, 7
+    v_mov_b32 v10, 7
+    s_nop 1
+    v_mov_b32_dpp v8, v4 wave_shl:1 row_mask:0xf bank_mask:0xf
+    v_mov_b32_dpp v9, v4 wave_shr:1 row_mask:0xf bank_mask:0xf
+    v_mov_b32_dpp v10, v4 row_bcast:31 row_mask:0xf bank_mask:0xf
+    """
+    found = run(assemble, body, rows(LANE + 100))
+    np.testing.assert_array_equal(found[:, 0], [*range(101, 164), 7])
+    np.testing.assert_array_equal(found[:, 1], [7, *range(100, 163)])
+    np.testing.assert_array_equal(found[:, 2], [7] * 32 + [131] * 32)
 
 
 def test_moves_between_lanes(assemble: Assemble) -> None:
