@@ -63,12 +63,18 @@ from pathlib import Path
 from mxc.runtime.device import open_devices
 from mxc.runtime.machine import core_cpus
 before = os.sched_getaffinity(0)
-open_devices(["local-task"] * 2, max(1, len(core_cpus()) // 2), "")
+count = max(1, len(core_cpus()) // 2)
+open_devices(["local-task"] * 2, count, "")
 assert os.sched_getaffinity(0) == before
-time.sleep(0.5)
-for task in Path("/proc/self/task").iterdir():
-    if (task / "comm").read_text().startswith("iree-worker"):
-        print(sorted(os.sched_getaffinity(int(task.name))))
+until, found = time.monotonic() + 60, []
+# A worker has its name, and then its cores, a moment after it begins.
+settled = lambda: len(found) == 2 * count and (len(before) == 1 or before not in found)
+while not settled() and time.monotonic() < until:
+    tasks = [task for task in Path("/proc/self/task").iterdir()
+             if (task / "comm").read_text().startswith("iree-worker")]
+    found = [os.sched_getaffinity(int(task.name)) for task in tasks]
+for cores in found:
+    print(sorted(cores))
 """
 
 

@@ -177,7 +177,7 @@ def test_keys(start: Callable[..., Running]) -> None:
 
 
 def test_limits_of_bodies(start: Callable[..., Running]) -> None:
-    settings = Settings(body_bytes=1000, body_seconds=0.5, prompt_tokens=30)
+    settings = Settings(body_bytes=1000, body_seconds=2.0, prompt_tokens=30)
     made = start(ScriptedModel(vocabulary=484), settings)
     assert post(made, CHAT, chat(user="x" * 2000)).status_code == 413
     # Chunks without a length, and a length without a body.
@@ -196,7 +196,7 @@ def test_limits_of_bodies(start: Callable[..., Running]) -> None:
 
 def test_a_full_queue_and_a_slow_answer(start: Callable[..., Running]) -> None:
     model = PagedModel(vocabulary=484, seconds=0.02, full_pages=300, window_pages=60, context=500)
-    made = start(model, Settings(request_seconds=1.0), queue=1, sequences=1)
+    made = start(model, Settings(request_seconds=3.0), queue=1, sequences=1)
     never = {str(token): -100 for token in made.model.ends}
     body = {"model": "tiny", "prompt": "x", "max_tokens": 400, "logit_bias": never}
     found: list[httpx2.Response] = []
@@ -204,13 +204,16 @@ def test_a_full_queue_and_a_slow_answer(start: Callable[..., Running]) -> None:
     def ask() -> None:
         found.append(post(made, TEXT, body))
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread, counted in zip(threads, ("running", "waiting"), strict=True):
         thread.start()
-        time.sleep(0.1)
+        while not getattr(made.model.engine.counts, counted):
+            time.sleep(0.01)
+    for _ in range(2):
+        ask()
     for thread in threads:
         thread.join()
-    assert sorted(response.status_code for response in found) == [429, 429, 504, 504]
+    assert [response.status_code for response in found] == [429, 429, 504, 504]
     turned_away = next(response for response in found if response.status_code == 429)
     assert int(turned_away.headers["retry-after"]) >= 1
     assert made.all_pages_are_free()

@@ -60,9 +60,9 @@ def test_many_stars_take_no_time():
         rules=excluding(["a*" * 40 + "b"], Syntax.PREFIX)
         + excluding(["a*" * 40 + "b"], Syntax.GLOB),
     )
-    start = time.perf_counter()
+    start = time.process_time()
     assert declared.scheme("a" * 200 + ".c") is PLAIN
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_a_fused_layer_has_the_scheme_of_its_parts():

@@ -39,7 +39,7 @@ def folder():
 def tried(path):
     """Open it and look at every tensor; whether it was read."""
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         for tensor in open_checkpoint(path).tensors.values():
             statistics(tensor)
@@ -48,7 +48,7 @@ def tried(path):
     except CheckpointError:
         read = False
     finally:
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert seconds < 5
