@@ -9,18 +9,13 @@ from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.expand_fnuz import ExpandFnuz
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.kernels.cpu.isa import best_isa
-from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
-from mxc.passes.lower_attention_to_gpu_kernels import LowerAttentionToGpuKernels
 from mxc.passes.lower_dequantise_to_gpu_kernels import LowerDequantiseToGpuKernels
-from mxc.passes.lower_grouping_to_gpu_kernels import LowerGroupingToGpuKernels
+from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
+from mxc.passes.lower_named_operations_to_gpu_kernels import LowerNamedOperationsToGpuKernels
 from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
 from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
-from mxc.passes.lower_recurrences_to_cpu_kernels import LowerRecurrencesToCpuKernels
-from mxc.passes.lower_recurrences_to_gpu_kernels import LowerRecurrencesToGpuKernels
-from mxc.passes.lower_rotary_writes import LowerRotaryWrites
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
-from mxc.passes.lower_top_k_to_gpu_kernels import LowerTopKToGpuKernels
 from mxc.passes.normalise import NORMALISE
 from mxc.passes.propagate_nan import PropagateNan
 from mxc.passes.round_to_elements import RoundToElements
@@ -84,17 +79,11 @@ def pipeline(target: str, *, schedules: str = "") -> Pipeline:
 _F32_LANES = ((16, "avx512bw"), (8, "fma"), (4, "neon"))
 
 
-#: Of a lane of a GPU: f32 that it loads at once.
-_LOADED = 4
-
-
 def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
     found: list[Pass] = []
     lanes = [n for n, feature in _F32_LANES if target.has_any((feature,))]
     if lanes:
-        found.append(LowerAttentionToCpuKernels(lanes=lanes[0]))
-        found.append(LowerRecurrencesToCpuKernels(lanes=lanes[0]))
-        found.append(LowerRotaryWrites(lanes=lanes[0]))
+        found.append(LowerNamedOperationsToCpuKernels(lanes=lanes[0]))
     gpu = target.gpu
     if schedules and gpu is None and best_isa(target) is None:
         raise TargetError(
@@ -108,13 +97,9 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
         ]
         # What a quantisation reads as blocks is not dequantised first.
         found.append(LowerQuantiseToGpuKernels(target=target.name))
-        found.append(LowerRecurrencesToGpuKernels(target=target.name))
-        found.append(LowerRotaryWrites(lanes=_LOADED, wave=gpu.matrix.lanes))
-        found.append(LowerTopKToGpuKernels(target=target.name))
-        found.append(LowerGroupingToGpuKernels(target=target.name))
         if gpu.matrix.converts:
             found.append(LowerDequantiseToGpuKernels())
-        found.append(LowerAttentionToGpuKernels(target=target.name))
+        found.append(LowerNamedOperationsToGpuKernels(target=target.name))
     isa = best_isa(target)
     if isa is not None:
         found += [LowerToCpuKernels(isa=isa, file=schedules), LowerQuantiseToCpuKernels(isa=isa)]

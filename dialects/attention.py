@@ -61,11 +61,9 @@ class Runs:
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """A call of the operation: its operands and options, see `attention`. `products`: the two
-    contractions of its reference."""
+    """A call of the operation: its operands and options, see `attention`."""
 
     op: ir.Operation
-    products: tuple[ir.Operation, ir.Operation]
     queries: ir.Value
     sinks: ir.Value
     rows: Runs
@@ -138,10 +136,8 @@ def _read(found: NamedCall) -> AttentionCall:
     if "chunk" in numbers:
         reach = Chunk(numbers["chunk"])
     queries, sinks, positions, runs, pool, lists, keys, values = found.op.operands
-    first, second = found.products
     return AttentionCall(
         op=found.op,
-        products=(first, second),
         queries=queries,
         sinks=sinks,
         rows=Runs(positions, runs),

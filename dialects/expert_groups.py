@@ -19,7 +19,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
 from mxc.dialects import named_operations
-from mxc.dialects.generic import constant, empty, generic, loop_index, shape_of
+from mxc.dialects.generic import constant, empty, generic, i32, loop_index, shape_of
 from mxc.dialects.sizes import size_of, value_of
 
 #: The operation's name, and the options that it is built with.
@@ -74,11 +74,6 @@ def grouping_calls(module: ir.Operation) -> Iterator[GroupingCall]:
     for found in named_operations.calls(module, GROUP_BY_EXPERT):
         experts, rows = (ir.IntegerAttr(found.options[name]).value for name in (EXPERTS, ROWS))
         yield GroupingCall(found.op, found.op.operands[0], experts, rows)
-
-
-def i32() -> ir.Type:
-    """The i32 type of the current context."""
-    return ir.IntegerType.get_signless(32)
 
 
 def _reference(

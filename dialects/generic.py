@@ -17,6 +17,7 @@ from iree.compiler.dialects import linalg, tensor
 
 from mxc.dialects.sizes import constant as constant
 from mxc.dialects.sizes import element_of as element_of
+from mxc.dialects.sizes import i32 as i32
 from mxc.dialects.sizes import shape_of as shape_of
 from mxc.dialects.sizes import size_of
 

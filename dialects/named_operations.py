@@ -37,11 +37,6 @@ class NamedCall:
         """What the operation was built with."""
         return ir.DictAttr(self.function.attributes[OPTIONS])
 
-    @property
-    def products(self) -> tuple[ir.Operation, ...]:
-        """The contractions of the reference, in their order."""
-        return tuple(_marked(self.function))
-
 
 def call(
     name: str,
@@ -119,23 +114,35 @@ def erase_unused(module: ir.Operation) -> None:
             function.erase()
 
 
+def products(op: ir.Operation) -> tuple[ir.Operation, ...]:
+    """The contractions of the reference of a call, in their order; none of other operations."""
+    function = _called(op) if op.name == "util.call" else None
+    return () if function is None else tuple(_marked(function))
+
+
 def size_of_result(op: ir.Operation, number: int, axis: int) -> tuple[int, int] | None:
     """The operand of a call and its axis that are as large as a dynamic dimension of a result."""
+    function = _called(op)
+    if function is None or SIZES not in function.attributes:
+        return None
+    numbers = list(ir.DenseI64ArrayAttr(function.attributes[SIZES]))
+    pairs = iter(zip(numbers[::2], numbers[1::2], strict=True))
+    for place, result in enumerate(op.results):
+        kind = ir.RankedTensorType(result.type)
+        for dimension in range(kind.rank):
+            if kind.is_dynamic_dim(dimension):
+                found = next(pairs)
+                if (place, dimension) == (number, axis):
+                    return found
+    return None
+
+
+def _called(op: ir.Operation) -> ir.Operation | None:
+    """The function that a call calls, if it has a body."""
     symbol = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
     for function in _functions(_module_of(op)):
-        if ir.StringAttr(function.attributes["sym_name"]).value != symbol:
-            continue
-        if SIZES not in function.attributes:
-            return None
-        numbers = list(ir.DenseI64ArrayAttr(function.attributes[SIZES]))
-        pairs = iter(zip(numbers[::2], numbers[1::2], strict=True))
-        for place, result in enumerate(op.results):
-            kind = ir.RankedTensorType(result.type)
-            for dimension in range(kind.rank):
-                if kind.is_dynamic_dim(dimension):
-                    found = next(pairs)
-                    if (place, dimension) == (number, axis):
-                        return found
+        if ir.StringAttr(function.attributes["sym_name"]).value == symbol:
+            return function
     return None
 
 

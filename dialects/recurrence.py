@@ -48,10 +48,9 @@ class States:
 
 @dataclass(frozen=True)
 class DeltaRuleCall:
-    """A call of the operation, see `delta_rule`. `products`: the contractions of its reference."""
+    """A call of the operation, see `delta_rule`."""
 
     op: ir.Operation
-    products: tuple[ir.Operation, ...]
     queries: ir.Value
     keys: ir.Value
     values: ir.Value
@@ -100,9 +99,7 @@ def delta_rule_calls(module: ir.Operation) -> Iterator[DeltaRuleCall]:
     """The calls of the operation in a program; they may be replaced meanwhile."""
     for found in named_operations.calls(module, DELTA_RULE):
         queries, keys, values, decay, beta, *states = found.op.operands
-        yield DeltaRuleCall(
-            found.op, found.products, queries, keys, values, decay, beta, States(*states)
-        )
+        yield DeltaRuleCall(found.op, queries, keys, values, decay, beta, States(*states))
 
 
 def convolution_calls(module: ir.Operation) -> Iterator[ConvolutionCall]:

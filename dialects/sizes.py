@@ -31,6 +31,11 @@ def element_of(value: ir.Value) -> ir.Type:
     return ir.RankedTensorType(value.type).element_type
 
 
+def i32() -> ir.Type:
+    """The i32 type."""
+    return ir.IntegerType.get_signless(32)
+
+
 def constant(value: float | int, kind: ir.Type) -> ir.Value:
     """A constant of a scalar type, or of a vector type with that value in every element.
 

@@ -16,18 +16,13 @@ from mxc.passes.fuse_dequantize import FuseDequantize
 from mxc.passes.fuse_epilogues import FuseEpilogues
 from mxc.passes.gather_packed import GatherPacked
 from mxc.passes.hoist_scales import HoistScales
-from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
-from mxc.passes.lower_attention_to_gpu_kernels import LowerAttentionToGpuKernels
 from mxc.passes.lower_dequantise_to_gpu_kernels import LowerDequantiseToGpuKernels
-from mxc.passes.lower_grouping_to_gpu_kernels import LowerGroupingToGpuKernels
+from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
+from mxc.passes.lower_named_operations_to_gpu_kernels import LowerNamedOperationsToGpuKernels
 from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
 from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
-from mxc.passes.lower_recurrences_to_cpu_kernels import LowerRecurrencesToCpuKernels
-from mxc.passes.lower_recurrences_to_gpu_kernels import LowerRecurrencesToGpuKernels
-from mxc.passes.lower_rotary_writes import LowerRotaryWrites
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
-from mxc.passes.lower_top_k_to_gpu_kernels import LowerTopKToGpuKernels
 from mxc.passes.merge_loops import MergeLoops
 from mxc.passes.propagate_nan import PropagateNan
 from mxc.passes.raise_dequantize import RaiseDequantize
@@ -59,18 +54,13 @@ PASSES: tuple[type[Pass], ...] = (
     FuseEpilogues,
     GatherPacked,
     HoistScales,
-    LowerAttentionToCpuKernels,
-    LowerAttentionToGpuKernels,
     LowerDequantiseToGpuKernels,
-    LowerGroupingToGpuKernels,
+    LowerNamedOperationsToCpuKernels,
+    LowerNamedOperationsToGpuKernels,
     LowerQuantiseToCpuKernels,
     LowerQuantiseToGpuKernels,
-    LowerRecurrencesToCpuKernels,
-    LowerRecurrencesToGpuKernels,
-    LowerRotaryWrites,
     LowerToCpuKernels,
     LowerToGpuKernels,
-    LowerTopKToGpuKernels,
     MergeLoops,
     PropagateNan,
     RaiseDequantize,

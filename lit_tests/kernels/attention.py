@@ -13,7 +13,7 @@ from mxc.dialects.attention import Runs, attention
 from mxc.dialects.context import new_context
 from mxc.dialects.pages import Pages
 from mxc.passes.base import run
-from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
+from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
 from mxc.targets.target import target
 
 # Eight rows times two registers: of each step of D, the keys are loaded and the queries broadcast.
@@ -83,7 +83,7 @@ def show(title: str, name: str, lanes: int, register: str) -> None:
     """Compile for a target and print the loops that multiply most."""
     with tempfile.TemporaryDirectory() as folder:
         compiler = iree.Compiler(target(name), program(), Path(folder))
-        run((LowerAttentionToCpuKernels(lanes=lanes),), compiler.module)
+        run((LowerNamedOperationsToCpuKernels(lanes=lanes),), compiler.module)
         for phase in iree.PHASES[: iree.PHASES.index("hal") + 1]:
             compiler.run_to(phase)
         text = next(text for text in iree.assembly(Path(folder)) if re.search(PRODUCT, text))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
@@ -80,24 +80,34 @@ class Calls:
         scalars: Sequence[ir.Value],
         threads: Threads | None = None,
         cases: Cases | None = None,
+        updated: int | None = None,
     ) -> ir.Operation:
         """The call of @name on `tensors`, in any shape of as many elements, here. `threads`,
-        `cases`: of a kernel for a GPU."""
+        `cases`: of a kernel for a GPU. `updated`: the tensor that it writes to where it lies, which
+        is the last result."""
+        self.once(name, lambda: build(name, kernel, threads, cases))
+        given = kernel.given(scalars)
+        buffers, made = given.buffers, given.buffers[len(tensors) :]
+        operands = [as_buffer(value, each) for value, each in zip(tensors, buffers, strict=False)]
+        tied = [-1] * len(made)
+        if updated is not None:
+            made, tied = [*made, buffers[updated]], [*tied, updated]
+        return dispatch_all(
+            name,
+            [*operands, *scalars],
+            [as_tensor(each.memref) for each in made],
+            workload=scalars,
+            sizes=dynamic_of([*buffers[: len(tensors)], *made]),
+            tied=tied,
+        )
+
+    def once(self, name: str, make: Callable[[], None]) -> None:
+        """Build @name before all that there is, if there is none yet."""
         if name not in self._built:
             self._built.add(name)
             assert self._first is not None
             with ir.InsertionPoint(self._first), ir.Location.unknown():
-                build(name, kernel, threads, cases)
-        given = kernel.given(scalars)
-        buffers, count = given.buffers, len(tensors)
-        operands = [as_buffer(value, each) for value, each in zip(tensors, buffers, strict=False)]
-        return dispatch_all(
-            name,
-            [*operands, *scalars],
-            [as_tensor(each.memref) for each in buffers[count:]],
-            workload=scalars,
-            sizes=dynamic_of(buffers),
-        )
+                make()
 
 
 def build(

@@ -21,14 +21,13 @@ from iree.compiler import ir
 from iree.compiler.dialects import tensor
 
 from mxc.artifact.pages import stored_positions
-from mxc.dialects import named_operations
 from mxc.dialects.attention import AttentionCall, Chunk, Reach, attention_calls
 from mxc.dialects.generic import element_of
-from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.pages import page_format
 from mxc.dialects.pool_reads import PoolRead
 from mxc.dialects.reasons import Reason
 from mxc.dialects.sizes import size_of
+from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import (
     Cases,
     Threads,
@@ -38,12 +37,11 @@ from mxc.passes.kernels.executables import (
     switch_below,
 )
 from mxc.passes.kernels.extents import Buffer, Size, dynamic_of, value_of
+from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.reshapes import as_tensor, reshape
 from mxc.passes.kernels.roundings import rounding_of
 from mxc.passes.kernels.runs import reach_size
 from mxc.passes.kernels.vectors import f32, i8, i32
-from mxc.passes.rewriting.rebuild import replace as replace_op
-from mxc.passes.rewriting.rebuild import sweep
 
 
 @dataclass(frozen=True)
@@ -129,34 +127,28 @@ class Kernel(Protocol):
 K = TypeVar("K", bound=Kernel)
 
 
-def lower_attention(
-    module: ir.Operation,
-    kernel: Callable[[AttentionCall], K | Reason],
-    build: Callable[[str, K], None],
-) -> None:
-    """Replace each attention over pages by calls of the kernel for it, if there is one.
+def attention_lowering(
+    kernel: Callable[[AttentionCall], K | Reason], build: Callable[[str, K], None]
+) -> Lowering[AttentionCall, K]:
+    """Attention over pages becomes calls of the kernel for it.
 
-    Where there is none the reason is written on both products of its reference.
     `build`: the executables of a kernel, once, at the insertion point: see `executables_of`. A
     kernel whose result is no f32 stands for the rounding after the attention too.
     """
     names: dict[K, str] = {}
-    for call in attention_calls(module):
-        shape = kernel(call)
-        if isinstance(shape, Reason):
-            for product in call.products:
-                write_reason(product, shape)
-            continue
+
+    def last(call: AttentionCall, shape: K) -> ir.Operation:
+        found = call.op if shape.result == "f32" else rounding_of(call.op)
+        assert found is not None
+        return found
+
+    def dispatch(calls: Calls, call: AttentionCall, shape: K) -> Sequence[ir.Value]:
         if shape not in names:
             names[shape] = _name(shape, set(names.values()))
-            with ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0]):
-                build(names[shape], shape)
-        last = call.op if shape.result == "f32" else rounding_of(call.op)
-        assert last is not None
-        with ir.InsertionPoint(last), last.location:
-            replace_op(last, _call(names[shape], shape, call, last.results[0].type))
-    sweep(module)
-    named_operations.erase_unused(module)
+        calls.once(names[shape], lambda: build(names[shape], shape))
+        return [_call(names[shape], shape, call, last(call, shape).results[0].type)]
+
+    return Lowering(attention_calls, kernel, dispatch, last)
 
 
 def _name(shape: Kernel, taken: set[str]) -> str:

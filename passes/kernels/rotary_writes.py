@@ -6,36 +6,53 @@ thread over every so many of them: what is turned together is in two registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
 
 from mxc.dialects.amdgpu import thread
-from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.generic import constant, element_of, shape_of
+from mxc.dialects.pool_reads import PoolRead
 from mxc.dialects.reasons import Reason
-from mxc.dialects.rotary_writes import RotaryWrite
+from mxc.dialects.rotary_writes import RotaryWrite, rotary_writes
+from mxc.dialects.sizes import size_of
+from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Threads, workgroup
-from mxc.passes.kernels.extents import Buffer, Size
+from mxc.passes.kernels.extents import Buffer, Size, Sized, value_of
+from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.vectors import f32, i32, index, load, loop, of
 
 #: Types of pools; lanes of a workgroup on a GPU.
 _FLOATS, _THREADS = ("bf16", "f16", "f32"), 256
+#: Of the operands of a kernel: the slots, and the pool.
+_SLOTS, _POOL = 5, 6
 
 
-@dataclass(frozen=True)
-class Extents:
-    """Extents of a call: rows T and pages N of the pool; None where there is no call."""
+def rotary_lowering(lanes: int, wave: int | None = None) -> Lowering[RotaryWrite, RotaryKernel]:
+    """Calls of `rotary_write` become kernels of registers of `lanes` f32."""
+    return Lowering(rotary_writes, lambda call: RotaryKernel.of(call, lanes, wave), _dispatch)
 
-    rows: Size = None
-    pages: Size = None
+
+def _dispatch(calls: Calls, call: RotaryWrite, kernel: RotaryKernel) -> Sequence[ir.Value]:
+    entry = constant(call.entry, ir.IndexType.get())
+    scalars = [entry, *(value_of(size_of(each, 0)) for each in (call.queries, call.pool))]
+    made = calls.dispatch(
+        kernel.name, kernel, call.op.operands, scalars, kernel.threads, updated=_POOL
+    )
+    entries, positions = kernel.pool
+    PoolRead(operand=_POOL, part=2, of=entries * positions, runs=_SLOTS).write(made)
+    return list(made.results)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RotaryKernel:
+class RotaryKernel(Sized):
     """`queries` and `heads` heads of `depth` elements, into pages of `pool` (entries, positions) of
-    `element`; `lanes`: elements of a register. `wave`: lanes of one, None on a CPU."""
+    `element`; `lanes`: elements of a register. `wave`: lanes of one, None on a CPU.
+
+    With each call come the `entry` of keys, the number of rows, and the pages of the pool.
+    """
 
     queries: int
     heads: int
@@ -44,6 +61,9 @@ class RotaryKernel:
     element: str
     lanes: int
     wave: int | None
+    entry: Size = None
+    rows: Size = None
+    pages: Size = None
 
     @staticmethod
     def of(call: RotaryWrite, lanes: int, wave: int | None) -> RotaryKernel | Reason:
@@ -76,23 +96,30 @@ class RotaryKernel:
         """Threads of a workgroup, on a GPU."""
         return None if self.wave is None else Threads(_THREADS, self.wave)
 
-    def buffers(self, of: Extents) -> list[Buffer]:
+    @property
+    def workgroups(self) -> list[Size]:
+        """Along the rows."""
+        return [self.rows]
+
+    @property
+    def buffers(self) -> list[Buffer]:
         """Queries, keys, values, cos, sin, slots, the pool, and the turned queries."""
-        asked = Buffer([of.rows, self.queries * self.depth], f32())
-        rows = Buffer([of.rows, self.heads * self.depth], f32())
-        table = Buffer([of.rows, self.depth // 2], f32())
-        pool = [of.pages, *self.pool, self.heads, self.depth]
+        asked = Buffer([self.rows, self.queries * self.depth], f32())
+        rows = Buffer([self.rows, self.heads * self.depth], f32())
+        table = Buffer([self.rows, self.depth // 2], f32())
+        pool = [self.pages, *self.pool, self.heads, self.depth]
         kind = ir.Type.parse(self.element)
-        slots = Buffer([of.rows], i32())
+        slots = Buffer([self.rows], i32())
         return [asked, rows, rows, table, table, slots, Buffer(pool, kind), asked]
 
-    def body(self, entry: ir.Value, *buffers: ir.Value) -> None:
+    def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         queries, keys, values, cos, sin, slots, pool, result = buffers
         row, half = workgroup(0), self.depth // 2
         slot = arith.index_castui(ir.IndexType.get(), memref.LoadOp(slots, [row]).result)
         positions = index(self.pool[1])
         page, at = arith.divui(slot, positions), arith.remui(slot, positions)
+        entry = value_of(self.entry)
         next_entry = arith.addi(entry, index(1))
 
         def turned(source: ir.Value, head: ir.Value, column: ir.Value) -> list[ir.Value]:

@@ -11,6 +11,7 @@ from iree.compiler.dialects import arith, memref, scf, vector
 from numpy.typing import NDArray
 
 from mxc.dialects.generic import constant
+from mxc.dialects.generic import i32 as i32
 
 
 def index(value: int) -> ir.Value:
@@ -36,11 +37,6 @@ def i8() -> ir.Type:
 def i16() -> ir.Type:
     """The i16 type."""
     return ir.IntegerType.get_signless(16)
-
-
-def i32() -> ir.Type:
-    """The i32 type."""
-    return ir.IntegerType.get_signless(32)
 
 
 def f32() -> ir.Type:

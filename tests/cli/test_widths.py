@@ -13,7 +13,7 @@ LISTS = {
     "formats": ("mxfp6e3m2", "1.5259e-05", "f8E4M3FN"),
     "recipes": ("rceil",),
     "targets": ("v_wmma_scale16_f32_16x16x128_f8f6f4", "cpu:sapphirerapids", "amx-bf16"),
-    "passes": ("mxc-lower-recurrences-to-gpu-kernels",),
+    "passes": ("mxc-lower-named-operations-to-gpu-kernels",),
     "pipeline --target gfx950": ("mxc-set-gpu-schedule{matrix-rows=16}",),
 }
 WIDTHS = (80, 100)

@@ -35,7 +35,7 @@ from mxc.compiler.steps import Request
 from mxc.dialects.attention import Chunk
 from mxc.passes.base import run
 from mxc.passes.kernels.attention.shape import ENOUGH_WORKGROUPS, PIECE_KEYS
-from mxc.passes.lower_attention_to_cpu_kernels import LowerAttentionToCpuKernels
+from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
 from mxc.runtime.device import open_device
 from mxc.targets.target import target
 
@@ -116,7 +116,7 @@ NARROW, NARROW_CASES = "four lanes", [case for case in CASES if case.heads == 1]
 
 def narrow() -> bytes:
     compiler = iree.Compiler(HOST, program(NARROW_CASES))
-    run((LowerAttentionToCpuKernels(lanes=4),), compiler.module)
+    run((LowerNamedOperationsToCpuKernels(lanes=4),), compiler.module)
     return str(compiler.module).encode()
 
 

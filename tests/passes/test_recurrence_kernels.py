@@ -18,7 +18,7 @@ from mxc.compiler.driver import compile_here
 from mxc.compiler.pipelines import pipeline
 from mxc.compiler.steps import Request
 from mxc.passes.base import run
-from mxc.passes.lower_recurrences_to_cpu_kernels import LowerRecurrencesToCpuKernels
+from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
 from mxc.runtime.device import open_device
 from mxc.targets.target import target
 
@@ -67,7 +67,7 @@ Call = Callable[[str, Case, Given], tuple[Array, Array]]
 def lowered(lanes: int, source: str) -> str:
     """The program with kernels of so many lanes."""
     compiler = iree.Compiler(HOST, source.encode())
-    run((LowerRecurrencesToCpuKernels(lanes=lanes),), compiler.module)
+    run((LowerNamedOperationsToCpuKernels(lanes=lanes),), compiler.module)
     return str(compiler.module)
 
 

@@ -21,8 +21,7 @@ from mxc.compiler.models.blocks.activations import Blocks
 from mxc.compiler.models.blocks.primitives import collapse, expand, f32, slice_of, to_f32
 from mxc.dialects import expert_groups
 from mxc.dialects.boundary import pack, unpack
-from mxc.dialects.expert_groups import i32
-from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
+from mxc.dialects.generic import constant, element_of, generic, i32, loop_index, shape_of
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.scaled import scaled_contraction
 

@@ -8,17 +8,21 @@ writes the slot of each of its pairs, and the pair of each of its slots.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
 
 from mxc.dialects.amdgpu import barrier, shared, thread
+from mxc.dialects.expert_groups import GroupingCall, grouping_calls
 from mxc.dialects.generic import constant
 from mxc.dialects.reasons import Reason
+from mxc.dialects.sizes import size_of
+from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Threads
-from mxc.passes.kernels.extents import Buffer, Size, named, product, value_of
+from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product, value_of
 from mxc.passes.kernels.gpu.lanes import at_most, below, divided, long, plus, short, times
+from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.vectors import i32, index, load, loop
 
 #: Lanes of a workgroup at least, which bring as many pairs at once, and at most.
@@ -28,7 +32,7 @@ _TOGETHER = 4
 
 
 @dataclass(frozen=True)
-class Grouping:
+class Grouping(Sized):
     """`pairs` pairs of `experts` experts, in `groups` groups of `rows` slots.
 
     Where `pairs` and `groups` are None, they are index scalars of each call. `wave`: lanes of one.
@@ -57,16 +61,6 @@ class Grouping:
         """Threads of a workgroup."""
         waves = -(-self.experts // self.wave)
         return Threads(max(waves * self.wave, _LEAST), self.wave)
-
-    @property
-    def scalars(self) -> int:
-        """How many index values come with each call."""
-        return 2
-
-    def given(self, scalars: Sequence[ir.Value]) -> Grouping:
-        """This kernel for so many pairs and groups."""
-        pairs, groups = scalars
-        return replace(self, pairs=pairs, groups=groups)
 
     @property
     def workgroups(self) -> list[Size]:
@@ -144,6 +138,20 @@ class Grouping:
             barrier()
             scf.YieldOp(list(inner.results))
         return outer.results[0]
+
+
+def grouping_lowering(wave: int) -> Lowering[GroupingCall, Grouping]:
+    """The sorting of rows by expert becomes kernels for waves of so many lanes."""
+    return Lowering(
+        grouping_calls, lambda call: Grouping.of(call.experts, call.rows, wave), _dispatch
+    )
+
+
+def _dispatch(calls: Calls, call: GroupingCall, kernel: Grouping) -> Sequence[ir.Value]:
+    chosen, groups, _ = call.op.operands
+    scalars = [value_of(size_of(each, 0)) for each in (chosen, groups)]
+    made = calls.dispatch(kernel.name, kernel, [chosen], scalars, kernel.threads)
+    return list(made.results)
 
 
 def _fill(into: ir.Value, first: ir.Value, behind: ir.Value, step: int, value: ir.Value) -> None:

@@ -10,23 +10,31 @@ the copy of the row in shared memory, which all of them read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
 
 from mxc.dialects.amdgpu import barrier, shared, thread
-from mxc.dialects.generic import constant
+from mxc.dialects.generic import constant, element_of, shape_of
+from mxc.dialects.linalg_ext import TOP_K
 from mxc.dialects.reasons import Reason
+from mxc.dialects.sizes import dynamic_sizes
+from mxc.passes.gather_packed import operations_named
+from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named
 from mxc.passes.kernels.gpu.lanes import below, plus, short
+from mxc.passes.kernels.lowerings import Lowering
+from mxc.passes.kernels.values import is_filled
 from mxc.passes.kernels.vectors import f32, i32, index, load, loop
 
 #: Lanes of a workgroup at most; elements that are read at once.
 _MOST, _TOGETHER = 1024, 4
 _NOTHING = float("-inf")
+#: arith.CmpFPredicate.OGT.
+_OGT = 2
 
 
 @dataclass(frozen=True)
@@ -106,3 +114,54 @@ class TopK(Sized):
 def _greater(x: ir.Value, y: ir.Value) -> ir.Value:
     """Whether x > y; not where one is NaN."""
     return arith.cmpf(arith.CmpFPredicate.OGT, x, y)
+
+
+@dataclass(frozen=True)
+class TopKCall:
+    """iree_linalg_ext.topk_v2."""
+
+    op: ir.Operation
+
+
+def top_k_lowering(wave: int) -> Lowering[TopKCall, TopK]:
+    """The choice of the largest elements of rows becomes kernels for waves of so many lanes."""
+    return Lowering(_calls, lambda call: _kernel(call, wave), _dispatch)
+
+
+def _calls(module: ir.Operation) -> Iterator[TopKCall]:
+    yield from map(TopKCall, operations_named(module, TOP_K))
+
+
+def _dispatch(calls: Calls, call: TopKCall, kernel: TopK) -> Sequence[ir.Value]:
+    x = call.op.operands[0]
+    made = calls.dispatch(kernel.name, kernel, [x], dynamic_sizes(x), kernel.threads)
+    return list(made.results)
+
+
+def _kernel(call: TopKCall, wave: int) -> TopK | Reason:
+    """What computes a call, or why no kernel does."""
+    op = call.op
+    x, *given, values, indices = op.operands
+    kinds = [str(element_of(each)) for each in (x, values, indices)]
+    if kinds != ["f32", "f32", "i32"]:
+        return Reason(f"it chooses {', '.join(kinds)}; kernels choose f32, f32, i32")
+    shape, axis = shape_of(x), ir.IntegerAttr(op.attributes["dimension"]).value
+    if given or len(shape) != 2 or axis != 1 or shape[1] < 0:
+        return Reason("kernels choose from rows [rows, columns] of known columns, without indices")
+    if not _falls(op):
+        return Reason("kernels choose the greatest")
+    if not (is_filled(values, float("-inf")) and is_filled(indices, 0)):
+        return Reason("its results begin with others than -inf and 0")
+    return TopK.of(shape, shape_of(values)[1], wave)
+
+
+def _falls(op: ir.Operation) -> bool:
+    """Whether an element goes before another where it is greater."""
+    block = op.regions[0].blocks[0]
+    compare, *others = (each.operation for each in block.operations)
+    return (
+        len(others) == 1
+        and compare.name == "arith.cmpf"
+        and ir.IntegerAttr(compare.attributes["predicate"]).value == _OGT
+        and list(compare.operands) == list(block.arguments)
+    )

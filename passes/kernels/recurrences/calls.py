@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from dataclasses import dataclass
 from typing import Protocol
 
 from iree.compiler import ir
 
-from mxc.dialects import named_operations
 from mxc.dialects.generic import shape_of
-from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.pool_reads import PoolRead
 from mxc.dialects.reasons import Reason
 from mxc.dialects.recurrence import (
     ConvolutionCall,
     DeltaRuleCall,
-    States,
     convolution_calls,
     delta_rule_calls,
 )
 from mxc.dialects.sizes import size_of, value_of
+from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Threads, dispatch_all, executable
 from mxc.passes.kernels.extents import Size, dynamic_of
+from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.recurrences.shape import ConvolutionShape, Extents, RuleShape
 from mxc.passes.kernels.reshapes import as_buffer
-from mxc.passes.rewriting.worklist import replace_op
 
 Shape = RuleShape | ConvolutionShape
+
+
+Call = DeltaRuleCall | ConvolutionCall
 
 
 class Kernel(Protocol):
@@ -44,37 +45,31 @@ class Kernel(Protocol):
         """Build the body at the insertion point. `buffers`: those of the shape."""
 
 
-def lower_recurrences(module: ir.Operation, choose: Callable[[Shape], Kernel | Reason]) -> None:
-    """Replace each recurrence by a dispatch of the kernel that is chosen for it.
+@dataclass(frozen=True)
+class Recurrence:
+    """A kernel for a shape."""
 
-    Where there is none the reason is written on the call, and on the contractions of its reference.
-    """
-    built: set[str] = set()
-    # A call is read when its turn comes: the pool of one may be the result of the one before.
-    calls: Iterator[DeltaRuleCall | ConvolutionCall]
-    calls = chain(delta_rule_calls(module), convolution_calls(module))
-    for call in calls:
-        op, shape = call.op, _shape(call)
-        kernel = shape if isinstance(shape, Reason) else choose(shape)
-        if isinstance(kernel, Reason):
-            # A report is of contractions; a convolution has none.
-            for each in [op, *(call.products if isinstance(call, DeltaRuleCall) else ())]:
-                write_reason(each, kernel)
-            continue
-        assert not isinstance(shape, Reason)
-        if shape.name not in built:
-            built.add(shape.name)
-            first = ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0])
-            with first, ir.Location.unknown():
-                _build(shape, kernel)
-        with ir.InsertionPoint(op), op.location:
-            made = _dispatch(shape, op, call.states)
-        replace_op(op, made.results)
-    named_operations.erase_unused(module)
+    shape: Shape
+    kernel: Kernel
 
 
-def _shape(call: DeltaRuleCall | ConvolutionCall) -> Shape | Reason:
-    return RuleShape.of(call) if isinstance(call, DeltaRuleCall) else ConvolutionShape.of(call)
+def recurrence_lowering(choose: Callable[[Shape], Kernel | Reason]) -> Lowering[Call, Recurrence]:
+    """Each recurrence becomes a dispatch of the kernel that is chosen for its shape."""
+
+    def calls(module: ir.Operation) -> Iterator[Call]:
+        yield from delta_rule_calls(module)
+        yield from convolution_calls(module)
+
+    def kernel(call: Call) -> Recurrence | Reason:
+        shape: Shape | Reason = (
+            RuleShape.of(call) if isinstance(call, DeltaRuleCall) else ConvolutionShape.of(call)
+        )
+        if isinstance(shape, Reason):
+            return shape
+        chosen = choose(shape)
+        return chosen if isinstance(chosen, Reason) else Recurrence(shape, chosen)
+
+    return Lowering(calls, kernel, _dispatch)
 
 
 def _build(shape: Shape, kernel: Kernel) -> None:
@@ -100,8 +95,10 @@ def _extents(scalars: Sequence[ir.Value]) -> Extents:
     return Extents(rows, runs, slots)
 
 
-def _dispatch(shape: Shape, op: ir.Operation, states: States) -> ir.Operation:
-    """The call in the place of `op`, whose last operands are the pool, layer, runs and places."""
+def _dispatch(calls: Calls, call: Call, kernel: Recurrence) -> Sequence[ir.Value]:
+    # The last operands are the pool, layer, runs and places.
+    op, shape, states = call.op, kernel.shape, call.states
+    calls.once(shape.name, lambda: _build(shape, kernel.kernel))
     rows = value_of(size_of(op.operands[0], 0))
     runs, slots = (value_of(size_of(each, 0)) for each in (states.runs, states.pool))
     scalars = [states.layer, rows, runs, slots]
@@ -128,4 +125,4 @@ def _dispatch(shape: Shape, op: ir.Operation, states: States) -> ir.Operation:
     )
     layers = shape_of(states.pool)[1]
     PoolRead(operand=len(given), part=1, of=layers, runs=len(given) + 1).write(made)
-    return made
+    return list(made.results)

@@ -1,5 +1,5 @@
-// RUN: mxc opt %s --passes mxc-lower-grouping-to-gpu-kernels | filecheck %s
-// RUN: mxc opt %s --passes 'mxc-lower-grouping-to-gpu-kernels{target=gfx1201}' | filecheck %s --check-prefix=NARROW
+// RUN: mxc opt %s --passes mxc-lower-named-operations-to-gpu-kernels | filecheck %s
+// RUN: mxc opt %s --passes 'mxc-lower-named-operations-to-gpu-kernels{target=gfx1201}' | filecheck %s --check-prefix=NARROW
 
 // One workgroup, for any number of pairs and of groups; the first lanes have an expert each. What is
 // left of the reference is nothing.

@@ -1,5 +1,5 @@
-// RUN: mxc opt %s --split-input-file --passes mxc-lower-attention-to-cpu-kernels | filecheck %s
-// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-attention-to-cpu-kernels{lanes=8}' | filecheck %s --check-prefix=EIGHT
+// RUN: mxc opt %s --split-input-file --passes mxc-lower-named-operations-to-cpu-kernels | filecheck %s
+// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-named-operations-to-cpu-kernels{lanes=8}' | filecheck %s --check-prefix=EIGHT
 
 // Two calls of one kernel, which reads pages itself: pieces of keys, and their sum. It is built once,
 // and the reference is gone.

@@ -1,8 +1,8 @@
-// RUN: mxc opt %s --split-input-file --passes mxc-lower-attention-to-gpu-kernels | filecheck %s
-// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-attention-to-gpu-kernels{target=gfx942}' | filecheck %s --check-prefix GFX942
-// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-attention-to-gpu-kernels{target=gfx1201}' | filecheck %s --check-prefix GFX1201
-// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-attention-to-gpu-kernels{target=gfx1250}' | filecheck %s --check-prefix GFX1250
-// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-attention-to-gpu-kernels{target=gfx1151}' | filecheck %s --check-prefix GFX1151
+// RUN: mxc opt %s --split-input-file --passes mxc-lower-named-operations-to-gpu-kernels | filecheck %s
+// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-named-operations-to-gpu-kernels{target=gfx942}' | filecheck %s --check-prefix GFX942
+// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-named-operations-to-gpu-kernels{target=gfx1201}' | filecheck %s --check-prefix GFX1201
+// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-named-operations-to-gpu-kernels{target=gfx1250}' | filecheck %s --check-prefix GFX1250
+// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-named-operations-to-gpu-kernels{target=gfx1151}' | filecheck %s --check-prefix GFX1151
 
 // A window of few keys: no piece of them is computed apart. Calls of one run of several tokens have
 // two tiles of rows a wave, all others one. The result is stored as bf16.

@@ -1,37 +1,9 @@
-"""mxc-lower-attention-to-gpu-kernels: attention over pages becomes matrix instructions on them.
-
-Scores, softmax and values of all heads become one dispatch (passes/kernels/gpu/attention/body.py),
-for any number of tokens, runs and pages. The kernel reads the pool where it lies, by the page
-numbers of the lists. Nothing of the size of tokens times keys is in memory. Where tokens are
-decoded their keys are shared out in pieces, and a second dispatch, which has nothing to do
-elsewhere, adds them up. A row has the same bits whatever else is in the call.
-
-Products and sums are those of f32: a query or a weight is the sum of three bf16. A result that is
-only rounded to bf16 is stored so. Keys and values in fp8 or an MX format are loaded as they are,
-and decoded to bf16 in registers (passes/kernels/gpu/attention/packed.py).
-
-before:
-    util.func private @mxc.attention(..) attributes {mxc.operation = "attention", ..} { .. }
-    %y = util.call @mxc.attention(%queries, %sinks, %positions, %runs, %pool, %lists, %k, %v)
-after:
-    stream.executable private @mxc_attention_8x8x64_bf16 { .. amdgpu.mfma .. }
-    %parts, %whole = flow.dispatch @mxc_attention_..(%queries, %pool, %sinks, %runs, %lists,
-                                                    %T, %S, %P, %N, %k, %v, %pieces)
-    %y = flow.dispatch @mxc_attention_.._joined(%parts, %sinks, %runs, %whole, ..) -> %whole
-
-Leaves alone: queries that are not f32; keys, values or sinks of other types than bf16, f16 and f32,
-keys and values in other formats than mxint8, mxfp8e4m3 and fp8e4m3; of these values of which a lane
-has an odd number of elements, of MX formats elements of two blocks (96); keys and values of sizes
-that are no multiple of 16; keys of more than 512 bytes, 1152 of bf16 and of what becomes bf16;
-pages of positions that are no multiple of 32; scales and caps far from 1. Values may be the first
-elements of the rows that keys are.
-"""
+"""Attention over pages on GPUs: which calls have a kernel, and its executables."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from iree.compiler import ir
 
@@ -41,7 +13,6 @@ from mxc.dialects.attention import AttentionCall
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.quantise import BLOCK
 from mxc.dialects.reasons import Reason
-from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import Threads
 from mxc.passes.kernels.gpu.attention.body import attention
 from mxc.passes.kernels.gpu.attention.join import join_pieces
@@ -53,9 +24,10 @@ from mxc.passes.kernels.gpu.attention.shape import (
 )
 from mxc.passes.kernels.gpu.attention.softmax import CAPS, SCALES
 from mxc.passes.kernels.gpu.fragments import Instruction
-from mxc.passes.kernels.paged_attention import Case, Scalars, executables_of, lower_attention
+from mxc.passes.kernels.lowerings import Lowering
+from mxc.passes.kernels.paged_attention import Case, Scalars, attention_lowering, executables_of
 from mxc.passes.kernels.roundings import rounding_of
-from mxc.targets.amd import known_gpu
+from mxc.targets.matrix_unit import MatrixUnit
 
 #: Types that are sums of at most three bf16, with their bytes.
 _FLOATS = {"bf16": 2, "f16": 2, "f32": 4}
@@ -65,17 +37,9 @@ _PACKED = tuple(PAGE_FORMATS)
 _MOST_BYTES, _BF16_BYTES = 512, 1152
 
 
-@dataclass(frozen=True)
-class LowerAttentionToGpuKernels(Pass):
-    """Give attention to kernels of the bf16 matrix instructions of `target`."""
-
-    name = "mxc-lower-attention-to-gpu-kernels"
-    target: str = "gfx950"
-
-    def run(self, module: ir.Operation) -> None:
-        """Lower every attention over pages. PassError for an unknown target."""
-        instruction = Instruction(TILE, known_gpu(self.target).matrix)
-        lower_attention(module, functools.partial(_shape, instruction), _build)
+def attention_kernels(matrix: MatrixUnit) -> Lowering[AttentionCall, Attention]:
+    """Attention becomes kernels of the bf16 instruction of a GPU."""
+    return attention_lowering(functools.partial(_shape, Instruction(TILE, matrix)), _build)
 
 
 def _shape(instruction: Instruction, call: AttentionCall) -> Attention | Reason:

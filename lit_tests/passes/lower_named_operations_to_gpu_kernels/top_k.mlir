@@ -1,5 +1,5 @@
-// RUN: mxc opt %s --split-input-file --passes mxc-lower-top-k-to-gpu-kernels | filecheck %s
-// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-top-k-to-gpu-kernels{target=gfx1201}' | filecheck %s --check-prefix=NARROW
+// RUN: mxc opt %s --split-input-file --passes mxc-lower-named-operations-to-gpu-kernels | filecheck %s
+// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-named-operations-to-gpu-kernels{target=gfx1201}' | filecheck %s --check-prefix=NARROW
 
 // A workgroup a row, a lane a column: each counts what goes before its own. The number of rows comes
 // with the call.

@@ -1,5 +1,5 @@
-// RUN: mxc opt %s --split-input-file --passes mxc-lower-recurrences-to-gpu-kernels | filecheck %s
-// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-recurrences-to-gpu-kernels{target=gfx1201}' | filecheck %s --check-prefix=NARROW
+// RUN: mxc opt %s --split-input-file --passes mxc-lower-named-operations-to-gpu-kernels | filecheck %s
+// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-named-operations-to-gpu-kernels{target=gfx1201}' | filecheck %s --check-prefix=NARROW
 
 // Eight lanes share a column and have two of its elements each, from the first row to the last. The
 // next two rows are loaded ahead. The pool is updated where it lies.

@@ -1,5 +1,5 @@
-// RUN: mxc opt %s --split-input-file --passes mxc-lower-recurrences-to-cpu-kernels | filecheck %s
-// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-recurrences-to-cpu-kernels{lanes=8}' | filecheck %s --check-prefix=EIGHT
+// RUN: mxc opt %s --split-input-file --passes mxc-lower-named-operations-to-cpu-kernels | filecheck %s
+// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-named-operations-to-cpu-kernels{lanes=8}' | filecheck %s --check-prefix=EIGHT
 
 // A tile of the state in scratch: read, gone over by every row, written. The pool is updated where
 // it lies.

@@ -1,0 +1,64 @@
+"""Lowerings of named operations: the calls of one, a kernel for each, the dispatch in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from iree.compiler import ir
+
+from mxc.dialects import named_operations
+from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.reasons import Reason
+from mxc.passes.kernels.calls import Calls
+from mxc.passes.rewriting.rebuild import sweep
+from mxc.passes.rewriting.worklist import replace_op
+
+
+class Call(Protocol):
+    """A call of a named operation."""
+
+    @property
+    def op(self) -> ir.Operation:
+        """The call itself."""
+        ...
+
+
+C = TypeVar("C", bound=Call)
+K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class Lowering(Generic[C, K]):
+    """How the calls of an operation become dispatches.
+
+    `calls`: those of a module. `choose`: the kernel of one, or why there is none. `dispatch` builds
+    the kernel, if there is none yet, and calls it at the insertion point; its results are those of
+    `last`: the call, or what follows it and is computed by the kernel too.
+    """
+
+    calls: Callable[[ir.Operation], Iterator[C]]
+    choose: Callable[[C], K | Reason]
+    dispatch: Callable[[Calls, C, K], Sequence[ir.Value]]
+    last: Callable[[C, K], ir.Operation] = lambda call, kernel: call.op
+
+
+def lower_named(module: ir.Operation, lowerings: Sequence[Lowering[Any, Any]]) -> None:
+    """Replace the calls of each operation. Where a call has no kernel the reason is written on it,
+    and on the contractions of its reference, which a report lists."""
+    built = Calls(module)
+    for lowering in lowerings:
+        # A call is read when its turn comes: the pool of one may be the result of the one before.
+        for call in lowering.calls(module):
+            kernel = lowering.choose(call)
+            if isinstance(kernel, Reason):
+                for op in (call.op, *named_operations.products(call.op)):
+                    write_reason(op, kernel)
+                continue
+            last = lowering.last(call, kernel)
+            with ir.InsertionPoint(last), last.location:
+                results = lowering.dispatch(built, call, kernel)
+            replace_op(last, results)
+    sweep(module)
+    named_operations.erase_unused(module)

@@ -1,0 +1,81 @@
+"""mxc-lower-named-operations-to-gpu-kernels: calls of named operations become kernels for a GPU.
+
+Each operation has a lowering, which chooses a kernel for a call or says why there is none:
+
+- recurrences: the rows of a run are gone over in their order, with its state in registers from the
+  first to the last (passes/kernels/gpu/recurrences/). The state is read once from the pool and
+  written once, where it lies. A workgroup is a run and some columns of a state.
+- rotary positions and the writing of keys and values to pages: a workgroup has a row
+  (passes/kernels/rotary_writes.py).
+- the largest elements of rows: a workgroup has a row, a lane an element
+  (passes/kernels/gpu/top_k.py). IREE gives a row to one lane.
+- rows sorted by expert: one workgroup does all (passes/kernels/gpu/grouping.py). IREE makes a
+  kernel of each sum of the reference, and two of these go over all pairs for each pair or slot.
+- attention over pages: scores, softmax and values of all heads are one dispatch of matrix
+  instructions (passes/kernels/gpu/attention/), which reads the pool by the page numbers of the
+  lists. Where tokens are decoded their keys are shared out in pieces, and a second dispatch adds
+  them up. Queries and weights are the sum of three bf16. A result that is only rounded to bf16 is
+  stored so. Packed keys and values are decoded in registers.
+
+before:
+    %y = util.call @mxc.attention(%queries, %sinks, %positions, %runs, %pool, %lists, %k, %v)
+    %values, %indices = iree_linalg_ext.topk_v2 dimension(1) ins(%x : tensor<TxExf32>) outs(..)
+after:
+    stream.executable private @mxc_attention_8x8x64_bf16 { .. amdgpu.mfma .. }
+    %parts, %whole = flow.dispatch @mxc_attention_..(%queries, %pool, %sinks, %runs, %lists,
+                                                    %T, %S, %P, %N, %k, %v, %pieces)
+    %y = flow.dispatch @mxc_attention_.._joined(%parts, %sinks, %runs, %whole, ..) -> %whole
+    stream.executable private @mxc_top_8_of_Dx128 { .. }
+    %values, %indices = flow.dispatch @mxc_top_8_of_Dx128(%x)
+
+Leaves alone:
+states whose rows are no multiple of an eighth of a wave, or that have no multiple of 8 rows, or
+more than 256; convolutions of one token or more than 8, or with weights that are not bf16, f16 or
+f32; rotary writes to pages of other types, or of heads whose half is no multiple of 4; the largest
+of rows of more than 1024 elements or of a number that comes with the call, of other elements than
+f32, in another order than falling, with given indices, or with results that begin with others than
+-inf and 0; more than 1024 experts; attention with queries that are not f32, keys, values or sinks
+of other types than bf16, f16 and f32, keys and values in other formats than mxint8, mxfp8e4m3 and
+fp8e4m3, of these values of which a lane has an odd number of elements, of MX formats elements of
+two blocks (96), keys and values of sizes that are no multiple of 16, keys of more than 512 bytes,
+1152 of bf16 and of what becomes bf16, pages of positions that are no multiple of 32, scales and
+caps far from 1. Values may be the first elements of the rows that keys are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.passes.base import Pass
+from mxc.passes.kernels.gpu.attention.lowering import attention_kernels
+from mxc.passes.kernels.gpu.grouping import grouping_lowering
+from mxc.passes.kernels.gpu.recurrences.lowering import recurrence_kernels
+from mxc.passes.kernels.gpu.top_k import top_k_lowering
+from mxc.passes.kernels.lowerings import lower_named
+from mxc.passes.kernels.rotary_writes import rotary_lowering
+from mxc.targets.amd import known_gpu
+
+#: f32 that a lane loads at once.
+_LOADED = 4
+
+
+@dataclass(frozen=True)
+class LowerNamedOperationsToGpuKernels(Pass):
+    """Give named operations to kernels for the waves and matrix instructions of `target`."""
+
+    name = "mxc-lower-named-operations-to-gpu-kernels"
+    target: str = "gfx950"
+
+    def run(self, module: ir.Operation) -> None:
+        """Lower every call that a kernel takes. PassError for an unknown target."""
+        matrix = known_gpu(self.target).matrix
+        lowerings = (
+            recurrence_kernels(matrix.lanes),
+            rotary_lowering(_LOADED, matrix.lanes),
+            top_k_lowering(matrix.lanes),
+            grouping_lowering(matrix.lanes),
+            attention_kernels(matrix),
+        )
+        lower_named(module, lowerings)
