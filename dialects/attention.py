@@ -165,7 +165,10 @@ def _reference(
     _, heads, group, _ = shape_of(queries)
     pages = value_of(size_of(lists, 1))
     count = arith.muli(pages, constant(block, index))
-    last = arith.subi(pages, constant(1, index))
+    one = constant(1, index)
+    last_run, last, last_page = (
+        arith.subi(value_of(each), one) for each in (size_of(lists, 0), pages, size_of(pool, 0))
+    )
     owners = owners_of(size_of(positions, 0), runs)
 
     def element(
@@ -173,10 +176,13 @@ def _reference(
     ) -> ir.Value:
         """That of a position of the run `owner`."""
         size = constant(block, index)
-        # Code generators compute whole vectors, and extract what nobody asks for in the last one.
+        # Code generators compute whole vectors, and extract what nobody asks for in the last one:
+        # rows of no run, positions of no page.
+        run = arith.minui(arith.index_cast(index, owner), last_run)
         number = arith.minui(arith.divui(position, size), last)
-        page = tensor.extract(lists, [arith.index_cast(index, owner), number])
-        at = [arith.index_cast(index, page), entry, arith.remui(position, size), head, depth]
+        page = tensor.extract(lists, [run, number])
+        page = arith.minui(arith.index_cast(index, page), last_page)
+        at = [page, entry, arith.remui(position, size), head, depth]
         return element_at(Pages(pool, lists, format), at)
 
     def product(owner: ir.Value) -> ir.Value:

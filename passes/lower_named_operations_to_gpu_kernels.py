@@ -34,12 +34,14 @@ more than 256; convolutions of one token or more than 8, or with weights that ar
 f32; rotary writes to pages of other types, or of heads whose half is no multiple of 4; the largest
 of rows of more than 1024 elements or of a number that comes with the call, of other elements than
 f32, in another order than falling, with given indices, or with results that begin with others than
--inf and 0; more than 1024 experts; attention with queries that are not f32, keys, values or sinks
-of other types than bf16, f16 and f32, keys and values in other formats than mxint8, mxfp8e4m3 and
-fp8e4m3, of these values of which a lane has an odd number of elements, of MX formats elements of
-two blocks (96), keys and values of sizes that are no multiple of 16, keys of more than 512 bytes,
-1152 of bf16 and of what becomes bf16, pages of positions that are no multiple of 32, scales and
-caps far from 1. Values may be the first elements of the rows that keys are.
+-inf and 0; more than 1024 experts.
+
+Refuses: attention with queries that are not f32, keys, values or sinks of other types than bf16,
+f16 and f32, keys and values in other formats than mxint8, mxfp8e4m3 and fp8e4m3, of these values of
+which a lane has an odd number of elements, of MX formats elements of two blocks (96), keys and
+values of sizes that are no multiple of 16, keys of more than 512 bytes, 1152 of bf16 and of what
+becomes bf16, pages of positions that are no multiple of 32, scales and caps far from 1. Values may
+be the first elements of the rows that keys are.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ class LowerNamedOperationsToGpuKernels(Pass):
     target: str = "gfx950"
 
     def run(self, module: ir.Operation) -> None:
-        """Lower every call that a kernel takes. PassError for an unknown target."""
+        """Lower every call that a kernel takes. PassError for an unknown target, and for attention
+        that no kernel takes."""
         matrix = known_gpu(self.target).matrix
         lowerings = (
             recurrence_kernels(matrix.lanes),

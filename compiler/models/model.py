@@ -40,6 +40,7 @@ from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
 from mxc.compiler.models.blocks.activations import NVFP4
 from mxc.compiler.models.blocks.devices import Device, devices_of
+from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.builder import Builder
 from mxc.compiler.models.cache_scales import CacheScale, settle_scales
 from mxc.compiler.models.configs.fields import Fields
@@ -244,6 +245,7 @@ def open_model(
     notes = (
         *read.notes,
         *notes,
+        *_wider_rows(decoder),
         *_longrope(decoder, options),
         *_float_scales(bound, source.quantisation),
         *said,
@@ -293,12 +295,12 @@ def _require_pages(
             f"--kv-cache {asked}: keys have {depth} elements a head; wanted a multiple of "
             f"{PAGE_BLOCK}: leave it out, or give bf16 or f32"
         )
-    # What no kernel of a GPU reads, as values of two blocks a lane, IREE has code for on gfx950.
+    # A lane of a GPU has values of one block.
     parts = [kind.row.depth for kind in decoder.pages if kind.row.entries > 1]
     uneven = next((each for each in parts if PAGE_BLOCK % (each // _LANES)), None)
-    if uneven and PAGE_FORMATS[options.page_format] and unit is not None and not unit.converts:
+    if uneven and PAGE_FORMATS[options.page_format] and unit is not None:
         raise CheckpointError(
-            f"--kv-cache {asked}: values have {uneven} elements a head; kernels of this GPU read "
+            f"--kv-cache {asked}: values have {uneven} elements a head; kernels of GPUs read "
             "those of 32, 64, 128, 256 and 512: leave it out, or give bf16, f32 or fp8"
         )
 
@@ -352,6 +354,17 @@ def _float_scales(bound: Sequence[Bound], quantisation: Quantisation) -> list[st
             what = "; ".join([*found, *([so] if declared else [])])
             notes.append(f"{len({*names})} weights are {format} in the checkpoint: {what}")
     return notes
+
+
+def _wider_rows(decoder: Decoder) -> list[str]:
+    """Heads that take more elements in the cache than they have."""
+    heads = [one.attention for one in decoder.layers if isinstance(one.attention, SelfAttention)]
+    found = {(each.depth, each.row.depth) for each in heads if each.row.depth > each.depth}
+    return [
+        f"keys and values of {depth} elements a head take {row} in the cache, as kernels of "
+        "attention read whole tiles"
+        for depth, row in sorted(found)
+    ]
 
 
 def _longrope(decoder: Decoder, options: Options) -> list[str]:

@@ -11,6 +11,7 @@ from iree.compiler import ir
 from mxc.dialects import named_operations
 from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.reasons import Reason
+from mxc.passes.base import add_note
 from mxc.passes.kernels.calls import Calls
 from mxc.passes.rewriting.rebuild import sweep
 from mxc.passes.rewriting.worklist import replace_op
@@ -45,16 +46,21 @@ class Lowering(Generic[C, K]):
 
 
 def lower_named(module: ir.Operation, lowerings: Sequence[Lowering[Any, Any]]) -> None:
-    """Replace the calls of each operation. Where a call has no kernel the reason is written on it,
-    and on the contractions of its reference, which a report lists."""
+    """Replace the calls of each operation. Where a call has no kernel the reason is written on it
+    and on the contractions of its reference. These are in no report where IREE fuses them, so that
+    there is a note too."""
     built = Calls(module)
     for lowering in lowerings:
         # A call is read when its turn comes: the pool of one may be the result of the one before.
         for call in lowering.calls(module):
             kernel = lowering.choose(call)
             if isinstance(kernel, Reason):
-                for op in (call.op, *named_operations.products(call.op)):
+                products = named_operations.products(call.op)
+                for op in (call.op, *products):
                     write_reason(op, kernel)
+                if products:
+                    name = ir.FlatSymbolRefAttr(call.op.attributes["callee"]).value
+                    add_note(module, f"IREE's code generator computes @{name}: {kernel.text}")
                 continue
             last = lowering.last(call, kernel)
             with ir.InsertionPoint(last), last.location:

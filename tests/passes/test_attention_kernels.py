@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler import iree
 from mxc.compiler.driver import compile_here
-from mxc.compiler.steps import Request
+from mxc.compiler.steps import Compiled, Request
 from mxc.dialects.attention import Chunk
 from mxc.passes.base import run
 from mxc.passes.kernels.attention.shape import ENOUGH_WORKGROUPS, PIECE_KEYS
@@ -101,6 +101,7 @@ class Loaded:
     module: rt.VmModule
     device: Any
     report: dict[str, Any]
+    notes: tuple[str, ...]
 
     def attend(self, case: Case, given: Inputs) -> NDArray[np.float32]:
         function = self.module.lookup_function(str(case))
@@ -109,6 +110,9 @@ class Loaded:
 
 
 Load = Callable[..., Loaded]
+
+#: A case that no kernel takes.
+UNEVEN, NO_KERNEL = "uneven", Case(2, 2, 40)
 
 #: Some cases in the four lanes of NEON, which run anywhere that has multiply-adds.
 NARROW, NARROW_CASES = "four lanes", [case for case in CASES if case.heads == 1]
@@ -126,28 +130,41 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Load:
     whole = program(CASES)
 
     @cache
-    def compiled(name: str) -> tuple[Path, dict[str, Any]]:
-        source = whole
+    def compiled(name: str) -> tuple[Path, Compiled]:
+        source = {UNEVEN: program([NO_KERNEL])}.get(name, whole)
         if name == NARROW:
-            source, name = narrow(), "cpu"
+            source = narrow()
+        name = name if name in TARGETS else "cpu"
         folder = tmp_path_factory.mktemp("attention")
         file = folder / "module.vmfb"
         request = Request(
             program=source, place="attention", target=name, module=file, parameters=True
         )
         made = compile_here(request, None, folder / "program", lambda step: None)
-        return file, made.report
+        return file, made
 
     @cache
     def load(name: str = "cpu", threads: int = 2) -> Loaded:
         device = open_device("local-task", threads, "test")
         instance = rt.VmInstance()
-        file, report = compiled(name)
+        file, made = compiled(name)
         module = rt.VmModule.mmap(instance, str(file))
         modules = [rt.create_hal_module(instance, device), module]
-        return Loaded(rt.VmContext(instance, modules), module, device, report)
+        context = rt.VmContext(instance, modules)
+        return Loaded(context, module, device, made.report, made.notes)
 
     return load
+
+
+def test_what_no_kernel_takes_is_a_note(loaded: Load) -> None:
+    """With the reason; the numbers are right."""
+    found = loaded(UNEVEN)
+    (note,) = found.notes
+    assert (
+        "IREE's code generator computes @mxc.attention: keys have 40 elements, values 40;" in note
+    )
+    given = draw(NO_KERNEL, CALLS["chunks"])
+    check(found.attend(NO_KERNEL, given), NO_KERNEL, given)
 
 
 @each_target

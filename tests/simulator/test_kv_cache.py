@@ -9,10 +9,17 @@ import mxc
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 
 
-@pytest.mark.parametrize("name", ["mxint8", "mxfp8", "fp8"])
-def test_pages_and_logits_are_those_of_the_cpu(name: str, tmp_path: Path) -> None:
-    """Prefill, then decode. Keys are sums in another order: an element may be rounded otherwise."""
-    options = GptOssOptions(num_hidden_layers=1, layer_types=("sliding_attention",), vocab_size=512)
+@pytest.mark.parametrize(
+    ("name", "depth"), [("mxint8", 32), ("mxfp8", 32), ("fp8", 32), ("bf16", 8)]
+)
+def test_pages_and_logits_are_those_of_the_cpu(name: str, depth: int, tmp_path: Path) -> None:
+    """Prefill, then decode. Keys are sums in another order: an element may be rounded otherwise.
+
+    Heads of 8 elements take whole tiles of 16 in pages.
+    """
+    options = GptOssOptions(
+        num_hidden_layers=1, layer_types=("sliding_attention",), vocab_size=512, head_dim=depth
+    )
     write_gpt_oss(tmp_path / "checkpoint", options, tokenizer=False)
     logits, pages = {}, {}
     for target, device in (("gfx950", "simulator"), ("cpu", None)):

@@ -20,6 +20,9 @@ from mxc.dialects.rotary_writes import rotary_write
 from mxc.formats.formats import FORMATS
 from mxc.formats.recipes import ScaleRecipe
 
+#: Elements of keys and values that kernels of attention take at once.
+TILE = 16
+
 #: Of the scales of pages in an MX format: that with which nothing saturates, as for activations.
 RECIPE = ScaleRecipe.RCEIL
 
@@ -31,6 +34,11 @@ class CacheRow:
     entries: int
     heads: int
     depth: int
+
+    @staticmethod
+    def of_heads(heads: int, depth: int) -> CacheRow:
+        """A key and a value a head, of so many elements and zeros up to whole tiles."""
+        return CacheRow(entries=2, heads=heads, depth=-(-depth // TILE) * TILE)
 
 
 #: What layers whose pages are of one kind have in common: what a query sees, and the row.

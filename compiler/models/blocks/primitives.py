@@ -177,8 +177,10 @@ def slice_of(x: ir.Value, axis: int, index: int) -> ir.Value:
 
 
 def columns_of(x: ir.Value, start: int, width: int) -> ir.Value:
-    """x[.., start : start + width] of x [.., N]."""
-    *lead, _ = shape_of(x)
+    """x[.., start : start + width] of x [.., N]; x itself where that is all."""
+    *lead, whole = shape_of(x)
+    if width == whole:
+        return x
     return _slice(x, [*[0] * len(lead), start], [*lead, width], list(range(len(lead) + 1)))
 
 
@@ -198,6 +200,19 @@ def beside(x: ir.Value, y: ir.Value) -> ir.Value:
         sizes = shape_of(part)
         whole = tensor.insert_slice(part, whole, [], dynamic, [], [*zeros, first], sizes, ones)
     return whole
+
+
+def widened(x: ir.Value, width: int) -> ir.Value:
+    """x [.., N] with zeros after its columns: [.., width]; x itself where N is `width`."""
+    *lead, size = shape_of(x)
+    if size == width:
+        return x
+    none, index = [0] * len(lead), ir.IndexType.get()
+    kind = ir.RankedTensorType.get([*lead, width], element_of(x))
+    op = tensor.PadOp(kind, x, [], [], [*none, 0], [*none, width - size])
+    with ir.InsertionPoint(op.regions[0].blocks.append(*[index] * len(shape_of(x)))):
+        tensor.YieldOp(constant(0.0, element_of(x)))
+    return op.result
 
 
 def multiply(x: ir.Value, factor: ir.Value) -> ir.Value:

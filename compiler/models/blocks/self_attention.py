@@ -21,12 +21,14 @@ from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import Parameter, matrix, vector
 from mxc.compiler.models.blocks.primitives import (
     collapse,
+    columns_of,
     expand,
     f32,
     of_length_one,
     parts_of,
     rotate,
     slice_of,
+    widened,
 )
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.scope import Memory, Scope, State
@@ -120,7 +122,7 @@ class SelfAttention:
     @property
     def row(self) -> attention.CacheRow:
         """What the cache keeps of a token in a layer: a key and a value a head."""
-        return attention.CacheRow(entries=2, heads=self.shared, depth=self.depth)
+        return attention.CacheRow.of_heads(self.shared, self.depth)
 
     @property
     def rope_depth(self) -> int:
@@ -195,6 +197,7 @@ class SelfAttention:
             if not self.borrows:
                 parts = self._keys_and_values(scope, projected, name, state)
                 with ir.Location.name(name):
+                    parts = [widened(part, self.row.depth) for part in parts]
                     cache.write(self.row, parts, self._cache_scales(scope, name))
         output = f"{name}.o_proj"
         with ir.Location.name(name):
@@ -204,19 +207,20 @@ class SelfAttention:
                 q = self.temperature.times(q, state.rows.positions)
             q = expand(q, [[0], [1, 2], [3]], [tokens, shared, heads // shared, depth])
             # The score with a key is that with its code times the scale.
-            q = _times(q, scales[0])
+            q = widened(_times(q, scales[0]), self.row.depth)
             mixed = attend(
                 q,
                 self._sinks(scope, name),
                 state.rows,
                 cache.pages,
                 (keys, values),
-                mixed=depth,
+                mixed=self.row.depth,
                 reach=self.window,
                 scale=depth**-0.5 if self.scale is None else self.scale,
                 cap=self.cap,
             )
-            mixed = collapse(_times(mixed, scales[1]), [[0], [1, 2, 3]])
+            mixed = _times(columns_of(mixed, 0, depth), scales[1])
+            mixed = collapse(mixed, [[0], [1, 2, 3]])
             if gate is not None:
                 mixed = generic(
                     [(mixed, "m n"), (gate, "m n")],
@@ -242,6 +246,8 @@ class SelfAttention:
         """Whether queries and keys are turned by whole halves, and what comes of that is kept."""
         rope = self.rope
         if rope is None or rope.interleaved or rope.proportional or self.borrows:
+            return False
+        if self.row.depth != self.depth:
             return False
         if self.qk_norm in ("rotated", "length"):  # which change what is turned
             return False

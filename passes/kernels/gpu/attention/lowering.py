@@ -13,6 +13,7 @@ from mxc.dialects.attention import AttentionCall
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.quantise import BLOCK
 from mxc.dialects.reasons import Reason
+from mxc.errors import PassError
 from mxc.passes.kernels.executables import Threads
 from mxc.passes.kernels.gpu.attention.body import attention
 from mxc.passes.kernels.gpu.attention.join import join_pieces
@@ -29,6 +30,9 @@ from mxc.passes.kernels.paged_attention import Case, Scalars, attention_lowering
 from mxc.passes.kernels.roundings import rounding_of
 from mxc.targets.matrix_unit import MatrixUnit
 
+#: What IREE makes of the reference extracts elements at numbers that it has not computed.
+_CURE = "IREE's code for it reads outside of its buffers: choose --kv-cache bf16, or a CPU"
+
 #: Types that are sums of at most three bf16, with their bytes.
 _FLOATS = {"bf16": 2, "f16": 2, "f32": 4}
 #: Formats of packed pages, whose numbers are bf16.
@@ -39,7 +43,15 @@ _MOST_BYTES, _BF16_BYTES = 512, 1152
 
 def attention_kernels(matrix: MatrixUnit) -> Lowering[AttentionCall, Attention]:
     """Attention becomes kernels of the bf16 instruction of a GPU."""
-    return attention_lowering(functools.partial(_shape, Instruction(TILE, matrix)), _build)
+    return attention_lowering(functools.partial(_kernel, Instruction(TILE, matrix)), _build)
+
+
+def _kernel(instruction: Instruction, call: AttentionCall) -> Attention:
+    """Raises PassError where there is none."""
+    shape = _shape(instruction, call)
+    if isinstance(shape, Reason):
+        raise PassError(f"{call.op.location}: no kernel computes attention: {shape.text}; {_CURE}")
+    return shape
 
 
 def _shape(instruction: Instruction, call: AttentionCall) -> Attention | Reason:
