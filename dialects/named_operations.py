@@ -114,6 +114,13 @@ def erase_unused(module: ir.Operation) -> None:
             function.erase()
 
 
+def is_call(op: ir.Operation, name: str) -> bool:
+    """Whether an operation is a call of the operation `name`."""
+    function = _called(op) if op.name == "util.call" else None
+    said = None if function is None else function.attributes
+    return said is not None and OPERATION in said and ir.StringAttr(said[OPERATION]).value == name
+
+
 def products(op: ir.Operation) -> tuple[ir.Operation, ...]:
     """The contractions of the reference of a call, in their order; none of other operations."""
     function = _called(op) if op.name == "util.call" else None

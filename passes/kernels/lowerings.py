@@ -36,12 +36,13 @@ class Lowering(Generic[C, K]):
 
     `calls`: those of a module. `choose`: the kernel of one, or why there is none. `dispatch` builds
     the kernel, if there is none yet, and calls it at the insertion point; its results are those of
-    `last`: the call, or what follows it and is computed by the kernel too.
+    `last`: the call, or what follows it and is computed by the kernel too. None: it has replaced
+    all that reads the call.
     """
 
     calls: Callable[[ir.Operation], Iterator[C]]
     choose: Callable[[C], K | Reason]
-    dispatch: Callable[[Calls, C, K], Sequence[ir.Value]]
+    dispatch: Callable[[Calls, C, K], Sequence[ir.Value] | None]
     last: Callable[[C, K], ir.Operation] = lambda call, kernel: call.op
 
 
@@ -65,6 +66,7 @@ def lower_named(module: ir.Operation, lowerings: Sequence[Lowering[Any, Any]]) -
             last = lowering.last(call, kernel)
             with ir.InsertionPoint(last), last.location:
                 results = lowering.dispatch(built, call, kernel)
-            replace_op(last, results)
+            if results is not None:
+                replace_op(last, results)
     sweep(module)
     named_operations.erase_unused(module)

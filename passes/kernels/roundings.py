@@ -21,8 +21,16 @@ def rounding_of(op: ir.Operation) -> ir.Operation | None:
             return None
         user = users[0].operation
         value = user.results[0]
-    if user.name != "linalg.generic" or match_scalar(user, ("arith.truncf", "%0")) is None:
-        return None
-    bf16 = str(element_of(value)) == "bf16"
-    plain = all(each == ir.AffineMap.get_identity(each.n_dims) for each in indexing_maps(user))
-    return user if bf16 and plain else None
+    return user if is_rounding(user) else None
+
+
+def is_rounding(op: ir.Operation) -> bool:
+    """Whether an operation rounds a tensor to bf16, and nothing else."""
+    if op.name != "linalg.generic" or match_scalar(op, ("arith.truncf", "%0")) is None:
+        return False
+    return str(element_of(op.results[0])) == "bf16" and is_plain(op)
+
+
+def is_plain(op: ir.Operation) -> bool:
+    """Whether each element of a linalg.generic is one of the same place in all operands."""
+    return all(each == ir.AffineMap.get_identity(each.n_dims) for each in indexing_maps(op))

@@ -23,6 +23,7 @@ from mxc.dialects import expert_groups
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.generic import constant, element_of, generic, i32, loop_index, shape_of
 from mxc.dialects.linalg_ext import gather
+from mxc.dialects.row_norms import sum_experts
 from mxc.dialects.scaled import scaled_contraction
 
 #: Rows of a group: the M of a matrix instruction, and of a register tile on CPUs.
@@ -176,20 +177,32 @@ def _by_expert(
 def combine(y: ir.Value, shares: ir.Value, groups: Groups) -> ir.Value:
     """Sum over the choices of share [T, J] times the pair's row of y [G, B, N]: f32 [T, N]."""
     rows = collapse(y, [[0, 1], [2]])
-    choices = range(shape_of(shares)[1])
-    each = [(slice_of(shares, 1, j), "m") for j in choices]
-    # Element by element: IREE takes a sum over so few for a product, whose tiles spill, and makes
-    # no one kernel of it and the norm after it.
-    if groups.in_order:
-        pairs = expand(rows, [[0, 1], [2]], [*shape_of(shares), shape_of(rows)[1]])
-        values = [(slice_of(pairs, 1, j), "m n") for j in choices]
-    else:
-        values = [(slice_of(groups.slot_of_pair, 1, j), "m") for j in choices]
+    if not groups.in_order:
+        return sum_experts(rows, shares, groups.slot_of_pair, _combined)
+    pairs = expand(rows, [[0, 1], [2]], [*shape_of(shares), shape_of(rows)[1]])
+    values = [(slice_of(pairs, 1, j), "m n") for j in range(shape_of(shares)[1])]
+    return _weighted(values, shares, shape_of(rows)[1], lambda given: given)
+
+
+def _combined(rows: ir.Value, shares: ir.Value, slots: ir.Value) -> ir.Value:
+    """`combine` of rows [S, N], of which slots [T, J] has the numbers."""
+    values = [(slice_of(slots, 1, j), "m") for j in range(shape_of(shares)[1])]
 
     def value(given: ir.Value) -> ir.Value:
-        if groups.in_order:
-            return given
         return tensor.extract(rows, [as_index(given), loop_index("m n", "n")])
+
+    return _weighted(values, shares, shape_of(rows)[1], value)
+
+
+def _weighted(
+    values: list[tuple[ir.Value, str]],
+    shares: ir.Value,
+    width: int,
+    value: Callable[[ir.Value], ir.Value],
+) -> ir.Value:
+    """The sum of share [T, J] times `value` of the values of each choice: f32 [T, N]."""
+    # Element by element: IREE takes a sum over so few for a product, whose tiles spill.
+    each = [(slice_of(shares, 1, j), "m") for j in range(len(values))]
 
     def added(*given: ir.Value) -> ir.Value:
         products = [
@@ -198,4 +211,4 @@ def combine(y: ir.Value, shares: ir.Value, groups: Groups) -> ir.Value:
         ]
         return functools.reduce(arith.addf, products)
 
-    return generic([*values, *each], "m n", f32(), added, sizes={"n": shape_of(rows)[1]})
+    return generic([*values, *each], "m n", f32(), added, sizes={"n": width})

@@ -16,6 +16,7 @@ from mxc.compiler.models.blocks.parameters import Dim, Parameter, vector
 from mxc.compiler.models.blocks.primitives import f32, to_f32
 from mxc.compiler.models.blocks.weights import Weights
 from mxc.dialects.generic import constant, generic, shape_of
+from mxc.dialects.row_norms import row_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,36 +38,46 @@ class Norm:
         if self.bias:
             yield vector(f"{name}.bias", size)
 
-    def build(self, weights: Weights, x: ir.Value, name: str) -> ir.Value:
-        """The norm of x [.., H], of rank 2 or 3: f32 of the same shape."""
+    def build(self, weights: Weights, x: ir.Value, name: str, *, named: bool = False) -> ir.Value:
+        """The norm of x [.., H], of rank 2 or 3: f32 of the same shape.
+
+        `named`: an operation that kernels compute, where it is an RMS norm of rows without a bias.
+        """
         *lead, width = shape_of(x)
         weight = weights.load(f"{name}.weight", width)
         bias = [weights.load(f"{name}.bias", width)] if self.bias else []
+        with ir.Location.name(name):
+            if named and not self.centered and not self.bias and len(lead) == 1:
+                numbers = {"epsilon": self.epsilon, "offset": self.offset}
+                return row_norm(x, weight, self._normed, **numbers)
+            return self._normed(x, weight, *bias)
+
+    def _normed(self, x: ir.Value, weight: ir.Value, *bias: ir.Value) -> ir.Value:
+        *lead, width = shape_of(x)
         rows = " ".join("mh"[: len(lead)])
         whole = f"{rows} k"
-        with ir.Location.name(name):
-            if self.centered:
-                sums = generic([(x, whole)], rows, f32(), lambda a, acc: arith.addf(acc, a))
-                x = generic(
-                    [(x, whole), (sums, rows)],
-                    whole,
-                    f32(),
-                    lambda a, total: arith.subf(a, _mean(total, width)),
-                )
-            squares = generic(
-                [(x, whole)], rows, f32(), lambda a, acc: arith.addf(acc, arith.mulf(a, a))
+        if self.centered:
+            sums = generic([(x, whole)], rows, f32(), lambda a, acc: arith.addf(acc, a))
+            x = generic(
+                [(x, whole), (sums, rows)],
+                whole,
+                f32(),
+                lambda a, total: arith.subf(a, _mean(total, width)),
             )
+        squares = generic(
+            [(x, whole)], rows, f32(), lambda a, acc: arith.addf(acc, arith.mulf(a, a))
+        )
 
-            def normalized(a: ir.Value, total: ir.Value, w: ir.Value, *b: ir.Value) -> ir.Value:
-                variance = arith.addf(_mean(total, width), constant(self.epsilon, f32()))
-                factor = to_f32(w)
-                if self.offset:
-                    factor = arith.addf(constant(self.offset, f32()), factor)
-                y = arith.mulf(factor, arith.mulf(a, math.rsqrt(variance)))
-                return arith.addf(y, to_f32(b[0])) if b else y
+        def normalized(a: ir.Value, total: ir.Value, w: ir.Value, *b: ir.Value) -> ir.Value:
+            variance = arith.addf(_mean(total, width), constant(self.epsilon, f32()))
+            factor = to_f32(w)
+            if self.offset:
+                factor = arith.addf(constant(self.offset, f32()), factor)
+            y = arith.mulf(factor, arith.mulf(a, math.rsqrt(variance)))
+            return arith.addf(y, to_f32(b[0])) if b else y
 
-            operands = [(x, whole), (squares, rows), (weight, "k"), *((b, "k") for b in bias)]
-            return generic(operands, whole, f32(), normalized)
+        operands = [(x, whole), (squares, rows), (weight, "k"), *((b, "k") for b in bias)]
+        return generic(operands, whole, f32(), normalized)
 
 
 def _mean(total: ir.Value, width: int) -> ir.Value:

@@ -64,4 +64,4 @@ class Scope:
 
     def norm(self, x: ir.Value, name: str) -> ir.Value:
         """The model's norm of x [.., H] by the weight of `name`."""
-        return self.normalization.build(self.weights, x, name)
+        return self.normalization.build(self.weights, x, name, named=self.grouped)

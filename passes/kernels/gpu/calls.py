@@ -9,7 +9,9 @@ from iree.compiler import ir
 
 from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.contraction import Contraction, OperandFormat
+from mxc.dialects.named_operations import is_call
 from mxc.dialects.reasons import Reason
+from mxc.dialects.row_norms import ROW_NORM
 from mxc.formats.formats import (
     E4M3FNUZ,
     E5M2FNUZ,
@@ -188,10 +190,10 @@ def _dense(found: Described) -> Call | Reason:
 def _is_fused(value: ir.Value) -> bool:
     """Whether a rounding of this becomes a part of the dispatch that computes it.
 
-    It does not of what a kernel for a named operation computes, or of an argument.
+    It does not of what a kernel for a named operation computes, but for a norm, or of an argument.
     """
     op = producer(value)
-    return op is not None and op.name != "util.call"
+    return op is not None and (op.name != "util.call" or is_call(op, ROW_NORM))
 
 
 def _side(side: OperandFormat, k: int, unit: MatrixUnit) -> Scaled | Reason:

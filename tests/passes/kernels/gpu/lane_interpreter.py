@@ -39,6 +39,7 @@ _NUMBERS = {
     "arith.maxnumf": np.fmax,
     "math.absf": np.abs,
     "math.copysign": np.copysign,
+    "math.sqrt": np.sqrt,
     "rocdl.exp2": np.exp2,
     "rocdl.rcp": np.reciprocal,
 }

@@ -57,11 +57,13 @@ class LaneMoves:
         return [value[(lane // 16 ^ 1) * 16 + (chosen >> 4 * (lane % 8) & 15)]]
 
     def amdgpu_dpp(self, op: ir.Operation, old: Array, value: Array) -> list[Any]:
-        """Lanes of four in another order, or of eight in the opposite one."""
+        """Lanes of four in another order, or of eight or sixteen in the opposite one."""
         lane = np.arange(self.threads)
         if "quad_perm" in str(op.attributes["kind"]):
             order = np.array([each.value for each in op.attributes["permArgument"]])
             return [value[lane // 4 * 4 + order[lane % 4]]]
+        if "row_mirror" in str(op.attributes["kind"]):
+            return [value[lane // 16 * 16 + 15 - lane % 16]]
         assert "row_half_mirror" in str(op.attributes["kind"])
         return [value[lane // 8 * 8 + 7 - lane % 8]]
 

@@ -1,0 +1,294 @@
+"""RMS norm of rows on GPUs: a workgroup has a row, which its lanes hold from memory to memory.
+
+    row      x, or residual + sum of shares * rows of experts, in the order of the choices
+    sum      of squares: of a lane, of 16 lanes by DPP, of the workgroup through shared memory
+    normed   row / sqrt(sum / width + epsilon) * (offset + weight)
+
+A lane has four elements of each turn of the workgroup. The order of sums depends on the width
+alone, so a row has the same bits in every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math, memref, scf, vector
+
+from mxc.dialects.amdgpu import barrier, shared, thread
+from mxc.dialects.amdgpu_narrow import mirrored, neighbour
+from mxc.dialects.generic import constant, element_of, shape_of
+from mxc.dialects.reasons import Reason
+from mxc.dialects.row_norms import RowNormCall, is_sum_of_experts, row_norm_calls
+from mxc.dialects.scalar_pattern import match_scalar
+from mxc.dialects.sizes import dynamic_sizes
+from mxc.passes.kernels.calls import Calls
+from mxc.passes.kernels.executables import Threads, workgroup
+from mxc.passes.kernels.extents import Buffer, Size, Sized, named
+from mxc.passes.kernels.gpu.lanes import at_most, below, divided, long, plus, rest, times
+from mxc.passes.kernels.lowerings import Lowering
+from mxc.passes.kernels.roundings import is_plain, is_rounding
+from mxc.passes.kernels.vectors import f32, i32, index, load, of, splat
+from mxc.passes.rewriting.rebuild import replace
+
+#: Consecutive elements of a lane; lanes that sum by DPP.
+_RUN, _TOGETHER = 4, 16
+#: Lanes of a workgroup: a multiple of the first number, at most the second. Turns at most.
+_STEP, _MOST_THREADS, _MOST_TURNS = 64, 1024, 8
+#: Elements of a row at most.
+_MOST = _MOST_THREADS * _RUN * _MOST_TURNS
+#: Types of weights.
+_FLOATS = ("bf16", "f16", "f32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowNorm(Sized):
+    """The norm of rows of `width` f32 by weights of type `weight`, stored as each of `stores`.
+
+    `choices`: how many rows of experts are added to each row first, of `slots` rows in all; the sum
+    is stored too. None where there are none. `wave`: lanes of one.
+
+    Buffers: rows, then, with choices, rows of experts, shares and slots; weights. The sum, then the
+    norms.
+    """
+
+    width: int
+    weight: str
+    epsilon: float
+    offset: float
+    stores: tuple[str, ...]
+    choices: int
+    wave: int
+    rows: Size
+    slots: Size
+
+    @property
+    def name(self) -> str:
+        """The symbol of the kernel: the same for the same work."""
+        of_experts = f"_of_{self.choices}x{named(self.slots)}" if self.choices else ""
+        types = "_".join((self.weight, *self.stores))
+        bits = "".join(f"_{np.float32(n).view(np.uint32):x}" for n in (self.epsilon, self.offset))
+        return f"mxc_row_norm{of_experts}_{named(self.rows)}x{self.width}_{types}{bits}"
+
+    @property
+    def threads(self) -> Threads:
+        """Threads of a workgroup."""
+        waves = -(-self.width // (_RUN * _STEP))
+        return Threads(min(waves * _STEP, _MOST_THREADS), self.wave)
+
+    @property
+    def workgroups(self) -> list[Size]:
+        """Along the rows."""
+        return [self.rows]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """What is read, then what is written."""
+        row = [self.rows, self.width]
+        experts = [
+            Buffer([self.slots, self.width], f32()),
+            Buffer([self.rows, self.choices], f32()),
+            Buffer([self.rows, self.choices], i32()),
+        ]
+        return [
+            Buffer(row, f32()),
+            *(experts if self.choices else []),
+            Buffer([self.width], ir.Type.parse(self.weight)),
+            *([Buffer(row, f32())] if self.choices else []),
+            *(Buffer(row, ir.Type.parse(each)) for each in self.stores),
+        ]
+
+    def body(self, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        *given, weights = buffers[: -len(self.stores) - bool(self.choices)]
+        results = buffers[len(given) + 1 :]
+        row, lane, size = workgroup(0), thread(), self.threads.count * _RUN
+        columns = [plus(times(lane, _RUN), turn * size) for turn in range(-(-self.width // size))]
+        places = [at_most(column, self.width - _RUN) for column in columns]
+        factors = [self._factor(weights, place) for place in places]
+        held = self._held(given, row, places)
+        if self.choices:
+            for column, value in zip(columns, held, strict=True):
+                self._store(value, results[0], row, column)
+        total = splat(0.0, f32(), _RUN)
+        for column, value in zip(columns, held, strict=True):
+            total = arith.addf(total, self._inside(column, arith.mulf(value, value)))
+        mean = arith.divf(self._across(total, lane), constant(float(self.width), f32()))
+        root = math.sqrt(arith.addf(mean, constant(self.epsilon, f32())))
+        scale = vector.broadcast(of(f32(), _RUN), arith.divf(constant(1.0, f32()), root))
+        for column, value, factor in zip(columns, held, factors, strict=True):
+            normed = arith.mulf(factor, arith.mulf(value, scale))
+            for result in results[bool(self.choices) :]:
+                self._store(normed, result, row, column)
+
+    def _factor(self, weights: ir.Value, place: ir.Value) -> ir.Value:
+        """offset + weight of the elements from a place on."""
+        kind = ir.Type.parse(self.weight)
+        found = load(weights, [place], kind, _RUN)
+        found = found if self.weight == "f32" else arith.extf(of(f32(), _RUN), found)
+        return arith.addf(splat(self.offset, f32(), _RUN), found) if self.offset else found
+
+    def _held(
+        self, given: Sequence[ir.Value], row: ir.Value, places: Sequence[ir.Value]
+    ) -> list[ir.Value]:
+        """The row, from each place on."""
+        x, *experts = given
+        held = [load(x, [row, place], f32(), _RUN) for place in places]
+        if not experts:
+            return held
+        rows, shares, slots = experts
+        choices = [index(number) for number in range(self.choices)]
+        numbers = [long(memref.LoadOp(slots, [row, each]).result) for each in choices]
+        of_choices = [memref.LoadOp(shares, [row, each]).result for each in choices]
+        found = []
+        for place, residual in zip(places, held, strict=True):
+            products = [
+                arith.mulf(
+                    load(rows, [number, place], f32(), _RUN),
+                    vector.broadcast(of(f32(), _RUN), share),
+                )
+                for number, share in zip(numbers, of_choices, strict=True)
+            ]
+            total = products[0]
+            for product in products[1:]:
+                total = arith.addf(total, product)
+            found.append(arith.addf(residual, total))
+        return found
+
+    def _ragged(self) -> bool:
+        """Whether lanes have columns that no row has."""
+        return self.width % (self.threads.count * _RUN) != 0
+
+    def _inside(self, column: ir.Value, value: ir.Value) -> ir.Value:
+        """Zeros past the end of the row."""
+        if not self._ragged():
+            return value
+        return arith.select(below(column, self.width), value, splat(0.0, f32(), _RUN))
+
+    def _store(self, value: ir.Value, into: ir.Value, row: ir.Value, column: ir.Value) -> None:
+        kind = ir.MemRefType(into.type).element_type
+        if kind != f32():
+            value = arith.truncf(of(kind, _RUN), value)
+        if not self._ragged():
+            vector.store(value, into, [row, column])
+            return
+        with ir.InsertionPoint(scf.IfOp(below(column, self.width)).then_block):
+            vector.store(value, into, [row, column])
+            scf.YieldOp([])
+
+    def _across(self, values: ir.Value, lane: ir.Value) -> ir.Value:
+        """The sum of all elements of all lanes of the workgroup."""
+        total = _sum(values)
+        moves: list[Callable[[ir.Value], ir.Value]] = [
+            lambda bits: neighbour(bits, 1),
+            lambda bits: neighbour(bits, 2),
+            lambda bits: mirrored(bits, _TOGETHER // 2),
+            lambda bits: mirrored(bits, _TOGETHER),
+        ]
+        for move in moves:
+            other = arith.bitcast(f32(), move(arith.bitcast(i32(), total)))
+            total = arith.addf(total, other)
+        count = self.threads.count // _TOGETHER
+        memory = shared([count], f32())
+        first = arith.cmpi(arith.CmpIPredicate.eq, rest(lane, _TOGETHER), index(0))
+        with ir.InsertionPoint(scf.IfOp(first).then_block):
+            memref.StoreOp(total, memory, [divided(lane, _TOGETHER)])
+            scf.YieldOp([])
+        barrier()
+        parts = [
+            vector.load(of(f32(), _RUN), memory, [index(at)], alignment=4 * _RUN)
+            for at in range(0, count, _RUN)
+        ]
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = arith.addf(whole, part)
+        return _sum(whole)
+
+
+def _sum(values: ir.Value) -> ir.Value:
+    """The sum of the four elements of a vector."""
+    a, b, c, d = (vector.extract(values, [], [place]) for place in range(_RUN))
+    return arith.addf(arith.addf(a, b), arith.addf(c, d))
+
+
+def row_norm_lowering(wave: int) -> Lowering[RowNormCall, RowNorm]:
+    """Norms of rows become kernels for waves of so many lanes."""
+    return Lowering(row_norm_calls, lambda call: _kernel(call, wave), _dispatch)
+
+
+def _kernel(call: RowNormCall, wave: int) -> RowNorm | Reason:
+    rows, width = shape_of(call.x)
+    weight, summed = str(element_of(call.weight)), _summed(call)
+    if weight not in _FLOATS:
+        return Reason(f"weights are {weight}; kernels take {', '.join(_FLOATS)}")
+    if not 0 < width <= _MOST or width % _RUN:
+        return Reason(f"rows have {width} elements; kernels take multiples of {_RUN} up to {_MOST}")
+    slots = shape_of(summed.experts.operands[0])[0] if summed else 0
+    rounded = _roundings(call.op)
+    floats = len(rounded) < len(list(call.op.results[0].uses))
+    return RowNorm(
+        width=width,
+        weight=weight,
+        epsilon=call.epsilon,
+        offset=call.offset,
+        stores=(*(("f32",) if floats else ()), *(("bf16",) if rounded else ())),
+        choices=shape_of(summed.experts.operands[1])[1] if summed else 0,
+        wave=wave,
+        rows=rows if rows >= 0 else None,
+        slots=slots if slots >= 0 else None,
+    )
+
+
+def _dispatch(calls: Calls, call: RowNormCall, kernel: RowNorm) -> Sequence[ir.Value] | None:
+    summed, rounded, floats = _summed(call), _roundings(call.op), "f32" in kernel.stores
+    tensors, place = [call.x, call.weight], call.op
+    if summed:
+        # What reads the sum comes after the sum, and may come before the norm.
+        place = summed.op
+        if isinstance(call.weight.owner, ir.Operation | ir.OpView):
+            call.weight.owner.operation.move_before(place)
+        rows, shares, slots = summed.experts.operands
+        tensors = [summed.residual, rows, shares, slots, call.weight]
+    with ir.InsertionPoint(place):
+        # Of what is given the first two have sizes that may come with the call.
+        scalars = [size for each in tensors[:2] for size in dynamic_sizes(each)]
+        made = calls.dispatch(kernel.name, kernel, tensors, scalars, kernel.threads)
+    results = list(made.results)
+    for op in rounded:
+        replace(op, results[-1])
+    if summed:
+        replace(summed.op, results.pop(0))
+    return results[:1] if floats else None
+
+
+@dataclass(frozen=True)
+class _Summed:
+    """`op` adds what a call `experts` sums to `residual`."""
+
+    op: ir.Operation
+    experts: ir.Operation
+    residual: ir.Value
+
+
+def _summed(call: RowNormCall) -> _Summed | None:
+    """What computes the rows of a norm, where a kernel of the norm computes it too."""
+    op, weight = call.x.owner, call.weight.owner
+    if isinstance(op, ir.Block) or op.name != "linalg.generic":
+        return None
+    op = op.operation
+    if not is_plain(op) or match_scalar(op, ("arith.addf", "%0", "%1")) is None:
+        return None
+    if not isinstance(weight, ir.Block) and weight.name != "util.global.load":
+        return None
+    residual, experts, _ = op.operands
+    if not is_sum_of_experts(experts) or len(list(experts.uses)) > 1:
+        return None
+    return _Summed(op, experts.owner.operation, residual)
+
+
+def _roundings(op: ir.Operation) -> list[ir.Operation]:
+    """The users of a result that round it to bf16, and nothing else."""
+    users = [use.owner.operation for use in op.results[0].uses]
+    return [user for user in users if is_rounding(user)]
