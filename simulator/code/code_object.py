@@ -52,11 +52,15 @@ _UNDEFINED = ("queue_ptr", "dispatch_id")
 
 
 class Argument(NamedTuple):
-    """One entry of the kernel's argument segment: `kind` is the metadata's `.value_kind`."""
+    """One entry of the kernel's argument segment: `kind` is the metadata's `.value_kind`.
+
+    is_read_only: the compiler states that the kernel does not write through this pointer.
+    """
 
     kind: str
     offset: int
     size: int
+    is_read_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,12 @@ def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str
 def metadata_arguments(entry: Value) -> tuple[Argument, ...]:
     """The arguments of a kernel."""
     return tuple(
-        Argument(string(item, ".value_kind"), integer(item, ".offset"), integer(item, ".size"))
+        Argument(
+            string(item, ".value_kind"),
+            integer(item, ".offset"),
+            integer(item, ".size"),
+            value_of(item, ".actual_access", optional=True) == "read_only",
+        )
         for item in items(entry, ".args", optional=True)
     )
 

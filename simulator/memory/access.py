@@ -89,6 +89,8 @@ def stored_data(w: Waves, operand: Operand, size: int, high: bool) -> Array:
 
 def gather(w: Waves, address: Array, lanes: Array | None, size: int) -> Array:
     """Load from virtual addresses; 0 in lanes that do not."""
+    if w.observer is not None:
+        w.observer.load(w, address, lanes, size)
     if lanes is None:
         return w.memory.load(w.wide(address), size)
     result = np.zeros((*w.shape, max(1, size // 4)), np.uint32)
@@ -99,6 +101,8 @@ def gather(w: Waves, address: Array, lanes: Array | None, size: int) -> Array:
 
 def scatter(w: Waves, address: Array, lanes: Array | None, values: Array, size: int) -> None:
     """Store to virtual addresses."""
+    if w.observer is not None:
+        w.observer.store(w, address, lanes, values, size)
     if lanes is None:
         w.memory.store(w.wide(address), values, size)
     elif lanes.any():
@@ -114,6 +118,7 @@ def change(
         if i.results:
             w.observer.vector(w, i, address, lanes, size, False)
         w.observer.vector(w, i, address, lanes, size, True)
+        w.observer.change(w, address, lanes, size)
     if not lanes.any():
         return
     raw = stored_data(w, data, 4 * data.count, False)[lanes]

@@ -18,13 +18,19 @@ _FIRST = 1 << 8
 
 
 class Bytes:
-    """Bytes that can be gathered and scattered by index; `base` is the address of the first."""
+    """Bytes that can be gathered and scattered by index.
+
+    base: the address of the first for a kernel; home: on this machine, of what they stand for.
+    is_read_only: the kernel's compiler states that it does not write here.
+    """
 
     def __init__(self, data: Array, base: int = 0) -> None:
         """data: uint8, contiguous, of a length that divides by 4."""
         self.bytes = data
         self.words = data.view(np.uint32)
         self.base = base
+        self.home = data.ctypes.data
+        self.is_read_only = not data.flags.writeable
         self.size = data.size
 
     def load(self, index: Array, size: int) -> Array:
@@ -56,7 +62,7 @@ class Memory:
         self._image: Bytes | None = None
         self._copies: list[tuple[Array, Array]] = []
 
-    def add(self, data: Array, size: int | None = None) -> int:
+    def add(self, data: Array, size: int | None = None, *, is_read_only: bool = False) -> int:
         """Make the bytes of an array addressable; gives the address of the first.
 
         data: any contiguous array. What is stored is stored in it (`finish` is needed where its
@@ -71,6 +77,8 @@ class Memory:
             self._copies.append((flat, used))
         base = (_FIRST + len(self._spaces)) << _SPACING
         space = Bytes(used, base)
+        space.home = flat.ctypes.data
+        space.is_read_only = is_read_only or not flat.flags.writeable
         space.size = flat.size if size is None else size
         self._spaces.append(space)
         return base
@@ -80,6 +88,18 @@ class Memory:
         raw = np.frombuffer(data + bytes(-len(data) % 4), np.uint8)
         self._image = Bytes(raw)
         self._image.size = len(data)
+
+    @property
+    def buffers(self) -> Sequence[Bytes]:
+        """All of them, in the order in which they were added."""
+        return self._spaces
+
+    def numbers(self, address: Array) -> list[int]:
+        """The numbers of the buffers that hold some of the addresses; others are in none."""
+        low, high = int(address.min()) >> _SPACING, int(address.max()) >> _SPACING
+        if low == high:
+            return [low - _FIRST]
+        return [int(number) - _FIRST for number in np.unique(address >> _SPACING)]
 
     def _space(self, address: int) -> Bytes | None:
         number = (address >> _SPACING) - _FIRST

@@ -60,7 +60,8 @@ def launch(
     memory = Memory()
     memory.add_image(kernel.image)
     arguments = _arguments(kernel, workgroups, bindings, constants, memory)
-    # An argument segment is addressed like every other buffer.
+    # An argument segment is addressed like every other buffer, and not written by kernels.
+    arguments.flags.writeable = False
     base = memory.add(arguments)
     packet = memory.add(_packet(kernel, workgroups, base))
     total = workgroups[0] * workgroups[1] * workgroups[2]
@@ -114,7 +115,7 @@ def _arguments(
 
     for argument, binding in zip(pointers, bindings, strict=True):
         part = binding if isinstance(binding, Binding) else Binding(binding)
-        write(argument.offset, 8, _place(kernel, part, memory))
+        write(argument.offset, 8, _place(kernel, part, memory, argument.is_read_only))
     left = list(constants)
     for argument in values:
         for n in range(max(1, argument.size // 4)):
@@ -145,7 +146,7 @@ def _packet(kernel: Kernel, workgroups: tuple[int, int, int], arguments: int) ->
     return np.frombuffer(struct.pack("<6H5I4Q", *words, 0, arguments, 0, 0), np.uint8)
 
 
-def _place(kernel: Kernel, part: Binding, memory: Memory) -> int:
+def _place(kernel: Kernel, part: Binding, memory: Memory, is_read_only: bool) -> int:
     """The address of a binding: each has a space of its own, even where they share an array."""
     if not part.array.flags.c_contiguous:
         raise SimulationError(f"{kernel.name}: a buffer is not contiguous")
@@ -158,7 +159,7 @@ def _place(kernel: Kernel, part: Binding, memory: Memory) -> int:
         )
     # Whole words can be used in place, so that the bytes after a short binding come along.
     whole = min(flat.size, part.offset + (length + 3) // 4 * 4)
-    return memory.add(flat[part.offset : whole], length)
+    return memory.add(flat[part.offset : whole], length, is_read_only=is_read_only)
 
 
 def _start(

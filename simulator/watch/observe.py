@@ -39,6 +39,18 @@ class Observer:
     ) -> None:
         """A vector memory access; lanes: those that access, None for all."""
 
+    def load(self, w: Waves, address: Array, lanes: Array | None, size: int) -> None:
+        """Bytes of global memory are about to be read, by lanes as above. A vector access may do
+        so in parts, and leave out what a buffer's bounds exclude."""
+
+    def store(
+        self, w: Waves, address: Array, lanes: Array | None, values: Array, size: int
+    ) -> None:
+        """They are about to be written; values: uint32 [waves, 64, registers]."""
+
+    def change(self, w: Waves, address: Array, lanes: Array, size: int) -> None:
+        """An atomic operation is about to change them."""
+
     def scratch(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
         """An access to scratch at byte offsets of each work item."""
 
@@ -101,6 +113,23 @@ class Several(Observer):
         """Tell all."""
         for each in self._observers:
             each.vector(w, i, address, lanes, size, store)
+
+    def load(self, w: Waves, address: Array, lanes: Array | None, size: int) -> None:
+        """Tell all."""
+        for each in self._observers:
+            each.load(w, address, lanes, size)
+
+    def store(
+        self, w: Waves, address: Array, lanes: Array | None, values: Array, size: int
+    ) -> None:
+        """Tell all."""
+        for each in self._observers:
+            each.store(w, address, lanes, values, size)
+
+    def change(self, w: Waves, address: Array, lanes: Array, size: int) -> None:
+        """Tell all."""
+        for each in self._observers:
+            each.change(w, address, lanes, size)
 
     def scratch(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
         """Tell all."""

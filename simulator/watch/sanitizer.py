@@ -7,11 +7,14 @@ wait       an instruction uses a register of a load that no s_waitcnt has waited
            only lgkmcnt(0) is sure of these)
 race       two waves of a workgroup access the same LDS byte, at least one writes, and the write was
            not both waited for by its wave and followed by a barrier; or another wave has read the
-           byte since the last barrier. A write of the value that the byte has is none
+           byte since the last barrier. A write of the value that the byte has is none. And two
+           waves of a dispatch, one byte of global memory, at least one writes, and neither a
+           barrier of their workgroup nor atomic operations order them (global_memory.py)
 dma        a wave reads LDS that its own load to LDS fills and has not waited for
 undefined  a value computed from a register that was never written is stored, is an address, or
            decides a branch or which lanes are active (compilers copy and mask out undefined values,
-           which is right); a byte of LDS that was never written is read
+           which is right), lane by lane (definedness.py); a byte of LDS is read that was never
+           written
 bounds     LDS beyond the workgroup's allocation (addresses outside of every buffer are an error of
            the simulator itself, with or without a sanitizer)
 alignment  an LDS or scratch address that is not a multiple of 4 bytes, or of the access where it is
@@ -26,22 +29,24 @@ hazard     fewer wait states between two instructions than hardware needs and do
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from mxc.simulator.code.instruction import EXEC, Instruction
+from mxc.simulator.code.instruction import Instruction
 from mxc.simulator.code.text import text, waits
 from mxc.simulator.compute.operations import Array
-from mxc.simulator.run.state import Waves
+from mxc.simulator.memory.spaces import Memory
+from mxc.simulator.run.state import LANES, Waves
 from mxc.simulator.run.translate import Program
+from mxc.simulator.watch.definedness import Definedness
+from mxc.simulator.watch.global_memory import GlobalMemory
 from mxc.simulator.watch.hazards import hazards
 from mxc.simulator.watch.observe import Observer
 from mxc.simulator.watch.shadow import Shadow
 from mxc.simulator.watch.uses import LOCAL, SCALAR, VECTOR, Register, Use, use_of
-
-_ALWAYS = frozenset(("s", n) for n in (EXEC, EXEC + 1))
 
 
 @dataclass(frozen=True)
@@ -77,12 +82,6 @@ class _Count:
 _USES: WeakKeyDictionary[Program, dict[int, Use]] = WeakKeyDictionary()
 _HAZARDS: WeakKeyDictionary[Program, dict[int, list[str]]] = WeakKeyDictionary()
 
-#: Scalars are kept in lanes of vector registers by these.
-_WRITE_LANE, _READ_LANE, _READ_FIRST = "v_writelane_b32", "v_readlane_b32", "v_readfirstlane_b32"
-_LANE = np.arange(64)[None]
-#: 64-bit sums of a product and an addend.
-_MULTIPLY_ADD = ("v_mad_u64_u32", "v_mad_i64_i32")
-
 
 class Sanitizer(Observer):
     """Watches a run of a kernel, or several one after the other.
@@ -98,6 +97,7 @@ class Sanitizer(Observer):
         self.findings: list[Finding] = []
         self.counts: Counter[tuple[str, str]] = Counter()
         self._unaligned = unaligned
+        self._global = GlobalMemory(Memory())
 
     def start(self, w: Waves, program: Program) -> None:
         """A batch of workgroups begins."""
@@ -111,16 +111,11 @@ class Sanitizer(Observer):
         self._counts = {name: _Count(w.count) for name in (VECTOR, LOCAL, SCALAR)}
         self._pending: dict[Register, list[tuple[str, Array]]] = {}
         self._shadow = Shadow(w)
+        if self._global.memory is not w.memory:
+            self._global = GlobalMemory(w.memory)
+        self._global.start(w)
         self._stores: list[tuple[str, Array, Array, int]] = []
-        d = program.kernel.descriptor
-        scalars = d.user_sgprs + sum(d.workgroup_ids)
-        given = {("s", n) for n in range(scalars) if n not in d.undefined_sgprs}
-        #: Registers that every wave has defined, and for others the waves that have, and their
-        #: lanes where they differ: bool [waves, 1 or 64].
-        self._full: set[Register] = given | {("v", 0)} | _ALWAYS
-        self._partly: dict[Register, Array] = {}
-        self._undefined: Array | None = None
-        self._undefined_lower: Array = self._everyone[:, None] & False
+        self._registers = Definedness(w, program)
 
     def before(self, w: Waves, i: Instruction) -> None:
         """Check what the instruction reads."""
@@ -134,72 +129,15 @@ class Sanitizer(Observer):
                     self._check_pending(i, register)
         for detail in self._hazards.get(i.address, ()):
             self._report("hazard", i, detail)
-        self._undefined = None
-        if not use.reads <= self._full:
-            self._find_undefined(w, i, use)
+        for detail in self._registers.before(w, i, use):
+            self._report("undefined", i, detail)
         if i.name == "s_waitcnt":
             self._wait(i, w)
-
-    def _find_undefined(self, w: Waves, i: Instruction, use: Use) -> None:
-        """The waves and lanes in which an operand is undefined, and whether that matters here."""
-        active = self._active[:, None]
-        bad = lower = active & False
-        unread = _upper_addend(i)
-        # A register with scalars in some of its lanes is spilled as a whole.
-        spills = i.name.startswith("scratch_store")
-        for register in use.reads - self._full:
-            known = self._partly.get(register)
-            here = active if known is None else active & ~known
-            if i.name in (_READ_LANE, _READ_FIRST) and register in i.operands[0].registers():
-                here = np.take_along_axis(np.broadcast_to(here, w.shape), self._lane(w, i), 1)
-            if register in use.decides:
-                used = here.all(axis=1, keepdims=True) & w.lanes if spills else here & w.lanes
-                if used.any():
-                    self._report("undefined", i, f"{_name(register)} comes from what nobody wrote")
-                    self._full.add(register)
-                    continue
-            bad = bad | here
-            if register != unread:
-                lower = lower | here
-        self._undefined = bad if bad.any() else None
-        self._undefined_lower = lower
-
-    def _lane(self, w: Waves, i: Instruction) -> Array:
-        """The lane of each wave [waves, 1] that an instruction reads or writes."""
-        if i.name == _READ_FIRST:
-            first: Array = w.lanes.argmax(axis=1)[:, None]
-            return first
-        operand = i.operands[1]
-        number = w.s[operand.index] if operand.bank == "s" else np.array([[operand.index]])
-        return np.broadcast_to(number.astype(np.int64) & 63, (w.count, 1))
 
     def after(self, w: Waves, i: Instruction) -> None:
         """Note what the instruction wrote, and what it left outstanding."""
         use = self._uses[i.address]
-        one = i.name == _WRITE_LANE
-        if self._undefined is not None or w.active is not None or one:
-            written: Array = self._active[:, None]
-            written = written & (self._lane(w, i) == _LANE) if one else written
-            for register in use.writes:
-                known = self._partly.get(register)
-                if register in self._full:
-                    known = self._everyone[:, None]
-                elif known is None:
-                    known = written & False
-                known = known | written
-                if self._undefined is not None:
-                    is_lower = register == _lower_result(i)
-                    bad: Array = self._undefined_lower if is_lower else self._undefined
-                    if register[0] != "v":
-                        # A scalar of lanes, a mask among them, is defined where all of them are.
-                        bad = np.asarray(bad.any(axis=1, keepdims=True))
-                    known = known & ~(bad & written)
-                self._full.discard(register)
-                self._partly[register] = known
-                if known.all():
-                    self._full.add(register)
-        else:
-            self._full |= use.writes
+        self._registers.after(w, i, use)
         if not use.counters:
             return
         issued = [(name, self._counts[name].issue(self._active)) for name in use.counters]
@@ -263,6 +201,36 @@ class Sanitizer(Observer):
         ):
             self._report("alignment", i, f"an address is not a multiple of {unit + 1} bytes")
 
+    def scalar(self, w: Waves, i: Instruction, address: Array, size: int) -> None:
+        """Races of what is loaded."""
+        waves = np.broadcast_to(self._active[:, None], (w.count, 1))
+        lanes = np.pad(waves, ((0, 0), (0, LANES - 1)))
+        self._race(w, self._global.load(w, address, lanes, size, atomic=False))
+
+    def load(self, w: Waves, address: Array, lanes: Array | None, size: int) -> None:
+        """Races."""
+        self._race(w, self._global.load(w, address, lanes, size, atomic=self._is_atomic(w)))
+
+    def store(
+        self, w: Waves, address: Array, lanes: Array | None, values: Array, size: int
+    ) -> None:
+        """Races."""
+        atomic = self._is_atomic(w)
+        self._race(w, self._global.store(w, address, lanes, values, size, atomic=atomic))
+
+    def change(self, w: Waves, address: Array, lanes: Array, size: int) -> None:
+        """Races."""
+        self._race(w, self._global.change(w, address, lanes, size))
+
+    def _is_atomic(self, w: Waves) -> bool:
+        """Loads and stores for more than one wave."""
+        i = self._program.instructions[w.at]
+        return bool(i.has("sc0") or i.has("sc1"))
+
+    def _race(self, w: Waves, found: Iterator[str]) -> None:
+        for detail in found:
+            self._report("race", self._program.instructions[w.at], detail)
+
     def scratch(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
         """Alignment."""
         unit = min(size, 4) - 1
@@ -311,6 +279,7 @@ class Sanitizer(Observer):
             i = self._program.instructions[index]
             self._report("barrier", i, "waves of a workgroup wait at different barriers")
         self._shadow.barrier(np.unique(groups))
+        self._global.barrier(np.unique(groups))
 
     def _report(self, kind: str, i: Instruction, detail: str) -> None:
         place = f"{self._program.kernel.location(i.address)}: {text(i)}"
@@ -321,15 +290,3 @@ class Sanitizer(Observer):
 
 def _name(register: Register) -> str:
     return f"{register[0]}{register[1]}"
-
-
-def _upper_addend(i: Instruction) -> Register | None:
-    """What the lower half of a 64-bit multiply-add does not depend on. LLVM leaves it undefined
-    where it wants that half alone."""
-    if i.name not in _MULTIPLY_ADD or not i.operands[2].is_register:
-        return None
-    return (i.operands[2].bank, i.operands[2].index + 1)
-
-
-def _lower_result(i: Instruction) -> Register | None:
-    return (i.results[0].bank, i.results[0].index) if i.name in _MULTIPLY_ADD else None

@@ -72,6 +72,7 @@ def use_of(i: Instruction) -> Use:
     elif counters:
         # The address; of global stores the data too. What is stored to LDS may be padding.
         decides = set(i.operands[0].registers()) if i.encoding == "DS" and i.operands else reads
+        decides = set() if i.name == "ds_swizzle_b32" else decides
     return Use(frozenset(reads), frozenset(decides), frozenset(writes), counters, bool(i.results))
 
 

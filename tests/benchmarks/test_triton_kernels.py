@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import triton_kernels
@@ -40,21 +41,35 @@ def test_a_wrong_result_would_be_seen() -> None:
     assert triton_kernels.run(replace(case, build=build), "gfx950").kind == "wrong"
 
 
-def test_a_race_in_their_code_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its barriers a kernel reads LDS that other waves write."""
-    case = next(c for c in triton_kernels.cases() if c.name == "softmax fp32 of 781, 4 warps")
-    barrier, nothing = (word.to_bytes(4, "little") for word in (0xBF8A0000, 0xBF800000))
+SOFTMAX = "softmax fp32 of 781, 4 warps"
+BARRIER, NOTHING = (word.to_bytes(4, "little") for word in (0xBF8A0000, 0xBF800000))
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "was", "becomes", "seen"),
+    [
+        # A kernel reads LDS that other waves write.
+        (SOFTMAX, "hsaco", BARRIER, NOTHING, "LDS that another wave"),
+        # A row is one element longer: the first one of the next row is stored twice.
+        (SOFTMAX, "amdgcn", "v_cmp_gt_i32_e64 s[6:7]", "v_cmp_ge_i32_e64 s[6:7]", "of workgroup"),
+        ("atomic add i32", "amdgcn", "global_atomic_add ", "global_store_dword ", "of workgroup"),
+    ],
+)
+def test_a_race_in_their_code_would_be_seen(
+    name: str, form: str, was: Any, becomes: Any, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = next(c for c in triton_kernels.cases() if c.name == name)
     compiled = triton_kernels.compiled
 
-    def without_barriers(*given: object) -> SimpleNamespace:
+    def changed(*given: object) -> SimpleNamespace:
         made = compiled(*given)
-        code = made.asm["hsaco"]
-        assert barrier in code
-        return SimpleNamespace(
-            asm={"hsaco": code.replace(barrier, nothing)}, metadata=made.metadata
-        )
+        code = made.asm[form]
+        assert was in code
+        return SimpleNamespace(asm={"hsaco": code.replace(was, becomes)}, metadata=made.metadata)
 
-    monkeypatch.setattr(triton_kernels, "compiled", without_barriers)
+    monkeypatch.setattr(triton_kernels, "compiled", changed)
+    monkeypatch.setattr(triton_kernels, "_difference", lambda *_: "")
     found = triton_kernels.run(case, "gfx950")
     assert found.kind == "wrong"
     assert "accused: race" in found.why
+    assert seen in found.why

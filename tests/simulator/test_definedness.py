@@ -118,3 +118,111 @@ def test_half_a_register_is_enough(stored: str, kinds: list[str]) -> None:
     assert [finding.kind for finding in sanitizer.findings] == kinds
     if stored == "v5":
         assert (found[0].view(np.float16) == 2).all()
+
+
+#: Lanes 0 to 19 write v2; all lanes write v3. v4 is one for them alone.
+LANES = """
+  s_load_dwordx2 s[4:5], s[0:1], 0x0
+  v_lshlrev_b32_e32 v1, 2, v0
+  v_mov_b32_e32 v3, 5
+  v_cmp_gt_u32_e32 vcc, 20, v0
+  s_and_saveexec_b64 s[6:7], vcc
+  v_mov_b32_e32 v2, 7
+  s_mov_b64 exec, s[6:7]
+  s_nop 7
+  {code}
+  s_nop 7
+  s_waitcnt lgkmcnt(0)
+  v_cmp_gt_u32_e32 vcc, {stores}, v0
+  s_and_saveexec_b64 s[6:7], vcc
+  global_store_dword v1, {register}, s[4:5]
+  s_endpgm
+"""
+MASKS = "row_mask:0xf bank_mask:0xf"
+
+
+@pytest.mark.parametrize(
+    ("code", "register", "defined"),
+    [
+        ("", "v2", 20),
+        ("v_add_u32_e32 v2, v2, v3", "v2", 20),
+        # The mask takes v2 where it is, or where it is not.
+        ("v_cndmask_b32_e32 v5, v3, v2, vcc", "v5", 64),
+        ("v_cndmask_b32_e32 v5, v2, v3, vcc", "v5", 20),
+        (f"v_mov_b32_e32 v5, 0\nv_mov_b32_dpp v5, v2 row_shr:1 {MASKS}", "v5", 21),
+        (f"v_mov_b32_e32 v5, 0\nv_add_u32_dpp v5, v2, v3 row_shr:1 {MASKS}", "v5", 21),
+        (f"v_mov_b32_e32 v5, 0\nv_mov_b32_dpp v5, v2 row_shl:1 {MASKS}", "v5", 19),
+        (f"v_mov_b32_dpp v5, v2 quad_perm:[0,0,0,0] {MASKS}", "v5", 20),
+        (f"v_mov_b32_dpp v5, v2 quad_perm:[3,3,3,3] {MASKS}", "v5", 20),
+        (f"v_mov_b32_dpp v5, v2 row_ror:4 {MASKS}", "v5", 16),
+        ("ds_swizzle_b32 v5, v2 offset:0x401f", "v5", 4),
+        ("v_lshlrev_b32 v6, 3, v0\nds_bpermute_b32 v5, v6, v2", "v5", 10),
+        ("v_mov_b32 v5, v3\ns_nop 1\nv_permlane32_swap_b32 v5, v2", "v5", 52),
+        ("v_mov_b32 v5, v3\ns_nop 1\nv_permlane32_swap_b32 v5, v2", "v2", 32),
+        ("v_readlane_b32 s8, v2, 19\ns_nop 4\nv_mov_b32 v5, s8", "v5", 64),
+        ("v_readlane_b32 s8, v2, 20\ns_nop 4\nv_mov_b32 v5, s8", "v5", 0),
+    ],
+)
+def test_lanes(code: str, register: str, defined: int) -> None:
+    """`defined`: how many lanes may store, from the first one on."""
+    for stores in {max(1, defined), min(64, defined + 1)}:
+        sanitizer = Sanitizer()
+        simulate(
+            LANES.format(code=code, register=register, stores=stores),
+            (1, 1, 1),
+            [np.zeros(64, np.uint32)],
+            workgroup=(64, 1, 1),
+            observer=sanitizer,
+        )
+        seen = [finding.kind for finding in sanitizer.findings]
+        assert seen == ([] if stores <= defined else ["undefined"]), (stores, sanitizer.findings)
+
+
+#: A row or a column of one side is not there: that of lane 3, in each of four groups of lanes.
+PRODUCT = """
+  s_load_dwordx2 s[4:5], s[0:1], 0x0
+  v_lshlrev_b32_e32 v1, 2, v0
+  v_mov_b32_e32 v4, 0
+  v_mov_b32_e32 v5, 0
+  v_mov_b32_e32 v6, 0
+  v_and_b32_e32 v7, 15, v0
+  v_cmp_ne_u32_e32 vcc, 3, v7
+  s_and_saveexec_b64 s[6:7], vcc
+  v_mov_b32_e32 v8, 0
+  v_mov_b32_e32 v9, 0
+  s_mov_b64 exec, s[6:7]
+  v_mov_b32_e32 v5, v4
+  s_nop 7
+  v_mfma_f32_16x16x16_bf16 v[12:15], {sides}, 0
+  s_nop 7
+  v_cmp_{mask}_u32_e32 vcc, {lane}, v7
+  s_and_saveexec_b64 s[6:7], vcc
+  s_waitcnt lgkmcnt(0)
+  global_store_dword v1, v{register}, s[4:5]
+  s_endpgm
+"""
+
+
+@pytest.mark.parametrize(
+    ("sides", "register", "mask", "lane", "defined"),
+    [
+        # Rows are registers of four groups of lanes, columns lanes.
+        ("v[8:9], v[4:5]", 14, "gt", 16, True),
+        ("v[8:9], v[4:5]", 15, "gt", 16, False),
+        ("v[4:5], v[8:9]", 15, "ne", 3, True),
+        ("v[4:5], v[8:9]", 15, "eq", 3, False),
+    ],
+)
+def test_rows_and_columns_of_a_product(
+    sides: str, register: int, mask: str, lane: int, defined: bool
+) -> None:
+    sanitizer = Sanitizer()
+    simulate(
+        PRODUCT.format(sides=sides, register=register, mask=mask, lane=lane),
+        (1, 1, 1),
+        [np.zeros(64, np.uint32)],
+        workgroup=(64, 1, 1),
+        observer=sanitizer,
+    )
+    kinds = [finding.kind for finding in sanitizer.findings]
+    assert kinds == ([] if defined else ["undefined"])

@@ -48,7 +48,7 @@ v_lshlrev_b32 v1, 2, v0
 global_load_dword v2, v1, s[2:3]
 {wait}
 v_add_u32 v3, v2, v2
-global_store_dword v1, v3, s[2:3]
+global_store_dword v1, v3, s[2:3] offset:1024
 s_endpgm
 """
 SCALAR_LOAD = """

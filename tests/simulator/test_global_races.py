@@ -1,0 +1,246 @@
+"""Races in global memory: kernels that have one, and kernels a few instructions away."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mxc.simulator.assembly.kernels import read_assembly
+from mxc.simulator.run.launch import Binding, launch
+from mxc.simulator.run.translate import Program
+from mxc.simulator.watch.sanitizer import Sanitizer
+
+Words = NDArray[np.uint32]
+
+
+def races(
+    code: str,
+    buffers: Sequence[Words | Binding],
+    *,
+    workgroups: int = 4,
+    size: int = 64,
+    together: int = 512,
+) -> list[str]:
+    """What the sanitizer says of races; all other findings fail."""
+    (kernel,) = read_assembly(code, "k.s", workgroup=(size, 1, 1), buffers=len(buffers)).values()
+    sanitizer = Sanitizer()
+    program = Program(kernel, observed=True)
+    launch(program, (workgroups, 1, 1), buffers, observer=sanitizer, waves=together)
+    assert {finding.kind for finding in sanitizer.findings} <= {"race"}, sanitizer.findings
+    return [finding.detail for finding in sanitizer.findings]
+
+
+def words(count: int = 1024) -> Words:
+    return np.arange(count, dtype=np.uint32) + 7
+
+
+#: Each workgroup stores to its own rows of 256 bytes, `shift` bytes further. s4: its number.
+ROWS = """
+s_lshl_b32 s8, s4, {log}
+v_lshlrev_b32 v1, {bits}, v0
+v_add_u32 v1, v1, s8
+v_mov_b32 v2, {value}
+{before}
+global_store_{width} v1, v2, s[2:3] offset:{shift}
+s_endpgm
+"""
+
+
+@pytest.mark.parametrize("together", [512, 1])
+@pytest.mark.parametrize(
+    ("width", "bits", "log", "value", "race"),
+    [
+        ("dword", 2, 8, "s4", False),
+        ("dword", 2, 7, "s4", True),
+        ("dword", 2, 7, "5", False),
+        ("byte", 0, 6, "s4", False),
+        ("byte", 0, 5, "s4", True),
+        # Each lane stores to one byte of a dword, that of its workgroup.
+        ("byte", 2, 0, "s4", False),
+        ("short", 2, 0, "s4", True),
+    ],
+)
+def test_stores(width: str, bits: int, log: int, value: str, race: bool, together: int) -> None:
+    code = ROWS.format(width=width, bits=bits, log=log, value=value, before="", shift=0)
+    assert bool(races(code, [words()], together=together)) is race
+
+
+@pytest.mark.parametrize("together", [512, 1])
+@pytest.mark.parametrize(("shift", "race"), [(0, False), (252, True), (256, True)])
+def test_a_store_to_what_another_workgroup_reads(shift: int, race: bool, together: int) -> None:
+    load = "global_load_dword v3, v1, s[2:3]\ns_waitcnt vmcnt(0)\nv_add_u32 v2, v3, v2"
+    code = ROWS.format(width="dword", bits=2, log=8, value="s4", before=load, shift=shift)
+    found = races(code, [words()], together=together)
+    assert bool(found) is race
+    if race:
+        assert "of binding 0, which wave 0 of workgroup " in found[0]
+        assert "reads: nothing orders the two" in found[0] or "writes" in found[0]
+
+
+def test_two_buffers_may_be_the_same_memory() -> None:
+    code = """
+s_lshl_b32 s8, s6, 8
+v_lshlrev_b32 v1, 2, v0
+v_add_u32 v1, v1, s8
+global_load_dword v3, v1, s[2:3]
+s_waitcnt vmcnt(0)
+v_add_u32 v3, 1, v3
+global_store_dword v1, v3, s[4:5]
+s_endpgm
+"""
+    memory = words(2048)
+    apart = [Binding(memory, 0, 1024), Binding(memory, 1024, 1024)]
+    assert not races(code, apart)
+    assert not races(code, [Binding(memory, 0, 1024), Binding(memory, 0, 1024)])
+    assert races(code, [Binding(memory, 0, 1024), Binding(memory, 64, 1024)])
+    assert races(code, [Binding(memory, 64, 1024), Binding(memory, 0, 1024)])
+
+
+#: Both waves store and read what the other stored.
+NEIGHBOUR = """
+v_lshlrev_b32 v1, 2, v0
+v_xor_b32 v2, 0x100, v1
+{first}
+s_waitcnt vmcnt(0)
+{between}
+{second}
+s_waitcnt vmcnt(0)
+s_endpgm
+"""
+STORE, READ = "global_store_dword v1, v0, s[2:3]", "global_load_dword v3, v2, s[2:3]"
+
+
+@pytest.mark.parametrize("order", [(STORE, READ), (READ, STORE), (STORE, STORE)])
+@pytest.mark.parametrize(
+    ("between", "race"), [("s_barrier", False), ("s_nop 0", True), (READ, True)]
+)
+def test_a_barrier_orders_a_workgroup(order: tuple[str, str], between: str, race: bool) -> None:
+    second = order[1].replace("v1", "v2") if order == (STORE, STORE) else order[1]
+    code = NEIGHBOUR.format(first=order[0], between=between, second=second)
+    assert bool(races(code, [words()], workgroups=1, size=128)) is race
+
+
+def test_a_barrier_orders_no_other_workgroup() -> None:
+    code = NEIGHBOUR.format(first=STORE, between="s_barrier", second=READ)
+    assert races(
+        code.replace("v1, v0,", "v1, v4,").replace("v_xor", "v_add_u32 v4, v0, s4\nv_xor"),
+        [words()],
+        workgroups=2,
+        size=128,
+    )
+
+
+SUM = """
+v_mov_b32 v1, 0
+{add}
+s_endpgm
+"""
+PLAIN = """global_load_dword v2, v1, s[2:3]
+s_waitcnt vmcnt(0)
+v_add_u32 v2, 1, v2
+global_store_dword v1, v2, s[2:3]"""
+ATOMIC = "v_mov_b32 v2, 1\nglobal_atomic_add v1, v2, s[2:3]"
+
+
+@pytest.mark.parametrize(
+    ("add", "race"),
+    [
+        (ATOMIC, False),
+        (PLAIN, True),
+        (f"{ATOMIC}\n{PLAIN}", True),
+        # As loops of compare and swap begin with.
+        (f"{ATOMIC}\nglobal_load_dword v3, v1, s[2:3]", False),
+        (f"{ATOMIC}\nglobal_store_dword v1, v0, s[2:3]", True),
+        (f"{ATOMIC}\nglobal_store_dword v1, v0, s[2:3] sc1", False),
+    ],
+)
+@pytest.mark.parametrize("together", [512, 1])
+def test_a_sum_needs_an_atomic(add: str, race: bool, together: int) -> None:
+    assert bool(races(SUM.format(add=add), [words()], together=together)) is race
+
+
+#: Every workgroup stores a number, then counts itself; the last one of four reads all numbers.
+LAST = """
+v_mov_b32 v1, 0
+v_mov_b32 v2, 1
+s_lshl_b32 s8, s6, 2
+v_mov_b32 v3, s8
+v_mov_b32 v4, s6
+s_mov_b64 exec, 1
+global_store_dword v3, v4, s[4:5]
+s_waitcnt vmcnt(0)
+{count}
+s_waitcnt vmcnt(0)
+v_readfirstlane_b32 s9, v5
+s_nop 4
+s_cmp_lg_u32 s9, 10
+s_cbranch_scc1 end
+global_load_dwordx4 v[6:9], v1, s[4:5]
+s_waitcnt vmcnt(0)
+end:
+s_endpgm
+"""
+
+
+@pytest.mark.parametrize("together", [512, 1])
+@pytest.mark.parametrize(
+    ("count", "race"),
+    [
+        ("global_atomic_add v5, v1, v2, s[2:3] sc0", False),
+        # Everybody has a counter of its own.
+        (
+            "global_atomic_add v5, v3, v2, s[2:3] sc0\ns_waitcnt vmcnt(0)\nv_add_u32 v5, v5, v4",
+            True,
+        ),
+        # Nobody tells what it has stored.
+        ("v_add_u32 v5, 7, v4", True),
+    ],
+)
+def test_the_last_workgroup_may_read_what_others_stored(
+    count: str, race: bool, together: int
+) -> None:
+    counters = np.full(16, 7, np.uint32)
+    assert bool(races(LAST.format(count=count), [counters, words(16)], together=together)) is race
+
+
+def test_dispatches_come_one_after_the_other() -> None:
+    code = ROWS.format(width="dword", bits=2, log=8, value="s4", before="", shift=0)
+    (kernel,) = read_assembly(code, "k.s", workgroup=(64, 1, 1), buffers=1).values()
+    sanitizer, program, memory = Sanitizer(), Program(kernel, observed=True), words()
+    for shift in (0, 256):
+        launch(program, (2, 1, 1), [Binding(memory, shift, 512)], observer=sanitizer)
+    assert not sanitizer.findings
+
+
+#: Rows of 60 dwords; 60 lanes of each workgroup store what they have loaded.
+MASKED = """
+s_mul_i32 s6, s6, 240
+v_lshlrev_b32 v1, 2, v0
+v_add_u32 v1, s6, v1
+v_cmp_gt_u32 vcc, {loads}, v0
+s_and_saveexec_b64 s[8:9], vcc
+global_load_dword v2, v1, s[2:3]
+s_mov_b64 exec, s[8:9]
+v_cmp_gt_u32 vcc, {stores}, v0
+s_and_saveexec_b64 s[8:9], vcc
+s_waitcnt vmcnt(0)
+v_xor_b32 v2, v1, v2
+v_xor_b32 v2, s6, v2
+global_store_dword v1, v2, s[4:5]
+s_endpgm
+"""
+
+
+@pytest.mark.parametrize(
+    ("loads", "stores", "kinds"),
+    [(60, 60, set()), (64, 60, set()), (61, 61, {"race"}), (59, 60, {"undefined"})],
+)
+def test_a_mask_that_is_off_by_a_lane(loads: int, stores: int, kinds: set[str]) -> None:
+    code = MASKED.format(loads=loads, stores=stores)
+    (kernel,) = read_assembly(code, "k.s", workgroup=(64, 1, 1), buffers=2).values()
+    sanitizer = Sanitizer()
+    program, given = Program(kernel, observed=True), [words(), words()]
+    given[0][::60] += 1
+    launch(program, (4, 1, 1), given, observer=sanitizer)
+    assert {finding.kind for finding in sanitizer.findings} == kinds
