@@ -52,6 +52,7 @@ from mxc.targets.matrix_unit import MatrixUnit
 PROGRAMS = (".mlir", ".mlirbc")
 
 _WITHOUT = ("compiled without weights: it can be inspected, not run",)
+_UNLISTED = ("compiled without a listing: the report has not looked for kernels in assembly",)
 
 
 def compile(
@@ -71,6 +72,7 @@ def compile(
     force: bool = False,
     dump_ir: str | Path | None = None,
     html: str | Path | None = None,
+    listing: bool = True,
     schedule: str | Path | None = None,
     observe_inputs: bool = False,
     devices: int = 1,
@@ -97,7 +99,9 @@ def compile(
     that was compiled before with the same options is not compiled again (cache.py). `dump_ir`
     receives the IR after each pass and phase, of several targets each in a folder of its own.
     `html` is a file that receives the report as a page, with the assembly of kernels and what
-    `dump_ir` has.
+    `dump_ir` has. `listing`: the report has the instructions and registers of kernels, for which
+    LLVM generates their code twice. Without, an artifact is compiled sooner; a note says that its
+    report found no kernel. `strict` and `html` need them.
     `kv_cache`: what keys and values are kept in, bf16, f32, fp8, mxint8 or mxfp8; bf16 or f32 by
     default, as activations are. `observe_inputs`: the functions of a model return the inputs of its
     linear layers too (mxc quantize --calibrate). `devices`: how many compute a model together, each
@@ -155,6 +159,7 @@ def compile(
             dump_dir=_dump_folder(dump_ir),
             schedules="" if schedule is None else str(Path(schedule).absolute()),
             assembly=html is not None,
+            listed=listing or strict or html is not None,
             phase_timeout=timeout,
             cached=cache,
             devices=1 if model is None else model.options.devices,
@@ -201,6 +206,8 @@ def compile(
                 asdict(each) for each in model.device_weights(first.compiled.panels)
             ]
         (folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
+        if not request.listed:
+            options["listing"] = False
         manifest = _manifest(folder, model, weighted, programs, archives, sources, options, notes)
         (folder / MANIFEST).write_text(manifest.to_json())
         if html is not None:
@@ -307,6 +314,7 @@ def _manifest(
             *dict.fromkeys(note for each in programs.values() for note in each.compiled.notes),
             *(() if model is None else _notes(model, archives, notes)),
             *(_WITHOUT if weighted is not None and archives is None else ()),
+            *(() if options.get("listing", True) else _UNLISTED),
         ),
         levels=levels,
     )

@@ -6,7 +6,6 @@ step in a file first: after a crash, that file is the IR that caused it.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from mxc.compiler.pipelines import pipeline
 from mxc.compiler.report import build_report
 from mxc.compiler.signatures import require_no_parameters, signatures
 from mxc.compiler.steps import Compiled, Request, Step
-from mxc.dialects.dispatches import walk
 from mxc.dialects.parameters import take_layouts
 from mxc.passes.base import dump, notes, run
 from mxc.targets.target import Target, target
@@ -31,10 +29,6 @@ Tell = Callable[[Step], None]
 
 #: Phases after which the report reads the program.
 _FLOW, _STREAM = "flow", "stream"
-#: The phase that writes the table of kernels beside their code.
-_TARGETS = "executable-targets"
-_EXPORT = "hal.executable.export"
-_IN_A_FILE = re.compile(r'":\d+:\d+')
 
 
 @dataclass
@@ -81,19 +75,6 @@ class _Compilation:
         return None if folder is None else folder / f"{self.number + 1:02d}-{name}"
 
 
-def _place_exports(module: ir.Operation) -> None:
-    """Give each kernel a place in a file, so that two builds are the same bytes.
-
-    IREE 3.13 writes a line number for each kernel: of one without a file what happens to be on its
-    stack. tests/sentinels/test_builds.py tells when that ends.
-    """
-    for op in walk(module):
-        if op.name == _EXPORT and not _IN_A_FILE.search(str(op.location)):
-            name = str(ir.StringAttr(op.attributes["sym_name"]).value)
-            with module.context:
-                op.location = ir.Location.name(name, ir.Location.file("kernels", 0, 0))
-
-
 def compile_here(request: Request, assembly: Path | None, program: Path, tell: Tell) -> Compiled:
     """Compile `request` in this process; kernels leave their text in the folder `assembly`, the
     program of the current step is in the file `program`.
@@ -125,8 +106,6 @@ def compile_here(request: Request, assembly: Path | None, program: Path, tell: T
     bodies = KernelBodies()
     bodies.take(compiler.module.operation)
     for phase in iree.PHASES:
-        if phase == _TARGETS:
-            _place_exports(compiler.module.operation)
         work.run_phase(phase)
         if phase == _STREAM:
             bodies.put_back(compiler.module.operation)
@@ -141,7 +120,7 @@ def compile_here(request: Request, assembly: Path | None, program: Path, tell: T
         texts = () if assembly is None else tuple(iree.assembly(assembly))
         objects = () if assembly is None else iree.code_objects(assembly)
         report = build_report(snapshots[_FLOW], snapshots[_STREAM], texts, record, objects)
-        if not any(kernel.uses_tiles for kernel in report.kernels):
+        if assembly is not None and not any(kernel.uses_tiles for kernel in report.kernels):
             # LLVM itself never uses tiles: nobody need ask for them where no kernel of ours does.
             features = tuple(feature for feature in features if not feature.startswith("amx-"))
     return Compiled(

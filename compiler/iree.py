@@ -95,6 +95,9 @@ def flags(target: Target, code_dir: Path | None, devices: int = 1) -> list[str]:
         return [*chosen, *_devices("hip", devices), f"--iree-rocm-target={target.chip}"]
     chosen += [
         *_devices("local", devices),
+        # Lines in programs that nobody steps through take time and place. IREE 3.13 also invents
+        # that of a kernel without a file, so that two builds would differ.
+        "--iree-llvmcpu-debug-symbols=false",
         "--iree-hal-local-target-device-backends=llvm-cpu",
         f"--iree-llvmcpu-target-cpu={target.chip}",
     ]

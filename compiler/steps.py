@@ -39,10 +39,11 @@ class Request:
     `place` is what messages call the program. `parameters` says that weights are packed for it,
     so that it may name them; `foreign` that it was not built here, and is verified after each pass.
     `dump_dir` receives the IR after each pass and each phase, if given.
-    `assembly` asks for the text of the kernels. `schedules` is a file of them. No step may take
-    longer than `phase_timeout` seconds. `cached`: what was compiled before from the same is taken
-    from the cache of compiled programs, and what is compiled is kept there. `devices`: how many the
-    program is for.
+    `assembly` asks for the text of the kernels. `listed`: the report has the instructions and
+    registers of the kernels; without, LLVM generates their code once, not twice. `schedules` is a
+    file of them. No step may take longer than `phase_timeout` seconds. `cached`: what was compiled
+    before from the same is taken from the cache of compiled programs, and what is compiled is kept
+    there. `devices`: how many the program is for.
     """
 
     program: bytes
@@ -53,6 +54,7 @@ class Request:
     foreign: bool = False
     dump_dir: Path | None = None
     assembly: bool = False
+    listed: bool = True
     schedules: str = ""
     phase_timeout: float = PHASE_TIMEOUT
     cached: bool = False

@@ -12,6 +12,7 @@ is open: a parent that is killed leaves neither the process nor the folder behin
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import re
@@ -164,6 +165,8 @@ def _keep(folder: Path, step: Step) -> str:
 def work(channel: Channel, scratch: str) -> None:
     """The worker's whole life: one request, steps, and the outcome."""
     folder = Path(scratch)
+    # This process ends with its request; walks over programs leave no cycles worth looking for.
+    gc.disable()
     request: _Asked = pickle.loads(channel.receive())
     watch = threading.Thread(target=_end_with_parent, args=(folder,), daemon=True)
     watch.start()
@@ -195,7 +198,8 @@ def _outcome(request: _Asked, folder: Path, send: OnStep) -> Any:
         from mxc.compiler.driver import compile_here
 
         iree.set_up_process(target(request.target))
-        return compile_here(request, folder / _ASSEMBLY, folder / _PROGRAM, send)
+        listing = folder / _ASSEMBLY if request.listed else None
+        return compile_here(request, listing, folder / _PROGRAM, send)
     except PassError as error:
         return PassError(placed(str(error), request.place))  # its location lives here only
     except CompileError as error:

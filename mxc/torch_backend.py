@@ -134,7 +134,7 @@ class _Program:
             (tuple(n if isinstance(n, int) else None for n in value.shape), value.dtype)
             for value in _arguments(program)
         ]
-        artifact = compile(program, output=Path(self._folder.name) / "graph.mxc")
+        artifact = compile(program, output=Path(self._folder.name) / "graph.mxc", listing=False)
         self._model = load(artifact.path)
 
     def takes(self, given: Sequence[Any]) -> bool:

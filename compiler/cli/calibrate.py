@@ -61,6 +61,7 @@ def calibrate(
             scratch / "calibration.mxc",
             max_sequence_length=window,
             observe_inputs=True,
+            listing=False,
             progress=progress,
         )
     model = load(made.path)

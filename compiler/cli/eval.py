@@ -127,6 +127,7 @@ def _other(
             folder / "against.mxc",
             activations="f32",
             max_sequence_length=_length(model),
+            listing=False,
             progress=progress,
         )
     return load(made.path, threads=threads)

@@ -91,6 +91,7 @@ def test_a_compiler_is_not_started_again(tmp_path: Path, request_: Request) -> N
         {"parameters": True},
         {"foreign": True},
         {"assembly": True},
+        {"listed": False},
     ],
     ids=str,
 )

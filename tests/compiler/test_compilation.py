@@ -227,6 +227,17 @@ def test_strict_refuses_a_fallback_and_leaves_nothing(
     assert not list(out.iterdir())
 
 
+def test_without_a_listing(checkpoint: Path, out: Path, stub: list[Request]) -> None:
+    """Not where something reads it."""
+    plain = mxc.compile(checkpoint, output=out / "plain", listing=False)
+    page = mxc.compile(checkpoint, output=out / "page", listing=False, html=out / "page.html")
+    with pytest.raises(CompileError, match="fell back"):
+        mxc.compile(checkpoint, output=out / "strict", listing=False, strict=True)
+    assert [request.listed for request in stub] == [False, True, True]
+    (note,) = set(plain.manifest.notes) - set(page.manifest.notes)
+    assert note.startswith("compiled without a listing")
+
+
 def test_without_weights(checkpoint: Path, out: Path, stub: list[Request]) -> None:
     artifact = mxc.compile(checkpoint, weights="none")
     assert not (artifact.path / WEIGHTS).exists()

@@ -99,6 +99,7 @@ def _compile(folder: Path, case: dict[str, Any]) -> Compiled:
         activations=case["activations"],
         quantize_dense=case.get("quantize_dense"),
         kv_cache=case.get("kv_cache"),
+        listing=case.get("listing", False),
         devices=case.get("devices", 1),
         max_sequence_length=case["length"],
     )

@@ -16,18 +16,17 @@ from built import GENERATED, PROMPT, Built, Oracle, write
 from cases import CASES
 
 
-def _build(folder: Path, name: str, devices: int) -> Built:
-    case = CASES[name]
-    values = write(folder / "checkpoint", case)
-    mxc.compile(
+def _compile(folder: Path, devices: int) -> Path:
+    artifact = mxc.compile(
         folder / "checkpoint",
         "cpu",
         folder / "model.mxc",
         activations="f32",
         max_sequence_length=PROMPT + GENERATED,
+        listing=False,
         devices=devices,
     )
-    return Built(folder / "model.mxc", Oracle(folder / "checkpoint", case.config, values))
+    return artifact.path
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +34,26 @@ def built(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Built]]:
     """The model of a case, by its name, for so many devices. Two are compiled at a time, ahead of
-    the tests that ask for them."""
+    the tests that ask for them; checkpoints are written before, on one thread: transformers changes
+    its classes while it loads a model."""
     pool = ThreadPoolExecutor(max_workers=2)
-    made: dict[tuple[str, int], Future[Built]] = {}
+    made: dict[tuple[str, int], tuple[Future[Path], Oracle]] = {}
+    found: dict[tuple[str, int], Built] = {}
     for item in request.session.items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if item.path == request.path and "name" in parameters:
             key = parameters["name"], parameters.get("devices", 1)
             if key not in made:
-                made[key] = pool.submit(_build, tmp_path_factory.mktemp("model"), *key)
-    yield lambda name, devices=1: made[name, devices].result()
+                folder, case = tmp_path_factory.mktemp("model"), CASES[key[0]]
+                values = write(folder / "checkpoint", case)
+                oracle = Oracle(folder / "checkpoint", case.config, values)
+                made[key] = pool.submit(_compile, folder, key[1]), oracle
+
+    def build(name: str, devices: int = 1) -> Built:
+        if (name, devices) not in found:
+            artifact, oracle = made[name, devices]
+            found[name, devices] = Built(artifact.result(), oracle)
+        return found[name, devices]
+
+    yield build
     pool.shutdown(cancel_futures=True)
