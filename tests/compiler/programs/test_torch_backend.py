@@ -36,7 +36,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Report]]:
     own = torch_backend.compile
 
     def compiling(*arguments: Any, **options: Any) -> Artifact:
-        artifact = own(*arguments, **options)
+        artifact = own(*arguments, **options | {"listing": True})
         found.append(Report.from_dict(json.loads((artifact.path / REPORT).read_text())))
         return artifact
 
