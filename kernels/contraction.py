@@ -87,7 +87,7 @@ class Contraction:
             {array.name: array for array in arrays},
             (Do("zero", "T"), Do("dot", "T", sides), Do("map", "Y", ("T",))),
             self._derived,
-            {"m": ("ROUTES", "g")} if self.choice == "sorted" else {},
+            {"m": ("ROUTES", "g")} if self.choice == "sorted" and self.rows is None else {},
         )
 
     @property

@@ -44,7 +44,9 @@ class Plan:
     elements along K that weights are asked for before their use; `staged`: elements along K that
     are decoded at once to scratch, 0 where each tile decodes for itself; `chains`: of sums;
     `weights`: what codes become; `rounded`: under their scales; `blocks`: the result is blocks of
-    `Contraction.together` columns; `packed`: weights lie in panels."""
+    `Contraction.together` columns; `packed`: weights lie in panels; `alone`: the
+    plan of workgroups that have one row, where how many they have comes with the call. It adds up
+    in the same order: the bits of a row do not depend on other rows."""
 
     kind: Kind
     lanes: int
@@ -60,6 +62,7 @@ class Plan:
     rounded: bool = False
     blocks: bool = False
     packed: bool = True
+    alone: Plan | None = None
 
     def __str__(self) -> str:
         """What tells it from other plans of the same product."""

@@ -59,7 +59,7 @@ class Places:
         self.kernel, self._sizes = kernel, sizes
         self.memory = dict(memory)
         self.registers: dict[str, dict[int, ir.Value]] = {}
-        self._entry = ir.InsertionPoint.current.block
+        self._entry = _entry()
         self._pointers: dict[str, ir.Value] = {}
         self._regions: dict[str, Tile] = {}
         self._known: dict[Hashable, Any] = {}
@@ -203,6 +203,14 @@ class Places:
         if found is None:
             raise ValueError(f"{name} is in registers, and which of them is not known: unroll")
         return found
+
+
+def _entry() -> ir.Block:
+    """The first block of the function that is built: the nest may be in a branch."""
+    block = ir.InsertionPoint.current.block
+    while (owner := block.owner.operation).name.startswith("scf."):
+        block = owner.block
+    return block
 
 
 def _tiles(kernel: Kernel) -> set[str]:

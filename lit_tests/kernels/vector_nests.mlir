@@ -27,6 +27,14 @@
 // CHECK-NEXT:             S += dot A, W                            : dot product of pairs
 // CHECK-NEXT:             T += scale S, SB                         : multiply-add
 // CHECK-NEXT:           Y = map T
+// Of one row it is one stream of weights, whose sums add up in the same order.
+// CHECK-NEXT: kernel f4E2M1FN_all (g 1, m 1, n 40, k 288)
+// CHECK:   S      f32       [m n]            register  | n0 n1 n2 n3, chains: 1 sums, at most 26
+// CHECK:     for n by 64 in grid:
+// CHECK-NEXT:       for n by 16:
+// CHECK-NEXT:         for m by 1:
+// CHECK-NEXT:           T = 0
+// CHECK-NEXT:           for k by 32:
 // CHECK: // @mxc_mxfp4_int8_1x6x40x288
 // CHECK-NEXT: kernel f4E2M1FN_all (g 1, m 6, n 40, k 288)
 // CHECK-NEXT:   A      i8        [r k]            global k1 k2 k0 k3 k4
@@ -87,6 +95,9 @@
 // AVX2-NEXT:             T = t
 // AVX2-NEXT:         for m by 6, rest by 3 or 1:
 // AVX2-NEXT:           Y = map T
+// Of one row in registers.
+// AVX2-NEXT: kernel f4E2M1FN_all (g 1, m 1, n 40, k 288)
+// AVX2:   W      f32       [n k]            register  | n0 n1 n2 | k2 k1 k0 k3 k4
 
 // Integers with a sign, and registers of four columns.
 // NEON: // @mxc_mxfp4_int8_1x6x40x288

@@ -58,8 +58,8 @@ class Nested(Protocol):
     """A kernel that is written in the kernel language."""
 
     @property
-    def kernel(self) -> Nest:
-        """Its nest."""
+    def nests(self) -> Sequence[Nest]:
+        """Its nest; several, where it chooses among them."""
         ...
 
 
@@ -129,7 +129,7 @@ def build(
         sizes=lambda scalars: dynamic_of(kernel.given(scalars).buffers),
     )
     if isinstance(kernel, Nested):
-        made.attributes[NEST] = ir.StringAttr.get(printed(kernel.kernel))
+        made.attributes[NEST] = ir.StringAttr.get("".join(map(printed, kernel.nests)))
     if cases is not None:
         set_cases(made, cases)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith
+from iree.compiler.dialects import arith, memref, scf
 
 from mxc.kernels.language import Kernel
 from mxc.kernels.lowering.index import Number, value_of
-from mxc.kernels.lowering.nest import lower
+from mxc.kernels.lowering.nest import GRID, lower
 from mxc.kernels.lowering.vectors import Vectors
 from mxc.kernels.vectors import Plan, scheduled
 from mxc.passes.kernels.cpu.isa import Isa
@@ -19,6 +19,8 @@ from mxc.passes.kernels.cpu.product import Given, Product, put
 from mxc.passes.kernels.cpu.quantise.output import BlockTile
 from mxc.passes.kernels.cpu.schedule import OPERANDS
 from mxc.passes.kernels.cpu.weights import PANEL, Column
+from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import value_of as size_of
 from mxc.passes.kernels.finish import Place
 from mxc.passes.kernels.narrow_floats import rounded
 from mxc.passes.kernels.sources import BLOCK
@@ -45,19 +47,52 @@ class Gemm(Product):
     @cached_property
     def kernel(self) -> Kernel:
         """How it is computed."""
+        return self.nests[0]
+
+    @cached_property
+    def nests(self) -> list[Kernel]:
+        """That, and how it is computed of one row where that is another nest."""
         contraction = self.contraction(activations=OPERANDS[self.weights.kind])
-        return scheduled(contraction, self.plan)
+        found = [scheduled(contraction, self.plan)]
+        if self.plan.alone is not None:
+            found.append(scheduled(replace(contraction, rows=1), self.plan.alone))
+        return found
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         given = self.memory(buffers)
+        several, *one = self.nests
+        if not one:
+            self._nest(given, several, self.plan.rows)
+            return
+        alone = arith.cmpi(arith.CmpIPredicate.eq, self._rows_of_group(given), index(1))
+        branch = scf.IfOp(alone, has_else=True)
+        for block, nest, rows in (
+            (branch.then_block, one[0], 1),
+            (branch.else_block, several, self.plan.rows),
+        ):
+            with ir.InsertionPoint(block):
+                self._nest(given, nest, rows)
+                scf.YieldOp([])
+
+    def _rows_of_group(self, given: Given) -> ir.Value:
+        """Those of the workgroup's group."""
+        if not self.rows.sorted:
+            return size_of(self.rows.rows)
+        table, group = given.arrays["ROUTES"], workgroup(GRID["g"])
+        begin = memref.LoadOp(table, [group]).result
+        end = memref.LoadOp(table, [arith.addi(group, index(1))]).result
+        return arith.index_cast(ir.IndexType.get(), arith.subi(end, begin))
+
+    def _nest(self, given: Given, kernel: Kernel, rows: int) -> None:
+        """One of them, in tiles of so many rows."""
         blocks = None
         if self.out is not None:
-            blocks = BlockTile.of(self.out, given.results[0], given.results[1], self.plan.rows)
+            blocks = BlockTile.of(self.out, given.results[0], given.results[1], rows)
         lower(
-            self.kernel,
+            kernel,
             given.arrays,
-            self.sizes,
+            {**self.sizes, **{axis: n for axis, n in kernel.sizes.items() if n is not None}},
             lambda kernel, places: Registers(
                 kernel=kernel, places=places, gemm=self, memory=given, blocks=blocks
             ),

@@ -62,6 +62,11 @@ class Product(ABC):
         """How it is computed."""
 
     @property
+    def nests(self) -> list[Kernel]:
+        """That, and how it is computed of one row where that is another nest."""
+        return [self.kernel]
+
+    @property
     @abstractmethod
     def lanes(self) -> int:
         """Columns that are finished at once."""

@@ -136,10 +136,14 @@ class Cuts:
             staged = staged and rows > height
             height = _even(rows, height)
             if rows == 1:
-                # One stream of weights a core: what is asked for ahead is the panel that comes
-                # next. Two narrow registers of columns, so that each cache line is read about once.
-                columns, panels = 1 if isa.lanes == PANEL else _COLUMNS, _PANELS_OF_ONE_ROW
+                columns, panels = self._columns_of_one_row, _PANELS_OF_ONE_ROW
         return _Tile(height, max(1, columns // self.halves), panels, staged)
+
+    @property
+    def _columns_of_one_row(self) -> int:
+        """One stream of weights a core: what is asked for ahead is the panel that comes next. Two
+        narrow registers of columns, so that each cache line is read about once."""
+        return 1 if self.isa.lanes == PANEL else _COLUMNS
 
     def _others(self, usual: _Tile) -> list[_Tile]:
         """Other stretches of memory, then other tiles whose sums are in registers."""
@@ -199,7 +203,7 @@ class Cuts:
         blocks = self.quantised and not tile.staged
         together = BLOCK // lanes if blocks else 1
         width = max(1, PANEL // lanes * tile.panels // self.halves)
-        return Plan(
+        plan = Plan(
             weights.kind,
             lanes,
             rows=height,
@@ -215,6 +219,10 @@ class Cuts:
             blocks=blocks,
             packed=weights.packed,
         )
+        if self._known is not None:
+            return plan
+        narrow = max(1, self._columns_of_one_row // self.halves) * lanes
+        return replace(plan, alone=replace(plan, rows=1, rests=(), columns=narrow, staged=0))
 
     @property
     def _chains(self) -> int:

@@ -1,5 +1,7 @@
 """Rows, and groups with experts of their choice, whose number comes with each call."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -58,6 +60,26 @@ def test_any_number_of_rows(name, program, weights, loaded, formats):
             wanted += residual + np.arange(case.columns)
         found = loaded(name, x, ids, residual)
         np.testing.assert_array_equal(found.reshape(wanted.shape), wanted, f"{m} rows")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_row_alone_has_the_bits_that_it_has_among_others(name, program, weights, loaded, formats):
+    """Sums that are rounded: both nests of a kernel add up in one order."""
+    case, rng = program.cases[name], np.random.default_rng(5)
+    x = formats.draw(rng, case.activation, [19, case.blocks], exact=False, size=case.block)
+    ids = rng.integers(0, case.experts, 19).astype(np.int32) if case.experts else None
+    residual = rng.normal(size=(19, case.columns)).astype(np.float32) if case.plus else None
+    together = np.array(loaded(name, x, ids, residual)).reshape(19, -1)
+    for row in range(19):
+        one = slice(row, row + 1)
+        scales = None if x.scales is None else x.scales[one]
+        alone = loaded(
+            name,
+            replace(x, codes=x.codes[one], scales=scales),
+            None if ids is None else ids[one],
+            None if residual is None else residual[one],
+        )
+        np.testing.assert_array_equal(alone.reshape(-1), together[row], f"row {row}")
 
 
 @pytest.mark.parametrize("name", [PLAIN[0], PLAIN[-1]])
