@@ -63,9 +63,17 @@ def sum_experts(
 
 def is_sum_of_experts(value: ir.Value) -> bool:
     """Whether a value is the result of `sum_experts`."""
-    return not isinstance(value.owner, ir.Block) and named_operations.is_call(
-        value.owner.operation, SUM_EXPERTS
-    )
+    return _is_result(value, SUM_EXPERTS)
+
+
+def is_row_norm(value: ir.Value) -> bool:
+    """Whether a value is the result of `row_norm`."""
+    return _is_result(value, ROW_NORM)
+
+
+def _is_result(value: ir.Value, name: str) -> bool:
+    owner = value.owner
+    return not isinstance(owner, ir.Block) and named_operations.is_call(owner.operation, name)
 
 
 def _call(

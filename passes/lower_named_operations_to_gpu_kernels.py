@@ -12,7 +12,8 @@ Each operation has a lowering, which chooses a kernel for a call or says why the
 - rows sorted by expert: one workgroup does all (passes/kernels/gpu/grouping.py). IREE makes a
   kernel of each sum of the reference, and two of these go over all pairs for each pair or slot.
 - norms of rows: a workgroup has a row (passes/kernels/gpu/row_norm.py). The sum of experts and
-  residual before a norm, and roundings to bf16 after it, are in its kernel.
+  residual before a norm, and after it roundings to bf16 and a router of few weights, are in its
+  kernel (passes/kernels/gpu/route.py).
 - attention over pages: scores, softmax and values of all heads are one dispatch of matrix
   instructions (passes/kernels/gpu/attention/), which reads the pool by the page numbers of the
   lists. Where tokens are decoded their keys are shared out in pieces, and a second dispatch adds
@@ -37,7 +38,8 @@ f32; rotary writes to pages of other types, or of heads whose half is no multipl
 of rows of more than 1024 elements or of a number that comes with the call, of other elements than
 f32, in another order than falling, with given indices, or with results that begin with others than
 -inf and 0; more than 1024 experts; norms of rows of more than 32768 elements, or of no multiple of
-4, or by weights that are not bf16, f16 or f32.
+4, or by weights that are not bf16, f16 or f32; routers that read no such norm, or whose weights
+have more than 256 KiB.
 
 Refuses: attention with queries that are not f32, keys, values or sinks of other types than bf16,
 f16 and f32, keys and values in other formats than mxint8, mxfp8e4m3 and fp8e4m3, of these values of
@@ -57,6 +59,7 @@ from mxc.passes.base import Pass
 from mxc.passes.kernels.gpu.attention.lowering import attention_kernels
 from mxc.passes.kernels.gpu.grouping import grouping_lowering
 from mxc.passes.kernels.gpu.recurrences.lowering import recurrence_kernels
+from mxc.passes.kernels.gpu.route import route_lowering
 from mxc.passes.kernels.gpu.row_norm import row_norm_lowering
 from mxc.passes.kernels.gpu.top_k import top_k_lowering
 from mxc.passes.kernels.lowerings import lower_named
@@ -84,6 +87,7 @@ class LowerNamedOperationsToGpuKernels(Pass):
             top_k_lowering(matrix.lanes),
             grouping_lowering(matrix.lanes),
             row_norm_lowering(matrix.lanes),
+            route_lowering(),
             attention_kernels(matrix),
         )
         lower_named(module, lowerings)

@@ -16,10 +16,13 @@ from mxc.compiler.models.blocks.experts import ExpertWeight, Groups
 from mxc.compiler.models.blocks.gates import Activation, gated, sigmoid, silu
 from mxc.compiler.models.blocks.mlp import FormatOf, Mlp, linears
 from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix, vector
-from mxc.compiler.models.blocks.primitives import add, collapse, f32
+from mxc.compiler.models.blocks.primitives import add, add_bias, collapse, f32, linear
 from mxc.compiler.models.blocks.routing import CHOSEN, Routing
 from mxc.compiler.models.blocks.scope import Scope
-from mxc.dialects.generic import fill, generic
+from mxc.dialects.generic import element_of, fill, generic
+from mxc.dialects.named_operations import PRODUCT
+from mxc.dialects.routes import MOST_BYTES, route
+from mxc.dialects.row_norms import is_row_norm
 from mxc.dialects.sizes import sizes_of
 from mxc.errors import CheckpointError
 
@@ -137,18 +140,8 @@ class Mixture:
         self, scope: Scope, x: ir.Value, name: str, routed: ir.Value | None = None
     ) -> ir.Value:
         """x [T, H] -> [T, H]. `routed` [T, H]: what the router reads, where it is not x."""
-        router = f"{name}.{self.router}"
-        # Floats in every mode: see activations.py.
-        floats = scope.weights.prepare(x if routed is None else routed, f"{router}.weight")
-        shape = (self.experts, self.hidden)
-        bias = scope.weights.own(f"{router}.bias")
-        logits = scope.weights.linear(floats, router, f"{router}.weight", shape, bias)
+        shares, chosen = self._route(scope, x if routed is None else routed, name)
         with ir.Location.name(f"{name}.experts"):
-            correction, factors = (
-                None if key is None else scope.weights.load(f"{name}.{key}", self.experts)
-                for key in (self.routing.correction, self.routing.factors)
-            )
-            shares, chosen = self.routing.build(logits, self.choices, correction, factors)
             if scope.grouped:
                 groups = experts.group_by_expert(chosen, self.experts)
             else:
@@ -168,6 +161,36 @@ class Mixture:
             out = self._linear(scope, inner, groups, back, self.hidden, self.width)
             mixed = experts.combine(out, shares, groups)
         return mixed if self.shared is None else self._with_shared(scope, x, mixed, name)
+
+    def _route(self, scope: Scope, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
+        """x [T, H] -> shares f32 and experts i32 [T, J]."""
+        router = f"{name}.{self.router}"
+        # Floats in every mode: see activations.py.
+        floats = scope.weights.prepare(x, f"{router}.weight")
+        shape = (self.experts, self.hidden)
+        bias = scope.weights.own(f"{router}.bias")
+        if scope.grouped and self.routing == CHOSEN and floats.floats is not None:
+            weight = scope.weights.load(f"{router}.weight", *shape)
+            size = self.experts * self.hidden * element_of(weight).width // 8
+            if size <= MOST_BYTES and is_row_norm(x):
+                shift = None if bias is None else scope.weights.load(bias, self.experts)
+                with ir.Location.name(router):
+                    return route(floats.floats, weight, shift, self.choices, self._routed)
+        logits = scope.weights.linear(floats, router, f"{router}.weight", shape, bias)
+        with ir.Location.name(f"{name}.experts"):
+            correction, factors = (
+                None if key is None else scope.weights.load(f"{name}.{key}", self.experts)
+                for key in (self.routing.correction, self.routing.factors)
+            )
+            return self.routing.build(logits, self.choices, correction, factors)
+
+    def _routed(
+        self, x: ir.Value, weight: ir.Value, bias: ir.Value | None = None
+    ) -> tuple[ir.Value, ir.Value]:
+        """The reference of `route`."""
+        logits = linear(x, weight, None)
+        logits.owner.attributes[PRODUCT] = ir.UnitAttr.get()
+        return self.routing.build(add_bias(logits, bias), self.choices)
 
     def _with_shared(self, scope: Scope, x: ir.Value, mixed: ir.Value, name: str) -> ir.Value:
         """mixed + share * shared(x), all [T, H]."""

@@ -76,3 +76,56 @@ util.func public @left(%x: tensor<3x30xf32>, %w: tensor<30xf32>) -> tensor<3x30x
   %0 = util.call @mxc.row_norm(%x, %w) : (tensor<3x30xf32>, tensor<30xf32>) -> tensor<3x30xf32>
   util.return %0 : tensor<3x30xf32>
 }
+
+// -----
+
+// A router that reads the rounded norm alone is in the kernel, which stores nothing else then. The
+// dispatch says what product it has.
+// CHECK: stream.executable private @mxc_row_norm_3x128_f32_358637bd_0_top_2_of_8_bf16_rounded {
+// CHECK: memref.alloc() : memref<128xf32, #gpu.address_space<workgroup>>
+// CHECK: scf.for
+// CHECK: math.fma {{.*}} : vector<8xf32>
+// CHECK: amdgpu.dpp %{{.*}} row_mirror
+// CHECK: amdgpu.lds_barrier
+// CHECK: arith.cmpf oeq
+// CHECK: rocdl.exp2
+// CHECK: memref.store %{{.*}} : memref<3x2xf32,
+// CHECK-LABEL: util.func public @routed(
+// CHECK: %[[ROUTER:.*]] = util.global.load @router
+// CHECK: %[[MADE:.*]]:2 = flow.dispatch @mxc_row_norm_3x128_{{.*}}(%arg0, %arg1, %[[ROUTER]]) {mxc.contraction = {{{.*}}k = 128 : i64, kind = "multiply-add", lhs = {element = bf16}, m = 3 : i64, n = 8 : i64{{.*}}}} : ({{.*}}) -> (tensor<3x2xf32>, tensor<3x2xi32>)
+// CHECK: util.return %[[MADE]]#0, %[[MADE]]#1
+util.global private @router : tensor<8x128xbf16>
+util.func private @mxc.row_norm(%x: tensor<3x128xf32>, %w: tensor<128xf32>) -> tensor<3x128xf32> attributes {mxc.operation = "row_norm", mxc.options = {epsilon = 1.0e-6 : f32, offset = 0.0 : f32}, mxc.sizes = array<i64>} {
+  util.return %x : tensor<3x128xf32>
+}
+util.func private @mxc.route(%x: tensor<3x128xbf16>, %w: tensor<8x128xbf16>) -> (tensor<3x2xf32>, tensor<3x2xi32>) attributes {mxc.operation = "route", mxc.options = {}, mxc.sizes = array<i64>} {
+  %s = tensor.empty() : tensor<3x2xf32>
+  %e = tensor.empty() : tensor<3x2xi32>
+  util.return %s, %e : tensor<3x2xf32>, tensor<3x2xi32>
+}
+util.func public @routed(%x: tensor<3x128xf32>, %w: tensor<128xf32>) -> (tensor<3x2xf32>, tensor<3x2xi32>) {
+  %normed = util.call @mxc.row_norm(%x, %w) : (tensor<3x128xf32>, tensor<128xf32>) -> tensor<3x128xf32>
+  %r = tensor.empty() : tensor<3x128xbf16>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n) -> (m, n)>, affine_map<(m, n) -> (m, n)>], iterator_types = ["parallel", "parallel"]} ins(%normed : tensor<3x128xf32>) outs(%r : tensor<3x128xbf16>) {
+  ^bb0(%a: f32, %out: bf16):
+    %1 = arith.truncf %a : f32 to bf16
+    linalg.yield %1 : bf16
+  } -> tensor<3x128xbf16>
+  %router = util.global.load @router : tensor<8x128xbf16>
+  %0:2 = util.call @mxc.route(%y, %router) : (tensor<3x128xbf16>, tensor<8x128xbf16>) -> (tensor<3x2xf32>, tensor<3x2xi32>)
+  util.return %0#0, %0#1 : tensor<3x2xf32>, tensor<3x2xi32>
+}
+
+// -----
+
+// CHECK-LABEL: util.func public @unnormed(
+// CHECK: util.call @mxc.route({{.*}}) {mxc.contraction = {reason = "it reads no norm that a kernel computes"}}
+util.func private @mxc.route(%x: tensor<3x128xf32>, %w: tensor<8x128xbf16>) -> (tensor<3x2xf32>, tensor<3x2xi32>) attributes {mxc.operation = "route", mxc.options = {}, mxc.sizes = array<i64>} {
+  %s = tensor.empty() : tensor<3x2xf32>
+  %e = tensor.empty() : tensor<3x2xi32>
+  util.return %s, %e : tensor<3x2xf32>, tensor<3x2xi32>
+}
+util.func public @unnormed(%x: tensor<3x128xf32>, %w: tensor<8x128xbf16>) -> (tensor<3x2xf32>, tensor<3x2xi32>) {
+  %0:2 = util.call @mxc.route(%x, %w) : (tensor<3x128xf32>, tensor<8x128xbf16>) -> (tensor<3x2xf32>, tensor<3x2xi32>)
+  util.return %0#0, %0#1 : tensor<3x2xf32>, tensor<3x2xi32>
+}

@@ -10,7 +10,7 @@ alone, so a row has the same bits in every call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,23 +18,27 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, math, memref, scf, vector
 
 from mxc.dialects.amdgpu import barrier, shared, thread
-from mxc.dialects.amdgpu_narrow import mirrored, neighbour
 from mxc.dialects.generic import constant, element_of, shape_of
+from mxc.dialects.named_operations import is_call
 from mxc.dialects.reasons import Reason
+from mxc.dialects.routes import ROUTE, route_call
 from mxc.dialects.row_norms import RowNormCall, is_sum_of_experts, row_norm_calls
 from mxc.dialects.scalar_pattern import match_scalar
 from mxc.dialects.sizes import dynamic_sizes
 from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named
-from mxc.passes.kernels.gpu.lanes import at_most, below, divided, long, plus, rest, times
+from mxc.passes.kernels.gpu.lanes import at_most, below, long, plus, times
+from mxc.passes.kernels.gpu.route import Route
+from mxc.passes.kernels.gpu.sums import over_workgroup, sum_of
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.roundings import is_plain, is_rounding
 from mxc.passes.kernels.vectors import f32, i32, index, load, of, splat
 from mxc.passes.rewriting.rebuild import replace
+from mxc.passes.rewriting.worklist import replace_op
 
-#: Consecutive elements of a lane; lanes that sum by DPP.
-_RUN, _TOGETHER = 4, 16
+#: Consecutive elements of a lane.
+_RUN = 4
 #: Lanes of a workgroup: a multiple of the first number, at most the second. Turns at most.
 _STEP, _MOST_THREADS, _MOST_TURNS = 64, 1024, 8
 #: Elements of a row at most.
@@ -48,10 +52,10 @@ class RowNorm(Sized):
     """The norm of rows of `width` f32 by weights of type `weight`, stored as each of `stores`.
 
     `choices`: how many rows of experts are added to each row first, of `slots` rows in all; the sum
-    is stored too. None where there are none. `wave`: lanes of one.
+    is stored too. `route`: the router that reads the norm. `wave`: lanes of one.
 
-    Buffers: rows, then, with choices, rows of experts, shares and slots; weights. The sum, then the
-    norms.
+    Buffers: rows, then, with choices, rows of experts, shares and slots; weights, and those of the
+    router. The sum, the norms, then what the router makes.
     """
 
     width: int
@@ -60,6 +64,7 @@ class RowNorm(Sized):
     offset: float
     stores: tuple[str, ...]
     choices: int
+    route: Route | None
     wave: int
     rows: Size
     slots: Size
@@ -70,12 +75,14 @@ class RowNorm(Sized):
         of_experts = f"_of_{self.choices}x{named(self.slots)}" if self.choices else ""
         types = "_".join((self.weight, *self.stores))
         bits = "".join(f"_{np.float32(n).view(np.uint32):x}" for n in (self.epsilon, self.offset))
-        return f"mxc_row_norm{of_experts}_{named(self.rows)}x{self.width}_{types}{bits}"
+        route = f"_{self.route.name}" if self.route else ""
+        return f"mxc_row_norm{of_experts}_{named(self.rows)}x{self.width}_{types}{bits}{route}"
 
     @property
     def threads(self) -> Threads:
         """Threads of a workgroup."""
-        waves = -(-self.width // (_RUN * _STEP))
+        experts = self.route.experts if self.route else 0
+        waves = max(-(-self.width // (_RUN * _STEP)), -(-experts // _STEP))
         return Threads(min(waves * _STEP, _MOST_THREADS), self.wave)
 
     @property
@@ -96,32 +103,46 @@ class RowNorm(Sized):
             Buffer(row, f32()),
             *(experts if self.choices else []),
             Buffer([self.width], ir.Type.parse(self.weight)),
+            *(self.route.given(self.width) if self.route else []),
             *([Buffer(row, f32())] if self.choices else []),
             *(Buffer(row, ir.Type.parse(each)) for each in self.stores),
+            *(self.route.made(self.rows) if self.route else []),
         ]
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
-        *given, weights = buffers[: -len(self.stores) - bool(self.choices)]
-        results = buffers[len(given) + 1 :]
+        rest = iter(buffers)
+        given = [next(rest) for _ in range(4 if self.choices else 1)]
+        weights = next(rest)
+        routers = [next(rest) for _ in (self.route.given(self.width) if self.route else [])]
+        sums = [next(rest) for _ in range(bool(self.choices))]
+        results = [next(rest) for _ in self.stores]
         row, lane, size = workgroup(0), thread(), self.threads.count * _RUN
         columns = [plus(times(lane, _RUN), turn * size) for turn in range(-(-self.width // size))]
         places = [at_most(column, self.width - _RUN) for column in columns]
         factors = [self._factor(weights, place) for place in places]
         held = self._held(given, row, places)
-        if self.choices:
+        for into in sums:
             for column, value in zip(columns, held, strict=True):
-                self._store(value, results[0], row, column)
+                self._store(value, into, row, column)
         total = splat(0.0, f32(), _RUN)
         for column, value in zip(columns, held, strict=True):
             total = arith.addf(total, self._inside(column, arith.mulf(value, value)))
-        mean = arith.divf(self._across(total, lane), constant(float(self.width), f32()))
+        squares = over_workgroup(sum_of(total), self.threads.count)
+        mean = arith.divf(squares, constant(float(self.width), f32()))
         root = math.sqrt(arith.addf(mean, constant(self.epsilon, f32())))
         scale = vector.broadcast(of(f32(), _RUN), arith.divf(constant(1.0, f32()), root))
+        memory = shared([self.width], f32()) if self.route else None
         for column, value, factor in zip(columns, held, factors, strict=True):
             normed = arith.mulf(factor, arith.mulf(value, scale))
-            for result in results[bool(self.choices) :]:
+            for result in results:
                 self._store(normed, result, row, column)
+            if self.route:
+                normed = rounded(normed) if self.route.rounded else normed
+                self._store(normed, memory, None, column)
+        if self.route:
+            barrier()
+            self.route.body(row, memory, self.width, self.threads.count, *routers, *rest)
 
     def _factor(self, weights: ir.Value, place: ir.Value) -> ir.Value:
         """offset + weight of the elements from a place on."""
@@ -167,50 +188,26 @@ class RowNorm(Sized):
             return value
         return arith.select(below(column, self.width), value, splat(0.0, f32(), _RUN))
 
-    def _store(self, value: ir.Value, into: ir.Value, row: ir.Value, column: ir.Value) -> None:
+    def _store(
+        self, value: ir.Value, into: ir.Value, row: ir.Value | None, column: ir.Value
+    ) -> None:
+        """Store what lies in the row; `row`: its number, None where the memory is of one."""
         kind = ir.MemRefType(into.type).element_type
         if kind != f32():
             value = arith.truncf(of(kind, _RUN), value)
+        at = [column] if row is None else [row, column]
         if not self._ragged():
-            vector.store(value, into, [row, column])
+            vector.store(value, into, at)
             return
         with ir.InsertionPoint(scf.IfOp(below(column, self.width)).then_block):
-            vector.store(value, into, [row, column])
+            vector.store(value, into, at)
             scf.YieldOp([])
 
-    def _across(self, values: ir.Value, lane: ir.Value) -> ir.Value:
-        """The sum of all elements of all lanes of the workgroup."""
-        total = _sum(values)
-        moves: list[Callable[[ir.Value], ir.Value]] = [
-            lambda bits: neighbour(bits, 1),
-            lambda bits: neighbour(bits, 2),
-            lambda bits: mirrored(bits, _TOGETHER // 2),
-            lambda bits: mirrored(bits, _TOGETHER),
-        ]
-        for move in moves:
-            other = arith.bitcast(f32(), move(arith.bitcast(i32(), total)))
-            total = arith.addf(total, other)
-        count = self.threads.count // _TOGETHER
-        memory = shared([count], f32())
-        first = arith.cmpi(arith.CmpIPredicate.eq, rest(lane, _TOGETHER), index(0))
-        with ir.InsertionPoint(scf.IfOp(first).then_block):
-            memref.StoreOp(total, memory, [divided(lane, _TOGETHER)])
-            scf.YieldOp([])
-        barrier()
-        parts = [
-            vector.load(of(f32(), _RUN), memory, [index(at)], alignment=4 * _RUN)
-            for at in range(0, count, _RUN)
-        ]
-        whole = parts[0]
-        for part in parts[1:]:
-            whole = arith.addf(whole, part)
-        return _sum(whole)
 
-
-def _sum(values: ir.Value) -> ir.Value:
-    """The sum of the four elements of a vector."""
-    a, b, c, d = (vector.extract(values, [], [place]) for place in range(_RUN))
-    return arith.addf(arith.addf(a, b), arith.addf(c, d))
+def rounded(values: ir.Value) -> ir.Value:
+    """f32 of a lane, rounded to bf16 and back."""
+    narrow = arith.truncf(of(ir.BF16Type.get(), _RUN), values)
+    return arith.extf(of(f32(), _RUN), narrow)
 
 
 def row_norm_lowering(wave: int) -> Lowering[RowNormCall, RowNorm]:
@@ -220,21 +217,20 @@ def row_norm_lowering(wave: int) -> Lowering[RowNormCall, RowNorm]:
 
 def _kernel(call: RowNormCall, wave: int) -> RowNorm | Reason:
     rows, width = shape_of(call.x)
-    weight, summed = str(element_of(call.weight)), _summed(call)
+    weight, summed, read = str(element_of(call.weight)), _summed(call), _Readers.of(call)
     if weight not in _FLOATS:
         return Reason(f"weights are {weight}; kernels take {', '.join(_FLOATS)}")
     if not 0 < width <= _MOST or width % _RUN:
         return Reason(f"rows have {width} elements; kernels take multiples of {_RUN} up to {_MOST}")
     slots = shape_of(summed.experts.operands[0])[0] if summed else 0
-    rounded = _roundings(call.op)
-    floats = len(rounded) < len(list(call.op.results[0].uses))
     return RowNorm(
         width=width,
         weight=weight,
         epsilon=call.epsilon,
         offset=call.offset,
-        stores=(*(("f32",) if floats else ()), *(("bf16",) if rounded else ())),
+        stores=read.stores,
         choices=shape_of(summed.experts.operands[1])[1] if summed else 0,
+        route=read.route,
         wave=wave,
         rows=rows if rows >= 0 else None,
         slots=slots if slots >= 0 else None,
@@ -242,25 +238,73 @@ def _kernel(call: RowNormCall, wave: int) -> RowNorm | Reason:
 
 
 def _dispatch(calls: Calls, call: RowNormCall, kernel: RowNorm) -> Sequence[ir.Value] | None:
-    summed, rounded, floats = _summed(call), _roundings(call.op), "f32" in kernel.stores
-    tensors, place = [call.x, call.weight], call.op
+    summed, read = _summed(call), _Readers.of(call)
+    tensors, place, location = [call.x], call.op, call.op.location
     if summed:
         # What reads the sum comes after the sum, and may come before the norm.
         place = summed.op
-        if isinstance(call.weight.owner, ir.Operation | ir.OpView):
-            call.weight.owner.operation.move_before(place)
-        rows, shares, slots = summed.experts.operands
-        tensors = [summed.residual, rows, shares, slots, call.weight]
-    with ir.InsertionPoint(place):
+        tensors = [summed.residual, *summed.experts.operands]
+    weights = [call.weight]
+    if read.router is not None:
+        weights += list(read.router.operands)[1:]
+        location = read.router.location
+    for each in weights:
+        if not isinstance(each.owner, ir.Block):
+            each.owner.operation.move_before(place)
+    with ir.InsertionPoint(place), location:
         # Of what is given the first two have sizes that may come with the call.
         scalars = [size for each in tensors[:2] for size in dynamic_sizes(each)]
-        made = calls.dispatch(kernel.name, kernel, tensors, scalars, kernel.threads)
+        made = calls.dispatch(kernel.name, kernel, [*tensors, *weights], scalars, kernel.threads)
     results = list(made.results)
-    for op in rounded:
-        replace(op, results[-1])
+    if read.router is not None:
+        assert kernel.route is not None
+        rows = kernel.rows if isinstance(kernel.rows, int) else None
+        kernel.route.contraction(rows, kernel.width).write(made)
+        replace_op(read.router, [results.pop(-2), results.pop()])
+    for op in read.roundings:
+        if "bf16" in kernel.stores:
+            replace(op, results[-1])
     if summed:
         replace(summed.op, results.pop(0))
-    return results[:1] if floats else None
+    return results[:1] if "f32" in kernel.stores else None
+
+
+@dataclass(frozen=True)
+class _Readers:
+    """What reads a norm: `roundings` to bf16, and the `router` with its `route`, where the kernel
+    of the norm computes it; `stores`: what is left to be stored for others."""
+
+    roundings: list[ir.Operation]
+    router: ir.Operation | None
+    route: Route | None
+    stores: tuple[str, ...]
+
+    @staticmethod
+    def of(call: RowNormCall) -> _Readers:
+        """Those of a call."""
+        width = shape_of(call.x)[1]
+        users = _users(call.op)
+        roundings = [user for user in users if is_rounding(user)]
+        of_roundings = [user for each in roundings for user in _users(each)]
+        found = [op for op in (*users, *of_roundings) if is_call(op, ROUTE)]
+        route = None
+        if len(found) == 1 and all(is_loaded(each) for each in list(found[0].operands)[1:]):
+            chosen = Route.of(route_call(found[0]), width, found[0] in of_roundings)
+            route = None if isinstance(chosen, Reason) else chosen
+        taken = found if route else []
+        floats = [user for user in users if user not in (*roundings, *taken)]
+        narrow = [user for user in of_roundings if user not in taken]
+        stores = (*(("f32",) if floats else ()), *(("bf16",) if narrow else ()))
+        return _Readers(roundings, taken[0] if taken else None, route, stores)
+
+
+def _users(op: ir.Operation) -> list[ir.Operation]:
+    return [use.owner.operation for use in op.results[0].uses]
+
+
+def is_loaded(value: ir.Value) -> bool:
+    """Whether a value is an argument, or a global that may be loaded earlier."""
+    return isinstance(value.owner, ir.Block) or value.owner.name == "util.global.load"
 
 
 @dataclass(frozen=True)
@@ -274,21 +318,15 @@ class _Summed:
 
 def _summed(call: RowNormCall) -> _Summed | None:
     """What computes the rows of a norm, where a kernel of the norm computes it too."""
-    op, weight = call.x.owner, call.weight.owner
+    op = call.x.owner
     if isinstance(op, ir.Block) or op.name != "linalg.generic":
         return None
     op = op.operation
     if not is_plain(op) or match_scalar(op, ("arith.addf", "%0", "%1")) is None:
         return None
-    if not isinstance(weight, ir.Block) and weight.name != "util.global.load":
+    if not is_loaded(call.weight):
         return None
     residual, experts, _ = op.operands
     if not is_sum_of_experts(experts) or len(list(experts.uses)) > 1:
         return None
     return _Summed(op, experts.owner.operation, residual)
-
-
-def _roundings(op: ir.Operation) -> list[ir.Operation]:
-    """The users of a result that round it to bf16, and nothing else."""
-    users = [use.owner.operation for use in op.results[0].uses]
-    return [user for user in users if is_rounding(user)]

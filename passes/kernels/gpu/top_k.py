@@ -82,33 +82,47 @@ class TopK(Sized):
         """Build the body at the insertion point."""
         source, values, indices = buffers
         row, own = workgroup(0), thread()
-        nothing = constant(_NOTHING, f32())
         memory = shared([self.threads.count], f32())
-        # Lanes past the last column read that one, and store what nothing counts.
+        # Lanes past the last column read that one, and store nothing that counts.
         place = arith.minui(own, index(self.columns - 1))
-        raw = memref.LoadOp(source, [row, place]).result
-        counts = arith.andi(_greater(raw, nothing), below(own, self.columns))
-        value = arith.select(counts, raw, nothing)
+        inside = below(own, self.columns)
+        value, counts = known(memref.LoadOp(source, [row, place]).result, inside)
         memref.StoreOp(value, memory, [own])
         barrier()
+        rank = places_before(value, own, memory, self.columns)
         number, zero = short(own), constant(0, i32())
-        # All columns go before a lane past the last one, which has -inf and the greater index.
-        end = index(-(-self.columns // _TOGETHER) * _TOGETHER)
-        with loop(index(0), end, index(_TOGETHER), [zero]) as (at, (before,), op):
-            four = load(memory, [at], f32(), _TOGETHER)
-            for step in range(_TOGETHER):
-                other = vector.extract(four, [], [step])
-                equal = arith.cmpf(arith.CmpFPredicate.OEQ, other, value)
-                earlier = arith.cmpi(arith.CmpIPredicate.ult, plus(short(at), step), number)
-                first = arith.ori(_greater(other, value), arith.andi(equal, earlier))
-                before = arith.addi(before, arith.extui(i32(), first))
-            scf.YieldOp([before])
-        (rank,) = op.results
         with ir.InsertionPoint(scf.IfOp(below(rank, self.count)).then_block):
             at = arith.index_castui(ir.IndexType.get(), rank)
             memref.StoreOp(value, values, [row, at])
             memref.StoreOp(arith.select(counts, number, zero), indices, [row, at])
             scf.YieldOp([])
+
+
+def known(raw: ir.Value, inside: ir.Value | None = None) -> tuple[ir.Value, ir.Value]:
+    """An element, -inf for NaN and what is not `inside`, and whether it is greater than that."""
+    nothing = constant(_NOTHING, f32())
+    counts = _greater(raw, nothing)
+    counts = counts if inside is None else arith.andi(counts, inside)
+    return arith.select(counts, raw, nothing), counts
+
+
+def places_before(value: ir.Value, own: ir.Value, memory: ir.Value, columns: int) -> ir.Value:
+    """How many of so many f32 in shared memory go before the one of lane `own`, i32.
+
+    The memory has a multiple of four of them. All go before a lane past the last one, which has
+    -inf and the greater index.
+    """
+    end = index(-(-columns // _TOGETHER) * _TOGETHER)
+    with loop(index(0), end, index(_TOGETHER), [constant(0, i32())]) as (at, (before,), op):
+        four = load(memory, [at], f32(), _TOGETHER)
+        for step in range(_TOGETHER):
+            other = vector.extract(four, [], [step])
+            equal = arith.cmpf(arith.CmpFPredicate.OEQ, other, value)
+            earlier = arith.cmpi(arith.CmpIPredicate.ult, plus(short(at), step), short(own))
+            first = arith.ori(_greater(other, value), arith.andi(equal, earlier))
+            before = arith.addi(before, arith.extui(i32(), first))
+        scf.YieldOp([before])
+    return op.results[0]
 
 
 def _greater(x: ir.Value, y: ir.Value) -> ir.Value:

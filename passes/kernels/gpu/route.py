@@ -1,0 +1,183 @@
+"""The router of a mixture of experts within the kernel of the norm before it, on GPUs.
+
+    logits   16 lanes an expert: 8 elements of each turn, summed over places, then lanes by DPP
+    chosen   a lane an expert: how many go before it is its place (top_k.py)
+    shares   a lane a choice: exp(chosen - greatest) / sum of these, in the order of the choices
+
+The row is in shared memory, in which the logits and what is chosen follow it.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, math, memref, scf, vector
+
+from mxc.dialects.amdgpu import barrier, shared, thread
+from mxc.dialects.contraction import Contraction, OperandFormat
+from mxc.dialects.generic import constant, element_of, shape_of
+from mxc.dialects.reasons import Reason
+from mxc.dialects.routes import MOST_BYTES, RouteCall, route_calls
+from mxc.passes.kernels.calls import Calls
+from mxc.passes.kernels.extents import Buffer, Size
+from mxc.passes.kernels.gpu.attention.softmax import LOG2_E, power
+from mxc.passes.kernels.gpu.lanes import at_most, below, divided, long, plus, rest, times
+from mxc.passes.kernels.gpu.sums import TOGETHER, over_lanes, sum_of
+from mxc.passes.kernels.gpu.top_k import known, places_before
+from mxc.passes.kernels.lowerings import Lowering
+from mxc.passes.kernels.vectors import f32, i32, index, load, loop, of, splat
+
+#: Consecutive elements of a lane; of these how many are loaded before the first is waited for.
+_RUN, _AHEAD = 8, 8
+#: Experts are counted in so many, and at most.
+_FOUR, _MOST = 4, 1024
+#: Types of weights and biases.
+_FLOATS = {"bf16": 2, "f16": 2, "f32": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """The `choices` best of `experts`, by weights of type `weight` and biases of type `bias`, ""
+    where there are none, of rows that are `rounded` to bf16 or are not."""
+
+    experts: int
+    choices: int
+    weight: str
+    bias: str
+    rounded: bool
+
+    @staticmethod
+    def of(call: RouteCall, width: int, rounded: bool) -> Route | Reason:
+        """The router of a call, or why no kernel has it."""
+        experts, choices = shape_of(call.weight)[0], shape_of(call.op.results[0])[1]
+        weight = str(element_of(call.weight))
+        bias = "" if call.bias is None else str(element_of(call.bias))
+        if weight not in _FLOATS or bias not in ("", *_FLOATS):
+            return Reason(f"weights are {weight} {bias}; kernels take {', '.join(_FLOATS)}")
+        if experts % _FOUR or experts > _MOST or width % _RUN:
+            return Reason(
+                f"it chooses of {experts} experts by {width} elements; kernels take multiples of "
+                f"{_FOUR} up to {_MOST} by multiples of {_RUN}"
+            )
+        size = experts * width * _FLOATS[weight]
+        if size > MOST_BYTES:
+            return Reason(f"weights have {size} bytes, which each row reads; {MOST_BYTES} may be")
+        return Route(experts=experts, choices=choices, weight=weight, bias=bias, rounded=rounded)
+
+    @property
+    def name(self) -> str:
+        """For symbols."""
+        types = "_".join(filter(None, (self.weight, self.bias, "rounded" * self.rounded)))
+        return f"top_{self.choices}_of_{self.experts}_{types}"
+
+    def given(self, width: int) -> list[Buffer]:
+        """Weights and biases."""
+        biases = [Buffer([self.experts], ir.Type.parse(self.bias))] if self.bias else []
+        return [Buffer([self.experts, width], ir.Type.parse(self.weight)), *biases]
+
+    def made(self, rows: Size) -> list[Buffer]:
+        """Shares, and experts."""
+        return [Buffer([rows, self.choices], kind) for kind in (f32(), i32())]
+
+    def contraction(self, rows: int | None, width: int) -> Contraction:
+        """What the dispatch computes, for reports."""
+        return Contraction(
+            batch=1,
+            m=rows,
+            n=self.experts,
+            k=width,
+            lhs=OperandFormat("bf16" if self.rounded else "f32"),
+            rhs=OperandFormat(self.weight),
+            out=OperandFormat("f32"),
+            kind="multiply-add",
+        )
+
+    def body(
+        self, number: ir.Value, row: ir.Value, width: int, threads: int, *buffers: ir.Value
+    ) -> None:
+        """Build the body for row `number` of a call, `row` [width] in shared memory. `buffers`:
+        those of `given` and `made`."""
+        *given, shares, experts = buffers
+        logits, chosen = shared([self.experts], f32()), shared([self.choices], f32())
+        self._multiply(row, logits, width, threads, *given)
+        barrier()
+        own = thread()
+        # Lanes past the last expert read that one, and store nothing.
+        raw = memref.LoadOp(logits, [at_most(own, self.experts - 1)]).result
+        value, counts = known(raw)
+        rank = places_before(value, own, logits, self.experts)
+        first = arith.andi(below(own, self.experts), below(rank, self.choices))
+        with ir.InsertionPoint(scf.IfOp(first).then_block):
+            at = long(rank)
+            memref.StoreOp(value, chosen, [at])
+            expert = arith.index_cast(i32(), own)
+            memref.StoreOp(arith.select(counts, expert, constant(0, i32())), experts, [number, at])
+            scf.YieldOp([])
+        barrier()
+        with ir.InsertionPoint(scf.IfOp(below(own, self.choices)).then_block):
+            every = [memref.LoadOp(chosen, [index(n)]).result for n in range(self.choices)]
+
+            def weight(x: ir.Value) -> ir.Value:
+                difference = arith.subf(x, every[0])
+                return power(arith.mulf(difference, constant(LOG2_E, f32())))
+
+            total = functools.reduce(arith.addf, [weight(x) for x in every])
+            own_weight = weight(memref.LoadOp(chosen, [own]).result)
+            memref.StoreOp(arith.divf(own_weight, total), shares, [number, own])
+            scf.YieldOp([])
+
+    def _multiply(
+        self,
+        row: ir.Value,
+        logits: ir.Value,
+        width: int,
+        threads: int,
+        weights: ir.Value,
+        biases: ir.Value | None = None,
+    ) -> None:
+        """The product with each expert's weights and its bias, or -inf for NaN."""
+        own, together = thread(), threads // TOGETHER
+        part, size = rest(own, TOGETHER), TOGETHER * _RUN
+        for turn in range(-(-self.experts // together)):
+            expert = plus(divided(own, TOGETHER), turn * together)
+            at = at_most(expert, self.experts - 1)
+            end = index(-(-width // (size * _AHEAD)) * size * _AHEAD)
+            zero = splat(0.0, f32(), _RUN)
+            with loop(index(0), end, index(size * _AHEAD), [zero]) as (first, (total,), op):
+                columns = [
+                    plus(plus(first, times(part, _RUN)), step * size) for step in range(_AHEAD)
+                ]
+                places = [at_most(column, width - _RUN) for column in columns]
+                kind = ir.Type.parse(self.weight)
+                found = [load(weights, [at, place], kind, _RUN) for place in places]
+                for column, place, each in zip(columns, places, found, strict=True):
+                    w = each if self.weight == "f32" else arith.extf(of(f32(), _RUN), each)
+                    x = vector.load(of(f32(), _RUN), row, [place], alignment=16)
+                    total = arith.select(below(column, width), math.fma(x, w, total), total)
+                scf.YieldOp([total])
+            logit = over_lanes(sum_of(op.results[0]))
+            if biases is not None:
+                bias = memref.LoadOp(biases, [at]).result
+                logit = arith.addf(logit, bias if self.bias == "f32" else arith.extf(f32(), bias))
+            stores = arith.andi(
+                arith.cmpi(arith.CmpIPredicate.eq, part, index(0)), below(expert, self.experts)
+            )
+            with ir.InsertionPoint(scf.IfOp(stores).then_block):
+                memref.StoreOp(known(logit)[0], logits, [expert])
+                scf.YieldOp([])
+
+
+def route_lowering() -> Lowering[RouteCall, Route]:
+    """What is left of routers, which the kernels of norms have not taken: a reason."""
+    return Lowering(route_calls, _refused, _dispatch)
+
+
+def _refused(call: RouteCall) -> Reason:
+    found = Route.of(call, shape_of(call.x)[1], rounded=False)
+    return found if isinstance(found, Reason) else Reason("it reads no norm that a kernel computes")
+
+
+def _dispatch(calls: Calls, call: RouteCall, kernel: Route) -> None:
+    raise AssertionError(f"{call.op}: no kernel is chosen for a router alone")

@@ -1,0 +1,56 @@
+"""Sums of f32 over the lanes of a workgroup, in an order that their number alone decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref, scf, vector
+
+from mxc.dialects.amdgpu import barrier, shared, thread
+from mxc.dialects.amdgpu_narrow import mirrored, neighbour
+from mxc.dialects.generic import constant
+from mxc.passes.kernels.gpu.lanes import divided, rest
+from mxc.passes.kernels.vectors import f32, i32, index, of
+
+#: Lanes that sum by DPP; elements that are read from shared memory at once.
+TOGETHER, _FOUR = 16, 4
+
+
+def over_lanes(value: ir.Value) -> ir.Value:
+    """The sum of an f32 over 16 lanes, in all of them: DPP."""
+    moves: list[Callable[[ir.Value], ir.Value]] = [
+        lambda bits: neighbour(bits, 1),
+        lambda bits: neighbour(bits, 2),
+        lambda bits: mirrored(bits, TOGETHER // 2),
+        lambda bits: mirrored(bits, TOGETHER),
+    ]
+    for move in moves:
+        other = arith.bitcast(f32(), move(arith.bitcast(i32(), value)))
+        value = arith.addf(value, other)
+    return value
+
+
+def over_workgroup(value: ir.Value, threads: int) -> ir.Value:
+    """The sum of an f32 over all lanes of a workgroup, a multiple of 64, in all of them."""
+    count, lane = threads // TOGETHER, thread()
+    total, memory = over_lanes(value), shared([count], f32())
+    first = arith.cmpi(arith.CmpIPredicate.eq, rest(lane, TOGETHER), constant(0, lane.type))
+    with ir.InsertionPoint(scf.IfOp(first).then_block):
+        memref.StoreOp(total, memory, [divided(lane, TOGETHER)])
+        scf.YieldOp([])
+    barrier()
+    whole = None
+    for at in range(0, count, _FOUR):
+        part = vector.load(of(f32(), _FOUR), memory, [index(at)], alignment=4 * _FOUR)
+        whole = part if whole is None else arith.addf(whole, part)
+    return sum_of(whole)
+
+
+def sum_of(values: ir.Value) -> ir.Value:
+    """The sum of the elements of a vector, a power of two of them, by halves."""
+    parts = [vector.extract(values, [], [n]) for n in range(ir.VectorType(values.type).shape[0])]
+    while len(parts) > 1:
+        half = len(parts) // 2
+        parts = [arith.addf(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
+    return parts[0]
