@@ -145,18 +145,30 @@ class _Walk:
         names = {do.out for do in statements(loop.body)} & set(registers)
         carried = [(name, key) for name in sorted(names) for key in registers[name]]
         begun = [registers[name][key] for name, key in carried]
-        # Iterations are counted: a coordinate is then surely a multiple of the step.
-        first, last, step = start, stop, by
-        if not once:
-            first, last, step = 0, (stop - start + (by - 1)) // by, 1
-        bounds = (value_of(first), value_of(last), constant(step, ir.IndexType.get()))
-        op = scf.ForOp(*bounds, begun)
-        with ir.InsertionPoint(op.body):
-            for (name, key), value in zip(carried, op.inner_iter_args, strict=True):
+
+        def body(at: Number, given: Sequence[ir.Value]) -> None:
+            for (name, key), value in zip(carried, given, strict=True):
                 registers[name][key] = value
-            at = start if once else start + of(op.induction_variable) * by
             self.block(loop.body, tile.cut(loop.axis, at, by, even))
             scf.YieldOp([registers[name][key] for name, key in carried])
+
+        op: scf.IfOp | scf.ForOp
+        if once:
+            # No loop: LLVM would move what it reads before it, into more registers than there are.
+            some = arith.cmpi(arith.CmpIPredicate.slt, value_of(start), value_of(stop))
+            op = scf.IfOp(some, [value.type for value in begun], has_else=bool(begun))
+            with ir.InsertionPoint(op.then_block):
+                body(start, begun)
+            if begun:
+                with ir.InsertionPoint(op.else_block):
+                    scf.YieldOp(begun)
+        else:
+            # Iterations are counted: a coordinate is then surely a multiple of the step.
+            count = (stop - start + (by - 1)) // by
+            zero, one = (constant(each, ir.IndexType.get()) for each in range(2))
+            op = scf.ForOp(zero, value_of(count), one, begun)
+            with ir.InsertionPoint(op.body):
+                body(start + of(op.induction_variable) * by, op.inner_iter_args)
         for (name, key), value in zip(carried, op.results, strict=True):
             registers[name][key] = value
 

@@ -1,9 +1,9 @@
 """Published checkpoints of Gemma 4: dense, with experts, and with inputs of each layer's own."""
 
 import torch
-from published_checkpoints import MLP, Published, Tensors
+from published_checkpoints import FP8_ROWS, MLP, Published, Tensors
 from published_configs import HIDDEN, SIZES, Json, compressed, modelopt
-from stored_weights import compressed_mxfp4, compressed_nvfp4, modelopt_nvfp4
+from stored_weights import compressed_mxfp4, compressed_nvfp4, fp8_of_rows, modelopt_nvfp4
 
 _KINDS = ["sliding_attention", "full_attention"]
 _STEM = "model.language_model.layers"
@@ -148,6 +148,15 @@ GEMMA4: dict[str, Published] = {
         ),
         stores={rf"{_STEM}.*mlp\..*": compressed_nvfp4},
         notes=(_INSIDE,),
+    ),
+    # Experts are tensors of their own, and the router is in fp8 too.
+    "redhat-gemma4-fp8-experts": Published(
+        model="RedHatAI/gemma-4-26B-A4B-it-FP8-Dynamic",
+        config=_wrapped(_EXPERTS),
+        quantization=compressed({"float-quantized": ["Linear"]}, ["lm_head", "re:.*vision.*"]),
+        stores={rf"{_STEM}.*(_proj|router\.proj).*": fp8_of_rows},
+        notes=(_INSIDE,),
+        packed={r"(self_attn|mlp|experts)\.\w+\.weight": FP8_ROWS},
     ),
     # Of this one no published checkpoint in blocks is known: names and config of the model.
     "gemma4-borrows": Published(
