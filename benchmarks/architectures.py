@@ -5,8 +5,8 @@
 No weights are needed: checkpoints are headers of bf16 tensors, and matrices become mxfp8 where
 they may (--quantize-dense), or stay bf16 (--plain). Every compilation is a process of its own with
 --strict; its processor time and wall time are printed, what it refused, and each product that no
-kernel of mxc computes. Configs are those of the classes of transformers, with the sizes of the
-model that is named.
+kernel of mxc computes; where there is any of these the exit code is 1. Configs are those of the
+classes of transformers, with the sizes of the model that is named.
 """
 
 from __future__ import annotations
@@ -237,6 +237,7 @@ def main() -> None:
     print("| architecture | sizes of |", *(f"{t}: processor, wall |" for t in targets), flush=True)
     print("|---|---|" + "---|" * len(targets), flush=True)
     names = {each.model_type: each.name for each in ARCHITECTURES}
+    every = True
     for row in given.only:
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = Path(folder) / "checkpoint"
@@ -245,9 +246,11 @@ def main() -> None:
             for target in targets:
                 output = Path(folder) / f"{target}.mxc"
                 used, wall, failed = measure(checkpoint, target, output, plain=given.plain)
+                every = every and not failed
                 cells.append(f"{used:.1f} s, {wall:.0f} s{f': {failed}' if failed else ''}")
             model = MODELS[row][0]
             print(f"| {row} | {model} | {' | '.join(cells)} |", flush=True)
+    sys.exit(not every)
 
 
 if __name__ == "__main__":
