@@ -78,7 +78,7 @@ from mxc.passes.kernels.cpu.tiles import Tiles, padded, prepared_for_tiles
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.extents import Size, value_of
-from mxc.passes.kernels.given_schedules import GivenSchedules
+from mxc.passes.kernels.given_schedules import KEYS, GivenSchedules
 from mxc.passes.kernels.quantised import quantised_result
 from mxc.passes.kernels.reshapes import as_tensor, scalars_of
 from mxc.passes.kernels.sources import BLOCK
@@ -253,6 +253,12 @@ class _Kernels:
             return plans[0], ""
         wanted, device = entry["schedule"], entry.get("device")
         if isinstance(wanted, int):
+            # An entry for all products is a number that some of them do not reach.
+            if not 0 <= wanted < len(plans) and any(key in entry for key in KEYS):
+                raise PassError(
+                    f"{self._given.file}: wanted schedule {wanted} of {call.of.symbol}, which has "
+                    f"{len(plans)}, 0 to {len(plans) - 1}"
+                )
             wanted = str(plans[wanted if 0 <= wanted < len(plans) else 0])
         found = next((each for each in plans if str(each) == wanted), None)
         if found is None:

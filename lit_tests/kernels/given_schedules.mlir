@@ -7,6 +7,8 @@
 // RUN: mxc opt %s --passes 'mxc-lower-to-cpu-kernels{file=%t.text.json}' | filecheck %s --check-prefix=TEXT
 // RUN: printf '[{"schedule": "tiles of 99 x 32 in 64 columns"}]' > %t.wrong.json
 // RUN: not mxc opt %s --passes 'mxc-lower-to-cpu-kernels{file=%t.wrong.json}' 2>&1 | filecheck %s --check-prefix=WRONG
+// RUN: printf '[{"m": 9, "schedule": 80}]' > %t.beyond.json
+// RUN: not mxc opt %s --passes 'mxc-lower-to-cpu-kernels{file=%t.beyond.json}' 2>&1 | filecheck %s --check-prefix=BEYOND
 // RUN: printf '[{"lhs": "bf16", "schedule": 0}]' > %t.unused.json
 // RUN: not mxc opt %s --passes 'mxc-lower-to-cpu-kernels{file=%t.unused.json}' 2>&1 | filecheck %s --check-prefix=UNUSED
 
@@ -16,6 +18,7 @@
 // NUMBER: W {{ *}}f32 {{.*}} stack {{.*}}, k in slots of 96
 // TEXT: schedule = "tiles of 5 x 32 in 32 columns, measured on znver5"
 // WRONG: wrong.json: 1x9x80x64 has no schedule 'tiles of 99 x 32 in 64 columns'; it has tiles of 5 x 32 in 64 columns; tiles of 5 x 32 in 32 columns; {{.*}}
+// BEYOND: beyond.json: wanted schedule 80 of 1x9x80x64, which has {{[0-9]+}}, 0 to {{[0-9]+$}}
 // UNUSED: unused.json: no contraction has lhs bf16, or an entry before took them all; `mxc report` lists them
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<80x2x16xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<80x2xi8>

@@ -3,7 +3,8 @@
     [{"m": 16, "rhs": "mxfp4", "schedule": ..}]
 
 An entry has a `schedule` and any of `KEYS`, which a contraction must have: m or batch null where it
-comes with the call. The first entry that fits is taken; one that fits nothing is refused. `device`
+comes with the call. The first entry that fits is taken; one that fits nothing is refused, and so is
+a number that its product does not have; an entry without keys is the first schedule there. `device`
 says on which machine the schedule was measured. What a schedule is, the pass says that reads it.
 """
 
