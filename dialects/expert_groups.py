@@ -7,7 +7,7 @@ expert; an expert has as many groups as its pairs fill, the last of them in part
     slots      e0: [p1 . . .]  e1: [p3 . . .]  e2: [p0 p2 . .] ..     G groups of B slots
 
 The pairs of an expert are in their order. G is what a call may need at most; the groups that it
-does not need come last.
+does not need come last. Rows of the tokens may be copied to the slots of their pairs.
 """
 
 from __future__ import annotations
@@ -19,30 +19,36 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
 from mxc.dialects import named_operations
-from mxc.dialects.generic import constant, empty, generic, i32, loop_index, shape_of
+from mxc.dialects.generic import constant, element_of, empty, generic, i32, loop_index, shape_of
 from mxc.dialects.sizes import size_of, value_of
 
 #: The operation's name, and the options that it is built with.
 GROUP_BY_EXPERT, EXPERTS, ROWS = "group_by_expert", "experts", "rows"
+#: Bytes of a row that is copied are a multiple of this.
+COPIED = 16
 
 
 @dataclass(frozen=True)
 class GroupingCall:
-    """A call of the operation: the pairs' experts i32 [P], and how large a group is."""
+    """A call of the operation: the pairs' experts i32 [P], how large a group is, and what is
+    copied, [T, K], if anything."""
 
     op: ir.Operation
     chosen: ir.Value
     experts: int
     rows: int
+    copied: ir.Value | None
 
 
 def group_by_expert(
-    chosen: ir.Value, experts: int, rows: int
-) -> tuple[ir.Value, ir.Value, ir.Value]:
+    chosen: ir.Value, experts: int, rows: int, copied: ir.Value | None = None
+) -> list[ir.Value]:
     """Sort pairs into groups of `rows` slots: what `chosen` i32 [P] has are the `experts`' numbers.
 
     The expert of each group, i32 [G]; the pair of each slot, i32 [G * rows]; the slot of each pair,
-    i32 [P]. A slot without a pair has pair 0, a group without one the last expert.
+    i32 [P]. A slot without a pair has pair 0, a group without one the last expert. Where `copied`
+    [T, K] is given, of which P is a multiple of T, also row p / (P / T) of it for the pair p of
+    each slot, [G * rows, K].
     """
     index, kind = ir.IndexType.get(), i32()
     pairs = value_of(size_of(chosen, 0))
@@ -57,27 +63,39 @@ def group_by_expert(
         EXPERTS: ir.IntegerAttr.get(whole, experts),
         ROWS: ir.IntegerAttr.get(whole, rows),
     }
-    kinds = [ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()], kind)] * 2
-    owner, pair_of_slot, slot_of_pair = named_operations.call(
+    dynamic = ir.ShapedType.get_dynamic_size()
+    kinds = [*[ir.RankedTensorType.get([dynamic], kind)] * 2, chosen.type]
+    sizes = [(1, 0), (2, 0), *[(0, 0)] * (shape_of(chosen)[0] < 0)]
+    if copied is not None:
+        operands.append(copied)
+        kinds.append(ir.RankedTensorType.get([dynamic, shape_of(copied)[1]], element_of(copied)))
+        sizes.append((2, 0))
+    return named_operations.call(
         GROUP_BY_EXPERT,
         operands,
-        [*kinds, chosen.type],
+        kinds,
         lambda *given: _reference(*given, count=experts, rows=rows),
         options=options,
-        sizes=[(1, 0), (2, 0), *[(0, 0)] * (shape_of(chosen)[0] < 0)],
+        sizes=sizes,
     )
-    return owner, pair_of_slot, slot_of_pair
 
 
 def grouping_calls(module: ir.Operation) -> Iterator[GroupingCall]:
     """The calls of the operation in a program; they may be replaced meanwhile."""
     for found in named_operations.calls(module, GROUP_BY_EXPERT):
         experts, rows = (ir.IntegerAttr(found.options[name]).value for name in (EXPERTS, ROWS))
-        yield GroupingCall(found.op, found.op.operands[0], experts, rows)
+        chosen, _, _, *copied = found.op.operands
+        yield GroupingCall(found.op, chosen, experts, rows, copied[0] if copied else None)
 
 
 def _reference(
-    chosen: ir.Value, groups: ir.Value, slots: ir.Value, *, count: int, rows: int
+    chosen: ir.Value,
+    groups: ir.Value,
+    slots: ir.Value,
+    copied: ir.Value | None = None,
+    *,
+    count: int,
+    rows: int,
 ) -> list[ir.Value]:
     def number(value: int) -> ir.Value:
         return constant(value, i32())
@@ -141,4 +159,14 @@ def _reference(
 
     many = {"s": size_of(slots, 0)}
     pair_of_slot = generic([(places, "p")], "s", i32(), pair_here, sizes=many)
-    return [owner, pair_of_slot, places]
+    if copied is None:
+        return [owner, pair_of_slot, places]
+    choices = arith.divui(value_of(size_of(chosen, 0)), value_of(size_of(copied, 0)))
+
+    def row(pair: ir.Value) -> ir.Value:
+        token = arith.divui(arith.index_cast(ir.IndexType.get(), pair), choices)
+        return tensor.extract(copied, [token, loop_index("s k", "k")])
+
+    many = {"k": shape_of(copied)[1]}
+    rows_of = generic([(pair_of_slot, "s")], "s k", element_of(copied), row, sizes=many)
+    return [owner, pair_of_slot, places, rows_of]

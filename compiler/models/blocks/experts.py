@@ -21,6 +21,7 @@ from mxc.compiler.models.blocks.activations import Blocks
 from mxc.compiler.models.blocks.primitives import collapse, expand, f32, slice_of, to_f32
 from mxc.dialects import expert_groups
 from mxc.dialects.boundary import pack, unpack
+from mxc.dialects.expert_groups import COPIED
 from mxc.dialects.generic import constant, element_of, generic, i32, loop_index, shape_of
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.row_norms import sum_experts
@@ -64,19 +65,30 @@ def one_group_a_pair(experts: ir.Value) -> Groups:
     return Groups(chosen, collapse(slots, [[0, 1]]), slots, 1, in_order=True)
 
 
-def group_by_expert(experts: ir.Value, expert_count: int, rows: int = GROUP_ROWS) -> Groups:
-    """Sort the pairs of experts i32 [T, J] into groups of `rows` rows of one expert."""
+def group_by_expert(
+    experts: ir.Value, expert_count: int, x: Blocks, rows: int = GROUP_ROWS
+) -> tuple[Groups, Blocks]:
+    """Sort the pairs of experts i32 [T, J] into groups of `rows` rows of one expert, and the rows
+    of x [T, KO, KB] as the groups want them: [G, B, KO, KB], and their scales."""
     chosen = collapse(experts, [[0, 1]])
-    owner, pair_of_slot, slots = expert_groups.group_by_expert(chosen, expert_count, rows)
-    return Groups(owner, pair_of_slot, expand(slots, [[0, 1]], shape_of(experts)), rows)
+    flat = _flat(x.elements)
+    # A kernel copies pieces of so many bytes; other rows are copied after it.
+    whole = shape_of(flat)[1] * element_of(flat).width % (8 * COPIED) == 0
+    owner, pair_of_slot, slots, *copied = expert_groups.group_by_expert(
+        chosen, expert_count, rows, flat if whole else None
+    )
+    groups = Groups(owner, pair_of_slot, expand(slots, [[0, 1]], shape_of(experts)), rows)
+    elements = _in_groups(copied[0], x.elements, groups) if copied else _rows(x.elements, groups)
+    scales = None if x.scales is None else _rows(x.scales, groups)
+    factors = None if x.factors is None else _rows(x.factors, groups)
+    return groups, Blocks(elements, scales, factors)
 
 
-def group_rows(x: Blocks, groups: Groups) -> Blocks:
-    """Rows of x [T, KO, KB] as the groups want them: [G, B, KO, KB], and their scales."""
-    rows = _repeated if groups.in_order else _rows
-    scales = None if x.scales is None else rows(x.scales, groups)
-    factors = None if x.factors is None else rows(x.factors, groups)
-    return Blocks(rows(x.elements, groups), scales, factors)
+def repeat_rows(x: Blocks, groups: Groups) -> Blocks:
+    """Rows of x [T, KO, KB], one for each pair in order: [P, 1, KO, KB], and their scales."""
+    scales = None if x.scales is None else _repeated(x.scales, groups)
+    factors = None if x.factors is None else _repeated(x.factors, groups)
+    return Blocks(_repeated(x.elements, groups), scales, factors)
 
 
 def _repeated(x: ir.Value, groups: Groups) -> ir.Value:
@@ -97,25 +109,39 @@ def _repeated(x: ir.Value, groups: Groups) -> ir.Value:
 
 def _rows(x: ir.Value, groups: Groups) -> ir.Value:
     """Rows of x [T, ..], one a slot: [G, B, ..]."""
-    kind, choices = element_of(x), shape_of(groups.slot_of_pair)[1]
-    # Elements of 4 bits have no addresses.
-    packed = isinstance(kind, ir.FloatType) and kind.width < 16
-    x = pack(x) if packed else x
-    _, *rest = shape_of(x)
-    # As the rows of what computes x, so that nothing before this is seen in blocks.
-    flat = collapse(x, [[0], list(range(1, len(rest) + 1))]) if len(rest) > 1 else x
-    inner = " k" * bool(rest)
+    flat, choices = _flat(x), shape_of(groups.slot_of_pair)[1]
+    inner = " k" * (len(shape_of(flat)) - 1)
 
     def row(pair: ir.Value) -> ir.Value:
         token = as_index(arith.divui(pair, constant(choices, i32())))
         return tensor.extract(flat, [token, *(loop_index(f"s{inner}", k) for k in inner.split())])
 
     sizes = dict(zip(inner.split(), shape_of(flat)[1:], strict=True))
-    rows = generic([(groups.pair_of_slot, "s")], f"s{inner}", element_of(x), row, sizes=sizes)
+    rows = generic([(groups.pair_of_slot, "s")], f"s{inner}", element_of(flat), row, sizes=sizes)
+    return _in_groups(rows, x, groups)
+
+
+def _flat(x: ir.Value) -> ir.Value:
+    """x [T, ..] as [T, K], like the rows of what computes it, so that nothing before this is seen
+    in blocks; or [T]. Elements of less than 16 bits are in bytes: those of 4 have no addresses."""
+    x = pack(x) if _is_packed(x) else x
+    rank = len(shape_of(x))
+    return collapse(x, [[0], list(range(1, rank))]) if rank > 2 else x
+
+
+def _in_groups(rows: ir.Value, like: ir.Value, groups: Groups) -> ir.Value:
+    """Rows [S, K] as _flat has them, as [G, B, ..] of the elements of `like` [T, ..]."""
+    kind, packed = element_of(like), _is_packed(like)
+    _, *rest = shape_of(pack(like) if packed else like)
     slots = shape_of(rows)[0]
     grouped = [[0, 1], *([list(range(2, len(rest) + 2))] if rest else [])]
     rows = expand(rows, grouped, [slots, groups.rows, *rest])
     return unpack(rows, kind) if packed else rows
+
+
+def _is_packed(x: ir.Value) -> bool:
+    kind = element_of(x)
+    return isinstance(kind, ir.FloatType) and kind.width < 16
 
 
 @dataclass(frozen=True)

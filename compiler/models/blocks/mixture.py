@@ -142,10 +142,6 @@ class Mixture:
         """x [T, H] -> [T, H]. `routed` [T, H]: what the router reads, where it is not x."""
         shares, chosen = self._route(scope, x if routed is None else routed, name)
         with ir.Location.name(f"{name}.experts"):
-            if scope.grouped:
-                groups = experts.group_by_expert(chosen, self.experts)
-            else:
-                groups = experts.one_group_a_pair(chosen)
             own = x
             if self.weighs_inputs:
                 share = collapse(shares, [[0, 1]])
@@ -153,7 +149,12 @@ class Mixture:
                 shares = fill(sizes_of(shares), f32(), 1.0)
             into, back = (f"{name}.experts.{part}_proj" for part in ("gate_up", "down"))
             scope.weights.observe(own, [into], chosen)
-            rows = experts.group_rows(scope.weights.rows(own, into), groups)
+            rows = scope.weights.rows(own, into)
+            if scope.grouped:
+                groups, rows = experts.group_by_expert(chosen, self.experts, rows)
+            else:
+                groups = experts.one_group_a_pair(chosen)
+                rows = experts.repeat_rows(rows, groups)
             y = self._linear(scope, rows, groups, into, 2 * self.width, self.hidden)
             middle = gated(y, self.activation)
             scope.weights.observe(middle, [back], chosen)

@@ -1,8 +1,8 @@
 // RUN: mxc opt %s --passes mxc-lower-named-operations-to-gpu-kernels | filecheck %s
 // RUN: mxc opt %s --passes 'mxc-lower-named-operations-to-gpu-kernels{target=gfx1201}' | filecheck %s --check-prefix=NARROW
 
-// One workgroup, for any number of pairs and of groups; the first lanes have an expert each. What is
-// left of the reference is nothing.
+// A workgroup a group, for any number of pairs and of groups; the first lanes have an expert each.
+// What is left of the reference is nothing.
 // CHECK: workgroup_size = [256, 1, 1] subgroup_size = 64
 // CHECK-NOT: util.func private @mxc.group_by_expert(
 // CHECK: stream.executable private @mxc_groups_of_16_D_of_32 {

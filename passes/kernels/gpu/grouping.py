@@ -1,83 +1,125 @@
-"""Pairs sorted into groups of one expert, on GPUs: one workgroup, a lane an expert.
+"""Pairs sorted into groups of one expert, on GPUs: a workgroup has a group, a lane an expert.
 
 A lane goes over all pairs twice, which the lanes bring to shared memory together. First it counts
-those of its expert; the groups of the experts before its own say where its slots begin. Then it
-writes the slot of each of its pairs, and the pair of each of its slots.
+those of its expert; the groups of the experts before its own say where its slots begin. Then the
+lane whose expert the group has writes the slot of each of its pairs in the group, and lists these
+in shared memory. The lanes copy the row of each pair together. So each workgroup sorts all pairs,
+as none knows what the others have found, and none writes what another one does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
 
 from mxc.dialects.amdgpu import barrier, shared, thread
-from mxc.dialects.expert_groups import GroupingCall, grouping_calls
-from mxc.dialects.generic import constant
+from mxc.dialects.expert_groups import COPIED, GroupingCall, grouping_calls
+from mxc.dialects.generic import constant, element_of, shape_of
 from mxc.dialects.reasons import Reason
 from mxc.dialects.sizes import size_of
 from mxc.passes.kernels.calls import Calls
-from mxc.passes.kernels.executables import Threads
+from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product, value_of
-from mxc.passes.kernels.gpu.lanes import at_most, below, divided, long, plus, short, times
+from mxc.passes.kernels.gpu.lanes import (
+    at_most,
+    below,
+    divided,
+    long,
+    plus,
+    rest,
+    short,
+    signed_below,
+    times,
+)
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.vectors import i32, index, load, loop
 
 #: Lanes of a workgroup at least, which bring as many pairs at once, and at most.
 _LEAST, _MOST = 256, 1024
-#: Pairs that are looked at at once.
-_TOGETHER = 4
+#: Pairs that are looked at at once; pieces of rows that a lane loads before it stores the first.
+_TOGETHER, _AHEAD = 4, 6
 
 
 @dataclass(frozen=True)
 class Grouping(Sized):
     """`pairs` pairs of `experts` experts, in `groups` groups of `rows` slots.
 
-    Where `pairs` and `groups` are None, they are index scalars of each call. `wave`: lanes of one.
+    `width` elements of type `element` are copied for each slot, from `tokens` rows. Where `pairs`,
+    `groups` and `tokens` are None, they are index scalars of each call. `wave`: lanes of one.
     """
 
     experts: int
     rows: int
     wave: int
+    width: int = 0
+    element: str = "i8"
     pairs: Size = None
     groups: Size = None
+    tokens: Size = None
 
     @staticmethod
-    def of(experts: int, rows: int, wave: int) -> Grouping | Reason:
+    def of(call: GroupingCall, wave: int) -> Grouping | Reason:
         """The kernel, or why there is none."""
-        if experts > _MOST:
-            return Reason(f"there are {experts} experts; kernels take up to {_MOST}")
-        return Grouping(experts, rows, wave)
+        if call.experts > _MOST or call.rows > _LEAST:
+            return Reason(
+                f"there are {call.experts} experts, of groups of {call.rows}; kernels take up to "
+                f"{_MOST}, of up to {_LEAST}"
+            )
+        kernel = Grouping(call.experts, call.rows, wave)
+        if call.copied is None:
+            return replace(kernel, tokens=0)
+        width, element = shape_of(call.copied)[1], element_of(call.copied)
+        if width * element.width % (8 * COPIED):
+            return Reason(f"rows are {width} {element}; kernels copy multiples of {COPIED} bytes")
+        return replace(kernel, width=width, element=str(element))
 
     @property
     def name(self) -> str:
         """The symbol of the kernel: the same for the same work."""
-        return f"mxc_groups_of_{self.rows}_{named(self.pairs)}_of_{self.experts}"
+        copied = f"_with_{self.width}_{self.element}" if self.width else ""
+        return f"mxc_groups_of_{self.rows}_{named(self.pairs)}_of_{self.experts}{copied}"
 
     @property
     def threads(self) -> Threads:
         """Threads of a workgroup."""
-        waves = -(-self.experts // self.wave)
-        return Threads(max(waves * self.wave, _LEAST), self.wave)
+        if self.width:
+            return Threads(_MOST, self.wave)
+        return Threads(max(self._searching, _LEAST), self.wave)
+
+    @property
+    def _searching(self) -> int:
+        """Lanes of the waves that have experts."""
+        return -(-self.experts // self.wave) * self.wave
 
     @property
     def workgroups(self) -> list[Size]:
-        """One."""
-        return [1]
+        """Along the groups."""
+        return [self.groups]
 
     @property
     def buffers(self) -> list[Buffer]:
-        """The experts of pairs; then those of groups, the pairs of slots and the slots of pairs."""
-        sizes = (self.pairs, self.groups, product(self.groups, self.rows), self.pairs)
-        return [Buffer([size], i32()) for size in sizes]
+        """The experts of pairs, and what is copied; then experts of groups, the pairs of slots and
+        the slots of pairs, and the copies."""
+        slots, kind = product(self.groups, self.rows), ir.Type.parse(self.element)
+        copied = [Buffer([size, self.width], kind) for size in (self.tokens, slots)]
+        copied = copied if self.width else []
+        chosen, *made = (Buffer([n], i32()) for n in (self.pairs, self.groups, slots, self.pairs))
+        return [chosen, *copied[:1], *made, *copied[1:]]
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
-        chosen, owners, pairs, slots = buffers
-        own, zero = thread(), constant(0, i32())
-        memory = shared([self.threads.count], i32())
+        if self.width:
+            chosen, source, owners, pairs, slots, copies = buffers
+        else:
+            chosen, owners, pairs, slots = buffers
+        own, group, zero = thread(), workgroup(0), constant(0, i32())
+        memory, listed = shared([self.threads.count], i32()), shared([self.rows], i32())
+        with ir.InsertionPoint(scf.IfOp(below(own, self.rows)).then_block):
+            memref.StoreOp(zero, listed, [own])
+            scf.YieldOp([])
 
         def counted(here: ir.Value, _: ir.Value, before: ir.Value) -> ir.Value:
             return plus(before, arith.extui(i32(), here))
@@ -92,25 +134,59 @@ class Grouping(Sized):
             scf.YieldOp([plus(sums[0], earlier), plus(sums[1], number)])
         first, needed = (long(found) for found in op.results)
         barrier()
-        start = times(first, self.rows)
+        begin = times(group, self.rows)
+        # The slots of this group before those of the pairs of the lane's expert; negative: behind.
+        place = arith.subi(times(first, self.rows), begin)
+        has = arith.andi(
+            signed_below(place, 1), signed_below(begin, times(plus(first, long(filled)), self.rows))
+        )
+        has = arith.andi(has, below(own, self.experts))
+        with ir.InsertionPoint(scf.IfOp(has).then_block):
+            memref.StoreOp(short(own), owners, [group])
+            scf.YieldOp([])
+        # A group that no pair needs has the last expert.
+        spare = arith.cmpi(arith.CmpIPredicate.ule, needed, group)
+        only = arith.andi(spare, arith.cmpi(arith.CmpIPredicate.eq, own, index(0)))
+        with ir.InsertionPoint(scf.IfOp(only).then_block):
+            memref.StoreOp(constant(self.experts - 1, i32()), owners, [group])
+            scf.YieldOp([])
 
         def placed(here: ir.Value, pair: ir.Value, before: ir.Value) -> ir.Value:
-            with ir.InsertionPoint(scf.IfOp(here).then_block):
-                slot = plus(start, long(before))
-                memref.StoreOp(short(slot), slots, [pair])
-                memref.StoreOp(short(pair), pairs, [slot])
+            slot = plus(place, long(before))
+            inside = arith.andi(arith.andi(here, has), below(slot, self.rows))
+            with ir.InsertionPoint(scf.IfOp(inside).then_block):
+                memref.StoreOp(short(plus(begin, slot)), slots, [pair])
+                memref.StoreOp(short(pair), listed, [slot])
                 scf.YieldOp([])
             return counted(here, pair, before)
 
         self._over_pairs(chosen, memory, placed)
-        behind = plus(first, long(filled))
-        _fill(owners, first, behind, 1, short(own))
-        _fill(pairs, plus(start, long(count)), times(behind, self.rows), 1, zero)
-        lanes, groups = self.threads.count, value_of(self.groups)
-        last = constant(self.experts - 1, i32())
-        _fill(owners, plus(needed, own), groups, lanes, last)
-        rest = plus(times(needed, self.rows), own)
-        _fill(pairs, rest, times(groups, self.rows), lanes, zero)
+        with ir.InsertionPoint(scf.IfOp(below(own, self.rows)).then_block):
+            memref.StoreOp(memref.LoadOp(listed, [own]).result, pairs, [plus(begin, own)])
+            scf.YieldOp([])
+        if self.width:
+            self._copy(source, copies, listed, begin)
+
+    def _copy(self, source: ir.Value, copies: ir.Value, listed: ir.Value, begin: ir.Value) -> None:
+        """Copy the row of the pair of each slot of the group."""
+        kind = ir.Type.parse(self.element)
+        run = 8 * COPIED // kind.width
+        pieces, lanes = self.width // run, self.threads.count
+        end = self.rows * pieces
+        choices = short(arith.divui(value_of(self.pairs), value_of(self.tokens)))
+        with loop(index(0), index(end), index(lanes * _AHEAD)) as (base, _, _):
+            found = []
+            for step in range(_AHEAD):
+                piece = plus(plus(base, thread()), step * lanes)
+                at = at_most(piece, end - 1)
+                slot, column = divided(at, pieces), times(rest(at, pieces), run)
+                row = long(arith.divui(memref.LoadOp(listed, [slot]).result, choices))
+                found.append((piece, slot, column, load(source, [row, column], kind, run)))
+            for piece, slot, column, value in found:
+                with ir.InsertionPoint(scf.IfOp(below(piece, end)).then_block):
+                    vector.store(value, copies, [plus(begin, slot), column])
+                    scf.YieldOp([])
+            scf.YieldOp([])
 
     def _over_pairs(
         self,
@@ -128,6 +204,8 @@ class Grouping(Sized):
             memref.StoreOp(expert, memory, [own])
             barrier()
             end = at_most(arith.subi(pairs, base), lanes)
+            # Waves without experts have nothing to look for.
+            end = arith.select(below(own, self._searching), end, index(0))
             with loop(index(0), end, index(_TOGETHER), carried) as (at, (found,), inner):
                 several = load(memory, [at], i32(), _TOGETHER)
                 for number in range(_TOGETHER):
@@ -142,20 +220,11 @@ class Grouping(Sized):
 
 def grouping_lowering(wave: int) -> Lowering[GroupingCall, Grouping]:
     """The sorting of rows by expert becomes kernels for waves of so many lanes."""
-    return Lowering(
-        grouping_calls, lambda call: Grouping.of(call.experts, call.rows, wave), _dispatch
-    )
+    return Lowering(grouping_calls, lambda call: Grouping.of(call, wave), _dispatch)
 
 
 def _dispatch(calls: Calls, call: GroupingCall, kernel: Grouping) -> Sequence[ir.Value]:
-    chosen, groups, _ = call.op.operands
-    scalars = [value_of(size_of(each, 0)) for each in (chosen, groups)]
-    made = calls.dispatch(kernel.name, kernel, [chosen], scalars, kernel.threads)
+    chosen, groups, _, *copied = call.op.operands
+    scalars = [value_of(size_of(each, 0)) for each in (chosen, groups, *copied)]
+    made = calls.dispatch(kernel.name, kernel, [chosen, *copied], scalars, kernel.threads)
     return list(made.results)
-
-
-def _fill(into: ir.Value, first: ir.Value, behind: ir.Value, step: int, value: ir.Value) -> None:
-    """`value` at first, first + step, .. before `behind`."""
-    with loop(first, behind, index(step)) as (at, _, _):
-        memref.StoreOp(value, into, [at])
-        scf.YieldOp([])

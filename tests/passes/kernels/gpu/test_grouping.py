@@ -5,7 +5,7 @@ gfx1201, in waves of 32, is run by an interpreter of MLIR (lane_interpreter.py).
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import lane_interpreter
 import numpy as np
@@ -19,6 +19,7 @@ from mxc.dialects.context import new_context
 from mxc.dialects.expert_groups import group_by_expert
 from mxc.passes import base
 
+Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int32]
 
 #: Experts, and slots of a group: of less than a wave, of more lanes than bring pairs, odd numbers.
@@ -28,6 +29,20 @@ SIMULATED = ["gfx950", "gfx942"]
 each_target = pytest.mark.parametrize("target", [*SIMULATED, "gfx1201"])
 
 Call = Callable[[str, Integers, int, int], list[Integers]]
+
+
+class Copies(NamedTuple):
+    """Rows of `width` elements that are copied."""
+
+    experts: int
+    rows: int
+    width: int
+    element: str
+
+
+#: Pieces for all lanes, more than these load at once, and fewer.
+COPIES = [Copies(32, 16, 2880, "bf16"), Copies(5, 4, 20, "f32"), Copies(300, 16, 8000, "i8")]
+TYPES = {"bf16": np.uint16, "f32": np.float32, "i8": np.int8}
 
 
 def program(cases: list[tuple[int, int]]) -> str:
@@ -41,7 +56,7 @@ def program(cases: list[tuple[int, int]]) -> str:
 
                 def body(
                     chosen: ir.Value, experts: int = experts, rows: int = rows
-                ) -> tuple[ir.Value, ...]:
+                ) -> list[ir.Value]:
                     return group_by_expert(chosen, experts, rows)
 
                 func.FuncOp.from_py_func(kind, name=f"groups_of_{rows}_of_{experts}")(body)
@@ -61,6 +76,58 @@ def call(watched: Callable[..., Any]) -> Call:
         return [each.view(np.int32).reshape(-1) for each in found]
 
     return compute
+
+
+@pytest.fixture(scope="module")
+def copy(watched: Callable[..., Any]) -> Callable[[str, Copies, Integers, Array], list[Array]]:
+    """Compute a case of copies on a target: what `call` does, and the rows of slots."""
+    made = {target: watched(program_of_copies(COPIES), target=target) for target in SIMULATED}
+
+    def compute(target: str, case: Copies, chosen: Integers, x: Array) -> list[Array]:
+        if target in SIMULATED:
+            found = made[target].call(f"copies_{COPIES.index(case)}", chosen, x)
+            name = f"mxc_groups_of_{case.rows}_D_of_{case.experts}_with_{case.width}_{case.element}"
+            assert made[target].kernel.name == name
+            *integers, rows = (each.reshape(-1).view(np.uint8) for each in found)
+        else:
+            groups = count_of_groups(len(chosen), case.experts, case.rows)
+            sizes = (groups, groups * case.rows, len(chosen))
+            integers = [np.full(size, -9, np.int32).view(np.uint8) for size in sizes]
+            rows = np.zeros(sizes[1] * x[0].nbytes, np.uint8)
+            flat = [each.reshape(-1).view(np.uint8) for each in (chosen, x)]
+            run_here(target, program_of_copies([case]), [*flat, *integers, rows], chosen, len(x))
+        return [*(each.view(np.int32) for each in integers), rows.view(x.dtype)]
+
+    return compute
+
+
+def run_here(target: str, source: str, flat: list[Array], chosen: Integers, tokens: int) -> None:
+    """Interpret the kernel of a program of one case."""
+    groups = len(flat[2]) // 4
+    with new_context():
+        module = ir.Module.parse(source)
+        for stage in pipeline(target).stages:
+            base.run(stage.passes, module)
+            if stage.name == "kernels":
+                break
+        lane_interpreter.run(module, flat, (len(chosen), groups, tokens))
+
+
+def program_of_copies(cases: list[Copies]) -> str:
+    """A function for each case."""
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        size = ir.ShapedType.get_dynamic_size()
+        with ir.InsertionPoint(module.body):
+            for number, case in enumerate(cases):
+                chosen = ir.RankedTensorType.get([size], ir.IntegerType.get_signless(32))
+                x = ir.RankedTensorType.get([size, case.width], ir.Type.parse(case.element))
+
+                def body(chosen: ir.Value, x: ir.Value, case: Copies = case) -> list[ir.Value]:
+                    return group_by_expert(chosen, case.experts, case.rows, x)
+
+                func.FuncOp.from_py_func(chosen, x, name=f"copies_{number}")(body)
+        return str(module)
 
 
 def count_of_groups(pairs: int, experts: int, rows: int) -> int:
@@ -103,9 +170,16 @@ def check(chosen: Integers, experts: int, rows: int, found: list[Integers]) -> N
     np.testing.assert_array_equal(slots, wanted_slots)
 
 
+@pytest.mark.parametrize("target", SIMULATED)
+@each_case
+def test_more_pairs_than_lanes(target: str, experts: int, rows: int, call: Call) -> None:
+    chosen = np.random.default_rng(7).integers(0, experts, 700, dtype=np.int32)
+    check(chosen, experts, rows, call(target, chosen, experts, rows))
+
+
 @each_target
 @each_case
-@pytest.mark.parametrize("pairs", [1, 4, 50, 700])
+@pytest.mark.parametrize("pairs", [1, 4, 30])
 def test_pairs_of_any_experts(target: str, experts: int, rows: int, pairs: int, call: Call) -> None:
     chosen = np.random.default_rng(pairs).integers(0, experts, pairs, dtype=np.int32)
     check(chosen, experts, rows, call(target, chosen, experts, rows))
@@ -116,6 +190,20 @@ def test_pairs_of_any_experts(target: str, experts: int, rows: int, pairs: int, 
 def test_pairs_of_one_expert(target: str, experts: int, rows: int, call: Call) -> None:
     chosen = np.full(33, experts - 2, np.int32)
     check(chosen, experts, rows, call(target, chosen, experts, rows))
+
+
+@each_target
+@pytest.mark.parametrize("case", COPIES, ids=str)
+@pytest.mark.parametrize("tokens", [1, 13])
+def test_rows_are_copied_to_slots(
+    target: str, case: Copies, tokens: int, copy: Callable[..., list[Array]]
+) -> None:
+    rng = np.random.default_rng(tokens)
+    chosen = rng.integers(0, case.experts, 4 * tokens, dtype=np.int32)
+    x = rng.integers(-99, 99, (tokens, case.width)).astype(TYPES[case.element])
+    *integers, rows = copy(target, case, chosen, x)
+    check(chosen, case.experts, case.rows, integers)
+    np.testing.assert_array_equal(rows.reshape(-1, case.width), x[integers[1] // 4])
 
 
 def test_more_experts_than_lanes_are_sorted_by_the_reference(watched: Callable[..., Any]) -> None:
