@@ -93,6 +93,10 @@ class PagedSteps:
         wrong = misfit(plan, self)
         if wrong is not None:
             raise RequestError(f"{self._model.path}: no step of the model: {wrong}")
+        return self.compute(plan)
+
+    def compute(self, plan: StepPlan) -> NDArray[np.float32]:
+        """`step` of a plan that fits: of checked tokens, over pages that a PageStore gave out."""
         with self._lock:
             results = self._model.invoke(STEP, self.arguments(plan))
             devices = self._model.devices

@@ -122,9 +122,8 @@ class Sequence:
                 f"feed wants a sequence of token ids, got {given.dtype} {list(given.shape)}"
             )
         vocabulary = self._record.vocab_size
-        outside = np.flatnonzero((given < 0) | (given >= vocabulary))
-        if outside.size:
-            at = int(outside[0])
+        if given.min() < 0 or given.max() >= vocabulary:
+            at = int(np.flatnonzero((given < 0) | (given >= vocabulary))[0])
             raise RequestError(
                 f"token {int(given[at])} (number {at} of those fed) is outside of the vocabulary, "
                 f"which is 0 to {vocabulary - 1}"

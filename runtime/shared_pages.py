@@ -61,7 +61,10 @@ class SharedPages:
         self._returned.append(pages)
 
     def step(self, runs: Sequence[Run]) -> NDArray[np.float32]:
-        """The wanted logits of some runs of different sequences, f32 [R, V], in one call."""
+        """The wanted logits of some runs of different sequences, f32 [R, V], in one call.
+
+        Their tokens are checked, and fit into the context and into the rows of a call.
+        """
         with self._lock:
             ends = [run.before + len(run.tokens) for run in runs]
             needed = sum(
@@ -70,7 +73,7 @@ class SharedPages:
             self._have((needed,) * len(self._steps.kinds), False)
             for run, end in zip(runs, ends, strict=True):
                 self._store.extend(run.pages, end)
-            logits = self._steps.step(plan_of(runs, self._steps))
+            logits = self._steps.compute(plan_of(runs, self._steps))
             for run, end in zip(runs, ends, strict=True):
                 self._store.trim(run.pages, end)
             return logits
