@@ -45,7 +45,7 @@ _NUMBERS = {
 }
 #: Predicates of arith.cmpi, of numbers without and with a sign, and of arith.cmpf.
 _COMPARISONS = {0: np.equal, 1: np.not_equal, 6: np.less, 7: np.less_equal, 8: np.greater}
-_SIGNED = {2: np.less, 5: np.greater_equal}
+_SIGNED = {2: np.less, 3: np.less_equal, 4: np.greater, 5: np.greater_equal}
 _OF_FLOATS = {1: np.equal, 2: np.greater, 4: np.less, 13: np.not_equal}
 
 

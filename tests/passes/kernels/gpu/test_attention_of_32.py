@@ -109,6 +109,14 @@ def test_rows_of_runs(case: Case, spans: Sequence[tuple[int, int]], target: str)
 
 
 @each_target
+def test_latent_rows_of_published_sizes(target: str) -> None:
+    """Rows of DeepSeek-V2 and V3: four waves share out the values of a row."""
+    case = Case(1, 3, 576, latent=512)
+    given = draw(case, [(1, 40), (2, 5)])
+    check(attend(target, case, given, 1), case, given)
+
+
+@each_target
 @pytest.mark.parametrize("case", CASES[:2], ids=str)
 def test_what_no_row_sees_may_be_anything(case: Case, target: str) -> None:
     given = draw(case, [(3, 30), (1, 40)])
