@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import lane_interpreter
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -42,7 +43,7 @@ class Copies(NamedTuple):
 
 #: Pieces for all lanes, more than these load at once, and fewer.
 COPIES = [Copies(32, 16, 2880, "bf16"), Copies(5, 4, 20, "f32"), Copies(300, 16, 8000, "i8")]
-TYPES = {"bf16": np.uint16, "f32": np.float32, "i8": np.int8}
+TYPES = {"bf16": ml_dtypes.bfloat16, "f32": np.float32, "i8": np.int8}
 
 
 def program(cases: list[tuple[int, int]]) -> str:
