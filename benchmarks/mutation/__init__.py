@@ -1,1 +1,1 @@
-"""Mutants: small errors in the sources, and the tests that find them."""
+"""Small errors in the sources, and the tests that detect them."""

@@ -1,29 +1,76 @@
-"""Mutants in a tree whose modules and tests are imported once: each is put into a fork."""
+"""Tests in forks of one process that has imported them: what each reaches, and what it detects."""
 
 from __future__ import annotations
 
+import ast
+import ctypes
 import gc
+import hashlib
+import multiprocessing
 import os
+import pickle
+import resource
+import secrets
+import signal
 import subprocess
 import sys
+import time
+import traceback
+import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
+from itertools import pairwise
+from operator import itemgetter, or_
 from pathlib import Path
 from types import CodeType, FunctionType
 
 import pytest
 
-from mutation.change import Mutant
-from mutation.forks import fork_the_server, in_fork
-from mutation.reach import Test
+from mutation.change import Mutant, mutated
+from mutation.marks import Marks
 
-#: Seconds of the first tests; whether one has failed is seen before more run.
-_FIRST = 3.0
+#: A test that passes: its name, the seconds it takes, and the marks that it sets.
+Test = tuple[str, float, bytes]
 
 
-def lit_fails(test: str) -> bool:
-    """Whether a lit test fails. Run it in a fork: it leaves processes and arguments."""
+def in_fork(work: Callable[[], bool], seconds: float) -> bool:
+    """Whether `work` is true in a process of its own, whose time ends. It leaves no process."""
+    # PR_SET_CHILD_SUBREAPER: whatever it leaves becomes a child of this process.
+    ctypes.CDLL(None).prctl(36, 1)
+    process = os.fork()
+    if process == 0:
+        done = False
+        try:
+            resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))  # an error may be a size
+            signal.alarm(int(seconds))
+            done = work()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0 if done else 1)
+    status = os.waitpid(process, 0)[1]
+    tasks = Path("/proc/self/task")
+    while left := [n for task in tasks.iterdir() for n in (task / "children").read_text().split()]:
+        for each in map(int, left):
+            os.kill(each, signal.SIGKILL)
+            os.waitpid(each, 0)
+    return status == 0
+
+
+def _fork_the_server() -> None:
+    """Have the server of tests/forked.py be a fork of this process, not a new Python."""
+    forked = import_module("forked")
+    place = f"mxc-forks-{secrets.token_hex(8)}"
+    process = os.fork()
+    if process == 0:
+        os.dup2(os.pipe()[0], 0)  # it serves until it is killed
+        forked.serve(place)
+    os.waitpid(process, 0)
+    forked.Server.__init__ = lambda server: setattr(server, "place", place)
+
+
+def _lit_fails(test: str) -> bool:
     sys.argv = ["lit", "-q", "-j1", test]
     try:
         import_module("lit.main").main()
@@ -39,125 +86,147 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(each)
 
 
-def put(text: str, file: str, functions: Sequence[FunctionType]) -> None:
-    """Have the functions of an imported file do what `text` says."""
-    codes = _codes(compile(text, file, "exec"))
+def put(module: ast.Module, functions: Sequence[FunctionType]) -> None:
+    """Have the functions of an imported module do what another tree says."""
+    codes = _codes(compile(module, "mutant", "exec", dont_inherit=True))
     new = {(code.co_qualname, code.co_firstlineno): code for code in codes}
     for function in functions:
         code = function.__code__
         function.__code__ = new.get((code.co_qualname, code.co_firstlineno), code)
 
 
-def _batches(found: Sequence[Test], most: float) -> Iterator[list[Test]]:
-    """The first few tests, and then as many more as take `most` seconds."""
-    left = [*found]
-    for seconds in (_FIRST, most):
-        batch: list[Test] = []
-        while left and (not batch or left[0].seconds < seconds):
-            seconds -= left[0].seconds
-            batch.append(left.pop(0))
-        if batch:
-            yield batch
-
-
-@dataclass
 class Trials:
     """Plugin of pytest: `run` is called where the tests would run, after all are collected."""
 
-    run: Callable[[Trials], None]
-    items: dict[str, pytest.Item] = field(default_factory=dict)
-    tell: int = -1
-    #: Names of tests that fail without a mutant, and of those that have killed one and do not.
-    broken: set[str] = field(default_factory=set)
-    sound: set[str] = field(default_factory=set)
+    def __init__(self, root: Path, sources: list[str], run: Callable[[Trials], None]) -> None:
+        """`sources` are the files of the tree that may have mutants."""
+        self.marks, self.run, self.folder = Marks(root, sources), run, root.parent
+        self.digest = hashlib.sha256(b"".join((root / name).read_bytes() for name in sources))
+        #: Tests that fail with a mutant and pass without, and those that fail without.
+        self.sound, self.broken = set[str](), set[str]()
+        self._failed, self._shared, self._none = False, b"", self.marks.reached[:]
+        # What tests ask of the compiler when they are imported: its threads do not survive a fork.
+        iree, fork = import_module("mxc.compiler.iree"), multiprocessing.get_context("fork").Pool
+        resolve = iree.resolve
+
+        @cache
+        def apart(target: object) -> object:
+            with fork(1) as pool:
+                return pool.apply(resolve, (target,))
+
+        iree.resolve = apart
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Call `run` in place of the tests."""
-        # The byte code of a mutant would outlive it.
-        sys.dont_write_bytecode = True
+        sys.dont_write_bytecode = True  # that of a mutant would outlive it
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         self.items = {item.nodeid: item for item in session.items}
-        for name in ("mxc.compiler.driver", "mxc.compiler.opt", "mxc.compiler.run_passes"):
+        for name in import_module("forked")._READY:
             import_module(name)
+        #: Lines that have run before any test.
+        self.imported = self.marks.reached[:]
         self.functions: dict[str, list[FunctionType]] = {}
         for each in gc.get_objects():
             if isinstance(each, FunctionType):
-                place = os.path.realpath(each.__code__.co_filename)
-                self.functions.setdefault(place, []).append(each)
+                self.functions.setdefault(each.__code__.co_filename, []).append(each)
         gc.freeze()
         self.run(self)
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """The first test that fails is told, and ends its process."""
-        if report.failed:
-            os.write(self.tell, report.nodeid.encode())
-            os._exit(1)
+        """Take note of a failure."""
+        self._failed |= report.failed
 
-    def killer(
-        self, mutant: Mutant, found: Sequence[Test], fresh: bool, most: float
-    ) -> tuple[str | None, float]:
-        """The first test that fails with a mutant, and the seconds that took.
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
+        """Take note of what more than one test reaches."""
+        yield
+        if fixturedef.scope != "function":
+            self._shared = self._reached()
 
-        `fresh`: the mutant changes what is imported, so each batch is a new process of Python. A
-        test that fails here without a mutant kills none.
+    def _reached(self) -> bytes:
+        here = self.marks.reached[:]
+        return bytes(map(or_, here, self._shared or here))
+
+    def tests(self, file: str) -> list[Test]:
+        """The tests of a file, which run if they have not run with these sources."""
+        digest = self.digest.copy()
+        digest.update(Path(file).read_bytes())
+        place = self.folder / "reach" / digest.hexdigest()
+
+        def record() -> bool:
+            names = [name for name in self.items if name.partition("::")[0] == file] or [file]
+            found = []
+            for name, failed in self._runs(names):
+                if not failed:
+                    seconds = time.perf_counter() - self._begun
+                    found.append((name, seconds, zlib.compress(self._reached())))
+            return place.write_bytes(pickle.dumps(found)) > 0
+
+        place.parent.mkdir(exist_ok=True)
+        if not place.exists() and not in_fork(record, 3600):
+            return []
+        found = sorted(pickle.loads(place.read_bytes()), key=itemgetter(1))
+        return [(name, seconds, zlib.decompress(marks)) for name, seconds, marks in found]
+
+    def _runs(self, names: Sequence[str]) -> Iterator[tuple[str, bool]]:
+        """Run tests of a file in this process, and say of each whether it has failed."""
+        _fork_the_server()
+        for name, following in pairwise([*names, ""]):
+            (self.folder / "running").write_text(name)
+            self.marks.reached[:], self._begun = self._none, time.perf_counter()
+            self._failed = name not in self.items and _lit_fails(name)
+            if name in self.items:
+                item, after = self.items[name], self.items.get(following)
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            yield name, self._failed
+
+    def reaching(self, mutant: Mutant, tests: Sequence[Test]) -> list[Test]:
+        """Those that reach a mutant.
+
+        A line that only runs while modules are imported is reached by what reaches its file.
         """
-        place = Path(mutant.file).resolve()
-        text, times, spent = place.read_text(), place.stat(), 0.0
-        changed = mutant.applied(text)
-        for batch in _batches(found, most):
-            place.write_text(changed)
-            try:
-                died, seconds = self._batch(batch, None if fresh else (changed, str(place)))
-            finally:
-                place.write_text(text)
-                os.utime(place, ns=(times.st_atime_ns, times.st_mtime_ns))
-            spent += seconds
-            if died in self.broken or (died and self._is_broken(died, batch)):
-                left = [test for test in found if test.name not in self.broken]
-                return self.killer(mutant, left, fresh, most)
-            if died:
-                return died, spent
-        return None, spent
+        lines = self.marks.lines[mutant.file]
+        found = [test for test in tests if test[2][lines.start + mutant.line]]
+        if not found and self.imported[lines.start + mutant.line]:
+            found = [test for test in tests if any(test[2][lines.start : lines.stop])]
+        return [test for test in found if test[0] not in self.broken]
 
-    def _is_broken(self, name: str, batch: Sequence[Test]) -> bool:
-        """Whether a test fails without a mutant."""
-        for test in batch:
-            if test.name == name and name not in self.sound:
-                failed, _ = self._batch([test], ("", ""))
-                (self.broken if failed else self.sound).add(name)
-        return name in self.broken
+    def killer(self, mutant: Mutant, tests: Sequence[Test]) -> str | None:
+        """The first test that fails with a mutant, and passes without."""
+        names = [name for name, _, _ in tests]
+        limit = 300 + 10 * sum(seconds for _, seconds, _ in tests)  # others may use the machine
+        fresh = bool(self.imported[self.marks.lines[mutant.file].start + mutant.line])
+        while names and not self._pass(names, mutant, fresh, limit):
+            failed = names[0] if fresh else (self.folder / "running").read_text()
+            if failed in self.sound or self._pass([failed], None, fresh, limit):
+                self.sound.add(failed)
+                return failed
+            self.broken.add(failed)
+            names.remove(failed)
+        return None
 
-    def _batch(
-        self, batch: Sequence[Test], change: tuple[str, str] | None
-    ) -> tuple[str | None, float]:
-        reads, self.tell = os.pipe()
-        lit = [test.name for test in batch if test.name not in self.items]
-        items = [self.items[test.name] for test in batch if test.name in self.items]
+    def _pass(self, names: Sequence[str], mutant: Mutant | None, fresh: bool, most: float) -> bool:
+        """Whether tests of a file pass, with a mutant; `fresh`: in a new process of Python."""
 
-        def fresh() -> int:
-            python = [sys.executable, "-m"]
-            names = [item.nodeid for item in items]
-            words = [[*python, "lit.main", "-q", "-j1", *lit]] if lit else []
-            words += [[*python, "pytest", "-xq", "-p", "no:cacheprovider", *names]] if items else []
-            return int(any(subprocess.call(each) for each in words))
+        def anew() -> bool:
+            words = ["pytest", "-xq", "-p", "no:cacheprovider"]
+            words = words if names[0] in self.items else ["lit.main", "-q", "-j1"]
+            return subprocess.call([sys.executable, "-m", *words, *names]) == 0
 
-        def warm() -> int:
-            assert change is not None
-            text, file = change
-            put(text, file, self.functions.get(file, ()))
-            fork_the_server()
-            for test in lit:
-                if lit_fails(test):
-                    os.write(self.tell, test.encode())
-                    return 1
-            for item, following in zip(items, [*items[1:], None], strict=True):
-                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            return 0
+        def warm() -> bool:
+            if mutant is not None:
+                put(tree, self.functions.get(str(file), ()))
+            return not any(failed for _, failed in self._runs(names))
 
-        limit = 300 + 10 * sum(test.seconds for test in batch)  # others may use the machine
-        status, spent = in_fork(warm if change else fresh, limit)
-        os.close(self.tell)
-        with open(reads, "rb") as pipe:
-            said = pipe.read().decode()
-        return (said or f"{batch[0].name} ({status})") if status else None, spent
+        if mutant is None:
+            return in_fork(anew if fresh else warm, most)
+        file = Path(mutant.file).resolve()
+        text, times = file.read_text(), file.stat()
+        _, tree = mutated(mutant.file, text, mutant.number)
+        file.write_text(ast.unparse(tree))
+        try:
+            return in_fork(anew if fresh else warm, most)
+        finally:
+            file.write_text(text)
+            os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
