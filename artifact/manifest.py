@@ -43,7 +43,7 @@ STEP = "step"
 #: The most elements of a tensor: with 8 bytes each, what 47 bits of a user's address can name.
 LARGEST_TENSOR = 1 << 44
 
-#: Of a page: entries, positions, heads, elements.
+#: Dimensions of a page: entries, positions, heads, elements.
 _PAGE_RANK = 4
 
 #: Elements of which two are in a byte at the boundary, the first in its low half.

@@ -31,7 +31,7 @@ from mxc.targets.tile_permission import refusal
 LIMIT = 1 << 30
 
 _SUFFIX = ".compiled"
-#: Of a request: what messages call the program, where things are put, and how long it may take.
+#: Fields of a request that do not change the result: names in messages, folders, time limits.
 _NO_MATTER = {"place", "module", "dump_dir", "phase_timeout", "cached"}
 #: The packages that a compilation imports (tests/test_architecture.py).
 _SOURCES = ("artifact", "compiler", "dialects", "formats", "kernels", "passes", "targets")

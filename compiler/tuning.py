@@ -22,7 +22,7 @@ from mxc.compiler.report import Matmul, Report, Reports
 from mxc.passes.kernels.cpu.schedule import MOST
 from mxc.passes.kernels.given_schedules import KEYS
 
-#: Of the time of the first schedule, what another one may take at most: less of a gain is chance.
+#: Largest share of the time of the first schedule that is a gain: anything above is chance.
 GAIN = 0.97
 
 #: Compiles with a file of schedules to a folder.

@@ -13,7 +13,7 @@ from iree.compiler import ir
 
 from mxc.dialects.sizes import dynamic_sizes
 
-#: Of a `util.global`, and of an argument or a result of a function: the device that it is on.
+#: Attributes with the device: of a `util.global`, and of an argument or a result of a function.
 GLOBAL_AFFINITY, ABI_AFFINITY = "stream.affinity", "iree.abi.affinity"
 
 #: What moves a tensor to another device.

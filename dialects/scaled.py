@@ -144,7 +144,7 @@ def _check(
             raise ValueError(f"scale of {side.type} must have shape {blocks}, got {scale.type}")
 
 
-#: Of a contraction of a vector, which mxc-expand-vectors cures.
+#: Why a contraction of a vector is not scaled; mxc-expand-vectors gives it a row.
 NO_ROWS = Reason("a side has no row loop of its own")
 
 

@@ -58,8 +58,8 @@ class PageStore:
             most.append(min(kind.pages, -(-seen // size) + 1))
         if longest < 1:
             raise RequestError("the model has no pages for its KV cache")
-        #: Of each kind, the most pages that a sequence has at once, which where layers see a
-        #: window does not grow with the sequence.
+        #: The most pages of each kind that a sequence has at once. Where layers see a window it
+        #: does not grow with the sequence.
         self.most = tuple(most)
         #: The most tokens that one sequence may have.
         self.longest = longest

@@ -12,7 +12,7 @@ import numpy as np
 from mxc.runtime.page_store import SequencePages
 from mxc.runtime.steps import Integers, StepModel, StepPlan
 
-#: Of each run: its first row, number of rows, and positions before them.
+#: The first row of each run, its number of rows, and the positions before them.
 _Runs: TypeAlias = Sequence[tuple[int, int, int]]
 
 

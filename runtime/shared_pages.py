@@ -47,7 +47,7 @@ class SharedPages:
         self._steps = PagedSteps(model, pages, _FIRST_STATES)
         self._store = PageStore(self._steps, record.rows)
         self._lock = threading.Lock()
-        #: Of sequences that were freed: a finalizer may run at any time, within this class too.
+        #: Pages of sequences that were freed: a finalizer may run at any time, in this class too.
         self._returned: deque[SequencePages] = deque()
 
     def open(self) -> SequencePages:

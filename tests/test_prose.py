@@ -27,7 +27,7 @@ WORDS = {
 }
 _WORDS = {re.compile(rf"\b(?:{word})\b", re.IGNORECASE): ours for word, ours in WORDS.items()}
 _FILE = re.compile(r"(?<![\w./*}-])((?:\w+/)*\w+\.(?:py|md))\b")
-#: Of other projects, whose files are named as sources.
+#: Files of other projects, which are named as sources.
 _ELSEWHERE = re.compile(
     r"transformers|triton|torch|llama\.cpp|vllm|compressed-tensors|modelopt|the library|"
     r"convert_hf|msgpack|microscaling|onednn",
@@ -82,7 +82,7 @@ def test_a_docstring_says_what_a_thing_is() -> None:
         f"{path}:{line}: {text.splitlines()[0]}"
         for path in tracked("*.py")
         for line, text in prose(path)
-        if text.startswith("Of ")
+        if text.startswith(("Of ", "#: Of "))
     ]
     assert not found, "\n".join(found)
 

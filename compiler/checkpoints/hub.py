@@ -19,8 +19,8 @@ __all__ = ["located", "origin"]
 
 #: What is downloaded of a repository: tensors, configs and the files of a tokenizer.
 FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
-#: Of these not: copies for other libraries in folders of their own (gpt-oss has original/,
-#: metal/), and those of Mistral's own library.
+#: Files that are left out: copies for other libraries in folders of their own (gpt-oss has
+#: original/, metal/), and those of Mistral's own library.
 LEFT_OUT = ("*/*", "consolidated*")
 
 _PART = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9_])?"

@@ -43,12 +43,12 @@ from mxc.errors import CheckpointError
 _ARCHITECTURES = {kind.model_type: name for name, kind in KINDS.items()}
 _ARCHITECTURES |= {"mistral": "llama", "mixtral": "llama", "olmo3": "olmo2"}
 
-#: Of which llama.cpp reads divisors of rotary frequencies.
+#: Architectures of which llama.cpp reads divisors of rotary frequencies.
 _DIVIDED = ("llama", "exaone4", "granite", "smollm3")
 
 _NEXT_TOKENS = "nextn_predict_layers"
 
-#: Of which llama.cpp takes the embedding as the head.
+#: Architectures of which llama.cpp takes the embedding as the head.
 _TIED = ("cohere2", "gemma2")
 
 #: Floats of a GGUF are float32: what is read back is equal within that, relative.

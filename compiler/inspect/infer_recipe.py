@@ -22,7 +22,7 @@ from mxc.formats.rounding import encode
 #: Magnitudes of one octave that stand for all.
 _SAMPLES = 1 << 14
 
-#: Of the magnitudes of Gaussian and of heavy-tailed weights no recipe is further from its own
+#: For magnitudes of Gaussian and of heavy-tailed weights, no recipe is further from its own
 #: expectation than the first number, and none that is right is further from the best than the
 #: second (nats a block).
 _STRANGE = 0.15

@@ -15,7 +15,7 @@ from mxc.dialects.dispatches import Dispatch, tensor_bytes
 from mxc.dialects.kernel_calls import reads_decoded
 from mxc.targets.target import KINDS, Kind, Target
 
-#: Of a contraction that no pass has looked at.
+#: Reason of a contraction that no pass has looked at.
 NO_REASON = "no pass has said why"
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from mxc.compiler.report.loops import Line, innermost_loops
 
-#: Of x86-64, in the order of AT&T: `vmovups %zmm1, 64(%rsp)`, `vaddps -32(%rbp), %ymm1, %ymm2`.
+#: x86-64, in the order of AT&T: `vmovups %zmm1, 64(%rsp)`, `vaddps -32(%rbp), %ymm1, %ymm2`.
 _X86_SLOT = re.compile(r"(?<![\w)])-?(?:0x)?\d*\(%r[sb]p\)")
 _X86_VECTOR = re.compile(r"%[xyz]mm\d")
 #: One number that is read from memory into every lane, or alone, is no vector.
 _X86_SCALAR = re.compile(r"v?mov(?:ss|sd|d|q)|vp?broadcast\w+")
-#: Of AArch64: `str q0, [sp, #32]`, `ldp q1, q2, [x29, #-64]`.
+#: AArch64: `str q0, [sp, #32]`, `ldp q1, q2, [x29, #-64]`.
 _ARM_MOVE = re.compile(r"(?:ld|st)(?:r|p|ur)")
 _ARM_SLOT = re.compile(r"^[qv]\d.*\[(?:sp|x29)(?:, #-?\d+)?\]$")
 

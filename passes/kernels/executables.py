@@ -24,7 +24,7 @@ from mxc.passes.kernels.vectors import index
 
 _EXECUTABLE = "stream.executable"
 
-#: Of a function: how IREE is to make code of it.
+#: Attribute of a function: how IREE compiles it.
 TRANSLATION = "translation_info"
 _NO_PIPELINE = "#iree_codegen.no_pipeline"
 
@@ -75,7 +75,7 @@ class Cases:
         )
 
 
-#: Of a function: what its cases are to become.
+#: Attribute of a function: what its cases become.
 CASES = "mxc.cases"
 
 

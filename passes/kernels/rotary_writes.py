@@ -26,7 +26,7 @@ from mxc.passes.kernels.vectors import f32, i32, index, load, loop, of
 
 #: Types of pools; lanes of a workgroup on a GPU.
 _FLOATS, _THREADS = ("bf16", "f16", "f32"), 256
-#: Of the operands of a kernel: the slots, and the pool.
+#: Places of the slots and of the pool among the operands of a kernel.
 _SLOTS, _POOL = 5, 6
 
 

@@ -14,18 +14,18 @@ import numpy as np
 from mxc.runtime.arrays import DTYPES
 from mxc.simulator.compute.operations import Array
 
-#: Of floats: the largest difference that may be, over the largest number. Sums of f32 are in an
+#: Largest difference of floats that may be, over the largest number. Sums of f32 are in an
 #: order that AMD does not document: a few thousand roundings of 2**-24. Narrower results may be
 #: rounded to the other neighbour.
 FLOATS = {"f64": 2.0**-40, "f32": 2.0**-14, "f16": 2.0**-10, "bf16": 2.0**-7}
-#: Of codes of narrow elements and of their scales: the share that may be another one, because a
+#: Share of the codes of narrow elements and of their scales that may be another one, because a
 #: sum was on the other side of a tie. Of other integers and addresses none.
 CODES = 2.0**-10
 _CODES = ("i8", "f8", "f6", "f4")
-#: Of the results of a whole call, as of floats: what one kernel rounds to the other neighbour, the
-#: kernels after it carry on.
+#: Bound of the results of a whole call, as of floats: what one kernel rounds to the other
+#: neighbour, the kernels after it carry on.
 CALLS = 2.0**-5
-#: Of kernels with results of both kinds: what is smaller than this as an f32 is an integer.
+#: Least f32 of kernels with results of both kinds: a word that is less is an integer.
 _SMALLEST = 2.0**-100
 
 

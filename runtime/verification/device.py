@@ -48,7 +48,7 @@ class VerifyingDevice(Device):
         self._hip, self._types, self._checked = hip, types, checked
         self._repetitions = repetitions
         self._seen: set[tuple[str, tuple[int, int, int]]] = set()
-        #: Of the kernel that runs, for who has to say where something failed.
+        #: The kernel that runs, for messages about a failure.
         self.current = ""
 
     def run(

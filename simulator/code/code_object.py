@@ -45,7 +45,7 @@ USER_SGPRS = {
     "flat_scratch_init": 2,
     "private_segment_size": 1,
 }
-#: Of kernels without architected flat scratch, which gfx942 and gfx950 have.
+#: Registers of kernels without architected flat scratch, which gfx942 and gfx950 have.
 _NOT_HERE = ("private_segment_buffer", "flat_scratch_init")
 #: What is in no memory and has no number here: its registers are undefined.
 _UNDEFINED = ("queue_ptr", "dispatch_id")

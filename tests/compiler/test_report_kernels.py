@@ -28,7 +28,7 @@ from mxc.targets.target import target
 
 #: Columns of the result, the same in whole panels, depth.
 N, PADDED, K = 250, 256, 96
-#: Of one expert: what is wanted of it, and what is read.
+#: Bytes of one expert: those that are needed, and those that are read.
 LEAST, READ = N * (K // 2 + K // 32), PADDED * (K // 2 + K // 32)
 IDS = 4
 

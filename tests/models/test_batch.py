@@ -13,7 +13,7 @@ from mxc.compiler.cli import app
 from mxc.errors import RequestError
 from mxc.runtime import Model
 
-#: Of the root mean square of all logits, as in test_logits.py.
+#: Share of the root mean square of all logits, as in test_logits.py.
 TOLERANCE = 2e-5
 
 #: Tokens that the sequences begin with, and those that are then decoded together: one sequence

@@ -26,7 +26,7 @@ from mxc.compiler.packing.items import Found, archive_bytes
 from mxc.compiler.tokenizers.from_gguf import text_files
 from mxc.errors import CheckpointError
 
-#: Of the root mean square of all logits, as in test_logits.py.
+#: Share of the root mean square of all logits, as in test_logits.py.
 TOLERANCE = 2e-5
 
 F32, F16, BF16 = (getattr(gguf.GGMLQuantizationType, n) for n in ("F32", "F16", "BF16"))

@@ -26,7 +26,7 @@ from mxc.compiler.inspect.compare import compare_tensors
 from mxc.compiler.models.model import open_model
 from mxc.errors import CheckpointError
 
-#: Of the root mean square of all logits, as in architectures/built.py. Tokens of a sequence.
+#: Share of the root mean square of all logits, as in architectures/built.py. Tokens of a sequence.
 TOLERANCE, LENGTH = 2e-5, 29
 
 SMALL = {

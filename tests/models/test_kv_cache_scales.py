@@ -21,7 +21,8 @@ import mxc
 from mxc.compiler.models.model import Model, open_model
 
 LENGTH, HEADS, DEPTH = 100, 2, 64
-#: Of keys and of values, in a layer: powers of two and others; values that saturate; of each head.
+#: Scales of keys and of values in a layer: powers of two and others; values that saturate; one for
+#: each head.
 SCALES = [
     {"k": torch.tensor([0.0123]), "v": torch.tensor(0.001)},
     {"k": torch.tensor([0.25, 0.03]), "v": torch.tensor([0.05, 2.0])},

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import mxc
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
 
-#: Of the root mean square of all logits. transformers' own float32 differs from float64 by up to
+#: Share of the root mean square of all logits. transformers' float32 differs from float64 by up to
 #: 1e-5 here: random weights of three layers make a thousand of the last bit of a float32.
 TOLERANCE = 2e-5
 

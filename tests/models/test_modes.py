@@ -19,7 +19,7 @@ import mxc
 from mxc.compiler.checkpoints.synthetic.decoder import MIXTRAL_8X7B, QWEN3_8B, write_decoder
 from mxc.compiler.cli import app
 
-#: Of the root mean square of all logits, as in test_logits.py.
+#: Share of the root mean square of all logits, as in test_logits.py.
 TOLERANCE = 2e-5
 
 SMALL = {

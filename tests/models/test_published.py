@@ -29,7 +29,7 @@ from mxc.compiler.artifact import Artifact
 from mxc.compiler.models.model import open_model
 from mxc.targets.amd import GFX1201
 
-#: Of the root mean square of all logits, or three times what transformers loses in float32.
+#: Share of the root mean square of all logits, or three times what transformers loses in float32.
 TOLERANCE, ROUNDING = 2e-5, 3
 
 LENGTH = 11

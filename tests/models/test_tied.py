@@ -12,7 +12,7 @@ from mxc.artifact.manifest import REPORT, WEIGHTS
 from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.checkpoints.synthetic.decoder import write_decoder
 
-#: Of the root mean square of all logits, as in test_logits.py.
+#: Share of the root mean square of all logits, as in test_logits.py.
 TOLERANCE = 2e-5
 EMBEDDING, VOCABULARY, HIDDEN = "model.embed_tokens.weight", 139, 96
 

@@ -16,7 +16,7 @@ from mxc.simulator.run.launch import launch
 from mxc.simulator.run.translate import Program
 from mxc.targets.amd import GFX942, GFX950
 
-#: Of our opcodes those that LLVM 22's disassembler knows for gfx950, and not for gfx942; but for
+#: Our opcodes that LLVM 22's disassembler knows for gfx950, and not for gfx942; but for
 #: v_cvt_scalef32_* and ds_read_*_tr_*, which all are of gfx950.
 OF_GFX950 = {
     "buffer_atomic_pk_add_bf16",

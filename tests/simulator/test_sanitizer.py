@@ -171,7 +171,7 @@ ds_read_b32 v3, v1
 s_waitcnt lgkmcnt(0)
 s_endpgm
 """
-#: Of three waves two store the same, and the third one reads it.
+#: Two of three waves store the same, and the third one reads it.
 SAME_READ = """
 v_mov_b32 v1, 0
 v_mov_b32 v2, 5

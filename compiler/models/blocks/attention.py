@@ -23,7 +23,7 @@ from mxc.formats.recipes import ScaleRecipe
 #: Elements of keys and values that kernels of attention take at once.
 TILE = 16
 
-#: Of the scales of pages in an MX format: that with which nothing saturates, as for activations.
+#: Recipe of scales of pages in an MX format: nothing saturates with it, as for activations.
 RECIPE = ScaleRecipe.RCEIL
 
 

@@ -50,7 +50,7 @@ from mxc.compiler.models.blocks.self_attention import NO_SINKS, Temperature, no_
 from mxc.dialects.attention import attention as attend
 from mxc.dialects.generic import generic, shape_of
 
-#: Of the norms inside, whatever the model's is (transformers' DeepseekV3RMSNorm).
+#: The norms inside, whatever the model's is (transformers' DeepseekV3RMSNorm).
 _INNER = Norm(epsilon=1e-6)
 
 

@@ -12,7 +12,7 @@ from mxc.dialects.generic import constant
 from mxc.passes.kernels.gpu.fragments import Instruction
 from mxc.passes.kernels.vectors import index
 
-#: Of a wave, where matrix instructions take scales.
+#: Lanes of a wave, where matrix instructions take scales.
 LANES = 64
 
 

@@ -50,9 +50,9 @@ class Schedule:
         return self.instruction.unit.lanes * m * n * k
 
 
-#: Of a contraction: the schedule that was chosen for it, a dictionary of its fields.
+#: Attribute of a contraction: the schedule that was chosen for it, a dictionary of its fields.
 ATTRIBUTE = "mxc.schedule"
-#: Of one of several schedules: it is for fewer rows than this.
+#: Key of one of several schedules: it is for fewer rows than this.
 _BELOW = "below"
 
 

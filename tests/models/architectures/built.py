@@ -40,8 +40,8 @@ DECLARED = {
     "nvfp4": ("nvfp4-pack-quantized", 4, 16),
 }
 
-#: Of the root mean square of all logits of transformers in float64, or so many times what it loses
-#: in float32.
+#: Share of the root mean square of all logits of transformers in float64, or so many times what
+#: it loses in float32.
 TOLERANCE, ROUNDING = 2e-5, 3
 
 Tensors = dict[str, torch.Tensor]

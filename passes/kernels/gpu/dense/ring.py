@@ -54,7 +54,7 @@ _TILES = 32
 _BUDGET = 3
 #: Instructions of a direct load, with those of its addresses.
 _LOAD = 3
-#: Of a k-step: before which reads are issued.
+#: Share of a k-step, before which reads are issued.
 _READ = 0.6
 
 
@@ -139,7 +139,7 @@ class DenseRing(StagedProduct):
         tile.store(_Pipeline(self, (lhs, rhs)).sums())
 
 
-#: Of both sides, what a lane multiplies in a k-step: by tile.
+#: What a lane multiplies in a k-step, of one side: by tile.
 Fragments = list[ir.Value]
 
 

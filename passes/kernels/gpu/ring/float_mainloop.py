@@ -35,7 +35,7 @@ from mxc.passes.kernels.vectors import bitcast, i8, i32, index, loop
 Issue = Callable[[], None]
 
 _SHAPE = INSTRUCTION.rows, INSTRUCTION.rows, FRAGMENT * INSTRUCTION.groups
-#: Of a step: before which reads are issued, and after which what they brought is worked on.
+#: Shares of a step: before which reads are issued, and after which what they brought is worked on.
 _READ, _THERE = 0.5, 0.55
 #: Instructions that a wave issues while its matrix core computes a product, besides this one.
 _BUDGET = 7

@@ -19,8 +19,8 @@ from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StagedSide, packed
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.vectors import bitcast, f32, index, of
 
-#: Of a k-step, in which the loads of a stage are issued: where there are two stages memory has the
-#: rest of it to answer, else another k-step too.
+#: Share of a k-step in which the loads of a stage are issued: where there are two stages memory has
+#: the rest of it to answer, else another k-step too.
 _PACE = {2: 0.5}
 
 

@@ -50,7 +50,7 @@ from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.vectors import i8
 from mxc.targets.amd import GFX950
 
-#: Of the path to memory, what loads may take: with more of it waves would wait for each other.
+#: Share of the path to memory that loads may take: with more of it waves would wait for each other.
 _PATH = 0.9
 #: Latencies of memory that there should be time for.
 _LATENCIES = 1.5

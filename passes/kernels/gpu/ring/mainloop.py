@@ -25,7 +25,7 @@ from mxc.passes.kernels.vectors import f32, index, loop, of
 #: which halves are read from there: the first one of the next span, the second one of this. Between
 #: putting and reading, and between reading and putting, all waves pass a barrier.
 _ASKED, _PUT, _FIRST_READ, _SECOND_READ = (0,), (5, 6), (7,), (1, 2, 3)
-#: Of a part of a stage, before which it has issued its reads.
+#: Share of a part of a stage, before which it has issued its reads.
 _READ = 0.95
 
 

@@ -28,7 +28,7 @@ from mxc.passes.kernels.vectors import bitcast, i8, index, of, splat
 #: Blocks of a span, and k-steps.
 SPAN = 16
 SPAN_K_STEPS = SPAN // INSTRUCTION.groups
-#: Of a span, and the blocks of one: the k-steps of a dword.
+#: Halves of a span, and its blocks: the k-steps of a dword.
 HALVES = SPAN_K_STEPS // K_STEPS
 HALF = SPAN // HALVES
 #: Bytes between the groups, which are read together: half of the banks.

@@ -32,7 +32,7 @@ CASES: list[Case] = [
     Convolution(16, 8, "f16"),
 ]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
-#: Of waves of 64 and of 32.
+#: GPUs with waves of 64, and of 32.
 TARGETS = ["gfx950", "gfx942", "gfx1201", "gfx1151", "gfx1250"]
 each_target = pytest.mark.parametrize("target", TARGETS)
 SIMULATED = TARGETS[:2]
