@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import ast
-import ctypes
 import gc
 import hashlib
 import multiprocessing
 import os
 import pickle
-import resource
-import secrets
-import signal
 import subprocess
 import sys
 import time
-import traceback
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -28,46 +23,11 @@ from types import CodeType, FunctionType
 import pytest
 
 from mutation.change import Mutant, mutated
-from mutation.marks import Marks
+from mutation.forks import fork_the_server, in_fork
+from mutation.reach import Marks
 
 #: A test that passes: its name, the seconds it takes, and the marks that it sets.
 Test = tuple[str, float, bytes]
-
-
-def in_fork(work: Callable[[], bool], seconds: float) -> bool:
-    """Whether `work` is true in a process of its own, whose time ends. It leaves no process."""
-    # PR_SET_CHILD_SUBREAPER: whatever it leaves becomes a child of this process.
-    ctypes.CDLL(None).prctl(36, 1)
-    process = os.fork()
-    if process == 0:
-        done = False
-        try:
-            resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))  # an error may be a size
-            signal.alarm(int(seconds))
-            done = work()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(0 if done else 1)
-    status = os.waitpid(process, 0)[1]
-    tasks = Path("/proc/self/task")
-    while left := [n for task in tasks.iterdir() for n in (task / "children").read_text().split()]:
-        for each in map(int, left):
-            os.kill(each, signal.SIGKILL)
-            os.waitpid(each, 0)
-    return status == 0
-
-
-def _fork_the_server() -> None:
-    """Have the server of tests/forked.py be a fork of this process, not a new Python."""
-    forked = import_module("forked")
-    place = f"mxc-forks-{secrets.token_hex(8)}"
-    process = os.fork()
-    if process == 0:
-        os.dup2(os.pipe()[0], 0)  # it serves until it is killed
-        forked.serve(place)
-    os.waitpid(process, 0)
-    forked.Server.__init__ = lambda server: setattr(server, "place", place)
 
 
 def _lit_fails(test: str) -> bool:
@@ -171,7 +131,7 @@ class Trials:
 
     def _runs(self, names: Sequence[str]) -> Iterator[tuple[str, bool]]:
         """Run tests of a file in this process, and say of each whether it has failed."""
-        _fork_the_server()
+        fork_the_server()
         for name, following in pairwise([*names, ""]):
             (self.folder / "running").write_text(name)
             self.marks.reached[:], self._begun = self._none, time.perf_counter()

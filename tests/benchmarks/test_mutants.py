@@ -5,7 +5,7 @@ from pathlib import Path
 from types import FunctionType
 
 from mutation.change import chosen, mutated
-from mutation.marks import with_marks
+from mutation.reach import with_marks
 from mutation.trial import put
 
 SOURCE = '''\
