@@ -107,13 +107,15 @@ def mx_integers(x: ir.Value, format: BlockFormat, recipe: ScaleRecipe) -> tuple[
     return _codes(_widened(x), format, recipe)
 
 
-def quantise_nvfp4(x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+def quantise_nvfp4(
+    x: ir.Value, whole: ir.Value | None = None
+) -> tuple[ir.Value, ir.Value, ir.Value]:
     """x f32 [.., K] -> f4E2M1FN [.., K / 16, 16], f8E4M3FN [.., K / 16] and f32 [..].
 
-    The second level of scales is of each row and not of the tensor: what a row becomes does not
-    depend on the rows beside it. Each row is, bit for bit, what nvfp4.py makes of it as a tensor;
-    the scale of one with a NaN or an Inf is NaN. Raises ValueError where x is not f32 or K not a
-    static multiple of 16.
+    The second level of scales is `whole` f32 [], or it is of each row and not of the tensor: what a
+    row becomes does not depend on the rows beside it. Each row is, bit for bit, what nvfp4.py makes
+    of it as a tensor; the scale of one with a NaN or an Inf is NaN. Raises ValueError where x is
+    not f32 or K not a static multiple of 16.
     """
     format, f32, byte = FORMATS["nvfp4"], ir.F32Type.get(), _integer(8)
     blocks = _blocks(x, [format.block])
@@ -121,8 +123,11 @@ def quantise_nvfp4(x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         amax = _amax(blocks)
         lead = _loops(amax)
         rows = lead.rpartition(" ")[0]
-        most = generic([(amax, lead)], rows, _integer(32), arith.maxsi)
-        wholes = generic([(most, rows)], rows, f32, lambda bits: row_scale(bits, format))
+        if whole is None:
+            most = generic([(amax, lead)], rows, _integer(32), arith.maxsi)
+            wholes = generic([(most, rows)], rows, f32, lambda bits: row_scale(bits, format))
+        else:
+            wholes, rows = whole, ""
         codes = generic(
             [(amax, lead), (wholes, rows)], lead, byte,
             lambda bits, whole: arith.trunci(byte, block_scale(bits, whole, format)),

@@ -32,6 +32,7 @@ from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import match_scaled_contraction
 from mxc.dialects.tensor_constants import codes_of_attribute
 from mxc.errors import CompileError
+from mxc.passes.base import add_note
 from mxc.passes.rewriting.rebuild import Read, linalg_operations, rebuild, sums_floats, sweep
 
 #: MLIR element type -> dtype of its bytes in memory, one element each.
@@ -86,6 +87,10 @@ class Constants:
             with ir.InsertionPoint(op), op.location:
                 value.replace_all_uses_with(self.load(name, self._parameters))
             op.erase()
+
+    def note(self, text: str) -> None:
+        """Add a sentence to the notes of the module, which the report prints."""
+        add_note(self._module.operation, text)
 
     @staticmethod
     def dtype(element: str) -> np.dtype[Any]:

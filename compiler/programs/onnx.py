@@ -1,13 +1,11 @@
 """Programs from ONNX, through IREE's importer, in the worker. Needs the package onnx.
 
-Initializers are parameters of their names. DequantizeLinear is written out here, in every form that
-ONNX has: IREE's importer has no scales of blocks, and no elements of 4 bits or scales of powers of
-two.
+Initializers are parameters of their names. onnx_quantized.py reads quantization, and
+onnx_lowering.py lowers it.
 """
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from importlib import import_module
 from math import prod
@@ -16,12 +14,11 @@ from typing import Any
 
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith, linalg, tensor
 
 from mxc.compiler.programs.constants import LIST, Constants
+from mxc.compiler.programs.onnx_lowering import lower_quantized
+from mxc.compiler.programs.onnx_quantized import DOMAIN, NOTE, forget, rewrite
 from mxc.compiler.programs.torch import LOWER, require_known
-from mxc.dialects.dispatches import walk
-from mxc.dialects.generic import constant
 from mxc.dialects.parameters import Parameters
 from mxc.errors import CompileError
 from mxc.passes.base import run
@@ -37,8 +34,6 @@ _ELEMENTS = {
     1: "f32", 2: "i8", 3: "i8", 6: "i32", 7: "i64", 10: "f16", 11: "f64", 16: "bf16",
     17: "f8E4M3FN", 19: "f8E5M2", 21: "i8", 22: "i8", 23: "f4E2M1FN", 24: "f8E8M0FNU",
 }  # fmt: skip
-_VTENSOR = re.compile(r"!torch\.vtensor<\[([\d,?]*)\],(\w+)>")
-_DEQUANTIZE = "DequantizeLinear"
 
 
 def read_onnx(
@@ -57,11 +52,9 @@ def read_onnx(
             f"a program from ONNX needs onnx ({error}): pip install 'mxc[onnx]'", phase="import"
         ) from error
     try:
-        model = onnx.load(str(file), load_external_data=False)
-        model = onnx.shape_inference.infer_shapes(
-            model, check_type=True, strict_mode=True, data_prop=True
-        )
-        onnx.external_data_helper.load_external_data_for_model(model, str(file.parent))
+        model = onnx.load(str(file))
+        if rewrite(model, onnx):
+            constants.note(NOTE)
         module, inputs, outputs = _imported(context, model, constants, onnx, importer)
     except CompileError:
         raise
@@ -79,7 +72,7 @@ def _imported(
 ) -> tuple[ir.Module, tuple[str, ...], tuple[str, ...]]:
     """The model in the torch dialect, its weights loaded as parameters."""
     graph = model.graph
-    scales = {node.input[1] for node in graph.node if node.op_type == _DEQUANTIZE}
+    scales = {node.input[1] for node in graph.node if node.domain == DOMAIN and node.input[1:]}
     weights = {
         each.name: each
         for each in graph.initializer
@@ -97,6 +90,10 @@ def _imported(
         del field[:]
         field.extend(values)
     names = [name for name in names if name not in {each.name for each in kept}]
+    model = onnx.shape_inference.infer_shapes(
+        model, check_type=True, strict_mode=True, data_prop=True
+    )
+    forget(model)
     with context:
         importer.ELEM_TYPE_TO_IR_TYPE_CB.update(
             {number: partial(ir.Type.parse, text) for number, text in _TYPES.items()}
@@ -111,8 +108,7 @@ def _imported(
         for argument in list(block.arguments)[len(names) :]:
             weight = weights.pop(next(iter(weights)))
             _load(argument, block, onnx, weight, parameters, constants)
-        for op in [op for op in walk(module.operation) if _called(op) == _DEQUANTIZE]:
-            _dequantize(op)
+        lower_quantized(module)
     outputs = tuple(each.name for each in graph.output)
     while len(block.arguments) > len(names):
         block.erase_argument(len(block.arguments) - 1)
@@ -150,95 +146,3 @@ def _load(
             "torch_c.from_builtin_tensor", results=[argument.type], operands=[value]
         )
     argument.replace_all_uses_with(made.result)
-
-
-def _called(op: ir.Operation) -> str:
-    """The operator of ONNX that an operation is."""
-    if op.name != "torch.operator":
-        return ""
-    return str(ir.StringAttr(op.attributes["name"]).value).removeprefix("onnx.")
-
-
-def _dequantize(op: ir.Operation) -> None:
-    """(x - zero point) * scale in f32, rounded to the type of the result."""
-    elements, scale, *rest = op.operands
-    zero = rest[0] if rest and "none" not in str(rest[0].type) else None
-    result = _builtin(op.results[0].type)
-    rank = ir.RankedTensorType(_builtin(elements.type)).rank
-    axis = _number(op, "axis", 1)
-    block = _number(op, "block_size", 0)
-    loops = [ir.AffineDimExpr.get(i) for i in range(rank)]
-    of_scale = _builtin(scale.type)
-    if block:
-        by = [*loops]
-        by[axis] = ir.AffineExpr.get_floor_div(loops[axis], block)
-    else:
-        one = prod(of_scale.shape) == 1 and not of_scale.rank
-        by = [] if one else [loops[axis]]
-    if len(by) != of_scale.rank:
-        raise CompileError(
-            f"{op.location}: scales {of_scale} for elements {_builtin(elements.type)} along axis "
-            f"{axis}",
-            phase="import",
-        )
-    unsigned = "ui" in str(elements.type)
-    with ir.InsertionPoint(op), op.location:
-        read = [elements, scale, *([] if zero is None else [zero])]
-        tensors = [
-            ir.Operation.create(
-                "torch_c.to_builtin_tensor", results=[_builtin(each.type)], operands=[each]
-            ).result
-            for each in read
-        ]
-        index = ir.IndexType.get()
-        sizes = [
-            tensor.dim(tensors[0], constant(i, index)) if size < 0 else size
-            for i, size in enumerate(_sizes(tensors[0]))
-        ]
-        empty = tensor.empty(sizes, result.element_type)
-        maps = [ir.AffineMap.get(rank, 0, at) for at in (loops, *[by] * (len(read) - 1), loops)]
-
-        def body(x: ir.Value, s: ir.Value, *more: ir.Value) -> ir.Value:
-            value = _float(x, unsigned=unsigned)
-            if zero is not None:
-                value = arith.subf(value, _float(more[0], unsigned=unsigned))
-            value = arith.mulf(value, _float(s, unsigned=False))
-            f32 = ir.F32Type.get()
-            return value if result.element_type == f32 else arith.truncf(result.element_type, value)
-
-        parallel = [linalg.IteratorType.parallel] * rank
-        value = linalg.generic(tensors, [empty], maps, parallel)(body)
-        made = ir.Operation.create(
-            "torch_c.from_builtin_tensor", results=[op.results[0].type], operands=[value]
-        )
-    op.results[0].replace_all_uses_with(made.result)
-    op.erase()
-
-
-def _sizes(value: ir.Value) -> list[int]:
-    return [
-        -1 if value.type.is_dynamic_dim(i) else value.type.get_dim_size(i)
-        for i in range(value.type.rank)
-    ]
-
-
-def _float(value: ir.Value, *, unsigned: bool) -> ir.Value:
-    f32 = ir.F32Type.get()
-    if isinstance(value.type, ir.IntegerType):
-        return arith.uitofp(f32, value) if unsigned else arith.sitofp(f32, value)
-    return value if value.type == f32 else arith.extf(f32, value)
-
-
-def _number(op: ir.Operation, name: str, otherwise: int) -> int:
-    key = f"torch.onnx.{name}"
-    return int(ir.IntegerAttr(op.attributes[key]).value) if key in op.attributes else otherwise
-
-
-def _builtin(kind: ir.Type) -> Any:
-    """The tensor type of a !torch.vtensor."""
-    found = _VTENSOR.fullmatch(str(kind))
-    if found is None:
-        raise CompileError(f"{kind} is no tensor of a known shape", phase="import")
-    sizes = "".join(f"{size}x" for size in found[1].split(",") if size)
-    element = re.sub(r"^[us]i", "i", found[2])
-    return ir.RankedTensorType(ir.Type.parse(f"tensor<{sizes}{element}>"))

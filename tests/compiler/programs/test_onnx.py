@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from onnx_exporters import GRAPHS, evaluated, exported
 from onnx_modules import BACKEND, K, dynamic_quantized, given, layers
 
 import mxc
@@ -30,6 +31,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         onnx.save(layer.model, files[name], save_as_external_data=outside, size_threshold=0)
     files["qdq"] = folder / "qdq.onnx"
     onnx.save(dynamic_quantized(), files["qdq"])
+    for name in GRAPHS:
+        files[f"{name}_export"] = folder / f"{name}_export.onnx"
+        onnx.save(exported(name), files[f"{name}_export"])
     return mxc.compile(files, output=folder / "all.mxc")
 
 
@@ -60,6 +64,37 @@ def test_quantized_activations(model: Any) -> None:
     x = np.random.default_rng(2).standard_normal((5, K)).astype(np.float32)
     (wanted,) = ReferenceEvaluator(dynamic_quantized()).run(None, {"x": x})
     _same(model.call("qdq", x)[0], wanted)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_forms_of_exporters(model: Any, compiled: Artifact, name: str) -> None:
+    graph = exported(name)
+    kind = helper.tensor_dtype_to_np_dtype(graph.graph.input[0].type.tensor_type.elem_type)
+    x = np.random.default_rng(3).standard_normal((5, K)).astype(kind)
+    (found,) = model.call(f"{name}_export", x)
+    wanted = evaluated(graph, x)
+    assert found.dtype == wanted.dtype
+    near = 1e-5 if wanted.dtype == np.float32 else 2e-3
+    found, wanted = found.astype(np.float32), wanted.astype(np.float32)
+    np.testing.assert_allclose(found, wanted, rtol=near, atol=near * np.abs(wanted).max())
+    report = Report.from_dict(json.loads((compiled.path / REPORT).read_text()))
+    (one,) = [each for each in report.matmuls if each.function == f"{name}_export"]
+    assert not one.reason
+    assert not one.fallback
+
+
+def test_a_product_in_f16_is_noted(compiled: Artifact) -> None:
+    assert "not rounded to f16" in (compiled.path / REPORT).read_text()
+
+
+def test_scales_that_do_not_fit_are_refused_with_their_node(tmp_path: Path) -> None:
+    made = exported("int4")
+    (node,) = [each for each in made.graph.node if each.op_type == "DequantizeLinear"]
+    (axis,) = [each for each in node.attribute if each.name == "axis"]
+    axis.i = 1
+    message = _refused(tmp_path, made)
+    assert "weight of DequantizeLinear" in message
+    assert "wanted [128, 1]" in message
 
 
 def test_quantized_weights_are_in_kernels_of_ours(compiled: Artifact) -> None:
