@@ -17,7 +17,8 @@ from iree.compiler import ir
 
 from mxc.compiler.programs.constants import LIST, Constants
 from mxc.compiler.programs.onnx_lowering import lower_quantized
-from mxc.compiler.programs.onnx_quantized import DOMAIN, NOTE, forget, rewrite
+from mxc.compiler.programs.onnx_quantized import NOTE, forget, rewrite
+from mxc.compiler.programs.onnx_types import DOMAIN
 from mxc.compiler.programs.torch import LOWER, require_known
 from mxc.dialects.parameters import Parameters
 from mxc.errors import CompileError

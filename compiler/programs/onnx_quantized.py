@@ -13,13 +13,21 @@ to f16 or bf16, and sums in f32, as matrix instructions do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mxc.compiler.programs.onnx_types import (
+    DEQUANTIZE,
+    DOMAIN,
+    FLOAT,
+    QUANTIZE,
+    QUANTIZE_BLOCKS,
+    ROUND_BLOCKS,
+    types_of,
+)
 from mxc.errors import CompileError
 from mxc.formats import formats
 from mxc.formats.formats import FORMATS
@@ -27,9 +35,6 @@ from mxc.formats.packing import unpack_elements
 from mxc.formats.recipes import ScaleRecipe
 from mxc.formats.reference import quantize
 
-DOMAIN = "mxc"
-DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
-QUANTIZE_BLOCKS, ROUND_BLOCKS = "QuantizeBlocks", "RoundBlocks"
 #: What exporters write -> what it is.
 _KINDS = {
     DEQUANTIZE: DEQUANTIZE,
@@ -46,7 +51,7 @@ _KINDS = {
 _DOMAINS = ("", "ai.onnx", "trt", "trt.plugins", "com.microsoft", "com.amd.quark")
 
 #: Data types of ONNX.
-FLOAT, UINT8, INT8, HALF, BFLOAT16 = 1, 2, 3, 10, 16
+UINT8, INT8, HALF, BFLOAT16 = 2, 3, 10, 16
 E4M3, E5M2, FLOAT4, E8M0 = 17, 19, 23, 24
 #: Data types of ONNX that are quantized to: the least and the largest number.
 LIMITS: dict[int, tuple[float, float]] = {
@@ -65,8 +70,6 @@ _QUARK = {
     "fp8_e5m2": ("mxfp8e5m2", E5M2),
 }
 _BLOCK = 32
-#: The version of ONNX whose types the four operations have.
-_OPSET = 25
 NOTE = (
     "products of dequantized tensors are computed from values that are not rounded to f16 or bf16 "
     "before, and summed in f32"
@@ -298,7 +301,7 @@ class _Graph:
         del graph.initializer[:]
         graph.initializer.extend(tensors)
         del graph.value_info[:]
-        self.model.functions.extend(_types(self.onnx))
+        self.model.functions.extend(types_of(self.onnx))
         self.model.opset_import.append(self.onnx.helper.make_opsetid(DOMAIN, 1))
 
     def _emit(self, kind: str, read: list[str], made: list[str], name: str, **more: Any) -> None:
@@ -360,47 +363,3 @@ def _attribute(node: Any, name: str, usual: Any) -> Any:
         if each.name == name:
             return each.s if each.type == 3 else each.i
     return usual
-
-
-def _types(onnx: Any) -> Iterator[Any]:
-    """The four operations as functions of which the types are right, and the values not."""
-    make = onnx.helper.make_node
-
-    def given(kind: str, name: str, made: str, own: str) -> Any:
-        node = make(kind, [] if kind == "Constant" else ["x"], [made])
-        types = {"axes": 7, "steps": 7, "to": 2, "scale_type": 2}
-        node.attribute.append(
-            onnx.AttributeProto(name=own, ref_attr_name=name, type=types.get(name, 2))
-        )
-        return node
-
-    bounds = [
-        make("Constant", [], ["first"], value_ints=[0]),
-        make("Constant", [], ["last"], value_ints=[np.iinfo(np.int64).max]),
-        given("Constant", "axes", "a", "value_ints"),
-        given("Constant", "steps", "s", "value_ints"),
-        make("Slice", ["x", "first", "last", "a", "s"], ["each"]),
-    ]
-    scales = given("Cast", "scale_type", "scales", "to")
-    scales.input[0] = "each"
-    for kind, read, made, own, body in (
-        (DEQUANTIZE, 3, ["y"], ["axis", "block_size"], [make("Cast", ["x"], ["y"], to=FLOAT)]),
-        (QUANTIZE, 3, ["y"], ["axis", "block_size", "to"], [given("Cast", "to", "y", "to")]),
-        (
-            QUANTIZE_BLOCKS,
-            2,
-            ["y", "scales"],
-            ["axes", "steps", "to", "scale_type"],
-            [given("Cast", "to", "y", "to"), *bounds, scales],
-        ),
-        (ROUND_BLOCKS, 1, ["y"], ["axis", "format"], [make("Identity", ["x"], ["y"])]),
-    ):
-        yield onnx.helper.make_function(
-            DOMAIN,
-            kind,
-            ["x", "scale", "zero"][:read],
-            made,
-            body,
-            [onnx.helper.make_opsetid("", _OPSET)],
-            own,
-        )
