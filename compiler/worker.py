@@ -12,7 +12,6 @@ is open: a parent that is killed leaves neither the process nor the folder behin
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import re
@@ -165,8 +164,6 @@ def _keep(folder: Path, step: Step) -> str:
 def work(channel: Channel, scratch: str) -> None:
     """The worker's whole life: one request, steps, and the outcome."""
     folder = Path(scratch)
-    # This process ends with its request; walks over programs leave no cycles worth looking for.
-    gc.disable()
     request: _Asked = pickle.loads(channel.receive())
     watch = threading.Thread(target=_end_with_parent, args=(folder,), daemon=True)
     watch.start()

@@ -36,7 +36,15 @@ from mxc.compiler.report.costs import (
     summed,
 )
 from mxc.compiler.report.following import following
-from mxc.compiler.report.lowering import NO_REASON, choice_of, explain, explain_own, lowering_of
+from mxc.compiler.report.lowering import (
+    NO_CODE,
+    NO_REASON,
+    UNLISTED,
+    choice_of,
+    explain,
+    explain_own,
+    lowering_of,
+)
 from mxc.compiler.report.preparation import (
     Preparation,
     hoisted_globals,
@@ -115,6 +123,12 @@ def account(
                 _matmul(dispatch, contraction, prepared, after, kernel, target, at, shared=shared)
             )
     matmuls += _unread(every, bodies, kernels, target)
+    if not kernels:
+        unlisted = {NO_CODE: UNLISTED}
+        matmuls = [
+            replace(each, fallback=unlisted.get(each.fallback or "", each.fallback))
+            for each in matmuls
+        ]
     return Report(
         target=target.name,
         matmuls=tuple(matmuls),

@@ -17,6 +17,10 @@ from mxc.targets.target import KINDS, Kind, Target
 
 #: Reason of a contraction that no pass has looked at.
 NO_REASON = "no pass has said why"
+#: Of a kernel of ours that has no code.
+NO_CODE = "its kernel is not in the assembly"
+#: Of one where no assembly was asked for.
+UNLISTED = "compiled without a listing: the instructions of its kernel are not known"
 
 
 def best_kind(kernel: Kernel, target: Target) -> Kind | None:
@@ -106,7 +110,7 @@ def explain_own(kernels: Sequence[Kernel], target: Target, wanted: Kind) -> str 
     `wanted`: the kind of instruction that they multiply by.
     """
     if not kernels:
-        return "its kernel is not in the assembly"
+        return NO_CODE
     for kernel in kernels:
         found = best_kind(kernel, target)
         if found is None:
