@@ -29,6 +29,9 @@ from mxc.dialects.pool_reads import read_pool
 from mxc.dialects.samples import Sizes, read_estimates
 from mxc.targets.target import Target
 
+#: Products of bf16 that attention on GPUs makes of one: queries and weights are three bf16 each.
+_PARTS = 3
+
 
 def operation_cost(
     dispatch: Dispatch,
@@ -49,10 +52,10 @@ def operation_cost(
         moved = moved_bytes(dispatch, sizes)
         known = [product_at(dispatch, each, sizes) for each in inside]
         products = [_flops(each.batch, each.m, each.n, each.k) for each in known]
-    if pool is not None:
-        products.append(pool.flops(dispatch.op, sizes))
-    flops = summed(products)
-    return OperationCost(bytes_moved=moved, flops=flops, time=_time(call, moved, flops, target))
+    attention = pool.flops(dispatch.op, sizes) if pool is not None else 0
+    flops = summed([*products, attention])
+    issued = summed([*products, *[attention] * _PARTS])
+    return OperationCost(bytes_moved=moved, flops=flops, time=_time(call, moved, issued, target))
 
 
 def estimated(dispatch: Dispatch, call: Contraction | None, sample: int) -> Contraction | None:

@@ -11,10 +11,13 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_
 from mxc.compiler.cli.report_samples import render_samples
 from mxc.compiler.compilation import compile
 from mxc.compiler.report import Report
+from mxc.compiler.report.costs import operation_cost
 from mxc.dialects.context import new_context
 from mxc.dialects.dispatches import dispatches, moved_bytes
 from mxc.dialects.pool_reads import PoolRead
 from mxc.dialects.samples import Sample, Sizes, read_samples, write_samples
+from mxc.targets.amd import GFX950
+from mxc.targets.target import target
 
 SAMPLE = Sample(name="token", function="f", rows=1, positions=64, sizes=((3, 8), (5,)))
 
@@ -80,6 +83,22 @@ def test_attention_reads_the_pages_that_its_rows_see(reach: int, pages: int) -> 
         assert moved_bytes(found) == others + 2 * pages * page
         seen = [min(at + 1, reach or at + 1) for at in (62, 63)]
         assert read.flops(found.op, Sizes()) == 2 * 2 * sum(seen) * 2 * 3 * 16
+
+
+def test_the_bound_of_attention_has_three_products_for_one() -> None:
+    """Queries and weights are three bf16 each on GPUs."""
+    with new_context(), ir.Location.unknown():
+        text = POOL.replace("4x2x3x8x", "4096x2x3x8x").replace("2x3xi32", "1x3xi32")
+        module = ir.Module.parse(text.replace("2x4xi32", "1x256xi32"))
+        (found,) = dispatches(module.operation)
+        PoolRead(operand=1, part=2, of=6, runs=2, lists=3, page=16, queries=0, mixed=8).write(
+            found.op
+        )
+        cost = operation_cost(found, None, [], target("gfx950"), Sizes())
+        assert cost.time is not None
+        assert cost.flops == 2 * sum(range(1, 4097)) * 2 * 3 * 16
+        assert cost.time.bound_by == "matrix"
+        assert cost.time.bound_seconds == pytest.approx(3 * cost.flops / GFX950.flops(None))
 
 
 @pytest.fixture(scope="module")
