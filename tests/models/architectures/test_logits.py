@@ -15,6 +15,7 @@ from built import PROMPT, Built
 from cases import CASES
 
 from mxc.artifact.manifest import REPORT
+from mxc.compiler.report.lowering import UNLISTED
 
 Builds = Callable[[str], Built]
 
@@ -71,13 +72,15 @@ def test_fork(name: str, built: Builds) -> None:
 def test_weights_are_read_as_they_are(name: str, built: Builds) -> None:
     """Each in its format, by a kernel of ours; of f16 there is none."""
     report = json.loads((built(name).artifact / REPORT).read_text())
-    assert report["kernels"] == []  # it was compiled without a listing
+    assert report["kernels"] == []
     rows = report["matmuls"]
     case = CASES[name]
     plain = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}[case.dtype]
     assert {*case.formats.values(), plain} <= {row["rhs"] for row in rows}
     others = [row for row in rows if not row["kernel"].startswith("mxc_")]
     assert {row["rhs"] for row in others} <= {"f16"}
+    own = {row["fallback"] for row in rows if row not in others}
+    assert own == {UNLISTED}, "of its instructions nothing is known"
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral"])
