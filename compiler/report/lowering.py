@@ -17,9 +17,9 @@ from mxc.targets.target import KINDS, Kind, Target
 
 #: Reason of a contraction that no pass has looked at.
 NO_REASON = "no pass has said why"
-#: Of a kernel of ours that has no code.
+#: Said of a kernel of ours that has no code.
 NO_CODE = "its kernel is not in the assembly"
-#: Of one where no assembly was asked for.
+#: Said of it where no assembly was asked for.
 UNLISTED = "compiled without a listing: the instructions of its kernel are not known"
 
 
