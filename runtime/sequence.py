@@ -112,18 +112,18 @@ class Sequence:
 
     def checked(self, tokens: Iterable[int]) -> NDArray[np.int32]:
         """The tokens as int32, if they can be appended; raises RequestError as `feed` does."""
-        given = np.asarray(list(tokens))
-        if given.size == 0:
+        # Numbers of Python: for one token arrays would take ten times as long.
+        given = tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)
+        if not given:
             raise RequestError("feed wants at least one token, got none")
-        # Numbers beyond 64 bits become objects; what is wrong with them is that they are no tokens.
-        whole = given.dtype.kind in "iu" or all(isinstance(token, int) for token in given.flat)
-        if given.ndim != 1 or not whole:
+        if not all(isinstance(token, int | np.integer) for token in given):
+            found = np.asarray(tokens if isinstance(tokens, np.ndarray) else given)
             raise RequestError(
-                f"feed wants a sequence of token ids, got {given.dtype} {list(given.shape)}"
+                f"feed wants a sequence of token ids, got {found.dtype} {list(found.shape)}"
             )
         vocabulary = self._record.vocab_size
-        if given.min() < 0 or given.max() >= vocabulary:
-            at = int(np.flatnonzero((given < 0) | (given >= vocabulary))[0])
+        if min(given) < 0 or max(given) >= vocabulary:
+            at = next(n for n, token in enumerate(given) if not 0 <= token < vocabulary)
             raise RequestError(
                 f"token {int(given[at])} (number {at} of those fed) is outside of the vocabulary, "
                 f"which is 0 to {vocabulary - 1}"
@@ -134,7 +134,7 @@ class Sequence:
                 f"the sequence would be {self._position + len(given)} tokens long, the artifact "
                 f"holds {longest}; compile it with a larger --max-sequence-length"
             )
-        return given.astype(np.int32)
+        return np.array(given, np.int32)
 
     def appended(self, count: int) -> None:
         """Note that a call appended `count` tokens."""
